@@ -1,0 +1,99 @@
+"""Colonnade: vertical federated learning that measures what each party could learn about the others."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from colonnade._version import __version__
+
+if TYPE_CHECKING:
+    from colonnade.attacks.base import ActiveAttack, Attack, Grant, Guess, Needs
+    from colonnade.attacks.direct import DirectLabel
+    from colonnade.attacks.gradient_scores import DirectionScore, NormScore
+    from colonnade.attacks.view import View
+    from colonnade.audit.report import PrivacyReport
+    from colonnade.defences.noise import GradientNoise
+    from colonnade.errors import ColonnadeError
+    from colonnade.hooks import At, Defence
+    from colonnade.models.base import Estimator, Prediction
+    from colonnade.models.split import SplitClassifier
+    from colonnade.models.vertical import Vertical
+    from colonnade.party import Party
+    from colonnade.run import Run, join, simulate
+    from colonnade.secret import Secret
+    from colonnade.table import Table
+    from colonnade.wire.message import Message
+    from colonnade.wire.plan import Roles
+
+# Where each public name lives; it is imported when first asked for, so that `import colonnade` stays light.
+_HOMES = {
+    "ActiveAttack": "attacks.base",
+    "At": "hooks",
+    "Attack": "attacks.base",
+    "ColonnadeError": "errors",
+    "Defence": "hooks",
+    "DirectLabel": "attacks.direct",
+    "DirectionScore": "attacks.gradient_scores",
+    "Estimator": "models.base",
+    "GradientNoise": "defences.noise",
+    "Grant": "attacks.base",
+    "Guess": "attacks.base",
+    "Message": "wire.message",
+    "Needs": "attacks.base",
+    "NormScore": "attacks.gradient_scores",
+    "Party": "party",
+    "Prediction": "models.base",
+    "PrivacyReport": "audit.report",
+    "Roles": "wire.plan",
+    "Run": "run",
+    "Secret": "secret",
+    "SplitClassifier": "models.split",
+    "Table": "table",
+    "Vertical": "models.vertical",
+    "View": "attacks.view",
+    "join": "run",
+    "simulate": "run",
+}
+
+__all__ = [
+    "ActiveAttack",
+    "At",
+    "Attack",
+    "ColonnadeError",
+    "Defence",
+    "DirectLabel",
+    "DirectionScore",
+    "Estimator",
+    "GradientNoise",
+    "Grant",
+    "Guess",
+    "Message",
+    "Needs",
+    "NormScore",
+    "Party",
+    "Prediction",
+    "PrivacyReport",
+    "Roles",
+    "Run",
+    "Secret",
+    "SplitClassifier",
+    "Table",
+    "Vertical",
+    "View",
+    "__version__",
+    "join",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(importlib.import_module(f"colonnade.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'colonnade' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

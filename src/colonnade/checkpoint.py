@@ -1,0 +1,232 @@
+"""Checkpoints: what a party keeps so that a run can go on after a crash.
+
+A protocol loops over `Steps`; at agreed steps each party writes down everything that the next step depends on. After a
+crash the protocol is entered anew: loops that had ended are skipped, the one that was interrupted goes on from the newest
+checkpoint that all parties hold. A protocol need only keep two rules: messages do not cross the boundary of a step, and
+what it draws before a loop and must not draw again goes through `once`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from colonnade.storage import Tree, explained, read_tree, write_tree
+
+T = TypeVar("T")
+
+
+class Resumable(Protocol):
+    """Something that can write down all it needs to go on, and take it up again."""
+
+    def state(self) -> Tree:
+        """A tree of arrays and plain values."""
+
+    def restore(self, tree: Tree) -> None:
+        """Go back to what `state` said."""
+
+
+class Watcher(Protocol):
+    """Somebody who is told how far a run has come."""
+
+    def __call__(self, party: str, loop: str, done: int, total: int, figures: Mapping[str, float]) -> None:
+        """Called after each step."""
+
+
+class GlobalGenerators:
+    """The states of the random generators that libraries share within a process: NumPy's and PyTorch's."""
+
+    def capture(self) -> tuple[Any, Any]:
+        """The states as they are now."""
+        torch = sys.modules.get("torch")
+        return np.random.get_state(), None if torch is None else torch.get_rng_state()
+
+    def put(self, captured: tuple[Any, Any]) -> None:
+        """Put captured states back."""
+        of_numpy, of_torch = captured
+        np.random.set_state(of_numpy)
+        if of_torch is not None:
+            sys.modules["torch"].set_rng_state(of_torch)
+
+    def seed(self, seed: int) -> None:
+        """Start both from one number."""
+        np.random.seed(seed % 2**32)
+        if torch := sys.modules.get("torch"):
+            torch.manual_seed(seed)
+
+    def state(self) -> Tree:
+        """The states as a tree."""
+        of_numpy, of_torch = self.capture()
+        return {"numpy": list(of_numpy), "torch": of_torch}
+
+    def restore(self, tree: Tree) -> None:
+        """Put back the states that a tree holds."""
+        of_torch = tree["torch"]
+        if of_torch is not None:
+            import torch
+
+            of_torch = torch.from_numpy(of_torch)
+        self.put((tuple(tree["numpy"]), of_torch))
+
+
+class Checkpoints:
+    """A party's own folder of checkpoints; without a folder, nothing is kept.
+
+    Shared checkpoints are numbered alike at all parties. `resume_from` is the newest one that everybody holds; the runner
+    finds it before the protocol starts.
+
+    >>> Checkpoints(None).once("key", lambda: 7)
+    7
+    """
+
+    def __init__(self, directory: Path | None, *, every: int = 50) -> None:
+        self.directory, self.every = directory, every
+        self.resume_from = 0
+        self.on_write: Callable[[int], None] = lambda number: None
+        self._written = 0
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest shared checkpoint in the folder; 0 if there is none."""
+        return max(self._files(), default=0)
+
+    def resume(self, number: int) -> None:
+        """Go back to a shared checkpoint and forget those after it."""
+        self.resume_from = self._written = number
+        with explained("delete checkpoints"):
+            for other, path in self._files().items():
+                if other > number:
+                    path.unlink()
+
+    def forget_before(self, number: int) -> None:
+        """Delete shared checkpoints that nobody will go back to; the ends of loops stay."""
+        with explained("delete checkpoints"):
+            for other, path in self._files().items():
+                if other < number and not _ends_loop(path):
+                    path.unlink()
+
+    def write(self, loop: str, tree: Tree, *, finished: bool) -> None:
+        """Write the next shared checkpoint."""
+        assert self.directory is not None
+        self._written += 1
+        suffix = "end" if finished else "step"
+        write_tree(self.directory / f"{self._written:08d}.{_safe(loop)}.{suffix}.safetensors", tree)
+        self.on_write(self._written)
+
+    def find(self, loop: str) -> tuple[int, Path] | None:
+        """Where a loop is to be taken up: its end if it had ended, else the newest checkpoint if that is inside it."""
+        for number, path in self._files().items():
+            inside = path.name.split(".")[1] == _safe(loop)
+            if inside and (number == self.resume_from or (number < self.resume_from and _ends_loop(path))):
+                return number, path
+        return None
+
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """A value made once in the life of a run and written down before it is used."""
+        if self.directory is None:
+            return make()
+        path = self.directory / f"once-{_safe(name)}.safetensors"
+        if not path.exists():
+            write_tree(path, {"value": make()})
+        value: T = read_tree(path)["value"]
+        return value
+
+    def local(self, loop: str) -> Path | None:
+        """Where a loop that one party runs alone keeps its only checkpoint."""
+        return None if self.directory is None else self.directory / f"local-{_safe(loop)}.safetensors"
+
+    def _files(self) -> dict[int, Path]:
+        if self.directory is None:
+            return {}
+        return {int(path.name[:8]): path for path in sorted(self.directory.glob("[0-9]*.safetensors"))}
+
+
+class Steps:
+    """The steps of one loop of a protocol: an iterator that checkpoints and resumes.
+
+    >>> for step in Steps("train", 3, {}, Checkpoints(None)):
+    ...     print(step)
+    0
+    1
+    2
+    """
+
+    def __init__(
+        self,
+        name: str,
+        n: int,
+        parts: Mapping[str, Resumable],
+        checkpoints: Checkpoints,
+        *,
+        shared: bool = True,
+        party: str = "",
+        watcher: Watcher | None = None,
+    ) -> None:
+        self._name, self._n, self._parts, self._checkpoints = name, n, parts, checkpoints
+        self._shared, self._party, self._watcher = shared, party, watcher
+        self._stopped = False
+        self._figures: dict[str, float] = {}
+
+    def stop(self) -> None:
+        """Make the current step the last one; all parties must agree on it."""
+        self._stopped = True
+
+    def show(self, **figures: float) -> None:
+        """Put figures beside the progress bar."""
+        self._figures.update(figures)
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the numbers of the steps that are still to be done."""
+        for step in range(self._resume(), self._n):
+            yield step
+            finished = self._stopped or step + 1 == self._n
+            if self._watcher is not None:
+                self._watcher(self._party, self._name, self._n if finished else step + 1, self._n, self._figures)
+            if finished or (step + 1) % self._checkpoints.every == 0:
+                self._write(step + 1, finished)
+            if finished:
+                return
+
+    def _resume(self) -> int:
+        if self._shared:
+            found = self._checkpoints.find(self._name)
+            if found is None:
+                return 0
+            number, path = found
+            # Of a loop that ended earlier only its own part counts; the rest is as the newest checkpoint says.
+            wanted = self._parts if number == self._checkpoints.resume_from else {"own"} & self._parts.keys()
+        else:
+            local = self._checkpoints.local(self._name)
+            if local is None or not local.exists():
+                return 0
+            path, wanted = local, self._parts
+        tree = read_tree(path)
+        for name in wanted:
+            self._parts[name].restore(tree["parts"][name])
+        return self._n if tree["finished"] else int(tree["step"])
+
+    def _write(self, step: int, finished: bool) -> None:
+        if self._checkpoints.directory is None:
+            return
+        parts = {name: part.state() for name, part in self._parts.items()}
+        tree = {"step": step, "finished": finished, "parts": parts}
+        if self._shared:
+            self._checkpoints.write(self._name, tree, finished=finished)
+        else:
+            path = self._checkpoints.local(self._name)
+            assert path is not None
+            write_tree(path, tree)
+
+
+def _ends_loop(path: Path) -> bool:
+    return path.name.endswith(".end.safetensors")
+
+
+def _safe(name: str) -> str:
+    assert re.fullmatch(r"[\w -]+", name), f"{name!r} cannot be part of a file name"
+    return name.replace(" ", "-")

@@ -1,0 +1,118 @@
+"""Every error Colonnade raises.
+
+    ColonnadeError
+    ├── PlanError            the plan is wrong; nothing has run                   exit 2
+    │   └── MissingExtra     an optional dependency is not installed
+    ├── DataError            a table is not what the protocol needs               exit 3
+    ├── WireError            something went wrong between two parties             exit 4
+    │   ├── PeerLeft         a peer ended before it sent what was awaited
+    │   ├── PeerFailed       a peer raised; its own words are in the message
+    │   ├── AuthError        certificate, name or plan not accepted               exit 7
+    │   └── ProtocolError    a peer sent what the protocol does not allow         exit 8
+    │       ├── WrongMessage a message of another kind than the one awaited
+    │       ├── BadFrame     bytes that are not a well-formed frame
+    │       └── Deadlock     every party waits for another
+    ├── CryptoError          keys, ciphertexts or number ranges do not fit        exit 5
+    ├── PrivacyError         a privacy promise would be broken                    exit 6
+    │   ├── BudgetSpent      an event would exceed the agreed privacy budget
+    │   └── UndeclaredAccess an attack read what it had not declared
+    └── StorageError         disk full, read-only, or a file that cannot be read  exit 9
+
+A message says what was expected, what came (party, column, step), and what to do. It never holds a
+secret value. The command line exits with the ``exit_code`` of the error that ended it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ColonnadeError(Exception):
+    """The root of every error Colonnade raises on purpose."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class PlanError(ColonnadeError):
+    """The plan is wrong; nothing has run."""
+
+    exit_code = 2
+
+
+class MissingExtra(PlanError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs the extra '{extra}', which is not installed. Run: pip install 'colonnade[{extra}]'"
+        )
+
+
+class DataError(ColonnadeError):
+    """A table is not what the protocol needs."""
+
+    exit_code = 3
+
+
+class WireError(ColonnadeError):
+    """Something went wrong between two parties."""
+
+    exit_code = 4
+
+
+class PeerLeft(WireError):
+    """A peer ended before it sent what was awaited."""
+
+
+class PeerFailed(WireError):
+    """A peer raised an error; its own words are in the message."""
+
+
+class AuthError(WireError):
+    """A certificate, name or plan was not accepted."""
+
+    exit_code = 7
+
+
+class ProtocolError(WireError):
+    """A peer sent what the protocol does not allow."""
+
+    exit_code = 8
+
+
+class WrongMessage(ProtocolError):
+    """A message of another kind than the one awaited."""
+
+
+class BadFrame(ProtocolError):
+    """Bytes that are not a well-formed frame."""
+
+
+class Deadlock(ProtocolError):
+    """Every party waits for another."""
+
+
+class CryptoError(ColonnadeError):
+    """Keys, ciphertexts or number ranges do not fit together."""
+
+    exit_code = 5
+
+
+class PrivacyError(ColonnadeError):
+    """A privacy promise would be broken."""
+
+    exit_code = 6
+
+
+class BudgetSpent(PrivacyError):
+    """An event would exceed the agreed privacy budget."""
+
+
+class UndeclaredAccess(PrivacyError):
+    """An attack read something it had not declared."""
+
+
+class StorageError(ColonnadeError):
+    """The disk is full or read-only, or a file cannot be read."""
+
+    exit_code = 9

@@ -1,0 +1,114 @@
+"""Defence and At: the points of a run where a party may intervene on its own side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from colonnade.errors import PlanError
+from colonnade.storage import Tree
+from colonnade.wire.message import Int64Array, Message
+
+if TYPE_CHECKING:
+    import torch
+
+    from colonnade.party import Party
+
+    Tensor: TypeAlias = torch.Tensor
+else:
+    Tensor: TypeAlias = Any
+
+
+@dataclass(frozen=True)
+class At:
+    """Where in the run a hook is called, with its owner's values only."""
+
+    step: int
+    epoch: int
+    rows: Int64Array
+    phase: Literal["train", "predict"]
+    peer: str | None = None
+    message: type[Message] | None = None
+    track: Literal["federated", "local"] = "federated"
+    labels: Tensor | None = None
+    own: Mapping[str, Tensor] = field(default_factory=dict)
+    received: Mapping[str, Tensor] = field(default_factory=dict)
+    gradient_if: Callable[[Tensor], Tensor] | None = None
+
+
+class Defence:
+    """What a party does, on its own side, to what it learns from, sends or accepts.
+
+    Every hook defaults to no change. Defences are held by a party and applied in order.
+
+    >>> class Halve(Defence):
+    ...     def outgoing(self, tensor, at):
+    ...         return tensor / 2
+    >>> sorted(Halve().overridden())
+    ['outgoing']
+    """
+
+    @property
+    def name(self) -> str:
+        """What the message ledger calls it."""
+        return type(self).__name__
+
+    def before_run(self, party: Party) -> None:
+        """Called once, before the first step."""
+
+    def labels(self, labels: Tensor, at: At) -> Tensor:
+        """The labels the party learns from."""
+        return labels
+
+    def outgoing(self, tensor: Tensor, at: At) -> Tensor:
+        """An embedding or a gradient about to be sent."""
+        return tensor
+
+    def incoming(self, tensor: Tensor, at: At) -> Tensor:
+        """One that has just arrived; a guard looks here."""
+        return tensor
+
+    def loss(self, loss: Tensor, at: At) -> Tensor:
+        """The loss the party minimises."""
+        return loss
+
+    def prediction(self, prediction: Tensor, at: At) -> Tensor:
+        """A prediction about to be used or given away."""
+        return prediction
+
+    def modules(self) -> Sequence[Any]:
+        """Networks to be trained together with the owner's model."""
+        return ()
+
+    def state(self) -> Tree:
+        """What the defence needs in order to go on after a crash."""
+        return {}
+
+    def restore(self, tree: Tree) -> None:
+        """Go back to what `state` said."""
+
+    def overridden(self) -> frozenset[str]:
+        """The hooks this defence makes use of."""
+        return frozenset(name for name in HOOKS if getattr(type(self), name) is not getattr(Defence, name))
+
+
+HOOKS = ("labels", "outgoing", "incoming", "loss", "prediction", "modules")
+
+
+def prepare(party: Party, called: frozenset[str], protocol: str) -> None:
+    """Ready a party's defences, refusing those that would silently do nothing.
+
+    Args:
+        party: The party about to run.
+        called: The hooks that the protocol calls on this party's side.
+        protocol: What the protocol is called in the message.
+    """
+    for defence in party.defences:
+        idle = sorted(defence.overridden() - called)
+        if idle:
+            raise PlanError(
+                f"{party.name} holds {defence.name}, which acts on {', '.join(idle)}, but {protocol} never asks for that "
+                f"on {party.name}'s side. Give the defence to another party or leave it out."
+            )
+        defence.before_run(party)

@@ -1,0 +1,107 @@
+"""Party: one organisation's side of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar
+
+from colonnade.checkpoint import Checkpoints, GlobalGenerators, Resumable, Steps, Watcher
+from colonnade.errors import DataError, PlanError
+from colonnade.hooks import Defence
+from colonnade.privacy.ledger import Ledger
+from colonnade.privacy.randomness import Randomness
+from colonnade.table import Table
+from colonnade.wire.channel import Channel
+from colonnade.wire.plan import PublicPlan, Roles
+from colonnade.wire.transcript import Recording
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Party:
+    """One organisation's side of a run: its rows, its randomness, its lines to the others.
+
+    `random` is the party's own; `shared` is equal at all parties and holds no secret (the batch schedule comes from it).
+    """
+
+    name: str
+    plan: PublicPlan
+    table: Table | None
+    random: Randomness
+    shared: Randomness
+    peers: Mapping[str, Channel]
+    ledger: Ledger
+    recording: Recording
+    defences: tuple[Defence, ...] = ()
+    checkpoints: Checkpoints = field(default_factory=lambda: Checkpoints(None), repr=False)
+    watcher: Watcher | None = field(default=None, repr=False)
+
+    @property
+    def roles(self) -> Roles:
+        """Who does what in this run."""
+        return self.plan.roles
+
+    @property
+    def holds_labels(self) -> bool:
+        """Whether this is the label party."""
+        return self.name == self.roles.label
+
+    @property
+    def label_party(self) -> Channel:
+        """The line to the label party."""
+        return self._line(self.roles.label, "label party")
+
+    @property
+    def feature_parties(self) -> tuple[Channel, ...]:
+        """The lines to the feature parties, in their order."""
+        return tuple(self.peers[name] for name in self.roles.features if name != self.name)
+
+    @property
+    def arbiter(self) -> Channel:
+        """The line to the arbiter."""
+        return self._line(self.roles.arbiter, "arbiter")
+
+    @property
+    def server(self) -> Channel:
+        """The line to the server."""
+        return self._line(self.roles.server, "server")
+
+    @property
+    def rows(self) -> Table:
+        """This party's table, which a protocol that needs rows may count on."""
+        if self.table is None:
+            raise DataError(f"{self.name} should bring a table for its role but has none. Give it one in the plan.")
+        return self.table
+
+    def steps(self, n: int, state: Resumable, *, name: str, shared: bool = True) -> Steps:
+        """The steps of a loop, checkpointed and resumed.
+
+        Args:
+            n: How many there are at most; `Steps.stop` ends earlier.
+            state: All that the next step depends on: model, optimiser, best result so far.
+            name: What the loop is called; no two loops of a protocol share a name.
+            shared: False for a loop that this party runs alone: it says nothing to anyone about its length.
+        """
+        parts: dict[str, Resumable] = {"own": state, "generators": GlobalGenerators()}
+        if shared:
+            parts |= {"ledger": self.ledger, "recording": self.recording}
+            parts |= {f"defence {i}": defence for i, defence in enumerate(self.defences)}
+        return Steps(name, n, parts, self.checkpoints, shared=shared, party=self.name, watcher=self.watcher)
+
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """A value made once in the life of a run and written down before its first use: keys, noise, releases."""
+        return self.checkpoints.once(name, make)
+
+    def _line(self, name: str | None, role: str) -> Channel:
+        if name is None or name not in self.peers:
+            raise PlanError(
+                f"{self.name} asks for the line to the {role}, but this run has "
+                f"{'no ' + role if name is None else f'{name}, which is itself,'} in that role. Check the roles."
+            )
+        return self.peers[name]
+
+
+Protocol: TypeAlias = Callable[[Party], R]

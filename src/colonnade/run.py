@@ -1,0 +1,367 @@
+"""simulate and join: the same protocol with all parties in one process, or as one organisation among others."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from colonnade._version import __version__
+from colonnade.checkpoint import Checkpoints, GlobalGenerators, Watcher
+from colonnade.errors import DataError, PlanError
+from colonnade.hooks import Defence
+from colonnade.party import Party, Protocol
+from colonnade.privacy.ledger import Ledger
+from colonnade.privacy.randomness import Randomness
+from colonnade.storage import explained, write_atomically
+from colonnade.table import Table
+from colonnade.wire.channel import Channel
+from colonnade.wire.plan import PublicPlan, Roles
+from colonnade.wire.transcript import Keep, Recording, Transcript
+from colonnade.wire.transport import MemoryNetwork, MemoryTransport
+
+if TYPE_CHECKING:
+    import numpy as np
+    from rich.progress import TaskID
+
+R = TypeVar("R")
+
+
+def join(protocol: Protocol[R], party: Party) -> R:
+    """Run one party's side of a protocol: what an organisation does, and what `simulate` does for each party."""
+    GlobalGenerators().seed(party.random.seed("libraries"))
+    return protocol(party)
+
+
+def simulate(
+    protocol: Protocol[R] | Mapping[str, Protocol[R]],
+    tables: Mapping[str, Table],
+    *,
+    roles: Roles,
+    seed: int = 0,
+    defences: Mapping[str, Sequence[Defence]] | None = None,
+    instead: Mapping[str, Callable[[Party, Protocol[R]], Any]] | None = None,
+    keep: Keep = "audit",
+    directory: Path | str | None = None,
+    checkpoint_every: int = 50,
+    progress: bool | None = False,
+) -> Run[R]:
+    """Run a protocol with all its parties in this process, one party at a time.
+
+    A method of an estimator is run on a clone of it for each party; a mapping is run as given.
+
+    Args:
+        protocol: What every party runs, or what each runs, by name.
+        tables: The parties' rows, equally many and in the same order.
+        roles: Who does what.
+        seed: All randomness follows from it, each party's own separately.
+        defences: What each party holds to protect itself.
+        instead: A party that runs something else than the protocol: it is given the honest one to play with.
+        keep: How much of the messages is kept for the audit.
+        directory: A folder for checkpoints and transcripts. A run that was interrupted there goes on where it stopped.
+        checkpoint_every: After how many steps a checkpoint is written.
+        progress: Whether to show a bar; None shows it on a terminal only.
+    """
+    simulation = Simulation(
+        protocol,
+        dict(tables),
+        roles,
+        seed,
+        {name: tuple(held) for name, held in (defences or {}).items()},
+        dict(instead or {}),
+        keep,
+    )
+    return simulation.run(Path(directory) if directory is not None else None, checkpoint_every, progress)
+
+
+@dataclass(frozen=True)
+class Simulation(Generic[R]):
+    """All that is needed to run a protocol in one process, as often as one likes."""
+
+    protocol: Protocol[R] | Mapping[str, Protocol[R]]
+    tables: Mapping[str, Table]
+    roles: Roles
+    seed: int
+    defences: Mapping[str, tuple[Defence, ...]]
+    instead: Mapping[str, Callable[[Party, Protocol[R]], Any]]
+    keep: Keep
+
+    @property
+    def plan(self) -> PublicPlan:
+        """What every party may know."""
+        name, settings = _describe_protocol(self.protocol)
+        return PublicPlan(self.roles, name, settings, self.seed)
+
+    def run(self, directory: Path | None = None, checkpoint_every: int = 50, progress: bool | None = False) -> Run[R]:
+        """Run all parties to their end."""
+        self._check_names()
+        tables = {name: self.tables[name].checked(name) for name in self.roles.holders}
+        digest = _common_rows(tables)
+        plan = self.plan
+        names = plan.roles.parties
+        status = _Status(directory, plan, digest)
+        checkpoints = _prepare_checkpoints(names, directory, checkpoint_every)
+        with _Bar(shown=progress, leader=names[0]) as bar:
+            watcher = bar.watcher
+            parties: dict[str, Party] = {}
+
+            def live(name: str, transport: MemoryTransport) -> R:
+                recording = Recording(name, self.keep, None if directory is None else directory / name / "transcript")
+                party = Party(
+                    name=name,
+                    plan=plan,
+                    table=tables.get(name),
+                    random=Randomness.seeded(self.seed, "party", name),
+                    shared=Randomness.seeded(self.seed, "shared", plan.hash, digest),
+                    peers={peer: Channel(peer, transport, recording) for peer in names if peer != name},
+                    ledger=Ledger(),
+                    recording=recording,
+                    defences=copy.deepcopy(self.defences.get(name, ())),
+                    checkpoints=checkpoints[name],
+                    watcher=watcher,
+                )
+                parties[name] = party
+                honest = _own_copy(self.protocol, name)
+                if name in self.instead:
+                    return cast(R, join(lambda me: self.instead[name](me, honest), party))
+                return join(honest, party)
+
+            outside = GlobalGenerators().capture()
+            try:
+                network = MemoryNetwork(names, _GeneratorsByTurn())
+                results = network.run({name: partial(live, name) for name in names})
+            except BaseException as error:
+                status.write("failed", error)
+                raise
+            finally:
+                GlobalGenerators().put(outside)
+        transcripts = {name: parties[name].recording.transcript() for name in names}
+        status.write("finished")
+        return Run(results, transcripts, {name: parties[name].ledger for name in names}, self, plan, digest)
+
+    def changed(
+        self,
+        *,
+        tables: Mapping[str, Table] | None = None,
+        labels: np.ndarray[Any, Any] | None = None,
+        instead: Mapping[str, Callable[[Party, Protocol[R]], Any]] | None = None,
+        seed: int | None = None,
+    ) -> Simulation[R]:
+        """The same with some tables, the labels, a replacement or the seed exchanged."""
+        changed = {**self.tables, **(tables or {})}
+        if labels is not None:
+            if self.roles.label is None:
+                raise PlanError("New labels were given, but the roles name no label party. Name one or give tables.")
+            changed[self.roles.label] = changed[self.roles.label].with_labels(labels)
+        return replace(
+            self,
+            tables=changed,
+            instead=self.instead if instead is None else dict(instead),
+            seed=self.seed if seed is None else seed,
+        )
+
+    def _check_names(self) -> None:
+        names, holders = self.roles.parties, self.roles.holders
+        for name in holders:
+            if name not in self.tables:
+                raise PlanError(
+                    f"The roles name {name}, but tables were given for {', '.join(self.tables) or 'nobody'} only. "
+                    f"Add a table for {name} or take it out of the roles."
+                )
+        mappings: list[tuple[str, Mapping[str, Any]]] = [("table", self.tables)]
+        mappings += [("defence", self.defences), ("replacement", self.instead)]
+        if isinstance(self.protocol, Mapping):
+            mappings.append(("protocol", self.protocol))
+            for name in names:
+                if name not in self.protocol:
+                    raise PlanError(f"{name} has a role but no protocol to run. Add one for {name}.")
+        for what, mapping in mappings:
+            allowed = holders if what == "table" else names
+            for name in mapping:
+                if name not in allowed:
+                    raise PlanError(
+                        f"There is a {what} for {name}, who has no role that takes one; those who have are "
+                        f"{', '.join(allowed)}. Give {name} a role or leave it out."
+                    )
+
+
+@dataclass(frozen=True)
+class Run(Generic[R]):
+    """One execution of a protocol by all its parties, with what each saw."""
+
+    results: Mapping[str, R]
+    transcripts: Mapping[str, Transcript]
+    ledgers: Mapping[str, Ledger]
+    simulation: Simulation[R] = field(repr=False)
+    plan: PublicPlan = field(repr=False)
+    id_digest: str = field(repr=False)
+
+    def again(
+        self,
+        *,
+        tables: Mapping[str, Table] | None = None,
+        labels: np.ndarray[Any, Any] | None = None,
+        instead: Mapping[str, Callable[[Party, Protocol[R]], Any]] | None = None,
+        seed: int | None = None,
+    ) -> Run[R]:
+        """Run the same once more with something changed: for nulls and repeats.
+
+        Args:
+            tables: Other tables for some of the parties.
+            labels: Other labels for the label party.
+            instead: Other replacements of parties.
+            seed: Another seed.
+        """
+        return self.simulation.changed(tables=tables, labels=labels, instead=instead, seed=seed).run()
+
+
+def _own_copy(protocol: Protocol[R] | Mapping[str, Protocol[R]], name: str) -> Protocol[R]:
+    """A party's own protocol: an estimator's method is bound to a clone, so that no two parties share anything."""
+    if isinstance(protocol, Mapping):
+        return protocol[name]
+    owner = getattr(protocol, "__self__", None)
+    if owner is not None and hasattr(owner, "clone"):
+        return cast("Protocol[R]", getattr(owner.clone(), cast(Any, protocol).__name__))
+    return protocol
+
+
+def _describe_protocol(protocol: Protocol[Any] | Mapping[str, Protocol[Any]]) -> tuple[str, dict[str, Any]]:
+    if isinstance(protocol, Mapping):
+        protocol = next(iter(protocol.values()))
+    name = getattr(protocol, "__qualname__", type(protocol).__qualname__)
+    owner = getattr(protocol, "__self__", None)
+    if owner is None or not hasattr(owner, "get_params"):
+        return name, {}
+    return f"{type(owner).__name__}.{cast(Any, protocol).__name__}", describe(owner.get_params())
+
+
+def describe(value: Any) -> Any:
+    """A parameter as plain data that is the same in every process."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): describe(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [describe(item) for item in value]
+    if hasattr(value, "get_params"):
+        return {"is": type(value).__qualname__, **describe(value.get_params())}
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def _common_rows(tables: Mapping[str, Table]) -> str:
+    """The digest of the rows' order, which must be the same at all parties."""
+    (first, table), *others = tables.items()
+    digest = table.id_digest()
+    for name, other in others:
+        if len(other) != len(table):
+            raise DataError(
+                f"All parties need the same rows, but {first} has {len(table)} and {name} has {len(other)}. "
+                "Align the tables first."
+            )
+        if other.id_digest() != digest:
+            raise DataError(
+                f"{first} and {name} have {len(table)} rows each, but their ids differ or stand in another order. "
+                "Align the tables first."
+            )
+    return digest
+
+
+def _prepare_checkpoints(names: Sequence[str], directory: Path | None, every: int) -> dict[str, Checkpoints]:
+    """Every party's checkpoints, set to go on from the newest one that all of them hold."""
+    if directory is None:
+        return {name: Checkpoints(None) for name in names}
+    every_party = {name: Checkpoints(directory / name / "checkpoints", every=every) for name in names}
+    newest = {name: checkpoints.newest for name, checkpoints in every_party.items()}
+    common = min(newest.values())
+
+    def note(name: str, number: int) -> None:
+        newest[name] = number
+        for checkpoints in every_party.values():
+            checkpoints.forget_before(min(newest.values()))
+
+    for name, checkpoints in every_party.items():
+        checkpoints.resume(common)
+        newest[name] = common
+        checkpoints.on_write = partial(note, name)
+        if common == 0:
+            shutil.rmtree(directory / name / "transcript", ignore_errors=True)
+    return every_party
+
+
+class _GeneratorsByTurn:
+    """Gives each party its own states of the generators that libraries share."""
+
+    def __init__(self) -> None:
+        self._generators = GlobalGenerators()
+        self._captured: dict[str, Any] = {}
+
+    def enter(self, name: str) -> None:
+        if name in self._captured:
+            self._generators.put(self._captured[name])
+
+    def leave(self, name: str) -> None:
+        self._captured[name] = self._generators.capture()
+
+
+class _Status:
+    """The run's identity and how it ended, in its folder."""
+
+    def __init__(self, directory: Path | None, plan: PublicPlan, id_digest: str) -> None:
+        self._path = None if directory is None else directory / "run.json"
+        self._identity = {"plan": plan.hash, "rows": id_digest, "version": __version__}
+        if self._path is not None and self._path.exists():
+            with explained("read run.json"):
+                found = json.loads(self._path.read_text())
+            if any(found.get(key) != value for key, value in self._identity.items()):
+                raise PlanError(
+                    f"{directory} holds a run of another plan, other rows or another version. "
+                    "Choose another folder, or delete this one to start anew."
+                )
+        self.write("running")
+
+    def write(self, status: str, error: BaseException | None = None) -> None:
+        if self._path is None:
+            return
+        words = None if error is None else f"{type(error).__name__}: {error}"
+        write_atomically(self._path, json.dumps({**self._identity, "status": status, "error": words}).encode())
+
+
+class _Bar:
+    """A progress bar over the steps of the party that leads."""
+
+    def __init__(self, *, shown: bool | None, leader: str) -> None:
+        self._shown = sys.stderr.isatty() if shown is None else shown
+        self._leader = leader
+        self._tasks: dict[str, TaskID] = {}
+        self.watcher: Watcher | None = None
+
+    def __enter__(self) -> _Bar:
+        if self._shown:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[figures]}"))
+            console = Console(stderr=True)
+            self._progress = Progress(TextColumn("{task.description}"), *columns, console=console)
+            self._progress.start()
+            self.watcher = self._watch
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._shown:
+            self._progress.stop()
+
+    def _watch(self, party: str, loop: str, done: int, total: int, figures: Mapping[str, float]) -> None:
+        if party != self._leader:
+            return
+        if loop not in self._tasks:
+            self._tasks[loop] = self._progress.add_task(loop, total=total, figures="")
+        text = "  ".join(f"{name} {value:.4g}" for name, value in figures.items())
+        self._progress.update(self._tasks[loop], completed=done, figures=text)

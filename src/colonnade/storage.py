@@ -1,0 +1,132 @@
+"""Trees of arrays and plain values on disk, without pickle, each file whole or absent.
+
+A *tree* is what a model or checkpoint is made of: nested dictionaries and lists of numbers, text, bytes and arrays.
+It is written as one safetensors file whose metadata holds the nesting as JSON.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from colonnade.errors import StorageError
+
+Tree: TypeAlias = Any
+
+
+def write_tree(path: Path, tree: Tree) -> None:
+    """Write a tree to one file; a crash leaves the old file or the new one, never half of one."""
+    write_atomically(path, pack(tree))
+
+
+def read_tree(path: Path) -> Tree:
+    """Read a tree that `write_tree` wrote; arrays come back as NumPy arrays."""
+    with explained(f"read {path.name}"):
+        data = path.read_bytes()
+    return unpack(data, path.name)
+
+
+def pack(tree: Tree) -> bytes:
+    """The bytes of a tree.
+
+    >>> unpack(pack({"weights": np.ones(2), "step": 3}))
+    {'weights': array([1., 1.]), 'step': 3}
+    """
+    from safetensors.numpy import save
+
+    arrays: dict[str, np.ndarray] = {}
+    return save(arrays, metadata={"tree": json.dumps(_flatten(tree, arrays, "tree"))})
+
+
+def unpack(data: bytes, name: str = "the file") -> Tree:
+    """The tree that `pack` turned into bytes."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        return _unflatten(json.loads(header["__metadata__"]["tree"]), load(data))
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise StorageError(
+            f"{name} should be a tree of arrays but cannot be read ({type(error).__name__}). "
+            "It is damaged or of another origin; delete it or restore a copy."
+        ) from error
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file by temporary file, flush and rename."""
+    with explained(f"write {path.name}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames and new files inside a directory survive a power cut."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def explained(act: str) -> Iterator[None]:
+    """Turn the operating system's errors into ours, saying what was being done."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise StorageError(
+            f"Could not {act}: {reason}. Free some space or choose a folder that can be written, then run again."
+        ) from error
+
+
+def _flatten(node: Tree, arrays: dict[str, np.ndarray], where: str) -> Any:
+    if node is None or isinstance(node, bool | int | float | str):
+        return node
+    if isinstance(node, bytes):
+        return {"$bytes": base64.b64encode(node).decode()}
+    if hasattr(node, "detach"):
+        node = node.detach().cpu().numpy()
+    if isinstance(node, np.ndarray | np.generic):
+        key = str(len(arrays))
+        arrays[key] = np.array(node, order="C")
+        return {"$array": key}
+    if isinstance(node, Mapping):
+        return {"$map": [[key, _flatten(value, arrays, f"{where}.{key}")] for key, value in node.items()]}
+    if isinstance(node, list | tuple):
+        return [_flatten(value, arrays, f"{where}[{i}]") for i, value in enumerate(node)]
+    raise StorageError(
+        f"{where} should be a number, text, bytes, an array or a nesting of them, but is a {type(node).__name__}. "
+        "Convert it before it is saved."
+    )
+
+
+def _unflatten(node: Any, arrays: Mapping[str, np.ndarray]) -> Tree:
+    if isinstance(node, list):
+        return [_unflatten(value, arrays) for value in node]
+    if not isinstance(node, dict):
+        return node
+    if "$array" in node:
+        return arrays[node["$array"]]
+    if "$bytes" in node:
+        return base64.b64decode(node["$bytes"])
+    return {key: _unflatten(value, arrays) for key, value in node["$map"]}

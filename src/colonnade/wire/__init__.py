@@ -1,0 +1,1 @@
+"""What crosses between parties: typed messages, recorded frames, transports."""

@@ -1,0 +1,52 @@
+"""Channel: a typed, recorded line to one peer."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from colonnade.wire.codec import decode, encode
+from colonnade.wire.message import Int64Array, Message
+from colonnade.wire.transcript import Recording
+from colonnade.wire.transport import Transport
+
+M = TypeVar("M", bound=Message)
+
+
+class Channel:
+    """A typed, recorded line to one peer: above every transport, below every protocol."""
+
+    def __init__(self, peer: str, transport: Transport, recording: Recording) -> None:
+        self.peer = peer
+        self._transport = transport
+        self._recording = recording
+
+    def send(
+        self,
+        message: Message,
+        *,
+        under: tuple[str, ...] = (),
+        rows: Int64Array | None = None,
+        epoch: int | None = None,
+    ) -> None:
+        """Send a message; returns once it is in the outbox.
+
+        Args:
+            message: What to send.
+            under: The protections applied to it in this run, for the message ledger.
+            rows: Which of the own rows it is about; recorded, never sent.
+            epoch: In which pass over the data; recorded, never sent.
+        """
+        frame = encode(message)
+        self._recording.add(message, frame, sent=True, peer=self.peer, under=under, rows=rows, epoch=epoch)
+        self._transport.send(self.peer, frame)
+
+    def receive(self, expected: type[M], *, rows: Int64Array | None = None, epoch: int | None = None) -> M:
+        """Wait for the peer's next message, which must be of the expected kind."""
+        frame = self._transport.receive(self.peer)
+        message = decode(frame, expected, peer=self.peer)
+        self._recording.add(message, frame, sent=False, peer=self.peer, rows=rows, epoch=epoch)
+        return message
+
+    def __repr__(self) -> str:
+        """Name the peer, never the contents."""
+        return f"Channel(to {self.peer})"

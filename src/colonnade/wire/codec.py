@@ -1,0 +1,201 @@
+"""Codec: message <-> frame.
+
+A frame holds a message's kind and fields, nothing else:
+
+    b"CLN1" | u32 length of metadata | metadata | buffer | buffer ...       each buffer starts on a multiple of 16
+    metadata = msgpack [kind, {field: value}]                               an array's value is [dtype, shape]
+
+Buffers are raw and little-endian, in the order of the fields, so a message has exactly one encoding and decoding copies
+nothing. Every length is checked against the frame before an array is made.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import MISSING, fields
+from functools import cache
+from typing import Any, TypeVar
+
+import msgpack
+import numpy as np
+from numpy.typing import NDArray
+
+from colonnade.errors import BadFrame, ProtocolError, WrongMessage
+from colonnade.wire.message import Ciphertexts, Message, Shape, shapes
+
+M = TypeVar("M", bound=Message)
+
+MAGIC = b"CLN1"
+MAX_METADATA = 64 * 1024
+MAX_DIMENSIONS = 8
+_HEAD = struct.Struct("<4sI")
+_ALIGNMENT = 16
+
+
+def encode(message: Message) -> bytes:
+    """The frame of a message.
+
+    Raises:
+        ProtocolError: A field holds something that its declaration does not allow.
+    """
+    buffers: list[NDArray[Any]] = []
+    values: dict[str, Any] = {}
+    for name, shape in shapes(type(message)).items():
+        value, where = getattr(message, name), f"{message.kind}.{name}"
+        if shape.many:
+            if not isinstance(value, list):
+                raise _unfit(where, "a list", value)
+            values[name] = [_pack(item, shape, where, buffers) for item in value]
+        else:
+            values[name] = _pack(value, shape, where, buffers)
+    metadata: bytes = msgpack.packb([message.kind, values])
+    if len(metadata) > MAX_METADATA:
+        raise ProtocolError(
+            f"{message.kind} has {len(metadata)} bytes of metadata but a frame allows {MAX_METADATA}. "
+            "Put long lists into an array field."
+        )
+    parts: list[Any] = [_HEAD.pack(MAGIC, len(metadata)), metadata]
+    length = _HEAD.size + len(metadata)
+    for buffer in buffers:
+        padding = -length % _ALIGNMENT
+        parts += (bytes(padding), buffer.data if buffer.size else b"")
+        length += padding + buffer.nbytes
+    return b"".join(parts)
+
+
+def decode(frame: bytes | memoryview, expected: type[M], *, peer: str = "a peer") -> M:
+    """The message of a frame, its arrays being read-only views of the frame.
+
+    Raises:
+        WrongMessage: The frame holds a message of another kind.
+        BadFrame: The frame is truncated, oversized or lies about its contents.
+    """
+    kind, values, start = _open(frame, peer)
+    if kind != expected.kind:
+        known = "" if kind in Message.kinds else ", a kind this version does not know"
+        raise WrongMessage(
+            f"Expected {expected.kind} from {peer}, got {kind!r}{known}. "
+            "Check that all parties run the same plan and version."
+        )
+    reader = _Reader(frame, start, f"{kind} from {peer}")
+    found = {}
+    for name, shape in shapes(expected).items():
+        if name in values:
+            value = values.pop(name)
+            if shape.many:
+                reader.require(isinstance(value, list), f"field {name} should be a list")
+                found[name] = [reader.take(item, shape, name) for item in value]
+            else:
+                found[name] = reader.take(value, shape, name)
+        elif name not in _defaulted(expected):
+            raise reader.bad(f"field {name} is missing")
+    reader.require(not values, f"it has unknown fields {sorted(map(str, values))[:3]}")
+    reader.require(reader.position == len(frame), f"{len(frame) - reader.position} bytes follow its last field")
+    return expected(**found)
+
+
+def kind_of(frame: bytes | memoryview) -> str:
+    """The kind of message a frame holds."""
+    return _open(frame, "a recording")[0]
+
+
+def _open(frame: bytes | memoryview, peer: str) -> tuple[str, dict[Any, Any], int]:
+    size = len(frame)
+    if size < _HEAD.size:
+        raise BadFrame(f"A frame from {peer} should have a head of {_HEAD.size} bytes, got {size}. The peer broke off.")
+    magic, length = _HEAD.unpack_from(frame)
+    if magic != MAGIC:
+        raise BadFrame(f"A frame from {peer} should start with {MAGIC!r}. The peer speaks something else.")
+    if length > MAX_METADATA or _HEAD.size + length > size:
+        raise BadFrame(
+            f"A frame from {peer} claims {length} bytes of metadata in {size} bytes, at most {MAX_METADATA} being allowed. "
+            "The frame is truncated or the peer is faulty."
+        )
+    start = _HEAD.size + length
+    try:
+        metadata = msgpack.unpackb(frame[_HEAD.size : start], strict_map_key=True)
+    except (ValueError, msgpack.UnpackException) as error:
+        raise BadFrame(f"A frame from {peer} has metadata that is not msgpack. The peer is faulty.") from error
+    match metadata:
+        case [str(kind), dict(values)]:
+            return kind, values, start
+    raise BadFrame(f"A frame from {peer} should hold a kind and fields and does not. The peer is faulty.")
+
+
+class _Reader:
+    """Takes fields off a frame, one buffer after the other."""
+
+    def __init__(self, frame: bytes | memoryview, position: int, where: str) -> None:
+        self.frame, self.position, self.where = frame, position, where
+
+    def bad(self, reason: str) -> BadFrame:
+        return BadFrame(f"{self.where} is not well formed: {reason}. Check that both parties run the same version.")
+
+    def require(self, holds: bool, reason: str) -> None:
+        if not holds:
+            raise self.bad(reason)
+
+    def take(self, value: Any, shape: Shape, name: str) -> Any:
+        if shape.base is np.ndarray:
+            assert shape.dtype is not None
+            return self._array(value, shape.dtype, name)
+        if shape.base is Ciphertexts:
+            match value:
+                case [str(scheme), bytes(key), array]:
+                    return Ciphertexts(scheme, key, self._array(array, np.dtype(np.uint64), name))
+            raise self.bad(f"field {name} should hold ciphertexts")
+        self.require(type(value) is shape.base, f"field {name} should be {shape.base.__name__}")
+        return value
+
+    def _array(self, value: Any, dtype: np.dtype[Any], name: str) -> NDArray[Any]:
+        match value:
+            case [str(given), list(dimensions)] if len(dimensions) <= MAX_DIMENSIONS:
+                pass
+            case _:
+                raise self.bad(f"field {name} should be an array")
+        self.require(given == dtype.str, f"field {name} should have dtype {dtype.str}")
+        self.require(all(type(n) is int and n >= 0 for n in dimensions), f"field {name} has an impossible shape")
+        count = math.prod(dimensions)
+        begin = self.position + -self.position % _ALIGNMENT
+        end = begin + count * dtype.itemsize
+        self.require(end <= len(self.frame), f"field {name} claims more bytes than the frame holds")
+        self.position = end
+        if not count:
+            return np.empty(dimensions, dtype)
+        return np.frombuffer(self.frame, dtype, count, begin).reshape(dimensions)
+
+
+@cache
+def _defaulted(message: type[Message]) -> frozenset[str]:
+    """The fields that a later version added: old frames lack them."""
+    every = fields(message)  # type: ignore[arg-type]
+    return frozenset(f.name for f in every if f.default is not MISSING or f.default_factory is not MISSING)
+
+
+def _pack(value: Any, shape: Shape, where: str, buffers: list[NDArray[Any]]) -> Any:
+    if shape.base is np.ndarray:
+        return _pack_array(value, shape.dtype, where, buffers)
+    if shape.base is Ciphertexts:
+        if not isinstance(value, Ciphertexts):
+            raise _unfit(where, "ciphertexts", value)
+        return [value.scheme, value.key, _pack_array(value.data, np.dtype(np.uint64), where, buffers)]
+    if not isinstance(value, shape.base) or isinstance(value, bool):
+        raise _unfit(where, shape.base.__name__, value)
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        raise _unfit(where, "an integer of 64 bits", value)
+    return value
+
+
+def _pack_array(value: Any, dtype: np.dtype[Any] | None, where: str, buffers: list[NDArray[Any]]) -> Any:
+    assert dtype is not None
+    if not isinstance(value, np.ndarray) or value.dtype != dtype or value.ndim > MAX_DIMENSIONS:
+        raise _unfit(where, f"a {dtype.name} array", value)
+    buffers.append(np.ascontiguousarray(value, dtype.newbyteorder("<")))
+    return [dtype.newbyteorder("<").str, list(value.shape)]
+
+
+def _unfit(where: str, wanted: str, value: Any) -> ProtocolError:
+    given = f"a {value.dtype.name} array" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+    return ProtocolError(f"{where} should be {wanted} but is {given}. Convert it before it is sent.")
+

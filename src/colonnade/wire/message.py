@@ -1,0 +1,109 @@
+"""Message: one typed thing that crosses between parties, and what it reveals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from types import GenericAlias
+from typing import Any, ClassVar, TypeAlias, get_args, get_origin, get_type_hints
+
+import numpy as np
+from numpy.typing import NDArray
+
+from colonnade.errors import BadFrame
+from colonnade.secret import Secret
+
+Float32Array: TypeAlias = NDArray[np.float32]
+Float64Array: TypeAlias = NDArray[np.float64]
+Int64Array: TypeAlias = NDArray[np.int64]
+UInt64Array: TypeAlias = NDArray[np.uint64]
+UInt8Array: TypeAlias = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Ciphertexts:
+    """Encrypted numbers: a type of its own, so that a plaintext array cannot stand in its place.
+
+    >>> Ciphertexts("paillier-3072", key=b"fingerprint", data=np.zeros((2, 48), np.uint64)).data.shape
+    (2, 48)
+    """
+
+    scheme: str
+    key: bytes
+    data: UInt64Array
+
+
+class Message:
+    """One typed thing that crosses between parties. Subclasses are frozen dataclasses.
+
+    Fields are `int float str bytes`, arrays, `Ciphertexts` and flat lists of these. `kind` and the meaning of fields
+    are never changed, only added to, so that old recordings stay readable.
+
+    >>> @dataclass(frozen=True)
+    ... class Greeting(Message, kind="example/greeting", reveals={Secret.IDS}):
+    ...     text: str
+    >>> Greeting.kind, sorted(Greeting.reveals)
+    ('example/greeting', [<Secret.IDS: 'ids'>])
+    """
+
+    kind: ClassVar[str]
+    reveals: ClassVar[frozenset[Secret]]
+    fresh: ClassVar[bool]
+    per_row: ClassVar[str | None]
+    kinds: ClassVar[dict[str, type[Message]]] = {}
+
+    def __init_subclass__(
+        cls, *, kind: str, reveals: Iterable[Secret] = (), fresh: bool = False, per_row: str | None = None
+    ) -> None:
+        """Name a message.
+
+        Args:
+            kind: Stable on the wire, `protocol/noun`.
+            reveals: Whose secrets the contents depend on.
+            fresh: Drawn from system randomness (ciphertexts, shares), hence different in every run.
+            per_row: The array field that holds one row per sample, if there is one; recordings average it.
+        """
+        known = Message.kinds.get(kind)
+        assert known is None or known.__qualname__ == cls.__qualname__, f"two messages share the kind {kind}"
+        cls.kind, cls.reveals, cls.fresh, cls.per_row = kind, frozenset(reveals), fresh, per_row
+        Message.kinds[kind] = cls
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a field of a message may hold."""
+
+    base: type
+    dtype: np.dtype[Any] | None = None
+    many: bool = False
+
+
+@cache
+def shapes(message: type[Message]) -> dict[str, Shape]:
+    """The fields of a message class, read from its annotations."""
+    names = message.__dataclass_fields__  # type: ignore[attr-defined]
+    hints = get_type_hints(message)
+    return {name: _shape(hints[name], f"{message.kind}.{name}") for name in names}
+
+
+def _shape(hint: Any, where: str) -> Shape:
+    if get_origin(hint) is list:
+        (inner,) = get_args(hint)
+        single = _shape(inner, where)
+        assert not single.many, f"{where}: lists must be flat"
+        return Shape(single.base, single.dtype, many=True)
+    if get_origin(hint) is np.ndarray:
+        dtype: GenericAlias = get_args(hint)[1]
+        return Shape(np.ndarray, np.dtype(get_args(dtype)[0]))
+    assert hint in (int, float, str, bytes, Ciphertexts), f"{where}: {hint} cannot cross between parties"
+    return Shape(hint)
+
+
+def require_shape(values: NDArray[Any], expected: tuple[int, ...], what: str, peer: str) -> None:
+    """Refuse an array of another shape than the protocol calls for."""
+    if values.shape != expected:
+        raise BadFrame(
+            f"Expected {what} of shape {expected} from {peer}, got {values.shape}. "
+            "Check that both parties run the same plan on equally many rows."
+        )

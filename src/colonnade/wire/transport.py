@@ -1,0 +1,168 @@
+"""Transport: moves frames between parties; and the one that does so inside a process."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+from colonnade.errors import ColonnadeError, Deadlock, PeerFailed, PeerLeft, PlanError
+
+R = TypeVar("R")
+
+
+class Transport(ABC):
+    """Moves frames between this party and its peers: in order, exactly once, or raises."""
+
+    @abstractmethod
+    def send(self, peer: str, frame: bytes) -> None:
+        """Put a frame into the outbox; never waits for the peer's code."""
+
+    @abstractmethod
+    def receive(self, peer: str) -> bytes:
+        """Wait for the next frame from one named peer."""
+
+
+class Turns(Protocol):
+    """What is to be put in place when a party gets its turn, and put away when it yields."""
+
+    def enter(self, name: str) -> None:
+        """Called when a party goes on."""
+
+    def leave(self, name: str) -> None:
+        """Called when a party stops to wait or ends."""
+
+
+class MemoryNetwork:
+    """Parties of one process, of whom exactly one runs at a time, handing over where it waits.
+
+    The order of turns follows from the messages alone, so a run is the same each time.
+
+    >>> network = MemoryNetwork(["bank", "shop"])
+    >>> network.run({"bank": lambda line: line.receive("shop"), "shop": lambda line: line.send("bank", b"hello")})
+    {'bank': b'hello', 'shop': None}
+    """
+
+    def __init__(self, names: Sequence[str], turns: Turns | None = None) -> None:
+        self._names = tuple(names)
+        self._turns = turns
+        self._frames: dict[tuple[str, str], deque[bytes]] = {
+            (sender, receiver): deque() for sender in names for receiver in names if sender != receiver
+        }
+        self._wake = {name: threading.Semaphore(0) for name in names}
+        self._waits: dict[str, str] = {}
+        self._left: set[str] = set()
+        self._failures: dict[str, BaseException] = {}
+
+    def run(self, sides: Mapping[str, Callable[[MemoryTransport], R]]) -> dict[str, R]:
+        """Run every party's side to its end.
+
+        Raises:
+            Exception: What the first failing party raised, with a note saying which party that was.
+        """
+        results: dict[str, R] = {}
+        threads = [
+            threading.Thread(target=self._live, args=(name, sides[name], results), name=name, daemon=True)
+            for name in self._names
+        ]
+        for thread in threads:
+            thread.start()
+        self._wake[self._names[0]].release()
+        try:
+            for thread in threads:
+                thread.join()
+        except BaseException as interruption:
+            self._failures.setdefault("the operator", interruption)
+            raise
+        for name, error in self._failures.items():
+            error.add_note(f"This happened at {name}.")
+            raise error
+        return {name: results[name] for name in self._names}
+
+    def _live(self, name: str, side: Callable[[MemoryTransport], R], results: dict[str, R]) -> None:
+        self._await_turn(name)
+        try:
+            results[name] = side(MemoryTransport(self, name))
+        except BaseException as error:  # carried to the caller of run, first cause first
+            self._failures.setdefault(name, error)
+        self._left.add(name)
+        following = self._next_after(name)
+        if self._turns is not None:
+            self._turns.leave(name)
+        if following is not None:
+            self._wake[following].release()
+        elif len(self._left) < len(self._names):
+            # Everybody left waits for somebody who waits: the next in line raises when it looks again.
+            waiting = next(other for other in self._names if other not in self._left)
+            self._wake[waiting].release()
+
+    def _send(self, sender: str, receiver: str, frame: bytes) -> None:
+        self._line(sender, receiver).append(frame)
+
+    def _receive(self, receiver: str, sender: str) -> bytes:
+        frames = self._line(sender, receiver)
+        while not frames:
+            if self._failures:
+                failed, error = next(iter(self._failures.items()))
+                words = str(error) if isinstance(error, ColonnadeError) else f"{type(error).__name__}: {error}"
+                raise PeerFailed(f"{receiver} waited for {sender}, but {failed} failed: {words}")
+            if sender in self._left:
+                raise PeerLeft(
+                    f"{receiver} waits for a message from {sender}, but {sender} has finished. "
+                    "Check that both run the same protocol with the same settings."
+                )
+            self._waits[receiver] = sender
+            following = self._next_after(receiver)
+            if following is None:
+                raise Deadlock(
+                    f"No party can go on: {', '.join(f'{a} waits for {b}' for a, b in sorted(self._waits.items()))}. "
+                    "One of them must send before it receives."
+                )
+            if self._turns is not None:
+                self._turns.leave(receiver)
+            self._wake[following].release()
+            self._await_turn(receiver)
+            del self._waits[receiver]
+        return frames.popleft()
+
+    def _await_turn(self, name: str) -> None:
+        self._wake[name].acquire()
+        if self._turns is not None:
+            self._turns.enter(name)
+
+    def _next_after(self, name: str) -> str | None:
+        here = self._names.index(name)
+        for other in self._names[here + 1 :] + self._names[:here]:
+            if other not in self._left and self._can_go_on(other):
+                return other
+        return None
+
+    def _can_go_on(self, name: str) -> bool:
+        awaited = self._waits.get(name)
+        return awaited is None or bool(self._frames[awaited, name]) or awaited in self._left or bool(self._failures)
+
+    def _line(self, sender: str, receiver: str) -> deque[bytes]:
+        try:
+            return self._frames[sender, receiver]
+        except KeyError:
+            raise PlanError(
+                f"There is no line from {sender} to {receiver}; the parties of this run are {', '.join(self._names)}. "
+                "Check the names in the roles."
+            ) from None
+
+
+class MemoryTransport(Transport):
+    """One party's end of a `MemoryNetwork`."""
+
+    def __init__(self, network: MemoryNetwork, name: str) -> None:
+        self._network, self._name = network, name
+
+    def send(self, peer: str, frame: bytes) -> None:
+        """Put a frame into the peer's queue."""
+        self._network._send(self._name, peer, frame)
+
+    def receive(self, peer: str) -> bytes:
+        """Take the peer's next frame, letting others run until it is there."""
+        return self._network._receive(self._name, peer)
