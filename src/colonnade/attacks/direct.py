@@ -1,0 +1,34 @@
+"""Direct label inference: where embeddings are logits, the gradient's negative entry is the label.
+
+The gradient of cross-entropy in the logits is p - y, whose only negative coordinate is the true class.
+Fu et al. 2022, "Label inference attacks against vertical federated learning".
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from colonnade.attacks.base import Attack, Guess, Needs
+from colonnade.attacks.view import View
+from colonnade.models.split import Gradient
+
+
+class DirectLabel(Attack):
+    """The smallest coordinate of a row's gradient, in the first epoch, is its class."""
+
+    needs = Needs(messages=(Gradient,))
+
+    def unfit(self, view: View) -> str | None:
+        """Only where the gradient has one coordinate per class."""
+        if view.public.settings.get("top") is None:
+            return None
+        return "a top network stands between the gradients and the classes"
+
+    def guess(self, view: View) -> Guess:
+        """Read the class off each gradient of the first epoch."""
+        rows, classes = [], []
+        for recorded in view.messages(Gradient, sent=False):
+            if recorded.epoch == 0 and recorded.rows is not None:
+                rows.append(recorded.rows)
+                classes.append(recorded.message.values.argmin(axis=1))
+        return Guess(np.concatenate(rows), classes=np.concatenate(classes).astype(np.int64))

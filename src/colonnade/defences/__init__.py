@@ -1,0 +1,1 @@
+"""Defences: what a party does on its own side to what it sends, learns from or accepts."""

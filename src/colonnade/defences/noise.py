@@ -1,0 +1,55 @@
+"""Noise on gradients: blurs what a feature party can read from them. It is noise, not differential privacy."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from colonnade.errors import PlanError
+from colonnade.hooks import At, Defence, Tensor
+from colonnade.models.split import Gradient
+from colonnade.party import Party
+from colonnade.privacy.mechanisms import noise
+
+
+class GradientNoise(Defence):
+    """Noise on every gradient that leaves, as large as the gradients themselves times a ratio.
+
+    Each row comes up once per epoch with fresh noise, so a patient attacker averages it away; nothing is promised and the
+    ledger is not charged. Noise from one step is the same when the step is repeated after a crash.
+
+    Args:
+        ratio: The noise's standard deviation, relative to the root mean square of the batch's gradient entries.
+        kind: "gaussian" or "laplace".
+
+    >>> GradientNoise(ratio=2.0).name
+    'GradientNoise(ratio=2)'
+    """
+
+    def __init__(self, *, ratio: float = 5.0, kind: Literal["gaussian", "laplace"] = "gaussian") -> None:
+        if not ratio > 0:
+            raise PlanError(f"GradientNoise's ratio should be above 0, but is {ratio!r}. Leave the defence out for none.")
+        if kind not in ("gaussian", "laplace"):
+            raise PlanError(f"GradientNoise's kind should be 'gaussian' or 'laplace', but is {kind!r}. Use one of them.")
+        self.ratio, self.kind = ratio, kind
+
+    @property
+    def name(self) -> str:
+        """What the message ledger calls it."""
+        return f"GradientNoise(ratio={self.ratio:g})"
+
+    def before_run(self, party: Party) -> None:
+        """Take a stream of one's own from the party's randomness."""
+        self._random = party.random.child("gradient noise")
+
+    def outgoing(self, tensor: Tensor, at: At) -> Tensor:
+        """Add noise to a gradient; embeddings pass unchanged."""
+        if at.message is not Gradient:
+            return tensor
+        deviation = self.ratio * float(tensor.square().mean().sqrt())
+        if deviation == 0:
+            return tensor
+        scale = deviation if self.kind == "gaussian" else deviation / 2**0.5
+        drawn = noise(tuple(tensor.shape), scale, self.kind, self._random, (at.step, at.peer or ""))
+        return tensor + torch.from_numpy(drawn).to(tensor.dtype)

@@ -1,0 +1,150 @@
+"""Estimator: scikit-learn's contract, one side at a time."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from colonnade._version import __version__
+from colonnade.errors import DataError, PlanError, StorageError
+from colonnade.party import Party
+from colonnade.run import describe
+from colonnade.storage import Tree, read_tree, write_tree
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a party learns of the joint prediction, row by row of its table.
+
+    >>> Prediction(np.array(["no", "yes"]), np.array([[0.9, 0.1], [0.2, 0.8]])).values.tolist()
+    ['no', 'yes']
+    """
+
+    values: NDArray[Any]
+    probabilities: NDArray[np.float64] | None = None
+
+
+class Estimator(ABC):
+    """A model of which each party fits, holds and saves only its share.
+
+    `__init__` stores its arguments; `fit` validates and returns self; learned attributes end in an underscore.
+    """
+
+    task: ClassVar[Literal["classification", "regression"]]
+    hooks: ClassVar[Mapping[str, frozenset[str]]] = {}
+    """The defence hooks called on the side of each role: "label", "feature"."""
+
+    @abstractmethod
+    def fit(self, party: Party) -> Self:
+        """Train together with the other parties; afterwards this holds the party's share."""
+
+    @abstractmethod
+    def predict(self, party: Party) -> Prediction | None:
+        """Predict together with the other parties; None where this party learns nothing."""
+
+    @abstractmethod
+    def share(self) -> Tree:
+        """What this party has learned, as a tree of arrays and plain values."""
+
+    @abstractmethod
+    def take_share(self, tree: Tree) -> None:
+        """Take up what `share` gave."""
+
+    @abstractmethod
+    def summary(self) -> str:
+        """What the model is, and what each role learns, in a few lines."""
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether this holds a learned share."""
+        return any(name.endswith("_") and not name.startswith("_") for name in vars(self))
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {name: getattr(self, name) for name in _parameters(type(self))}
+
+    def set_params(self, **params: Any) -> Self:
+        """Change constructor arguments by name."""
+        known = _parameters(type(self))
+        for name, value in params.items():
+            if name not in known:
+                raise PlanError(
+                    f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(known)}. Use one of these."
+                )
+            setattr(self, name, value)
+        return self
+
+    def clone(self) -> Self:
+        """The same estimator, unfitted and sharing nothing with this one."""
+        return type(self)(**copy.deepcopy(self.get_params()))
+
+    def save(self, path: Path | str) -> None:
+        """Write this party's share, and nobody else's, to one file."""
+        self.require_fitted("saved")
+        tree = {
+            "estimator": type(self).__name__,
+            "version": __version__,
+            "parameters": describe(self.get_params()),
+            "share": self.share(),
+        }
+        write_tree(Path(path), tree)
+
+    @classmethod
+    def load(cls, path: Path | str, **factories: Any) -> Self:
+        """Read a share that `save` wrote.
+
+        Args:
+            path: The file.
+            factories: The callables among the constructor's arguments, which a file cannot hold.
+        """
+        tree = read_tree(Path(path))
+        if tree.get("estimator") != cls.__name__:
+            raise StorageError(
+                f"{Path(path).name} should hold a {cls.__name__} but holds {tree.get('estimator')!r}. "
+                "Load it with the class that saved it."
+            )
+        parameters = tree["parameters"]
+        defaults = _parameters(cls)
+        for name, value in parameters.items():
+            if name not in factories and cls.is_factory(name, value):
+                raise PlanError(
+                    f"{Path(path).name} was fitted with {name}={value}, which a file cannot hold. "
+                    f"Give it again: {cls.__name__}.load(path, {name}=...)."
+                )
+        estimator = cls(**{name: value for name, value in {**parameters, **factories}.items() if name in defaults})
+        estimator.take_share(tree["share"])
+        return estimator
+
+    @classmethod
+    def is_factory(cls, name: str, value: Any) -> bool:
+        """Whether a saved parameter names a callable that must be given again."""
+        return False
+
+    def require_fitted(self, act: str) -> None:
+        """Refuse to go on without a learned share."""
+        if not self.is_fitted:
+            raise PlanError(f"This {type(self).__name__} cannot be {act} before it was fitted. Call fit first.")
+
+
+def require_classes(labels: NDArray[Any], owner: str) -> NDArray[Any]:
+    """The distinct classes among the labels, of which a classifier needs two."""
+    classes = np.unique(labels)
+    if len(classes) < 2:
+        raise DataError(
+            f"{owner} should have labels of at least two classes to train a classifier, but all {len(labels)} rows are "
+            "of one. Check the label column."
+        )
+    return classes
+
+
+def _parameters(cls: type[Estimator]) -> tuple[str, ...]:
+    signature = inspect.signature(cls.__init__)
+    return tuple(name for name in signature.parameters if name != "self")

@@ -1,0 +1,53 @@
+"""The public batch schedule, which every party derives alike without a message."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from colonnade.privacy.randomness import Randomness
+from colonnade.wire.message import Int64Array
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Which rows are used in which step, epoch after epoch.
+
+    >>> batches = Batches(np.arange(5), 2, Randomness.seeded(0))
+    >>> batches.per_epoch, [len(batches.at(step)[1]) for step in range(3)]
+    (3, [2, 2, 1])
+    """
+
+    rows: Int64Array
+    size: int
+    shared: Randomness
+
+    @property
+    def per_epoch(self) -> int:
+        """How many batches one pass over the rows takes."""
+        return -(-len(self.rows) // self.size)
+
+    def at(self, step: int) -> tuple[int, Int64Array]:
+        """The epoch of a step and its rows."""
+        epoch, batch = divmod(step, self.per_epoch)
+        return epoch, self._order(epoch)[batch * self.size : (batch + 1) * self.size]
+
+    def _order(self, epoch: int) -> Int64Array:
+        cached: tuple[int, Int64Array] | None = self.__dict__.get("_cached")
+        if cached is None or cached[0] != epoch:
+            cached = epoch, self.shared.generator("epoch", epoch).permutation(self.rows)
+            self.__dict__["_cached"] = cached
+        return cached[1]
+
+
+def in_order(rows: Int64Array, size: int) -> list[Int64Array]:
+    """Rows in their own order, cut into batches: for validation and prediction."""
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
+
+
+def hold_out(n_rows: int, share: float, shared: Randomness) -> tuple[Int64Array, Int64Array]:
+    """Rows to train on and rows to validate on, the same at all parties."""
+    order = shared.generator("hold out").permutation(n_rows).astype(np.int64)
+    n_held_out = round(share * n_rows)
+    return np.sort(order[n_held_out:]), np.sort(order[:n_held_out])
