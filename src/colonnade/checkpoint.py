@@ -1,7 +1,7 @@
 """Checkpoints: what a party keeps so that a run can go on after a crash.
 
 A protocol loops over `Steps`; at agreed steps each party writes down everything that the next step depends on. After a
-crash the protocol is entered anew: loops that had ended are skipped, the one that was interrupted goes on from the newest
+crash the protocol is entered anew: loops that had ended are skipped, the interrupted one goes on from the newest
 checkpoint that all parties hold. A protocol need only keep two rules: messages do not cross the boundary of a step, and
 what it draws before a loop and must not draw again goes through `once`.
 """
@@ -62,7 +62,7 @@ class GlobalGenerators:
     def state(self) -> Tree:
         """The states as a tree."""
         of_numpy, of_torch = self.capture()
-        return {"numpy": list(of_numpy), "torch": of_torch}
+        return {"numpy": list(of_numpy), "torch": None if of_torch is None else of_torch.numpy()}
 
     def restore(self, tree: Tree) -> None:
         """Put back the states that a tree holds."""
@@ -77,8 +77,8 @@ class GlobalGenerators:
 class Checkpoints:
     """A party's own folder of checkpoints; without a folder, nothing is kept.
 
-    Shared checkpoints are numbered alike at all parties. `resume_from` is the newest one that everybody holds; the runner
-    finds it before the protocol starts.
+    Shared checkpoints are numbered alike at all parties. `resume_from` is the newest one that all hold; the runner finds
+    it before the protocol starts.
 
     >>> Checkpoints(None).once("key", lambda: 7)
     7

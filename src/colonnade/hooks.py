@@ -20,14 +20,20 @@ else:
     Tensor: TypeAlias = Any
 
 
+Phase: TypeAlias = Literal["train", "validate", "predict"]
+
+
 @dataclass(frozen=True)
 class At:
-    """Where in the run a hook is called, with its owner's values only."""
+    """Where in the run a hook is called, with its owner's values only.
+
+    Within a run `phase`, `epoch`, `step` and `peer` together name one call, so noise drawn by them is drawn once.
+    """
 
     step: int
     epoch: int
     rows: Int64Array
-    phase: Literal["train", "predict"]
+    phase: Phase
     peer: str | None = None
     message: type[Message] | None = None
     track: Literal["federated", "local"] = "federated"
@@ -108,7 +114,7 @@ def prepare(party: Party, called: frozenset[str], protocol: str) -> None:
         idle = sorted(defence.overridden() - called)
         if idle:
             raise PlanError(
-                f"{party.name} holds {defence.name}, which acts on {', '.join(idle)}, but {protocol} never asks for that "
-                f"on {party.name}'s side. Give the defence to another party or leave it out."
+                f"{party.name} holds {defence.name}, which acts on {', '.join(idle)}, but {protocol} never asks "
+                f"for that on {party.name}'s side. Give the defence to another party or leave it out."
             )
         defence.before_run(party)

@@ -24,7 +24,7 @@ T = TypeVar("T")
 class Party:
     """One organisation's side of a run: its rows, its randomness, its lines to the others.
 
-    `random` is the party's own; `shared` is equal at all parties and holds no secret (the batch schedule comes from it).
+    `random` is the party's own; `shared` is equal at all parties and no secret (the batch schedule comes from it).
     """
 
     name: str

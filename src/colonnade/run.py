@@ -117,7 +117,7 @@ class Simulation(Generic[R]):
                     name=name,
                     plan=plan,
                     table=tables.get(name),
-                    random=Randomness.seeded(self.seed, "party", name),
+                    random=Randomness.seeded(self.seed, "party", name, plan.protocol),
                     shared=Randomness.seeded(self.seed, "shared", plan.hash, digest),
                     peers={peer: Channel(peer, transport, recording) for peer in names if peer != name},
                     ledger=Ledger(),

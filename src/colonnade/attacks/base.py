@@ -93,4 +93,3 @@ class ActiveAttack(ABC):
     @abstractmethod
     def play(self, party: Party, honest: Protocol[Any], grant: Grant) -> Guess:
         """Take part in the run and return a guess."""
-

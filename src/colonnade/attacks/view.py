@@ -142,5 +142,5 @@ class View:
 
 def _undeclared(what: str, declaration: str) -> UndeclaredAccess:
     return UndeclaredAccess(
-        f"This attack read {what} but had not declared it. Add {declaration} to its Needs, so that the report can say so."
+        f"This attack read {what} but had not declared it. Add {declaration} to its Needs, so the report says so."
     )

@@ -16,8 +16,8 @@ from colonnade.privacy.mechanisms import noise
 class GradientNoise(Defence):
     """Noise on every gradient that leaves, as large as the gradients themselves times a ratio.
 
-    Each row comes up once per epoch with fresh noise, so a patient attacker averages it away; nothing is promised and the
-    ledger is not charged. Noise from one step is the same when the step is repeated after a crash.
+    Each row comes up once per epoch with fresh noise, so a patient attacker averages it away; nothing is promised and
+    the ledger is not charged. Noise from one step is the same when the step is repeated after a crash.
 
     Args:
         ratio: The noise's standard deviation, relative to the root mean square of the batch's gradient entries.
@@ -29,9 +29,13 @@ class GradientNoise(Defence):
 
     def __init__(self, *, ratio: float = 5.0, kind: Literal["gaussian", "laplace"] = "gaussian") -> None:
         if not ratio > 0:
-            raise PlanError(f"GradientNoise's ratio should be above 0, but is {ratio!r}. Leave the defence out for none.")
+            raise PlanError(
+                f"GradientNoise's ratio should be above 0, but is {ratio!r}. Leave the defence out for none."
+            )
         if kind not in ("gaussian", "laplace"):
-            raise PlanError(f"GradientNoise's kind should be 'gaussian' or 'laplace', but is {kind!r}. Use one of them.")
+            raise PlanError(
+                f"GradientNoise's kind should be 'gaussian' or 'laplace', but is {kind!r}. Use one of them."
+            )
         self.ratio, self.kind = ratio, kind
 
     @property

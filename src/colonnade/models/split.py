@@ -10,16 +10,16 @@
 
 The label party learns the embeddings, from which columns can be reconstructed. A feature party learns the width of its
 embedding, the gradients at the cut, from which labels can be inferred (see colonnade.attacks) unless a defence is held,
-and after which epochs the joint model got better on held-out rows. It learns nothing of a prediction but that it took place.
-With `fusion="sum"` and no top network the embeddings are the parties' shares of the logits, and their width is the number
-of classes.
+and after which epochs the joint model got better on held-out rows. Of a prediction it learns only that it took place.
+With `fusion="sum"` and no top network the embeddings are the parties' shares of the logits, and their width is the
+number of classes.
 
 Gupta and Raskar 2018, arXiv 1810.06060; Vepakomma et al. 2018, arXiv 1812.00564.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from colonnade.errors import DataError, PlanError
-from colonnade.hooks import At, Tensor, prepare
+from colonnade.hooks import At, Phase, Tensor, prepare
 from colonnade.models.base import Estimator, Prediction, require_classes
 from colonnade.models.batches import Batches, hold_out, in_order
 from colonnade.models.inputs import Inputs
@@ -37,7 +37,7 @@ from colonnade.models.nets import BottomFactory, TopFactory, bottom_named, top_n
 from colonnade.party import Party
 from colonnade.secret import Secret
 from colonnade.storage import Tree
-from colonnade.wire.message import Float32Array, Int64Array, Message, require_shape
+from colonnade.wire.message import Float32Array, Int64Array, Message
 
 
 @dataclass(frozen=True)
@@ -144,8 +144,8 @@ class SplitClassifier(Estimator):
         train, held_out = hold_out(len(party.rows), self.validation if self.patience else 0.0, party.shared)
         if not len(train):
             raise DataError(
-                f"{party.name} has {len(party.rows)} rows, of which none is left to train on when {self.validation:.0%} "
-                "are held out. Bring more rows or set patience to None."
+                f"{party.name} has {len(party.rows)} rows, of which none is left to train on when "
+                f"{self.validation:.0%} are held out. Bring more rows or set patience to None."
             )
         batches = Batches(train, self.batch_size, party.shared)
         side: _Side = _LabelSide(self, party, train) if party.holds_labels else _FeatureSide(self, party, train)
@@ -217,8 +217,8 @@ class SplitClassifier(Estimator):
         cut = "shares of the logits" if self.top is None else f"embeddings of width {self.embedding}"
         lines = [
             f"SplitClassifier: {cut}, joined by {self.fusion}; {self.optimiser}, learning rate {self.learning_rate:g}.",
-            "Encryption: none; what crosses is readable by its receiver. Threat model: curious parties that follow the protocol.",
-            "The label party learns every embedding. A feature party learns the gradients at the cut, hence possibly labels.",
+            "Encryption: none; a receiver reads what it is sent. Threat model: curious parties that follow the protocol.",
+            "The label party learns every embedding. A feature party learns the gradients at the cut, hence maybe labels.",
         ]
         if self.is_fitted:
             weights = sum(p.numel() for net in (self.bottom_, self.top_) if net is not None for p in net.parameters())
@@ -243,16 +243,16 @@ class SplitClassifier(Estimator):
             ("top", self.top is not None or self.fusion == "sum", "a network unless fusion is 'sum'"),
         ):
             if not holds:
-                raise PlanError(f"SplitClassifier's {name} should be {wanted}, but is {getattr(self, name)!r}. Change it.")
+                raise PlanError(
+                    f"SplitClassifier's {name} should be {wanted}, but is {getattr(self, name)!r}. Change it."
+                )
 
     def optimiser_for(self, *modules: nn.Module) -> torch.optim.Optimizer:
         """The optimiser of one party's modules."""
         parameters = [p for module in modules for p in module.parameters()]
         if self.optimiser == "adam":
             return torch.optim.Adam(parameters, self.learning_rate, weight_decay=self.weight_decay)
-        return torch.optim.SGD(
-            parameters, self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay
-        )
+        return torch.optim.SGD(parameters, self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay)
 
 
 class _Bottom:
@@ -271,9 +271,7 @@ class _Bottom:
             out: Tensor = self.module(self.values[torch.from_numpy(rows)])
         return out
 
-    def send(
-        self, step: int, rows: Int64Array, phase: Literal["train", "predict"], epoch: int | None = None
-    ) -> Tensor:
+    def send(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> Tensor:
         """Send the embedding of some rows to the label party; returns what was sent, still differentiable."""
         embedding = self.embed(rows, train=phase == "train")
         at = At(
@@ -293,14 +291,12 @@ class _Joint:
         self.model, self.party = model, party
         self.bottom = None if model.bottom_ is None else _Bottom(model, party)
 
-    def collect(
-        self, step: int, rows: Int64Array, phase: Literal["train", "predict"], epoch: int | None = None
-    ) -> dict[str, Tensor]:
+    def collect(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> dict[str, Tensor]:
         """Every feature party's embedding of some rows, by name."""
         received = {}
         for line in self.party.feature_parties:
-            message = line.receive(Embedding, rows=rows, epoch=epoch)
-            require_shape(message.values, (len(rows), self.model.width_), "an embedding", line.peer)
+            shape = (len(rows), self.model.width_)
+            message = line.receive(Embedding, shape=shape, rows=rows, epoch=epoch)
             embedding = torch.tensor(message.values)
             at = At(step, epoch or 0, rows, phase, peer=line.peer, message=Embedding)
             for defence in self.party.defences:
@@ -375,7 +371,9 @@ class _FeatureSide(_Side):
         super().__init__(model, party)
         model.width_ = party.label_party.receive(Outline).width
         if model.width_ < 1:
-            raise DataError(f"{party.roles.label} asked for embeddings of width {model.width_}; it should be at least 1.")
+            raise DataError(
+                f"{party.roles.label} asked for embeddings of width {model.width_}; it should be at least 1."
+            )
         _require_columns(party)
         model.n_joined_, model.top_ = 0, None
         model.inputs_ = Inputs.learned(party.rows, train)
@@ -386,8 +384,7 @@ class _FeatureSide(_Side):
     def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
         sent = self.bottom.send(step, rows, "train", epoch)
         line = self.party.label_party
-        message = line.receive(Gradient, rows=rows, epoch=epoch)
-        require_shape(message.values, tuple(sent.shape), "a gradient", line.peer)
+        message = line.receive(Gradient, shape=tuple(sent.shape), rows=rows, epoch=epoch)
         gradient = torch.tensor(message.values)
         at = At(step, epoch, rows, "train", peer=line.peer, message=Gradient, own={"embedding": sent.detach()})
         for defence in self.party.defences:
@@ -402,7 +399,7 @@ class _FeatureSide(_Side):
         if not held_out:
             return False
         for step, rows in enumerate(held_out):
-            self.bottom.send(step, rows, "predict")
+            self.bottom.send(step, rows, "validate", epoch)
         verdict = self.party.label_party.receive(Verdict)
         self.keep_if_best(bool(verdict.improved))
         return bool(verdict.stop)
@@ -488,7 +485,7 @@ class _LabelSide(_Side):
         self.history.append(record)
         if not held_out:
             return False
-        record["validation_loss"] = self._validation_loss(held_out)
+        record["validation_loss"] = self._validation_loss(epoch, held_out)
         best = min(range(len(self.history)), key=lambda i: self.history[i]["validation_loss"])
         improved = best == epoch
         assert self.model.patience is not None
@@ -505,12 +502,12 @@ class _LabelSide(_Side):
         super().restore(tree)
         self.losses = tree["losses"]
 
-    def _validation_loss(self, held_out: list[Int64Array]) -> float:
+    def _validation_loss(self, epoch: int, held_out: list[Int64Array]) -> float:
         if self.model.top_ is not None:
             self.model.top_.eval()
         total = 0.0
         for step, rows in enumerate(held_out):
-            logits = self.joint.logits(self.joint.collect(step, rows, "predict"))
+            logits = self.joint.logits(self.joint.collect(step, rows, "validate", epoch))
             labels = self.labels[torch.from_numpy(rows)]
             total += nn.functional.cross_entropy(logits, labels, reduction="sum").item()
         return total / sum(len(rows) for rows in held_out)

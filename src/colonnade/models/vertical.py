@@ -50,7 +50,9 @@ class Vertical(BaseEstimator):  # type: ignore[misc]
         if label is None or label not in tables:
             raise DataError(f"The label party should be one of {', '.join(tables)}, but is {label}. Check the roles.")
         tables[label] = tables[label].with_labels(np.asarray(y))
-        self.shares_ = dict(simulate(self.estimator.fit, tables, roles=self.roles, seed=self.seed, keep="digests").results)
+        self.shares_ = dict(
+            simulate(self.estimator.fit, tables, roles=self.roles, seed=self.seed, keep="digests").results
+        )
         if self.estimator.task == "classification":
             self.classes_ = np.unique(np.asarray(y))
         self.n_features_in_ = np.shape(X)[1]
@@ -100,7 +102,7 @@ class Vertical(BaseEstimator):  # type: ignore[misc]
                 data = {str(column): X[column] for column in wanted}
             else:
                 array = np.asarray(X)
-                data = {f"column {column}": array[:, column] for column in wanted}
+                data = {f"column {column}": array[:, int(column)] for column in wanted}
             data = {"row": np.arange(len(X)), **data}
             tables[name] = Table.of(data, ids="row", owner=name)
         return tables

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from colonnade.errors import BadFrame
 from colonnade.wire.codec import decode, encode
 from colonnade.wire.message import Int64Array, Message
 from colonnade.wire.transcript import Recording
@@ -40,10 +41,32 @@ class Channel:
         self._recording.add(message, frame, sent=True, peer=self.peer, under=under, rows=rows, epoch=epoch)
         self._transport.send(self.peer, frame)
 
-    def receive(self, expected: type[M], *, rows: Int64Array | None = None, epoch: int | None = None) -> M:
-        """Wait for the peer's next message, which must be of the expected kind."""
+    def receive(
+        self,
+        expected: type[M],
+        *,
+        shape: tuple[int, ...] | None = None,
+        rows: Int64Array | None = None,
+        epoch: int | None = None,
+    ) -> M:
+        """Wait for the peer's next message, which must be of the expected kind.
+
+        Args:
+            expected: The kind of message awaited.
+            shape: The shape its array of one row per sample must have.
+            rows: Which of the own rows it is about.
+            epoch: In which pass over the data.
+        """
         frame = self._transport.receive(self.peer)
         message = decode(frame, expected, peer=self.peer)
+        if shape is not None:
+            assert expected.per_row is not None, f"{expected.kind} has no array of one row per sample"
+            found = getattr(message, expected.per_row).shape
+            if found != shape:
+                raise BadFrame(
+                    f"Expected {expected.kind} with {expected.per_row} of shape {shape} from {self.peer}, got {found}. "
+                    "Check that both parties run the same plan on equally many rows."
+                )
         self._recording.add(message, frame, sent=False, peer=self.peer, rows=rows, epoch=epoch)
         return message
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import MISSING, fields
-from functools import cache
 from typing import Any, TypeVar
 
 import msgpack
@@ -88,7 +87,7 @@ def decode(frame: bytes | memoryview, expected: type[M], *, peer: str = "a peer"
                 found[name] = [reader.take(item, shape, name) for item in value]
             else:
                 found[name] = reader.take(value, shape, name)
-        elif name not in _defaulted(expected):
+        elif not _has_default(expected, name):
             raise reader.bad(f"field {name} is missing")
     reader.require(not values, f"it has unknown fields {sorted(map(str, values))[:3]}")
     reader.require(reader.position == len(frame), f"{len(frame) - reader.position} bytes follow its last field")
@@ -109,7 +108,7 @@ def _open(frame: bytes | memoryview, peer: str) -> tuple[str, dict[Any, Any], in
         raise BadFrame(f"A frame from {peer} should start with {MAGIC!r}. The peer speaks something else.")
     if length > MAX_METADATA or _HEAD.size + length > size:
         raise BadFrame(
-            f"A frame from {peer} claims {length} bytes of metadata in {size} bytes, at most {MAX_METADATA} being allowed. "
+            f"A frame from {peer} claims {length} bytes of metadata in {size} bytes; {MAX_METADATA} are allowed. "
             "The frame is truncated or the peer is faulty."
         )
     start = _HEAD.size + length
@@ -166,11 +165,10 @@ class _Reader:
         return np.frombuffer(self.frame, dtype, count, begin).reshape(dimensions)
 
 
-@cache
-def _defaulted(message: type[Message]) -> frozenset[str]:
-    """The fields that a later version added: old frames lack them."""
-    every = fields(message)  # type: ignore[arg-type]
-    return frozenset(f.name for f in every if f.default is not MISSING or f.default_factory is not MISSING)
+def _has_default(message: type[Message], name: str) -> bool:
+    """Whether a later version added the field, so that old frames may lack it."""
+    (declared,) = (f for f in fields(message) if f.name == name)  # type: ignore[arg-type]
+    return declared.default is not MISSING or declared.default_factory is not MISSING
 
 
 def _pack(value: Any, shape: Shape, where: str, buffers: list[NDArray[Any]]) -> Any:
@@ -198,4 +196,3 @@ def _pack_array(value: Any, dtype: np.dtype[Any] | None, where: str, buffers: li
 def _unfit(where: str, wanted: str, value: Any) -> ProtocolError:
     given = f"a {value.dtype.name} array" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
     return ProtocolError(f"{where} should be {wanted} but is {given}. Convert it before it is sent.")
-

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
 from types import GenericAlias
 from typing import Any, ClassVar, TypeAlias, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
-from colonnade.errors import BadFrame
 from colonnade.secret import Secret
 
 Float32Array: TypeAlias = NDArray[np.float32]
@@ -79,12 +77,17 @@ class Shape:
     many: bool = False
 
 
-@cache
 def shapes(message: type[Message]) -> dict[str, Shape]:
-    """The fields of a message class, read from its annotations."""
-    names = message.__dataclass_fields__  # type: ignore[attr-defined]
-    hints = get_type_hints(message)
-    return {name: _shape(hints[name], f"{message.kind}.{name}") for name in names}
+    """The fields of a message class, read from its annotations once."""
+    known = _SHAPES.get(message)
+    if known is None:
+        hints = get_type_hints(message)
+        names = message.__dataclass_fields__  # type: ignore[attr-defined]
+        known = _SHAPES[message] = {name: _shape(hints[name], f"{message.kind}.{name}") for name in names}
+    return known
+
+
+_SHAPES: dict[type[Message], dict[str, Shape]] = {}
 
 
 def _shape(hint: Any, where: str) -> Shape:
@@ -98,12 +101,3 @@ def _shape(hint: Any, where: str) -> Shape:
         return Shape(np.ndarray, np.dtype(get_args(dtype)[0]))
     assert hint in (int, float, str, bytes, Ciphertexts), f"{where}: {hint} cannot cross between parties"
     return Shape(hint)
-
-
-def require_shape(values: NDArray[Any], expected: tuple[int, ...], what: str, peer: str) -> None:
-    """Refuse an array of another shape than the protocol calls for."""
-    if values.shape != expected:
-        raise BadFrame(
-            f"Expected {what} of shape {expected} from {peer}, got {values.shape}. "
-            "Check that both parties run the same plan on equally many rows."
-        )

@@ -14,11 +14,12 @@ from __future__ import annotations
 import json
 import os
 import struct
+import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, BinaryIO, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from blake3 import blake3
@@ -77,15 +78,6 @@ class RowMeans:
         return RowMeans(self.kind, self.peer, self.sent, sums, np.pad(self.counts, (0, missing)))
 
 
-class Frames(Protocol):
-    """Where kept frames lie, by epoch."""
-
-    def add(self, epoch: int | None, frame: bytes, rows: Int64Array | None) -> int: ...
-    def read(self, epoch: int | None, place: int) -> tuple[bytes, Int64Array | None] | None: ...
-    def drop(self, epoch: int) -> None: ...
-    def epochs(self) -> list[int]: ...
-
-
 class FramesInMemory:
     """Kept frames as objects."""
 
@@ -118,16 +110,19 @@ class FramesOnDisk:
     _HEAD = struct.Struct("<qq")
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
+        self.directory = directory
         self._open: dict[int | None, BinaryIO] = {}
+        weakref.finalize(self, _close, self._open)
         with explained("open the recording"):
             directory.mkdir(parents=True, exist_ok=True)
 
     def add(self, epoch: int | None, frame: bytes, rows: Int64Array | None) -> int:
         """Append a frame; returns its offset in the epoch's file."""
         with explained("write the recording"):
-            file = self._file(epoch)
-            place = file.seek(0, 2)
+            if epoch not in self._open:
+                self._open[epoch] = self._path(epoch).open("ab")
+            file = self._open[epoch]
+            place = file.tell()
             file.write(self._HEAD.pack(len(frame), -1 if rows is None else len(rows)))
             if rows is not None:
                 file.write(rows.tobytes())
@@ -136,10 +131,11 @@ class FramesOnDisk:
 
     def read(self, epoch: int | None, place: int) -> tuple[bytes, Int64Array | None] | None:
         """A kept frame, or None if its epoch was dropped."""
-        if epoch not in self._open and not self._path(epoch).exists():
+        if epoch in self._open:
+            self._open[epoch].flush()
+        elif not self._path(epoch).exists():
             return None
-        with explained("read the recording"):
-            file = self._file(epoch)
+        with explained("read the recording"), self._path(epoch).open("rb") as file:
             file.seek(place)
             size, n_rows = self._HEAD.unpack(file.read(self._HEAD.size))
             rows = None if n_rows < 0 else np.frombuffer(file.read(8 * n_rows), np.int64)
@@ -154,7 +150,7 @@ class FramesOnDisk:
 
     def epochs(self) -> list[int]:
         """The epochs of which something is kept."""
-        stems = (path.stem for path in self._directory.glob("epoch-*.frames"))
+        stems = (path.stem for path in self.directory.glob("epoch-*.frames"))
         return sorted(int(stem.removeprefix("epoch-")) for stem in stems)
 
     def sizes(self) -> dict[str, int]:
@@ -163,13 +159,13 @@ class FramesOnDisk:
             for file in self._open.values():
                 file.flush()
                 os.fsync(file.fileno())
-            return {path.name: path.stat().st_size for path in self._directory.glob("*.frames")}
+            return {path.name: path.stat().st_size for path in self.directory.glob("*.frames")}
 
     def cut(self, sizes: Mapping[str, int]) -> None:
         """Cut every file back to an earlier length."""
         self.close()
         with explained("cut back the recording"):
-            for path in self._directory.glob("*.frames"):
+            for path in self.directory.glob("*.frames"):
                 if path.name not in sizes:
                     path.unlink()
                 elif path.stat().st_size < sizes[path.name]:
@@ -184,17 +180,10 @@ class FramesOnDisk:
     def close(self) -> None:
         """Close all files."""
         with explained("write the recording"):
-            for file in self._open.values():
-                file.close()
-            self._open.clear()
-
-    def _file(self, epoch: int | None) -> BinaryIO:
-        if epoch not in self._open:
-            self._open[epoch] = self._path(epoch).open("a+b")
-        return self._open[epoch]
+            _close(self._open)
 
     def _path(self, epoch: int | None) -> Path:
-        return self._directory / ("other.frames" if epoch is None else f"epoch-{epoch:06d}.frames")
+        return self.directory / ("other.frames" if epoch is None else f"epoch-{epoch:06d}.frames")
 
 
 @dataclass(frozen=True)
@@ -208,7 +197,7 @@ class Transcript:
     party: str
     entries: tuple[Entry, ...] = ()
     means: tuple[RowMeans, ...] = ()
-    frames: Frames = field(default_factory=FramesInMemory, repr=False, compare=False)
+    frames: FramesInMemory | FramesOnDisk = field(default_factory=FramesInMemory, repr=False, compare=False)
 
     def messages(self, kind: type[M], *, peer: str | None = None, sent: bool | None = None) -> Iterator[Recorded[M]]:
         """The kept messages of one kind, in the order in which they crossed."""
@@ -224,9 +213,7 @@ class Transcript:
 
     def row_means(self, kind: type[Message], *, peer: str | None = None, sent: bool | None = None) -> Float32Array:
         """The mean over epochs, per row, of a message's rows; NaN for rows it was never about."""
-        found = [
-            m for m in self.means if m.kind == kind.kind and peer in (None, m.peer) and sent in (None, m.sent)
-        ]
+        found = [m for m in self.means if m.kind == kind.kind and peer in (None, m.peer) and sent in (None, m.sent)]
         if len(found) != 1:
             raise PrivacyError(
                 f"Row means of {kind.kind} should come from one line, but {self.party} recorded {len(found)}. "
@@ -262,7 +249,7 @@ class Transcript:
         """Read a transcript from a folder; messages are read when they are asked for."""
         tree = read_tree(directory / "index.safetensors")
         entries = tuple(_entry(item) for item in json.loads(tree["entries"]))
-        means = tuple(RowMeans(**item) for item in tree["means"])
+        means = tuple(_means(item) for item in tree["means"])
         return cls(tree["party"], entries, means, FramesOnDisk(directory))
 
 
@@ -278,9 +265,7 @@ class Recording:
         self.party, self.keep, self.directory = party, keep, directory
         self._entries: list[Entry] = []
         self._means: dict[tuple[str, str, bool], RowMeans] = {}
-        self._frames: FramesInMemory | FramesOnDisk = (
-            FramesInMemory() if directory is None else FramesOnDisk(directory)
-        )
+        self._frames: FramesInMemory | FramesOnDisk = FramesInMemory() if directory is None else FramesOnDisk(directory)
         self._epoch = 0
         self._epoch_at_checkpoint = 0
 
@@ -325,7 +310,7 @@ class Recording:
             self._forget_epochs_before(self._epoch)
             self._frames.close()
             entries = [asdict(entry) for entry in self._entries]
-            _write_index(self._frames._directory, self.party, entries, tuple(self._means.values()))
+            _write_index(self._frames.directory, self.party, entries, tuple(self._means.values()))
         return Transcript(self.party, tuple(self._entries), tuple(self._means.values()), self._frames)
 
     def counts(self) -> dict[str, int]:
@@ -351,7 +336,7 @@ class Recording:
         assert isinstance(self._frames, FramesOnDisk), "only a recording on disk can be cut back"
         self._frames.cut(tree["sizes"])
         self._entries = [_entry(item) for item in json.loads(tree["entries"])]
-        means = (RowMeans(**item) for item in tree["means"])
+        means = (_means(item) for item in tree["means"])
         self._means = {(m.kind, m.peer, m.sent): m for m in means}
         self._epoch = self._epoch_at_checkpoint = tree["epoch"]
 
@@ -375,8 +360,19 @@ class Recording:
         self._means[key] = means
 
 
+def _close(files: dict[int | None, BinaryIO]) -> None:
+    for file in files.values():
+        file.close()
+    files.clear()
+
+
 def _means_tree(means: RowMeans) -> dict[str, Any]:
-    return {name: getattr(means, name) for name in ("kind", "peer", "sent", "sums", "counts")}
+    plain = {"kind": means.kind, "peer": means.peer, "sent": means.sent}
+    return {**plain, "sums": means.sums.copy(), "counts": means.counts.copy()}
+
+
+def _means(item: Mapping[str, Any]) -> RowMeans:
+    return RowMeans(**{**item, "sums": item["sums"].copy(), "counts": item["counts"].copy()})
 
 
 def _entry(item: Mapping[str, Any]) -> Entry:

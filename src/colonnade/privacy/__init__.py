@@ -1,0 +1,1 @@
+"""Differential privacy: random streams, noise with its accounting, and the ledger."""

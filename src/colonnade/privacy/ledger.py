@@ -1,0 +1,407 @@
+"""The privacy ledger: what was released, about what, and what that costs together.
+
+Spending appends an event and costs next to nothing; composition happens when somebody asks. "Not private" is a
+value: one event that is not private makes epsilon infinite, whatever else was spent.
+
+Gaussian releases compose exactly (see `colonnade.privacy.gaussian`); all others through the privacy loss
+distributions of dp-accounting.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+
+from colonnade.errors import BudgetSpent, PlanError, StorageError
+from colonnade.privacy.gaussian import gaussian_epsilon
+from colonnade.secret import Secret
+
+if TYPE_CHECKING:
+    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+Adjacency: TypeAlias = Literal["replace-one", "add-remove"]
+
+_PARAMETERS: Mapping[str, tuple[str, ...]] = {
+    "gaussian": ("sensitivity", "sigma"),
+    "laplace": ("scale", "sensitivity"),
+    "randomised-response": ("epsilon", "n_classes"),
+    "not-private": (),
+}
+# Rounding must not make a mechanism calibrated to a budget exceed that very budget.
+_TOLERANCE = 1e-9
+# Privacy losses are rounded up to this fraction of a bound on epsilon: finer is tighter, slower and takes more memory.
+_LOSS_STEP = 2e-5
+# Above this epsilon of a single release, composing losses gains nothing over adding them.
+_HOPELESS = 50.0
+
+
+@dataclass(frozen=True)
+class Event:
+    """One kind of release: what it protects, by which mechanism, under which change of the data.
+
+    Two tables are neighbours if one `unit` of one is replaced ("replace-one"), or is missing from the other
+    ("add-remove"); the mechanism's sensitivity was computed for that change.
+
+    Example:
+        >>> Event(Secret.LABELS, "label", "randomised-response", (("epsilon", 1.0), ("n_classes", 2))).is_private
+        True
+        >>> Event.not_private(Secret.FEATURES, "embeddings sent in the clear").is_private
+        False
+    """
+
+    protects: Secret
+    unit: str
+    mechanism: str
+    parameters: tuple[tuple[str, float], ...] = ()
+    adjacency: Adjacency = "replace-one"
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        expected = _PARAMETERS.get(self.mechanism)
+        if expected is None:
+            raise PlanError(
+                f"Expected a mechanism among {', '.join(_PARAMETERS)}; got {self.mechanism!r}. "
+                f"Name one of these, or record the release with Event.not_private."
+            )
+        names_fit = tuple(name for name, _ in self.parameters) == expected
+        if not names_fit or not all(_is_possible(name, value) for name, value in self.parameters):
+            raise PlanError(
+                f"Expected a {self.mechanism} event to have positive parameters ({', '.join(expected) or 'none'}), "
+                f"got {dict(self.parameters)}. Let the mechanism make its own event."
+            )
+        if self.adjacency not in ("replace-one", "add-remove"):
+            raise PlanError(
+                f"Expected the adjacency 'replace-one' or 'add-remove', got {self.adjacency!r}. "
+                f"Name the one that the sensitivity was computed for."
+            )
+        if self.mechanism == "randomised-response" and self.adjacency != "replace-one":
+            raise PlanError(
+                "Expected randomised response to be counted as 'replace-one', got 'add-remove': a randomised label "
+                "shows that its row exists. Use 'replace-one'."
+            )
+
+    @classmethod
+    def not_private(cls, protects: Secret, note: str, *, unit: str = "record") -> Self:
+        """Return the event of a release without any privacy promise; the note says what it was."""
+        return cls(protects, unit, "not-private", note=note)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the event's mechanism promises anything."""
+        return self.mechanism != "not-private"
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What all releases about one secret cost together.
+
+    Attributes:
+        epsilon: Infinite if it is not private at this delta.
+        unit: Whose change is hidden. Releases declared for several units are composed together, which bounds what
+            a change shows that counts as one unit of each kind (one label in one record); all are named here.
+        adjacency: Where both occur, everything is counted as "replace-one".
+        releases: How many, by mechanism.
+        rho: The zero-concentrated cost, if every release was Gaussian.
+        doubled: How many "add-remove" releases were counted as "replace-one", with twice their sensitivity.
+        notes: What the releases without a privacy promise were.
+
+    Example:
+        >>> ledger = Ledger()
+        >>> _ = ledger.spend(Event.not_private(Secret.FEATURES, "embeddings sent in the clear"))
+        >>> print(ledger.spent(Secret.FEATURES, 1e-5))
+        not private: embeddings sent in the clear
+    """
+
+    protects: Secret
+    epsilon: float
+    delta: float
+    unit: str = ""
+    adjacency: Adjacency = "replace-one"
+    releases: Mapping[str, int] = field(default_factory=dict)
+    rho: float | None = None
+    doubled: int = 0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_private(self) -> bool:
+        """Whether epsilon is finite."""
+        return math.isfinite(self.epsilon)
+
+    def __str__(self) -> str:
+        if not self.releases:
+            return "nothing released"
+        if not self.is_private:
+            return f"not private: {'; '.join(self.notes)}" if self.notes else f"not private at delta {self.delta:g}"
+        releases = ", ".join(f"{n} × {mechanism}" for mechanism, n in self.releases.items())
+        return f"epsilon {self.epsilon:.4g} at delta {self.delta:.2g} per {self.unit} ({self.adjacency}; {releases})"
+
+
+class Ledger:
+    """The privacy events of one party, in the order in which each kind first occurred.
+
+    Args:
+        budget: The (epsilon, delta) that may be spent on a secret. An event that would exceed it is refused.
+
+    Example:
+        >>> ledger = Ledger(budget={Secret.LABELS: (2.0, 0.0)})
+        >>> flip = Event(Secret.LABELS, "label", "randomised-response", (("epsilon", 1.0), ("n_classes", 2)))
+        >>> ledger.spend(flip), ledger.spend(flip)
+        (0, 1)
+        >>> print(ledger.spent(Secret.LABELS, 0.0))
+        epsilon 2 at delta 0 per label (replace-one; 2 × randomised-response)
+    """
+
+    def __init__(self, budget: Mapping[Secret, tuple[float, float]] | None = None) -> None:
+        self.budget = dict(budget or {})
+        for secret, (epsilon, delta) in self.budget.items():
+            if not (epsilon >= 0 and 0 <= delta < 1):
+                raise PlanError(
+                    f"Expected the budget for {secret} to have epsilon >= 0 and 0 <= delta < 1, "
+                    f"got epsilon {epsilon:g} and delta {delta:g}. Correct the budget."
+                )
+        self._counts: Counter[Event] = Counter()
+
+    @property
+    def events(self) -> Mapping[Event, int]:
+        """Each kind of event and how often it occurred."""
+        return MappingProxyType(self._counts)
+
+    def spend(self, event: Event, count: int = 1) -> int:
+        """Record an event, or several of its kind, and return its number on this ledger, counted from 0.
+
+        Raises:
+            BudgetSpent: The budget would be exceeded; nothing was recorded.
+        """
+        if count < 1:
+            raise PlanError(f"Expected to spend an event at least once, got a count of {count}. Give a count from 1.")
+        number = self._counts.total()
+        self._check_budget(event, count)
+        self._counts[event] += count
+        return number
+
+    def epsilon(self, delta: float, *, protects: Secret, unit: str | None = None) -> float:
+        """Return the epsilon of `spent`."""
+        return self.spent(protects, delta, unit=unit).epsilon
+
+    def spent(self, protects: Secret, delta: float, *, unit: str | None = None) -> Spent:
+        """Compose the events about one secret.
+
+        Args:
+            protects: The secret.
+            delta: The failure probability at which epsilon is told; 0 for pure privacy.
+            unit: Leave out private events declared for another unit than this.
+        """
+        return _compose(self._counts, protects, delta, unit)
+
+    def state(self) -> dict[str, Any]:
+        """Return the events as plain data. The budget is the plan's and not part of it."""
+        return {
+            "events": [
+                {
+                    "protects": event.protects.value,
+                    "unit": event.unit,
+                    "mechanism": event.mechanism,
+                    "parameters": dict(event.parameters),
+                    "adjacency": event.adjacency,
+                    "note": event.note,
+                    "count": count,
+                }
+                for event, count in self._counts.items()
+            ]
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go back to a state: the events since then are forgotten, for they will be spent again.
+
+        Raises:
+            StorageError: The state was not written by `state`.
+        """
+        counts: Counter[Event] = Counter()
+        try:
+            for entry in state["events"]:
+                counts[_event(entry)] += _count(entry)
+        except (AttributeError, KeyError, TypeError, ValueError, PlanError) as error:
+            raise StorageError(
+                f"Expected the state of a privacy ledger but could not read it ({type(error).__name__}: {error}). "
+                f"Restore a checkpoint that this version wrote."
+            ) from error
+        self._counts = counts
+
+    def to_json(self) -> str:
+        """Return the events as JSON text."""
+        return json.dumps(self.state())
+
+    @classmethod
+    def from_json(cls, text: str, *, budget: Mapping[Secret, tuple[float, float]] | None = None) -> Self:
+        """Return a ledger with the events that `to_json` wrote."""
+        ledger = cls(budget)
+        try:
+            state = json.loads(text)
+        except ValueError as error:
+            raise StorageError(
+                f"Expected the JSON of a privacy ledger but could not parse it ({error}). Restore an undamaged copy."
+            ) from error
+        ledger.restore(state)
+        return ledger
+
+    def __repr__(self) -> str:
+        return f"Ledger({self._counts.total()} events of {len(self._counts)} kinds)"
+
+    def _check_budget(self, event: Event, count: int) -> None:
+        if event.protects not in self.budget:
+            return
+        epsilon, delta = self.budget[event.protects]
+        after = _Losses(self._about(event.protects) + Counter({event: count}))
+        allowed = epsilon * (1 + _TOLERANCE)
+        # The bound is cheap, and composition is only needed where the bound does not decide.
+        if after.bound(delta) > allowed and (total := after.epsilon(delta)) > allowed:
+            raise BudgetSpent(
+                f"Expected to spend at most epsilon {epsilon:g} at delta {delta:g} on {event.protects}, but the next "
+                f"{event.mechanism} release would bring it to {total:g}; nothing was released. "
+                f"Release less often, add more noise, or agree on a larger budget."
+            )
+
+    def _about(self, protects: Secret) -> Counter[Event]:
+        return Counter({event: count for event, count in self._counts.items() if event.protects is protects})
+
+
+def compose(ledgers: Iterable[Ledger], delta: float) -> dict[Secret, Spent]:
+    """Compose all parties' ledgers: what was spent on each secret that any event is about.
+
+    Example:
+        >>> bank, shop = Ledger(), Ledger()
+        >>> _ = bank.spend(Event(Secret.LABELS, "label", "gaussian", (("sensitivity", 1.0), ("sigma", 4.0))))
+        >>> _ = shop.spend(Event.not_private(Secret.FEATURES, "embeddings sent in the clear"))
+        >>> for secret, spent in compose([bank, shop], delta=1e-5).items():
+        ...     print(f"{secret}: {spent}")
+        labels: epsilon 0.9263 at delta 1e-05 per label (replace-one; 1 × gaussian)
+        features: not private: embeddings sent in the clear
+    """
+    together: Counter[Event] = Counter()
+    for ledger in ledgers:
+        together.update(ledger.events)
+    secrets = dict.fromkeys(event.protects for event in together)
+    return {secret: _compose(together, secret, delta, None) for secret in secrets}
+
+
+def _compose(counts: Mapping[Event, int], protects: Secret, delta: float, unit: str | None) -> Spent:
+    if not 0 <= delta < 1:
+        raise PlanError(f"Expected a delta of at least 0 and below 1, got {delta:g}. Give one far below 1 / rows.")
+    relevant = {
+        event: count
+        for event, count in counts.items()
+        if event.protects is protects and (unit is None or event.unit == unit or not event.is_private)
+    }
+    losses = _Losses(relevant)
+    releases: Counter[str] = Counter()
+    for event, count in relevant.items():
+        releases[event.mechanism] += count
+    return Spent(
+        protects=protects,
+        epsilon=losses.epsilon(delta),
+        delta=delta,
+        unit=" and ".join(dict.fromkeys(event.unit for event in relevant)),
+        adjacency=losses.adjacency,
+        releases=dict(releases),
+        rho=losses.mu_squared / 2 if set(releases) == {"gaussian"} else None,
+        doubled=losses.doubled,
+        notes=tuple(dict.fromkeys(event.note for event in relevant if not event.is_private)),
+    )
+
+
+class _Losses:
+    """The privacy losses of events, brought to one adjacency and gathered by kind.
+
+    Replacing a record is removing one and adding another, so what was computed for "add-remove" holds for
+    "replace-one" with twice the sensitivity. The converse has no bound.
+    """
+
+    def __init__(self, counts: Mapping[Event, int]) -> None:
+        self.is_private = all(event.is_private for event in counts)
+        self.mu_squared = 0.0
+        self.laplace: Counter[float] = Counter()
+        self.randomised_response: Counter[tuple[float, int]] = Counter()
+        self.doubled = 0
+        private = {event: count for event, count in counts.items() if event.is_private}
+        adjacencies = {event.adjacency for event in private}
+        self.adjacency: Adjacency = "add-remove" if adjacencies == {"add-remove"} else "replace-one"
+        for event, count in private.items():
+            converted = event.adjacency != self.adjacency
+            self.doubled += count * converted
+            factor = 2 if converted else 1
+            parameters = dict(event.parameters)
+            if event.mechanism == "gaussian":
+                self.mu_squared += count * (factor * parameters["sensitivity"] / parameters["sigma"]) ** 2
+            elif event.mechanism == "laplace":
+                self.laplace[factor * parameters["sensitivity"] / parameters["scale"]] += count
+            else:
+                self.randomised_response[parameters["epsilon"], int(parameters["n_classes"])] += count
+        self.pure = Counter(self.laplace)
+        for (epsilon, _), count in self.randomised_response.items():
+            self.pure[epsilon] += count
+
+    def epsilon(self, delta: float) -> float:
+        """The least epsilon that can be vouched for."""
+        bound = self.bound(delta)
+        if not math.isfinite(bound) or not self.pure or delta == 0 or max(self.pure) > _HOPELESS:
+            return bound
+        step = _LOSS_STEP * bound
+        return min(bound, float(self._distribution(step).get_epsilon_for_delta(delta)))
+
+    def bound(self, delta: float) -> float:
+        """A bound on epsilon that is exact for Gaussian releases alone, and cheap."""
+        if not self.is_private:
+            return math.inf
+        by_adding = gaussian_epsilon(math.sqrt(self.mu_squared), delta) + sum(e * n for e, n in self.pure.items())
+        if not self.pure or delta == 0:
+            return by_adding
+        # Pure epsilon is epsilon**2 / 2 in zCDP (Bun & Steinke 2016, proposition 1.4).
+        rho = self.mu_squared / 2 + sum(n * e**2 / 2 for e, n in self.pure.items())
+        return min(by_adding, rho + 2 * math.sqrt(-rho * math.log(delta)))
+
+    def _distribution(self, step: float) -> PrivacyLossDistribution:
+        # The sensitivities here already mean the change that the adjacency names. dp-accounting's own adjacencies
+        # would multiply them once more, so each distribution is built for a plain shift by the sensitivity.
+        from dp_accounting.pld import privacy_loss_distribution as pld
+
+        total = pld.identity(value_discretization_interval=step)
+        if self.mu_squared:
+            sigma = 1 / math.sqrt(self.mu_squared)
+            total = total.compose(pld.from_gaussian_mechanism(sigma, value_discretization_interval=step))
+        for epsilon, count in self.laplace.items():
+            one = pld.from_laplace_mechanism(1 / epsilon, value_discretization_interval=step)
+            total = total.compose(one.self_compose(count))
+        for (epsilon, n_classes), count in self.randomised_response.items():
+            uniform = n_classes / (math.exp(epsilon) + n_classes - 1)
+            one = pld.from_randomized_response(uniform, n_classes, value_discretization_interval=step)
+            total = total.compose(one.self_compose(count))
+        return total
+
+
+def _is_possible(name: str, value: float) -> bool:
+    if not isinstance(value, float | int) or not 0 < value < math.inf:
+        return False
+    return name != "n_classes" or (value >= 2 and value == int(value))
+
+
+def _event(entry: Mapping[str, Any]) -> Event:
+    return Event(
+        protects=Secret(entry["protects"]),
+        unit=entry["unit"],
+        mechanism=entry["mechanism"],
+        parameters=tuple(sorted(entry["parameters"].items())),
+        adjacency=entry["adjacency"],
+        note=entry["note"],
+    )
+
+
+def _count(entry: Mapping[str, Any]) -> int:
+    count = entry["count"]
+    if not isinstance(count, int) or count < 1:
+        raise ValueError(f"a count of {count!r}")
+    return count

@@ -1,0 +1,29 @@
+import numpy as np
+
+from colonnade.models.batches import Batches, hold_out, in_order
+from colonnade.privacy.randomness import Randomness
+
+
+def test_every_epoch_uses_every_row_once_in_another_order():
+    batches = Batches(np.arange(10, 31), 4, Randomness.seeded(0))
+    epochs = [np.concatenate([batches.at(e * batches.per_epoch + b)[1] for b in range(6)]) for e in range(2)]
+    assert [sorted(rows) for rows in epochs] == [list(range(10, 31))] * 2
+    assert not np.array_equal(*epochs)
+    assert batches.at(11)[0] == 1
+
+
+def test_the_schedule_follows_from_the_shared_randomness_alone():
+    one, other = (Batches(np.arange(9), 2, Randomness.seeded(5)) for _ in range(2))
+    other.at(40)
+    np.testing.assert_array_equal(one.at(7)[1], other.at(7)[1])
+
+
+def test_held_out_rows_are_not_trained_on():
+    train, held_out = hold_out(50, 0.2, Randomness.seeded(1))
+    assert len(held_out) == 10
+    assert sorted([*train, *held_out]) == list(range(50))
+    assert len(hold_out(50, 0.0, Randomness.seeded(1))[1]) == 0
+
+
+def test_rows_in_order_cover_everything():
+    assert [rows.tolist() for rows in in_order(np.arange(5), 2)] == [[0, 1], [2, 3], [4]]

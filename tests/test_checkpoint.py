@@ -1,0 +1,119 @@
+import numpy as np
+import pytest
+
+from colonnade.checkpoint import Checkpoints, GlobalGenerators, Steps
+
+
+class Counter:
+    """A state that counts its steps and remembers them."""
+
+    def __init__(self):
+        self.seen = []
+
+    def state(self):
+        return {"seen": self.seen}
+
+    def restore(self, tree):
+        self.seen = tree["seen"]
+
+
+def go(directory, n, *, resume=0, crash_at=None, stop_at=None, name="train", every=2, shared=True):
+    checkpoints = Checkpoints(directory, every=every)
+    checkpoints.resume(resume)
+    state = Counter()
+    steps = Steps(name, n, {"own": state}, checkpoints, shared=shared)
+    for step in steps:
+        if step == crash_at:
+            raise KeyboardInterrupt
+        state.seen.append(step)
+        if step == stop_at:
+            steps.stop()
+    return state.seen
+
+
+def test_a_loop_runs_all_its_steps(tmp_path):
+    assert go(tmp_path, 5) == [0, 1, 2, 3, 4]
+    assert go(None, 5) == [0, 1, 2, 3, 4]
+
+
+def test_a_loop_goes_on_from_the_checkpoint_it_is_told(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        go(tmp_path, 7, crash_at=5)
+    assert Checkpoints(tmp_path).newest == 2
+    assert go(tmp_path, 7, resume=1) == [0, 1, 2, 3, 4, 5, 6]
+    assert Checkpoints(tmp_path).newest == 4
+
+
+def test_checkpoints_after_the_common_one_are_forgotten(tmp_path):
+    go(tmp_path, 6)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.resume(1)
+    assert checkpoints.newest == 1
+
+
+def test_a_loop_that_had_ended_is_not_run_again(tmp_path):
+    assert go(tmp_path, 9, stop_at=4) == [0, 1, 2, 3, 4]
+    checkpoints = Checkpoints(tmp_path)
+    assert checkpoints.newest == 3
+    state = Counter()
+    assert list(Steps("train", 9, {"own": state}, _resumed(tmp_path, 3))) == []
+    assert state.seen == [0, 1, 2, 3, 4]
+
+
+def test_of_a_loop_that_ended_before_the_newest_checkpoint_only_its_own_part_is_restored(tmp_path):
+    own, ledger = Counter(), Counter()
+    checkpoints = _resumed(tmp_path, 0)
+    for name in ("first", "second"):
+        for step in Steps(name, 2, {"own": own, "ledger": ledger}, checkpoints):
+            ledger.seen.append(f"{name} {step}")
+    again_own, again_ledger = Counter(), Counter()
+    resumed = _resumed(tmp_path, 2)
+    assert list(Steps("first", 2, {"own": again_own, "ledger": again_ledger}, resumed)) == []
+    assert again_ledger.seen == []
+    assert list(Steps("second", 2, {"own": again_own, "ledger": again_ledger}, resumed)) == []
+    assert again_ledger.seen == ["first 0", "first 1", "second 0", "second 1"]
+
+
+def test_old_checkpoints_go_but_the_ends_of_loops_stay(tmp_path):
+    go(tmp_path, 4, name="first")
+    checkpoints = _resumed(tmp_path, 2)
+    for _ in Steps("second", 4, {"own": Counter()}, checkpoints):
+        pass
+    checkpoints.forget_before(4)
+    assert sorted(path.name[9:] for path in tmp_path.iterdir()) == [
+        "first.end.safetensors",
+        "second.end.safetensors",
+    ]
+
+
+def test_a_loop_run_alone_keeps_its_own_checkpoint_and_no_shared_one(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        go(tmp_path, 7, crash_at=5, shared=False)
+    assert Checkpoints(tmp_path).newest == 0
+    assert go(tmp_path, 7, shared=False) == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_once_makes_a_value_once(tmp_path):
+    made = iter([b"first", b"second"])
+    assert Checkpoints(tmp_path).once("the key", lambda: next(made)) == b"first"
+    assert Checkpoints(tmp_path).once("the key", lambda: next(made)) == b"first"
+    assert Checkpoints(None).once("the key", lambda: next(made)) == b"second"
+
+
+def test_the_generators_that_libraries_share_can_be_put_back():
+    import torch
+
+    generators = GlobalGenerators()
+    outside = generators.capture()
+    generators.seed(3)
+    tree = generators.state()
+    first = np.random.rand(), torch.rand(1).item()
+    generators.restore(tree)
+    assert (np.random.rand(), torch.rand(1).item()) == first
+    generators.put(outside)
+
+
+def _resumed(directory, number):
+    checkpoints = Checkpoints(directory, every=2)
+    checkpoints.resume(number)
+    return checkpoints

@@ -1,0 +1,37 @@
+"""Frames that earlier versions wrote are read by this one. Golden files are added to, never changed."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from colonnade.models.split import Embedding, Gradient, Outline, Verdict
+from colonnade.wire.codec import decode, encode
+from colonnade.wire.message import Message
+
+GOLDEN = Path(__file__).parent.parent / "wire_golden"
+ROWS = np.array([[0.0, -1.5, 2.25], [1e-30, 3e38, 0.1]], np.float32)
+SAMPLES = [Outline(16), Embedding(7, ROWS), Gradient(7, ROWS), Verdict(2, 1, 0)]
+
+
+def frames():
+    return [
+        (path.stem, kind, bytes.fromhex(frame))
+        for path in sorted(GOLDEN.glob("*.json"))
+        for kind, frame in json.loads(path.read_text()).items()
+    ]
+
+
+@pytest.mark.parametrize(("version", "kind", "frame"), frames())
+def test_an_old_frame_still_says_the_same(version, kind, frame):
+    (sample,) = (sample for sample in SAMPLES if sample.kind == kind)
+    message = decode(frame, type(sample))
+    for name, value in vars(sample).items():
+        np.testing.assert_array_equal(getattr(message, name), value)
+    assert encode(sample) == frame
+
+
+def test_every_kind_of_message_has_a_golden_frame():
+    kinds = {kind for kind, message in Message.kinds.items() if message.__module__.startswith("colonnade.")}
+    assert {kind for _, kind, _ in frames()} >= kinds
