@@ -77,8 +77,8 @@ class GlobalGenerators:
 class Checkpoints:
     """A party's own folder of checkpoints; without a folder, nothing is kept.
 
-    Shared checkpoints are numbered alike at all parties. `resume_from` is the newest one that all hold; the runner finds
-    it before the protocol starts.
+    Shared checkpoints are numbered alike at all parties. `resume_from` is the newest one that all hold; the runner
+    finds it before the protocol starts.
 
     >>> Checkpoints(None).once("key", lambda: 7)
     7

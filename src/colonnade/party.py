@@ -92,8 +92,14 @@ class Party:
         return Steps(name, n, parts, self.checkpoints, shared=shared, party=self.name, watcher=self.watcher)
 
     def once(self, name: str, make: Callable[[], T]) -> T:
-        """A value made once in the life of a run and written down before its first use: keys, noise, releases."""
-        return self.checkpoints.once(name, make)
+        """A value made once in the life of a run and written down before its first use: keys, noise, releases.
+
+        What making it spends on the ledger is written down with it, so that a resumed run is charged once.
+        """
+        kept = self.checkpoints.once(name, lambda: {"value": make(), "ledger": self.ledger.state()})
+        self.ledger.restore(kept["ledger"])
+        value: T = kept["value"]
+        return value
 
     def _line(self, name: str | None, role: str) -> Channel:
         if name is None or name not in self.peers:

@@ -199,7 +199,7 @@ class Table:
     def take(self, rows: npt.ArrayLike) -> Table:
         """The rows of the given numbers, in the given order; a boolean mask is also accepted."""
         numbers = np.asarray(rows)
-        if numbers.dtype == bool and len(numbers) == len(self):
+        if numbers.dtype == bool and numbers.shape == (len(self),):
             numbers = np.flatnonzero(numbers)
         if numbers.size == 0:
             numbers = numbers.astype(np.int64)

@@ -145,7 +145,7 @@ def test_a_network_of_ones_own_must_be_given_again_when_loading(cancer, tmp_path
 
 def test_a_summary_says_what_each_role_learns(cancer):
     share = simulate(SplitClassifier(**QUICK).fit, cancer, roles=BOTH).results["bank"]
-    assert "A feature party learns the gradients at the cut, hence maybe labels." in share.summary()
+    assert "A feature party learns gradients at the cut, hence maybe labels." in share.summary()
     assert "weights after 2 epochs" in share.summary()
 
 

@@ -217,8 +217,8 @@ class SplitClassifier(Estimator):
         cut = "shares of the logits" if self.top is None else f"embeddings of width {self.embedding}"
         lines = [
             f"SplitClassifier: {cut}, joined by {self.fusion}; {self.optimiser}, learning rate {self.learning_rate:g}.",
-            "Encryption: none; a receiver reads what it is sent. Threat model: curious parties that follow the protocol.",
-            "The label party learns every embedding. A feature party learns the gradients at the cut, hence maybe labels.",
+            "Encryption: none; a receiver reads what it is sent. Threat model: curious parties that keep to the rules.",
+            "The label party learns every embedding. A feature party learns gradients at the cut, hence maybe labels.",
         ]
         if self.is_fitted:
             weights = sum(p.numel() for net in (self.bottom_, self.top_) if net is not None for p in net.parameters())

@@ -1,0 +1,1 @@
+"""Plans, and many runs of them."""
