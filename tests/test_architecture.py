@@ -27,7 +27,7 @@ LAYERS = """
     attacks | defences
     models
     align
-    run
+    run session
     party hooks checkpoint
     wire
     crypto | privacy | data
@@ -39,7 +39,7 @@ PLACES = {
     for part, names in enumerate(line.split("|"))
     for name in names.split()
 }
-NEVER = {"attacks": {"audit", "run", "data"}}
+NEVER = {"attacks": {"audit", "run", "session", "data"}}
 
 UNPICKLERS = {"pickle", "_pickle", "cloudpickle", "dill", "shelve", "marshal", "joblib.externals.cloudpickle"}
 UNPICKLING_CALLS = {"joblib.load", "pandas.read_pickle"}

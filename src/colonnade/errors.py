@@ -5,13 +5,16 @@
     │   └── MissingExtra     an optional dependency is not installed
     ├── DataError            a table is not what the protocol needs               exit 3
     ├── WireError            something went wrong between two parties             exit 4
+    │   ├── PeerUnreachable  a peer did not come, or did not come back
+    │   ├── PeerRestarted    a peer was started anew; the run goes back to a checkpoint
     │   ├── PeerLeft         a peer ended before it sent what was awaited
     │   ├── PeerFailed       a peer raised; its own words are in the message
     │   ├── AuthError        certificate, name or plan not accepted               exit 7
     │   └── ProtocolError    a peer sent what the protocol does not allow         exit 8
     │       ├── WrongMessage a message of another kind than the one awaited
     │       ├── BadFrame     bytes that are not a well-formed frame
-    │       └── Deadlock     every party waits for another
+    │       ├── Deadlock     every party waits for another
+    │       └── VersionMismatch  two parties run different versions
     ├── CryptoError          keys, ciphertexts or number ranges do not fit        exit 5
     ├── PrivacyError         a privacy promise would be broken                    exit 6
     │   ├── BudgetSpent      an event would exceed the agreed privacy budget
@@ -60,6 +63,14 @@ class WireError(ColonnadeError):
     exit_code = 4
 
 
+class PeerUnreachable(WireError):
+    """A peer did not come, or did not come back, within the agreed time."""
+
+
+class PeerRestarted(WireError):
+    """A peer was started anew; the run goes back to the last checkpoint."""
+
+
 class PeerLeft(WireError):
     """A peer ended before it sent what was awaited."""
 
@@ -90,6 +101,10 @@ class BadFrame(ProtocolError):
 
 class Deadlock(ProtocolError):
     """Every party waits for another."""
+
+
+class VersionMismatch(ProtocolError):
+    """Two parties run different versions."""
 
 
 class CryptoError(ColonnadeError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol as Protocol_
 from typing import TypeAlias, TypeVar
 
 from colonnade.checkpoint import Checkpoints, GlobalGenerators, Resumable, Steps, Watcher
@@ -11,6 +12,7 @@ from colonnade.errors import DataError, PlanError
 from colonnade.hooks import Defence
 from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.randomness import Randomness
+from colonnade.storage import Tree
 from colonnade.table import Table
 from colonnade.wire.channel import Channel
 from colonnade.wire.plan import PublicPlan, Roles
@@ -18,6 +20,22 @@ from colonnade.wire.transcript import Recording
 
 R = TypeVar("R")
 T = TypeVar("T")
+
+
+class Session(Protocol_):
+    """What takes a party through a run between machines, as often as the run has to be taken up."""
+
+    def begin(self, party: Party) -> Party:
+        """Wait for all others; returns the party ready to go on from the common checkpoint."""
+
+    def finish(self, party: Party) -> None:
+        """Write down what was seen, and wait until all others have finished too."""
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the others why this party stops, and write it down."""
+
+    def close(self) -> None:
+        """End all connections."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +56,7 @@ class Party:
     defences: tuple[Defence, ...] = ()
     checkpoints: Checkpoints = field(default_factory=lambda: Checkpoints(None), repr=False)
     watcher: Watcher | None = field(default=None, repr=False)
+    session: Session | None = field(default=None, repr=False)
 
     @property
     def roles(self) -> Roles:
@@ -96,9 +115,12 @@ class Party:
 
         What making it spends on the ledger is written down with it, so that a resumed run is charged once.
         """
-        kept = self.checkpoints.once(name, lambda: {"value": make(), "ledger": self.ledger.state()})
-        self.ledger.restore(kept["ledger"])
-        value: T = kept["value"]
+
+        def with_its_cost() -> tuple[T, Tree]:
+            return make(), self.ledger.state()
+
+        value, ledger = self.checkpoints.once(name, with_its_cost)
+        self.ledger.restore(ledger)
         return value
 
     def _line(self, name: str | None, role: str) -> Channel:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from colonnade._version import __version__
 from colonnade.checkpoint import Checkpoints, GlobalGenerators, Watcher
-from colonnade.errors import DataError, PlanError
+from colonnade.errors import DataError, PeerRestarted, PlanError
 from colonnade.hooks import Defence
 from colonnade.party import Party, Protocol
 from colonnade.privacy.ledger import Ledger
@@ -34,7 +34,30 @@ R = TypeVar("R")
 
 
 def join(protocol: Protocol[R], party: Party) -> R:
-    """Run one party's side of a protocol: what an organisation does, and what `simulate` does for each party."""
+    """Run one party's side of a protocol: what an organisation does, and what `simulate` does for each party.
+
+    Between machines this waits for all others first and last, and goes back to the newest common checkpoint, entering
+    the protocol anew, whenever a peer was started anew.
+    """
+    if party.session is None:
+        return _run(protocol, party)
+    try:
+        while True:
+            ready = party.session.begin(party)
+            try:
+                result = _run(protocol, ready)
+                party.session.finish(ready)
+            except PeerRestarted:
+                continue
+            return result
+    except BaseException as error:
+        party.session.fail(error)
+        raise
+    finally:
+        party.session.close()
+
+
+def _run(protocol: Protocol[R], party: Party) -> R:
     GlobalGenerators().seed(party.random.seed("libraries"))
     return protocol(party)
 
@@ -95,7 +118,7 @@ class Simulation(Generic[R]):
     @property
     def plan(self) -> PublicPlan:
         """What every party may know."""
-        name, settings = _describe_protocol(self.protocol)
+        name, settings = describe_protocol(self.protocol)
         return PublicPlan(self.roles, name, settings, self.seed)
 
     def run(self, directory: Path | None = None, checkpoint_every: int = 50, progress: bool | None = False) -> Run[R]:
@@ -105,7 +128,7 @@ class Simulation(Generic[R]):
         digest = _common_rows(tables)
         plan = self.plan
         names = plan.roles.parties
-        status = _Status(directory, plan, digest)
+        status = Status(directory, plan, digest)
         checkpoints = _prepare_checkpoints(names, directory, checkpoint_every)
         with _Bar(shown=progress, leader=names[0]) as bar:
             watcher = bar.watcher
@@ -231,7 +254,8 @@ def _own_copy(protocol: Protocol[R] | Mapping[str, Protocol[R]], name: str) -> P
     return protocol
 
 
-def _describe_protocol(protocol: Protocol[Any] | Mapping[str, Protocol[Any]]) -> tuple[str, dict[str, Any]]:
+def describe_protocol(protocol: Protocol[Any] | Mapping[str, Protocol[Any]]) -> tuple[str, dict[str, Any]]:
+    """A protocol's name and settings, as a plan holds them."""
     if isinstance(protocol, Mapping):
         protocol = next(iter(protocol.values()))
     name = getattr(protocol, "__qualname__", type(protocol).__qualname__)
@@ -310,7 +334,7 @@ class _GeneratorsByTurn:
         self._captured[name] = self._generators.capture()
 
 
-class _Status:
+class Status:
     """The run's identity and how it ended, in its folder."""
 
     def __init__(self, directory: Path | None, plan: PublicPlan, id_digest: str) -> None:
@@ -327,6 +351,7 @@ class _Status:
         self.write("running")
 
     def write(self, status: str, error: BaseException | None = None) -> None:
+        """Write down how the run stands."""
         if self._path is None:
             return
         words = None if error is None else f"{type(error).__name__}: {error}"

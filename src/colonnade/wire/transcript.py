@@ -42,6 +42,7 @@ class Entry:
     kind: str
     reveals: tuple[str, ...]
     under: tuple[str, ...]
+    fresh: bool
     size: int
     digest: str
     epoch: int | None
@@ -229,9 +230,7 @@ class Transcript:
         Args:
             fresh: Include kinds drawn from system randomness, which differ by design.
         """
-        return tuple(
-            (e.peer, e.sent, e.kind, e.digest) for e in self.entries if fresh or not Message.kinds[e.kind].fresh
-        )
+        return tuple((e.peer, e.sent, e.kind, e.digest) for e in self.entries if fresh or not e.fresh)
 
     def save(self, directory: Path) -> None:
         """Write the transcript into a folder."""
@@ -261,8 +260,11 @@ class Recording:
     ()
     """
 
-    def __init__(self, party: str, keep: Keep, directory: Path | None = None) -> None:
+    def __init__(
+        self, party: str, keep: Keep, directory: Path | None = None, *, keep_received: Keep | None = None
+    ) -> None:
         self.party, self.keep, self.directory = party, keep, directory
+        self._keep_received = keep if keep_received is None else keep_received
         self._entries: list[Entry] = []
         self._means: dict[tuple[str, str, bool], RowMeans] = {}
         self._frames: FramesInMemory | FramesOnDisk = FramesInMemory() if directory is None else FramesOnDisk(directory)
@@ -282,7 +284,7 @@ class Recording:
     ) -> None:
         """Write down one message."""
         place = None
-        if self.keep != "digests":
+        if (self.keep if sent else self._keep_received) != "digests":
             if epoch is not None and epoch > self._epoch:
                 self._epoch = epoch
                 if self.directory is None:
@@ -297,6 +299,7 @@ class Recording:
                 kind=message.kind,
                 reveals=tuple(sorted(message.reveals)),
                 under=under,
+                fresh=message.fresh,
                 size=len(frame),
                 digest=blake3(frame).hexdigest(),
                 epoch=epoch,

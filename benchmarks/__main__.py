@@ -1,0 +1,74 @@
+"""`python -m benchmarks NAME` or `--all`: measure a claim about speed; the last line is the outcome as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from importlib import import_module
+
+BENCHMARKS: Mapping[str, str] = {
+    "codec": "a message of 256 KiB to a frame and back",
+    "channel": "an exchange of 2 x 256 KiB between two parties of one process",
+    "split_overhead": "a split network against the same network trained centrally",
+    "import_time": "importing the package",
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was measured, the most it may be, and whether it is no more."""
+
+    name: str
+    figures: Mapping[str, float]
+    targets: Mapping[str, float]
+    holds: bool
+
+    @classmethod
+    def of(cls, name: str, figures: Mapping[str, float], targets: Mapping[str, float]) -> Outcome:
+        """Compare figures with their targets."""
+        rounded = {key: float(f"{value:.4g}") for key, value in figures.items()}
+        return cls(name, rounded, targets, all(rounded[key] <= most for key, most in targets.items()))
+
+    @classmethod
+    def of_all(cls, outcomes: list[Outcome]) -> Outcome:
+        """Several outcomes as one, each figure under the name of its benchmark."""
+        figures = {f"{o.name}.{key}": value for o in outcomes for key, value in o.figures.items()}
+        targets = {f"{o.name}.{key}": value for o in outcomes for key, value in o.targets.items()}
+        return cls("all", figures, targets, all(o.holds for o in outcomes))
+
+    def table(self) -> str:
+        """The outcome for a reader."""
+        lines = [f"{self.name}: {BENCHMARKS[self.name]}"]
+        for key, value in self.figures.items():
+            most = self.targets.get(key)
+            verdict = "" if most is None else f"  at most {most:<6g} {'holds' if value <= most else 'MISSED'}"
+            lines.append(f"    {key:<26}{value:>10g}{verdict}")
+        return "\n".join(lines)
+
+
+def measure(name: str, *, quick: bool) -> Outcome:
+    """Run one benchmark."""
+    module = import_module(f"benchmarks.{name}")
+    return Outcome.of(name, module.measure(quick=quick), module.TARGETS)
+
+
+def main() -> None:
+    """Read the command line and measure."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure a claim about speed.")
+    parser.add_argument("name", nargs="?", choices=BENCHMARKS, help="the benchmark; without one they are listed")
+    parser.add_argument("--all", action="store_true", help="run all of them")
+    parser.add_argument("--quick", action="store_true", help="measure so briefly that the figures mean little")
+    options = parser.parse_args()
+    if not options.all and options.name is None:
+        print("\n".join(f"{name:<16}{claim}" for name, claim in BENCHMARKS.items()))
+        return
+    outcomes = []
+    for name in BENCHMARKS if options.all else [options.name]:
+        outcomes.append(measure(name, quick=options.quick))
+        print(outcomes[-1].table(), flush=True)
+    print(json.dumps(asdict(Outcome.of_all(outcomes) if options.all else outcomes[0])))
+
+
+main()

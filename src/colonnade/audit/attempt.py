@@ -1,0 +1,129 @@
+"""Attempt: one attack by one party, with what it is told beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any
+
+import numpy as np
+
+from colonnade.attacks.base import ActiveAttack, Attack, Grant, Guess
+from colonnade.attacks.view import View
+from colonnade.errors import PlanError
+from colonnade.models.base import Estimator
+from colonnade.party import Party, Protocol
+from colonnade.run import Run, Simulation, describe
+from colonnade.wire.message import Int64Array
+from colonnade.wire.transcript import Transcript
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attack by one party, with what it is told beforehand.
+
+    The same attempt is made on the run that is audited and on its nulls.
+    """
+
+    attack: Attack | ActiveAttack
+    attacker: str
+    grant: Grant
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """What the attack is called."""
+        return name_of(self.attack)
+
+    def unfit(self, run: Run[Any]) -> str | None:
+        """Why the attempt cannot be made on a run; None if it can."""
+        needs, attacker = self.attack.needs, self.attacker
+        if needs.own_features and attacker not in run.simulation.tables:
+            return f"it needs a table and {attacker} has none"
+        if isinstance(self.attack, ActiveAttack):
+            return None
+        if needs.own_model and not isinstance(run.results[attacker], Estimator):
+            return f"it needs {attacker}'s share of the model, and this run left none"
+        transcript = run.transcripts[attacker]
+        kinds = {message.kind for message in needs.messages}
+        if kinds and not kinds & {entry.kind for entry in transcript.entries}:
+            return f"{attacker} sent and received no {' or '.join(sorted(kinds))}"
+        if kinds and not any(_is_kept(transcript, kind) for kind in kinds):
+            return f"the run kept only digests of {' and '.join(sorted(kinds))}; run with keep='audit'"
+        return self.attack.unfit(self.view(run))
+
+    def guess(self, simulation: Simulation[Any], run: Callable[[], Run[Any]]) -> Guess:
+        """The attack's one guess: about a run, or by taking part in a simulation of its own.
+
+        Args:
+            simulation: Where an active attacker takes part.
+            run: The same simulation's run, at which a passive attacker looks.
+        """
+        if isinstance(self.attack, Attack):
+            return self.attack.guess(self.view(run()))
+        instead = {**simulation.instead, self.attacker: self._play}
+        guess = simulation.changed(instead=instead).run().results[self.attacker]
+        if not isinstance(guess, Guess):
+            raise PlanError(
+                f"{self.name} should return a Guess from play, but returned a {type(guess).__name__}. "
+                "Correct the attack."
+            )
+        return guess
+
+    def view(self, run: Run[Any]) -> View:
+        """What the attacker saw of a run, cut to what the attack declared."""
+        model = run.results[self.attacker]
+        return View.cut(
+            self.attack.needs,
+            run.transcripts[self.attacker],
+            public=run.plan,
+            grant=self.grant,
+            table=run.simulation.tables.get(self.attacker),
+            model=model if isinstance(model, Estimator) else None,
+            seed=self.seed,
+        )
+
+    def _play(self, party: Party, honest: Protocol[Any]) -> Guess:
+        assert isinstance(self.attack, ActiveAttack)
+        return self.attack.play(party, honest, self.grant)
+
+
+def name_of(attack: Attack | ActiveAttack) -> str:
+    """An attack's class, with those of its arguments that differ from their defaults."""
+    defaults = {name: describe(each.default) for name, each in signature(type(attack)).parameters.items()}
+    given = {name: describe(value) for name, value in vars(attack).items() if name in defaults}
+    settings = ", ".join(f"{name}={value}" for name, value in given.items() if value != defaults[name])
+    return type(attack).__name__ + (f"({settings})" if settings else "")
+
+
+def draw_grant(labels: Int64Array, n_classes: int, per_class: int, rows: Int64Array, order: Int64Array) -> Grant | None:
+    """Tell some labels of each class; None where a class has too few rows.
+
+    Args:
+        labels: Every row's class.
+        n_classes: How many classes there are.
+        per_class: How many labels of each to tell.
+        rows: The rows to draw from.
+        order: All rows in random order. A larger grant from the same order contains the smaller one.
+    """
+    candidates = order[np.isin(order, rows)]
+    of_class = [candidates[labels[candidates] == number][:per_class] for number in range(n_classes)]
+    if any(len(drawn) < per_class for drawn in of_class):
+        return None
+    granted = np.sort(np.concatenate(of_class))
+    return Grant(n_classes, granted, labels[granted])
+
+
+def training_rows(transcript: Transcript, n_rows: int) -> Int64Array:
+    """The rows that a party's messages in training were about; all where the recording does not say."""
+    seen = np.zeros(n_rows, bool)
+    for means in transcript.means:
+        seen[: len(means.counts)] |= means.counts > 0
+    return np.flatnonzero(seen) if seen.any() else np.arange(n_rows)
+
+
+def _is_kept(transcript: Transcript, kind: str) -> bool:
+    return any(means.kind == kind for means in transcript.means) or any(
+        entry.kind == kind and entry.place is not None for entry in transcript.entries
+    )

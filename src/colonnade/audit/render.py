@@ -1,0 +1,275 @@
+"""The report in words: on a terminal, and as one page of HTML that needs nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from colonnade.audit.disclosure import Disclosure
+from colonnade.audit.report import Evidence, Finding, PrivacyReport, Verdict
+from colonnade.audit.score import Measure
+from colonnade.errors import MissingExtra
+from colonnade.secret import Secret
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+Answer: TypeAlias = Verdict | Literal["not tested"]
+
+_ORDER: tuple[Answer, ...] = ("not tested", "no leak found", "leaks up to naming", "leaks")
+_STYLES: dict[Answer, str] = {
+    "leaks": "bold red",
+    "leaks up to naming": "bold yellow",
+    "no leak found": "bold blue",
+    "not tested": "dim",
+}
+
+
+@dataclass(frozen=True)
+class Question:
+    """What one party could learn about a secret of another, and the answer: the worst finding, which comes first."""
+
+    attacker: str
+    owner: str
+    about: Secret
+    findings: tuple[Finding, ...]
+    kinds: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """The question."""
+        return f"What could {self.attacker} learn about {self.owner}'s {self.about}?"
+
+    @property
+    def answer(self) -> Answer:
+        """The answer in one word."""
+        return self.findings[0].verdict if self.findings else "not tested"
+
+    @property
+    def sentence(self) -> str:
+        """The answer in one or two sentences."""
+        if not self.findings:
+            return f"Nobody tried. What {' and '.join(self.kinds)} may give away has not been measured."
+        worst = self.findings[0]
+        if self.answer == "no leak found":
+            tried = "One attack was tried" if len(self.findings) == 1 else f"{len(self.findings)} attacks were tried"
+            return f"{tried} and none found a leak. That is no proof that there is none: a stronger attack may exist."
+        evidence = worst.strongest
+        said = number(evidence.score.value, worst.measure)
+        if worst.measure == "accuracy":
+            found = f"{worst.attack} names {said} of {worst.rows:,} rows correctly"
+        else:
+            found = f"{worst.attack} tells the last class from the others with an AUC of {said} on {worst.rows:,} rows"
+        naming = ", up to the names of the classes" if self.answer == "leaks up to naming" else ""
+        return (
+            f"{found}{naming}. By chance it would be {number(evidence.chance, worst.measure)}; without collaboration "
+            f"{self.attacker} reaches {number(evidence.alone.value, worst.measure)}."
+        )
+
+
+@dataclass(frozen=True)
+class Line:
+    """All that one party sent another."""
+
+    sender: str
+    receiver: str
+    disclosures: tuple[Disclosure, ...]
+
+    @property
+    def messages(self) -> int:
+        """How many messages."""
+        return sum(disclosure.messages for disclosure in self.disclosures)
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes."""
+        return sum(disclosure.bytes for disclosure in self.disclosures)
+
+
+def questions(report: PrivacyReport) -> tuple[Question, ...]:
+    """Every question that the report answers, and those it leaves open, the worst answers first."""
+    kinds: dict[tuple[str, str, Secret], list[str]] = {}
+    for finding in report.attacks:
+        kinds.setdefault((finding.attacker, finding.owner, finding.about), [])
+    for disclosure in report.disclosures:
+        for secret in disclosure.reveals:
+            kinds.setdefault((disclosure.receiver, disclosure.sender, secret), []).append(disclosure.kind)
+    asked = [
+        Question(
+            *key,
+            tuple(sorted((f for f in report.attacks if (f.attacker, f.owner, f.about) == key), key=_severity)),
+            tuple(dict.fromkeys(revealing)),
+        )
+        for key, revealing in kinds.items()
+    ]
+    return tuple(sorted(asked, key=lambda question: -_ORDER.index(question.answer)))
+
+
+def lines(report: PrivacyReport) -> tuple[Line, ...]:
+    """The message ledger: what crossed between each pair of parties, in each direction."""
+    pairs = dict.fromkeys((d.sender, d.receiver) for d in report.disclosures)
+    return tuple(Line(*pair, tuple(d for d in report.disclosures if (d.sender, d.receiver) == pair)) for pair in pairs)
+
+
+def _severity(finding: Finding) -> tuple[int, float]:
+    """The worst finding first."""
+    return -_ORDER.index(finding.verdict), -finding.strongest.excess
+
+
+def headline(report: PrivacyReport) -> str:
+    """The whole report in one line."""
+    asked = questions(report)
+    leaks = [q for q in asked if q.answer in ("leaks", "leaks up to naming")]
+    if leaks:
+        owners = dict.fromkeys(f"{q.owner}'s {q.about}" for q in leaks)
+        return f"{_listed(owners)} can be inferred by {_listed(dict.fromkeys(q.attacker for q in leaks))}"
+    if report.attacks:
+        return f"No leak found by {len(report.attacks)} attack{'s' if len(report.attacks) > 1 else ''}"
+    return "Nothing has been tested"
+
+
+def number(value: float, measure: Measure) -> str:
+    """A score as people read it: accuracy in per cent, AUC as a fraction."""
+    return f"{value:.1%}" if measure == "accuracy" else f"{value:.3f}"
+
+
+def interval(evidence: Evidence, measure: Measure) -> str:
+    """The ends of a score's interval."""
+    return f"{number(evidence.score.low, measure)} to {number(evidence.score.high, measure)}"
+
+
+def size(n_bytes: int) -> str:
+    """A number of bytes as people read it."""
+    amount = float(n_bytes)
+    for unit in ("B", "kB", "MB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} GB"
+
+
+def knowledge(finding: Finding) -> str:
+    """What an attack was given, in words."""
+    granted = finding.granted
+    parts = [f"the messages {' and '.join(granted.messages)}"] if granted.messages else []
+    parts += ["its own columns"] if granted.own_features else []
+    parts += ["its own model"] if granted.own_model else []
+    if granted.known_labels:
+        parts.append(f"{granted.known_labels} known label{'s' if granted.known_labels > 1 else ''} per class")
+    return _listed(parts) if parts else "nothing but its own part in the run"
+
+
+def html(report: PrivacyReport) -> str:
+    """The report as one page without scripts, fonts or images from elsewhere."""
+    try:
+        import jinja2
+    except ImportError as error:
+        raise MissingExtra("report", "Writing the report as HTML") from error
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters.update(number=number, interval=interval, size=size, knowledge=knowledge)
+    template = environment.from_string(files("colonnade.audit").joinpath("report.html.jinja").read_text("utf-8"))
+    return template.render(report=report, headline=headline(report), questions=questions(report), lines=lines(report))
+
+
+def terminal(report: PrivacyReport) -> RenderableType:
+    """The report for a terminal."""
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.rule import Rule
+
+    run = report.run
+    parts: list[RenderableType] = [
+        _text(headline(report), "bold"),
+        _text(
+            f"{run.protocol} on {run.n_rows:,} rows: {', '.join(f'{n} ({r})' for n, r in run.parties.items())}", "dim"
+        ),
+    ]
+    for question in questions(report):
+        parts += [_text(""), Rule(_text(question.title), align="left", style="dim")]
+        parts.append(_text(question.answer.capitalize(), _STYLES[question.answer]))
+        parts.append(_text(question.sentence))
+        if question.findings:
+            parts.append(_findings_table(question.findings))
+    parts += [_text(""), Rule("Messages", align="left", style="dim"), _messages_table(report)]
+    parts += [_text(""), Rule("Privacy budget", align="left", style="dim")]
+    parts += [_text(f"{secret}: {spent}") for secret, spent in report.budget.items()] or [
+        _text("No secret was touched.")
+    ]
+    if report.untested:
+        parts += [_text(""), Rule("Not tested", align="left", style="dim")]
+        parts += [_text(f"- {line}") for line in report.untested]
+    parts.append(
+        _text(
+            f"\nplan {run.plan[:16]}, seed {run.seed}, {run.randomness} randomness, {run.mode} audit, "
+            f"colonnade {run.code_version}",
+            "dim",
+        )
+    )
+    return Padding(Group(*parts), (0, 1))
+
+
+def _findings_table(findings: tuple[Finding, ...]) -> RichTable:
+    table = _table("attack", "measure", numbers=("score", "95% interval", "chance", "null", "alone"))
+    for finding in findings:
+        about = f"  {finding.rows:,} rows, {finding.coverage:.0%}; up to naming"
+        first = _text(finding.attack) + _text(f" {finding.verdict}", _STYLES[finding.verdict])
+        rows = ((first, finding.plain), (_text(about, "dim"), finding.up_to_naming))
+        for name, evidence in rows:
+            table.add_row(
+                name,
+                _text(finding.measure),
+                _text(number(evidence.score.value, finding.measure), "bold" if evidence.leaks else ""),
+                _text(interval(evidence, finding.measure)),
+                _text(number(evidence.chance, finding.measure)),
+                _text(number(evidence.null_high, finding.measure)),
+                _text(number(evidence.alone.value, finding.measure)),
+            )
+    return table
+
+
+def _messages_table(report: PrivacyReport) -> RichTable:
+    table = _table("from", "to", "message", "reveals", "protection", numbers=("messages", "size"))
+    for line in lines(report):
+        for disclosure in line.disclosures:
+            table.add_row(
+                _text(line.sender),
+                _text(line.receiver),
+                _text(disclosure.kind + ("" if disclosure.confirmed else " (recordings differ)")),
+                _text(", ".join(disclosure.reveals) or "nothing"),
+                _text(", ".join(disclosure.under) or "none"),
+                _text(f"{disclosure.messages:,}"),
+                _text(size(disclosure.bytes)),
+            )
+        total = (line.sender, line.receiver, "total", "", "", f"{line.messages:,}", size(line.bytes))
+        table.add_row(*(_text(cell, "bold") for cell in total), end_section=True)
+    return table
+
+
+def _table(*words: str, numbers: tuple[str, ...]) -> RichTable:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in words:
+        table.add_column(heading, overflow="fold")
+    for heading in numbers:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def _text(words: str, style: str = "") -> Text:
+    """Words that a terminal shows and never obeys: neither as markup nor as control characters."""
+    from rich.text import Text
+
+    return Text("".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in words), style)
+
+
+def _listed(words: Iterator[str] | dict[str, None] | list[str]) -> str:
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last

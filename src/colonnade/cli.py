@@ -1,0 +1,205 @@
+"""The command line.
+
+    colonnade demo              the whole story on built-in data
+    colonnade simulate PLAN     train as a plan says, all parties in this process
+    colonnade audit RUN         measure what each party could have learned
+    colonnade report RUN        show the last audit's report
+    colonnade data list         the data sets a plan can name
+
+Results go to the output stream. An error is one sentence on the error stream and exits with the code that
+`colonnade.errors` gives it. Progress is shown on the error stream where that is a terminal.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from colonnade._version import __version__
+from colonnade.errors import ColonnadeError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+INTERRUPTED = 130
+PLAIN_WIDTH = 100
+
+
+class _Shell(TyperGroup):
+    """The commands, behind one place where errors become sentences and exit codes."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ColonnadeError as error:
+            if ctx.params["debug"]:
+                raise
+            _explain(error)
+            raise typer.Exit(error.exit_code) from error
+        except KeyboardInterrupt as interrupt:
+            _console(stderr=True).print("Interrupted. A simulation goes on where it stopped with --resume.")
+            raise typer.Exit(INTERRUPTED) from interrupt
+
+
+app = typer.Typer(cls=_Shell, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+data = typer.Typer(no_args_is_help=True, help="The data sets a plan can name.")
+app.add_typer(data, name="data")
+
+Out = Annotated[Path, typer.Option(help="Where runs are kept.")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="How many repetitions go on at once; one per core by default.")]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+
+
+def main() -> None:
+    """Run the command line."""
+    app(prog_name="colonnade")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"colonnade {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def colonnade(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Vertical federated learning that measures what each party could learn about the others."""
+
+
+@app.command()
+def demo(
+    *,
+    out: Out = Path("runs"),
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer rows and fewer repetitions.")] = False,
+    jobs: Jobs = None,
+) -> None:
+    """Tell the whole story on built-in data: train together, attack, defend, report."""
+    from colonnade.experiment.demo import demonstrate
+    from colonnade.experiment.sweep import Local
+
+    demonstrate(_console(), out, Local(jobs), quick=quick)
+
+
+@app.command()
+def simulate(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan in TOML.")],
+    *,
+    out: Out = Path("runs"),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")] = False,
+    seed: Annotated[int | None, typer.Option(help="Another seed than the plan's.")] = None,
+) -> None:
+    """Train as a plan says, with all parties in this process."""
+    from colonnade.experiment.plan import Plan
+    from colonnade.experiment.store import RunFolder
+
+    planned = Plan.read(plan)
+    if seed is not None:
+        planned = replace(planned, seed=seed)
+    folder = RunFolder.create(planned, out, existing="resume" if resume else "refuse")
+    tables = folder.tables()
+    n_train, n_test = (len(next(iter(part.values()))) for part in (tables.train, tables.test))
+    _say(
+        f"{', '.join(tables.held)} hold {n_train + n_test:,} common rows, found in the clear as only a simulation may: "
+        f"{n_train:,} to train on, {n_test:,} held out."
+    )
+    folder.simulate(progress=None, tables=tables)
+    _say(_in_words(folder.metrics()))
+    _say(f"Written to {folder.path}. What could the parties have learned? Run: colonnade audit {folder.path}")
+
+
+@app.command()
+def audit(
+    run: RunPath,
+    *,
+    attack: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="An attack to make; the plan's if none is named.")
+    ] = None,
+    nulls: Annotated[int | None, typer.Option(help="How many runs with permuted labels to compare with.")] = None,
+    jobs: Jobs = None,
+) -> None:
+    """Measure what each party of a run could have learned about the others."""
+    from colonnade.experiment.store import RunFolder
+    from colonnade.experiment.sweep import Local
+
+    folder = RunFolder.open(run)
+    planned = folder.plan.audit
+    if attack:
+        planned = replace(planned, attacks=tuple(attack))
+    if nulls is not None:
+        planned = replace(planned, nulls=nulls)
+    _console().print(folder.audit(planned, executor=Local(jobs)))
+    _say(f"Written to {folder.path / 'report.html'} and report.json beside it.")
+
+
+@app.command()
+def report(
+    run: RunPath,
+    *,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as a page.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Show the report of a run's last audit."""
+    from colonnade.experiment.store import RunFolder
+
+    folder = RunFolder.open(run)
+    found = folder.report()
+    if html is not None:
+        found.to_html(html)
+    if json:
+        print(found.to_json())
+    elif html is None:
+        _console().print(found)
+    else:
+        _say(f"Written to {html}.")
+
+
+@data.command("list")
+def list_data() -> None:
+    """List the data sets a plan can name."""
+    from rich.table import Table
+
+    from colonnade.data.datasets import FOLDER_VARIABLE, available
+
+    grid = Table("name", "rows", "columns", "task", "licence", "where", box=None, pad_edge=False)
+    for info in available():
+        where = "built in" if info.built_in else f"{info.file}{'' if info.present else ' (missing)'}"
+        grid.add_row(info.name, f"{info.rows:,}", f"{info.columns:,}", info.task, info.licence, where)
+    _console().print(grid)
+    _say(f"Files are sought in the folder that ${FOLDER_VARIABLE} names.")
+
+
+def _in_words(metrics: Mapping[str, float]) -> str:
+    figures = [f"{name} {value:.3f}" for name, value in metrics.items() if name not in ("rows", "commonest")]
+    if "commonest" in metrics:
+        figures.append(f"where always naming the commonest class has accuracy {metrics['commonest']:.3f}")
+    return f"On held-out rows: {', '.join(figures)}."
+
+
+def _explain(error: ColonnadeError) -> None:
+    console = _console(stderr=True)
+    console.print(f"Error: {error}", style="red", markup=False, soft_wrap=True)
+    for note in getattr(error, "__notes__", ()):
+        console.print(note, markup=False, soft_wrap=True)
+
+
+def _say(text: str) -> None:
+    _console().print(text, markup=False, soft_wrap=True)
+
+
+def _console(*, stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, highlight=False, width=None if stream.isatty() else PLAIN_WIDTH)

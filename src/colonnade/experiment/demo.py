@@ -1,0 +1,171 @@
+"""The demonstration: one story, told with built-in data, in under a minute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from colonnade._version import __version__
+from colonnade.experiment.plan import Plan, PlannedAudit, PlannedData, PlannedDefence, PlannedModel, Tables
+from colonnade.experiment.quality import quality
+from colonnade.experiment.store import RunFolder
+from colonnade.experiment.sweep import Executor
+from colonnade.table import Table
+from colonnade.wire.plan import Roles
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from colonnade.audit.report import PrivacyReport
+
+NOISE = 20.0
+
+
+def planned(*, quick: bool = False) -> Plan:
+    """The demonstration's plan, without a defence.
+
+    >>> planned().roles.parties
+    ('bank', 'shop', 'telco')
+    """
+    return Plan(
+        PlannedData("bank-shop-telco", rows=2000 if quick else 8000),
+        Roles(label="bank", features=("shop", "telco")),
+        PlannedModel("split-classifier", {"epochs": 4 if quick else 15}),
+        audit=PlannedAudit(nulls=3 if quick else 20),
+        name="demo",
+    )
+
+
+def demonstrate(console: Console, out: Path, executor: Executor, *, quick: bool = False) -> None:
+    """Tell the story: meet, train, attack, defend, report.
+
+    Args:
+        console: Where to tell it.
+        out: Where the runs are kept.
+        executor: What repeats runs for the audit.
+        quick: Use fewer rows and repetitions.
+    """
+    plan = planned(quick=quick)
+    noise = PlannedDefence("bank", "gradient-noise", {"ratio": NOISE})
+    bare = RunFolder.create(plan, out, existing="delete")
+    noisy = RunFolder.create(replace(plan, defences=(noise,), name="demo-noise"), out, existing="delete")
+    console.print(f"Colonnade {__version__}", style="bold")
+    tables = bare.tables()
+    _meet(console, tables)
+    _train(console, bare, tables)
+    report = _attack(console, bare, executor)
+    _defend(console, bare, report, noisy, executor)
+    _report(console, report, (bare, noisy))
+
+
+def _meet(console: Console, tables: Tables) -> None:
+    _ask(console, "Three companies know the same people, each from another side.")
+    rows = (
+        (party, f"{len(table):,}", str(len(table.columns)), "knows who defaulted" if table.label_name else "")
+        for party, table in tables.held.items()
+    )
+    _show(console, ("", "customers", "columns", ""), rows)
+    n_train, n_test = len(tables.train["bank"]), len(tables.test["bank"])
+    _say(
+        console,
+        f"{n_train + n_test:,} customers are known to all three; {n_test:,} of these are held out for testing. "
+        "(The demo finds them in the clear, as only a simulation may: this version does not align privately yet.)",
+    )
+
+
+def _train(console: Console, folder: RunFolder, tables: Tables) -> None:
+    _ask(console, "Does the bank foresee defaults better with the others than alone?")
+    alone = _bank_alone(folder.plan, tables)
+    folder.simulate(progress=None, tables=tables)
+    rows = (
+        (who, f"{figures['accuracy']:.1%}", f"{figures['AUC']:.3f}")
+        for who, figures in {"the bank alone": alone, "bank, shop and telco": folder.metrics()}.items()
+    )
+    _show(console, ("", "accuracy", "AUC"), rows)
+    _say(
+        console,
+        "Measured on the held-out customers. AUC is the chance that somebody who defaults is ranked above somebody who "
+        "does not: 0.5 is guessing, 1 is perfect.",
+    )
+
+
+def _bank_alone(plan: Plan, tables: Tables) -> dict[str, float]:
+    """The quality of the same network on the bank's columns only: the bank plays both parties."""
+    alone = replace(plan, roles=Roles(label="bank", features=("bank alone",)))
+
+    def cut(parts: Mapping[str, Table]) -> dict[str, Table]:
+        return {"bank": parts["bank"].select([]), "bank alone": parts["bank"].without_labels()}
+
+    return quality(alone.simulation(cut(tables.train)).run(), cut(tables.test))
+
+
+def _attack(console: Console, folder: RunFolder, executor: Executor) -> PrivacyReport:
+    _ask(console, "What could shop and telco have found out about who defaulted?")
+    _say(
+        console,
+        "No table left its owner. But to train, the bank sent gradients to the others, and gradients depend on labels.",
+    )
+    report = folder.audit(executor=executor)
+    rows = []
+    for finding in report.attacks:
+        evidence = finding.plain
+        figures = (evidence.score.value, evidence.alone.value, evidence.null_high)
+        rows.append((finding.attack, finding.attacker, *(f"{figure:.3f}" for figure in figures), finding.verdict))
+    _show(console, ("attack", "by", "AUC", "at home", "shuffled", "verdict"), rows)
+    for attack, summary in {finding.attack: finding.summary for finding in report.attacks}.items():
+        _say(console, f"{attack}: {summary}")
+    _say(
+        console,
+        "At home is what the attacker reaches without taking part. Shuffled is what the attack reaches where labels "
+        f"were shuffled before training ({folder.plan.audit.nulls} runs). Only what clearly exceeds both is a leak.",
+    )
+    return report
+
+
+def _defend(console: Console, bare: RunFolder, before: PrivacyReport, noisy: RunFolder, executor: Executor) -> None:
+    _ask(console, f"And if the bank adds noise to its gradients, {NOISE:g} times as large as they are?")
+    noisy.simulate(progress=None)
+    after = noisy.audit(executor=executor)
+    rows = [("the model", *(f"{folder.metrics()['AUC']:.3f}" for folder in (bare, noisy)))]
+    for attacker in dict.fromkeys(finding.attacker for finding in before.attacks):
+        best = (
+            max(finding.plain.score.value for finding in report.attacks if finding.attacker == attacker)
+            for report in (before, after)
+        )
+        rows.append((f"the best attack by {attacker}", *(f"{value:.3f}" for value in best)))
+    _show(console, ("AUC of", "no defence", "noise"), rows)
+    leaks = sum(finding.verdict != "no leak found" for finding in after.attacks)
+    _say(console, f"That is the trade. Of {len(after.attacks)} attacks on the noisy run, {leaks} still find something.")
+
+
+def _report(console: Console, report: PrivacyReport, folders: tuple[RunFolder, ...]) -> None:
+    _ask(console, "The privacy report of the run without a defence")
+    console.print()
+    console.print(report)
+    _ask(console, "Both reports, to open and to keep")
+    for folder in folders:
+        for name in ("report.html", "report.json"):
+            console.print(f"  {folder.path / name}", markup=False, soft_wrap=True)
+
+
+def _ask(console: Console, question: str) -> None:
+    console.print()
+    console.print(question, style="bold", markup=False)
+
+
+def _say(console: Console, text: str) -> None:
+    console.print()
+    console.print(text, markup=False)
+
+
+def _show(console: Console, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    from rich.box import SIMPLE
+    from rich.table import Table as Grid
+
+    grid = Grid(*header, box=SIMPLE, show_edge=False)
+    for row in rows:
+        grid.add_row(*row)
+    console.print()
+    console.print(grid)

@@ -1,0 +1,401 @@
+"""Plan: what an experiment will do, before it does it.
+
+A plan is built in Python from the dataclasses below, or read from a TOML file with a section for each of them:
+
+    name, seed      what the run is called, and what its randomness follows from
+    [data]          PlannedData       a named set, or a file for each party: [data.bank]
+    [roles]         Roles             who does what
+    [model]         PlannedModel      a name of the catalogue and its parameters
+    [[defences]]    PlannedDefence    who holds what
+    [audit]         PlannedAudit      which attacks, and how thoroughly
+    [run]           PlannedRun        what is kept
+
+Whatever is wrong with a plan is a `PlanError` before anything runs.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from blake3 import blake3
+
+from colonnade.errors import PlanError
+from colonnade.experiment.values import Signature, conform, to_toml
+from colonnade.run import Simulation
+from colonnade.table import Table, nearest
+from colonnade.wire.plan import PublicPlan, Roles
+from colonnade.wire.transcript import Keep
+
+if TYPE_CHECKING:
+    from colonnade.attacks.base import ActiveAttack, Attack
+    from colonnade.hooks import Defence
+    from colonnade.models.base import Estimator
+
+S = TypeVar("S", bound="PlannedModel | PlannedDefence")
+
+
+@dataclass(frozen=True)
+class PlannedTable:
+    """The file of one party's table.
+
+    Attributes:
+        path: A CSV or Parquet file, or a folder of Parquet parts.
+        ids: Its id column.
+        labels: Its label column, at the label party.
+        columns: The columns to use; all when None.
+
+    >>> PlannedTable(Path("bank.parquet"), ids="customer").path.is_absolute()
+    True
+    """
+
+    path: Path
+    ids: str
+    labels: str | None = None
+    columns: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Make the plan mean the same file wherever it is read."""
+        object.__setattr__(self, "path", self.path.absolute())
+
+
+@dataclass(frozen=True)
+class PlannedData:
+    """The tables of a run: a named set, or a file for each party.
+
+    Attributes:
+        name: A name that ``colonnade data list`` shows.
+        tables: The parties' files, where there is no name.
+        rows: How many rows of a named set to draw; all when None.
+        seed: Which rows are drawn, and which are held out.
+        test: The share of rows that is held out.
+
+    >>> PlannedData("breast-cancer").test
+    0.25
+    """
+
+    name: str | None = None
+    tables: Mapping[str, PlannedTable] = field(default_factory=dict, hash=False)
+    rows: int | None = None
+    seed: int = 0
+    test: float = 0.25
+
+    def __post_init__(self) -> None:
+        """Refuse what no rows could come from."""
+        if self.name is not None and self.tables:
+            raise PlanError(
+                f"[data] takes a name or files, but has the name {self.name!r} and files of {', '.join(self.tables)}. "
+                "Leave out one of the two."
+            )
+        if self.name is None and not self.tables:
+            raise PlanError(
+                "[data] should have a name or a file for each party, but has neither. "
+                "Write a name that `colonnade data list` shows, or sections such as [data.bank]."
+            )
+        if self.rows is not None and self.tables:
+            raise PlanError(f"[data] rows is for named sets, but is {self.rows} beside files. Leave it out.")
+        if not 0 < self.test < 1:
+            raise PlanError(f"[data] test should lie between 0 and 1, but is {self.test}. Choose a share such as 0.25.")
+
+    def load(self, holders: tuple[str, ...]) -> dict[str, Table]:
+        """The tables of these parties, as they hold them."""
+        if self.name is None:
+            return {party: Table.read(**vars(self.tables[party]), owner=party) for party in holders}
+        from colonnade.data.datasets import load
+
+        tables = load(self.name, rows=self.rows, seed=self.seed).tables
+        for party in holders:
+            if party not in tables:
+                raise PlanError(
+                    f"[roles] names {party}, but the set {self.name!r} has tables of {', '.join(tables)} only."
+                    f"{nearest(party, tables)} Correct the role or choose another set."
+                )
+        return {party: tables[party] for party in holders}
+
+
+@dataclass(frozen=True)
+class PlannedModel:
+    """A model of the catalogue with its parameters.
+
+    >>> PlannedModel("split-classifier", {"epochs": 3}).build().get_params()["epochs"]
+    3
+    """
+
+    name: str
+    parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        """Check the parameters against the model's constructor."""
+        from colonnade.catalogue import MODELS, look_up
+
+        signature = Signature.of(look_up(self.name, MODELS, "model"), "[model]")
+        object.__setattr__(self, "parameters", signature.checked(self.parameters))
+
+    def build(self) -> Estimator:
+        """The model, not fitted."""
+        from colonnade.catalogue import MODELS
+
+        return MODELS[self.name](**self.parameters)
+
+
+@dataclass(frozen=True)
+class PlannedDefence:
+    """A defence of the catalogue with its parameters, held by one party.
+
+    >>> PlannedDefence("bank", "gradient-noise", {"ratio": 2}).build().name
+    'GradientNoise(ratio=2)'
+    """
+
+    party: str
+    name: str
+    parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        """Check the parameters against the defence's constructor."""
+        from colonnade.catalogue import DEFENCES, look_up
+
+        signature = Signature.of(look_up(self.name, DEFENCES, "defence"), "[[defences]]")
+        object.__setattr__(self, "parameters", signature.checked(self.parameters))
+        self.build()
+
+    def build(self) -> Defence:
+        """The defence."""
+        from colonnade.catalogue import DEFENCES
+
+        return DEFENCES[self.name](**self.parameters)
+
+
+@dataclass(frozen=True)
+class PlannedAudit:
+    """How the run is audited.
+
+    Attributes:
+        attacks: Names of the catalogue; all of it when None.
+        nulls: How many runs with permuted labels each score is compared with.
+        seed: Which labels are granted, and how labels are permuted.
+        delta: The delta at which the privacy budget is told.
+
+    >>> len(PlannedAudit(attacks=("norm-score",)).build())
+    1
+    """
+
+    attacks: tuple[str, ...] | None = None
+    nulls: int = 20
+    seed: int = 0
+    delta: float = 1e-5
+
+    def __post_init__(self) -> None:
+        """Refuse attacks that do not exist, and numbers that mean nothing."""
+        self.build()
+        if self.nulls < 1:
+            raise PlanError(f"[audit] nulls should be at least 1, but is {self.nulls}. Choose a number such as 20.")
+        if not 0 <= self.delta < 1:
+            raise PlanError(f"[audit] delta should be at least 0 and below 1, but is {self.delta}. Choose 1e-5 or so.")
+
+    def build(self) -> tuple[Attack | ActiveAttack, ...]:
+        """The attacks."""
+        from colonnade.catalogue import ATTACKS, look_up
+
+        names = tuple(ATTACKS) if self.attacks is None else self.attacks
+        return tuple(look_up(name, ATTACKS, "attack")() for name in names)
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """What a run writes down.
+
+    Attributes:
+        keep: How much of the messages is kept for the audit.
+        checkpoint_every: After how many steps a checkpoint is written.
+
+    >>> PlannedRun(keep="digests").checkpoint_every
+    50
+    """
+
+    keep: Keep = "audit"
+    checkpoint_every: int = 50
+
+    def __post_init__(self) -> None:
+        """Refuse an interval without steps."""
+        if self.checkpoint_every < 1:
+            raise PlanError(
+                f"[run] checkpoint_every should be at least 1, but is {self.checkpoint_every}. "
+                "Choose a number such as 50."
+            )
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables of a plan: as the parties hold them, and their common rows, to train on and to test on."""
+
+    held: Mapping[str, Table]
+    train: Mapping[str, Table]
+    test: Mapping[str, Table]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an experiment will do.
+
+    >>> roles = Roles(label="bank", features=("shop",))
+    >>> plan = Plan(PlannedData("breast-cancer"), roles, PlannedModel("split-classifier"), seed=7)
+    >>> plan.public().roles == roles, len(plan.hash)
+    (True, 64)
+    """
+
+    data: PlannedData
+    roles: Roles
+    model: PlannedModel
+    defences: tuple[PlannedDefence, ...] = ()
+    audit: PlannedAudit = field(default_factory=PlannedAudit)
+    run: PlannedRun = field(default_factory=PlannedRun)
+    seed: int = 0
+    name: str = "run"
+
+    def __post_init__(self) -> None:
+        """Refuse names that do not belong together."""
+        for name in (self.name, *self.roles.parties):
+            # Runs and parties have folders of their names.
+            if not re.fullmatch(r"\w[\w -]*", name):
+                raise PlanError(
+                    f"Names of plans and parties should be letters, digits, spaces, '-' and '_', but one is {name!r}. "
+                    "Rename it."
+                )
+        parties = self.roles.parties
+        for defence in self.defences:
+            if defence.party not in parties:
+                raise PlanError(
+                    f"[[defences]] gives {defence.name} to {defence.party}, who has no role; those who have are "
+                    f"{', '.join(parties)}.{nearest(defence.party, parties)} Correct the party."
+                )
+        if self.data.tables:
+            self._check_files()
+
+    @classmethod
+    def read(cls, path: Path | str) -> Plan:
+        """Read a plan from a TOML file; relative paths in it start at its folder.
+
+        Raises:
+            PlanError: The file is missing, is no TOML, or has a key or a value that no plan has.
+        """
+        path = Path(path)
+        try:
+            tree = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise PlanError(f"A plan was expected at {path}, but cannot be read: {reason}. Check the path.") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise PlanError(f"{path} should be a plan in TOML, but is not: {error}. Correct the file.") from error
+        return _read_plan({"name": path.stem, **tree}, path.absolute().parent)
+
+    @property
+    def hash(self) -> str:
+        """A digest over everything in the plan."""
+        return blake3(self.to_toml().encode()).hexdigest()
+
+    def public(self) -> PublicPlan:
+        """What every party may know of it."""
+        return self.simulation({}).plan
+
+    def tables(self) -> Tables:
+        """Load the tables, keep the rows that all parties hold, and hold some of them out.
+
+        The common rows are found in the clear, as only a simulation may.
+        """
+        from colonnade.data.partition import intersect, train_test_split
+
+        held = self.data.load(self.roles.holders)
+        in_order = len({table.id_digest() for table in held.values()}) == 1
+        train, test = train_test_split(held if in_order else intersect(held), test=self.data.test, seed=self.data.seed)
+        return Tables(held, train, test)
+
+    def simulation(self, tables: Mapping[str, Table]) -> Simulation[Estimator]:
+        """The planned training on these tables, ready to run."""
+        defences: dict[str, tuple[Defence, ...]] = {}
+        for planned in self.defences:
+            defences[planned.party] = (*defences.get(planned.party, ()), planned.build())
+        return Simulation(self.model.build().fit, tables, self.roles, self.seed, defences, {}, self.run.keep)
+
+    def to_toml(self) -> str:
+        """The plan as TOML that `read` understands anywhere on this machine: its paths are absolute."""
+        data = asdict(self.data)
+        files = data.pop("tables")
+        tree = {
+            "name": self.name,
+            "seed": self.seed,
+            "data": data | files,
+            "roles": asdict(self.roles),
+            "model": {"name": self.model.name, **_written(self.model.parameters)},
+            "defences": [{"party": d.party, "name": d.name, **_written(d.parameters)} for d in self.defences],
+            "audit": asdict(self.audit),
+            "run": asdict(self.run),
+        }
+        return to_toml(tree)
+
+    def _check_files(self) -> None:
+        files, holders, label = self.data.tables, self.roles.holders, self.roles.label
+        for party in holders:
+            if party not in files:
+                raise PlanError(
+                    f"[roles] names {party}, but [data] has files of {', '.join(files)} only.{nearest(party, files)} "
+                    f"Add a section [data.{party}] or correct the role."
+                )
+        for party in files:
+            if party not in holders:
+                raise PlanError(
+                    f"[data.{party}] names a file, but {party} has no role that takes one; those who have are "
+                    f"{', '.join(holders)}. Give {party} a role or leave the section out."
+                )
+        if label is not None and files[label].labels is None:
+            raise PlanError(
+                f"{label} is the label party, but [data.{label}] names no label column. Add the key 'labels'."
+            )
+
+
+def _read_plan(tree: Mapping[str, Any], folder: Path) -> Plan:
+    Signature.of(Plan, "The plan").check_names(tree)
+    parts: dict[str, Any] = {}
+    for key, value in tree.items():
+        where = f"[{key}]"
+        match key:
+            case "name" | "seed":
+                parts[key] = conform(value, str if key == "name" else int, key)
+            case "defences":
+                sections = conform(value, tuple[dict[str, Any], ...], "[[defences]]")
+                parts[key] = tuple(_read_named(PlannedDefence, section, "[[defences]]") for section in sections)
+            case "data":
+                parts[key] = _read_data(conform(value, dict[str, Any], where), folder)
+            case "model":
+                parts[key] = _read_named(PlannedModel, conform(value, dict[str, Any], where), where)
+            case _:
+                section = {"roles": Roles, "audit": PlannedAudit, "run": PlannedRun}[key]
+                parts[key] = section(**Signature.of(section, where).checked(conform(value, dict[str, Any], where)))
+    return Plan(**parts)
+
+
+def _read_named(section: type[S], tree: Mapping[str, Any], where: str) -> S:
+    """A section that mixes keys of its own with the parameters of what it names."""
+    signature = Signature.of(section, where, without="parameters")
+    own = {key: value for key, value in tree.items() if key in signature.types}
+    parameters = {key: value for key, value in tree.items() if key not in own}
+    return section(**signature.checked(own), parameters=parameters)
+
+
+def _read_data(tree: Mapping[str, Any], folder: Path) -> PlannedData:
+    files = {party: section for party, section in tree.items() if isinstance(section, dict)}
+    own = {key: value for key, value in tree.items() if key not in files}
+    checked = Signature.of(PlannedData, "[data]", without="tables").checked(own)
+    tables = {}
+    for party, section in files.items():
+        values = Signature.of(PlannedTable, f"[data.{party}]").checked(section)
+        tables[party] = PlannedTable(**{**values, "path": folder / values["path"]})
+    return PlannedData(**checked, tables=tables)
+
+
+def _written(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters with the word that stands for None, which TOML does not know."""
+    return {key: "none" if value is None else value for key, value in parameters.items()}

@@ -1,0 +1,56 @@
+"""Quality: how well a trained model predicts rows it has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from colonnade.errors import PlanError
+from colonnade.models.base import Estimator, Prediction
+from colonnade.run import Run, simulate
+from colonnade.table import Table
+
+
+def quality(run: Run[Estimator], tables: Mapping[str, Table]) -> dict[str, float]:
+    """Let the parties of a run predict the rows of these tables together, and compare with the labels.
+
+    Returns:
+        The number of "rows"; for a classifier its "accuracy", the share of the commonest class ("commonest"), which a
+        constant guess would reach, and its "AUC" where both sides of every class occur; else "R2".
+    """
+    shares = {party: share.predict for party, share in run.results.items()}
+    simulation = run.simulation
+    predicted = simulate(
+        shares, tables, roles=simulation.roles, seed=simulation.seed, defences=simulation.defences, keep="digests"
+    )
+    label = simulation.roles.label
+    prediction = None if label is None else predicted.results[label]
+    if label is None or prediction is None or tables[label].labels is None:
+        raise PlanError(
+            "Quality is measured against the predictions and labels of the label party, but this run has none. "
+            "Name a label party, and its label column."
+        )
+    truth = np.asarray(tables[label].labels)
+    if run.results[label].task == "classification":
+        return {"rows": len(truth), **_of_classes(prediction, truth)}
+    from sklearn.metrics import r2_score
+
+    return {"rows": len(truth), "R2": float(r2_score(truth, prediction.values))}
+
+
+def _of_classes(prediction: Prediction, truth: NDArray[Any]) -> dict[str, float]:
+    counts = np.unique(truth, return_counts=True)[1]
+    figures = {
+        "accuracy": float((prediction.values == truth).mean()),
+        "commonest": float(counts.max() / counts.sum()),
+    }
+    probabilities = prediction.probabilities
+    if probabilities is not None and probabilities.shape[1] == len(counts) > 1:
+        from sklearn.metrics import roc_auc_score
+
+        scores = probabilities[:, 1] if len(counts) == 2 else probabilities
+        figures["AUC"] = float(roc_auc_score(truth, scores, multi_class="ovr"))
+    return figures

@@ -1,0 +1,161 @@
+"""connect: an organisation's own side of a run, over the network."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from colonnade._version import __version__
+from colonnade.checkpoint import Checkpoints, Watcher
+from colonnade.errors import PlanError
+from colonnade.hooks import Defence
+from colonnade.party import Party
+from colonnade.privacy.ledger import Ledger
+from colonnade.privacy.randomness import Randomness
+from colonnade.run import Status
+from colonnade.storage import write_atomically
+from colonnade.table import Table
+from colonnade.wire.certs import Credentials
+from colonnade.wire.channel import Channel
+from colonnade.wire.grpc import GrpcTransport, Patience
+from colonnade.wire.plan import PublicPlan
+from colonnade.wire.transcript import Keep, Recording
+
+
+def connect(
+    plan: PublicPlan,
+    name: str,
+    table: Table | None,
+    *,
+    addresses: Mapping[str, str | None],
+    credentials: Credentials | None,
+    directory: Path | str,
+    listen: str | None = None,
+    random: Randomness | None = None,
+    defences: Sequence[Defence] = (),
+    keep: Keep = "audit",
+    checkpoint_every: int = 50,
+    patience: Patience | None = None,
+    on_wait: Callable[[Sequence[str], float], None] | None = None,
+    watcher: Watcher | None = None,
+) -> Party:
+    """This organisation's side of a run, to be handed to `join`.
+
+    Args:
+        plan: What all parties agree on; its hash must be equal everywhere.
+        name: Which of the plan's parties this is.
+        table: Its rows, in the order all parties share; None for an arbiter or server.
+        addresses: Where each party listens, `host:port`; None for those that only dial.
+        credentials: This party's certificate and key; None sends in the clear, for tests on one machine.
+        directory: Where checkpoints, the recording and the status are kept; a crashed run goes on from there.
+        listen: Where to listen, if not at the own address.
+        random: The own randomness; None draws a key from the system once and keeps it in the directory.
+        defences: What this party holds to protect itself.
+        keep: How much is kept of what is sent; of what is received only digests are.
+        checkpoint_every: After how many steps a checkpoint is written; equal at all parties.
+        patience: How long to wait for what.
+        on_wait: Told who is being waited for, and for how many more seconds.
+        watcher: Told how far the run has come.
+    """
+    roles = plan.roles
+    if name not in roles.parties:
+        raise PlanError(
+            f"{name} is not a party of this plan; its parties are {', '.join(roles.parties)}. Use one of them."
+        )
+    if set(addresses) != set(roles.parties):
+        raise PlanError(
+            f"Every party needs an address or None, but addresses were given for {', '.join(addresses)} and the "
+            f"parties are {', '.join(roles.parties)}. Name them all."
+        )
+    checked = None if table is None else table.checked(name)
+    if (name in roles.holders) != (checked is not None):
+        raise PlanError(
+            f"{name} {'needs a table for its role' if checked is None else 'has a role that takes no table'}. "
+            "Check the roles and the tables."
+        )
+    folder = Path(directory)
+    rows = "" if checked is None else checked.id_digest()
+    agreement = {"version": __version__, "plan": plan.hash, "checkpoint interval": str(checkpoint_every)}
+    if rows:
+        agreement["rows"] = rows
+    transport = GrpcTransport(
+        name,
+        {party: addresses[party] for party in roles.parties},
+        agreement=agreement,
+        credentials=credentials,
+        listen=listen,
+        spill=folder,
+        patience=patience,
+        on_wait=on_wait,
+    )
+    checkpoints = Checkpoints(folder / "checkpoints", every=checkpoint_every)
+    session = NetworkSession(transport, Status(folder, plan, rows), folder, keep, tuple(defences))
+    if random is None:
+        key = checkpoints.once("randomness", lambda: Randomness.system().key)
+        random = Randomness.from_key(key, source="system")
+    recording = Recording(name, keep, folder / "transcript", keep_received="digests")
+    return Party(
+        name=name,
+        plan=plan,
+        table=checked,
+        random=random,
+        shared=Randomness.seeded(plan.seed, "shared", plan.hash, rows),
+        peers={peer: Channel(peer, transport, recording) for peer in roles.parties if peer != name},
+        ledger=Ledger(),
+        recording=recording,
+        checkpoints=checkpoints,
+        watcher=watcher,
+        session=session,
+    )
+
+
+@dataclass(frozen=True)
+class NetworkSession:
+    """Takes a party through a run between machines, as often as the run has to be taken up."""
+
+    transport: GrpcTransport
+    status: Status
+    directory: Path
+    keep: Keep
+    defences: tuple[Defence, ...]
+
+    def begin(self, party: Party) -> Party:
+        """Wait for all others; returns the party ready to go on from the common checkpoint."""
+        checkpoints = party.checkpoints
+        if self.transport.epoch == 0:
+            self.transport.on_settled = checkpoints.forget_before
+            checkpoints.on_write = self.transport.checkpointed
+            self.transport.open()
+        _, common = self.transport.meet(checkpoints.newest)
+        checkpoints.resume(common)
+        if common == 0:
+            shutil.rmtree(self.directory / "transcript", ignore_errors=True)
+        recording = Recording(party.name, self.keep, self.directory / "transcript", keep_received="digests")
+        shared = Randomness.seeded(party.plan.seed, "shared", party.plan.hash, self.transport.agreement.get("rows", ""))
+        return replace(
+            party,
+            shared=shared,
+            peers={peer: Channel(peer, self.transport, recording) for peer in party.peers},
+            ledger=Ledger(),
+            recording=recording,
+            defences=copy.deepcopy(self.defences),
+        )
+
+    def finish(self, party: Party) -> None:
+        """Write down what was seen, and wait until all others have finished too."""
+        party.recording.transcript()
+        write_atomically(self.directory / "ledger.json", party.ledger.to_json().encode())
+        self.transport.finish()
+        self.status.write("finished")
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the others why this party stops, and write it down."""
+        self.status.write("failed", error)
+        self.transport.fail(error)
+
+    def close(self) -> None:
+        """End all connections."""
+        self.transport.close()

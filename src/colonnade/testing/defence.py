@@ -1,0 +1,159 @@
+"""The contract of defences: a defence acts where it says so, and only there."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from colonnade.catalogue import DEFENCES
+from colonnade.errors import PlanError
+from colonnade.hooks import At, Defence, Tensor
+from colonnade.models.base import Estimator
+from colonnade.party import Party
+from colonnade.storage import pack, unpack
+from colonnade.table import Table
+from colonnade.testing.demand import must, must_be_alike, must_refuse
+from colonnade.testing.resume import killed_runs_end_alike
+from colonnade.testing.setup import Setup, arrays, ending, is_finite, witness
+from colonnade.wire.plan import Roles
+
+
+def check_defence(
+    defence: Defence,
+    make: Callable[[], Estimator],
+    tables: Mapping[str, Table],
+    roles: Roles,
+    *,
+    holder: str | None = None,
+) -> None:
+    """Check that a defence acts where it says so, and only there.
+
+    Args:
+        defence: A defence of a class that other processes can import.
+        make: Makes a model that it protects, as for `check_estimator`.
+        tables: Rows to train on.
+        roles: Who does what.
+        holder: Who holds the defence; if None, the first party on whose side its hooks are called.
+    """
+    setup = Setup(make, tables, roles)
+    holders = setup.holders(defence) if holder is None else [holder]
+    must(bool(holders), f"{defence.name} should be of use to some party of {type(make()).__name__}, but is to none.")
+    for check in DEFENCE_CHECKS:
+        check(defence, holders[0], setup)
+
+
+def what_it_returns_has_the_same_shape_and_type(defence: Defence, holder: str, setup: Setup) -> None:
+    """And where it overrides no hook, what passes is not touched at all."""
+    for passed in _passed(defence, holder, setup):
+        where = f"{defence.name}.{passed.hook} at step {passed.at.step}"
+        given, returned = passed.given, passed.returned
+        must(passed.untouched or passed.hook in defence.overridden(), f"{where} acts, but is not overridden.")
+        must(returned.shape == given.shape, f"{where} should keep the shape {tuple(given.shape)}.")
+        must(returned.dtype == given.dtype, f"{where} should keep the type {given.dtype}.")
+
+
+def one_seed_gives_one_run(defence: Defence, holder: str, setup: Setup) -> None:
+    """Under a seed, a defended run can be repeated."""
+    first, predicted = setup.both(defences={holder: [defence]})
+    second, predicted_again = setup.both(defences={holder: [defence]})
+    must_be_alike(ending(second), ending(first), f"A repeated run with {defence.name}")
+    must_be_alike(ending(predicted_again), ending(predicted), f"A repeated prediction with {defence.name}")
+
+
+def its_state_can_be_written_down(defence: Defence, holder: str, setup: Setup) -> None:
+    """What a defence says of its state can be stored, and restoring it leads to the same state."""
+    parties: list[Party] = []
+
+    class Guest(Defence):
+        def before_run(self, party: Party) -> None:
+            parties.append(party)
+
+    setup.fit(defences={holder: [defence, Guest()]})
+    written = pack(parties[0].defences[0].state())
+    restored = copy.deepcopy(defence)
+    restored.before_run(parties[0])
+    restored.restore(unpack(written))
+    must(pack(restored.state()) == written, f"{defence.name} should have the same state after it was restored.")
+
+
+def a_killed_run_resumes_with_it(defence: Defence, holder: str, setup: Setup) -> None:
+    """A defended run that was killed goes on to the same frames and the same ledger."""
+    killed_runs_end_alike(setup, {holder: [defence]}, renames=(3, 6))
+
+
+def it_composes_with_every_defence_in_any_order(defence: Defence, holder: str, setup: Setup) -> None:
+    """With itself and with each of the catalogue's that suits the model, before and after, all numbers stay finite."""
+    for other in (defence, *(make() for make in DEFENCES.values())):
+        for party in setup.holders(other):
+            orders = [[defence, other], [other, defence]] if party == holder else [[defence]]
+            for order in orders:
+                fitted, predicted = setup.both(defences={party: [other], holder: order})
+                numbers = [array for estimator in fitted.results.values() for array in arrays(estimator.share())]
+                numbers += [prediction.values for prediction in predicted.results.values() if prediction is not None]
+                held = f"{', then '.join(each.name for each in order)} at {holder} and {other.name} at {party}"
+                must(all(map(is_finite, numbers)), f"With {held}, everything learned should be finite.")
+
+
+def it_is_refused_where_it_would_never_act(defence: Defence, holder: str, setup: Setup) -> None:
+    """A party on whose side one of its hooks is never called cannot hold it."""
+    for party, called in setup.hooks.items():
+        if idle := sorted(defence.overridden() - called):
+            what = f"{defence.name} at {party}, where {', '.join(idle)} is never called,"
+            must_refuse(partial(setup.fit, defences={party: [defence]}), PlanError, party, defence.name, what=what)
+
+
+def the_message_ledger_names_it_where_it_acted(defence: Defence, holder: str, setup: Setup) -> None:
+    """Messages that it changed say so; where changing messages is all it does, no other message says so."""
+    changed = {
+        passed.at.message.kind
+        for passed in _passed(defence, holder, setup)
+        if passed.hook == "outgoing" and not passed.untouched and passed.at.message is not None
+    }
+    runs = setup.both(defences={holder: [defence]})
+    sent = [entry for run in runs for entry in run.transcripts[holder].entries if entry.sent]
+    under = {entry.kind for entry in sent if defence.name in entry.under}
+    silent, boasted = ", ".join(sorted(changed - under)), ", ".join(sorted(under - changed))
+    must(not silent, f"{defence.name} changed {silent}, but the message ledger does not say so.")
+    if defence.overridden() & {"labels", "loss", "modules"}:
+        must(bool(under), f"{defence.name} changes what {holder} learns from, but the message ledger never says so.")
+    else:
+        must(not boasted, f"The message ledger says that {boasted} is under {defence.name}, which never changed it.")
+
+
+@dataclass(frozen=True)
+class _Passed:
+    """A tensor on its way through a defence."""
+
+    hook: str
+    at: At
+    given: Tensor
+    returned: Tensor
+
+    @property
+    def untouched(self) -> bool:
+        return self.given is self.returned
+
+
+def _passed(defence: Defence, holder: str, setup: Setup) -> list[_Passed]:
+    """Everything that passes a defence while a model is trained and predicts, with a witness before and one behind."""
+    before: list[tuple[str, Any, At | None]] = []
+    behind: list[tuple[str, Any, At | None]] = []
+    hooks = setup.hooks[holder] - {"modules"}
+    witnesses = [witness(hooks, lambda *seen, log=log: log.append(seen)) for log in (before, behind)]
+    setup.both(defences={holder: [witnesses[0], defence, witnesses[1]]})
+    pairs = zip(before, behind, strict=True)
+    return [_Passed(hook, at, given, returned) for (hook, given, at), (_, returned, _) in pairs if at is not None]
+
+
+DEFENCE_CHECKS: tuple[Callable[[Defence, str, Setup], None], ...] = (
+    what_it_returns_has_the_same_shape_and_type,
+    one_seed_gives_one_run,
+    its_state_can_be_written_down,
+    a_killed_run_resumes_with_it,
+    it_composes_with_every_defence_in_any_order,
+    it_is_refused_where_it_would_never_act,
+    the_message_ledger_names_it_where_it_acted,
+)

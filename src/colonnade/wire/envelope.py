@@ -1,0 +1,111 @@
+"""Envelope: what a network transport puts around frames, so that cut connections lose and repeat nothing.
+
+    b"CLE1" | u8 type | u8 flags | u16 zero | u64 epoch | u64 seq | u64 ack | u64 total | payload of at most 1 MiB
+
+`epoch` counts the times a run was taken up; `seq` counts data and control envelopes of one direction; `ack` is the last
+one received the other way; `total` is the length of the whole frame of which the payload is a piece.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import msgpack
+
+from colonnade.errors import BadFrame
+
+CHUNK_BYTES = 1024 * 1024
+MAX_CONTROL_BYTES = 64 * 1024
+MAX_FRAME_BYTES = 4 * 1024**3
+_HEAD = struct.Struct("<4sBBHQQQQ")
+_MAGIC = b"CLE1"
+
+
+class Type(IntEnum):
+    """What an envelope is for."""
+
+    HELLO = 1
+    DATA = 2
+    CONTROL = 3
+    ACK = 4
+    HEARTBEAT = 5
+    REFUSAL = 6
+
+
+LAST = 1
+"""Flag of the last piece of a frame."""
+
+_SEQUENCED = (Type.DATA, Type.CONTROL)
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """One piece of traffic between two parties.
+
+    >>> Envelope.unpack(Envelope(Type.DATA, epoch=1, seq=7, total=5, flags=LAST, payload=b"hello").pack()).seq
+    7
+    """
+
+    type: Type
+    epoch: int = 0
+    seq: int = 0
+    ack: int = 0
+    total: int = 0
+    flags: int = 0
+    payload: bytes | memoryview = b""
+
+    def pack(self) -> bytes:
+        """The envelope's bytes."""
+        head = _HEAD.pack(_MAGIC, self.type, self.flags, 0, self.epoch, self.seq, self.ack, self.total)
+        return b"".join((head, self.payload))
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Envelope:
+        """The envelope in some bytes, whose every length is checked.
+
+        Raises:
+            BadFrame: The bytes are not an envelope.
+        """
+        if len(data) < _HEAD.size or data[:4] != _MAGIC:
+            raise BadFrame(
+                f"Expected an envelope from a peer, got {len(data)} other bytes. The peer speaks something else."
+            )
+        _, number, flags, zero, epoch, seq, ack, total = _HEAD.unpack_from(data)
+        payload = memoryview(data)[_HEAD.size :]
+        try:
+            type_ = Type(number)
+        except ValueError:
+            raise BadFrame(f"A peer sent an envelope of unknown type {number}. It runs another version.") from None
+        limit = CHUNK_BYTES if type_ is Type.DATA else MAX_CONTROL_BYTES
+        if len(payload) > limit or flags > LAST or zero or (type_ in _SEQUENCED) != (seq > 0 and type_ in _SEQUENCED):
+            raise BadFrame(
+                f"A peer sent a {type_.name.lower()} envelope of {len(payload)} bytes that is not well formed; at most "
+                f"{limit} are allowed. The peer is faulty."
+            )
+        if type_ is Type.DATA and not len(payload) <= total <= MAX_FRAME_BYTES:
+            raise BadFrame(
+                f"A peer announced a frame of {total} bytes in a piece of {len(payload)}; at most {MAX_FRAME_BYTES} "
+                "are allowed. The peer is faulty, or the message should be sent in parts."
+            )
+        return cls(type_, epoch, seq, ack, total, flags, payload)
+
+    @property
+    def note(self) -> dict[str, Any]:
+        """The small message inside an envelope that is not data."""
+        try:
+            note = msgpack.unpackb(self.payload, strict_map_key=True)
+        except (ValueError, msgpack.UnpackException) as error:
+            raise BadFrame(f"A peer's {self.type.name.lower()} cannot be read. The peer is faulty.") from error
+        if not isinstance(note, dict) or not all(isinstance(key, str) for key in note):
+            raise BadFrame(f"A peer's {self.type.name.lower()} should hold named values. The peer is faulty.")
+        return note
+
+
+def note_bytes(note: dict[str, Any]) -> bytes:
+    """A small message as an envelope's payload."""
+    packed: bytes = msgpack.packb(note)
+    assert len(packed) <= MAX_CONTROL_BYTES, "control messages are small"
+    return packed

@@ -1,0 +1,606 @@
+"""GrpcTransport: frames between organisations, over one mutually authenticated stream per pair of parties.
+
+    one side listens, the other dials                 both send HELLO first: who, which plan, which rows, which version
+    HELLO ⇄ HELLO, or REFUSAL with the reason         nothing else crosses before both have accepted
+    DATA, CONTROL ⇄ in one sequence per direction     resent after a cut, dropped when they come twice
+    ACK, HEARTBEAT ⇄                                  credit, and a sign of life while a party computes
+
+The first party of the roles leads: it collects how far everybody has come, and says from which checkpoint all go on. A
+party that was started anew makes all others raise `PeerRestarted`, upon which `join` meets again.
+
+TLS hides the traffic from others and proves who is at the other end; it does not protect against the peer itself. What
+the peer may learn is a matter of the protocol above.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import secrets
+import socket
+import ssl
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from colonnade.errors import (
+    AuthError,
+    ColonnadeError,
+    MissingExtra,
+    PeerFailed,
+    PeerLeft,
+    PeerRestarted,
+    PeerUnreachable,
+    PlanError,
+    ProtocolError,
+    VersionMismatch,
+    WireError,
+)
+from colonnade.wire.certs import Credentials, host_of, party_of
+from colonnade.wire.envelope import CHUNK_BYTES, Envelope, Type, note_bytes
+from colonnade.wire.line import HEARTBEAT_S, Connection, Gap, Line
+from colonnade.wire.transport import Transport
+
+try:
+    import grpc
+except ImportError as error:
+    raise MissingExtra("net", "A run between machines") from error
+
+_METHOD = "/colonnade.Wire/Exchange"
+_OPTIONS = (
+    ("grpc.max_receive_message_length", 8 * CHUNK_BYTES),
+    ("grpc.max_send_message_length", 8 * CHUNK_BYTES),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.http2.lookahead_bytes", 16 * CHUNK_BYTES),
+    ("grpc.so_reuseport", 0),
+)
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a party waits, in seconds, before it gives up with a reason.
+
+    Attributes:
+        start: For all parties to come together at the beginning.
+        rejoin: For a peer whose connection broke, or who crashed, to come back.
+        silence: Without any sign of life before a connection counts as broken.
+        message: For a message of a peer that is alive.
+    """
+
+    start: float = 600.0
+    rejoin: float = 1800.0
+    silence: float = 30.0
+    message: float = 3600.0
+    heartbeat: float = HEARTBEAT_S
+
+
+class GrpcTransport(Transport):
+    """One party's end of the lines to its peers, over gRPC with mutual TLS.
+
+    Args:
+        name: This party.
+        addresses: For every party, in the order of the roles, `host:port` where it listens, or None if it only dials.
+        agreement: What must be equal at all parties, by name: plan, rows, version.
+        credentials: Certificates; None sends everything in the clear, for tests on one machine.
+        listen: Where to listen, if not at the own address.
+        spill: A folder for messages that wait for a slow peer.
+        patience: How long to wait for what.
+        on_wait: Told now and then who is being waited for, and for how many more seconds.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        addresses: Mapping[str, str | None],
+        *,
+        agreement: Mapping[str, str],
+        credentials: Credentials | None,
+        listen: str | None = None,
+        spill: Path | None = None,
+        patience: Patience | None = None,
+        on_wait: Callable[[Sequence[str], float], None] | None = None,
+    ) -> None:
+        self.name, self.leader = name, next(iter(addresses))
+        self.epoch = 0
+        self.incarnation = secrets.token_bytes(16)
+        self.on_settled: Callable[[int], None] = lambda number: None
+        self.agreement = dict(agreement)
+        self._addresses, self._credentials = dict(addresses), credentials
+        self._listen = listen or addresses[name]
+        self._patience = patience or Patience()
+        self._on_wait = on_wait or (lambda names, seconds: None)
+        self._changed = threading.Condition()
+        self._lines = {
+            peer: Line(peer, spill=spill, on_control=self._control, heartbeat_s=self._patience.heartbeat)
+            for peer in addresses
+            if peer != name and (addresses[peer] or addresses[name])
+        }
+        if name != self.leader and self.leader not in self._lines:
+            raise PlanError(
+                f"{name} and {self.leader} both have no address, so neither can be reached. Give one of them one."
+            )
+        self._ready: dict[str, dict[str, Any]] = {}
+        self._done: set[str] = set()
+        self._checkpoints: dict[str, int] = {}
+        self._start: tuple[int, int] | None = None
+        self._all_done = False
+        self._interrupted: str | None = None
+        self._failure: WireError | None = None
+        self._closing = threading.Event()
+        self._server: grpc.Server | None = None
+        self._threads: list[threading.Thread] = []
+
+    def open(self) -> None:
+        """Listen and dial; returns at once."""
+        if self._listen is not None:
+            self._serve(self._listen)
+        names = list(self._addresses)
+        for peer in self._lines:
+            address = self._addresses[peer]
+            # Where both could listen, the later one of the roles dials.
+            if address is not None and (self._listen is None or names.index(peer) < names.index(self.name)):
+                self._begin(self._dial, peer, address)
+        self._begin(self._watch_silence)
+
+    def close(self) -> None:
+        """End all connections."""
+        self._closing.set()
+        for line in self._lines.values():
+            with line.changed:
+                line._detach(line._connection)
+                line.changed.notify_all()
+        if self._server is not None:
+            self._server.stop(grace=0.5).wait()
+        for thread in self._threads:
+            thread.join(timeout=5)
+
+    def send(self, peer: str, frame: bytes) -> None:
+        """Put a frame into the outbox; never waits for the peer."""
+        self._check()
+        self._line(peer).put(frame, self.epoch)
+
+    def receive(self, peer: str) -> memoryview:  # type: ignore[override]
+        """Wait for the next frame from one named peer."""
+        line = self._line(peer)
+        begun = time.monotonic()
+        while True:
+            frame = line.take(self.epoch)
+            if frame is not None:
+                return frame
+            self._check()
+            now = time.monotonic()
+            away = 0.0 if line.connected else now - line.heard_at
+            if away > self._patience.rejoin:
+                raise PeerUnreachable(
+                    f"{self.name} waits for {peer}, whose connection broke {away:.0f} s ago and who did not come back. "
+                    f"Start {peer} again with --resume, then this party likewise."
+                )
+            if now - begun > self._patience.message:
+                raise PeerUnreachable(
+                    f"{self.name} waited {now - begun:.0f} s for a message from {peer}, who is alive but sends none. "
+                    "Look at its log, or allow more time in the plan."
+                )
+            with line.changed:
+                line.changed.wait(1.0 if line.connected else 0.2)
+
+    def meet(self, newest: int) -> tuple[int, int]:
+        """Wait until all parties are here; returns the new epoch and the checkpoint from which all go on.
+
+        Args:
+            newest: The number of the newest checkpoint this party holds.
+        """
+        deadline = time.monotonic() + (self._patience.start if self.epoch == 0 else self._patience.rejoin)
+        leads = self.name == self.leader
+        with self._changed:
+            self._start, self._all_done = None, False
+            self._done.clear()
+        if leads:
+            for line in self._lines.values():
+                line.put_control({"restart": self.epoch})
+        while True:
+            with self._changed:
+                self._interrupted = None
+            if not leads:
+                self._lines[self.leader].put_control({"ready": newest, "epoch": self.epoch})
+            while self._interrupted is None:
+                if leads and (begun := self._begin_if_all_ready(newest)) is not None:
+                    return begun
+                with self._changed:
+                    if self._start is not None:
+                        (self.epoch, common), self._start = self._start, None
+                        return self.epoch, common
+                    self._raise_failure()
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        raise PeerUnreachable(self._explain_absence())
+                    self._on_wait(self._absent(), left)
+                    self._changed.wait(min(left, 1.0))
+
+    def checkpointed(self, number: int) -> None:
+        """Tell the leader that this party holds a checkpoint, so that older ones may be forgotten."""
+        if self.name == self.leader:
+            self._note_checkpoint(self.name, number)
+        else:
+            self._lines[self.leader].put_control({"holds": number})
+
+    def finish(self) -> None:
+        """Wait until all parties have come to the end, for until then any of them may need this one again."""
+        deadline = time.monotonic() + self._patience.rejoin
+        if self.name == self.leader:
+            while not self._done.issuperset(self._lines):
+                self._pause(deadline)
+            for line in self._lines.values():
+                line.put_control({"end": 1})
+        else:
+            self._lines[self.leader].put_control({"done": 1})
+            while not self._all_done:
+                self._pause(deadline)
+        self._drain(10.0)
+
+    def fail(self, error: BaseException) -> None:
+        """Tell all peers why this party stops."""
+        words = str(error) if isinstance(error, ColonnadeError) else type(error).__name__
+        for line in self._lines.values():
+            line.put_control({"failed": words[:2000]})
+        self._drain(3.0)
+
+    @property
+    def insecure(self) -> bool:
+        """Whether traffic is in the clear."""
+        return self._credentials is None
+
+    # What peers say.
+
+    def _control(self, peer: str, note: dict[str, Any]) -> None:
+        with self._changed:
+            match note:
+                case {"ready": int(newest), "epoch": int(epoch)}:
+                    self._ready[peer] = {"newest": newest, "epoch": epoch}
+                    if self.epoch and self._start is None and self.name == self.leader:
+                        self._interrupted = self._interrupted or peer
+                case {"restart": int(epoch)} if peer == self.leader:
+                    if self.epoch and epoch >= self.epoch:
+                        self._interrupted = self._interrupted or peer
+                case {"start": int(epoch), "from": int(common)} if peer == self.leader:
+                    self._start = epoch, common
+                case {"holds": int(number)}:
+                    self._note_checkpoint(peer, number)
+                case {"settled": int(number)} if peer == self.leader:
+                    self.on_settled(number)
+                case {"done": 1}:
+                    self._done.add(peer)
+                case {"end": 1} if peer == self.leader:
+                    self._all_done = True
+                case {"failed": str(words)}:
+                    self._failure = self._failure or PeerFailed(f"{peer} stopped: {words}")
+                case _:
+                    self._failure = ProtocolError(f"{peer} sent a control message that this version does not know.")
+            self._changed.notify_all()
+        self._wake()
+
+    def _begin_if_all_ready(self, newest: int) -> tuple[int, int] | None:
+        with self._changed:
+            if not self._ready.keys() >= self._lines.keys():
+                return None
+            reports = list(self._ready.values())
+            self.epoch = 1 + max([self.epoch, *(report["epoch"] for report in reports)])
+            common = min([newest, *(report["newest"] for report in reports)])
+            self._ready.clear()
+            self._checkpoints = {}
+        for line in self._lines.values():
+            line.put_control({"start": self.epoch, "from": common})
+        return self.epoch, common
+
+    def _note_checkpoint(self, party: str, number: int) -> None:
+        self._checkpoints[party] = number
+        if len(self._checkpoints) == len(self._lines) + 1:
+            settled = min(self._checkpoints.values())
+            for line in self._lines.values():
+                line.put_control({"settled": settled})
+            self.on_settled(settled)
+
+    def _check(self) -> None:
+        with self._changed:
+            self._raise_failure()
+            if self._interrupted is not None:
+                raise PeerRestarted(f"{self._interrupted} started anew; {self.name} goes back to the last checkpoint.")
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _pause(self, deadline: float) -> None:
+        self._check()
+        if time.monotonic() > deadline:
+            raise PeerLeft(f"{self.name} has finished but not all others have. Look at their logs.")
+        with self._changed:
+            self._changed.wait(0.2)
+
+    def _drain(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        for line in self._lines.values():
+            with line.changed:
+                while not line.drained and line.connected and time.monotonic() < deadline:
+                    line.changed.wait(0.1)
+
+    def _absent(self) -> list[str]:
+        if self.name == self.leader:
+            return [peer for peer in self._lines if peer not in self._ready]
+        return [] if self._lines[self.leader].connected else [self.leader]
+
+    def _explain_absence(self) -> str:
+        absent = self._absent() or [f"{self.leader} (which waits for others)"]
+        return (
+            f"{self.name} waited for {', '.join(absent)} and gave up. Start them with the same plan, check the "
+            "addresses, and run `colonnade doctor` on both sides."
+        )
+
+    def _line(self, peer: str) -> Line:
+        try:
+            return self._lines[peer]
+        except KeyError:
+            raise PlanError(
+                f"There is no line from {self.name} to {peer}. Check the names, and that one of the two has an address."
+            ) from None
+
+    def _wake(self) -> None:
+        for line in self._lines.values():
+            with line.changed:
+                line.changed.notify_all()
+
+    # Connections.
+
+    def _serve(self, address: str) -> None:
+        self._server = grpc.server(
+            ThreadPoolExecutor(max_workers=2 * len(self._addresses) + 2, thread_name_prefix="colonnade"),
+            options=_OPTIONS,
+        )
+        handler = grpc.stream_stream_rpc_method_handler(self._answer)
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("colonnade.Wire", {"Exchange": handler}),)
+        )
+        try:
+            if self._credentials is None:
+                port = self._server.add_insecure_port(address)
+            else:
+                port = self._server.add_secure_port(address, self._server_credentials())
+        except RuntimeError as error:
+            raise PeerUnreachable(
+                f"{self.name} cannot listen at {address}. Another program may use the port; choose another one."
+            ) from error
+        assert port
+        self._server.start()
+
+    def _server_credentials(self) -> grpc.ServerCredentials:
+        def configuration(credentials: Credentials) -> Any:
+            pair = (credentials.key_pem, credentials.certificate_pem)
+            return grpc.ssl_server_certificate_configuration((pair,), credentials.ca_pem)
+
+        def refreshed() -> Any:
+            before = self._credentials
+            now = self._renewed()
+            return None if now is before else configuration(now)
+
+        return grpc.dynamic_ssl_server_credentials(
+            configuration(self._renewed()), refreshed, require_client_authentication=True
+        )
+
+    def _renewed(self) -> Credentials:
+        """The credentials as they lie in their folder by now, or the old ones while that is being changed."""
+        assert self._credentials is not None
+        with contextlib.suppress(ColonnadeError):
+            self._credentials = self._credentials.current()
+        return self._credentials
+
+    def _answer(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        """The listening side of one stream."""
+        try:
+            hello = Envelope.unpack(next(requests))
+            line, peer_received = self._accept(hello, self._identity(context))
+        except StopIteration:
+            return
+        except WireError as error:
+            yield Envelope(Type.REFUSAL, payload=note_bytes({"because": str(error)})).pack()
+            return
+        yield self._hello(line)
+        connection = line.attach(peer_received)
+        reader = threading.Thread(target=self._read, args=(line, connection, requests, context.cancel), daemon=True)
+        reader.start()
+        try:
+            yield from line.outgoing(connection)
+        finally:
+            line.detach(connection)
+
+    def _dial(self, peer: str, address: str) -> None:
+        """The dialling side of one line: connect, and connect again."""
+        line, pause = self._lines[peer], 0.1
+        while not self._closing.is_set():
+            channel = self._channel(peer, address)
+            try:
+                self._exchange(line, channel)
+                pause = 0.1
+            except (AuthError, ProtocolError) as error:
+                self._fail_locally(error)
+                return
+            except grpc.RpcError:
+                reason = None if self._credentials is None else diagnose(address, peer, self._credentials)
+                if reason is not None:
+                    self._fail_locally(AuthError(f"{self.name} could not make sure that {address} is {peer}: {reason}"))
+                    return
+            finally:
+                channel.close()
+            self._closing.wait(pause * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, 5.0)
+
+    def _exchange(self, line: Line, channel: grpc.Channel) -> None:
+        accepted: list[Connection] = []
+        ready = threading.Event()
+
+        def requests() -> Iterator[bytes]:
+            yield self._hello(line)
+            ready.wait()
+            if accepted:
+                yield from line.outgoing(accepted[0])
+
+        call = channel.stream_stream(_METHOD)(requests())
+        try:
+            answer = Envelope.unpack(next(call))
+            if answer.type is Type.REFUSAL:
+                raise AuthError(f"{line.peer} refused {self.name}: {answer.note.get('because')}")
+            _, peer_received = self._accept(answer, line.peer)
+            accepted.append(line.attach(peer_received))
+            ready.set()
+            self._read(line, accepted[0], call, call.cancel)
+        except StopIteration:
+            return
+        finally:
+            ready.set()
+            for connection in accepted:
+                line.detach(connection)
+            call.cancel()
+
+    def _read(self, line: Line, connection: Connection, incoming: Iterator[bytes], cancel: Callable[[], Any]) -> None:
+        try:
+            for data in incoming:
+                if connection.closed:
+                    break
+                line.incoming(connection, Envelope.unpack(data))
+        except (Gap, grpc.RpcError):
+            pass  # the connection is taken up again, and what is missing is sent again
+        except ProtocolError as error:
+            self._fail_locally(error)
+        finally:
+            line.detach(connection)
+            cancel()
+
+    def _hello(self, line: Line) -> bytes:
+        note = {
+            **{f"agree {key}": value for key, value in self.agreement.items()},
+            "name": self.name,
+            "incarnation": self.incarnation,
+            "knows": line.peer_incarnation or b"",
+            "received": line.received,
+        }
+        return Envelope(Type.HELLO, payload=note_bytes(note)).pack()
+
+    def _accept(self, hello: Envelope, expected: str | None) -> tuple[Line, int]:
+        """Check who greets; returns its line and how much of our traffic it has."""
+        match hello.note if hello.type is Type.HELLO else None:
+            case {
+                "name": str(name),
+                "incarnation": bytes(incarnation),
+                "knows": bytes(knows),
+                "received": int(received),
+            }:
+                pass
+            case _:
+                raise ProtocolError("A peer should greet first and did not. It runs something else.")
+        if expected is not None and name != expected:
+            raise AuthError(
+                f"A peer calls itself {name} but its certificate is {expected}'s. Give it its own certificate."
+            )
+        if name not in self._lines:
+            raise AuthError(f"{name} is not a party of this plan, whose parties are {', '.join(self._addresses)}.")
+        for key, value in self.agreement.items():
+            theirs = hello.note.get(f"agree {key}")
+            if theirs is None and key == "rows":
+                continue  # an arbiter or a server has none of its own
+            if theirs != value:
+                raise disagreement(key, self.name, value, name, theirs)
+        if "agree rows" in hello.note:
+            self.agreement.setdefault("rows", str(hello.note["agree rows"]))
+        line = self._lines[name]
+        with self._changed, line.changed:
+            if incarnation != line.peer_incarnation:
+                if line.peer_incarnation is not None:
+                    line.reset()
+                    self._ready.pop(name, None)
+                    self._interrupted = self._interrupted or name
+                    self._changed.notify_all()
+                line.peer_incarnation = incarnation
+            line.changed.notify_all()
+            return line, received if knows == self.incarnation else 0
+
+    def _identity(self, context: grpc.ServicerContext) -> str | None:
+        if self._credentials is None:
+            return None
+        for name in context.auth_context().get("x509_subject_alternative_name", ()):
+            with contextlib.suppress(AuthError):
+                return party_of(name.decode())
+        raise AuthError("A peer's certificate names no party. Issue one with `colonnade certs issue`.")
+
+    def _channel(self, peer: str, address: str) -> grpc.Channel:
+        if self._credentials is None:
+            return grpc.insecure_channel(address, options=_OPTIONS)
+        current = self._renewed()
+        secure = grpc.ssl_channel_credentials(current.ca_pem, current.key_pem, current.certificate_pem)
+        named = (("grpc.ssl_target_name_override", host_of(peer)),)
+        return grpc.secure_channel(address, secure, options=(*_OPTIONS, *named))
+
+    def _watch_silence(self) -> None:
+        while not self._closing.wait(min(1.0, self._patience.silence / 4)):
+            for line in self._lines.values():
+                with line.changed:
+                    if line.connected and time.monotonic() - line.heard_at > self._patience.silence:
+                        line._detach(line._connection)
+                        line.changed.notify_all()
+
+    def _fail_locally(self, error: WireError) -> None:
+        with self._changed:
+            self._failure = self._failure or error
+            self._changed.notify_all()
+        self._wake()
+
+    def _begin(self, target: Callable[..., None], *args: Any) -> None:
+        thread = threading.Thread(target=target, args=args, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+
+def disagreement(key: str, own: str, mine: str, peer: str, theirs: Any) -> WireError:
+    """Why two parties cannot take part in the same run."""
+    if key == "version":
+        return VersionMismatch(
+            f"{own} runs Colonnade {mine} and {peer} runs {theirs}. Install the same version at both."
+        )
+    what = {"plan": "plans", "rows": "rows, or the same rows in another order"}.get(key, key)
+    advice = {"plan": "Give both the same plan file.", "rows": "Align the tables first."}.get(key, "Make them equal.")
+    return AuthError(f"{own} and {peer} have different {what}. {advice}")
+
+
+def diagnose(address: str, peer: str, credentials: Credentials) -> str | None:
+    """Why a TLS connection to a peer fails, in words; None if the cause is not TLS, such as nobody listening."""
+    host, _, port = address.rpartition(":")
+    context = ssl.create_default_context(cadata=credentials.ca_pem.decode())
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    with tempfile.TemporaryDirectory() as folder:
+        pair = Path(folder, "pair.pem")
+        pair.touch(mode=0o600)
+        pair.write_bytes(credentials.key_pem + b"\n" + credentials.certificate_pem)
+        context.load_cert_chain(pair)
+    try:
+        with (
+            socket.create_connection((host.strip("[]"), int(port)), timeout=5) as plain,
+            context.wrap_socket(plain, server_hostname=host_of(peer)) as secure,
+        ):
+            secure.settimeout(1.0)
+            secure.read(1)
+    except ssl.SSLCertVerificationError as error:
+        return f"{error.verify_message}. Check its certificate with `colonnade certs show`."
+    except TimeoutError:
+        return None
+    except ssl.SSLError as error:
+        alert = str(error.reason or error).replace("_", " ").lower()
+        return f"it ended the handshake: {alert}. Check the own certificate with `colonnade certs show`."
+    except OSError:
+        return None
+    return None

@@ -1,0 +1,317 @@
+"""Line: one party's end of the traffic with one peer, whatever connection carries it at the moment.
+
+Data and control go out in one sequence and stay in the outbox until the peer has acknowledged them, so that after a cut
+they are sent again, and what arrives twice is dropped. Acknowledgements are held back while the own protocol has not
+taken what came before: that is the peer's credit.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from colonnade.errors import BadFrame
+from colonnade.storage import explained
+from colonnade.wire.envelope import CHUNK_BYTES, LAST, Envelope, Type, note_bytes
+
+WINDOW_BYTES = 16 * CHUNK_BYTES
+OUTBOX_MEMORY_BYTES = 64 * CHUNK_BYTES
+HEARTBEAT_S = 5.0
+
+
+class Gap(Exception):
+    """Something is missing from the sequence: the connection is to be cut and taken up again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """An envelope in the outbox; of those that spilled to disk only the place is held."""
+
+    type: Type
+    seq: int
+    epoch: int
+    total: int
+    flags: int
+    size: int
+    payload: bytes | memoryview | None
+    offset: int = 0
+
+
+class Outbox:
+    """Envelopes that the peer has not acknowledged; past a cap their payloads lie in a file."""
+
+    def __init__(self, directory: Path | None, memory_bytes: int = OUTBOX_MEMORY_BYTES) -> None:
+        self._directory, self._memory_bytes = directory, memory_bytes
+        self._waiting: deque[_Waiting] = deque()
+        self._spill: BinaryIO | None = None
+        self._in_memory = 0
+        self.seq = 0
+
+    @property
+    def empty(self) -> bool:
+        """Whether everything was acknowledged."""
+        return not self._waiting
+
+    def add(self, type_: Type, epoch: int, payload: bytes | memoryview, total: int = 0, flags: int = 0) -> None:
+        """Put one more envelope at the end."""
+        self.seq += 1
+        size, offset = len(payload), 0
+        kept: bytes | memoryview | None = payload
+        if self._in_memory + size > self._memory_bytes:
+            with explained("spill unsent messages to disk"):
+                if self._spill is None:
+                    self._spill = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115
+                offset = self._spill.seek(0, 2)
+                self._spill.write(payload)
+            kept = None
+        else:
+            self._in_memory += size
+        self._waiting.append(_Waiting(type_, self.seq, epoch, total, flags, size, kept, offset))
+
+    def forget(self, upto: int) -> None:
+        """Drop what the peer has acknowledged."""
+        while self._waiting and self._waiting[0].seq <= upto:
+            gone = self._waiting.popleft()
+            if gone.payload is not None:
+                self._in_memory -= gone.size
+        if not self._waiting and self._spill is not None:
+            self._spill.close()
+            self._spill = None
+
+    def after(self, seq: int) -> _Waiting | None:
+        """The first envelope behind a number, or None."""
+        if not self._waiting:
+            return None
+        index = seq + 1 - self._waiting[0].seq
+        assert index >= 0, "what was acknowledged is not sent again"
+        return self._waiting[index] if index < len(self._waiting) else None
+
+    def load(self, waiting: _Waiting) -> bytes | memoryview:
+        """The payload of an envelope, wherever it lies."""
+        if waiting.payload is not None:
+            return waiting.payload
+        assert self._spill is not None
+        with explained("read back unsent messages"):
+            self._spill.seek(waiting.offset)
+            return self._spill.read(waiting.size)
+
+    def close(self) -> None:
+        """Give the file back."""
+        if self._spill is not None:
+            self._spill.close()
+            self._spill = None
+
+
+@dataclass
+class Connection:
+    """One stream to a peer; a line has at most one at a time."""
+
+    peer_received: int
+    closed: bool = False
+    in_flight: deque[tuple[int, int]] = field(default_factory=deque)
+    in_flight_bytes: int = 0
+
+
+class Line:
+    """One party's end of the traffic with one peer."""
+
+    def __init__(
+        self,
+        peer: str,
+        *,
+        spill: Path | None = None,
+        on_control: Callable[[str, dict[str, Any]], None],
+        heartbeat_s: float = HEARTBEAT_S,
+    ) -> None:
+        self.peer, self._on_control, self._heartbeat_s, self._spill = peer, on_control, heartbeat_s, spill
+        self.changed = threading.Condition()
+        self.peer_incarnation: bytes | None = None
+        self.heard_at = time.monotonic()
+        self._connection: Connection | None = None
+        self._outbox = Outbox(spill)
+        self.reset()
+
+    def reset(self) -> None:
+        """Start both directions anew: the peer is another process than before."""
+        self._outbox.close()
+        self._outbox = Outbox(self._spill)
+        self.received = 0
+        self._acknowledged = 0
+        self._inbox: deque[tuple[int, memoryview]] = deque()
+        self._inbox_bytes = 0
+        self._unacknowledged_bytes = 0
+        self._answer_now = False
+        self._partial: tuple[int, bytearray, int] | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether a connection carries the line now."""
+        return self._connection is not None
+
+    def attach(self, peer_received: int) -> Connection:
+        """Carry the line over a new connection, going on behind what the peer has received."""
+        with self.changed:
+            self._detach(self._connection)
+            self._outbox.forget(peer_received)
+            self._connection = Connection(peer_received)
+            self.heard_at = time.monotonic()
+            self.changed.notify_all()
+            return self._connection
+
+    def detach(self, connection: Connection) -> None:
+        """Note that a connection has ended."""
+        with self.changed:
+            self._detach(connection)
+            self.changed.notify_all()
+
+    def _detach(self, connection: Connection | None) -> None:
+        if connection is not None:
+            connection.closed = True
+            if self._connection is connection:
+                self._connection = None
+
+    def put(self, frame: bytes, epoch: int) -> None:
+        """Put a frame into the outbox, in pieces."""
+        view = memoryview(frame)
+        with self.changed:
+            for start in range(0, max(len(view), 1), CHUNK_BYTES):
+                piece = view[start : start + CHUNK_BYTES]
+                flags = LAST if start + CHUNK_BYTES >= len(view) else 0
+                self._outbox.add(Type.DATA, epoch, piece, len(view), flags)
+            self.changed.notify_all()
+
+    def put_control(self, note: dict[str, Any]) -> None:
+        """Put a small message to the peer's runner into the outbox."""
+        with self.changed:
+            self._outbox.add(Type.CONTROL, 0, note_bytes(note))
+            self.changed.notify_all()
+
+    def take(self, epoch: int) -> memoryview | None:
+        """The next frame of an epoch, if it is there; frames of earlier epochs are dropped."""
+        with self.changed:
+            while self._inbox and self._inbox[0][0] < epoch:
+                self._inbox_bytes -= len(self._inbox.popleft()[1])
+            if not self._inbox or self._inbox[0][0] > epoch:
+                return None
+            frame = self._inbox.popleft()[1]
+            self._inbox_bytes -= len(frame)
+            if self._unacknowledged_bytes and self._inbox_bytes < WINDOW_BYTES:
+                self.changed.notify_all()
+            return frame
+
+    @property
+    def drained(self) -> bool:
+        """Whether the peer has acknowledged everything."""
+        return self._outbox.empty
+
+    def outgoing(self, connection: Connection) -> Iterator[bytes]:
+        """The envelopes for a connection, until it is closed: data within the credit, acknowledgements, heartbeats."""
+        next_after = connection.peer_received
+        while True:
+            with self.changed:
+                waiting = self._outbox.after(next_after)
+                sendable = waiting is not None and connection.in_flight_bytes < WINDOW_BYTES
+                due = self._acknowledgement_due()
+                if connection.closed:
+                    return
+                if not sendable and not due and not self.changed.wait(self._heartbeat_s):
+                    envelope = Envelope(Type.HEARTBEAT, ack=self._acknowledge(), total=next_after)
+                elif connection.closed:
+                    return
+                elif sendable:
+                    assert waiting is not None
+                    next_after = waiting.seq
+                    connection.in_flight.append((waiting.seq, waiting.size))
+                    connection.in_flight_bytes += waiting.size
+                    envelope = Envelope(
+                        waiting.type,
+                        waiting.epoch,
+                        waiting.seq,
+                        self._acknowledge(),
+                        waiting.total,
+                        waiting.flags,
+                        self._outbox.load(waiting),
+                    )
+                elif due:
+                    envelope = Envelope(Type.ACK, ack=self._acknowledge())
+                else:
+                    continue
+            yield envelope.pack()
+
+    def incoming(self, connection: Connection, envelope: Envelope) -> None:
+        """Take in an envelope.
+
+        Raises:
+            Gap: Something before it is missing.
+            BadFrame: It does not fit what came before.
+        """
+        note = None
+        with self.changed:
+            if connection.closed:
+                return
+            self.heard_at = time.monotonic()
+            self._release_credit(connection, envelope.ack)
+            if envelope.type is Type.HEARTBEAT and envelope.total > self.received:
+                raise Gap
+            if envelope.type in (Type.DATA, Type.CONTROL):
+                if envelope.seq <= self.received:
+                    return
+                if envelope.seq != self.received + 1:
+                    raise Gap
+                self.received = envelope.seq
+                self._unacknowledged_bytes += len(envelope.payload)
+                if envelope.type is Type.CONTROL:
+                    note = envelope.note
+                    self._answer_now = True
+                else:
+                    self._assemble(envelope)
+            self.changed.notify_all()
+        if note is not None:
+            self._on_control(self.peer, note)
+
+    def _assemble(self, envelope: Envelope) -> None:
+        if self._partial is None or self._partial[0] != envelope.epoch:
+            self._partial = envelope.epoch, bytearray(), envelope.total
+        epoch, gathered, total = self._partial
+        if envelope.total != total or len(gathered) + len(envelope.payload) > total:
+            raise BadFrame(
+                f"{self.peer} sent pieces that do not make up one frame of {total} bytes. The peer is faulty."
+            )
+        if envelope.flags & LAST and not gathered:
+            frame = memoryview(envelope.payload)
+        else:
+            gathered += envelope.payload
+            frame = memoryview(gathered)
+        if envelope.flags & LAST:
+            if len(frame) != total:
+                raise BadFrame(
+                    f"{self.peer} sent a frame of {len(frame)} bytes but announced {total}. The peer is faulty."
+                )
+            self._partial = None
+            self._inbox.append((epoch, frame.toreadonly()))
+            self._inbox_bytes += total
+
+    def _acknowledgement_due(self) -> bool:
+        much = self._unacknowledged_bytes >= WINDOW_BYTES // 4 and self._inbox_bytes < WINDOW_BYTES
+        return self._answer_now or much
+
+    def _acknowledge(self) -> int:
+        """The number up to which the peer gets its credit back: all, unless too much lies here untaken."""
+        self._answer_now = False
+        if self._inbox_bytes < WINDOW_BYTES:
+            self._acknowledged = self.received
+            self._unacknowledged_bytes = 0
+        return self._acknowledged
+
+    def _release_credit(self, connection: Connection, ack: int) -> None:
+        if ack > self._outbox.seq:
+            raise BadFrame(f"{self.peer} acknowledged what was never sent to it. The peer is faulty.")
+        while connection.in_flight and connection.in_flight[0][0] <= ack:
+            connection.in_flight_bytes -= connection.in_flight.popleft()[1]
+        self._outbox.forget(ack)

@@ -1,0 +1,122 @@
+import numpy as np
+import pytest
+
+from colonnade.attacks.base import Attack, Grant, Guess, Needs
+from colonnade.attacks.view import View
+from colonnade.data import load
+from colonnade.errors import PrivacyError, UndeclaredAccess
+from colonnade.models.split import Embedding, Gradient, Outline, SplitClassifier, Verdict
+from colonnade.run import simulate
+from colonnade.wire.plan import Roles
+
+BOTH = Roles(label="bank", features=("shop",))
+TOLD = Grant(2, np.array([3, 5]), np.array([0, 1]))
+EVERYTHING = Needs(messages=(Outline, Embedding, Gradient, Verdict), own_features=True, own_model=True, known_labels=1)
+
+
+@pytest.fixture(scope="module")
+def run():
+    tables = load("breast-cancer", rows=100).split()
+    return simulate(SplitClassifier(epochs=3, batch_size=32).fit, tables, roles=BOTH, keep="all")
+
+
+def cut(run, needs, **more):
+    return View.cut(
+        needs,
+        run.transcripts["shop"],
+        public=run.plan,
+        grant=TOLD,
+        table=run.simulation.tables["shop"],
+        model=run.results["shop"],
+        **more,
+    )
+
+
+def attack_that_needs(what):
+    class Silent(Attack):
+        needs = what
+
+        def guess(self, view):
+            return Guess(np.zeros(0, np.int64), scores=np.zeros(0))
+
+    return Silent()
+
+
+@pytest.mark.parametrize(
+    ("read", "words"),
+    [
+        (lambda view: view.messages(Gradient), r"read messages of kind split/gradient .* Add messages=\(Gradient,\)"),
+        (lambda view: view.row_means(Gradient), r"read messages of kind split/gradient .* Add messages=\(Gradient,\)"),
+        (lambda view: view.own.table, "read the attacker's own table .* Add own_features=True to its Needs"),
+        (lambda view: view.own.model, "read the attacker's own model .* Add own_model=True to its Needs"),
+    ],
+)
+def test_what_was_not_declared_cannot_be_read(run, read, words):
+    with pytest.raises(UndeclaredAccess, match=words):
+        read(cut(run, Needs(messages=(Embedding,))))
+
+
+def test_what_was_declared_can_be_read(run):
+    view = cut(run, EVERYTHING)
+    assert [len(list(view.messages(kind))) for kind in (Outline, Embedding, Gradient, Verdict)] == [1, 12, 9, 3]
+    assert view.own.table is run.simulation.tables["shop"]
+    assert view.own.model is run.results["shop"]
+    assert view.grant is TOLD
+
+
+def test_a_view_holds_nothing_of_other_kinds(run):
+    view = cut(run, Needs(messages=(Gradient,)))
+    assert {entry.kind for entry in view._transcript.entries} == {mean.kind for mean in view._transcript.means}
+    assert {entry.kind for entry in view._transcript.entries} == {"split/gradient"}
+
+
+def test_labels_are_told_only_to_an_attack_that_needs_some(run):
+    view = cut(run, Needs())
+    assert (view.grant.n_classes, len(view.grant.rows), len(view.grant.labels)) == (2, 0, 0)
+
+
+def test_messages_are_found_by_peer_and_direction(run):
+    view = cut(run, EVERYTHING)
+    assert list(view.messages(Embedding, sent=False)) == []
+    assert list(view.messages(Gradient, peer="nobody")) == []
+    assert {recorded.epoch for recorded in view.messages(Gradient, peer="bank", sent=False)} == {0, 1, 2}
+    assert {recorded.epoch for recorded in view.messages(Embedding)} == {0, 1, 2, None}
+
+
+def test_row_means_of_two_lines_are_not_mixed(run):
+    view = cut(run, EVERYTHING)
+    with pytest.raises(
+        PrivacyError, match=r"Row means of split/outline should come from one line, but shop recorded 0\."
+    ):
+        view.row_means(Outline)
+
+
+def test_an_attacks_randomness_is_the_same_each_time(run):
+    view = cut(run, Needs(), seed=4)
+    assert view.random.integers(1000, size=5).tolist() == view.random.integers(1000, size=5).tolist()
+    assert (
+        view.random.integers(1000, size=5).tolist() != cut(run, Needs(), seed=5).random.integers(1000, size=5).tolist()
+    )
+
+
+def test_a_saved_view_comes_back_whole(run, tmp_path):
+    view = cut(run, EVERYTHING, seed=7)
+    view.save(tmp_path)
+    loaded = View.load(tmp_path, attack_that_needs(EVERYTHING), lambda name, path: SplitClassifier.load(path))
+    assert (loaded.party, loaded.seed, loaded.public) == ("shop", 7, view.public)
+    assert loaded.grant.labels.tolist() == [0, 1]
+    assert loaded.own.table.to_arrow().equals(view.own.table.to_arrow())
+    assert loaded.own.model.summary() == view.own.model.summary()
+    np.testing.assert_array_equal(loaded.row_means(Gradient), view.row_means(Gradient))
+    for kind in EVERYTHING.messages:
+        for one, other in zip(view.messages(kind), loaded.messages(kind), strict=True):
+            assert (one.peer, one.sent, one.epoch) == (other.peer, other.sent, other.epoch)
+            np.testing.assert_equal(vars(one.message), vars(other.message))
+            np.testing.assert_equal(one.rows, other.rows)
+
+
+def test_a_saved_view_holds_only_what_was_declared(run, tmp_path):
+    cut(run, Needs(messages=(Gradient,))).save(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["transcript", "view.safetensors"]
+    loaded = View.load(tmp_path, attack_that_needs(Needs(messages=(Gradient, Embedding))), lambda name, path: None)
+    assert list(loaded.messages(Embedding)) == []

@@ -1,0 +1,108 @@
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from colonnade.audit.alone import Best
+from colonnade.audit.report import Evidence, Finding, Granted, PrivacyReport
+from colonnade.audit.score import Score
+from colonnade.errors import StorageError
+from colonnade.secret import Secret
+
+GOLDEN = Path(__file__).parent / "golden"
+
+NOTHING = Evidence(Score(0.5, 0.45, 0.55), 0.5, (0.48, 0.52), Best(0.5, "chance"))
+CLEAR = Evidence(Score(0.9, 0.85, 0.94), 0.5, (0.48, 0.6), Best(0.7, "label spreading"))
+
+
+def finding(plain: Evidence = NOTHING, up_to_naming: Evidence = NOTHING) -> Finding:
+    return Finding(
+        attack="NormScore",
+        summary="Rows of the rarer class have longer gradients.",
+        attacker="shop",
+        owner="bank",
+        about=Secret.LABELS,
+        is_active=False,
+        granted=Granted(("split/gradient",), False, False, 0),
+        measure="AUC",
+        rows=100,
+        coverage=0.5,
+        plain=plain,
+        up_to_naming=up_to_naming,
+    )
+
+
+def test_a_score_whose_whole_interval_exceeds_all_controls_is_a_leak() -> None:
+    assert CLEAR.leaks
+    assert CLEAR.bar == 0.7
+    assert CLEAR.excess == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"score": Score(0.9, 0.69, 0.94)},
+        {"chance": 0.86},
+        {"null": (0.48, 0.86)},
+        {"alone": Best(0.86, "label spreading")},
+    ],
+)
+def test_one_control_above_the_lower_end_is_enough_for_no_leak(change: dict[str, object]) -> None:
+    assert not replace(CLEAR, **change).leaks
+
+
+def test_of_few_nulls_the_highest_counts_and_of_many_the_95th_percentile() -> None:
+    assert replace(CLEAR, null=tuple(n / 100 for n in range(20))).null_high == 0.19
+    assert replace(CLEAR, null=tuple(n / 100 for n in range(101))).null_high == 0.95
+
+
+def test_the_verdict_is_the_worst_that_the_evidence_allows() -> None:
+    assert finding(CLEAR, CLEAR).verdict == "leaks"
+    assert finding(NOTHING, CLEAR).verdict == "leaks up to naming"
+    assert finding(NOTHING, NOTHING).verdict == "no leak found"
+    assert finding(NOTHING, CLEAR).strongest is CLEAR
+
+
+def test_a_report_of_the_first_version_still_loads() -> None:
+    report = PrivacyReport.from_json((GOLDEN / "report-v1.json").read_text())
+    assert {f.attack: f.verdict for f in report.attacks} == {
+        "NormScore": "no leak found",
+        "DirectionScore": "leaks",
+        "DirectLabel": "leaks",
+    }
+    assert report.run.parties == {"bank": "label party", "shop": "feature party"}
+    assert math.isinf(report.budget["labels"].epsilon)
+    assert {d.kind for d in report.disclosures if Secret.FEATURES in d.reveals} == {"split/embedding"}
+    assert len(report.attacks[0].plain.null) == 20
+
+
+def test_a_report_of_the_first_version_is_written_as_it_was() -> None:
+    text = (GOLDEN / "report-v1.json").read_text()
+    assert json.loads(PrivacyReport.from_json(text).to_json()) == json.loads(text)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "no JSON"])
+def test_a_file_that_is_no_report_is_refused(text: str) -> None:
+    with pytest.raises(StorageError, match=r"should be JSON with a version, but this is not .* Give the file that"):
+        PrivacyReport.from_json(text)
+
+
+def test_a_report_of_a_later_version_is_refused() -> None:
+    with pytest.raises(StorageError) as caught:
+        PrivacyReport.from_json('{"version": 99}')
+    assert str(caught.value) == (
+        "A privacy report of version 1 to 1 can be read, but this one is of version 99. Upgrade colonnade."
+    )
+
+
+def test_a_report_without_one_of_its_parts_is_refused() -> None:
+    tree = json.loads((GOLDEN / "report-v1.json").read_text())
+    del tree["attacks"][0]["plain"]
+    with pytest.raises(StorageError) as caught:
+        PrivacyReport.from_json(json.dumps(tree))
+    assert str(caught.value) == (
+        "A privacy report of version 1 should have all its parts, but this one cannot be read (KeyError: 'plain'). "
+        "Write the report again."
+    )

@@ -1,0 +1,85 @@
+"""Everything in the catalogue, and every transport, keeps its contract."""
+
+from functools import partial
+
+import pytest
+
+from colonnade.catalogue import ATTACKS, DEFENCES, MODELS
+from colonnade.data import load
+from colonnade.models.split import SplitClassifier
+from colonnade.run import simulate
+from colonnade.testing import ATTACK_CHECKS, DEFENCE_CHECKS, ESTIMATOR_CHECKS, TRANSPORT_CHECKS, Setup, attempt_on
+from colonnade.wire.plan import Roles
+from colonnade.wire.transport import MemoryNetwork
+
+TRANSPORTS = {
+    "memory": lambda sides: MemoryNetwork(list(sides)).run(sides),
+}
+
+# Small enough to train in a moment, and with every message that the model knows.
+SMALL = {
+    "split-classifier": {"epochs": 3, "batch_size": 32, "embedding": 4, "patience": 2},
+}
+
+# What a model must be like for an attack to apply to it, where the small one is not.
+VULNERABLE = {
+    "direct-label": {"fusion": "sum", "top": None},
+}
+
+THREE = Roles(label="bank", features=("shop", "telco"))
+KILLING = ("a_killed_run_resumes_to_the_same_end", "a_killed_run_resumes_with_it")
+
+
+def named(checks):
+    return [
+        pytest.param(check, id=check.__name__, marks=[pytest.mark.slow] if check.__name__ in KILLING else [])
+        for check in checks
+    ]
+
+
+@pytest.fixture(scope="module")
+def customers():
+    return load("bank-shop-telco", rows=150).split()
+
+
+@pytest.fixture(scope="module")
+def runs(customers):
+    """The run that an attack is checked on; attacks with the same wishes share it."""
+    made = {}
+
+    def run_for(attack):
+        wishes = VULNERABLE.get(attack, {})
+        key = str(wishes)
+        if key not in made:
+            model = SplitClassifier(**{**SMALL["split-classifier"], **wishes})
+            made[key] = simulate(model.fit, customers, roles=THREE, seed=1)
+        return made[key]
+
+    return run_for
+
+
+@pytest.mark.parametrize("check", named(TRANSPORT_CHECKS))
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_transport_keeps_its_contract(transport, check):
+    check(TRANSPORTS[transport])
+
+
+@pytest.mark.parametrize("check", named(ESTIMATOR_CHECKS))
+@pytest.mark.parametrize("model", MODELS)
+def test_a_model_keeps_its_contract(model, check, customers):
+    check(Setup(partial(MODELS[model], **SMALL.get(model, {})), customers, THREE))
+
+
+@pytest.mark.parametrize("check", named(ATTACK_CHECKS))
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_an_attack_keeps_its_contract(attack, check, runs):
+    run = runs(attack)
+    check(attempt_on(run, ATTACKS[attack]()), run)
+
+
+@pytest.mark.parametrize("check", named(DEFENCE_CHECKS))
+@pytest.mark.parametrize("defence", DEFENCES)
+def test_a_defence_keeps_its_contract(defence, check, customers):
+    setup = Setup(partial(SplitClassifier, **SMALL["split-classifier"]), customers, THREE)
+    held = DEFENCES[defence]()
+    check(held, setup.holders(held)[0], setup)
