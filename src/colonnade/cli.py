@@ -40,10 +40,10 @@ class _Shell(TyperGroup):
         except ColonnadeError as error:
             if ctx.params["debug"]:
                 raise
-            _explain(error)
+            _complain(f"Error: {error}", error)
             raise typer.Exit(error.exit_code) from error
         except KeyboardInterrupt as interrupt:
-            _console(stderr=True).print("Interrupted. A simulation goes on where it stopped with --resume.")
+            _complain("Interrupted.", interrupt)
             raise typer.Exit(INTERRUPTED) from interrupt
 
 
@@ -114,7 +114,11 @@ def simulate(
         f"{', '.join(tables.held)} hold {n_train + n_test:,} common rows, found in the clear as only a simulation may: "
         f"{n_train:,} to train on, {n_test:,} held out."
     )
-    folder.simulate(progress=None, tables=tables)
+    try:
+        folder.simulate(progress=None, tables=tables)
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note("The same command with --resume goes on where this one stopped.")
+        raise
     _say(_in_words(folder.metrics()))
     _say(f"Written to {folder.path}. What could the parties have learned? Run: colonnade audit {folder.path}")
 
@@ -187,9 +191,9 @@ def _in_words(metrics: Mapping[str, float]) -> str:
     return f"On held-out rows: {', '.join(figures)}."
 
 
-def _explain(error: ColonnadeError) -> None:
+def _complain(sentence: str, error: BaseException) -> None:
     console = _console(stderr=True)
-    console.print(f"Error: {error}", style="red", markup=False, soft_wrap=True)
+    console.print(sentence, style="red", markup=False, soft_wrap=True)
     for note in getattr(error, "__notes__", ()):
         console.print(note, markup=False, soft_wrap=True)
 

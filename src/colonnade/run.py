@@ -33,19 +33,29 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-def join(protocol: Protocol[R], party: Party) -> R:
+def join(protocol: Protocol[R], party: Party, *, keep: Callable[[R], None] | None = None) -> R:
     """Run one party's side of a protocol: what an organisation does, and what `simulate` does for each party.
 
     Between machines this waits for all others first and last, and goes back to the newest common checkpoint, entering
     the protocol anew, whenever a peer was started anew.
+
+    Args:
+        protocol: What all parties run.
+        party: This one's side.
+        keep: Called with the result before the others may leave; what it writes down is safe from a crash afterwards.
     """
     if party.session is None:
-        return _run(protocol, party)
+        result = _run(protocol, party)
+        if keep is not None:
+            keep(result)
+        return result
     try:
         while True:
             ready = party.session.begin(party)
             try:
                 result = _run(protocol, ready)
+                if keep is not None:
+                    keep(result)
                 party.session.finish(ready)
             except PeerRestarted:
                 continue

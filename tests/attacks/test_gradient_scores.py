@@ -10,6 +10,7 @@ from colonnade.testing import attempt_on
 from colonnade.wire.plan import Roles
 
 BOTH = Roles(label="bank", features=("shop",))
+THREE = Roles(label="bank", features=("shop", "telco"))
 SCORES = [NormScore, DirectionScore]
 
 
@@ -62,12 +63,9 @@ def test_directions_tell_the_classes_apart_whichever_row_is_known(run, tables, s
 
 def test_norms_tell_a_rare_class_apart():
     tables = load("bank-shop-telco").split()
-    run = simulate(SplitClassifier(epochs=2, patience=None).fit, tables, roles=BOTH_AND_TELCO)
+    run = simulate(SplitClassifier(epochs=2, patience=None).fit, tables, roles=THREE)
     guess, _ = guessed(run, NormScore())
     assert roc_auc_score(np.asarray(tables["bank"].labels)[guess.rows], guess.scores) > 0.9
-
-
-BOTH_AND_TELCO = Roles(label="bank", features=("shop", "telco"))
 
 
 @pytest.mark.parametrize("attack", SCORES)

@@ -83,9 +83,6 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-# The words of a fingerprint
-
-
 def test_every_sixteen_bits_have_a_word_of_their_own() -> None:
     words = {to_words(number.to_bytes(2) + bytes(14)).split()[0] for number in range(2**16)}
     assert len(words) == 2**16
@@ -97,7 +94,9 @@ def test_words_give_back_the_first_128_bits(fingerprint: bytes) -> None:
     assert from_words(to_words(fingerprint)) == fingerprint[:16]
 
 
-@given(st.binary(min_size=16, max_size=16), st.integers(0, 8), st.integers(0, 4), st.sampled_from("abdefgijklmnoprstuvxz"))
+@given(
+    st.binary(min_size=16, max_size=16), st.integers(0, 8), st.integers(0, 4), st.sampled_from("abdefgijklmnoprstuvxz")
+)
 def test_one_wrong_letter_is_always_noticed(fingerprint: bytes, place: int, at: int, letter: str) -> None:
     words = to_words(fingerprint).split()
     assume(words[place][at] != letter)
@@ -117,7 +116,9 @@ def test_two_words_in_the_wrong_order_are_noticed() -> None:
 
 
 def test_words_that_do_not_check_are_refused() -> None:
-    with pytest.raises(AuthError, match=r"^Expected the last word .* at least one word was misheard or mistyped\. Ask "):
+    with pytest.raises(
+        AuthError, match=r"^Expected the last word .* at least one word was misheard or mistyped\. Ask "
+    ):
         from_words("babab " * 8 + "babad")
 
 
@@ -136,9 +137,6 @@ def test_an_identity_matches_the_words_of_its_own_fingerprint_only(made: Path) -
     bank, shop = certs.show(made / "bank.pem"), certs.show(made / "shop.pem")
     assert bank.matches(bank.words.upper().replace(" ", "-"))
     assert not bank.matches(shop.words)
-
-
-# Names and hosts
 
 
 @given(party_names)
@@ -192,7 +190,7 @@ def test_a_name_that_no_certificate_can_hold_is_refused(name: str, made: Path, t
         lambda: Credentials.read(made, name),
     ]
     for act in acts:
-        with pytest.raises(PlanError, match="^Expected a name of 1 to 64 bytes without control characters, got "):
+        with pytest.raises(PlanError, match=r"^Expected a name of 1 to 64 bytes without control characters, got "):
             act()
     assert not list(tmp_path.iterdir())
 
@@ -201,9 +199,6 @@ def test_a_name_that_no_certificate_can_hold_is_refused(name: str, made: Path, t
 def test_a_party_whose_files_would_be_the_authoritys_is_refused(name: str, made: Path) -> None:
     with pytest.raises(PlanError, match=rf"got '{name}', for which ca\.pem and ca\.key are taken\. Give the party"):
         certs.issue(made, name)
-
-
-# Making certificates
 
 
 def test_an_authority_may_sign_parties_and_nothing_else(made: Path) -> None:
@@ -244,7 +239,9 @@ def test_a_certificate_that_would_not_hold_is_refused_before_anything_is_written
 
 
 def test_a_certificate_is_not_issued_without_an_authority(tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match=r"^Expected to read .*ca\.pem, but got: No such file .* 'colonnade certs init'"):
+    with pytest.raises(
+        StorageError, match=r"^Expected to read .*ca\.pem, but got: No such file .* 'colonnade certs init'"
+    ):
         certs.issue(tmp_path, "bank")
     assert not list(tmp_path.iterdir())
 
@@ -305,7 +302,9 @@ def test_a_request_made_again_uses_the_same_key(tmp_path: Path) -> None:
 
 
 def test_a_request_in_another_name_is_not_signed(made: Path, tmp_path: Path) -> None:
-    with pytest.raises(AuthError, match=r"^Expected a request by bank, but .*shop\.csr is for 'O=shop'\. Sign it under"):
+    with pytest.raises(
+        AuthError, match=r"^Expected a request by bank, but .*shop\.csr is for 'O=shop'\. Sign it under"
+    ):
         certs.sign(made, "bank", certs.request(tmp_path, "shop"))
     assert not (tmp_path / "bank.pem").exists()
 
@@ -319,15 +318,18 @@ def test_a_request_whose_sender_does_not_hold_the_key_is_not_signed(made: Path, 
         certs.sign(made, "bank", request)
 
 
-def test_a_request_for_a_key_that_grpc_does_not_take_is_not_signed(made: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("key", "digest"),
+    [(ed25519.Ed25519PrivateKey.generate(), None), (ec.generate_private_key(ec.SECP384R1()), SHA256())],
+)
+def test_a_request_for_a_key_of_another_kind_is_not_signed(key, digest, made: Path, tmp_path: Path) -> None:
     subject = x509.Name([x509.NameAttribute(x509.NameOID.ORGANIZATION_NAME, "bank")])
-    asked = x509.CertificateSigningRequestBuilder(subject).sign(ed25519.Ed25519PrivateKey.generate(), None)
+    asked = x509.CertificateSigningRequestBuilder(subject).sign(key, digest)
     (tmp_path / "bank.csr").write_bytes(asked.public_bytes(Encoding.PEM))
-    with pytest.raises(AuthError, match=r"bank\.csr to be a request for a certificate of an ECDSA P-256 key, but it can"):
+    with pytest.raises(
+        AuthError, match=r"bank\.csr to be a request for a certificate of an ECDSA P-256 key, but it can"
+    ):
         certs.sign(made, "bank", tmp_path / "bank.csr")
-
-
-# Reading certificates
 
 
 def test_an_identity_says_what_the_certificate_says(made: Path) -> None:
@@ -365,7 +367,9 @@ def test_an_identity_says_what_the_certificate_says(made: Path) -> None:
 )
 def test_a_certificate_that_does_not_name_exactly_one_party_is_refused(names: list, folder: Path) -> None:
     rewrite(folder, "bank", names=names)
-    with pytest.raises(AuthError, match=r"^Expected a certificate made by a Colonnade authority, but it cannot be read"):
+    with pytest.raises(
+        AuthError, match=r"^Expected .*bank\.pem to be one that a Colonnade authority made, but it cannot"
+    ):
         certs.show(folder / "bank.pem")
 
 
@@ -388,9 +392,6 @@ def test_bytes_that_are_no_certificate_are_refused(pem: bytes) -> None:
             read(pem)
 
 
-# Credentials
-
-
 def test_credentials_hold_what_the_files_hold_and_do_not_show_the_key(made: Path) -> None:
     credentials = Credentials.read(str(made), "bank")
     assert credentials.ca_pem == (made / "ca.pem").read_bytes()
@@ -402,7 +403,9 @@ def test_credentials_hold_what_the_files_hold_and_do_not_show_the_key(made: Path
 @pytest.mark.parametrize("missing", ["ca.pem", "bank.pem", "bank.key"])
 def test_a_missing_file_is_named(missing: str, folder: Path) -> None:
     (folder / missing).unlink()
-    with pytest.raises(StorageError, match=rf"^Expected to read .*{missing}, but got: No such file or directory\. Name"):
+    with pytest.raises(
+        StorageError, match=rf"^Expected to read .*{missing}, but got: No such file or directory\. Name"
+    ):
         Credentials.read(folder, "bank")
 
 
@@ -410,13 +413,15 @@ def test_a_missing_file_is_named(missing: str, folder: Path) -> None:
     ("damaged", "expected"),
     [
         ("ca.pem", "to hold the certificate of an authority"),
-        ("bank.pem", "a certificate made by a Colonnade authority"),
+        ("bank.pem", "to be one that a Colonnade authority made"),
         ("bank.key", "to be an ECDSA key without a passphrase"),
     ],
 )
 def test_a_damaged_file_is_refused_without_its_contents(damaged: str, expected: str, folder: Path) -> None:
     (folder / damaged).write_text("-----BEGIN hunter2-----")
-    with pytest.raises(AuthError, match=rf"{expected}, but it cannot be read as one \(ValueError\)\. It is damag") as caught:
+    with pytest.raises(
+        AuthError, match=rf"{expected}, but it cannot be read as one \(ValueError\)\. It is damag"
+    ) as caught:
         Credentials.read(folder, "bank")
     assert "hunter2" not in str(caught.value)
 
@@ -439,7 +444,9 @@ def test_a_key_of_another_kind_is_refused(folder: Path) -> None:
 @pytest.mark.parametrize("permissions", [0o640, 0o604, 0o620])
 def test_a_key_that_others_can_reach_is_refused_with_the_remedy(permissions: int, folder: Path) -> None:
     (folder / "bank.key").chmod(permissions)
-    with pytest.raises(AuthError, match=rf"by its owner alone, but its mode is {permissions:o}\. Run: chmod 600 '.*bank\.k"):
+    with pytest.raises(
+        AuthError, match=rf"by its owner alone, but its mode is {permissions:o}\. Run: chmod 600 '.*bank\.k"
+    ):
         Credentials.read(folder, "bank")
     (folder / "bank.key").chmod(0o400)
     Credentials.read(folder, "bank")
@@ -447,7 +454,9 @@ def test_a_key_that_others_can_reach_is_refused_with_the_remedy(permissions: int
 
 def test_an_expired_certificate_is_refused_with_its_dates(folder: Path) -> None:
     expire(folder, "bank")
-    with pytest.raises(AuthError, match=r"^Expected a certificate of bank that holds at .* but it expired at .* UTC\. Have"):
+    with pytest.raises(
+        AuthError, match=r"^Expected a certificate of bank that holds at .* but it expired at .* UTC\. Have"
+    ):
         Credentials.read(folder, "bank")
 
 
@@ -466,14 +475,20 @@ def test_an_expired_authority_is_refused(folder: Path) -> None:
 
 def test_the_certificate_of_another_party_is_refused(folder: Path) -> None:
     (folder / "bank.pem").write_bytes((folder / "shop.pem").read_bytes())
-    with pytest.raises(AuthError, match=r"bank\.pem to be the certificate of bank, but it is that of shop\. Put the cert"):
+    with pytest.raises(
+        AuthError, match=r"bank\.pem to be the certificate of bank, but it is that of shop\. Put the cert"
+    ):
         Credentials.read(folder, "bank")
 
 
-def test_a_certificate_of_another_authority_is_refused_though_it_has_the_same_name(folder: Path, tmp_path_factory) -> None:
+def test_a_certificate_of_another_authority_is_refused_though_it_has_the_same_name(
+    folder: Path, tmp_path_factory
+) -> None:
     other = tmp_path_factory.mktemp("other")
     (folder / "ca.pem").write_bytes(certs.init(other, federation="credit").read_bytes())
-    with pytest.raises(AuthError, match=r"^Expected the certificate of bank to be signed by .* another one has signed it"):
+    with pytest.raises(
+        AuthError, match=r"^Expected the certificate of bank to be signed by .* another one has signed it"
+    ):
         Credentials.read(folder, "bank")
 
 
@@ -486,7 +501,9 @@ def test_two_authorities_may_stand_side_by_side_while_one_replaces_the_other(fol
 
 def test_a_key_that_does_not_fit_the_certificate_is_refused(folder: Path) -> None:
     (folder / "bank.key").write_bytes((folder / "shop.key").read_bytes())
-    with pytest.raises(AuthError, match=r"bank\.key to be the key of the certificate in bank\.pem, but it is another one\."):
+    with pytest.raises(
+        AuthError, match=r"bank\.key to be the key of the certificate in bank\.pem, but it is another one\."
+    ):
         Credentials.read(folder, "bank")
 
 
@@ -507,9 +524,6 @@ def test_credentials_notice_that_their_files_hold_something_else(folder: Path) -
     assert renewed.changed()
     with pytest.raises(StorageError, match=r"bank\.key, but got: No such file"):
         renewed.current()
-
-
-# The handshake itself
 
 
 @contextmanager
@@ -534,20 +548,25 @@ def listening(server_credentials: object) -> Iterator[tuple[int, list[dict[str, 
         server.stop(None).wait()
 
 
-def serving(folder: Path, name: str) -> object:
+def files(folder: Path, name: str) -> tuple[bytes, bytes, bytes]:
+    """What `Credentials` would hold, whether or not it is any good."""
+    ca_pem, key_pem, certificate_pem = (folder / each for each in ("ca.pem", f"{name}.key", f"{name}.pem"))
+    return ca_pem.read_bytes(), key_pem.read_bytes(), certificate_pem.read_bytes()
+
+
+def serving(ca_pem: bytes, key_pem: bytes, certificate_pem: bytes) -> object:
     import grpc
 
-    key, certificate = (folder / f"{name}.key").read_bytes(), (folder / f"{name}.pem").read_bytes()
-    return grpc.ssl_server_credentials([(key, certificate)], (folder / "ca.pem").read_bytes(), True)
+    return grpc.ssl_server_credentials([(key_pem, certificate_pem)], ca_pem, require_client_auth=True)
 
 
-def answer(port: int, expected: str, trusted: Path, key: Path | None = None, certificate: Path | None = None) -> str:
-    """What a caller gets that expects a party at a port: its own words back, or a status."""
+def answer(
+    port: int, ca_pem: bytes, key_pem: bytes | None, certificate_pem: bytes | None, *, expected: str = "bank"
+) -> str:
+    """What a caller gets that expects a party at a port: its own word back, or a status."""
     import grpc
 
-    credentials = grpc.ssl_channel_credentials(
-        trusted.read_bytes(), key and key.read_bytes(), certificate and certificate.read_bytes()
-    )
+    credentials = grpc.ssl_channel_credentials(ca_pem, key_pem, certificate_pem)
     options = [("grpc.ssl_target_name_override", host_of(expected))]
     with grpc.secure_channel(f"127.0.0.1:{port}", credentials, options) as channel:
         try:
@@ -556,21 +575,114 @@ def answer(port: int, expected: str, trusted: Path, key: Path | None = None, cer
             return error.code().name
 
 
-def call(port: int, folder: Path, name: str, *, expected: str = "bank") -> str:
-    return answer(port, expected, folder / "ca.pem", folder / f"{name}.key", folder / f"{name}.pem")
+@pytest.fixture(scope="module")
+def bank(made: Path) -> Iterator[tuple[int, list[dict[str, list[bytes]]]]]:
+    """Bank's server, with its port and its callers."""
+    with listening(serving(*files(made, "bank"))) as server:
+        yield server
 
 
 @pytest.mark.network
-@pytest.mark.parametrize("name", ["shop", "Zürich/Ost"])
-def test_a_server_sees_who_calls(name: str, folder: Path) -> None:
-    certs.issue(folder, "Zürich/Ost")
-    (folder / "x.pem").write_bytes(certs.issue(folder, name).read_bytes())
-    key = Credentials.read(folder, name).key_pem
-    (folder / "x.key").write_bytes(key)
-    with listening(serving(folder, "bank")) as (port, callers):
-        assert call(port, folder, "x") == "hello"
-    (caller,) = callers
-    identity = identity_of(caller["x509_pem_cert"][0])
-    assert (identity.name, identity.federation) == (name, "credit")
-    assert caller["x509_subject_alternative_name"][0].decode() == host_of(name)
-    assert identity.fingerprint == Credentials.read(folder, name).identity.fingerprint
+@pytest.mark.parametrize("name", NAMES)
+def test_a_server_sees_who_calls(name: str, made: Path, bank, tmp_path: Path) -> None:
+    certs.issue(made, name, out=tmp_path)
+    shown = Credentials.read(tmp_path, name)
+    port, callers = bank
+    assert answer(port, shown.ca_pem, shown.key_pem, shown.certificate_pem) == "hello"
+    assert identity_of(callers[-1]["x509_pem_cert"][0]) == shown.identity
+    assert callers[-1]["x509_subject_alternative_name"][0].decode() == host_of(name)
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("name", NAMES)
+def test_a_caller_reaches_the_party_that_it_expects(name: str, made: Path, tmp_path: Path) -> None:
+    certs.issue(made, name, out=tmp_path)
+    shown = Credentials.read(tmp_path, name)
+    with listening(serving(shown.ca_pem, shown.key_pem, shown.certificate_pem)) as (port, _):
+        assert answer(port, *files(made, "shop"), expected=name) == "hello"
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("spoil", [expire, postpone])
+def test_a_caller_whose_certificate_does_not_hold_is_refused(spoil, folder: Path, bank) -> None:
+    port, callers = bank
+    assert answer(port, *files(folder, "shop")) == "hello"
+    before = len(callers)
+    spoil(folder, "shop")
+    assert answer(port, *files(folder, "shop")) == "UNAVAILABLE"
+    assert len(callers) == before
+
+
+@pytest.mark.network
+def test_a_caller_without_a_certificate_is_refused(made: Path, bank) -> None:
+    port, callers = bank
+    before = len(callers)
+    assert answer(port, (made / "ca.pem").read_bytes(), None, None) == "UNAVAILABLE"
+    assert len(callers) == before
+
+
+@pytest.mark.network
+def test_a_caller_with_a_certificate_of_another_authority_is_refused(made: Path, bank, tmp_path: Path) -> None:
+    certs.init(tmp_path, federation="credit")
+    certs.issue(tmp_path, "shop")
+    port, callers = bank
+    before = len(callers)
+    _, key_pem, certificate_pem = files(tmp_path, "shop")
+    assert answer(port, (made / "ca.pem").read_bytes(), key_pem, certificate_pem) == "UNAVAILABLE"
+    assert len(callers) == before
+
+
+@pytest.mark.network
+def test_a_caller_refuses_a_server_of_another_authority(made: Path, bank, tmp_path: Path) -> None:
+    port, callers = bank
+    before = len(callers)
+    _, key_pem, certificate_pem = files(made, "shop")
+    other = certs.init(tmp_path, federation="credit").read_bytes()
+    assert answer(port, other, key_pem, certificate_pem) == "UNAVAILABLE"
+    assert len(callers) == before
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("expected", ["shop", "Bank", "ban", "bank2"])
+def test_a_caller_refuses_a_server_of_another_name(expected: str, made: Path, bank) -> None:
+    port, callers = bank
+    before = len(callers)
+    assert answer(port, *files(made, "shop"), expected=expected) == "UNAVAILABLE"
+    assert len(callers) == before
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("spoil", [expire, postpone])
+def test_a_caller_refuses_a_server_whose_certificate_does_not_hold(spoil, folder: Path) -> None:
+    spoil(folder, "bank")
+    with listening(serving(*files(folder, "bank"))) as (port, callers):
+        assert answer(port, *files(folder, "shop")) == "UNAVAILABLE"
+        assert not callers
+
+
+@pytest.mark.network
+def test_a_server_takes_up_renewed_credentials_without_a_restart(folder: Path, tmp_path_factory) -> None:
+    import grpc
+
+    held = Credentials.read(folder, "bank")
+
+    def configuration() -> object:
+        return grpc.ssl_server_certificate_configuration([(held.key_pem, held.certificate_pem)], held.ca_pem)
+
+    def renewed() -> object | None:
+        nonlocal held
+        if not held.changed():
+            return None
+        held = held.current()
+        return configuration()
+
+    later = tmp_path_factory.mktemp("later")
+    certs.init(later, federation="credit")
+    certs.issue(later, "shop")
+    credentials = grpc.dynamic_ssl_server_credentials(configuration(), renewed, require_client_authentication=True)
+    with listening(credentials) as (port, _):
+        new, key_pem, certificate_pem = files(later, "shop")
+        trusted = (folder / "ca.pem").read_bytes()
+        assert answer(port, trusted, key_pem, certificate_pem) == "UNAVAILABLE"
+        (folder / "ca.pem").write_bytes(trusted + new)
+        assert answer(port, trusted, key_pem, certificate_pem) == "hello"

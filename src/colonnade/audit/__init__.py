@@ -15,7 +15,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -41,7 +40,6 @@ from colonnade.errors import PlanError
 from colonnade.privacy.randomness import Randomness
 from colonnade.run import Run
 from colonnade.secret import Secret
-from colonnade.wire.message import Int64Array
 
 __all__ = [
     "Best",
@@ -86,40 +84,16 @@ def audit(
     """
     mode = mode or Simulated()
     _require_possible(mode, nulls)
-    attempts, untested = _plan(run, attacks, seed)
-    guesses: list[Guess] = []
-    made: list[Attempt] = []
-    labels = class_numbers(run.simulation)[0] if attempts else np.zeros(0, np.int64)
-    for attempt in attempts:
-        truth = Truth.of(labels, attempt.grant)
-        guess = scorable(attempt.guess(run.simulation, lambda: run), truth, attack=attempt.name)
-        if len(guess.rows):
-            made.append(attempt)
-            guesses.append(guess)
-        else:
-            untested.append(f"{attempt.name} by {attempt.attacker}: it guessed no row that had not been granted")
-    null: list[list[Values]] = []
-    if made:
-        with _bar(nulls, progress) as advance:
-            null = null_values(run.simulation, made, n=nulls, seed=seed, executor=executor, advance=advance)
-
-    @cache
-    def alone(attacker: str, known_labels: int) -> Alone:
-        grant = next(a.grant for a in made if (a.attacker, a.attack.needs.known_labels) == (attacker, known_labels))
-        random = Randomness.seeded(seed, "alone", attacker, known_labels).generator()
-        return attacker_alone(run.simulation.tables.get(attacker), grant, random)
-
-    findings = tuple(
-        _finding(attempt, guess, labels, values, alone(attempt.attacker, attempt.attack.needs.known_labels), run, seed)
-        for attempt, guess, values in zip(made, guesses, null, strict=True)
-    )
+    attempts, unfit = _plan(run, attacks, seed)
+    guesses, silent = _guesses(run, attempts)
+    findings = _findings(run, guesses, nulls, seed, executor, progress) if guesses else ()
     sent = disclosures(run.transcripts)
     return PrivacyReport(
         run=RunIdentity.of(run, mode),
         disclosures=sent,
         budget=budget(sent, run.ledgers, delta),
         attacks=findings,
-        untested=(*untested, *_never_attacked(sent, findings)),
+        untested=(*unfit, *silent, *_never_attacked(sent, findings)),
     )
 
 
@@ -180,16 +154,71 @@ def _unscorable(run: Run[Any], attack: Attack | ActiveAttack) -> str | None:
     return None
 
 
-def _finding(
-    attempt: Attempt, guess: Guess, labels: Int64Array, null: list[Values], alone: Alone, run: Run[Any], seed: int
-) -> Finding:
-    attack, needs = attempt.attack, attempt.attack.needs
-    truth = Truth.of(labels, attempt.grant)
+def _guesses(run: Run[Any], attempts: Sequence[Attempt]) -> tuple[list[tuple[Attempt, Guess]], list[str]]:
+    """What each attempt says about rows that were not granted, and which say nothing about any."""
+    guesses: list[tuple[Attempt, Guess]] = []
+    silent: list[str] = []
+    for attempt in attempts:
+        truth = Truth.of(class_numbers(run.simulation)[0], attempt.grant)
+        guess = scorable(attempt.guess(run.simulation, lambda: run), truth, attack=attempt.name)
+        if len(guess.rows):
+            guesses.append((attempt, guess))
+        else:
+            silent.append(f"{attempt.name} by {attempt.attacker}: it guessed no row that had not been granted")
+    return guesses, silent
+
+
+def _findings(
+    run: Run[Any],
+    guesses: Sequence[tuple[Attempt, Guess]],
+    nulls: int,
+    seed: int,
+    executor: Executor | None,
+    progress: bool | None,
+) -> tuple[Finding, ...]:
+    """Every guess beside its controls."""
+    labels, _ = class_numbers(run.simulation)
+    attempts = [attempt for attempt, _ in guesses]
+    with _bar(nulls, progress) as advance:
+        null = null_values(run.simulation, attempts, n=nulls, seed=seed, executor=executor, advance=advance)
+    suites: dict[tuple[str, int], Alone] = {}
+    findings = []
+    for (attempt, guess), scored in zip(guesses, null, strict=True):
+        key = (attempt.attacker, attempt.attack.needs.known_labels)
+        if key not in suites:
+            random = Randomness.seeded(seed, "alone", *key).generator()
+            suites[key] = attacker_alone(run.simulation.tables.get(attempt.attacker), attempt.grant, random)
+        random = Randomness.seeded(seed, "interval", attempt.name, attempt.attacker).generator()
+        plain, up_to_naming = _evidence(guess, Truth.of(labels, attempt.grant), scored, suites[key], random)
+        findings.append(_finding(run, attempt, guess, plain, up_to_naming))
+    return tuple(findings)
+
+
+def _evidence(
+    guess: Guess, truth: Truth, null: Sequence[Values], alone: Alone, random: np.random.Generator
+) -> tuple[Evidence, Evidence]:
+    """A guess as it was made, and up to naming."""
     measure = measure_of(guess)
     by_chance = chance(measure, truth)
-    random = Randomness.seeded(seed, "interval", attempt.name, attempt.attacker)
-    owner = run.plan.roles.label
+    plain = Evidence(
+        with_interval(guess, truth, random),
+        by_chance,
+        tuple(values.plain for values in null),
+        alone.best(guess.rows, measure, truth),
+    )
+    up_to_naming = Evidence(
+        with_interval(best_named(guess, truth), truth, random),
+        by_chance,
+        tuple(values.up_to_naming for values in null),
+        alone.best_up_to_naming(guess.rows, measure, truth),
+    )
+    return plain, up_to_naming
+
+
+def _finding(run: Run[Any], attempt: Attempt, guess: Guess, plain: Evidence, up_to_naming: Evidence) -> Finding:
+    attack, needs, owner = attempt.attack, attempt.attack.needs, run.plan.roles.label
     assert owner is not None
+    n_guessable = len(run.simulation.tables[owner]) - len(attempt.grant.rows)
     return Finding(
         attack=attempt.name,
         summary=(type(attack).__doc__ or "").strip().split("\n")[0],
@@ -200,21 +229,11 @@ def _finding(
         granted=Granted(
             tuple(message.kind for message in needs.messages), needs.own_features, needs.own_model, needs.known_labels
         ),
-        measure=measure,
+        measure=measure_of(guess),
         rows=len(guess.rows),
-        coverage=len(guess.rows) / len(truth.scored_rows),
-        plain=Evidence(
-            with_interval(guess, truth, random.generator("plain")),
-            by_chance,
-            tuple(values.plain for values in null),
-            alone.best(guess.rows, measure, truth),
-        ),
-        up_to_naming=Evidence(
-            with_interval(best_named(guess, truth), truth, random.generator("up to naming")),
-            by_chance,
-            tuple(values.up_to_naming for values in null),
-            alone.best_up_to_naming(guess.rows, measure, truth),
-        ),
+        coverage=len(guess.rows) / n_guessable,
+        plain=plain,
+        up_to_naming=up_to_naming,
     )
 
 

@@ -24,6 +24,14 @@ class Attempt:
     """One attack by one party, with what it is told beforehand.
 
     The same attempt is made on the run that is audited and on its nulls.
+
+    >>> class Coin(Attack):
+    ...     def __init__(self, sides=2):
+    ...         self.sides = sides
+    ...     def guess(self, view):
+    ...         return Guess(np.arange(3), classes=view.random.integers(self.sides, size=3))
+    >>> Attempt(Coin(sides=3), "shop", Grant(n_classes=3), seed=0).name
+    'Coin(sides=3)'
     """
 
     attack: Attack | ActiveAttack

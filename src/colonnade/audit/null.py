@@ -49,7 +49,7 @@ class Executor(Protocol):
 
 
 @dataclass(frozen=True)
-class Null:
+class _Null:
     """One null run, and the attempts to be made on it."""
 
     simulation: Simulation[Any]
@@ -82,7 +82,7 @@ def null_values(
         executor: What runs them; one after the other in this process if None.
         advance: Called after each.
     """
-    tasks = [Null(simulation, tuple(attempts), Randomness.seeded(seed, "null", number)) for number in range(n)]
+    tasks = [_Null(simulation, tuple(attempts), Randomness.seeded(seed, "null", number)) for number in range(n)]
     by_null: dict[int, list[Values]] = {}
     for number, scored in _each(_score_null, tasks, executor):
         by_null[number] = scored
@@ -127,7 +127,7 @@ def honesty_check(
     return math.erfc(abs(total) / math.sqrt(2 * seeds))
 
 
-def _score_null(null: Null) -> list[Values]:
+def _score_null(null: _Null) -> list[Values]:
     labels, _ = class_numbers(null.simulation)
     permuted = null.randomness.generator("labels").permutation(_labels(null.simulation))
     simulation = null.simulation.changed(labels=permuted)

@@ -31,7 +31,11 @@ _STYLES: dict[Answer, str] = {
 
 @dataclass(frozen=True)
 class Question:
-    """What one party could learn about a secret of another, and the answer: the worst finding, which comes first."""
+    """What one party could learn about a secret of another, and the answer: the worst finding, which comes first.
+
+    >>> Question("bank", "shop", Secret.FEATURES, (), ("split/embedding",)).title
+    "What could bank learn about shop's features?"
+    """
 
     attacker: str
     owner: str
@@ -65,15 +69,20 @@ class Question:
         else:
             found = f"{worst.attack} tells the last class from the others with an AUC of {said} on {worst.rows:,} rows"
         naming = ", up to the names of the classes" if self.answer == "leaks up to naming" else ""
-        return (
-            f"{found}{naming}. By chance it would be {number(evidence.chance, worst.measure)}; without collaboration "
-            f"{self.attacker} reaches {number(evidence.alone.value, worst.measure)}."
-        )
+        by_chance = f"By chance it would be {number(evidence.chance, worst.measure)}"
+        if evidence.alone.value <= evidence.chance:
+            return f"{found}{naming}. {by_chance}, and {self.attacker} alone does no better."
+        alone = number(evidence.alone.value, worst.measure)
+        return f"{found}{naming}. {by_chance}; without collaboration {self.attacker} reaches {alone}."
 
 
 @dataclass(frozen=True)
 class Line:
-    """All that one party sent another."""
+    """All that one party sent another.
+
+    >>> Line("bank", "shop", ()).messages
+    0
+    """
 
     sender: str
     receiver: str

@@ -31,14 +31,22 @@ Verdict: TypeAlias = Literal["leaks", "leaks up to naming", "no leak found"]
 
 @dataclass(frozen=True)
 class Simulated:
-    """All parties ran in one process: every attack can be made and scored."""
+    """All parties ran in one process: every attack can be made and scored.
+
+    >>> Simulated().name
+    'simulated'
+    """
 
     name = "simulated"
 
 
 @dataclass(frozen=True)
 class Mirror:
-    """A deployed party, alone, attacks what it itself sent, with the grants it can give."""
+    """A deployed party, alone, attacks what it itself sent, with the grants it can give.
+
+    >>> Mirror("bank").name
+    'mirror'
+    """
 
     party: str
     name = "mirror"
@@ -46,7 +54,11 @@ class Mirror:
 
 @dataclass(frozen=True)
 class Joint:
-    """Deployed parties by consent: the attacker sends its guess, and the score stays with the owner of the truth."""
+    """Deployed parties by consent: the attacker sends its guess, and the score stays with the owner of the truth.
+
+    >>> Joint(attacker="shop", owner="bank").name
+    'joint'
+    """
 
     attacker: str
     owner: str
@@ -64,6 +76,9 @@ class RunIdentity:
         parties: Each party's role.
         randomness: "seeded" where whoever knows the seed knows all noise; "system" where nobody does.
         mode: Who could audit what: "simulated", "mirror" or "joint".
+
+    >>> RunIdentity("0" * 64, "SplitClassifier.fit", {"bank": "label party"}, 9, 0, "seeded", "simulated").mode
+    'simulated'
     """
 
     plan: str
@@ -98,6 +113,9 @@ class Granted:
     Attributes:
         messages: The kinds of messages it read.
         known_labels: How many labels of each class it was told.
+
+    >>> Granted(("split/gradient",), own_features=False, own_model=False, known_labels=1).known_labels
+    1
     """
 
     messages: tuple[str, ...]
@@ -154,6 +172,12 @@ class Finding:
         plain: The guess as it was made.
         up_to_naming: The guess under the names of classes, or the sign, that suit it best, beside controls that were
             given the same help.
+
+    >>> evidence = Evidence(Score(0.9, 0.85, 0.94), 0.5, (0.48, 0.6), Best(0.7, "label spreading"))
+    >>> granted = Granted(("split/gradient",), own_features=False, own_model=False, known_labels=0)
+    >>> about = ("NormScore", "Long gradients.", "shop", "bank", Secret.LABELS, False, granted)
+    >>> Finding(*about, "AUC", 100, 0.9, evidence, evidence).verdict
+    'leaks'
     """
 
     attack: str

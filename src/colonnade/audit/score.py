@@ -68,7 +68,11 @@ class Score:
 
 @dataclass(frozen=True)
 class Values:
-    """What one guess is worth: under its own names of the classes, and under the best ones."""
+    """What one guess is worth: under its own names of the classes, and under the best ones.
+
+    >>> values(Guess(np.arange(2), classes=np.array([1, 0])), Truth(np.array([0, 1]), 2, granted=np.array([], int)))
+    Values(plain=0.0, up_to_naming=1.0)
+    """
 
     plain: float
     up_to_naming: float

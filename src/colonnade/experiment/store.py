@@ -77,7 +77,7 @@ class RunFolder:
             StorageError: The folder cannot be written.
         """
         folder = cls(Path(out) / f"{plan.name.replace(' ', '-')}-{plan.hash[:8]}", plan)
-        exists = (folder.path / "plan.toml").exists()
+        exists = folder._has("plan.toml")
         if exists and existing == "refuse":
             raise PlanError(
                 f"{folder.path} should be new, but holds a run of this plan whose status is '{folder.status}'. "
@@ -99,18 +99,19 @@ class RunFolder:
             PlanError: Its plan cannot be read by this version.
         """
         path = Path(path)
-        if not (path / "plan.toml").is_file():
-            found = "is no folder" if not path.is_dir() else "has no plan.toml"
-            raise StorageError(
-                f"The folder of a run was expected at {path}, but that {found}. "
-                "Name a folder that `colonnade simulate` made."
-            )
-        return cls(path, Plan.read(path / "plan.toml"))
+        with explained(f"read {path}"):
+            found = "has no plan.toml" if path.is_dir() else "is no folder"
+            if (path / "plan.toml").is_file():
+                return cls(path, Plan.read(path / "plan.toml"))
+        raise StorageError(
+            f"The folder of a run was expected at {path}, but that {found}. "
+            "Name a folder that `colonnade simulate` made."
+        )
 
     @property
     def status(self) -> str:
         """How far the run has come: "planned", "running", "failed" or "finished"."""
-        return str(self._identity()["status"]) if (self.path / "run.json").exists() else "planned"
+        return self._identity()["status"] if self._has("run.json") else "planned"
 
     def tables(self) -> Tables:
         """The run's tables, made again as the plan says.
@@ -123,7 +124,7 @@ class RunFolder:
             use: {party: _digest(table) for party, table in parts.items()}
             for use, parts in (("train", tables.train), ("test", tables.test))
         }
-        if not (self.path / "tables.json").exists():
+        if not self._has("tables.json"):
             self._write("tables.json", json.dumps(digests, indent=1))
             return tables
         written = self._read_json("tables.json")
@@ -213,7 +214,7 @@ class RunFolder:
         """
         from colonnade.audit.report import PrivacyReport
 
-        if not (self.path / "report.json").exists():
+        if not self._has("report.json"):
             raise StorageError(
                 f"{self.path} should hold a report, but the run was not audited yet. Run: colonnade audit {self.path}"
             )
@@ -222,7 +223,7 @@ class RunFolder:
     def _share(self, party: str) -> Estimator:
         model, path = self.plan.model.build(), self.path / party / "model.safetensors"
         with _undamaged(path):
-            return type(model).load(path) if path.exists() else model
+            return type(model).load(path) if self._has(f"{party}/model.safetensors") else model
 
     def _transcript(self, party: str) -> Transcript:
         path = self.path / party / "transcript"
@@ -240,12 +241,16 @@ class RunFolder:
 
     def _read(self, name: str) -> str:
         path = self.path / name
-        if not path.is_file():
+        if not self._has(name):
             raise StorageError(
                 f"{path} should be there after a run, but is missing. Restore it, or simulate again in another folder."
             )
         with _undamaged(path), explained(f"read {path}"):
             return path.read_text(encoding="utf-8")
+
+    def _has(self, name: str) -> bool:
+        with explained(f"read {self.path / name}"):
+            return (self.path / name).is_file()
 
     def _write(self, name: str, text: str) -> None:
         write_atomically(self.path / name, text.encode())

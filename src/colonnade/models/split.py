@@ -41,8 +41,8 @@ from colonnade.wire.message import Float32Array, Int64Array, Message
 
 
 @dataclass(frozen=True)
-class Outline(Message, kind="split/outline", reveals={Secret.LABELS}):
-    """How wide an embedding the label party expects; with summed logits, the number of classes."""
+class Outline(Message, kind="split/outline"):
+    """How wide an embedding the label party expects; with summed logits this is the number of classes, which is public."""
 
     width: int
 
@@ -492,7 +492,7 @@ class _LabelSide(_Side):
         stop = epoch - best >= self.model.patience
         self.keep_if_best(improved)
         for line in self.party.feature_parties:
-            line.send(Verdict(epoch, int(improved), int(stop)), under=self._protections)
+            line.send(Verdict(epoch, int(improved), int(stop)))
         return stop
 
     def state(self) -> Tree:

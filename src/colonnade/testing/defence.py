@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from colonnade.catalogue import DEFENCES
 from colonnade.errors import PlanError
@@ -47,12 +45,14 @@ def check_defence(
 
 def what_it_returns_has_the_same_shape_and_type(defence: Defence, holder: str, setup: Setup) -> None:
     """And where it overrides no hook, what passes is not touched at all."""
-    for passed in _passed(defence, holder, setup):
-        where = f"{defence.name}.{passed.hook} at step {passed.at.step}"
-        given, returned = passed.given, passed.returned
-        must(passed.untouched or passed.hook in defence.overridden(), f"{where} acts, but is not overridden.")
+
+    def look(hook: str, at: At, given: Tensor, returned: Tensor) -> None:
+        where = f"{defence.name}.{hook} at step {at.step}"
+        must(returned is given or hook in defence.overridden(), f"{where} acts, but is not overridden.")
         must(returned.shape == given.shape, f"{where} should keep the shape {tuple(given.shape)}.")
         must(returned.dtype == given.dtype, f"{where} should keep the type {given.dtype}.")
+
+    _watch(defence, holder, setup, look)
 
 
 def one_seed_gives_one_run(defence: Defence, holder: str, setup: Setup) -> None:
@@ -105,47 +105,40 @@ def it_is_refused_where_it_would_never_act(defence: Defence, holder: str, setup:
             must_refuse(partial(setup.fit, defences={party: [defence]}), PlanError, party, defence.name, what=what)
 
 
-def the_message_ledger_names_it_where_it_acted(defence: Defence, holder: str, setup: Setup) -> None:
-    """Messages that it changed say so; where changing messages is all it does, no other message says so."""
-    changed = {
-        passed.at.message.kind
-        for passed in _passed(defence, holder, setup)
-        if passed.hook == "outgoing" and not passed.untouched and passed.at.message is not None
-    }
-    runs = setup.both(defences={holder: [defence]})
-    sent = [entry for run in runs for entry in run.transcripts[holder].entries if entry.sent]
-    under = {entry.kind for entry in sent if defence.name in entry.under}
-    silent, boasted = ", ".join(sorted(changed - under)), ", ".join(sorted(under - changed))
-    must(not silent, f"{defence.name} changed {silent}, but the message ledger does not say so.")
-    if defence.overridden() & {"labels", "loss", "modules"}:
-        must(bool(under), f"{defence.name} changes what {holder} learns from, but the message ledger never says so.")
-    else:
-        must(not boasted, f"The message ledger says that {boasted} is under {defence.name}, which never changed it.")
+def the_message_ledger_names_it_where_it_acts(defence: Defence, holder: str, setup: Setup) -> None:
+    """Messages that it changes say so; where changing messages is all it does, no other message says so."""
+    for party in setup.holders(defence):
+        changed: set[str] = set()
+
+        def look(hook: str, at: At, given: Tensor, returned: Tensor, changed: set[str] = changed) -> None:
+            if hook == "outgoing" and at.message is not None and returned is not given:
+                changed.add(at.message.kind)
+
+        _watch(defence, party, setup, look)
+        runs = setup.both(defences={party: [defence]})
+        sent = [entry for run in runs for entry in run.transcripts[party].entries if entry.sent]
+        under = {entry.kind for entry in sent if defence.name in entry.under}
+        silent, boasted = ", ".join(sorted(changed - under)), ", ".join(sorted(under - changed))
+        must(not silent, f"{defence.name} changes {silent}, but {party}'s message ledger does not say so.")
+        if defence.overridden() & {"labels", "loss", "modules"}:
+            must(bool(under), f"{defence.name} changes what {party} learns from, but its message ledger never says so.")
+        else:
+            must(not boasted, f"{party}'s message ledger puts {boasted} under {defence.name}, which never changes it.")
 
 
-@dataclass(frozen=True)
-class _Passed:
-    """A tensor on its way through a defence."""
+def _watch(defence: Defence, holder: str, setup: Setup, look: Callable[[str, At, Tensor, Tensor], None]) -> None:
+    """Train and predict with a witness before the defence and one behind it, and look at all that passes."""
+    last: list[Tensor] = []
 
-    hook: str
-    at: At
-    given: Tensor
-    returned: Tensor
+    def note_given(hook: str, tensor: Tensor, at: At | None) -> None:
+        last[:] = [tensor]
 
-    @property
-    def untouched(self) -> bool:
-        return self.given is self.returned
+    def note_returned(hook: str, tensor: Tensor, at: At | None) -> None:
+        assert at is not None
+        look(hook, at, last[0], tensor)
 
-
-def _passed(defence: Defence, holder: str, setup: Setup) -> list[_Passed]:
-    """Everything that passes a defence while a model is trained and predicts, with a witness before and one behind."""
-    before: list[tuple[str, Any, At | None]] = []
-    behind: list[tuple[str, Any, At | None]] = []
     hooks = setup.hooks[holder] - {"modules"}
-    witnesses = [witness(hooks, lambda *seen, log=log: log.append(seen)) for log in (before, behind)]
-    setup.both(defences={holder: [witnesses[0], defence, witnesses[1]]})
-    pairs = zip(before, behind, strict=True)
-    return [_Passed(hook, at, given, returned) for (hook, given, at), (_, returned, _) in pairs if at is not None]
+    setup.both(defences={holder: [witness(hooks, note_given), defence, witness(hooks, note_returned)]})
 
 
 DEFENCE_CHECKS: tuple[Callable[[Defence, str, Setup], None], ...] = (
@@ -155,5 +148,5 @@ DEFENCE_CHECKS: tuple[Callable[[Defence, str, Setup], None], ...] = (
     a_killed_run_resumes_with_it,
     it_composes_with_every_defence_in_any_order,
     it_is_refused_where_it_would_never_act,
-    the_message_ledger_names_it_where_it_acted,
+    the_message_ledger_names_it_where_it_acts,
 )

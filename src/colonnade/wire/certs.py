@@ -31,7 +31,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import (
@@ -157,7 +157,7 @@ class Credentials:
         stamps = tuple(_stamp(path) for path in paths)
         ca_pem, certificate_pem, key_pem = (_read(path) for path in paths)
 
-        identity = identity_of(certificate_pem)
+        identity = identity_of(certificate_pem, certificate_path)
         if identity.name != name:
             raise AuthError(
                 f"Expected {certificate_path} to be the certificate of {name}, but it is that of {identity.owner}. "
@@ -287,18 +287,20 @@ def sign(directory: str | Path, name: str, csr: str | Path, *, days: int = 397, 
 
 def show(path: str | Path) -> Identity:
     """Whom the certificate in a file names; its `words` are for the telephone."""
-    return identity_of(_read(Path(path)))
+    return identity_of(_read(Path(path)), path)
 
 
-def identity_of(pem: bytes) -> Identity:
-    """Whom a certificate names.
+def identity_of(pem: bytes, origin: str | Path = "the certificate") -> Identity:
+    """Whom a certificate names, read and not verified: TLS verifies a peer's, `Credentials.read` one's own.
 
-    It reads and does not verify: a peer's certificate is verified by TLS, one's own by `Credentials.read`.
+    Args:
+        pem: The certificate.
+        origin: What to call it in an error.
 
     Raises:
         AuthError: If it is not a certificate, or not one that a Colonnade authority makes.
     """
-    with _understood("a certificate made by a Colonnade authority"):
+    with _understood(f"{origin} to be one that a Colonnade authority made"):
         certificate = x509.load_pem_x509_certificate(pem)
         extensions = certificate.extensions
         names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -512,7 +514,7 @@ class _Authority:
     def read(cls, directory: Path) -> _Authority:
         path, key_path = directory / "ca.pem", directory / "ca.key"
         pem, key = _read(path), _private_key(key_path, _read(key_path))
-        identity = identity_of(pem)
+        identity = identity_of(pem, path)
         identity.check_dates()
         _check_fit(key, key_path, pem, path)
         return cls(identity, pem, key)
@@ -545,7 +547,7 @@ def _check_signed(certificate_pem: bytes, ca_path: Path, ca_pem: bytes, name: st
             certificate.verify_directly_issued_by(authority)
         except (ValueError, TypeError, InvalidSignature):
             continue
-        identity_of(authority.public_bytes(Encoding.PEM)).check_dates()
+        identity_of(authority.public_bytes(Encoding.PEM), ca_path).check_dates()
         return
     raise AuthError(
         f"Expected the certificate of {name} to be signed by the authority in {ca_path}, but another one has signed "
@@ -608,17 +610,10 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 @contextmanager
 def _understood(expected: str) -> Iterator[None]:
-    """Turn what the parser of certificates and keys raises into ours; it never quotes the contents."""
+    """Turn whatever the parser of certificates and keys raises, which is much, into an error that quotes nothing."""
     try:
         yield
-    except (
-        ValueError,
-        TypeError,
-        PlanError,
-        UnsupportedAlgorithm,
-        x509.ExtensionNotFound,
-        x509.DuplicateExtension,
-    ) as error:
+    except Exception as error:
         raise AuthError(
             f"Expected {expected}, but it cannot be read as one ({type(error).__name__}). "
             "It is damaged or of another origin; restore a copy or have it made again."

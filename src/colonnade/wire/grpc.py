@@ -128,7 +128,8 @@ class GrpcTransport(Transport):
             raise PlanError(
                 f"{name} and {self.leader} both have no address, so neither can be reached. Give one of them one."
             )
-        self._ready: dict[str, dict[str, Any]] = {}
+        self._ready: dict[str, tuple[int, int]] = {}
+        self._refused: dict[str, str] = {}
         self._done: set[str] = set()
         self._checkpoints: dict[str, int] = {}
         self._start: tuple[int, int] | None = None
@@ -211,7 +212,7 @@ class GrpcTransport(Transport):
                 self._interrupted = None
             if not leads:
                 self._lines[self.leader].put_control({"ready": newest, "epoch": self.epoch})
-            while self._interrupted is None:
+            while leads or self._interrupted is None:
                 if leads and (begun := self._begin_if_all_ready(newest)) is not None:
                     return begun
                 with self._changed:
@@ -220,10 +221,11 @@ class GrpcTransport(Transport):
                         return self.epoch, common
                     self._raise_failure()
                     left = deadline - time.monotonic()
-                    if left <= 0:
-                        raise PeerUnreachable(self._explain_absence())
-                    self._on_wait(self._absent(), left)
-                    self._changed.wait(min(left, 1.0))
+                    if left > 0:
+                        self._changed.wait(min(left, 1.0))
+                if left <= 0:
+                    raise PeerUnreachable(self._explain_absence())
+                self._on_wait(self._absent(), left)
 
     def checkpointed(self, number: int) -> None:
         """Tell the leader that this party holds a checkpoint, so that older ones may be forgotten."""
@@ -240,11 +242,15 @@ class GrpcTransport(Transport):
                 self._pause(deadline)
             for line in self._lines.values():
                 line.put_control({"end": 1})
+            # Until a party has acknowledged the end it may crash and need this one again.
+            deadline = time.monotonic() + self._patience.silence
+            while not all(line.drained for line in self._lines.values()) and time.monotonic() < deadline:
+                self._pause(deadline)
         else:
             self._lines[self.leader].put_control({"done": 1})
             while not self._all_done:
                 self._pause(deadline)
-        self._drain(10.0)
+            self._drain(3.0)
 
     def fail(self, error: BaseException) -> None:
         """Tell all peers why this party stops."""
@@ -264,8 +270,9 @@ class GrpcTransport(Transport):
         with self._changed:
             match note:
                 case {"ready": int(newest), "epoch": int(epoch)}:
-                    self._ready[peer] = {"newest": newest, "epoch": epoch}
-                    if self.epoch and self._start is None and self.name == self.leader:
+                    # A report from an epoch that was left since then is stale; 0 is a party's first.
+                    if epoch == 0 or epoch >= self.epoch:
+                        self._ready[peer] = newest, epoch
                         self._interrupted = self._interrupted or peer
                 case {"restart": int(epoch)} if peer == self.leader:
                     if self.epoch and epoch >= self.epoch:
@@ -292,10 +299,11 @@ class GrpcTransport(Transport):
             if not self._ready.keys() >= self._lines.keys():
                 return None
             reports = list(self._ready.values())
-            self.epoch = 1 + max([self.epoch, *(report["epoch"] for report in reports)])
-            common = min([newest, *(report["newest"] for report in reports)])
+            self.epoch = 1 + max([self.epoch, *(epoch for _, epoch in reports)])
+            common = min([newest, *(theirs for theirs, _ in reports)])
             self._ready.clear()
             self._checkpoints = {}
+            self._interrupted = None
         for line in self._lines.values():
             line.put_control({"start": self.epoch, "from": common})
         return self.epoch, common
@@ -334,8 +342,10 @@ class GrpcTransport(Transport):
 
     def _absent(self) -> list[str]:
         if self.name == self.leader:
-            return [peer for peer in self._lines if peer not in self._ready]
-        return [] if self._lines[self.leader].connected else [self.leader]
+            absent = [peer for peer in self._lines if peer not in self._ready]
+        else:
+            absent = [] if self._lines[self.leader].connected else [self.leader]
+        return [f"{peer} (refused: {self._refused[peer]})" if peer in self._refused else peer for peer in absent]
 
     def _explain_absence(self) -> str:
         absent = self._absent() or [f"{self.leader} (which waits for others)"]
@@ -403,14 +413,18 @@ class GrpcTransport(Transport):
 
     def _answer(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """The listening side of one stream."""
+        who = None
         try:
-            hello = Envelope.unpack(next(requests))
-            line, peer_received = self._accept(hello, self._identity(context))
+            who = self._identity(context)
+            line, peer_received = self._accept(Envelope.unpack(next(requests)), who)
         except StopIteration:
             return
         except WireError as error:
+            if who is not None:
+                self._refused[who] = str(error)
             yield Envelope(Type.REFUSAL, payload=note_bytes({"because": str(error)})).pack()
             return
+        self._refused.pop(line.peer, None)
         yield self._hello(line)
         connection = line.attach(peer_received)
         reader = threading.Thread(target=self._read, args=(line, connection, requests, context.cancel), daemon=True)
