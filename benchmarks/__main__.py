@@ -71,4 +71,5 @@ def main() -> None:
     print(json.dumps(asdict(Outcome.of_all(outcomes) if options.all else outcomes[0])))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,7 @@
 """A split network, trained in one process, against the same network trained centrally in plain PyTorch.
 
-30,000 rows, two parties with 12 columns each, bottoms with a hidden layer of 64 and an embedding of 32, batches of 1,024,
-one thread. Both sides start from the parties' tables and the same weights and use the same batches and the same
+30,000 rows, two parties with 12 columns each, bottoms with a hidden layer of 64 and an embedding of 32, batches of
+1,024, one thread. Both ways start from the parties' tables and the same weights and use the same batches and the same
 optimiser, so both reach the same loss; that is checked.
 """
 
@@ -96,9 +96,9 @@ class Timings:
 
 
 def measure(*, quick: bool) -> dict[str, float]:
-    """Ratios of median times, of the wall clock and of the processor; the latter does not feel other processes."""
+    """Ratios of median times: of the wall clock, and of the processor, which feels other processes less."""
     torch.set_num_threads(1)
-    epochs, repetitions = (1, 1) if quick else (5, 15)
+    epochs, repetitions = (1, 1) if quick else (10, 9)
     model = SplitClassifier(embedding=EMBEDDING, bottom=bottom, top=top, batch_size=1024, epochs=epochs, patience=None)
     tables = make_tables()
     first = train_apart(model, tables, "digests")

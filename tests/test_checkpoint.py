@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from colonnade.checkpoint import Checkpoints, GlobalGenerators, Steps
+from colonnade.errors import PlanError
 
 
 class Counter:
@@ -60,18 +61,19 @@ def test_a_loop_that_had_ended_is_not_run_again(tmp_path):
     assert state.seen == [0, 1, 2, 3, 4]
 
 
-def test_of_a_loop_that_ended_before_the_newest_checkpoint_only_its_own_part_is_restored(tmp_path):
-    own, ledger = Counter(), Counter()
+def test_of_a_loop_that_ended_before_the_newest_checkpoint_all_but_the_recording_is_restored(tmp_path):
+    own, recording = Counter(), Counter()
     checkpoints = _resumed(tmp_path, 0)
     for name in ("first", "second"):
-        for step in Steps(name, 2, {"own": own, "ledger": ledger}, checkpoints):
-            ledger.seen.append(f"{name} {step}")
-    again_own, again_ledger = Counter(), Counter()
+        for step in Steps(name, 2, {"own": own, "recording": recording}, checkpoints):
+            own.seen.append(step)
+            recording.seen.append(f"{name} {step}")
+    own, recording = Counter(), Counter()
     resumed = _resumed(tmp_path, 2)
-    assert list(Steps("first", 2, {"own": again_own, "ledger": again_ledger}, resumed)) == []
-    assert again_ledger.seen == []
-    assert list(Steps("second", 2, {"own": again_own, "ledger": again_ledger}, resumed)) == []
-    assert again_ledger.seen == ["first 0", "first 1", "second 0", "second 1"]
+    assert list(Steps("first", 2, {"own": own, "recording": recording}, resumed)) == []
+    assert (own.seen, recording.seen) == ([0, 1], [])
+    assert list(Steps("second", 2, {"own": own, "recording": recording}, resumed)) == []
+    assert recording.seen == ["first 0", "first 1", "second 0", "second 1"]
 
 
 def test_old_checkpoints_go_but_the_ends_of_loops_stay(tmp_path):
@@ -97,7 +99,28 @@ def test_once_makes_a_value_once(tmp_path):
     made = iter([b"first", b"second"])
     assert Checkpoints(tmp_path).once("the key", lambda: next(made)) == b"first"
     assert Checkpoints(tmp_path).once("the key", lambda: next(made)) == b"first"
-    assert Checkpoints(None).once("the key", lambda: next(made)) == b"second"
+    without_a_folder = Checkpoints(None)
+    assert without_a_folder.once("the key", lambda: next(made)) == b"second"
+    assert without_a_folder.once("the key", lambda: next(made)) == b"second"
+
+
+def test_a_value_that_is_not_made_again_leaves_the_generators_as_if_it_had_been(tmp_path):
+    generators = GlobalGenerators()
+    outside = generators.capture()
+    drawn = []
+    for _ in range(2):
+        generators.seed(1)
+        Checkpoints(tmp_path).once("noise", lambda: np.random.rand(3))
+        drawn.append(np.random.rand())
+    generators.put(outside)
+    assert drawn[0] == drawn[1]
+
+
+def test_two_loops_of_one_name_are_refused():
+    checkpoints = Checkpoints(None)
+    list(Steps("train", 1, {}, checkpoints))
+    with pytest.raises(PlanError, match="The loop 'train' was begun twice in one run"):
+        list(Steps("train", 1, {}, checkpoints))
 
 
 def test_the_generators_that_libraries_share_can_be_put_back():

@@ -10,8 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 import colonnade
 from colonnade.cli import app
@@ -36,7 +35,7 @@ batch_size = 32
 attacks = ["norm-score"]
 nulls = 2
 """
-ENDLESS = PLAN.replace("epochs = 3", "epochs = 100000\npatience = 'none'") + "[run]\ncheckpoint_every = 5\n"
+ENDLESS = PLAN.replace("epochs = 3", "epochs = 100000\npatience = 'none'") + "[run]\ncheckpoint_every = 20\n"
 
 
 def call(*arguments: str | Path) -> Result:
@@ -268,7 +267,7 @@ def test_an_interrupted_simulation_exits_as_interrupted(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_killed_simulation_resumes_to_the_same_end(tmp_path: Path) -> None:
     plan = tmp_path / "long.toml"
-    plan.write_text(ENDLESS.replace("100000", "300"))
+    plan.write_text(ENDLESS.replace("100000", "100"))
     process = started("simulate", plan, "--out", tmp_path / "killed")
     wait_for_a_checkpoint(tmp_path / "killed", process)
     process.kill()

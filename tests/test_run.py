@@ -9,9 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from colonnade.errors import DataError, Deadlock, PlanError, StorageError
+from colonnade.errors import BudgetSpent, DataError, Deadlock, PlanError, StorageError
 from colonnade.hooks import Defence
-from colonnade.run import simulate
+from colonnade.privacy.mechanisms import LaplaceMechanism
+from colonnade.privacy.randomness import Randomness
+from colonnade.run import private_randomness, simulate
+from colonnade.secret import Secret
 from colonnade.table import Table
 from colonnade.wire.message import Float64Array, Message
 from colonnade.wire.plan import PublicPlan, Roles
@@ -79,12 +82,14 @@ def test_a_simulation_leaves_the_callers_generators_alone():
 
 def test_again_changes_only_what_is_asked_for():
     labelled = {"bank": Table.of({"id": range(4), "y": [0, 1, 0, 1]}, labels="y"), "shop": table()}
-    run = simulate(
-        lambda party: None if party.rows.labels is None else party.rows.labels.to_pylist(), labelled, roles=BOTH
-    )
+
+    def labels_of(party):
+        return None if party.own_table.labels is None else party.own_table.labels.to_pylist()
+
+    run = simulate(labels_of, labelled, roles=BOTH)
     assert run.again(labels=np.array([1, 1, 0, 0])).results["bank"] == [1, 1, 0, 0]
     assert run.again().results["bank"] == [0, 1, 0, 1]
-    assert run.again(seed=5).plan.seed == 5
+    assert run.again(seed=5).plan.seed != run.plan.seed
     shorter = {"bank": labelled["bank"].take([0, 1]), "shop": labelled["shop"].take([0, 1])}
     assert run.again(tables=shorter).results["bank"] == [0, 1]
 
@@ -118,8 +123,8 @@ def test_a_party_holds_a_copy_of_its_defences():
             DataError,
             "shop's table must have at least one row, but it is empty",
         ),
-        ({"tables": {**TABLES, "shop": table(3)}}, DataError, "same rows, but bank has 4 and shop has 3"),
-        ({"tables": {**TABLES, "shop": table(start=1)}}, DataError, "their ids differ or stand in another order"),
+        ({"tables": {**TABLES, "shop": table(3)}}, DataError, r"of bank \(4 rows\) and shop \(3 rows\) differ"),
+        ({"tables": {**TABLES, "shop": table(start=1)}}, DataError, "same rows in the same order, but those of bank"),
     ],
 )
 def test_parties_that_do_not_fit_together_are_refused_before_anything_runs(changes, error, words):
@@ -175,12 +180,54 @@ def test_a_line_that_is_not_there_is_refused(role, words):
 def test_a_role_without_rows_that_needs_some_is_refused():
     roles = Roles(label="bank", features=("shop",), arbiter="notary")
     with pytest.raises(DataError, match="notary should bring a table for its role but has none"):
-        simulate(lambda party: party.rows, TABLES, roles=roles)
+        simulate(lambda party: party.own_table, TABLES, roles=roles)
+
+
+def test_a_party_cannot_find_the_others_randomness_in_what_it_may_know():
+    def guess_from_the_plan(party):
+        theirs = "bank" if party.name == "shop" else "shop"
+        return (
+            Randomness.seeded(party.plan.seed, "party", theirs, party.plan.protocol).seed(),
+            private_randomness(party.plan.seed, theirs, party.plan).seed(),
+            party.random.seed(),
+        )
+
+    results = simulate(guess_from_the_plan, TABLES, roles=BOTH, seed=3).results
+    assert results["bank"][2] not in results["shop"][:2]
+    assert results["shop"][2] not in results["bank"][:2]
+
+
+def test_a_party_that_exceeds_its_budget_is_stopped_before_it_releases_anything():
+    def release(party):
+        if party.name == "shop":
+            mechanism = LaplaceMechanism(1.0, 1.0)
+            args = {"random": party.random, "ledger": party.ledger, "protects": Secret.FEATURES, "unit": "record"}
+            for step in range(3):
+                mechanism.release([1.0], path=(step,), **args)
+
+    with pytest.raises(BudgetSpent, match="nothing was released"):
+        simulate(release, TABLES, roles=BOTH, budgets={"shop": {Secret.FEATURES: (2.0, 0.0)}})
+
+
+@pytest.mark.parametrize("changed", ["labels", "values", "defences", "keep"])
+def test_a_folder_does_not_go_on_with_another_experiment(changed, tmp_path):
+    tables = {"bank": Table.of({"id": range(4), "y": [0, 1, 0, 1]}, labels="y"), "shop": table()}
+    simulate(draw, tables, roles=BOTH, directory=tmp_path)
+    other = {
+        "labels": {"tables": {**tables, "bank": tables["bank"].with_labels([1, 1, 0, 0])}},
+        "values": {"tables": {**tables, "shop": Table.of({"id": range(4), "x": [0.0] * 4})}},
+        "defences": {"defences": {"bank": [Defence()]}},
+        "keep": {"keep": "all"},
+    }[changed]
+    with pytest.raises(PlanError, match="holds another run than this one: its"):
+        simulate(**{"protocol": draw, "tables": tables, "roles": BOTH, "directory": tmp_path, **other})
 
 
 @pytest.mark.parametrize(
     ("roles", "words"),
     [
+        (lambda: Roles(features="shop"), "should be a tuple of names, but are the text 'shop'"),
+        (lambda: Roles(features=(), arbiter="notary"), "no label or feature party was named"),
         (lambda: Roles(label="bank", features=("bank",)), "but bank was given two"),
         (lambda: Roles(label="", features=("bank",)), "name parties by non-empty text"),
     ],
@@ -199,7 +246,7 @@ def test_a_plan_comes_back_from_json_with_its_hash():
 def test_a_folder_with_a_run_of_another_plan_is_refused(tmp_path):
     simulate(draw, TABLES, roles=BOTH, seed=0, directory=tmp_path)
     assert json.loads((tmp_path / "run.json").read_text())["status"] == "finished"
-    with pytest.raises(PlanError, match="holds a run of another plan, other rows or another version"):
+    with pytest.raises(PlanError, match="holds another run than this one: its plan, seed differ"):
         simulate(draw, TABLES, roles=BOTH, seed=1, directory=tmp_path)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING
 
 from colonnade._version import __version__
 
@@ -87,9 +87,16 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _HOMES:
-        value = getattr(importlib.import_module(f"colonnade.{_HOMES[name]}"), name)
+        try:
+            value = getattr(_import_module(f"colonnade.{_HOMES[name]}"), name)
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            from colonnade.errors import MissingExtra
+
+            raise MissingExtra("torch", f"colonnade.{name}") from error
         globals()[name] = value
         return value
     raise AttributeError(f"module 'colonnade' has no attribute {name!r}")

@@ -2,38 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypeVar
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from colonnade.attacks.base import ActiveAttack, Attack
-from colonnade.attacks.direct import DirectLabel
-from colonnade.attacks.gradient_scores import DirectionScore, NormScore
-from colonnade.defences.noise import GradientNoise
-from colonnade.errors import PlanError
-from colonnade.hooks import Defence
-from colonnade.models.base import Estimator
-from colonnade.models.split import SplitClassifier
+from colonnade.errors import MissingExtra, PlanError
 from colonnade.table import nearest
+
+if TYPE_CHECKING:
+    from colonnade.attacks.base import ActiveAttack, Attack
+    from colonnade.hooks import Defence
+    from colonnade.models.base import Estimator
 
 T = TypeVar("T")
 
-ATTACKS: Mapping[str, type[Attack] | type[ActiveAttack]] = {
-    "direct-label": DirectLabel,
-    "direction-score": DirectionScore,
-    "norm-score": NormScore,
-}
 
-DEFENCES: Mapping[str, type[Defence]] = {
-    "gradient-noise": GradientNoise,
-}
+class Names(Mapping[str, T], Generic[T]):
+    """What names stand for; a class is imported when it is asked for, so that its extra is needed only then."""
 
-MODELS: Mapping[str, type[Estimator]] = {
-    "split-classifier": SplitClassifier,
-}
+    def __init__(self, what: str, homes: Mapping[str, tuple[str, str]]) -> None:
+        self._what, self._homes = what, homes
+
+    def __getitem__(self, name: str) -> T:
+        """What a name stands for."""
+        if name not in self._homes:
+            raise PlanError(
+                f"There is no {self._what} {name!r}.{nearest(name, self._homes)} Known are {', '.join(self._homes)}."
+            )
+        module, attribute = self._homes[name]
+        try:
+            found: T = getattr(importlib.import_module(f"colonnade.{module}"), attribute)
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise MissingExtra("torch", f"The {self._what} {name!r}") from error
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        """All names."""
+        return iter(self._homes)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._homes)
 
 
-def look_up(name: str, table: Mapping[str, T], what: str) -> T:
-    """What a name stands for in one of the tables."""
-    if name not in table:
-        raise PlanError(f"There is no {what} {name!r}{nearest(name, table)}. Known are {', '.join(table)}.")
-    return table[name]
+ATTACKS: Names[type[Attack] | type[ActiveAttack]] = Names(
+    "attack",
+    {
+        "direct-label": ("attacks.direct", "DirectLabel"),
+        "direction-score": ("attacks.gradient_scores", "DirectionScore"),
+        "norm-score": ("attacks.gradient_scores", "NormScore"),
+    },
+)
+
+DEFENCES: Names[type[Defence]] = Names(
+    "defence",
+    {
+        "gradient-noise": ("defences.noise", "GradientNoise"),
+    },
+)
+
+MODELS: Names[type[Estimator]] = Names(
+    "model",
+    {
+        "split-classifier": ("models.split", "SplitClassifier"),
+    },
+)

@@ -11,12 +11,14 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from colonnade.storage import Tree, explained, read_tree, write_tree
+from colonnade.errors import PlanError
+from colonnade.storage import Tree, explained, pack, read_tree, unpack, write_tree
 
 T = TypeVar("T")
 
@@ -54,9 +56,15 @@ class GlobalGenerators:
             sys.modules["torch"].set_rng_state(of_torch)
 
     def seed(self, seed: int) -> None:
-        """Start both from one number."""
+        """Start both from one number.
+
+        PyTorch is imported for this where it is installed: a protocol that imports it later would draw from a state
+        that depends on what ran before.
+        """
         np.random.seed(seed % 2**32)
-        if torch := sys.modules.get("torch"):
+        if find_spec("torch") is not None:
+            import torch
+
             torch.manual_seed(seed)
 
     def state(self) -> Tree:
@@ -89,6 +97,8 @@ class Checkpoints:
         self.resume_from = 0
         self.on_write: Callable[[int], None] = lambda number: None
         self._written = 0
+        self._made: dict[str, Any] = {}
+        self._begun: set[str] = set()
 
     @property
     def newest(self) -> int:
@@ -98,6 +108,8 @@ class Checkpoints:
     def resume(self, number: int) -> None:
         """Go back to a shared checkpoint and forget those after it."""
         self.resume_from = self._written = number
+        self._made.clear()
+        self._begun.clear()
         with explained("delete checkpoints"):
             for other, path in self._files().items():
                 if other > number:
@@ -127,14 +139,32 @@ class Checkpoints:
         return None
 
     def once(self, name: str, make: Callable[[], T]) -> T:
-        """A value made once in the life of a run and written down before it is used."""
-        if self.directory is None:
-            return make()
-        path = self.directory / f"once-{_safe(name)}.safetensors"
-        if not path.exists():
-            write_tree(path, {"value": make()})
-        value: T = read_tree(path)["value"]
+        """A value made once in the life of a run and written down before it is used.
+
+        The states of the libraries' generators after it was made are written down too, so that a run which does not
+        make it again goes on with the same numbers.
+        """
+        if name not in self._made:
+            path = None if self.directory is None else self.directory / f"once-{_safe(name)}.safetensors"
+            generators = GlobalGenerators()
+            if path is not None and path.exists():
+                tree = read_tree(path)
+                generators.restore(tree["generators"])
+            else:
+                tree = unpack(pack({"value": make(), "generators": generators.state()}))
+                if path is not None:
+                    write_tree(path, tree)
+            self._made[name] = tree["value"]
+        value: T = self._made[name]
         return value
+
+    def begin(self, loop: str) -> None:
+        """Note that a loop begins; two of one name could not be told apart when a run resumes."""
+        if loop in self._begun:
+            raise PlanError(
+                f"The loop {loop!r} was begun twice in one run. Give every loop of a protocol its own name."
+            )
+        self._begun.add(loop)
 
     def local(self, loop: str) -> Path | None:
         """Where a loop that one party runs alone keeps its only checkpoint."""
@@ -173,7 +203,7 @@ class Steps:
         self._figures: dict[str, float] = {}
 
     def stop(self) -> None:
-        """Make the current step the last one; all parties must agree on it."""
+        """Make the current step the last one; all parties must agree on it. A `break` would not be remembered."""
         self._stopped = True
 
     def show(self, **figures: float) -> None:
@@ -182,6 +212,7 @@ class Steps:
 
     def __iter__(self) -> Iterator[int]:
         """Yield the numbers of the steps that are still to be done."""
+        self._checkpoints.begin(self._name)
         for step in range(self._resume(), self._n):
             yield step
             finished = self._stopped or step + 1 == self._n
@@ -198,13 +229,14 @@ class Steps:
             if found is None:
                 return 0
             number, path = found
-            # Of a loop that ended earlier only its own part counts; the rest is as the newest checkpoint says.
-            wanted = self._parts if number == self._checkpoints.resume_from else {"own"} & self._parts.keys()
+            # The recording is cut back once only, to the newest checkpoint: cutting destroys what comes after.
+            is_newest = number == self._checkpoints.resume_from
+            wanted = [name for name in self._parts if is_newest or name != "recording"]
         else:
             local = self._checkpoints.local(self._name)
             if local is None or not local.exists():
                 return 0
-            path, wanted = local, self._parts
+            path, wanted = local, list(self._parts)
         tree = read_tree(path)
         for name in wanted:
             self._parts[name].restore(tree["parts"][name])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from colonnade.errors import PlanError
 from colonnade.storage import Tree
@@ -20,6 +20,7 @@ else:
     Tensor: TypeAlias = Any
 
 
+T = TypeVar("T")
 Phase: TypeAlias = Literal["train", "validate", "predict"]
 
 
@@ -54,6 +55,9 @@ class Defence:
     >>> sorted(Halve().overridden())
     ['outgoing']
     """
+
+    acts_on: ClassVar[tuple[type[Message], ...]] = ()
+    """The kinds of messages it changes before they leave; empty if it may be any."""
 
     @property
     def name(self) -> str:
@@ -102,12 +106,13 @@ class Defence:
 HOOKS = ("labels", "outgoing", "incoming", "loss", "prediction", "modules")
 
 
-def prepare(party: Party, called: frozenset[str], protocol: str) -> None:
+def prepare(party: Party, called: frozenset[str], sent: tuple[type[Message], ...], protocol: str) -> None:
     """Ready a party's defences, refusing those that would silently do nothing.
 
     Args:
         party: The party about to run.
         called: The hooks that the protocol calls on this party's side.
+        sent: The kinds of messages that go through `outgoing` on this party's side.
         protocol: What the protocol is called in the message.
     """
     for defence in party.defences:
@@ -117,4 +122,20 @@ def prepare(party: Party, called: frozenset[str], protocol: str) -> None:
                 f"{party.name} holds {defence.name}, which acts on {', '.join(idle)}, but {protocol} never asks "
                 f"for that on {party.name}'s side. Give the defence to another party or leave it out."
             )
+        if defence.acts_on and not set(defence.acts_on) & set(sent):
+            kinds = ", ".join(message.kind for message in defence.acts_on)
+            raise PlanError(
+                f"{party.name} holds {defence.name}, which acts on {kinds}, but in {protocol} {party.name} sends none. "
+                "Give the defence to another party or leave it out."
+            )
         defence.before_run(party)
+
+
+def applied(defences: Sequence[Defence], hook: str, value: T, at: At) -> tuple[T, tuple[str, ...]]:
+    """What is left of a value after a hook of all defences, and the names of those that changed it."""
+    names = []
+    for defence in defences:
+        given, value = value, getattr(defence, hook)(value, at)
+        if value is not given:
+            names.append(defence.name)
+    return value, tuple(names)

@@ -12,7 +12,6 @@ from colonnade.errors import DataError, PlanError
 from colonnade.hooks import Defence
 from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.randomness import Randomness
-from colonnade.storage import Tree
 from colonnade.table import Table
 from colonnade.wire.channel import Channel
 from colonnade.wire.plan import PublicPlan, Roles
@@ -89,7 +88,7 @@ class Party:
         return self._line(self.roles.server, "server")
 
     @property
-    def rows(self) -> Table:
+    def own_table(self) -> Table:
         """This party's table, which a protocol that needs rows may count on."""
         if self.table is None:
             raise DataError(f"{self.name} should bring a table for its role but has none. Give it one in the plan.")
@@ -105,23 +104,17 @@ class Party:
             shared: False for a loop that this party runs alone: it says nothing to anyone about its length.
         """
         parts: dict[str, Resumable] = {"own": state, "generators": GlobalGenerators()}
+        parts |= {f"defence {i}": defence for i, defence in enumerate(self.defences)}
         if shared:
-            parts |= {"ledger": self.ledger, "recording": self.recording}
-            parts |= {f"defence {i}": defence for i, defence in enumerate(self.defences)}
+            parts["recording"] = self.recording
         return Steps(name, n, parts, self.checkpoints, shared=shared, party=self.name, watcher=self.watcher)
 
     def once(self, name: str, make: Callable[[], T]) -> T:
         """A value made once in the life of a run and written down before its first use: keys, noise, releases.
 
-        What making it spends on the ledger is written down with it, so that a resumed run is charged once.
+        It comes back as plain data: tuples as lists, tensors as arrays.
         """
-
-        def with_its_cost() -> tuple[T, Tree]:
-            return make(), self.ledger.state()
-
-        value, ledger = self.checkpoints.once(name, with_its_cost)
-        self.ledger.restore(ledger)
-        return value
+        return self.checkpoints.once(name, make)
 
     def _line(self, name: str | None, role: str) -> Channel:
         if name is None or name not in self.peers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import shutil
@@ -12,13 +13,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+import numpy as np
+
 from colonnade._version import __version__
 from colonnade.checkpoint import Checkpoints, GlobalGenerators, Watcher
-from colonnade.errors import DataError, PeerRestarted, PlanError
+from colonnade.data.partition import require_same_rows
+from colonnade.errors import PeerRestarted, PlanError, StorageError
 from colonnade.hooks import Defence
 from colonnade.party import Party, Protocol
 from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.randomness import Randomness
+from colonnade.secret import Secret
 from colonnade.storage import explained, write_atomically
 from colonnade.table import Table
 from colonnade.wire.channel import Channel
@@ -27,7 +32,6 @@ from colonnade.wire.transcript import Keep, Recording, Transcript
 from colonnade.wire.transport import MemoryNetwork, MemoryTransport
 
 if TYPE_CHECKING:
-    import numpy as np
     from rich.progress import TaskID
 
 R = TypeVar("R")
@@ -79,6 +83,7 @@ def simulate(
     roles: Roles,
     seed: int = 0,
     defences: Mapping[str, Sequence[Defence]] | None = None,
+    budgets: Mapping[str, Mapping[Secret, tuple[float, float]]] | None = None,
     instead: Mapping[str, Callable[[Party, Protocol[R]], Any]] | None = None,
     keep: Keep = "audit",
     directory: Path | str | None = None,
@@ -95,6 +100,7 @@ def simulate(
         roles: Who does what.
         seed: All randomness follows from it, each party's own separately.
         defences: What each party holds to protect itself.
+        budgets: The (epsilon, delta) that each party may spend, by secret.
         instead: A party that runs something else than the protocol: it is given the honest one to play with.
         keep: How much of the messages is kept for the audit.
         directory: A folder for checkpoints and transcripts. A run that was interrupted there goes on where it stopped.
@@ -109,6 +115,7 @@ def simulate(
         {name: tuple(held) for name, held in (defences or {}).items()},
         dict(instead or {}),
         keep,
+        dict(budgets or {}),
     )
     return simulation.run(Path(directory) if directory is not None else None, checkpoint_every, progress)
 
@@ -124,36 +131,39 @@ class Simulation(Generic[R]):
     defences: Mapping[str, tuple[Defence, ...]]
     instead: Mapping[str, Callable[[Party, Protocol[R]], Any]]
     keep: Keep
+    budgets: Mapping[str, Mapping[Secret, tuple[float, float]]] = field(default_factory=dict)
 
     @property
     def plan(self) -> PublicPlan:
-        """What every party may know."""
+        """What every party may know: of the seed only what the public schedule follows from."""
         name, settings = describe_protocol(self.protocol)
-        return PublicPlan(self.roles, name, settings, self.seed)
+        return PublicPlan(self.roles, name, settings, public_seed(self.seed))
 
     def run(self, directory: Path | None = None, checkpoint_every: int = 50, progress: bool | None = False) -> Run[R]:
         """Run all parties to their end."""
         self._check_names()
         tables = {name: self.tables[name].checked(name) for name in self.roles.holders}
-        digest = _common_rows(tables)
+        require_same_rows(tables)
+        digest = tables[self.roles.holders[0]].id_digest()
         plan = self.plan
         names = plan.roles.parties
-        status = Status(directory, plan, digest)
+        status = Status(directory, {} if directory is None else self._identity(tables, checkpoint_every))
         checkpoints = _prepare_checkpoints(names, directory, checkpoint_every)
         with _Bar(shown=progress, leader=names[0]) as bar:
             watcher = bar.watcher
             parties: dict[str, Party] = {}
 
             def live(name: str, transport: MemoryTransport) -> R:
-                recording = Recording(name, self.keep, None if directory is None else directory / name / "transcript")
+                folder = None if directory is None else directory / name
+                recording = Recording(name, self.keep, folder and folder / "transcript")
                 party = Party(
                     name=name,
                     plan=plan,
                     table=tables.get(name),
-                    random=Randomness.seeded(self.seed, "party", name, plan.protocol),
-                    shared=Randomness.seeded(self.seed, "shared", plan.hash, digest),
+                    random=private_randomness(self.seed, name, plan),
+                    shared=shared_randomness(plan, digest),
                     peers={peer: Channel(peer, transport, recording) for peer in names if peer != name},
-                    ledger=Ledger(),
+                    ledger=Ledger(self.budgets.get(name), path=folder and folder / "ledger"),
                     recording=recording,
                     defences=copy.deepcopy(self.defences.get(name, ())),
                     checkpoints=checkpoints[name],
@@ -170,7 +180,8 @@ class Simulation(Generic[R]):
                 network = MemoryNetwork(names, _GeneratorsByTurn())
                 results = network.run({name: partial(live, name) for name in names})
             except BaseException as error:
-                status.write("failed", error)
+                with contextlib.suppress(StorageError):  # what went wrong first is what counts
+                    status.write("failed", error)
                 raise
             finally:
                 GlobalGenerators().put(outside)
@@ -199,6 +210,21 @@ class Simulation(Generic[R]):
             seed=self.seed if seed is None else seed,
         )
 
+    def _identity(self, tables: Mapping[str, Table], checkpoint_every: int) -> dict[str, Any]:
+        """All that a run which is taken up again must have in common with the one that was interrupted."""
+        protocols = self.protocol if isinstance(self.protocol, Mapping) else {"everybody": self.protocol}
+        return {
+            "plan": self.plan.hash,
+            "seed": self.seed,
+            "tables": {name: table.digest() for name, table in tables.items()},
+            "protocols": {name: describe_protocol(protocol) for name, protocol in protocols.items()},
+            "defences": describe(self.defences),
+            "instead": sorted(self.instead),
+            "keep": self.keep,
+            "checkpoint_every": checkpoint_every,
+            "version": __version__,
+        }
+
     def _check_names(self) -> None:
         names, holders = self.roles.parties, self.roles.holders
         for name in holders:
@@ -208,7 +234,7 @@ class Simulation(Generic[R]):
                     f"Add a table for {name} or take it out of the roles."
                 )
         mappings: list[tuple[str, Mapping[str, Any]]] = [("table", self.tables)]
-        mappings += [("defence", self.defences), ("replacement", self.instead)]
+        mappings += [("defence", self.defences), ("replacement", self.instead), ("budget", self.budgets)]
         if isinstance(self.protocol, Mapping):
             mappings.append(("protocol", self.protocol))
             for name in names:
@@ -254,6 +280,21 @@ class Run(Generic[R]):
         return self.simulation.changed(tables=tables, labels=labels, instead=instead, seed=seed).run()
 
 
+def public_seed(seed: int) -> int:
+    """What a plan shows of a seed: the public schedule follows from it, the parties' own randomness does not."""
+    return Randomness.seeded(seed, "public").seed()
+
+
+def private_randomness(seed: int, name: str, plan: PublicPlan) -> Randomness:
+    """A party's own randomness in a seeded run."""
+    return Randomness.seeded(seed, "party", name, plan.protocol)
+
+
+def shared_randomness(plan: PublicPlan, id_digest: str) -> Randomness:
+    """The randomness that all parties share and that holds no secret."""
+    return Randomness.seeded(plan.seed, "shared", plan.hash, id_digest)
+
+
 def _own_copy(protocol: Protocol[R] | Mapping[str, Protocol[R]], name: str) -> Protocol[R]:
     """A party's own protocol: an estimator's method is bound to a clone, so that no two parties share anything."""
     if isinstance(protocol, Mapping):
@@ -277,34 +318,21 @@ def describe_protocol(protocol: Protocol[Any] | Mapping[str, Protocol[Any]]) -> 
 
 def describe(value: Any) -> Any:
     """A parameter as plain data that is the same in every process."""
+    if isinstance(value, np.generic):
+        value = value.item()
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
         return {str(key): describe(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [describe(item) for item in value]
-    if hasattr(value, "get_params"):
-        return {"is": type(value).__qualname__, **describe(value.get_params())}
-    named = value if hasattr(value, "__qualname__") else type(value)
-    return f"{named.__module__}.{named.__qualname__}"
-
-
-def _common_rows(tables: Mapping[str, Table]) -> str:
-    """The digest of the rows' order, which must be the same at all parties."""
-    (first, table), *others = tables.items()
-    digest = table.id_digest()
-    for name, other in others:
-        if len(other) != len(table):
-            raise DataError(
-                f"All parties need the same rows, but {first} has {len(table)} and {name} has {len(other)}. "
-                "Align the tables first."
-            )
-        if other.id_digest() != digest:
-            raise DataError(
-                f"{first} and {name} have {len(table)} rows each, but their ids differ or stand in another order. "
-                "Align the tables first."
-            )
-    return digest
+    if isinstance(value, partial):
+        return {"is": describe(value.func), "with": describe([*value.args, value.keywords])}
+    if hasattr(value, "__qualname__"):
+        return f"{value.__module__}.{value.__qualname__}"
+    inside = value.get_params() if hasattr(value, "get_params") else getattr(value, "__dict__", {})
+    plain = {name: part for name, part in inside.items() if not name.startswith("_")}
+    return {"is": f"{type(value).__module__}.{type(value).__qualname__}", **describe(plain)}
 
 
 def _prepare_checkpoints(names: Sequence[str], directory: Path | None, every: int) -> dict[str, Checkpoints]:
@@ -345,20 +373,31 @@ class _GeneratorsByTurn:
 
 
 class Status:
-    """The run's identity and how it ended, in its folder."""
+    """What a run is and how it stands, in its folder."""
 
-    def __init__(self, directory: Path | None, plan: PublicPlan, id_digest: str) -> None:
+    def __init__(self, directory: Path | None, identity: Mapping[str, Any]) -> None:
         self._path = None if directory is None else directory / "run.json"
-        self._identity = {"plan": plan.hash, "rows": id_digest, "version": __version__}
+        self._identity = json.loads(json.dumps(identity))
         if self._path is not None and self._path.exists():
-            with explained("read run.json"):
-                found = json.loads(self._path.read_text())
-            if any(found.get(key) != value for key, value in self._identity.items()):
+            different = [key for key, value in self._identity.items() if self._found().get(key) != value]
+            if different:
                 raise PlanError(
-                    f"{directory} holds a run of another plan, other rows or another version. "
+                    f"{directory} holds another run than this one: its {', '.join(different)} differ. "
                     "Choose another folder, or delete this one to start anew."
                 )
         self.write("running")
+
+    def _found(self) -> dict[str, Any]:
+        assert self._path is not None
+        with explained("read run.json"):
+            text = self._path.read_text()
+        try:
+            found: dict[str, Any] = json.loads(text)
+        except ValueError as error:
+            raise StorageError(
+                f"{self._path.parent} should hold a run, but its run.json cannot be read. Delete it to start anew."
+            ) from error
+        return found
 
     def write(self, status: str, error: BaseException | None = None) -> None:
         """Write down how the run stands."""

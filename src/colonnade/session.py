@@ -15,8 +15,8 @@ from colonnade.hooks import Defence
 from colonnade.party import Party
 from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.randomness import Randomness
-from colonnade.run import Status
-from colonnade.storage import write_atomically
+from colonnade.run import Status, describe, shared_randomness
+from colonnade.secret import Secret
 from colonnade.table import Table
 from colonnade.wire.certs import Credentials
 from colonnade.wire.channel import Channel
@@ -36,6 +36,7 @@ def connect(
     listen: str | None = None,
     random: Randomness | None = None,
     defences: Sequence[Defence] = (),
+    budget: Mapping[Secret, tuple[float, float]] | None = None,
     keep: Keep = "audit",
     checkpoint_every: int = 50,
     patience: Patience | None = None,
@@ -54,6 +55,7 @@ def connect(
         listen: Where to listen, if not at the own address.
         random: The own randomness; None draws a key from the system once and keeps it in the directory.
         defences: What this party holds to protect itself.
+        budget: The (epsilon, delta) that this party may spend, by secret.
         keep: How much is kept of what is sent; of what is received only digests are.
         checkpoint_every: After how many steps a checkpoint is written; equal at all parties.
         patience: How long to wait for what.
@@ -92,7 +94,9 @@ def connect(
         on_wait=on_wait,
     )
     checkpoints = Checkpoints(folder / "checkpoints", every=checkpoint_every)
-    session = NetworkSession(transport, Status(folder, plan, rows), folder, keep, tuple(defences))
+    identity = {**agreement, "party": name, "table": "" if checked is None else checked.digest(), "keep": keep}
+    identity["defences"] = describe(list(defences))
+    session = NetworkSession(transport, Status(folder, identity), folder, keep, tuple(defences), dict(budget or {}))
     if random is None:
         key = checkpoints.once("randomness", lambda: Randomness.system().key)
         random = Randomness.from_key(key, source="system")
@@ -102,7 +106,7 @@ def connect(
         plan=plan,
         table=checked,
         random=random,
-        shared=Randomness.seeded(plan.seed, "shared", plan.hash, rows),
+        shared=shared_randomness(plan, rows),
         peers={peer: Channel(peer, transport, recording) for peer in roles.parties if peer != name},
         ledger=Ledger(),
         recording=recording,
@@ -121,6 +125,7 @@ class NetworkSession:
     directory: Path
     keep: Keep
     defences: tuple[Defence, ...]
+    budget: Mapping[Secret, tuple[float, float]]
 
     def begin(self, party: Party) -> Party:
         """Wait for all others; returns the party ready to go on from the common checkpoint."""
@@ -134,12 +139,11 @@ class NetworkSession:
         if common == 0:
             shutil.rmtree(self.directory / "transcript", ignore_errors=True)
         recording = Recording(party.name, self.keep, self.directory / "transcript", keep_received="digests")
-        shared = Randomness.seeded(party.plan.seed, "shared", party.plan.hash, self.transport.agreement.get("rows", ""))
         return replace(
             party,
-            shared=shared,
+            shared=shared_randomness(party.plan, self.transport.agreement.get("rows", "")),
             peers={peer: Channel(peer, self.transport, recording) for peer in party.peers},
-            ledger=Ledger(),
+            ledger=Ledger(self.budget, path=self.directory / "ledger"),
             recording=recording,
             defences=copy.deepcopy(self.defences),
         )
@@ -147,7 +151,6 @@ class NetworkSession:
     def finish(self, party: Party) -> None:
         """Write down what was seen, and wait until all others have finished too."""
         party.recording.transcript()
-        write_atomically(self.directory / "ledger.json", party.ledger.to_json().encode())
         self.transport.finish()
         self.status.write("finished")
 

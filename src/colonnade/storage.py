@@ -78,6 +78,16 @@ def write_atomically(path: Path, data: bytes) -> None:
         sync_directory(path.parent)
 
 
+def append_durably(path: Path, text: str) -> None:
+    """Add text to the end of a file and wait until it is on the disk."""
+    with explained(f"write {path.name}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+
+
 def sync_directory(path: Path) -> None:
     """Make renames and new files inside a directory survive a power cut."""
     handle = os.open(path, os.O_RDONLY)

@@ -31,12 +31,12 @@ class Thanks(Message, kind="audit-tests/thanks"):
 
 def hinting(strength: float, under: tuple[str, ...], epsilon: float | None) -> Callable[[Party], None]:
     def protocol(party: Party) -> None:
-        rows = np.arange(len(party.rows))
+        rows = np.arange(len(party.own_table))
         if not party.holds_labels:
             party.label_party.receive(Hint, rows=rows, epoch=0)
             party.label_party.send(Thanks("thank you"))
             return
-        classes, numbers = np.unique(np.asarray(party.rows.labels), return_inverse=True)
+        classes, numbers = np.unique(np.asarray(party.own_table.labels), return_inverse=True)
         noise = party.random.generator("hint").normal(size=(len(rows), len(classes)))
         values = strength * np.eye(len(classes))[numbers] + noise
         if epsilon is not None:
@@ -91,7 +91,7 @@ class TakePart(ActiveAttack):
     needs = Needs(known_labels=2)
 
     def play(self, party: Party, honest: Callable[[Party], Any], grant: Grant) -> Guess:
-        rows = np.arange(len(party.rows))
+        rows = np.arange(len(party.own_table))
         hint = party.label_party.receive(Hint, rows=rows, epoch=0)
         party.label_party.send(Thanks("thank you"))
         classes = hint.values.argmax(axis=1).astype(np.int64)

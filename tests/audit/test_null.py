@@ -157,6 +157,6 @@ def test_a_grant_is_drawn_from_the_given_rows_only() -> None:
 
 
 def test_training_rows_are_those_that_messages_were_about() -> None:
-    means = RowMeans("split/gradient", "bank", False, np.zeros((4, 2), np.float32), np.array([0, 3, 0, 3]))
+    means = RowMeans("split/gradient", "bank", False, 0, np.zeros((4, 2), np.float32), np.array([0, 3, 0, 3]))
     assert training_rows(Transcript("shop", means=(means,)), 6).tolist() == [1, 3]
     assert training_rows(Transcript("shop"), 3).tolist() == [0, 1, 2]

@@ -10,6 +10,8 @@ from colonnade.audit import audit
 from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.experiment.plan import Plan, PlannedAudit, PlannedData, PlannedModel, PlannedTable
 from colonnade.experiment.store import RunFolder
+from colonnade.privacy.ledger import Event, Ledger
+from colonnade.secret import Secret
 from colonnade.wire.plan import Roles
 
 PLAN = Plan(
@@ -42,7 +44,7 @@ def test_a_finished_run_leaves_what_each_party_alone_would_hold(finished: RunFol
     assert finished.status == "finished"
     for party in ("bank", "shop"):
         left = {path.name for path in (finished.path / party).iterdir()}
-        assert left == {"model.safetensors", "ledger.json", "transcript", "checkpoints"}
+        assert left == {"model.safetensors", "transcript", "checkpoints"}
 
 
 def test_the_plan_in_a_folder_is_the_one_that_ran(finished: RunFolder) -> None:
@@ -56,7 +58,7 @@ def test_a_loaded_run_is_the_one_that_ended(finished: RunFolder) -> None:
     assert loaded.id_digest == ended.id_digest
     for party in ("bank", "shop"):
         assert loaded.transcripts[party].digests() == ended.transcripts[party].digests()
-        assert loaded.ledgers[party].state() == ended.ledgers[party].state()
+        assert loaded.ledgers[party].events == ended.ledgers[party].events
         assert loaded.results[party].get_params() == ended.results[party].get_params()
 
 
@@ -139,7 +141,7 @@ def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-@pytest.mark.parametrize("name", ["run.json", "tables.json", "bank/model.safetensors", "bank/ledger.json"])
+@pytest.mark.parametrize("name", ["run.json", "bank/model.safetensors"])
 def test_a_truncated_file_is_a_storage_error(copied: RunFolder, name: str) -> None:
     truncate(copied.path / name)
     with pytest.raises(StorageError):
@@ -171,11 +173,11 @@ def test_a_damaged_file_is_named(copied: RunFolder) -> None:
 
 
 def test_a_missing_file_is_named(copied: RunFolder) -> None:
-    (copied.path / "shop" / "ledger.json").unlink()
+    (copied.path / "metrics.json").unlink()
     with pytest.raises(StorageError) as caught:
-        copied.load()
+        copied.metrics()
     assert str(caught.value) == (
-        f"{copied.path / 'shop/ledger.json'} should be there after a run, but is missing. "
+        f"{copied.path / 'metrics.json'} should be there after a run, but is missing. "
         "Restore it, or simulate again in another folder."
     )
 
@@ -194,18 +196,28 @@ def test_a_run_of_another_version_is_not_audited_by_this_one(copied: RunFolder) 
         copied.load()
 
 
-@pytest.mark.parametrize("changed", ["5,51.0,b,0", "5,,b,0", "5,50.0,a,0", "5,50.0,b,1"])
+@pytest.mark.parametrize("changed", ["{},51.0,b,0", "{},,b,0", "{},50.0,a,0", "{},50.0,b,1"])
 def test_changed_data_is_noticed(tmp_path: Path, changed: str) -> None:
     bank, shop = tmp_path / "bank.csv", tmp_path / "shop.csv"
-    bank.write_text("id,income,job,late\n" + "".join(f"{i},{i * 10}.0,{'ab'[i % 2]},{i % 3 % 2}\n" for i in range(40)))
+    bank.write_text("id,income,job,late\n" + "".join(f"{i},50.0,b,{i % 2}\n" for i in range(40)))
     shop.write_text("id,spend\n" + "".join(f"{i},{i}\n" for i in range(40)))
     tables = {"bank": PlannedTable(bank, "id", labels="late"), "shop": PlannedTable(shop, "id")}
     folder = RunFolder.create(replace(PLAN, data=PlannedData(tables=tables)), tmp_path / "runs")
-    folder.tables()
-    folder.tables()
-    bank.write_text(bank.read_text().replace("\n5,50.0,b,0", f"\n{changed}"))
-    with pytest.raises(DataError, match=r"bank's rows to (train|test) on should be those the run began with"):
+    folder.simulate()
+    trained_on = next(i for i in folder.tables().train["bank"].ids.to_pylist() if i % 2 == 0)
+    bank.write_text(bank.read_text().replace(f"\n{trained_on},50.0,b,0\n", f"\n{changed.format(trained_on)}\n"))
+    with pytest.raises(DataError) as caught:
         folder.tables()
+    assert str(caught.value) == (
+        "bank's rows to train on should be those the run began with, but they have changed. "
+        "Restore the data, or simulate again in another folder."
+    )
+
+
+def test_what_releases_cost_is_loaded_with_the_run(copied: RunFolder) -> None:
+    spent = Event(Secret.LABELS, "label", "randomised-response", (("epsilon", 1.0), ("n_classes", 2)))
+    Ledger(path=copied.path / "bank" / "ledger").spend(spent)
+    assert copied.load().ledgers["bank"].events == {spent: 1}
 
 
 def test_a_place_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ def test_an_embedding_of_another_shape_is_refused(cancer):
         party.label_party.send(Embedding(0, np.zeros((3, 16), np.float32)))
 
     with pytest.raises(
-        BadFrame, match=r"Expected split/embedding with values of shape \(64, 16\) from shop, got \(3, 16\)"
+        BadFrame, match=r"Expected split/embedding with values of shape \(64, 16\) between here and shop, got \(3, 16\)"
     ):
         simulate(SplitClassifier(**QUICK).fit, cancer, roles=BOTH, instead={"shop": lies})
 

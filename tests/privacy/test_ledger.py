@@ -1,5 +1,7 @@
 import json
 import math
+import resource
+from pathlib import Path
 
 import dp_accounting as dp
 import pytest
@@ -174,11 +176,47 @@ def test_what_is_not_private_counts_for_every_unit() -> None:
     assert ledger.epsilon(1e-5, protects=Secret.FEATURES, unit="label") == math.inf
 
 
-def test_each_event_gets_its_number_on_the_ledger() -> None:
+def test_events_without_an_identity_are_counted_each_time() -> None:
     ledger = Ledger()
-    assert [ledger.spend(gaussian(4.0)), ledger.spend(CLEAR, 10), ledger.spend(gaussian(4.0))] == [0, 1, 11]
+    assert [ledger.spend(gaussian(4.0)), ledger.spend(CLEAR, 10), ledger.spend(gaussian(4.0))] == [True] * 3
     assert dict(ledger.events) == {gaussian(4.0): 2, CLEAR: 10}
     assert repr(ledger) == "Ledger(12 events of 2 kinds)"
+
+
+def test_an_event_with_a_known_identity_is_counted_once() -> None:
+    ledger = Ledger()
+    assert [ledger.spend(CLEAR, 3, identity=name) for name in (b"", b"a", b"a", b"b", b"")] == [
+        True,
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert dict(ledger.events) == {CLEAR: 9}
+
+
+def test_an_identity_pays_neither_for_another_kind_of_event_nor_for_more_of_them() -> None:
+    ledger = Ledger()
+    assert ledger.spend(gaussian(40.0), identity=b"a")
+    assert ledger.spend(gaussian(4.0), identity=b"a")
+    assert ledger.spend(gaussian(40.0), 10, identity=b"a")
+    assert dict(ledger.events) == {gaussian(40.0): 11, gaussian(4.0): 1}
+
+
+def test_a_known_identity_is_free_also_when_the_budget_is_spent() -> None:
+    ledger = Ledger(budget={Secret.FEATURES: (1.0, 0.0)})
+    ledger.spend(laplace(1.0), identity=b"a")
+    with pytest.raises(BudgetSpent):
+        ledger.spend(laplace(1.0), identity=b"b")
+    assert not ledger.spend(laplace(1.0), identity=b"a")
+
+
+def test_a_refused_event_leaves_its_identity_unknown() -> None:
+    ledger = Ledger(budget={Secret.FEATURES: (1.0, 0.0)})
+    for _ in range(2):
+        with pytest.raises(BudgetSpent):
+            ledger.spend(laplace(0.5), identity=b"a")
+    assert not ledger.events
 
 
 def test_the_events_of_a_ledger_cannot_be_changed_from_outside() -> None:
@@ -205,7 +243,8 @@ def test_a_budget_also_refuses_several_events_at_once() -> None:
     ledger = Ledger(budget={Secret.FEATURES: (1.0, 0.0)})
     with pytest.raises(BudgetSpent):
         ledger.spend(laplace(4.0), 5)
-    assert ledger.spend(laplace(4.0), 4) == 0
+    assert ledger.spend(laplace(4.0), 4)
+    assert dict(ledger.events) == {laplace(4.0): 4}
 
 
 def test_a_budget_counts_what_composition_saves() -> None:
@@ -235,73 +274,226 @@ def test_a_restored_ledger_says_what_it_said() -> None:
 
 def test_a_ledger_survives_json_with_sorted_keys() -> None:
     ledger = ledger_of((gaussian(4.1), 3), (laplace(5.0), 2), (flip(0.3, 7), 1))
-    copy = Ledger.from_json(json.dumps(ledger.state(), sort_keys=True))
+    copy = Ledger.from_json(json.dumps(json.loads(ledger.to_json()), sort_keys=True))
     assert copy.events == ledger.events
 
 
-def test_restoring_forgets_what_was_spent_since_and_keeps_the_budget() -> None:
-    ledger = Ledger(budget={Secret.FEATURES: (1.0, 0.0)})
-    ledger.spend(laplace(2.0))
-    state = ledger.state()
-    ledger.spend(laplace(2.0))
-    ledger.restore(state)
-    assert dict(ledger.events) == {laplace(2.0): 1}
+def test_a_ledger_from_json_is_held_to_its_budget() -> None:
+    text = ledger_of((laplace(2.0), 1)).to_json()
+    ledger = Ledger.from_json(text, budget={Secret.FEATURES: (1.0, 0.0)})
     ledger.spend(laplace(2.0))
     with pytest.raises(BudgetSpent):
         ledger.spend(laplace(2.0))
 
 
-def test_a_state_is_not_changed_by_later_spending() -> None:
-    ledger = ledger_of((CLEAR, 1))
-    state = ledger.state()
-    ledger.spend(CLEAR)
-    assert state["events"][0]["count"] == 1
+def test_entries_of_one_kind_in_json_are_added_up() -> None:
+    entries = json.loads(ledger_of((CLEAR, 2)).to_json())["events"]
+    assert dict(Ledger.from_json(json.dumps({"events": entries * 3})).events) == {CLEAR: 6}
 
 
-def test_entries_of_one_kind_in_a_state_are_added_up() -> None:
-    state = ledger_of((CLEAR, 2)).state()
-    ledger = Ledger()
-    ledger.restore({"events": state["events"] * 3})
-    assert dict(ledger.events) == {CLEAR: 6}
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"count": -5}, "ValueError: a count of -5"),
-        ({"count": 1.5}, "ValueError: a count of 1.5"),
-        ({"protects": "weather"}, "ValueError: 'weather' is not a valid Secret"),
-        ({"parameters": None}, "AttributeError: 'NoneType' object has no attribute 'items'"),
-        (
-            {"mechanism": "hope"},
-            "PlanError: Expected a mechanism among gaussian, laplace, randomised-response, not-private; got 'hope'. "
-            "Name one of these, or record the release with Event.not_private.",
-        ),
-    ],
-)
-def test_a_state_of_another_origin_is_refused_and_changes_nothing(change: dict[str, object], reason: str) -> None:
-    ledger = ledger_of((gaussian(4.0), 1))
-    state = {"events": [ledger.state()["events"][0] | change]}
-    with pytest.raises(StorageError) as caught:
-        ledger.restore(state)
-    assert str(caught.value) == (
-        f"Expected the state of a privacy ledger but could not read it ({reason}). "
-        "Restore a checkpoint that this version wrote."
+def unreadable(reason: str) -> str:
+    return (
+        f"Expected the events of a privacy ledger but could not read them ({reason}). Restore an undamaged copy."
     )
-    assert dict(ledger.events) == {gaussian(4.0): 1}
+
+
+DAMAGES = [
+    ({"count": -5}, "ValueError: a count of -5"),
+    ({"count": 1.5}, "ValueError: a count of 1.5"),
+    ({"protects": "weather"}, "ValueError: 'weather' is not a valid Secret"),
+    ({"parameters": None}, "AttributeError: 'NoneType' object has no attribute 'items'"),
+    (
+        {"mechanism": "hope"},
+        "PlanError: Expected a mechanism among gaussian, laplace, randomised-response, not-private; got 'hope'. "
+        "Name one of these, or record the release with Event.not_private.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "reason"), DAMAGES)
+def test_json_with_a_damaged_entry_is_refused(change: dict[str, object], reason: str) -> None:
+    entry = json.loads(ledger_of((gaussian(4.0), 1)).to_json())["events"][0]
+    with pytest.raises(StorageError) as caught:
+        Ledger.from_json(json.dumps({"events": [entry | change]}))
+    assert str(caught.value) == unreadable(reason)
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"events": 3}', '{"events": [{}]}', "null"])
 def test_json_of_another_origin_is_refused(text: str) -> None:
-    with pytest.raises(StorageError, match="Expected the state of a privacy ledger but could not read it"):
+    with pytest.raises(StorageError, match="Expected the events of a privacy ledger but could not read them"):
         Ledger.from_json(text)
 
 
 def test_text_that_is_not_json_is_refused() -> None:
     with pytest.raises(StorageError) as caught:
-        Ledger.from_json("{")
-    assert str(caught.value).startswith("Expected the JSON of a privacy ledger but could not parse it (")
-    assert str(caught.value).endswith("). Restore an undamaged copy.")
+        Ledger.from_json("")
+    assert str(caught.value) == unreadable("JSONDecodeError: Expecting value: line 1 column 1 (char 0)")
+
+
+RELEASES = [(gaussian(4.1, "add-remove"), 3, b"a"), (flip(0.3, 7), 1, b""), (CLEAR, 9, None), (flip(0.3, 7), 1, b"b")]
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """A ledger's file with four entries of three kinds."""
+    path = tmp_path / "bank" / "ledger"
+    ledger = Ledger(path=path)
+    for event, count, identity in RELEASES:
+        ledger.spend(event, count, identity=identity)
+    return path
+
+
+def test_a_ledger_survives_a_restart(written: Path) -> None:
+    ledger = Ledger(path=written)
+    assert list(ledger.events.items()) == [(gaussian(4.1, "add-remove"), 3), (flip(0.3, 7), 2), (CLEAR, 9)]
+    assert ledger.to_json() == Ledger(path=written).to_json()
+
+
+def test_a_restart_knows_every_identity_and_no_other(written: Path) -> None:
+    ledger = Ledger(path=written)
+    assert [ledger.spend(event, count, identity=identity) for event, count, identity in RELEASES] == [
+        False,
+        False,
+        True,
+        False,
+    ]
+    assert ledger.spend(flip(0.3, 7), identity=b"c")
+
+
+def test_an_event_is_in_the_file_once_it_is_spent(tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
+    ledger = Ledger(path=path)
+    for n in range(1, 4):
+        ledger.spend(CLEAR)
+        assert dict(Ledger(path=path).events) == {CLEAR: n}
+
+
+def test_a_known_or_refused_event_is_not_written(written: Path) -> None:
+    before = written.read_bytes()
+    ledger = Ledger({Secret.FEATURES: (0.1, 0.0)}, path=written)
+    ledger.spend(flip(0.3, 7), identity=b"b")
+    with pytest.raises(BudgetSpent):
+        ledger.spend(flip(0.3, 7), identity=b"c")
+    assert written.read_bytes() == before
+
+
+def test_the_budget_is_counted_across_restarts(tmp_path: Path) -> None:
+    path, budget = tmp_path / "ledger", {Secret.FEATURES: (1.0, 0.0)}
+    for _ in range(2):
+        Ledger(budget, path=path).spend(laplace(2.0))
+    with pytest.raises(BudgetSpent, match=r"at most epsilon 1 at delta 0 on features, .* would bring it to 1\.5;"):
+        Ledger(budget, path=path).spend(laplace(2.0))
+    assert dict(Ledger(path=path).events) == {laplace(2.0): 2}
+
+
+def test_wherever_writing_broke_off_each_release_is_charged_once(written: Path) -> None:
+    whole, identified = written.read_bytes(), [release for release in RELEASES if release[2] is not None]
+    for length in range(0, len(whole) + 1, 3):
+        written.write_bytes(whole[:length])
+        finished = whole[:length].count(b"\n")
+        ledger = Ledger(path=written)
+        assert sum(ledger.events.values()) == sum(count for _, count, _ in RELEASES[:finished])
+        assert written.read_bytes() == b"".join(whole.splitlines(keepends=True)[:finished])
+        clear = ledger.events.get(CLEAR, 0)
+        for event, count, identity in identified:
+            ledger.spend(event, count, identity=identity)
+        expected = {gaussian(4.1, "add-remove"): 3, flip(0.3, 7): 2} | ({CLEAR: clear} if clear else {})
+        assert Ledger(path=written).events == ledger.events == expected
+
+
+def test_an_unfinished_line_need_not_be_text(written: Path) -> None:
+    before = written.read_bytes()
+    written.write_bytes(before + b"\xff\x00")
+    assert dict(Ledger(path=written).events)[CLEAR] == 9
+    assert written.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        *DAMAGES,
+        ({"identity": 3}, "TypeError: fromhex() argument must be str, not int"),
+        ({"identity": "x"}, "ValueError: non-hexadecimal number found in fromhex() arg at position 0"),
+    ],
+)
+def test_a_damaged_line_in_the_file_is_refused_and_the_file_kept(
+    written: Path, change: dict[str, object], reason: str
+) -> None:
+    first, *rest = written.read_text().splitlines(keepends=True)
+    damaged = json.dumps(json.loads(first) | change) + "\n" + "".join(rest) + "unfinished"
+    written.write_text(damaged)
+    with pytest.raises(StorageError) as caught:
+        Ledger(path=written)
+    assert str(caught.value) == unreadable(reason)
+    assert written.read_text() == damaged
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"", "JSONDecodeError: Expecting value: line 1 column 1 (char 0)"),
+        (b"{}", "KeyError: 'identity'"),
+        (b"\xff", "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
+    ],
+    ids=["empty", "of another origin", "not text"],
+)
+def test_a_line_that_is_no_event_is_refused(written: Path, line: bytes, reason: str) -> None:
+    written.write_bytes(line + b"\n" + written.read_bytes())
+    with pytest.raises(StorageError) as caught:
+        Ledger(path=written)
+    assert str(caught.value) == unreadable(reason)
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StorageError) as caught:
+        Ledger(path=tmp_path)
+    assert str(caught.value) == (
+        f"Could not read {tmp_path.name}: Is a directory. "
+        "Free some space or choose a folder that can be written, then run again."
+    )
+
+
+def test_an_event_that_cannot_be_written_is_not_recorded(tmp_path: Path) -> None:
+    (tmp_path / "bank").write_text("a file where the folder should be")
+    ledger = Ledger(path=tmp_path / "bank" / "ledger")
+    for _ in range(2):
+        with pytest.raises(StorageError) as caught:
+            ledger.spend(CLEAR, identity=b"a")
+        assert str(caught.value) == (
+            "Could not write ledger: File exists. "
+            "Free some space or choose a folder that can be written, then run again."
+        )
+    assert not ledger.events
+
+
+def test_an_event_that_was_written_only_in_part_is_not_recorded(written: Path) -> None:
+    before, ledger = written.read_bytes(), Ledger(path=written)
+    events = dict(ledger.events)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 20, hard))
+    try:
+        with pytest.raises(StorageError, match="Could not write ledger: File too large"):
+            ledger.spend(CLEAR, identity=b"c")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert dict(ledger.events) == events
+    restarted = Ledger(path=written)
+    assert dict(restarted.events) == events
+    assert restarted.spend(CLEAR, identity=b"c")
+    assert dict(Ledger(path=written).events) == {**events, CLEAR: 10}
+
+
+def test_the_file_of_this_version_can_be_read_by_every_later_one(tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
+    path.write_text(
+        '{"protects": "features", "unit": "record", "mechanism": "gaussian", "parameters": {"sensitivity": 1.0, '
+        '"sigma": 4.0}, "adjacency": "replace-one", "note": "", "count": 1, "identity": "0aff"}\n'
+        '{"protects": "features", "unit": "record", "mechanism": "not-private", "parameters": {}, '
+        '"adjacency": "replace-one", "note": "embeddings sent in the clear", "count": 2, "identity": null}\n'
+    )
+    ledger = Ledger(path=path)
+    assert dict(ledger.events) == {gaussian(4.0): 1, CLEAR: 2}
+    assert not ledger.spend(gaussian(4.0), identity=b"\x0a\xff")
 
 
 def test_parties_ledgers_compose_per_secret() -> None:

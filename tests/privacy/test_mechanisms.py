@@ -1,14 +1,18 @@
+import json
 import math
-from itertools import pairwise
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import log_ndtr
 from scipy.stats import chisquare, laplace, norm
 
-from colonnade.errors import BudgetSpent, DataError, PlanError
+from colonnade.errors import BudgetSpent, DataError, PlanError, StorageError
 from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.mechanisms import (
     FloatArray,
@@ -16,7 +20,9 @@ from colonnade.privacy.mechanisms import (
     Kind,
     LaplaceMechanism,
     RandomisedResponse,
+    _noisy,
     _standard_noise,
+    _stream,
     grid_step,
     noise,
 )
@@ -43,6 +49,13 @@ def released(
         unit="record",
         path=path,
     )
+
+
+def words_for(
+    mechanism: GaussianMechanism | LaplaceMechanism, values: FloatArray, path: tuple[str | int, ...] = ()
+) -> npt.NDArray[np.uint64]:
+    event = mechanism.event(Secret.FEATURES, "record")
+    return _stream(values, event, RANDOM, path).uniform_bits(2 * values.size)
 
 
 @given(st.floats(1e-9, 1e9), st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=20))
@@ -114,7 +127,7 @@ def test_neighbours_cannot_be_told_apart_better_than_promised(kind, mechanism, d
 def test_value_and_noise_are_rounded_together_and_only_once(kind, mechanism, distribution) -> None:
     values = np.linspace(-0.01, 0.01, 10_001)
     out = released(mechanism(1.0, 1.7), values, path=("once", kind))
-    ideal = values + 1.7 * _standard_noise(kind, RANDOM.uniform_bits(2 * values.size, "release", "once", kind, 0))
+    ideal = values + 1.7 * _standard_noise(kind, words_for(mechanism(1.0, 1.7), values, ("once", kind)))
     assert np.max(np.abs(out - ideal)) <= grid_step(1.7) * (0.5 + 1e-9)
 
 
@@ -126,9 +139,10 @@ def test_a_zero_has_no_sign() -> None:
 
 
 def test_noise_is_added_exactly_to_large_values() -> None:
-    mechanism, large = GaussianMechanism(1.0, 1.0), 2.0**40
-    difference = released(mechanism, np.full(1000, large)) - large
-    assert np.array_equal(difference, released(mechanism, np.zeros(1000)))
+    mechanism, large = GaussianMechanism(1.0, 1.0), np.full(1000, 2.0**40)
+    noise_alone = _noisy(np.zeros(1000), "gaussian", 1.0, words_for(mechanism, large))
+    assert noise_alone.std() > 0.8
+    assert np.array_equal(released(mechanism, large) - large, noise_alone)
 
 
 def test_a_release_keeps_its_shape() -> None:
@@ -152,25 +166,61 @@ def test_calibrated_mechanisms_spend_what_they_were_calibrated_to() -> None:
     assert laplacian.epsilon(0.0, protects=Secret.FEATURES) == pytest.approx(0.3, rel=1e-12)
 
 
-def test_two_releases_never_share_their_noise() -> None:
-    ledger, mechanism = Ledger(), GaussianMechanism(1.0, 1.0)
-    releases = [released(mechanism, np.zeros(50), ledger) for _ in range(5)]
-    assert len({release.tobytes() for release in releases}) == 5
-    flips = [RandomisedResponse(1.0, 2).release([0] * 50, random=RANDOM, ledger=ledger) for _ in range(5)]
-    assert len({flip.tobytes() for flip in flips}) == 5
+@pytest.mark.parametrize(("kind", "mechanism", "distribution"), BOTH)
+def test_releases_that_differ_in_anything_have_independent_noise(kind, mechanism, distribution) -> None:
+    ledger, values, n = Ledger(), np.full(20_000, 0.5), 20_000
+    about = {"random": RANDOM, "ledger": ledger, "protects": Secret.FEATURES, "unit": "record", "path": ("apart", 1)}
+    last_changed = values.copy()
+    last_changed[-1] = np.nextafter(0.5, 1)
+    releases = {
+        "reference": (1.0, 1.0, values, about),
+        "sensitivity": (1.5, 1.0, values, about),
+        "scale": (1.0, 2.0, values, about),
+        "values": (1.0, 1.0, values + 8.0, about),
+        "the last bit of one value": (1.0, 1.0, last_changed, about),
+        "shape": (1.0, 1.0, values.reshape(2, -1), about),
+        "more values": (1.0, 1.0, np.full(n + 1, 0.5), about),
+        "path": (1.0, 1.0, values, {**about, "path": ("apart", 2)}),
+        "type of a step": (1.0, 1.0, values, {**about, "path": ("apart", "1")}),
+        "longer path": (1.0, 1.0, values, {**about, "path": ("apart", 1, 0)}),
+        "secret": (1.0, 1.0, values, {**about, "protects": Secret.LABELS}),
+        "unit": (1.0, 1.0, values, {**about, "unit": "label"}),
+        "adjacency": (1.0, 1.0, values, {**about, "adjacency": "add-remove"}),
+        "random": (1.0, 1.0, values, {**about, "random": RANDOM.child("other")}),
+    }
+    noises = {
+        name: ((mechanism(sensitivity, scale).release(given, **how) - given) / scale).ravel()[:n]
+        for name, (sensitivity, scale, given, how) in releases.items()
+    }
+    for (one, first), (other, second) in combinations(noises.items(), 2):
+        assert abs(np.corrcoef(first, second)[0, 1]) < 4 / math.sqrt(n), (one, other)
+    assert sum(ledger.events.values()) == len(releases)
 
 
-def test_a_release_repeated_after_a_restore_has_the_same_noise_and_is_charged_once() -> None:
-    ledger, mechanism = Ledger(), GaussianMechanism(1.0, 1.0)
-    released(mechanism, np.zeros(50), ledger)
-    state = ledger.state()
-    before = released(mechanism, np.zeros(50), ledger)
-    ledger.restore(state)
-    assert np.array_equal(released(mechanism, np.zeros(50), ledger), before)
-    assert sum(ledger.events.values()) == 2
+def test_randomised_labels_that_differ_in_anything_are_flipped_independently() -> None:
+    ledger, n = Ledger(), 20_000
+    labels = np.arange(n) % 2
+    about = {"random": RANDOM, "ledger": ledger, "path": ("flips", 1)}
+    releases = {
+        "reference": (1.0, 2, labels, about),
+        "epsilon": (1.1, 2, labels, about),
+        "classes": (1.0, 3, labels, about),
+        "labels": (1.0, 2, 1 - labels, about),
+        "shape": (1.0, 2, labels.reshape(2, -1), about),
+        "path": (1.0, 2, labels, {**about, "path": ("flips", 2)}),
+        "unit": (1.0, 2, labels, {**about, "unit": "record"}),
+        "random": (1.0, 2, labels, {**about, "random": RANDOM.child("other")}),
+    }
+    flips = {
+        name: (RandomisedResponse(epsilon, n_classes).release(given, **how) != given).ravel()
+        for name, (epsilon, n_classes, given, how) in releases.items()
+    }
+    for (one, first), (other, second) in combinations(flips.items(), 2):
+        assert abs(np.corrcoef(first, second)[0, 1]) < 4 / math.sqrt(n), (one, other)
+    assert sum(ledger.events.values()) == len(releases)
 
 
-@pytest.mark.parametrize(
+THREE = pytest.mark.parametrize(
     "mechanism",
     [
         GaussianMechanism.calibrated(1.0, epsilon=0.6, delta=1e-5),
@@ -179,13 +229,73 @@ def test_a_release_repeated_after_a_restore_has_the_same_noise_and_is_charged_on
     ],
     ids=["gaussian", "laplace", "randomised response"],
 )
-def test_nothing_is_released_once_the_budget_is_spent(mechanism) -> None:
-    ledger = Ledger(budget={Secret.LABELS: (0.6, 1e-5)})
-    settings = {"random": RANDOM, "ledger": ledger, "protects": Secret.LABELS, "unit": "label"}
-    mechanism.release([1, 2], **settings)
+
+
+def about_labels(ledger: Ledger) -> dict[str, Any]:
+    return {"random": RANDOM, "ledger": ledger, "protects": Secret.LABELS, "unit": "label"}
+
+
+@THREE
+def test_a_release_that_is_repeated_has_the_same_noise_and_is_charged_once(mechanism) -> None:
+    about = about_labels(Ledger())
+    values = np.arange(50) % 3
+    before = mechanism.release(values, path=("step", 4), **about)
+    for again in (values, values.tolist(), np.repeat(values, 2)[::2], values.astype(np.uint8)):
+        assert np.array_equal(mechanism.release(again, path=("step", np.int64(4)), **about), before)
+    assert sum(about["ledger"].events.values()) == 1
+
+
+@THREE
+def test_a_release_repeated_after_a_restart_has_the_same_noise_and_is_charged_once(mechanism, tmp_path: Path) -> None:
+    budget, path, values = {Secret.LABELS: (0.6, 1e-5)}, tmp_path / "ledger", np.arange(50) % 3
+    before = mechanism.release(values, **about_labels(Ledger(budget, path=path)))
+    about = about_labels(Ledger(budget, path=path))
+    assert np.array_equal(mechanism.release(values, **about), before)
     with pytest.raises(BudgetSpent, match="nothing was released"):
-        mechanism.release([1, 2], **settings)
-    assert sum(ledger.events.values()) == 1
+        mechanism.release(values, path=("other",), **about)
+    assert dict(Ledger(path=path).events) == {mechanism.event(Secret.LABELS, "label"): 1}
+
+
+@THREE
+def test_a_release_repeated_with_another_key_is_charged_again(mechanism, tmp_path: Path) -> None:
+    for n in (1, 2):
+        about = about_labels(Ledger(path=tmp_path / "ledger")) | {"random": Randomness.system()}
+        mechanism.release([0, 1], **about)
+        assert sum(about["ledger"].events.values()) == n
+
+
+@THREE
+def test_nothing_is_released_if_the_ledger_cannot_be_written(mechanism, tmp_path: Path) -> None:
+    (tmp_path / "bank").write_text("a file where the folder should be")
+    ledger = Ledger(path=tmp_path / "bank" / "ledger")
+    for _ in range(2):
+        with pytest.raises(StorageError, match="Could not write ledger: File exists"):
+            mechanism.release([0, 1], **about_labels(ledger))
+    assert not ledger.events
+
+
+def test_the_ledgers_file_tells_neither_the_values_nor_where_the_noise_came_from(tmp_path: Path) -> None:
+    files = []
+    for name, key in (("one", bytes(32)), ("other", bytes(31) + b"1")):
+        about = about_labels(Ledger(path=tmp_path / name))
+        random = Randomness.from_key(key, source="system")
+        RandomisedResponse(0.6, 3).release([0, 1, 2], **about | {"random": random})
+        files.append(json.loads((tmp_path / name).read_text()))
+    # The identity of the same labels differs with the key, so that without the key no guess at them can be tried.
+    assert files[0]["identity"] != files[1]["identity"]
+    event = RandomisedResponse(0.6, 3).event()
+    stream = _stream(np.arange(3), event, Randomness.from_key(bytes(32), source="system"), ())
+    assert files[0]["identity"] == stream.child("identity").key.hex() != stream.key.hex()
+
+
+@THREE
+def test_nothing_is_released_once_the_budget_is_spent(mechanism) -> None:
+    about = about_labels(Ledger(budget={Secret.LABELS: (0.6, 1e-5)}))
+    mechanism.release([1, 2], path=(0,), **about)
+    for values, path in (([1, 2], (1,)), ([1, 1], (0,))):
+        with pytest.raises(BudgetSpent, match="nothing was released"):
+            mechanism.release(values, path=path, **about)
+    assert sum(about["ledger"].events.values()) == 1
 
 
 @pytest.mark.parametrize(
@@ -316,6 +426,17 @@ def test_noise_is_the_same_on_every_platform() -> None:
     assert steps.tolist() == [-1031.0, 363.0, -247.0]
     steps = noise((3,), 1.0, "laplace", Randomness.seeded(1), ("a",)) / grid_step(1.0)
     assert steps.tolist() == [-1186.0, 332.0, -216.0]
+
+
+def test_a_release_is_the_same_on_every_platform() -> None:
+    about = {"random": Randomness.seeded(1), "ledger": Ledger(), "path": ("a", 1)}
+    features = {"protects": Secret.FEATURES, "unit": "record", **about}
+    steps = GaussianMechanism(1.0, 1.0).release([0.5, 1.0, -2.0], **features) / grid_step(1.0)
+    assert steps.tolist() == []
+    steps = LaplaceMechanism(1.0, 1.0).release([0.5, 1.0, -2.0], **features) / grid_step(1.0)
+    assert steps.tolist() == []
+    labels = RandomisedResponse(1.0, 5).release([0, 1, 2, 3, 4, 0, 1, 2], **about)
+    assert labels.tolist() == []
 
 
 def test_steps_of_a_run_have_uncorrelated_noise() -> None:

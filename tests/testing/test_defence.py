@@ -122,7 +122,7 @@ def tables():
         ),
         (Restless, one_seed_gives_one_run, "A repeated run with Restless should end like the first"),
         (Amnesiac, its_state_can_be_written_down, "Amnesiac should have the same state after it was restored"),
-        (Exploding, it_composes_with_every_defence_in_any_order, "everything learned should be finite"),
+        (Exploding, it_composes_with_every_defence_in_any_order, "training should come to its end, but split/gradient"),
         (
             Anonymous,
             the_message_ledger_names_it_where_it_acts,

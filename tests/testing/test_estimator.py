@@ -89,7 +89,7 @@ class Recorded(Small):
 
 class Talkative(Small):
     def predict(self, party):
-        return super().predict(party) or Prediction(np.zeros(len(party.rows)))
+        return super().predict(party) or Prediction(np.zeros(len(party.own_table)))
 
 
 class Sloppy(Small):
@@ -148,7 +148,7 @@ class Gullible(Small):
     """Trains on anything, or fails in words of its own."""
 
     def fit(self, party):
-        if len(party.rows) < 2 or (party.holds_labels and len(set(party.rows.labels.to_pylist())) < 2):
+        if len(party.own_table) < 2 or (party.holds_labels and len(set(party.own_table.labels.to_pylist())) < 2):
             return self
         return super().fit(party)
 

@@ -109,8 +109,8 @@ def test_a_recording_cut_back_to_a_checkpoint_goes_on_as_if_nothing_had_happened
 def test_a_recording_shorter_than_its_checkpoint_is_refused(tmp_path):
     recording = recorded("all", tmp_path)
     checkpoint = recording.state()
-    (tmp_path / "epoch-000001.frames").write_bytes(b"")
-    with pytest.raises(StorageError, match=r"epoch-000001\.frames is shorter than its checkpoint says"):
+    (tmp_path / "loop-000-epoch-000001.frames").write_bytes(b"")
+    with pytest.raises(StorageError, match=r"loop-000-epoch-000001\.frames is shorter than its checkpoint says"):
         Recording("shop", "all", tmp_path).restore(checkpoint)
 
 

@@ -48,7 +48,7 @@ def test_the_first_cause_is_raised_and_the_others_hear_of_it():
     with pytest.raises(DataError, match="shop has no rows") as caught:
         run(bank=waits, shop=fails)
     assert caught.value.__notes__ == ["This happened at shop."]
-    assert heard["bank"] == "bank waited for shop, but shop failed: shop has no rows."
+    assert heard["bank"] == "bank stops because shop failed: shop has no rows."
 
 
 def test_a_foreign_error_keeps_its_type_and_is_named_to_the_others():
@@ -68,7 +68,7 @@ def test_a_foreign_error_keeps_its_type_and_is_named_to_the_others():
 
     with pytest.raises(ZeroDivisionError):
         run(bank=waits, shop=fails, telco=idle)
-    assert heard["words"] == "bank waited for telco, but shop failed: ZeroDivisionError: division by zero"
+    assert heard["words"] == "bank stops because shop failed: ZeroDivisionError: division by zero"
 
 
 def test_an_unknown_peer_is_refused():

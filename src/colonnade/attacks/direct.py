@@ -20,9 +20,13 @@ class DirectLabel(Attack):
 
     def unfit(self, view: View) -> str | None:
         """Only where the gradient has one coordinate per class."""
-        if view.public.settings.get("top") is None:
-            return None
-        return "a top network stands between the gradients and the classes"
+        first = next(view.messages(Gradient, sent=False), None)
+        if first is None or first.epoch != 0:
+            return "no gradients of the first epoch were kept"
+        width = first.message.values.shape[1]
+        if width != view.grant.n_classes or view.public.settings.get("top") is not None:
+            return "a top network stands between the gradients and the classes"
+        return None
 
     def guess(self, view: View) -> Guess:
         """Read the class off each gradient of the first epoch."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -83,9 +84,9 @@ class View:
         granted = grant if needs.known_labels else Grant(grant.n_classes)
         return cls(transcript.party, public, needs, Own(needs, table, model), granted, seed, seen)
 
-    @property
+    @cached_property
     def random(self) -> np.random.Generator:
-        """The attack's own randomness, the same at every call."""
+        """The attack's own randomness."""
         return np.random.default_rng(self.seed)
 
     def messages(self, kind: type[M], *, peer: str | None = None, sent: bool | None = None) -> Iterator[Recorded[M]]:

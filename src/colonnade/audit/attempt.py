@@ -125,9 +125,12 @@ def draw_grant(labels: Int64Array, n_classes: int, per_class: int, rows: Int64Ar
 
 def training_rows(transcript: Transcript, n_rows: int) -> Int64Array:
     """The rows that a party's messages in training were about; all where the recording does not say."""
-    seen = np.zeros(n_rows, bool)
+    # Embeddings also cross for rows that are held out; in every line there are only rows that were trained on.
+    seen = np.full(n_rows, bool(transcript.means))
     for means in transcript.means:
-        seen[: len(means.counts)] |= means.counts > 0
+        counts = np.zeros(n_rows, np.int64)
+        counts[: len(means.counts)] = means.counts
+        seen &= counts > 0
     return np.flatnonzero(seen) if seen.any() else np.arange(n_rows)
 
 

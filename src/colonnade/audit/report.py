@@ -100,7 +100,7 @@ class RunIdentity:
             protocol=run.plan.protocol,
             parties={name: special.get(name, "feature party") for name in roles.parties},
             n_rows=len(run.simulation.tables[roles.holders[0]]),
-            seed=run.plan.seed,
+            seed=run.simulation.seed,
             randomness="seeded",
             mode=mode.name,
         )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
+from blake3 import blake3
 
 from colonnade.errors import PlanError
 from colonnade.hooks import At, Defence, Tensor
@@ -43,17 +45,22 @@ class GradientNoise(Defence):
         """What the message ledger calls it."""
         return f"GradientNoise(ratio={self.ratio:g})"
 
+    acts_on = (Gradient,)
+
     def before_run(self, party: Party) -> None:
         """Take a stream of one's own from the party's randomness."""
-        self._random = party.random.child("gradient noise")
+        place = next(i for i, held in enumerate(party.defences) if held is self)
+        self._random = party.random.child("gradient noise", place)
 
     def outgoing(self, tensor: Tensor, at: At) -> Tensor:
         """Add noise to a gradient; embeddings pass unchanged."""
         if at.message is not Gradient:
             return tensor
         deviation = self.ratio * float(tensor.square().mean().sqrt())
-        if deviation == 0:
+        if not 0 < deviation < math.inf:
             return tensor
         scale = deviation if self.kind == "gaussian" else deviation / 2**0.5
-        drawn = noise(tuple(tensor.shape), scale, self.kind, self._random, (at.step, at.peer or ""))
+        # Bound to the gradient, so that a peer who makes a step repeat with other inputs meets other noise.
+        exact = blake3(tensor.detach().numpy().tobytes()).hexdigest()
+        drawn = noise(tuple(tensor.shape), scale, self.kind, self._random, (at.step, at.peer or "", exact))
         return tensor + torch.from_numpy(drawn).to(tensor.dtype)

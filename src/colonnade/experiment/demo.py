@@ -30,9 +30,9 @@ def planned(*, quick: bool = False) -> Plan:
     ('bank', 'shop', 'telco')
     """
     return Plan(
-        PlannedData("bank-shop-telco", rows=2000 if quick else 8000),
+        PlannedData("bank-shop-telco", rows=2000 if quick else 6000),
         Roles(label="bank", features=("shop", "telco")),
-        PlannedModel("split-classifier", {"epochs": 4 if quick else 15}),
+        PlannedModel("split-classifier", {"epochs": 4 if quick else 12}),
         audit=PlannedAudit(nulls=3 if quick else 20),
         name="demo",
     )

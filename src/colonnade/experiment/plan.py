@@ -130,9 +130,9 @@ class PlannedModel:
 
     def __post_init__(self) -> None:
         """Check the parameters against the model's constructor."""
-        from colonnade.catalogue import MODELS, look_up
+        from colonnade.catalogue import MODELS
 
-        signature = Signature.of(look_up(self.name, MODELS, "model"), "[model]")
+        signature = Signature.of(MODELS[self.name], "[model]")
         object.__setattr__(self, "parameters", signature.checked(self.parameters))
 
     def build(self) -> Estimator:
@@ -155,10 +155,10 @@ class PlannedDefence:
     parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        """Check the parameters against the defence's constructor."""
-        from colonnade.catalogue import DEFENCES, look_up
+        """Check the parameters against the defence's constructor, which may refuse their values too."""
+        from colonnade.catalogue import DEFENCES
 
-        signature = Signature.of(look_up(self.name, DEFENCES, "defence"), "[[defences]]")
+        signature = Signature.of(DEFENCES[self.name], "[[defences]]")
         object.__setattr__(self, "parameters", signature.checked(self.parameters))
         self.build()
 
@@ -198,10 +198,10 @@ class PlannedAudit:
 
     def build(self) -> tuple[Attack | ActiveAttack, ...]:
         """The attacks."""
-        from colonnade.catalogue import ATTACKS, look_up
+        from colonnade.catalogue import ATTACKS
 
         names = tuple(ATTACKS) if self.attacks is None else self.attacks
-        return tuple(look_up(name, ATTACKS, "attack")() for name in names)
+        return tuple(ATTACKS[name]() for name in names)
 
 
 @dataclass(frozen=True)

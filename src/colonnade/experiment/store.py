@@ -2,17 +2,16 @@
 
     runs/credit-1f3a9c02/
         plan.toml                  the plan, with absolute paths
-        tables.json                a digest of every table, by which changed data is noticed
-        run.json                   the run's identity and status
+        run.json                   what was run on which tables, and its status
         metrics.json               how well the model predicts held-out rows
         report.json, report.html   the privacy report, once the run is audited
         bank/                      what this party alone would hold
             model.safetensors      its share of the model
-            ledger.json            what its releases cost
+            ledger                 what its releases cost, if there were any
             transcript/            what it sent and received
             checkpoints/
 
-Every file but those of a recording in progress is whole or absent.
+Every file is whole or absent, but for recordings in progress.
 """
 
 from __future__ import annotations
@@ -24,9 +23,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-from blake3 import blake3
-
 from colonnade._version import __version__
 from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.experiment.plan import Plan, PlannedAudit, Tables
@@ -35,7 +31,6 @@ from colonnade.models.base import Estimator
 from colonnade.privacy.ledger import Ledger
 from colonnade.run import Run
 from colonnade.storage import explained, write_atomically
-from colonnade.table import Table
 from colonnade.wire.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -111,7 +106,7 @@ class RunFolder:
     @property
     def status(self) -> str:
         """How far the run has come: "planned", "running", "failed" or "finished"."""
-        return self._identity()["status"] if self._has("run.json") else "planned"
+        return str(self._identity()["status"]) if self._has("run.json") else "planned"
 
     def tables(self) -> Tables:
         """The run's tables, made again as the plan says.
@@ -120,19 +115,12 @@ class RunFolder:
             DataError: They are not what they were when the run began.
         """
         tables = self.plan.tables()
-        digests = {
-            use: {party: _digest(table) for party, table in parts.items()}
-            for use, parts in (("train", tables.train), ("test", tables.test))
-        }
-        if not self._has("tables.json"):
-            self._write("tables.json", json.dumps(digests, indent=1))
-            return tables
-        written = self._read_json("tables.json")
-        for use, by_party in digests.items():
-            for party, digest in by_party.items():
-                if written.get(use, {}).get(party) != digest:
+        if self._has("run.json"):
+            written = self._identity()["tables"]
+            for party, table in tables.train.items():
+                if table.digest() != written.get(party):
                     raise DataError(
-                        f"{party}'s rows to {use} on should be those the run began with, but they have changed. "
+                        f"{party}'s rows to train on should be those the run began with, but they have changed. "
                         "Restore the data, or simulate again in another folder."
                     )
         return tables
@@ -149,7 +137,6 @@ class RunFolder:
         for party, share in run.results.items():
             if share.is_fitted:
                 share.save(self.path / party / "model.safetensors")
-            self._write(f"{party}/ledger.json", run.ledgers[party].to_json())
         self._write("metrics.json", json.dumps(quality(run, tables.test), indent=1))
         return run
 
@@ -166,10 +153,8 @@ class RunFolder:
                 "Finish it with `colonnade simulate --resume`."
             )
         simulation = self.plan.simulation(self.tables().train)
-        rows = next(iter(simulation.tables.values())).id_digest()
-        identity = {"plan": simulation.plan.hash, "rows": rows, "version": __version__}
         written = self._identity()
-        for key, value in identity.items():
+        for key, value in {"plan": simulation.plan.hash, "seed": self.plan.seed, "version": __version__}.items():
             if written[key] != value:
                 raise StorageError(
                     f"{self.path} should hold a run of its plan.toml by version {__version__}, but run.json names "
@@ -179,10 +164,10 @@ class RunFolder:
         return Run(
             results={party: self._share(party) for party in parties},
             transcripts={party: self._transcript(party) for party in parties},
-            ledgers={party: Ledger.from_json(self._read(f"{party}/ledger.json")) for party in parties},
+            ledgers={party: Ledger(path=self.path / party / "ledger") for party in parties},
             simulation=simulation,
             plan=simulation.plan,
-            id_digest=rows,
+            id_digest=next(iter(simulation.tables.values())).id_digest(),
         )
 
     def audit(self, planned: PlannedAudit | None = None, *, executor: Executor | None = None) -> PrivacyReport:
@@ -230,10 +215,10 @@ class RunFolder:
         with _undamaged(path):
             return Transcript.load(path)
 
-    def _identity(self) -> dict[str, str]:
+    def _identity(self) -> dict[str, Any]:
         with _undamaged(self.path / "run.json"):
             identity = self._read_json("run.json")
-            return {key: identity[key] for key in ("plan", "rows", "version", "status")}
+            return {key: identity[key] for key in ("plan", "seed", "tables", "version", "status")}
 
     def _read_json(self, name: str) -> Any:
         with _undamaged(self.path / name):
@@ -266,19 +251,3 @@ def _undamaged(path: Path) -> Iterator[None]:
             f"{path} should be as the run wrote it, but is damaged ({type(error).__name__}). "
             "Restore it, or simulate again in another folder."
         ) from error
-
-
-def _digest(table: Table) -> str:
-    """A digest of ids, columns and labels, in row order."""
-    digest = blake3(table.id_digest().encode())
-    for name, kind in table.kinds.items():
-        digest.update(json.dumps([name, kind]).encode())
-        values = table.column(name)
-        if kind == "categorical":
-            digest.update(json.dumps(values.tolist()).encode())
-        else:
-            # There are many ways to write NaN in bits, and one missing value.
-            digest.update(np.where(np.isnan(values), np.nan, values).tobytes())
-    if table.labels is not None:
-        digest.update(json.dumps([table.label_name, table.labels.to_pylist()]).encode())
-    return digest.hexdigest()

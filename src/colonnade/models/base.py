@@ -18,6 +18,7 @@ from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.party import Party
 from colonnade.run import describe
 from colonnade.storage import Tree, read_tree, write_tree
+from colonnade.wire.message import Message
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class Estimator(ABC):
     task: ClassVar[Literal["classification", "regression"]]
     hooks: ClassVar[Mapping[str, frozenset[str]]] = {}
     """The defence hooks called on the side of each role: "label", "feature"."""
+    sends: ClassVar[Mapping[str, tuple[type[Message], ...]]] = {}
+    """The kinds of messages that go through `outgoing` on the side of each role."""
 
     @abstractmethod
     def fit(self, party: Party) -> Self:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from colonnade.privacy.randomness import Randomness
 from colonnade.wire.message import Int64Array
 
 
-@dataclass(frozen=True)
 class Batches:
     """Which rows are used in which step, epoch after epoch.
 
@@ -19,9 +16,9 @@ class Batches:
     (3, [2, 2, 1])
     """
 
-    rows: Int64Array
-    size: int
-    shared: Randomness
+    def __init__(self, rows: Int64Array, size: int, shared: Randomness) -> None:
+        self.rows, self.size, self._shared = rows, size, shared
+        self._epoch, self._order = -1, rows
 
     @property
     def per_epoch(self) -> int:
@@ -31,14 +28,9 @@ class Batches:
     def at(self, step: int) -> tuple[int, Int64Array]:
         """The epoch of a step and its rows."""
         epoch, batch = divmod(step, self.per_epoch)
-        return epoch, self._order(epoch)[batch * self.size : (batch + 1) * self.size]
-
-    def _order(self, epoch: int) -> Int64Array:
-        cached: tuple[int, Int64Array] | None = self.__dict__.get("_cached")
-        if cached is None or cached[0] != epoch:
-            cached = epoch, self.shared.generator("epoch", epoch).permutation(self.rows)
-            self.__dict__["_cached"] = cached
-        return cached[1]
+        if epoch != self._epoch:
+            self._epoch, self._order = epoch, self._shared.generator("epoch", epoch).permutation(self.rows)
+        return epoch, self._order[batch * self.size : (batch + 1) * self.size]
 
 
 def in_order(rows: Int64Array, size: int) -> list[Int64Array]:

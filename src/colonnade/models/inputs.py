@@ -36,9 +36,11 @@ class Inputs:
         for name in numeric:
             values = table.column(name)[rows]
             present = values[~np.isnan(values)]
-            deviation = present.std() if len(present) else 0.0
-            means.append(present.mean() if len(present) else 0.0)
-            scales.append(deviation if deviation > 0 else 1.0)
+            mean, deviation = (present.mean(), present.std()) if len(present) else (0.0, 0.0)
+            # A constant column has a deviation of rounding errors, which must not be divided by.
+            varies = deviation > 1e-12 * abs(mean)
+            means.append(mean)
+            scales.append(deviation if varies else 1.0)
             if len(present) < len(values):
                 flagged.append(name)
         levels = {}
@@ -69,6 +71,12 @@ class Inputs:
                 raise DataError(
                     f"{table.owner} trained with the column {name!r} but its table has only "
                     f"{', '.join(table.columns) or 'no columns'}. Bring the columns the model was trained with."
+                )
+            was_categorical = name in self.levels
+            if (table.kinds[name] == "categorical") != was_categorical:
+                raise DataError(
+                    f"{table.owner} trained with {'text' if was_categorical else 'numbers'} in the column {name!r}, "
+                    f"which now holds {table.kinds[name]} values. Bring it in the form the model was trained with."
                 )
         encoded = np.zeros((len(table), self.width), np.float32)
         for i, name in enumerate(self.numeric):

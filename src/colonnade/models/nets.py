@@ -6,14 +6,11 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import TypeAlias, TypeVar
 
-from colonnade.errors import MissingExtra, PlanError
-from colonnade.models.inputs import Inputs
+import torch
+from torch import nn
 
-try:
-    import torch
-    from torch import nn
-except ImportError as error:
-    raise MissingExtra("torch", "A split network") from error
+from colonnade.errors import PlanError
+from colonnade.models.inputs import Inputs
 
 F = TypeVar("F")
 BottomFactory: TypeAlias = Callable[[Inputs, int], nn.Module]

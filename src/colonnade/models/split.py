@@ -19,8 +19,9 @@ Gupta and Raskar 2018, arXiv 1810.06060; Vepakomma et al. 2018, arXiv 1812.00564
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -28,8 +29,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from colonnade.errors import DataError, PlanError
-from colonnade.hooks import At, Phase, Tensor, prepare
+from colonnade.errors import DataError, PlanError, ProtocolError
+from colonnade.hooks import At, Phase, Tensor, applied, prepare
 from colonnade.models.base import Estimator, Prediction, require_classes
 from colonnade.models.batches import Batches, hold_out, in_order
 from colonnade.models.inputs import Inputs
@@ -39,10 +40,12 @@ from colonnade.secret import Secret
 from colonnade.storage import Tree
 from colonnade.wire.message import Float32Array, Int64Array, Message
 
+MOST_CLASSES = 10_000
+
 
 @dataclass(frozen=True)
 class Outline(Message, kind="split/outline"):
-    """How wide an embedding the label party expects; with summed logits this is the number of classes, which is public."""
+    """How wide an embedding the label party expects; with summed logits, the number of classes, which is public."""
 
     width: int
 
@@ -101,11 +104,14 @@ class SplitClassifier(Estimator):
         "feature": frozenset({"outgoing", "incoming", "modules"}),
     }
 
+    sends: ClassVar[Mapping[str, tuple[type[Message], ...]]] = {"label": (Gradient,), "feature": (Embedding,)}
+
     classes_: NDArray[Any]
     inputs_: Inputs | None
     bottom_: nn.Module | None
     top_: nn.Module | None
     history_: list[dict[str, float]]
+    defences_: list[Tree]
 
     def __init__(
         self,
@@ -139,12 +145,11 @@ class SplitClassifier(Estimator):
     def fit(self, party: Party) -> Self:
         """Train together with the other parties; afterwards this holds the party's share."""
         self._validate(party)
-        role = "label" if party.holds_labels else "feature"
-        prepare(party, self.hooks[role], type(self).__name__)
-        train, held_out = hold_out(len(party.rows), self.validation if self.patience else 0.0, party.shared)
+        self._prepare(party)
+        train, held_out = hold_out(len(party.own_table), self.validation if self.patience else 0.0, party.shared)
         if not len(train):
             raise DataError(
-                f"{party.name} has {len(party.rows)} rows, of which none is left to train on when "
+                f"{party.name} has {len(party.own_table)} rows, of which none is left to train on when "
                 f"{self.validation:.0%} are held out. Bring more rows or set patience to None."
             )
         batches = Batches(train, self.batch_size, party.shared)
@@ -157,14 +162,16 @@ class SplitClassifier(Estimator):
             if (step + 1) % batches.per_epoch == 0 and side.ends_after(epoch, held_out_batches):
                 steps.stop()
         side.finish()
+        self.defences_ = [defence.state() for defence in party.defences]
         return self
 
     def predict(self, party: Party) -> Prediction | None:
         """Predict together with the other parties; only the label party learns the result."""
         self.require_fitted("used to predict")
-        role = "label" if party.holds_labels else "feature"
-        prepare(party, self.hooks[role], type(self).__name__)
-        batches = in_order(np.arange(len(party.rows)), self.batch_size)
+        self._prepare(party)
+        for defence, learned in zip(party.defences, self.defences_, strict=False):
+            defence.restore(learned)
+        batches = in_order(np.arange(len(party.own_table)), self.batch_size)
         if not party.holds_labels:
             bottom = _Bottom(self, party)
             for step, rows in enumerate(batches):
@@ -175,9 +182,7 @@ class SplitClassifier(Estimator):
         for step, rows in enumerate(batches):
             at = At(step, 0, rows, "predict")
             logits = joint.logits(joint.collect(step, rows, "predict"))
-            scores = torch.softmax(logits, dim=1)
-            for defence in party.defences:
-                scores = defence.prediction(scores, at)
+            scores, _ = applied(party.defences, "prediction", torch.softmax(logits, dim=1), at)
             probabilities.append(scores.numpy().astype(np.float64))
         joined = np.concatenate(probabilities)
         return Prediction(self.classes_[joined.argmax(axis=1)], joined)
@@ -192,6 +197,7 @@ class SplitClassifier(Estimator):
             "bottom": None if self.bottom_ is None else self.bottom_.state_dict(),
             "top": None if self.top_ is None else self.top_.state_dict(),
             "history": self.history_,
+            "defences": self.defences_,
         }
 
     def take_share(self, tree: Tree) -> None:
@@ -199,6 +205,7 @@ class SplitClassifier(Estimator):
         if tree["classes"] is not None:
             self.classes_ = np.array(tree["classes"])
         self.width_, self.n_joined_, self.history_ = tree["width"], tree["n_joined"], tree["history"]
+        self.defences_ = tree["defences"]
         self.inputs_ = None if tree["inputs"] is None else Inputs.of(tree["inputs"])
         self.bottom_ = self.top_ = None
         if self.inputs_ is not None:
@@ -225,6 +232,10 @@ class SplitClassifier(Estimator):
             lines.append(f"This share: {weights} weights after {len(self.history_)} epochs.")
         return "\n".join(lines)
 
+    def _prepare(self, party: Party) -> None:
+        role = "label" if party.holds_labels else "feature"
+        prepare(party, self.hooks[role], self.sends[role], type(self).__name__)
+
     def _validate(self, party: Party) -> None:
         if party.roles.label is None or not party.roles.features:
             raise PlanError(
@@ -247,9 +258,11 @@ class SplitClassifier(Estimator):
                     f"SplitClassifier's {name} should be {wanted}, but is {getattr(self, name)!r}. Change it."
                 )
 
-    def optimiser_for(self, *modules: nn.Module) -> torch.optim.Optimizer:
-        """The optimiser of one party's modules."""
+    def optimiser_for(self, modules: list[nn.Module]) -> torch.optim.Optimizer | None:
+        """The optimiser of one party's modules; None where there is nothing to train."""
         parameters = [p for module in modules for p in module.parameters()]
+        if not parameters:
+            return None
         if self.optimiser == "adam":
             return torch.optim.Adam(parameters, self.learning_rate, weight_decay=self.weight_decay)
         return torch.optim.SGD(parameters, self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay)
@@ -262,8 +275,7 @@ class _Bottom:
         assert model.inputs_ is not None
         assert model.bottom_ is not None
         self.party, self.module = party, model.bottom_
-        self.values = torch.from_numpy(model.inputs_.encode(party.rows))
-        self._protections = tuple(d.name for d in party.defences if "outgoing" in d.overridden())
+        self.values = torch.from_numpy(model.inputs_.encode(party.own_table))
 
     def embed(self, rows: Int64Array, *, train: bool) -> Tensor:
         self.module.train(train)
@@ -272,16 +284,18 @@ class _Bottom:
         return out
 
     def send(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> Tensor:
-        """Send the embedding of some rows to the label party; returns what was sent, still differentiable."""
+        """Send the embedding of some rows to the label party; returns what a gradient for it goes into.
+
+        That is what was sent, or, where a defence cut it off from the network, the embedding before (straight through).
+        """
         embedding = self.embed(rows, train=phase == "train")
         at = At(
             step, epoch or 0, rows, phase, peer=self.party.roles.label, message=Embedding, own={"embedding": embedding}
         )
-        for defence in self.party.defences:
-            embedding = defence.outgoing(embedding, at)
-        message = Embedding(step, embedding.detach().numpy())
-        self.party.label_party.send(message, under=self._protections, rows=rows, epoch=epoch)
-        return embedding
+        sent, names = applied(self.party.defences, "outgoing", embedding, at)
+        message = Embedding(step, sent.detach().numpy())
+        self.party.label_party.send(message, under=names, rows=rows, epoch=epoch)
+        return sent if sent.requires_grad else embedding
 
 
 class _Joint:
@@ -290,21 +304,22 @@ class _Joint:
     def __init__(self, model: SplitClassifier, party: Party) -> None:
         self.model, self.party = model, party
         self.bottom = None if model.bottom_ is None else _Bottom(model, party)
+        self.received: dict[str, Tensor] = {}
 
     def collect(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> dict[str, Tensor]:
-        """Every feature party's embedding of some rows, by name."""
-        received = {}
+        """Every party's embedding of some rows, by name; `received` afterwards holds the peers' as they came."""
+        self.received, embeddings = {}, {}
         for line in self.party.feature_parties:
             shape = (len(rows), self.model.width_)
             message = line.receive(Embedding, shape=shape, rows=rows, epoch=epoch)
-            embedding = torch.tensor(message.values)
+            _require_answer(message, step, line.peer)
+            came = torch.tensor(message.values, requires_grad=phase == "train")
             at = At(step, epoch or 0, rows, phase, peer=line.peer, message=Embedding)
-            for defence in self.party.defences:
-                embedding = defence.incoming(embedding, at)
-            received[line.peer] = embedding
+            self.received[line.peer] = came
+            embeddings[line.peer], _ = applied(self.party.defences, "incoming", came, at)
         if self.bottom is not None:
-            received[self.party.name] = self.bottom.embed(rows, train=phase == "train")
-        return received
+            embeddings[self.party.name] = self.bottom.embed(rows, train=phase == "train")
+        return embeddings
 
     def logits(self, embeddings: Mapping[str, Tensor]) -> Tensor:
         """The joint model's output; the label party's own embedding comes first."""
@@ -317,11 +332,11 @@ class _Joint:
         return out
 
 
-class _Side:
+class _Side(ABC):
     """One party's side of training: what it does in a step, and all it needs to go on after a crash."""
 
     modules: list[nn.Module]
-    optimiser: torch.optim.Optimizer
+    optimiser: torch.optim.Optimizer | None
 
     def __init__(self, model: SplitClassifier, party: Party) -> None:
         self.model, self.party = model, party
@@ -330,13 +345,15 @@ class _Side:
 
     def start(self, modules: list[nn.Module]) -> None:
         self.modules = modules + [module for defence in self.party.defences for module in defence.modules()]
-        self.optimiser = self.model.optimiser_for(*self.modules)
+        self.optimiser = self.model.optimiser_for(self.modules)
 
+    @abstractmethod
     def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
-        raise AssertionError("each side trains in its own way")
+        """Do one step; returns figures to be shown."""
 
+    @abstractmethod
     def ends_after(self, epoch: int, held_out: list[Int64Array]) -> bool:
-        raise AssertionError("each side judges an epoch in its own way")
+        """Close an epoch; returns whether training ends with it."""
 
     def keep_if_best(self, improved: bool) -> None:
         if improved:
@@ -352,7 +369,7 @@ class _Side:
     def state(self) -> Tree:
         return {
             "modules": [_copied(module.state_dict()) for module in self.modules],
-            "optimiser": _copied(self.optimiser.state_dict()),
+            "optimiser": None if self.optimiser is None else _copied(self.optimiser.state_dict()),
             "best": self.best,
             "history": self.history,
         }
@@ -360,7 +377,8 @@ class _Side:
     def restore(self, tree: Tree) -> None:
         for module, saved in zip(self.modules, tree["modules"], strict=True):
             module.load_state_dict(_tensors(saved))
-        self.optimiser.load_state_dict(_tensors(tree["optimiser"]))
+        if self.optimiser is not None:
+            self.optimiser.load_state_dict(_tensors(tree["optimiser"]))
         self.best, self.history = tree["best"], tree["history"]
 
 
@@ -370,13 +388,15 @@ class _FeatureSide(_Side):
     def __init__(self, model: SplitClassifier, party: Party, train: Int64Array) -> None:
         super().__init__(model, party)
         model.width_ = party.label_party.receive(Outline).width
-        if model.width_ < 1:
-            raise DataError(
-                f"{party.roles.label} asked for embeddings of width {model.width_}; it should be at least 1."
+        if model.width_ != model.embedding if model.top is not None else not 2 <= model.width_ <= MOST_CLASSES:
+            wanted = f"{model.embedding}" if model.top is not None else f"2 to {MOST_CLASSES}"
+            raise ProtocolError(
+                f"{party.roles.label} asked for embeddings of width {model.width_}; the plan allows {wanted}. "
+                "Check that both parties run the same plan."
             )
         _require_columns(party)
         model.n_joined_, model.top_ = 0, None
-        model.inputs_ = Inputs.learned(party.rows, train)
+        model.inputs_ = Inputs.learned(party.own_table, train)
         model.bottom_ = bottom_named(model.bottom)(model.inputs_, model.width_)
         self.bottom = _Bottom(model, party)
         self.start([model.bottom_])
@@ -385,13 +405,13 @@ class _FeatureSide(_Side):
         sent = self.bottom.send(step, rows, "train", epoch)
         line = self.party.label_party
         message = line.receive(Gradient, shape=tuple(sent.shape), rows=rows, epoch=epoch)
-        gradient = torch.tensor(message.values)
+        _require_answer(message, step, line.peer)
         at = At(step, epoch, rows, "train", peer=line.peer, message=Gradient, own={"embedding": sent.detach()})
-        for defence in self.party.defences:
-            gradient = defence.incoming(gradient, at)
-        self.optimiser.zero_grad()
-        sent.backward(gradient)  # type: ignore[no-untyped-call]
-        self.optimiser.step()
+        gradient, _ = applied(self.party.defences, "incoming", torch.tensor(message.values), at)
+        if self.optimiser is not None:
+            self.optimiser.zero_grad()
+            sent.backward(gradient)  # type: ignore[no-untyped-call]
+            self.optimiser.step()
         return {}
 
     def ends_after(self, epoch: int, held_out: list[Int64Array]) -> bool:
@@ -410,7 +430,7 @@ class _LabelSide(_Side):
 
     def __init__(self, model: SplitClassifier, party: Party, train: Int64Array) -> None:
         super().__init__(model, party)
-        table = party.rows
+        table = party.own_table
         if table.labels is None:
             raise DataError(f"{party.name} is the label party but its table has no labels. Name the label column.")
         labels = np.asarray(table.labels)
@@ -432,50 +452,32 @@ class _LabelSide(_Side):
             modules.append(model.top_)
         self.joint = _Joint(model, party)
         self.losses: list[float] = []
-        self._protections = tuple(
-            d.name for d in party.defences if d.overridden() & {"labels", "outgoing", "loss", "modules"}
-        )
         self.start(modules)
-
-    def start(self, modules: list[nn.Module]) -> None:
-        super().start(modules or [nn.Identity()])
 
     def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
         if self.model.top_ is not None:
             self.model.top_.train()
         embeddings = self.joint.collect(step, rows, "train", epoch)
-        peers = {line.peer: embeddings[line.peer].requires_grad_() for line in self.party.feature_parties}
-        own = {name: e for name, e in embeddings.items() if name not in peers}
-        at = At(step, epoch, rows, "train", own=own, received=peers)
-        labels = self.labels[torch.from_numpy(rows)]
-        for defence in self.party.defences:
-            labels = defence.labels(labels, at)
-        at = At(step, epoch, rows, "train", labels=labels, own=own, received=peers)
-        loss = nn.functional.cross_entropy(self.joint.logits(embeddings), labels)
-        for defence in self.party.defences:
-            loss = defence.loss(loss, at)
-        self.optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        received, defences = self.joint.received, self.party.defences
+        own = {name: e for name, e in embeddings.items() if name not in received}
+        at = At(step, epoch, rows, "train", own=own, received=received)
+        labels, relabelled = applied(defences, "labels", self.labels[torch.from_numpy(rows)], at)
+        at = replace(at, labels=labels)
+        logits = self.joint.logits(embeddings)
+        loss, reweighed = applied(defences, "loss", nn.functional.cross_entropy(logits, labels), at)
+        if self.optimiser is not None:
+            self.optimiser.zero_grad()
+        loss.backward(retain_graph=bool(defences))  # type: ignore[no-untyped-call]
         for line in self.party.feature_parties:
-            gradient = peers[line.peer].grad
-            assert gradient is not None
-            at = At(
-                step,
-                epoch,
-                rows,
-                "train",
-                peer=line.peer,
-                message=Gradient,
-                labels=labels,
-                own=own,
-                received=peers,
-                gradient_if=self._gradient_if(embeddings, line.peer),
-            )
-            for defence in self.party.defences:
-                gradient = defence.outgoing(gradient, at)
+            came = received[line.peer]
+            gradient = torch.zeros_like(came) if came.grad is None else came.grad
+            about = replace(at, peer=line.peer, message=Gradient, gradient_if=_gradient_if(logits, came))
+            gradient, blurred = applied(defences, "outgoing", gradient, about)
             message = Gradient(step, gradient.detach().numpy())
-            line.send(message, under=self._protections, rows=rows, epoch=epoch)
-        self.optimiser.step()
+            under = tuple(dict.fromkeys(relabelled + reweighed + blurred))
+            line.send(message, under=under, rows=rows, epoch=epoch)
+        if self.optimiser is not None:
+            self.optimiser.step()
         self.losses.append(loss.item())
         return {"loss": loss.item()}
 
@@ -485,14 +487,14 @@ class _LabelSide(_Side):
         self.history.append(record)
         if not held_out:
             return False
-        record["validation_loss"] = self._validation_loss(epoch, held_out)
+        record["validation_loss"], under = self._validation_loss(epoch, held_out)
         best = min(range(len(self.history)), key=lambda i: self.history[i]["validation_loss"])
         improved = best == epoch
         assert self.model.patience is not None
         stop = epoch - best >= self.model.patience
         self.keep_if_best(improved)
         for line in self.party.feature_parties:
-            line.send(Verdict(epoch, int(improved), int(stop)))
+            line.send(Verdict(epoch, int(improved), int(stop)), under=under)
         return stop
 
     def state(self) -> Tree:
@@ -502,28 +504,45 @@ class _LabelSide(_Side):
         super().restore(tree)
         self.losses = tree["losses"]
 
-    def _validation_loss(self, epoch: int, held_out: list[Int64Array]) -> float:
+    def _validation_loss(self, epoch: int, held_out: list[Int64Array]) -> tuple[float, tuple[str, ...]]:
+        """The loss on held-out rows, and the defences that had a hand in their labels."""
         if self.model.top_ is not None:
             self.model.top_.eval()
-        total = 0.0
+        total, names = 0.0, dict[str, None]()
         for step, rows in enumerate(held_out):
             logits = self.joint.logits(self.joint.collect(step, rows, "validate", epoch))
-            labels = self.labels[torch.from_numpy(rows)]
+            at = At(step, epoch, rows, "validate", received=self.joint.received)
+            labels, relabelled = applied(self.party.defences, "labels", self.labels[torch.from_numpy(rows)], at)
+            names |= dict.fromkeys(relabelled)
             total += nn.functional.cross_entropy(logits, labels, reduction="sum").item()
-        return total / sum(len(rows) for rows in held_out)
+        return total / sum(len(rows) for rows in held_out), tuple(names)
 
-    def _gradient_if(self, embeddings: Mapping[str, Tensor], peer: str) -> Callable[[Tensor], Tensor]:
-        def gradient_if(labels: Tensor) -> Tensor:
-            leaves = {name: e.detach() for name, e in embeddings.items()}
-            leaves[peer].requires_grad_()
-            loss = nn.functional.cross_entropy(self.joint.logits(leaves), labels)
-            return torch.autograd.grad(loss, leaves[peer])[0]
 
-        return gradient_if
+def _gradient_if(logits: Tensor, received: Tensor) -> Callable[[Tensor], Tensor]:
+    """What the gradient at the cut would be if the labels of the batch were others."""
+
+    def gradient_if(labels: Tensor) -> Tensor:
+        loss = nn.functional.cross_entropy(logits, labels)
+        return torch.autograd.grad(loss, received, retain_graph=True)[0]
+
+    return gradient_if
+
+
+def _require_answer(message: Embedding | Gradient, step: int, peer: str) -> None:
+    if message.step != step:
+        raise ProtocolError(
+            f"Expected {message.kind} for step {step} from {peer}, got one for step {message.step}. "
+            "Check that both parties run the same plan."
+        )
+    if not np.isfinite(message.values).all():
+        raise ProtocolError(
+            f"{message.kind} from {peer} at step {step} holds numbers that are not finite. "
+            "Lower the learning rate, and check the peer's columns for extreme values."
+        )
 
 
 def _require_columns(party: Party) -> None:
-    if not party.rows.columns:
+    if not party.own_table.columns:
         raise DataError(f"{party.name} is a feature party but its table has no columns besides the ids. Bring some.")
 
 

@@ -12,14 +12,17 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from colonnade.errors import BudgetSpent, PlanError, StorageError
 from colonnade.privacy.gaussian import gaussian_epsilon
 from colonnade.secret import Secret
+from colonnade.storage import append_durably, explained, write_atomically
 
 if TYPE_CHECKING:
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -144,19 +147,24 @@ class Spent:
 class Ledger:
     """The privacy events of one party, in the order in which each kind first occurred.
 
+    A release is charged once however often a crash makes the run repeat it: events bear the identity of what was
+    released, and one that is known already costs nothing. Nothing is ever taken off a ledger, also not when a run goes
+    back to a checkpoint, for what was released stays released.
+
     Args:
         budget: The (epsilon, delta) that may be spent on a secret. An event that would exceed it is refused.
+        path: A file to which every event is written before anything is released, and from which it starts.
 
     Example:
         >>> ledger = Ledger(budget={Secret.LABELS: (2.0, 0.0)})
         >>> flip = Event(Secret.LABELS, "label", "randomised-response", (("epsilon", 1.0), ("n_classes", 2)))
-        >>> ledger.spend(flip), ledger.spend(flip)
-        (0, 1)
+        >>> ledger.spend(flip, identity=b"first"), ledger.spend(flip, identity=b"first"), ledger.spend(flip)
+        (True, False, True)
         >>> print(ledger.spent(Secret.LABELS, 0.0))
         epsilon 2 at delta 0 per label (replace-one; 2 × randomised-response)
     """
 
-    def __init__(self, budget: Mapping[Secret, tuple[float, float]] | None = None) -> None:
+    def __init__(self, budget: Mapping[Secret, tuple[float, float]] | None = None, *, path: Path | None = None) -> None:
         self.budget = dict(budget or {})
         for secret, (epsilon, delta) in self.budget.items():
             if not (epsilon >= 0 and 0 <= delta < 1):
@@ -165,24 +173,37 @@ class Ledger:
                     f"got epsilon {epsilon:g} and delta {delta:g}. Correct the budget."
                 )
         self._counts: Counter[Event] = Counter()
+        self._identified: set[tuple[Event, int, bytes]] = set()
+        self._path = path
+        if path is not None and path.exists():
+            self._load(path)
 
     @property
     def events(self) -> Mapping[Event, int]:
         """Each kind of event and how often it occurred."""
         return MappingProxyType(self._counts)
 
-    def spend(self, event: Event, count: int = 1) -> int:
-        """Record an event, or several of its kind, and return its number on this ledger, counted from 0.
+    def spend(self, event: Event, count: int = 1, *, identity: bytes | None = None) -> bool:
+        """Record an event, or several of its kind; returns whether it was new.
+
+        Args:
+            event: What is about to be released.
+            count: How often.
+            identity: What tells this release from others of its kind. None counts it as new each time.
 
         Raises:
             BudgetSpent: The budget would be exceeded; nothing was recorded.
         """
         if count < 1:
             raise PlanError(f"Expected to spend an event at least once, got a count of {count}. Give a count from 1.")
-        number = self._counts.total()
+        if identity is not None and (event, count, identity) in self._identified:
+            return False
         self._check_budget(event, count)
-        self._counts[event] += count
-        return number
+        if self._path is not None:
+            entry = {**_entry(event, count), "identity": None if identity is None else identity.hex()}
+            append_durably(self._path, json.dumps(entry) + "\n")
+        self._record(event, count, identity)
+        return True
 
     def epsilon(self, delta: float, *, protects: Secret, unit: str | None = None) -> float:
         """Return the epsilon of `spent`."""
@@ -198,56 +219,35 @@ class Ledger:
         """
         return _compose(self._counts, protects, delta, unit)
 
-    def state(self) -> dict[str, Any]:
-        """Return the events as plain data. The budget is the plan's and not part of it."""
-        return {
-            "events": [
-                {
-                    "protects": event.protects.value,
-                    "unit": event.unit,
-                    "mechanism": event.mechanism,
-                    "parameters": dict(event.parameters),
-                    "adjacency": event.adjacency,
-                    "note": event.note,
-                    "count": count,
-                }
-                for event, count in self._counts.items()
-            ]
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go back to a state: the events since then are forgotten, for they will be spent again.
-
-        Raises:
-            StorageError: The state was not written by `state`.
-        """
-        counts: Counter[Event] = Counter()
-        try:
-            for entry in state["events"]:
-                counts[_event(entry)] += _count(entry)
-        except (AttributeError, KeyError, TypeError, ValueError, PlanError) as error:
-            raise StorageError(
-                f"Expected the state of a privacy ledger but could not read it ({type(error).__name__}: {error}). "
-                f"Restore a checkpoint that this version wrote."
-            ) from error
-        self._counts = counts
-
     def to_json(self) -> str:
-        """Return the events as JSON text."""
-        return json.dumps(self.state())
+        """Return the events as JSON text. The budget is the plan's and not part of it."""
+        return json.dumps({"events": [_entry(event, count) for event, count in self._counts.items()]})
 
     @classmethod
     def from_json(cls, text: str, *, budget: Mapping[Secret, tuple[float, float]] | None = None) -> Self:
         """Return a ledger with the events that `to_json` wrote."""
         ledger = cls(budget)
-        try:
-            state = json.loads(text)
-        except ValueError as error:
-            raise StorageError(
-                f"Expected the JSON of a privacy ledger but could not parse it ({error}). Restore an undamaged copy."
-            ) from error
-        ledger.restore(state)
+        with _understood():
+            for entry in json.loads(text)["events"]:
+                ledger._counts[_event(entry)] += _count(entry)
         return ledger
+
+    def _load(self, path: Path) -> None:
+        with explained(f"read {path.name}"):
+            *lines, unfinished = path.read_bytes().split(b"\n")
+        with _understood():
+            for line in lines:
+                entry = json.loads(line)
+                identity = entry["identity"]
+                self._record(_event(entry), _count(entry), None if identity is None else bytes.fromhex(identity))
+        if unfinished:
+            # The crash came while this event was being written, hence before its release.
+            write_atomically(path, b"".join(line + b"\n" for line in lines))
+
+    def _record(self, event: Event, count: int, identity: bytes | None) -> None:
+        self._counts[event] += count
+        if identity is not None:
+            self._identified.add((event, count, identity))
 
     def __repr__(self) -> str:
         return f"Ledger({self._counts.total()} events of {len(self._counts)} kinds)"
@@ -387,6 +387,29 @@ def _is_possible(name: str, value: float) -> bool:
     if not isinstance(value, float | int) or not 0 < value < math.inf:
         return False
     return name != "n_classes" or (value >= 2 and value == int(value))
+
+
+@contextmanager
+def _understood() -> Iterator[None]:
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError, PlanError) as error:
+        raise StorageError(
+            f"Expected the events of a privacy ledger but could not read them ({type(error).__name__}: {error}). "
+            f"Restore an undamaged copy."
+        ) from error
+
+
+def _entry(event: Event, count: int) -> dict[str, Any]:
+    return {
+        "protects": event.protects.value,
+        "unit": event.unit,
+        "mechanism": event.mechanism,
+        "parameters": dict(event.parameters),
+        "adjacency": event.adjacency,
+        "note": event.note,
+        "count": count,
+    }
 
 
 def _event(entry: Mapping[str, Any]) -> Event:

@@ -11,8 +11,9 @@ grid point is right to a relative error of 1e-9; all that lies beyond has a prob
 What is not promised. The ledger charges for ideal noise on real numbers. For each released number that differs between
 neighbours the difference is at most 2e-9 in epsilon and 2**-70 * (1 + e**epsilon) in delta, and is not charged. Nothing
 is said about the sensitivity, which the caller computes (in floating point, too), nor about time, memory or errors as
-side channels. Under seeded randomness whoever knows the seed can subtract the noise: only `Randomness.system` protects
-anybody.
+side channels. Two releases under one path show whether their values were the same: if a peer's inputs enter the values,
+give the path a digest of these inputs. Under seeded randomness whoever knows the seed can subtract the noise: only
+`Randomness.system` protects anybody.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from blake3 import blake3
 
 from colonnade.errors import DataError, PlanError
 from colonnade.privacy.gaussian import gaussian_mu
@@ -86,8 +88,8 @@ class GaussianMechanism:
     ) -> FloatArray:
         """Spend the event, then return the values with noise.
 
-        The noise is a function of `random`, `path` and the event's number on the ledger: no two releases of a ledger
-        share their noise, and one that is repeated after `Ledger.restore` has the noise it had before.
+        The noise is a function of `random`, `path`, the event and the values. A release that is repeated, after a crash,
+        gives the same numbers and costs nothing; one of other values or under another path has noise of its own.
 
         Raises:
             DataError: Nothing was given, or something that is not a finite number, or is far too large.
@@ -191,8 +193,10 @@ class RandomisedResponse:
     ) -> IntArray:
         """Spend the event, then return the randomised labels; see `GaussianMechanism.release`."""
         kept = self._check_labels(labels)
-        number = ledger.spend(self.event(protects, unit))
-        words = random.uniform_bits(2 * kept.size, "release", *path, number).reshape(2, *kept.shape)
+        event = self.event(protects, unit)
+        stream = _stream(kept, event, random, path)
+        ledger.spend(event, identity=_identity(stream))
+        words = stream.uniform_bits(2 * kept.size).reshape(2, *kept.shape)
         others = self.n_classes - 1
         flip_probability = others * math.exp(-self.epsilon) * self.keep_probability
         # Rounded up, so that a label is never kept more often than promised.
@@ -243,8 +247,24 @@ def _release(
     path: tuple[Step, ...],
 ) -> FloatArray:
     exact = _check_values(values, scale)
-    number = ledger.spend(event)
-    return _noisy(exact, kind, scale, random.uniform_bits(2 * exact.size, "release", *path, number))
+    stream = _stream(exact, event, random, path)
+    ledger.spend(event, identity=_identity(stream))
+    return _noisy(exact, kind, scale, stream.uniform_bits(2 * exact.size))
+
+
+def _stream(values: FloatArray | IntArray, event: Event, random: Randomness, path: tuple[Step, ...]) -> Randomness:
+    """Return what a release draws its noise from, bound to its place, its mechanism and the values themselves.
+
+    The same values at the same place get the same noise, so that a step repeated after a crash gives nothing new away;
+    other values never get that noise, so that a peer who provokes a repetition with other inputs cannot subtract.
+    """
+    kind = blake3(repr((event, values.shape)).encode()).digest()
+    return random.child("release", *path, blake3(np.ascontiguousarray(values).tobytes(), key=kind).hexdigest())
+
+
+def _identity(stream: Randomness) -> bytes:
+    # Derived under the key: the ledger's file then betrays no values, and noise of another key is never free.
+    return stream.child("identity").key
 
 
 def _noisy(values: FloatArray, kind: Kind, scale: float, words: npt.NDArray[np.uint64]) -> FloatArray:

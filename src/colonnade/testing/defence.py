@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from colonnade.catalogue import DEFENCES
-from colonnade.errors import PlanError
+from colonnade.errors import PlanError, ProtocolError
 from colonnade.hooks import At, Defence, Tensor
 from colonnade.models.base import Estimator
 from colonnade.party import Party
@@ -90,10 +90,13 @@ def it_composes_with_every_defence_in_any_order(defence: Defence, holder: str, s
         for party in setup.holders(other):
             orders = [[defence, other], [other, defence]] if party == holder else [[defence]]
             for order in orders:
-                fitted, predicted = setup.both(defences={party: [other], holder: order})
+                held = f"{', then '.join(each.name for each in order)} at {holder} and {other.name} at {party}"
+                try:
+                    fitted, predicted = setup.both(defences={party: [other], holder: order})
+                except ProtocolError as error:
+                    raise AssertionError(f"With {held}, training should come to its end, but {error}") from error
                 numbers = [array for estimator in fitted.results.values() for array in arrays(estimator.share())]
                 numbers += [prediction.values for prediction in predicted.results.values() if prediction is not None]
-                held = f"{', then '.join(each.name for each in order)} at {holder} and {other.name} at {party}"
                 must(all(map(is_finite, numbers)), f"With {held}, everything learned should be finite.")
 
 

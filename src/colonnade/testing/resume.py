@@ -55,11 +55,6 @@ def killed_runs_end_alike(setup: Setup, defences: Defences, *, renames: Iterable
             must_be_alike(ending(_fit(setup, defences, root / moment)), expected, f"A run that was killed {moment}")
 
 
-def every() -> Iterable[int]:
-    """All numbers, from 1 on."""
-    return itertools.count(1)
-
-
 def _fit(setup: Setup, defences: Defences, directory: Path) -> Run[Estimator]:
     return setup.fit(defences=defences, directory=directory, checkpoint_every=CHECKPOINT_EVERY)
 

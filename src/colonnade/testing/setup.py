@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ from colonnade.table import Table
 from colonnade.wire.message import Message
 from colonnade.wire.plan import Roles
 from colonnade.wire.transcript import Entry, Transcript
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -52,13 +54,21 @@ class Setup:
     @property
     def hooks(self) -> dict[str, frozenset[str]]:
         """The defence hooks that the model says it calls, by party; the first feature party stands for all."""
-        roles = self.roles
-        parties = {"label": roles.label, "feature": roles.features[0], "arbiter": roles.arbiter, "server": roles.server}
-        return {party: hooks for role, hooks in self.make().hooks.items() if (party := parties[role]) is not None}
+        return self._by_party(self.make().hooks)
 
     def holders(self, defence: Defence) -> list[str]:
-        """The parties on whose side all hooks of a defence are called."""
-        return [party for party, called in self.hooks.items() if defence.overridden() <= called]
+        """The parties on whose side all hooks of a defence are called, and its kinds of messages are sent."""
+        sends = self._by_party(self.make().sends)
+        return [
+            party
+            for party, called in self.hooks.items()
+            if defence.overridden() <= called and (not defence.acts_on or set(defence.acts_on) & set(sends[party]))
+        ]
+
+    def _by_party(self, by_role: Mapping[str, T]) -> dict[str, T]:
+        roles = self.roles
+        parties = {"label": roles.label, "feature": roles.features[0], "arbiter": roles.arbiter, "server": roles.server}
+        return {party: said for role, said in by_role.items() if (party := parties[role]) is not None}
 
 
 def witness(hooks: Iterable[str], note: Callable[[str, Any, At | None], None]) -> Defence:
@@ -117,9 +127,9 @@ def _recorded(transcript: Transcript) -> Iterator[tuple[Any, ...]]:
 
 
 def _contents(transcript: Transcript, entry: Entry) -> tuple[Any, ...] | None:
-    if Message.kinds[entry.kind].fresh:
+    if entry.fresh:
         return None
-    kept = None if entry.place is None else transcript.frames.read(entry.epoch, entry.place)
+    kept = None if entry.place is None else transcript.frames.read(entry.section, entry.place)
     if kept is None:
         return (entry.digest,)
     frame, rows = kept

@@ -38,6 +38,7 @@ class Channel:
             epoch: In which pass over the data; recorded, never sent.
         """
         frame = encode(message)
+        self._require_rows(message, rows)
         self._recording.add(message, frame, sent=True, peer=self.peer, under=under, rows=rows, epoch=epoch)
         self._transport.send(self.peer, frame)
 
@@ -59,16 +60,21 @@ class Channel:
         """
         frame = self._transport.receive(self.peer)
         message = decode(frame, expected, peer=self.peer)
-        if shape is not None:
-            assert expected.per_row is not None, f"{expected.kind} has no array of one row per sample"
-            found = getattr(message, expected.per_row).shape
-            if found != shape:
-                raise BadFrame(
-                    f"Expected {expected.kind} with {expected.per_row} of shape {shape} from {self.peer}, got {found}. "
-                    "Check that both parties run the same plan on equally many rows."
-                )
+        self._require_rows(message, rows, shape)
         self._recording.add(message, frame, sent=False, peer=self.peer, rows=rows, epoch=epoch)
         return message
+
+    def _require_rows(self, message: Message, rows: Int64Array | None, shape: tuple[int, ...] | None = None) -> None:
+        """Refuse an array of one row per sample that has not as many rows as there are samples, or another shape."""
+        if message.per_row is None or (rows is None and shape is None):
+            return
+        found = getattr(message, message.per_row).shape
+        wanted = (len(rows), *found[1:]) if shape is None and rows is not None else shape
+        if found != wanted:
+            raise BadFrame(
+                f"Expected {message.kind} with {message.per_row} of shape {wanted} between here and {self.peer}, got "
+                f"{found}. Check that both parties run the same plan on equally many rows."
+            )
 
     def __repr__(self) -> str:
         """Name the peer, never the contents."""

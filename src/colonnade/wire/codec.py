@@ -30,6 +30,7 @@ MAX_METADATA = 64 * 1024
 MAX_DIMENSIONS = 8
 _HEAD = struct.Struct("<4sI")
 _ALIGNMENT = 16
+_LARGEST = 2**62
 
 
 def encode(message: Message) -> bytes:
@@ -74,7 +75,7 @@ def decode(frame: bytes | memoryview, expected: type[M], *, peer: str = "a peer"
     if kind != expected.kind:
         known = "" if kind in Message.kinds else ", a kind this version does not know"
         raise WrongMessage(
-            f"Expected {expected.kind} from {peer}, got {kind!r}{known}. "
+            f"Expected {expected.kind} from {peer}, got {kind[:64]!r}{known}. "
             "Check that all parties run the same plan and version."
         )
     reader = _Reader(frame, start, f"{kind} from {peer}")
@@ -155,10 +156,13 @@ class _Reader:
                 raise self.bad(f"field {name} should be an array")
         self.require(given == dtype.str, f"field {name} should have dtype {dtype.str}")
         self.require(all(type(n) is int and n >= 0 for n in dimensions), f"field {name} has an impossible shape")
+        bounded = math.prod(n for n in dimensions if n) * dtype.itemsize <= _LARGEST
+        self.require(bounded, f"field {name} has an impossible shape")
         count = math.prod(dimensions)
         begin = self.position + -self.position % _ALIGNMENT
         end = begin + count * dtype.itemsize
         self.require(end <= len(self.frame), f"field {name} claims more bytes than the frame holds")
+        self.require(not any(self.frame[self.position : begin]), f"field {name} follows padding that is not zero")
         self.position = end
         if not count:
             return np.empty(dimensions, dtype)
@@ -172,6 +176,8 @@ def _has_default(message: type[Message], name: str) -> bool:
 
 
 def _pack(value: Any, shape: Shape, where: str, buffers: list[NDArray[Any]]) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
     if shape.base is np.ndarray:
         return _pack_array(value, shape.dtype, where, buffers)
     if shape.base is Ciphertexts:

@@ -22,6 +22,7 @@ MAX_CONTROL_BYTES = 64 * 1024
 MAX_FRAME_BYTES = 4 * 1024**3
 _HEAD = struct.Struct("<4sBBHQQQQ")
 _MAGIC = b"CLE1"
+HEAD_BYTES = _HEAD.size
 
 
 class Type(IntEnum):
@@ -80,7 +81,7 @@ class Envelope:
         except ValueError:
             raise BadFrame(f"A peer sent an envelope of unknown type {number}. It runs another version.") from None
         limit = CHUNK_BYTES if type_ is Type.DATA else MAX_CONTROL_BYTES
-        if len(payload) > limit or flags > LAST or zero or (type_ in _SEQUENCED) != (seq > 0 and type_ in _SEQUENCED):
+        if len(payload) > limit or flags > LAST or zero or (type_ in _SEQUENCED and not seq):
             raise BadFrame(
                 f"A peer sent a {type_.name.lower()} envelope of {len(payload)} bytes that is not well formed; at most "
                 f"{limit} are allowed. The peer is faulty."

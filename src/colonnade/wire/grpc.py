@@ -52,6 +52,7 @@ except ImportError as error:
     raise MissingExtra("net", "A run between machines") from error
 
 _METHOD = "/colonnade.Wire/Exchange"
+_MANY = 2**32
 _OPTIONS = (
     ("grpc.max_receive_message_length", 8 * CHUNK_BYTES),
     ("grpc.max_send_message_length", 8 * CHUNK_BYTES),
@@ -74,6 +75,7 @@ class Patience:
         rejoin: For a peer whose connection broke, or who crashed, to come back.
         silence: Without any sign of life before a connection counts as broken.
         message: For a message of a peer that is alive.
+        heartbeat: Between two signs of life of one's own while there is nothing else to send.
     """
 
     start: float = 600.0
@@ -129,13 +131,16 @@ class GrpcTransport(Transport):
                 f"{name} and {self.leader} both have no address, so neither can be reached. Give one of them one."
             )
         self._ready: dict[str, tuple[int, int]] = {}
+        self._begun: dict[str, int] = {}
+        self._former: set[bytes] = set()
         self._refused: dict[str, str] = {}
-        self._done: set[str] = set()
+        self._done: dict[str, int] = {}
+        self._left: set[str] = set()
         self._checkpoints: dict[str, int] = {}
         self._start: tuple[int, int] | None = None
         self._all_done = False
         self._interrupted: str | None = None
-        self._failure: WireError | None = None
+        self._failure: ColonnadeError | None = None
         self._closing = threading.Event()
         self._server: grpc.Server | None = None
         self._threads: list[threading.Thread] = []
@@ -156,9 +161,7 @@ class GrpcTransport(Transport):
         """End all connections."""
         self._closing.set()
         for line in self._lines.values():
-            with line.changed:
-                line._detach(line._connection)
-                line.changed.notify_all()
+            line.close()
         if self._server is not None:
             self._server.stop(grace=0.5).wait()
         for thread in self._threads:
@@ -169,28 +172,24 @@ class GrpcTransport(Transport):
         self._check()
         self._line(peer).put(frame, self.epoch)
 
-    def receive(self, peer: str) -> memoryview:  # type: ignore[override]
+    def receive(self, peer: str) -> bytes:
         """Wait for the next frame from one named peer."""
         line = self._line(peer)
         begun = time.monotonic()
         while True:
-            frame = line.take(self.epoch)
-            if frame is not None:
-                return frame
-            self._check()
-            now = time.monotonic()
-            away = 0.0 if line.connected else now - line.heard_at
-            if away > self._patience.rejoin:
-                raise PeerUnreachable(
-                    f"{self.name} waits for {peer}, whose connection broke {away:.0f} s ago and who did not come back. "
-                    f"Start {peer} again with --resume, then this party likewise."
-                )
-            if now - begun > self._patience.message:
-                raise PeerUnreachable(
-                    f"{self.name} waited {now - begun:.0f} s for a message from {peer}, who is alive but sends none. "
-                    "Look at its log, or allow more time in the plan."
-                )
             with line.changed:
+                # Asked before the frame, for a peer says so behind its last one.
+                done = self._done.get(peer) == self.epoch
+                frame = line.take(self.epoch)
+                if frame is not None:
+                    return frame
+                self._check()
+                if done:
+                    raise PeerLeft(
+                        f"{self.name} waits for a message from {peer}, but {peer} has finished. "
+                        "Check that both run the same protocol with the same settings."
+                    )
+                self._require_alive(line, begun)
                 line.changed.wait(1.0 if line.connected else 0.2)
 
     def meet(self, newest: int) -> tuple[int, int]:
@@ -201,11 +200,10 @@ class GrpcTransport(Transport):
         """
         deadline = time.monotonic() + (self._patience.start if self.epoch == 0 else self._patience.rejoin)
         leads = self.name == self.leader
-        with self._changed:
-            self._start, self._all_done = None, False
-            self._done.clear()
-        if leads:
-            for line in self._lines.values():
+        self._all_done = False
+        for line in self._lines.values():
+            line.leave(self.epoch)
+            if leads:
                 line.put_control({"restart": self.epoch})
         while True:
             with self._changed:
@@ -213,11 +211,11 @@ class GrpcTransport(Transport):
             if not leads:
                 self._lines[self.leader].put_control({"ready": newest, "epoch": self.epoch})
             while leads or self._interrupted is None:
-                if leads and (begun := self._begin_if_all_ready(newest)) is not None:
-                    return begun
                 with self._changed:
-                    if self._start is not None:
-                        (self.epoch, common), self._start = self._start, None
+                    if leads:
+                        self._begin_if_all_ready(newest)
+                    if self._start is not None and self._start[0] > self.epoch:
+                        self.epoch, common = self._start
                         return self.epoch, common
                     self._raise_failure()
                     left = deadline - time.monotonic()
@@ -230,34 +228,39 @@ class GrpcTransport(Transport):
     def checkpointed(self, number: int) -> None:
         """Tell the leader that this party holds a checkpoint, so that older ones may be forgotten."""
         if self.name == self.leader:
-            self._note_checkpoint(self.name, number)
+            with self._changed:
+                self._note_checkpoint(self.name, number)
         else:
             self._lines[self.leader].put_control({"holds": number})
 
     def finish(self) -> None:
         """Wait until all parties have come to the end, for until then any of them may need this one again."""
-        deadline = time.monotonic() + self._patience.rejoin
+        for line in self._lines.values():
+            line.put_control({"done": self.epoch})
         if self.name == self.leader:
-            while not self._done.issuperset(self._lines):
-                self._pause(deadline)
+            for peer, line in self._lines.items():
+                self._await(line, lambda peer=peer: self._done.get(peer) == self.epoch)
             for line in self._lines.values():
-                line.put_control({"end": 1})
-            # Until a party has acknowledged the end it may crash and need this one again.
+                line.put_control({"end": self.epoch})
+            # Until a party has said that it leaves it may crash and need this one again.
             deadline = time.monotonic() + self._patience.silence
-            while not all(line.drained for line in self._lines.values()) and time.monotonic() < deadline:
-                self._pause(deadline)
+            with self._changed:
+                while not self._left.issuperset(self._lines) and (left := deadline - time.monotonic()) > 0:
+                    self._check()
+                    self._changed.wait(left)
         else:
-            self._lines[self.leader].put_control({"done": 1})
-            while not self._all_done:
-                self._pause(deadline)
-            self._drain(3.0)
+            line = self._lines[self.leader]
+            self._await(line, lambda: self._all_done)
+            line.put_control({"left": self.epoch})
+            self._drain([line], seconds=3.0, even_if_cut=False)
 
     def fail(self, error: BaseException) -> None:
         """Tell all peers why this party stops."""
         words = str(error) if isinstance(error, ColonnadeError) else type(error).__name__
-        for line in self._lines.values():
+        here = [line for peer, line in self._lines.items() if line.peer_incarnation and peer not in self._left]
+        for line in here:
             line.put_control({"failed": words[:2000]})
-        self._drain(3.0)
+        self._drain(here, seconds=3.0, even_if_cut=True)
 
     @property
     def insecure(self) -> bool:
@@ -267,46 +270,51 @@ class GrpcTransport(Transport):
     # What peers say.
 
     def _control(self, peer: str, note: dict[str, Any]) -> None:
+        leads = self.name == self.leader
         with self._changed:
             match note:
-                case {"ready": int(newest), "epoch": int(epoch)}:
-                    # A report from an epoch that was left since then is stale; 0 is a party's first.
-                    if epoch == 0 or epoch >= self.epoch:
+                case {"ready": int(newest), "epoch": int(epoch)} if leads and newest >= 0 and 0 <= epoch < _MANY:
+                    # What was said before the epoch that it is in by now is stale.
+                    if epoch >= self._begun.get(peer, 0):
                         self._ready[peer] = newest, epoch
                         self._interrupted = self._interrupted or peer
+                case {"holds": int(number)} if leads:
+                    self._note_checkpoint(peer, number)
+                case {"left": int(epoch)} if leads:
+                    if epoch == self.epoch:
+                        self._left.add(peer)
                 case {"restart": int(epoch)} if peer == self.leader:
                     if self.epoch and epoch >= self.epoch:
                         self._interrupted = self._interrupted or peer
-                case {"start": int(epoch), "from": int(common)} if peer == self.leader:
+                case {"start": int(epoch), "from": int(common)} if peer == self.leader and epoch <= _MANY:
                     self._start = epoch, common
-                case {"holds": int(number)}:
-                    self._note_checkpoint(peer, number)
                 case {"settled": int(number)} if peer == self.leader:
                     self.on_settled(number)
-                case {"done": 1}:
-                    self._done.add(peer)
-                case {"end": 1} if peer == self.leader:
-                    self._all_done = True
+                case {"done": int(epoch)}:
+                    self._done[peer] = epoch
+                case {"end": int(epoch)} if peer == self.leader:
+                    self._all_done = epoch == self.epoch
                 case {"failed": str(words)}:
+                    self._left.add(peer)
                     self._failure = self._failure or PeerFailed(f"{peer} stopped: {words}")
                 case _:
                     self._failure = ProtocolError(f"{peer} sent a control message that this version does not know.")
             self._changed.notify_all()
         self._wake()
 
-    def _begin_if_all_ready(self, newest: int) -> tuple[int, int] | None:
-        with self._changed:
-            if not self._ready.keys() >= self._lines.keys():
-                return None
-            reports = list(self._ready.values())
-            self.epoch = 1 + max([self.epoch, *(epoch for _, epoch in reports)])
-            common = min([newest, *(theirs for theirs, _ in reports)])
+    def _begin_if_all_ready(self, newest: int) -> None:
+        """As the leader: begin a new epoch; called under the lock, so that nobody starts anew in between."""
+        if self._ready.keys() >= self._lines.keys():
+            epoch = 1 + max([self.epoch, *(epoch for _, epoch in self._ready.values())])
+            common = min([newest, *(theirs for theirs, _ in self._ready.values())])
             self._ready.clear()
-            self._checkpoints = {}
+            self._left.clear()
+            self._checkpoints.clear()
+            self._begun = dict.fromkeys(self._lines, epoch)
             self._interrupted = None
-        for line in self._lines.values():
-            line.put_control({"start": self.epoch, "from": common})
-        return self.epoch, common
+            self._start = epoch, common
+            for line in self._lines.values():
+                line.put_control({"start": epoch, "from": common})
 
     def _note_checkpoint(self, party: str, number: int) -> None:
         self._checkpoints[party] = number
@@ -317,27 +325,44 @@ class GrpcTransport(Transport):
             self.on_settled(settled)
 
     def _check(self) -> None:
-        with self._changed:
-            self._raise_failure()
-            if self._interrupted is not None:
-                raise PeerRestarted(f"{self._interrupted} started anew; {self.name} goes back to the last checkpoint.")
+        self._raise_failure()
+        interrupted = self._interrupted
+        if interrupted is not None:
+            raise PeerRestarted(f"{interrupted} started anew; {self.name} goes back to the last checkpoint.")
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
 
-    def _pause(self, deadline: float) -> None:
-        self._check()
-        if time.monotonic() > deadline:
-            raise PeerLeft(f"{self.name} has finished but not all others have. Look at their logs.")
-        with self._changed:
-            self._changed.wait(0.2)
+    def _require_alive(self, line: Line, begun: float) -> None:
+        now = time.monotonic()
+        away = 0.0 if line.connected else now - max(line.heard_at, begun)
+        if away > self._patience.rejoin:
+            raise PeerUnreachable(
+                f"{self.name} waits for {line.peer}, whose connection broke and who did not come back within "
+                f"{away:.0f} s. Start {line.peer} again with --resume, then this party likewise."
+            )
+        if now - begun > self._patience.message:
+            raise PeerUnreachable(
+                f"{self.name} waited {now - begun:.0f} s for {line.peer}, who is alive but sends nothing. "
+                "Look at its log, or allow more time in the plan."
+            )
 
-    def _drain(self, seconds: float) -> None:
+    def _await(self, line: Line, condition: Callable[[], bool]) -> None:
+        """Wait until a peer has said something to this party's runner."""
+        begun = time.monotonic()
+        with self._changed:
+            while not condition():
+                self._check()
+                self._require_alive(line, begun)
+                self._changed.wait(0.2)
+
+    def _drain(self, lines: Sequence[Line], *, seconds: float, even_if_cut: bool) -> None:
+        """Wait until peers have acknowledged everything."""
         deadline = time.monotonic() + seconds
-        for line in self._lines.values():
+        for line in lines:
             with line.changed:
-                while not line.drained and line.connected and time.monotonic() < deadline:
+                while not line.drained and (even_if_cut or line.connected) and time.monotonic() < deadline:
                     line.changed.wait(0.1)
 
     def _absent(self) -> list[str]:
@@ -349,9 +374,10 @@ class GrpcTransport(Transport):
 
     def _explain_absence(self) -> str:
         absent = self._absent() or [f"{self.leader} (which waits for others)"]
+        strangers = [f" {who} was refused: {why}" for who, why in self._refused.items() if who not in self._lines]
         return (
             f"{self.name} waited for {', '.join(absent)} and gave up. Start them with the same plan, check the "
-            "addresses, and run `colonnade doctor` on both sides."
+            f"addresses, and run `colonnade doctor` on both sides.{''.join(strangers)}"
         )
 
     def _line(self, peer: str) -> Line:
@@ -415,19 +441,19 @@ class GrpcTransport(Transport):
         """The listening side of one stream."""
         who = None
         try:
-            who = self._identity(context)
-            line, peer_received = self._accept(Envelope.unpack(next(requests)), who)
-        except StopIteration:
+            with _within(self._patience.silence, context.cancel):
+                who = self._identity(context)
+                line, peer_received = self._accept(Envelope.unpack(next(requests)), who)
+        except (StopIteration, grpc.RpcError):
             return
         except WireError as error:
-            if who is not None:
-                self._refused[who] = str(error)
+            self._refused[who or "Somebody"] = str(error)
             yield Envelope(Type.REFUSAL, payload=note_bytes({"because": str(error)})).pack()
             return
         self._refused.pop(line.peer, None)
         yield self._hello(line)
-        connection = line.attach(peer_received)
-        reader = threading.Thread(target=self._read, args=(line, connection, requests, context.cancel), daemon=True)
+        connection = line.attach(peer_received, context.cancel)
+        reader = threading.Thread(target=self._read, args=(line, connection, requests), daemon=True)
         reader.start()
         try:
             yield from line.outgoing(connection)
@@ -467,13 +493,14 @@ class GrpcTransport(Transport):
 
         call = channel.stream_stream(_METHOD)(requests())
         try:
-            answer = Envelope.unpack(next(call))
+            with _within(self._patience.silence, call.cancel):
+                answer = Envelope.unpack(next(call))
             if answer.type is Type.REFUSAL:
                 raise AuthError(f"{line.peer} refused {self.name}: {answer.note.get('because')}")
             _, peer_received = self._accept(answer, line.peer)
-            accepted.append(line.attach(peer_received))
+            accepted.append(line.attach(peer_received, call.cancel))
             ready.set()
-            self._read(line, accepted[0], call, call.cancel)
+            self._read(line, accepted[0], call)
         except StopIteration:
             return
         finally:
@@ -482,7 +509,7 @@ class GrpcTransport(Transport):
                 line.detach(connection)
             call.cancel()
 
-    def _read(self, line: Line, connection: Connection, incoming: Iterator[bytes], cancel: Callable[[], Any]) -> None:
+    def _read(self, line: Line, connection: Connection, incoming: Iterator[bytes]) -> None:
         try:
             for data in incoming:
                 if connection.closed:
@@ -490,11 +517,11 @@ class GrpcTransport(Transport):
                 line.incoming(connection, Envelope.unpack(data))
         except (Gap, grpc.RpcError):
             pass  # the connection is taken up again, and what is missing is sent again
-        except ProtocolError as error:
+        except ColonnadeError as error:
             self._fail_locally(error)
         finally:
             line.detach(connection)
-            cancel()
+            connection.cancel()
 
     def _hello(self, line: Line) -> bytes:
         note = {
@@ -514,7 +541,7 @@ class GrpcTransport(Transport):
                 "incarnation": bytes(incarnation),
                 "knows": bytes(knows),
                 "received": int(received),
-            }:
+            } if received >= 0:
                 pass
             case _:
                 raise ProtocolError("A peer should greet first and did not. It runs something else.")
@@ -522,8 +549,11 @@ class GrpcTransport(Transport):
             raise AuthError(
                 f"A peer calls itself {name} but its certificate is {expected}'s. Give it its own certificate."
             )
-        if name not in self._lines:
-            raise AuthError(f"{name} is not a party of this plan, whose parties are {', '.join(self._addresses)}.")
+        self._require_peer(name)
+        if incarnation in self._former:
+            raise AuthError(
+                f"{name} was started a second time while this process of it was running. Run each party once."
+            )
         for key, value in self.agreement.items():
             theirs = hello.note.get(f"agree {key}")
             if theirs is None and key == "rows":
@@ -536,21 +566,34 @@ class GrpcTransport(Transport):
         with self._changed, line.changed:
             if incarnation != line.peer_incarnation:
                 if line.peer_incarnation is not None:
+                    self._former.add(line.peer_incarnation)
                     line.reset()
-                    self._ready.pop(name, None)
+                    for said in (self._ready, self._begun, self._done):
+                        said.pop(name, None)
                     self._interrupted = self._interrupted or name
                     self._changed.notify_all()
                 line.peer_incarnation = incarnation
-            line.changed.notify_all()
-            return line, received if knows == self.incarnation else 0
+        self._wake()
+        return line, received if knows == self.incarnation else 0
+
+    def _require_peer(self, name: str) -> None:
+        if name not in self._lines:
+            raise AuthError(
+                f"{name} is not a party that {self.name} expects; the plan's parties are {', '.join(self._addresses)}. "
+                "Take part under one of these names, each at its own machine."
+            )
 
     def _identity(self, context: grpc.ServicerContext) -> str | None:
         if self._credentials is None:
             return None
         for name in context.auth_context().get("x509_subject_alternative_name", ()):
             with contextlib.suppress(AuthError):
-                return party_of(name.decode())
-        raise AuthError("A peer's certificate names no party. Issue one with `colonnade certs issue`.")
+                party = party_of(name.decode())
+                break
+        else:
+            raise AuthError("A peer's certificate names no party. Issue one with `colonnade certs issue`.")
+        self._require_peer(party)
+        return party
 
     def _channel(self, peer: str, address: str) -> grpc.Channel:
         if self._credentials is None:
@@ -563,12 +606,9 @@ class GrpcTransport(Transport):
     def _watch_silence(self) -> None:
         while not self._closing.wait(min(1.0, self._patience.silence / 4)):
             for line in self._lines.values():
-                with line.changed:
-                    if line.connected and time.monotonic() - line.heard_at > self._patience.silence:
-                        line._detach(line._connection)
-                        line.changed.notify_all()
+                line.cut_if_silent(self._patience.silence)
 
-    def _fail_locally(self, error: WireError) -> None:
+    def _fail_locally(self, error: ColonnadeError) -> None:
         with self._changed:
             self._failure = self._failure or error
             self._changed.notify_all()
@@ -578,6 +618,18 @@ class GrpcTransport(Transport):
         thread = threading.Thread(target=target, args=args, daemon=True)
         self._threads.append(thread)
         thread.start()
+
+
+@contextlib.contextmanager
+def _within(seconds: float, cancel: Callable[[], Any]) -> Iterator[None]:
+    """Cancel a call unless the block ends in time."""
+    timer = threading.Timer(seconds, cancel)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def disagreement(key: str, own: str, mine: str, peer: str, theirs: Any) -> WireError:
@@ -610,7 +662,7 @@ def diagnose(address: str, peer: str, credentials: Credentials) -> str | None:
             secure.read(1)
     except ssl.SSLCertVerificationError as error:
         return f"{error.verify_message}. Check its certificate with `colonnade certs show`."
-    except TimeoutError:
+    except (TimeoutError, ssl.SSLEOFError):
         return None
     except ssl.SSLError as error:
         alert = str(error.reason or error).replace("_", " ").lower()

@@ -7,6 +7,7 @@ taken what came before: that is the peer's credit.
 
 from __future__ import annotations
 
+import io
 import tempfile
 import threading
 import time
@@ -18,7 +19,7 @@ from typing import Any, BinaryIO
 
 from colonnade.errors import BadFrame
 from colonnade.storage import explained
-from colonnade.wire.envelope import CHUNK_BYTES, LAST, Envelope, Type, note_bytes
+from colonnade.wire.envelope import CHUNK_BYTES, HEAD_BYTES, LAST, Envelope, Type, note_bytes
 
 WINDOW_BYTES = 16 * CHUNK_BYTES
 OUTBOX_MEMORY_BYTES = 64 * CHUNK_BYTES
@@ -60,7 +61,6 @@ class Outbox:
 
     def add(self, type_: Type, epoch: int, payload: bytes | memoryview, total: int = 0, flags: int = 0) -> None:
         """Put one more envelope at the end."""
-        self.seq += 1
         size, offset = len(payload), 0
         kept: bytes | memoryview | None = payload
         if self._in_memory + size > self._memory_bytes:
@@ -72,6 +72,7 @@ class Outbox:
             kept = None
         else:
             self._in_memory += size
+        self.seq += 1
         self._waiting.append(_Waiting(type_, self.seq, epoch, total, flags, size, kept, offset))
 
     def forget(self, upto: int) -> None:
@@ -85,11 +86,10 @@ class Outbox:
             self._spill = None
 
     def after(self, seq: int) -> _Waiting | None:
-        """The first envelope behind a number, or None."""
+        """The first envelope behind a number, or None; what was acknowledged meanwhile is passed over."""
         if not self._waiting:
             return None
-        index = seq + 1 - self._waiting[0].seq
-        assert index >= 0, "what was acknowledged is not sent again"
+        index = max(0, seq + 1 - self._waiting[0].seq)
         return self._waiting[index] if index < len(self._waiting) else None
 
     def load(self, waiting: _Waiting) -> bytes | memoryview:
@@ -113,6 +113,7 @@ class Connection:
     """One stream to a peer; a line has at most one at a time."""
 
     peer_received: int
+    cancel: Callable[[], Any] = lambda: None
     closed: bool = False
     in_flight: deque[tuple[int, int]] = field(default_factory=deque)
     in_flight_bytes: int = 0
@@ -135,31 +136,33 @@ class Line:
         self.heard_at = time.monotonic()
         self._connection: Connection | None = None
         self._outbox = Outbox(spill)
+        self._first_epoch = 0
         self.reset()
 
     def reset(self) -> None:
         """Start both directions anew: the peer is another process than before."""
+        self._detach(self._connection)
         self._outbox.close()
         self._outbox = Outbox(self._spill)
         self.received = 0
         self._acknowledged = 0
-        self._inbox: deque[tuple[int, memoryview]] = deque()
+        self._inbox: deque[tuple[int, bytes]] = deque()
         self._inbox_bytes = 0
         self._unacknowledged_bytes = 0
         self._answer_now = False
-        self._partial: tuple[int, bytearray, int] | None = None
+        self._partial: tuple[int, io.BytesIO, int] | None = None
 
     @property
     def connected(self) -> bool:
         """Whether a connection carries the line now."""
         return self._connection is not None
 
-    def attach(self, peer_received: int) -> Connection:
+    def attach(self, peer_received: int, cancel: Callable[[], Any] = lambda: None) -> Connection:
         """Carry the line over a new connection, going on behind what the peer has received."""
         with self.changed:
             self._detach(self._connection)
             self._outbox.forget(peer_received)
-            self._connection = Connection(peer_received)
+            self._connection = Connection(peer_received, cancel)
             self.heard_at = time.monotonic()
             self.changed.notify_all()
             return self._connection
@@ -168,6 +171,25 @@ class Line:
         """Note that a connection has ended."""
         with self.changed:
             self._detach(connection)
+            self.changed.notify_all()
+
+    def cut_if_silent(self, seconds: float) -> None:
+        """End the connection if nothing came over it for a while."""
+        with self.changed:
+            if time.monotonic() - self.heard_at > seconds:
+                self._cut()
+
+    def close(self) -> None:
+        """End the connection, and give back the file of what was never sent."""
+        with self.changed:
+            self._cut()
+            self._outbox.close()
+
+    def _cut(self) -> None:
+        connection = self._connection
+        if connection is not None:
+            self._detach(connection)
+            connection.cancel()
             self.changed.notify_all()
 
     def _detach(self, connection: Connection | None) -> None:
@@ -192,18 +214,27 @@ class Line:
             self._outbox.add(Type.CONTROL, 0, note_bytes(note))
             self.changed.notify_all()
 
-    def take(self, epoch: int) -> memoryview | None:
+    def take(self, epoch: int) -> bytes | None:
         """The next frame of an epoch, if it is there; frames of earlier epochs are dropped."""
         with self.changed:
-            while self._inbox and self._inbox[0][0] < epoch:
-                self._inbox_bytes -= len(self._inbox.popleft()[1])
+            self.leave(epoch - 1)
             if not self._inbox or self._inbox[0][0] > epoch:
                 return None
-            frame = self._inbox.popleft()[1]
-            self._inbox_bytes -= len(frame)
-            if self._unacknowledged_bytes and self._inbox_bytes < WINDOW_BYTES:
-                self.changed.notify_all()
-            return frame
+            return self._pop()
+
+    def leave(self, epoch: int) -> None:
+        """Drop the frames of an epoch and of those before it, whether they are here or still to come."""
+        with self.changed:
+            self._first_epoch = epoch + 1
+            while self._inbox and self._inbox[0][0] <= epoch:
+                self._pop()
+
+    def _pop(self) -> bytes:
+        frame = self._inbox.popleft()[1]
+        self._inbox_bytes -= len(frame) + HEAD_BYTES
+        if self._unacknowledged_bytes and self._inbox_bytes < WINDOW_BYTES:
+            self.changed.notify_all()
+        return frame
 
     @property
     def drained(self) -> bool:
@@ -213,22 +244,18 @@ class Line:
     def outgoing(self, connection: Connection) -> Iterator[bytes]:
         """The envelopes for a connection, until it is closed: data within the credit, acknowledgements, heartbeats."""
         next_after = connection.peer_received
+        silent_since = time.monotonic()
         while True:
             with self.changed:
-                waiting = self._outbox.after(next_after)
-                sendable = waiting is not None and connection.in_flight_bytes < WINDOW_BYTES
-                due = self._acknowledgement_due()
                 if connection.closed:
                     return
-                if not sendable and not due and not self.changed.wait(self._heartbeat_s):
-                    envelope = Envelope(Type.HEARTBEAT, ack=self._acknowledge(), total=next_after)
-                elif connection.closed:
-                    return
-                elif sendable:
-                    assert waiting is not None
+                waiting = self._outbox.after(next_after)
+                pause = silent_since + self._heartbeat_s - time.monotonic()
+                if waiting is not None and connection.in_flight_bytes < WINDOW_BYTES:
                     next_after = waiting.seq
-                    connection.in_flight.append((waiting.seq, waiting.size))
-                    connection.in_flight_bytes += waiting.size
+                    size = waiting.size + HEAD_BYTES
+                    connection.in_flight.append((waiting.seq, size))
+                    connection.in_flight_bytes += size
                     envelope = Envelope(
                         waiting.type,
                         waiting.epoch,
@@ -238,11 +265,15 @@ class Line:
                         waiting.flags,
                         self._outbox.load(waiting),
                     )
-                elif due:
+                elif self._acknowledgement_due():
                     envelope = Envelope(Type.ACK, ack=self._acknowledge())
+                elif pause <= 0:
+                    envelope = Envelope(Type.HEARTBEAT, ack=self._acknowledge(), total=next_after)
                 else:
+                    self.changed.wait(pause)
                     continue
             yield envelope.pack()
+            silent_since = time.monotonic()
 
     def incoming(self, connection: Connection, envelope: Envelope) -> None:
         """Take in an envelope.
@@ -265,7 +296,7 @@ class Line:
                 if envelope.seq != self.received + 1:
                     raise Gap
                 self.received = envelope.seq
-                self._unacknowledged_bytes += len(envelope.payload)
+                self._unacknowledged_bytes += len(envelope.payload) + HEAD_BYTES
                 if envelope.type is Type.CONTROL:
                     note = envelope.note
                     self._answer_now = True
@@ -277,25 +308,22 @@ class Line:
 
     def _assemble(self, envelope: Envelope) -> None:
         if self._partial is None or self._partial[0] != envelope.epoch:
-            self._partial = envelope.epoch, bytearray(), envelope.total
+            self._partial = envelope.epoch, io.BytesIO(), envelope.total
         epoch, gathered, total = self._partial
-        if envelope.total != total or len(gathered) + len(envelope.payload) > total:
+        gathered.write(envelope.payload)
+        if envelope.total != total or gathered.tell() > total:
             raise BadFrame(
                 f"{self.peer} sent pieces that do not make up one frame of {total} bytes. The peer is faulty."
             )
-        if envelope.flags & LAST and not gathered:
-            frame = memoryview(envelope.payload)
-        else:
-            gathered += envelope.payload
-            frame = memoryview(gathered)
         if envelope.flags & LAST:
-            if len(frame) != total:
+            if gathered.tell() != total:
                 raise BadFrame(
-                    f"{self.peer} sent a frame of {len(frame)} bytes but announced {total}. The peer is faulty."
+                    f"{self.peer} sent a frame of {gathered.tell()} bytes but announced {total}. The peer is faulty."
                 )
             self._partial = None
-            self._inbox.append((epoch, frame.toreadonly()))
-            self._inbox_bytes += total
+            if epoch >= self._first_epoch:
+                self._inbox.append((epoch, gathered.getvalue()))
+                self._inbox_bytes += total + HEAD_BYTES
 
     def _acknowledgement_due(self) -> bool:
         much = self._unacknowledged_bytes >= WINDOW_BYTES // 4 and self._inbox_bytes < WINDOW_BYTES

@@ -27,8 +27,14 @@ class Roles:
 
     def __post_init__(self) -> None:
         """Refuse roles that no run could fill."""
+        if isinstance(self.features, str):
+            raise PlanError(f"The feature parties should be a tuple of names, but are the text {self.features!r}.")
         object.__setattr__(self, "features", tuple(self.features))
         names = self.parties
+        if not self.holders:
+            raise PlanError(
+                "A run needs a party that brings a table, but no label or feature party was named. Name one."
+            )
         if not all(isinstance(name, str) and name for name in names):
             raise PlanError(f"Roles should name parties by non-empty text, got {names}. Give each party a name.")
         twice = sorted({name for name in names if names.count(name) > 1})

@@ -4,8 +4,8 @@ A recording is written while a run goes on; a transcript is read afterwards. Of 
 what it reveals are kept. Whether the message itself is kept is said by `Keep`:
 
     "all"      every message
-    "audit"    messages outside the training loop, and those of the first and the last epoch; of the others the mean per
-               row over epochs (what the catalogue's attacks read)
+    "audit"    messages outside training loops, and those of each loop's first and last epoch; of the others the mean
+               per row over epochs (what the catalogue's attacks read)
     "digests"  none
 """
 
@@ -15,9 +15,8 @@ import json
 import os
 import struct
 import weakref
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, Literal, TypeAlias, TypeVar
 
@@ -31,6 +30,8 @@ from colonnade.wire.message import Float32Array, Int64Array, Message
 
 M = TypeVar("M", bound=Message)
 Keep: TypeAlias = Literal["all", "audit", "digests"]
+Section: TypeAlias = tuple[int, int] | None
+"""Which loop of the run and which epoch of it a message belongs to; None outside loops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,13 @@ class Entry:
     fresh: bool
     size: int
     digest: str
-    epoch: int | None
+    section: Section
     place: int | None
+
+    @property
+    def epoch(self) -> int | None:
+        """The pass over the data, within its loop."""
+        return None if self.section is None else self.section[1]
 
 
 @dataclass(frozen=True)
@@ -62,67 +68,73 @@ class Recorded(Generic[M]):
 
 @dataclass(frozen=True)
 class RowMeans:
-    """Running sums per row over epochs, of one kind of message to or from one peer."""
+    """Running sums per row over the epochs of a loop, of one kind of message to or from one peer."""
 
     kind: str
     peer: str
     sent: bool
+    loop: int
     sums: Float32Array
     counts: Int64Array
+
+    @property
+    def line(self) -> tuple[str, str, bool, int]:
+        """What these are the sums of."""
+        return self.kind, self.peer, self.sent, self.loop
 
     def grown(self, n_rows: int) -> RowMeans:
         """The same with room for at least so many rows."""
         missing = n_rows - len(self.counts)
         if missing <= 0:
             return self
-        sums = np.pad(self.sums, ((0, missing), (0, 0)))
-        return RowMeans(self.kind, self.peer, self.sent, sums, np.pad(self.counts, (0, missing)))
+        return RowMeans(*self.line, np.pad(self.sums, ((0, missing), (0, 0))), np.pad(self.counts, (0, missing)))
 
 
 class FramesInMemory:
     """Kept frames as objects."""
 
     def __init__(self) -> None:
-        self._lists: dict[int | None, list[tuple[bytes, Int64Array | None]]] = {}
+        self._lists: dict[Section, list[tuple[bytes, Int64Array | None]]] = {}
 
-    def add(self, epoch: int | None, frame: bytes, rows: Int64Array | None) -> int:
-        """Keep a frame; returns its place within the epoch."""
-        frames = self._lists.setdefault(epoch, [])
+    def add(self, section: Section, frame: bytes, rows: Int64Array | None) -> int:
+        """Keep a frame; returns its place within the section."""
+        frames = self._lists.setdefault(section, [])
         frames.append((frame, rows))
         return len(frames) - 1
 
-    def read(self, epoch: int | None, place: int) -> tuple[bytes, Int64Array | None] | None:
+    def read(self, section: Section, place: int) -> tuple[bytes, Int64Array | None] | None:
         """A kept frame, or None if it was dropped."""
-        frames = self._lists.get(epoch)
+        frames = self._lists.get(section)
         return None if frames is None else frames[place]
 
-    def drop(self, epoch: int) -> None:
-        """Forget an epoch."""
-        self._lists.pop(epoch, None)
-
-    def epochs(self) -> list[int]:
-        """The epochs of which something is kept."""
-        return [epoch for epoch in self._lists if epoch is not None]
+    def drop(self, section: Section) -> None:
+        """Forget a section."""
+        self._lists.pop(section, None)
 
 
 class FramesOnDisk:
-    """Kept frames in one append-only file per epoch, cut back to a checkpoint when a run resumes."""
+    """Kept frames in one append-only file per section, and the entries in one beside them.
+
+    The files are cut back to a checkpoint when a run resumes.
+    """
 
     _HEAD = struct.Struct("<qq")
+    _ENTRIES = "entries.jsonl"
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._open: dict[int | None, BinaryIO] = {}
+        self._open: dict[str, BinaryIO] = {}
         weakref.finalize(self, _close, self._open)
         with explained("open the recording"):
             directory.mkdir(parents=True, exist_ok=True)
 
-    def add(self, epoch: int | None, frame: bytes, rows: Int64Array | None) -> int:
-        """Append a frame; returns its offset in the epoch's file."""
+    def add(self, section: Section, frame: bytes, rows: Int64Array | None) -> int:
+        """Append a frame; returns its offset in the section's file."""
+        name = _file_name(section)
         with explained("write the recording"):
-            if epoch not in self._open:
-                self._open[epoch] = self._path(epoch).open("ab")
-            file = self._open[epoch]
+            if name not in self._open and section is not None:
+                self._close_sections()
+            file = self._file(name)
             place = file.tell()
             file.write(self._HEAD.pack(len(frame), -1 if rows is None else len(rows)))
             if rows is not None:
@@ -130,43 +142,65 @@ class FramesOnDisk:
             file.write(frame)
         return place
 
-    def read(self, epoch: int | None, place: int) -> tuple[bytes, Int64Array | None] | None:
-        """A kept frame, or None if its epoch was dropped."""
-        if epoch in self._open:
-            self._open[epoch].flush()
-        elif not self._path(epoch).exists():
-            return None
-        with explained("read the recording"), self._path(epoch).open("rb") as file:
-            file.seek(place)
-            size, n_rows = self._HEAD.unpack(file.read(self._HEAD.size))
-            rows = None if n_rows < 0 else np.frombuffer(file.read(8 * n_rows), np.int64)
-            return file.read(size), rows
+    def read(self, section: Section, place: int) -> tuple[bytes, Int64Array | None] | None:
+        """A kept frame, or None if its section was dropped."""
+        name = _file_name(section)
+        with explained("read the recording"):
+            if name in self._open:
+                self._open[name].flush()
+            if not (self.directory / name).exists():
+                return None
+            with (self.directory / name).open("rb") as file:
+                file.seek(place)
+                head = file.read(self._HEAD.size)
+                size, n_rows = self._HEAD.unpack(head) if len(head) == self._HEAD.size else (0, -1)
+                rows = None if n_rows < 0 else np.frombuffer(file.read(8 * n_rows), np.int64)
+                return file.read(size), rows
 
-    def drop(self, epoch: int) -> None:
-        """Delete an epoch's file."""
-        file = self._open.pop(epoch, None)
-        if file is not None:
-            file.close()
-        self._path(epoch).unlink(missing_ok=True)
-
-    def epochs(self) -> list[int]:
-        """The epochs of which something is kept."""
-        stems = (path.stem for path in self.directory.glob("epoch-*.frames"))
-        return sorted(int(stem.removeprefix("epoch-")) for stem in stems)
-
-    def sizes(self) -> dict[str, int]:
-        """The length of every file, after all of it has reached the disk."""
+    def drop(self, section: Section) -> None:
+        """Delete a section's file."""
+        name = _file_name(section)
         with explained("write the recording"):
+            if name in self._open:
+                self._open.pop(name).close()
+            (self.directory / name).unlink(missing_ok=True)
+
+    def add_entry(self, entry: Entry) -> None:
+        """Append an entry."""
+        with explained("write the recording"):
+            self._file(self._ENTRIES).write(json.dumps(astuple(entry)).encode() + b"\n")
+
+    def entries(self) -> list[Entry]:
+        """All entries."""
+        self.flush()
+        with explained("read the recording"):
+            lines = (self.directory / self._ENTRIES).read_text().splitlines()
+        try:
+            return [_entry(json.loads(line)) for line in lines]
+        except (ValueError, TypeError) as error:
+            raise StorageError(
+                f"The recording's {self._ENTRIES} should hold one entry per line and does not. It is damaged."
+            ) from error
+
+    def flush(self) -> None:
+        """Hand everything to the disk."""
+        with explained("write the recording"):
+            self._file(self._ENTRIES)
             for file in self._open.values():
                 file.flush()
                 os.fsync(file.fileno())
-            return {path.name: path.stat().st_size for path in self.directory.glob("*.frames")}
+
+    def sizes(self) -> dict[str, int]:
+        """The length of every file, all of it being on the disk."""
+        self.flush()
+        with explained("write the recording"):
+            return {path.name: path.stat().st_size for path in self._files()}
 
     def cut(self, sizes: Mapping[str, int]) -> None:
         """Cut every file back to an earlier length."""
         self.close()
         with explained("cut back the recording"):
-            for path in self.directory.glob("*.frames"):
+            for path in self._files():
                 if path.name not in sizes:
                     path.unlink()
                 elif path.stat().st_size < sizes[path.name]:
@@ -175,16 +209,24 @@ class FramesOnDisk:
                         "It was changed from outside; start the run in a new folder."
                     )
                 else:
-                    with path.open("r+b") as file:
-                        file.truncate(sizes[path.name])
+                    os.truncate(path, sizes[path.name])
 
     def close(self) -> None:
         """Close all files."""
         with explained("write the recording"):
             _close(self._open)
 
-    def _path(self, epoch: int | None) -> Path:
-        return self.directory / ("other.frames" if epoch is None else f"epoch-{epoch:06d}.frames")
+    def _close_sections(self) -> None:
+        for name in [name for name in self._open if name.startswith("loop-")]:
+            self._open.pop(name).close()
+
+    def _file(self, name: str) -> BinaryIO:
+        if name not in self._open:
+            self._open[name] = (self.directory / name).open("ab")
+        return self._open[name]
+
+    def _files(self) -> list[Path]:
+        return [*self.directory.glob("*.frames"), *self.directory.glob(self._ENTRIES)]
 
 
 @dataclass(frozen=True)
@@ -207,14 +249,20 @@ class Transcript:
                 continue
             if peer not in (None, entry.peer) or sent not in (None, entry.sent):
                 continue
-            kept = self.frames.read(entry.epoch, entry.place)
-            if kept is not None:
-                frame, rows = kept
-                yield Recorded(decode(frame, kind, peer=entry.peer), entry.peer, entry.sent, rows, entry.epoch)
+            kept = self.frames.read(entry.section, entry.place)
+            if kept is None:
+                continue
+            frame, rows = kept
+            if blake3(frame).hexdigest() != entry.digest:
+                raise StorageError(
+                    f"A recorded {entry.kind} of {self.party} is not what was recorded. The recording is damaged."
+                )
+            yield Recorded(decode(frame, kind, peer=entry.peer), entry.peer, entry.sent, rows, entry.epoch)
 
     def row_means(self, kind: type[Message], *, peer: str | None = None, sent: bool | None = None) -> Float32Array:
-        """The mean over epochs, per row, of a message's rows; NaN for rows it was never about."""
+        """The mean over epochs, per row, of a message's rows in the last loop; NaN for rows it was never about."""
         found = [m for m in self.means if m.kind == kind.kind and peer in (None, m.peer) and sent in (None, m.sent)]
+        found = [m for m in found if m.loop == max(other.loop for other in found)]
         if len(found) != 1:
             raise PrivacyError(
                 f"Row means of {kind.kind} should come from one line, but {self.party} recorded {len(found)}. "
@@ -235,21 +283,23 @@ class Transcript:
     def save(self, directory: Path) -> None:
         """Write the transcript into a folder."""
         frames = FramesOnDisk(directory)
-        entries = []
+        frames.cut({})
         for entry in self.entries:
-            kept = None if entry.place is None else self.frames.read(entry.epoch, entry.place)
-            place = None if kept is None else frames.add(entry.epoch, *kept)
-            entries.append({**asdict(entry), "place": place})
+            kept = None if entry.place is None else self.frames.read(entry.section, entry.place)
+            place = None if kept is None else frames.add(entry.section, *kept)
+            frames.add_entry(replace(entry, place=place))
+        frames.flush()
         frames.close()
-        _write_index(directory, self.party, entries, self.means)
+        _write_index(directory, self.party, self.means)
 
     @classmethod
     def load(cls, directory: Path) -> Transcript:
         """Read a transcript from a folder; messages are read when they are asked for."""
         tree = read_tree(directory / "index.safetensors")
-        entries = tuple(_entry(item) for item in json.loads(tree["entries"]))
-        means = tuple(_means(item) for item in tree["means"])
-        return cls(tree["party"], entries, means, FramesOnDisk(directory))
+        frames = FramesOnDisk(directory)
+        entries = tuple(frames.entries())
+        frames.close()
+        return cls(tree["party"], entries, tuple(_means(item) for item in tree["means"]), frames)
 
 
 class Recording:
@@ -266,10 +316,11 @@ class Recording:
         self.party, self.keep, self.directory = party, keep, directory
         self._keep_received = keep if keep_received is None else keep_received
         self._entries: list[Entry] = []
-        self._means: dict[tuple[str, str, bool], RowMeans] = {}
+        self._means: dict[tuple[str, str, bool, int], RowMeans] = {}
         self._frames: FramesInMemory | FramesOnDisk = FramesInMemory() if directory is None else FramesOnDisk(directory)
-        self._epoch = 0
-        self._epoch_at_checkpoint = 0
+        self._loop = self._epoch = 0
+        self._superseded: list[tuple[int, int]] = []
+        self._droppable: list[tuple[int, int]] = []
 
     def add(
         self,
@@ -283,105 +334,114 @@ class Recording:
         epoch: int | None = None,
     ) -> None:
         """Write down one message."""
+        section = None if epoch is None else self._enter(epoch)
         place = None
         if (self.keep if sent else self._keep_received) != "digests":
-            if epoch is not None and epoch > self._epoch:
-                self._epoch = epoch
-                if self.directory is None:
-                    self._forget_epochs_before(epoch)
-            place = self._frames.add(epoch, frame, rows)
-            if rows is not None and epoch is not None and message.per_row is not None:
+            place = self._frames.add(section, frame, rows)
+            if rows is not None and section is not None and message.per_row is not None:
                 self._average(message, peer, sent, rows)
-        self._entries.append(
-            Entry(
-                sent=sent,
-                peer=peer,
-                kind=message.kind,
-                reveals=tuple(sorted(message.reveals)),
-                under=under,
-                fresh=message.fresh,
-                size=len(frame),
-                digest=blake3(frame).hexdigest(),
-                epoch=epoch,
-                place=place,
-            )
+        entry = Entry(
+            sent=sent,
+            peer=peer,
+            kind=message.kind,
+            reveals=tuple(sorted(message.reveals)),
+            under=under,
+            fresh=message.fresh,
+            size=len(frame),
+            digest=blake3(frame).hexdigest(),
+            section=section,
+            place=place,
         )
+        self._entries.append(entry)
+        if isinstance(self._frames, FramesOnDisk):
+            self._frames.add_entry(entry)
 
     def transcript(self) -> Transcript:
         """What has been recorded so far; with a folder, it is also written there."""
+        self._drop(self._droppable + self._superseded)
+        self._droppable, self._superseded = [], []
         if isinstance(self._frames, FramesOnDisk):
-            self._forget_epochs_before(self._epoch)
+            self._frames.flush()
             self._frames.close()
-            entries = [asdict(entry) for entry in self._entries]
-            _write_index(self._frames.directory, self.party, entries, tuple(self._means.values()))
+            _write_index(self._frames.directory, self.party, tuple(self._means.values()))
         return Transcript(self.party, tuple(self._entries), tuple(self._means.values()), self._frames)
-
-    def counts(self) -> dict[str, int]:
-        """How many messages went to and came from each peer."""
-        counted = Counter(f"{'to' if entry.sent else 'from'} {entry.peer}" for entry in self._entries)
-        return dict(sorted(counted.items()))
 
     def state(self) -> Tree:
         """What a checkpoint needs in order to cut the recording back to this moment."""
         assert isinstance(self._frames, FramesOnDisk), "only a recording on disk can be cut back"
-        # An earlier checkpoint may still be the one that all parties go back to, so its epoch stays whole.
-        self._forget_epochs_before(self._epoch_at_checkpoint)
-        self._epoch_at_checkpoint = self._epoch
+        # The checkpoint before this one may still be the one that all parties go back to, so what was superseded
+        # since then must stay until the next.
+        self._drop(self._droppable)
+        self._droppable, self._superseded = self._superseded, []
         return {
-            "entries": json.dumps([asdict(entry) for entry in self._entries]),
             "means": [_means_tree(m) for m in self._means.values()],
             "sizes": self._frames.sizes(),
+            "loop": self._loop,
             "epoch": self._epoch,
+            "droppable": self._droppable,
         }
 
     def restore(self, tree: Tree) -> None:
         """Cut the recording back to a checkpoint."""
         assert isinstance(self._frames, FramesOnDisk), "only a recording on disk can be cut back"
         self._frames.cut(tree["sizes"])
-        self._entries = [_entry(item) for item in json.loads(tree["entries"])]
-        means = (_means(item) for item in tree["means"])
-        self._means = {(m.kind, m.peer, m.sent): m for m in means}
-        self._epoch = self._epoch_at_checkpoint = tree["epoch"]
+        self._entries = self._frames.entries()
+        self._means = {m.line: m for m in (_means(item) for item in tree["means"])}
+        self._loop, self._epoch = tree["loop"], tree["epoch"]
+        self._droppable, self._superseded = [(loop, epoch) for loop, epoch in tree["droppable"]], []
 
-    def _forget_epochs_before(self, epoch: int) -> None:
-        if self.keep == "audit":
-            for old in self._frames.epochs():
-                if 0 < old < epoch:
-                    self._frames.drop(old)
+    def _enter(self, epoch: int) -> tuple[int, int]:
+        """The section of an epoch; one that is smaller than the last begins another loop."""
+        if epoch < self._epoch:
+            self._loop += 1
+        elif epoch > self._epoch and self._epoch > 0 and self.keep == "audit":
+            self._superseded.append((self._loop, self._epoch))
+            if self.directory is None:
+                self._drop(self._superseded)
+                self._superseded = []
+        self._epoch = epoch
+        return self._loop, epoch
+
+    def _drop(self, sections: list[tuple[int, int]]) -> None:
+        for section in sections:
+            self._frames.drop(section)
 
     def _average(self, message: Message, peer: str, sent: bool, rows: Int64Array) -> None:
         assert message.per_row is not None
-        values = getattr(message, message.per_row)
-        key = (message.kind, peer, sent)
-        means = self._means.get(key)
+        values = getattr(message, message.per_row).reshape(len(rows), -1)
+        line = (message.kind, peer, sent, self._loop)
+        means = self._means.get(line)
         if means is None:
-            empty = np.zeros((0, values.shape[1]), np.float32)
-            means = RowMeans(message.kind, peer, sent, empty, np.zeros(0, np.int64))
+            means = RowMeans(*line, np.zeros((0, values.shape[1]), np.float32), np.zeros(0, np.int64))
         means = means.grown(int(rows.max(initial=-1)) + 1)
         means.sums[rows] += values
         means.counts[rows] += 1
-        self._means[key] = means
+        self._means[line] = means
 
 
-def _close(files: dict[int | None, BinaryIO]) -> None:
+def _close(files: dict[str, BinaryIO]) -> None:
     for file in files.values():
         file.close()
     files.clear()
 
 
+def _file_name(section: Section) -> str:
+    return "other.frames" if section is None else f"loop-{section[0]:03d}-epoch-{section[1]:06d}.frames"
+
+
 def _means_tree(means: RowMeans) -> dict[str, Any]:
-    plain = {"kind": means.kind, "peer": means.peer, "sent": means.sent}
-    return {**plain, "sums": means.sums.copy(), "counts": means.counts.copy()}
+    return {**vars(means), "sums": means.sums.copy(), "counts": means.counts.copy()}
 
 
 def _means(item: Mapping[str, Any]) -> RowMeans:
     return RowMeans(**{**item, "sums": item["sums"].copy(), "counts": item["counts"].copy()})
 
 
-def _entry(item: Mapping[str, Any]) -> Entry:
-    return Entry(**{**item, "reveals": tuple(item["reveals"]), "under": tuple(item["under"])})
+def _entry(values: list[Any]) -> Entry:
+    sent, peer, kind, reveals, under, fresh, size, digest, section, place = values
+    at = None if section is None else (section[0], section[1])
+    return Entry(sent, peer, kind, tuple(reveals), tuple(under), fresh, size, digest, at, place)
 
 
-def _write_index(directory: Path, party: str, entries: list[dict[str, Any]], means: tuple[RowMeans, ...]) -> None:
-    tree = {"party": party, "entries": json.dumps(entries), "means": [_means_tree(m) for m in means]}
-    write_tree(directory / "index.safetensors", tree)
+def _write_index(directory: Path, party: str, means: tuple[RowMeans, ...]) -> None:
+    write_tree(directory / "index.safetensors", {"party": party, "means": [_means_tree(m) for m in means]})

@@ -74,7 +74,10 @@ class MemoryNetwork:
             for thread in threads:
                 thread.join()
         except BaseException as interruption:
+            # Whoever runs stops at its next message, and wakes the others, who stop likewise.
             self._failures.setdefault("the operator", interruption)
+            for thread in threads:
+                thread.join()
             raise
         for name, error in self._failures.items():
             error.add_note(f"This happened at {name}.")
@@ -99,15 +102,13 @@ class MemoryNetwork:
             self._wake[waiting].release()
 
     def _send(self, sender: str, receiver: str, frame: bytes) -> None:
+        self._stop_after_failure(sender)
         self._line(sender, receiver).append(frame)
 
     def _receive(self, receiver: str, sender: str) -> bytes:
         frames = self._line(sender, receiver)
+        self._stop_after_failure(receiver)
         while not frames:
-            if self._failures:
-                failed, error = next(iter(self._failures.items()))
-                words = str(error) if isinstance(error, ColonnadeError) else f"{type(error).__name__}: {error}"
-                raise PeerFailed(f"{receiver} waited for {sender}, but {failed} failed: {words}")
             if sender in self._left:
                 raise PeerLeft(
                     f"{receiver} waits for a message from {sender}, but {sender} has finished. "
@@ -125,7 +126,14 @@ class MemoryNetwork:
             self._wake[following].release()
             self._await_turn(receiver)
             del self._waits[receiver]
+            self._stop_after_failure(receiver)
         return frames.popleft()
+
+    def _stop_after_failure(self, name: str) -> None:
+        if self._failures:
+            failed, error = next(iter(self._failures.items()))
+            words = str(error) if isinstance(error, ColonnadeError) else f"{type(error).__name__}: {error}"
+            raise PeerFailed(f"{name} stops because {failed} failed: {words}")
 
     def _await_turn(self, name: str) -> None:
         self._wake[name].acquire()

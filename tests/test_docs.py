@@ -1,0 +1,198 @@
+"""What the documentation says can be run is run, and what it points at is there."""
+
+import ast
+import contextlib
+import importlib
+import inspect
+import io
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from colonnade.data import load, split
+from colonnade.experiment.plan import Plan
+from colonnade.models import split as split_network
+from colonnade.models.split import SplitClassifier
+from colonnade.testing import check_defence, check_estimator
+from colonnade.wire.plan import Roles
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+EXAMPLES = ROOT / "examples"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.rglob("*.md"))]
+DECISIONS = [page for page in PAGES if re.match(r"\d{4}-", page.name)]
+PLANS = sorted(EXAMPLES.glob("*.toml"))
+COLONNADE = [sys.executable, "-m", "colonnade"]
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    info: str
+    text: str
+    line: int
+
+    @property
+    def file(self) -> str | None:
+        """The file that the block is, by its title."""
+        named = re.fullmatch(r'python title="(\w+\.py)"', self.info)
+        return named[1] if named else None
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    text = page.read_text()
+    for fence in re.finditer(r"^```([^\n]*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        yield Block(fence[1].strip(), fence[2], text[: fence.start()].count("\n") + 1)
+
+
+def run_page(page: Path) -> dict:
+    """Run a page's Python blocks in one namespace, in order; a block that is a file is written to it."""
+    namespace = {"__name__": page.stem}
+    for block in blocks(page):
+        if block.file:
+            Path(block.file).write_text(block.text)
+        elif block.info == "python":
+            # Empty lines in front make a traceback name the line of the page.
+            exec(compile("\n" * block.line + block.text, page, "exec"), namespace)
+    return namespace
+
+
+def run_script(*command: str | Path, folder: Path) -> str:
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def verdicts(report) -> dict[tuple[str, str], str]:
+    return {(finding.attacker, finding.attack): finding.verdict for finding in report.attacks}
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """A working directory whose modules can be imported, here and in other processes."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def test_the_readme_runs_and_finds_what_its_sentence_says(elsewhere):
+    report = run_page(ROOT / "README.md")["report"]
+    assert verdicts(report)["shop", "DirectionScore"] == "leaks"
+    assert "can be inferred by shop" in (elsewhere / "report.html").read_text()
+
+
+def test_what_the_readme_does_not_run_fits_the_code():
+    (block,) = (block for block in blocks(ROOT / "README.md") if block.info == "python no-run")
+    tree = ast.parse(block.text)
+    imported = {
+        alias.name: getattr(importlib.import_module(node.module), alias.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    assert {call.func.id for call in calls} == imported.keys()
+    for call in calls:
+        inspect.signature(imported[call.func.id]).bind(*call.args, **{each.arg: each.value for each in call.keywords})
+
+
+def test_the_readme_starts_with_a_sentence_two_commands_and_two_short_programs():
+    shown = [(block.info, len(block.text.splitlines())) for block in blocks(ROOT / "README.md")][:3]
+    assert [info for info, _ in shown] == ["", "python", "python no-run"]
+    assert all(lines <= 12 for _, lines in shown)
+
+
+@pytest.mark.slow
+def test_the_tutorial_runs_and_finds_what_its_text_says(elsewhere):
+    page = run_page(DOCS / "tutorial.md")
+    scores = {}
+    for ratio, report in {0: page["bare_report"], **page["noisy_reports"]}.items():
+        scores[ratio] = {finding.attack: finding.plain.score.value for finding in report.attacks}
+        assert set(verdicts(report).values()) == {"leaks"} or ratio == 20
+    assert min(scores[0].values()) > 0.9
+    assert scores[5]["DirectionScore"] > 0.9
+    assert max(scores[20].values()) < 0.7
+
+
+def test_the_privacy_page_prints_what_it_shows(elsewhere):
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        run_page(DOCS / "privacy.md")
+    shown = next(block.text for block in blocks(DOCS / "privacy.md") if block.info == "text")
+    assert printed.getvalue() == shown
+
+
+@pytest.mark.slow
+def test_the_page_on_extending_runs_and_its_classes_keep_their_contracts(elsewhere):
+    page = run_page(DOCS / "extending.md")
+    assert set(verdicts(page["report"]).values()) == {"leaks"}
+    assert page["predicted"].results["shop"] is None
+    small = partial(SplitClassifier, epochs=2, batch_size=32, embedding=4)
+    tables = load("bank-shop-telco", rows=150).split()
+    check_defence(page["EqualLength"](), small, tables, page["roles"])
+    # The contract kills a run at several of its frames, and this model sends one for each feature party only.
+    patients = load("breast-cancer", rows=100).joined()
+    cut = {f"party {i}": patients.columns[i::5] for i in range(5)}
+    roles = Roles(label="party 0", features=tuple(cut)[1:])
+    check_estimator(page["OneNumber"], split(patients, cut, labels="party 0"), roles)
+
+
+def test_the_page_on_split_networks_draws_what_the_module_draws():
+    drawing = dedent("\n".join(line for line in split_network.__doc__.splitlines() if line.startswith("    ")))
+    assert "Gradient(batch)" in drawing
+    assert drawing in (DOCS / "protocols" / "split.md").read_text()
+
+
+def test_the_page_on_split_networks_names_every_option():
+    text = (DOCS / "protocols" / "split.md").read_text()
+    assert [option for option in SplitClassifier().get_params() if f"| `{option}` |" not in text] == []
+
+
+def test_every_decision_has_its_line_in_the_list():
+    listed = re.findall(r"\((\d{4}-[\w-]+\.md)\)", (DOCS / "decisions" / "index.md").read_text())
+    assert listed == [page.name for page in DECISIONS]
+    assert [int(name[:4]) for name in listed] == list(range(1, len(listed) + 1))
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem)
+def test_a_decision_says_context_decision_and_consequences(page):
+    assert re.findall(r"^## (.+)$", page.read_text(), re.MULTILINE) == ["Context", "Decision", "Consequences"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_a_page_links_to_is_there(page):
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    targets = [target.split("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", prose)]
+    local = [target for target in targets if target and not re.match(r"\w+:", target)]
+    assert [target for target in local if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.slow
+def test_the_script_of_two_parties_runs(tmp_path):
+    said = run_script(sys.executable, EXAMPLES / "two_parties.py", folder=tmp_path)
+    assert "held-out rows" in said
+    assert "bank's labels can be inferred by shop" in said
+
+
+@pytest.mark.slow
+def test_the_script_of_an_own_attack_runs(tmp_path):
+    assert "NearestGradient" in run_script(sys.executable, EXAMPLES / "own_attack.py", folder=tmp_path)
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
+def test_an_example_plan_can_be_read(path):
+    assert Plan.read(path).name == path.stem
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
+def test_an_example_plan_runs(path, tmp_path):
+    assert "On held-out rows" in run_script(*COLONNADE, "simulate", path, folder=tmp_path)
