@@ -292,9 +292,7 @@ def test_entries_of_one_kind_in_json_are_added_up() -> None:
 
 
 def unreadable(reason: str) -> str:
-    return (
-        f"Expected the events of a privacy ledger but could not read them ({reason}). Restore an undamaged copy."
-    )
+    return f"Expected the events of a privacy ledger but could not read them ({reason}). Restore an undamaged copy."
 
 
 DAMAGES = [
@@ -388,7 +386,7 @@ def test_the_budget_is_counted_across_restarts(tmp_path: Path) -> None:
 
 def test_wherever_writing_broke_off_each_release_is_charged_once(written: Path) -> None:
     whole, identified = written.read_bytes(), [release for release in RELEASES if release[2] is not None]
-    for length in range(0, len(whole) + 1, 3):
+    for length in range(0, len(whole) + 1, 7):
         written.write_bytes(whole[:length])
         finished = whole[:length].count(b"\n")
         ledger = Ledger(path=written)

@@ -49,7 +49,7 @@ class GradientNoise(Defence):
 
     def before_run(self, party: Party) -> None:
         """Take a stream of one's own from the party's randomness."""
-        place = next(i for i, held in enumerate(party.defences) if held is self)
+        place = next((i for i, held in enumerate(party.defences) if held is self), 0)
         self._random = party.random.child("gradient noise", place)
 
     def outgoing(self, tensor: Tensor, at: At) -> Tensor:
