@@ -134,7 +134,13 @@ def test_the_privacy_page_prints_what_it_shows(elsewhere):
 def test_the_page_on_extending_runs_and_its_classes_keep_their_contracts(elsewhere):
     page = run_page(DOCS / "extending.md")
     assert set(verdicts(page["report"]).values()) == {"leaks"}
-    assert page["predicted"].results["shop"] is None
+    defended = verdicts(page["defended_report"])
+    assert {(attack, verdict) for (_, attack), verdict in defended.items()} == {
+        ("NormScore", "no leak found"),
+        ("NearestGradient", "leaks"),
+    }
+    assert page["accuracy"] > 0.9
+    assert page["predicted"]["shop"] is None
     small = partial(SplitClassifier, epochs=2, batch_size=32, embedding=4)
     tables = load("bank-shop-telco", rows=150).split()
     check_defence(page["EqualLength"](), small, tables, page["roles"])

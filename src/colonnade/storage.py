@@ -79,13 +79,23 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def append_durably(path: Path, text: str) -> None:
-    """Add text to the end of a file and wait until it is on the disk."""
+    """Add text to the end of a file and wait until it is on the disk; what fails leaves the file as it was."""
     with explained(f"write {path.name}"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        size = os.fstat(handle).st_size
+        try:
+            data = text.encode()
+            while data:
+                data = data[os.write(handle, data) :]
+            os.fsync(handle)
+        except OSError:
+            os.ftruncate(handle, size)
+            raise
+        finally:
+            os.close(handle)
+        if not size:
+            sync_directory(path.parent)
 
 
 def sync_directory(path: Path) -> None:

@@ -88,7 +88,7 @@ class GaussianMechanism:
     ) -> FloatArray:
         """Spend the event, then return the values with noise.
 
-        The noise is a function of `random`, `path`, the event and the values. A release that is repeated, after a crash,
+        The noise is a function of `random`, `path`, the event and the values. A release repeated after a crash
         gives the same numbers and costs nothing; one of other values or under another path has noise of its own.
 
         Raises:

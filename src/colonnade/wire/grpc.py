@@ -15,6 +15,7 @@ the peer may learn is a matter of the protocol above.
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import secrets
 import socket
@@ -25,6 +26,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +43,14 @@ from colonnade.errors import (
     VersionMismatch,
     WireError,
 )
-from colonnade.wire.certs import Credentials, host_of, party_of
+from colonnade.wire.certs import Credentials, host_of, identity_of
 from colonnade.wire.envelope import CHUNK_BYTES, Envelope, Type, note_bytes
 from colonnade.wire.line import HEARTBEAT_S, Connection, Gap, Line
 from colonnade.wire.transport import Transport
+
+# gRPC has no setting for the oldest TLS version it accepts. With only this suite for TLS 1.2, which needs a key shared
+# beforehand, no 1.2 handshake can succeed; TLS 1.3 chooses its suites by itself. Read when gRPC is first imported.
+os.environ.setdefault("GRPC_SSL_CIPHER_SUITES", "ECDHE-PSK-CHACHA20-POLY1305")
 
 try:
     import grpc
@@ -179,7 +185,7 @@ class GrpcTransport(Transport):
         while True:
             with line.changed:
                 # Asked before the frame, for a peer says so behind its last one.
-                done = self._done.get(peer) == self.epoch
+                done = self._has_finished(peer)
                 frame = line.take(self.epoch)
                 if frame is not None:
                     return frame
@@ -239,7 +245,7 @@ class GrpcTransport(Transport):
             line.put_control({"done": self.epoch})
         if self.name == self.leader:
             for peer, line in self._lines.items():
-                self._await(line, lambda peer=peer: self._done.get(peer) == self.epoch)
+                self._await(line, partial(self._has_finished, peer))
             for line in self._lines.values():
                 line.put_control({"end": self.epoch})
             # Until a party has said that it leaves it may crash and need this one again.
@@ -333,6 +339,9 @@ class GrpcTransport(Transport):
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
+
+    def _has_finished(self, peer: str) -> bool:
+        return self._done.get(peer) == self.epoch
 
     def _require_alive(self, line: Line, begun: float) -> None:
         now = time.monotonic()
@@ -564,6 +573,9 @@ class GrpcTransport(Transport):
             self.agreement.setdefault("rows", str(hello.note["agree rows"]))
         line = self._lines[name]
         with self._changed, line.changed:
+            seen = received if knows == self.incarnation else 0
+            if seen > line.sent:
+                raise ProtocolError(f"{name} claims to have received what was never sent to it. It is faulty.")
             if incarnation != line.peer_incarnation:
                 if line.peer_incarnation is not None:
                     self._former.add(line.peer_incarnation)
@@ -574,7 +586,7 @@ class GrpcTransport(Transport):
                     self._changed.notify_all()
                 line.peer_incarnation = incarnation
         self._wake()
-        return line, received if knows == self.incarnation else 0
+        return line, seen
 
     def _require_peer(self, name: str) -> None:
         if name not in self._lines:
@@ -586,14 +598,16 @@ class GrpcTransport(Transport):
     def _identity(self, context: grpc.ServicerContext) -> str | None:
         if self._credentials is None:
             return None
-        for name in context.auth_context().get("x509_subject_alternative_name", ()):
-            with contextlib.suppress(AuthError):
-                party = party_of(name.decode())
-                break
-        else:
-            raise AuthError("A peer's certificate names no party. Issue one with `colonnade certs issue`.")
-        self._require_peer(party)
-        return party
+        shown = context.auth_context()
+        if shown.get("ssl_tls_version", [b"TLSv1.3"]) != [b"TLSv1.3"]:
+            raise AuthError("A peer uses an older TLS version than 1.3. Install the same version of Colonnade at both.")
+        # A resumed TLS session does not show that the certificate still holds, so its dates are looked at here.
+        identity = identity_of(shown["x509_pem_cert"][0])
+        identity.check_dates()
+        if identity.name is None:
+            raise AuthError("A peer shows an authority's certificate. Issue it one with `colonnade certs issue`.")
+        self._require_peer(identity.name)
+        return identity.name
 
     def _channel(self, peer: str, address: str) -> grpc.Channel:
         if self._credentials is None:
@@ -648,6 +662,7 @@ def diagnose(address: str, peer: str, credentials: Credentials) -> str | None:
     host, _, port = address.rpartition(":")
     context = ssl.create_default_context(cadata=credentials.ca_pem.decode())
     context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.set_alpn_protocols(["h2"])
     with tempfile.TemporaryDirectory() as folder:
         pair = Path(folder, "pair.pem")
         pair.touch(mode=0o600)
@@ -658,8 +673,9 @@ def diagnose(address: str, peer: str, credentials: Credentials) -> str | None:
             socket.create_connection((host.strip("[]"), int(port)), timeout=5) as plain,
             context.wrap_socket(plain, server_hostname=host_of(peer)) as secure,
         ):
-            secure.settimeout(1.0)
-            secure.read(1)
+            secure.settimeout(2.0)
+            if not secure.read(1):
+                return "it refuses the own certificate. Check both with `colonnade certs show`, and that ca.pem is the same."
     except ssl.SSLCertVerificationError as error:
         return f"{error.verify_message}. Check its certificate with `colonnade certs show`."
     except (TimeoutError, ssl.SSLEOFError):

@@ -237,6 +237,11 @@ class Line:
         return frame
 
     @property
+    def sent(self) -> int:
+        """How much was put into the outbox since the peer's process began."""
+        return self._outbox.seq
+
+    @property
     def drained(self) -> bool:
         """Whether the peer has acknowledged everything."""
         return self._outbox.empty
