@@ -109,14 +109,14 @@ def sync_directory(path: Path) -> None:
 
 @contextmanager
 def explained(act: str) -> Iterator[None]:
-    """Turn the operating system's errors into ours, saying what was being done."""
+    """Turn the operating system's errors into ours, saying what was being done ("write this", "read that")."""
     try:
         yield
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise StorageError(
-            f"Could not {act}: {reason}. Free some space or choose a folder that can be written, then run again."
-        ) from error
+        reading = "Check the path and who may read it."
+        writing = "Free some space or choose a folder that can be written, then run again."
+        raise StorageError(f"Could not {act}: {reason}. {reading if act.startswith('read') else writing}") from error
 
 
 def _flatten(node: Tree, arrays: dict[str, np.ndarray], where: str) -> Any:

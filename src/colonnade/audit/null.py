@@ -146,9 +146,12 @@ def _each(function: Callable[[T], Any], tasks: Sequence[T], executor: Executor |
         return
     for number, outcome in executor.map_unordered(function, tasks):
         if outcome.traceback is not None:
+            # The last line that is not indented names the error; the note of where it happened follows it.
+            lines = [line for line in outcome.traceback.strip().splitlines() if not line.startswith(" ")]
+            words = next((line for line in reversed(lines) if not line.startswith("This happened at")), "")
             raise ColonnadeError(
-                f"All {len(tasks)} null runs should end, but number {number} failed: "
-                f"{outcome.traceback.strip().splitlines()[-1]} Run the audit without an executor to see where."
+                f"All {len(tasks)} null runs should end, but number {number} failed: {words} "
+                "Run the audit without an executor to see where."
             )
         yield number, outcome.value
 

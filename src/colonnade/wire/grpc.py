@@ -294,6 +294,8 @@ class GrpcTransport(Transport):
                         self._interrupted = self._interrupted or peer
                 case {"start": int(epoch), "from": int(common)} if peer == self.leader and epoch <= _MANY:
                     self._start = epoch, common
+                    if self._interrupted == peer:
+                        self._interrupted = None
                 case {"settled": int(number)} if peer == self.leader:
                     self.on_settled(number)
                 case {"done": int(epoch)}:
@@ -675,7 +677,7 @@ def diagnose(address: str, peer: str, credentials: Credentials) -> str | None:
         ):
             secure.settimeout(2.0)
             if not secure.read(1):
-                return "it refuses the own certificate. Check both with `colonnade certs show`, and that ca.pem is the same."
+                return "it refuses the own certificate. Check both with `colonnade certs show`, and that ca.pem is one."
     except ssl.SSLCertVerificationError as error:
         return f"{error.verify_message}. Check its certificate with `colonnade certs show`."
     except (TimeoutError, ssl.SSLEOFError):

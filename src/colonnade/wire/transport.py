@@ -54,6 +54,7 @@ class MemoryNetwork:
         self._wake = {name: threading.Semaphore(0) for name in names}
         self._waits: dict[str, str] = {}
         self._left: set[str] = set()
+        self._all_left = threading.Event()
         self._failures: dict[str, BaseException] = {}
 
     def run(self, sides: Mapping[str, Callable[[MemoryTransport], R]]) -> dict[str, R]:
@@ -71,14 +72,16 @@ class MemoryNetwork:
             thread.start()
         self._wake[self._names[0]].release()
         try:
-            for thread in threads:
-                thread.join()
+            # Not Thread.join: on Python 3.11, once interrupted, it takes a running thread for ended.
+            self._all_left.wait()
         except BaseException as interruption:
             # Whoever runs stops at its next message, and wakes the others, who stop likewise.
             self._failures.setdefault("the operator", interruption)
+            self._all_left.wait()
+            raise
+        finally:
             for thread in threads:
                 thread.join()
-            raise
         for name, error in self._failures.items():
             error.add_note(f"This happened at {name}.")
             raise error
@@ -94,9 +97,11 @@ class MemoryNetwork:
         following = self._next_after(name)
         if self._turns is not None:
             self._turns.leave(name)
-        if following is not None:
+        if len(self._left) == len(self._names):
+            self._all_left.set()
+        elif following is not None:
             self._wake[following].release()
-        elif len(self._left) < len(self._names):
+        else:
             # Everybody left waits for somebody who waits: the next in line raises when it looks again.
             waiting = next(other for other in self._names if other not in self._left)
             self._wake[waiting].release()
