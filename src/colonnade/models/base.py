@@ -149,5 +149,6 @@ def require_classes(labels: NDArray[Any], owner: str) -> NDArray[Any]:
 
 
 def _parameters(cls: type[Estimator]) -> tuple[str, ...]:
-    signature = inspect.signature(cls.__init__)
-    return tuple(name for name in signature.parameters if name != "self")
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    parameters = inspect.signature(cls.__init__).parameters
+    return tuple(name for name, given in parameters.items() if name != "self" and given.kind in named)

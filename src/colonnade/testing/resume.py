@@ -41,9 +41,9 @@ def killed_runs_end_alike(setup: Setup, defences: Defences, *, renames: Iterable
         straight = _fit(setup, defences, root / "straight")
         expected = ending(straight)
         n_frames = sum(entry.sent for transcript in straight.transcripts.values() for entry in transcript.entries)
-        frames = (1, n_frames // 3, 2 * n_frames // 3, n_frames)
+        frames = (1, max(1, n_frames // 3), max(1, 2 * n_frames // 3), n_frames)
         moments: dict[str, list[tuple[Act, int]]] = {f"at frame {number}": [("frame", number)] for number in frames}
-        moments["three times"] = [("frame", n_frames // 2), ("rename", 4), ("frame", n_frames // 4)]
+        moments["three times"] = [("frame", max(1, n_frames // 2)), ("rename", 4), ("frame", max(1, n_frames // 4))]
         for moment, deaths in moments.items():
             died = [_dies(setup, defences, root / moment, act, number) for act, number in deaths]
             must(all(died), f"A process that was to be killed {moment} should die, but came to its end.")
