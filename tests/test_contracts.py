@@ -1,6 +1,11 @@
 """Everything in the catalogue, and every transport, keeps its contract."""
 
-from functools import partial
+import random
+import socket
+import tempfile
+import threading
+from functools import cache, partial
+from pathlib import Path
 
 import pytest
 
@@ -9,11 +14,64 @@ from colonnade.data import load
 from colonnade.models.split import SplitClassifier
 from colonnade.run import simulate
 from colonnade.testing import ATTACK_CHECKS, DEFENCE_CHECKS, ESTIMATOR_CHECKS, TRANSPORT_CHECKS, Setup, attempt_on
+from colonnade.wire import certs
+from colonnade.wire.certs import Credentials
+from colonnade.wire.grpc import GrpcTransport, Patience
 from colonnade.wire.plan import Roles
 from colonnade.wire.transport import MemoryNetwork
 
+
+@cache
+def credentials():
+    with tempfile.TemporaryDirectory() as folder:
+        certs.init(folder)
+        for name in ("bank", "shop", "telco"):
+            certs.issue(folder, name, out=Path(folder, name))
+        return {name: Credentials.read(Path(folder, name), name) for name in ("bank", "shop", "telco")}
+
+
+def free_port():
+    # Below the range from which the system takes ports of its own accord.
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return port
+
+
+def over_grpc(sides):
+    """Run every side in a thread, on a transport of its own with TLS; the first failure is raised."""
+    addresses = {name: f"127.0.0.1:{free_port()}" for name in sides}
+    patience = Patience(start=30, rejoin=30, message=30)
+    trusted, results, failures = credentials(), {}, []
+
+    def live(name):
+        transport = GrpcTransport(name, addresses, agreement={}, credentials=trusted[name], patience=patience)
+        try:
+            transport.open()
+            transport.meet(0)
+            results[name] = sides[name](transport)
+            transport.finish()
+        except Exception as error:
+            failures.append(error)
+            transport.fail(error)
+        finally:
+            transport.close()
+
+    threads = [threading.Thread(target=live, args=(name,), daemon=True) for name in sides]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive(), "a side did not come to its end"
+    if failures:
+        raise failures[0]
+    return results
+
+
 TRANSPORTS = {
     "memory": lambda sides: MemoryNetwork(list(sides)).run(sides),
+    "grpc": over_grpc,
 }
 
 # Small enough to train in a moment, and with every message that the model knows.
@@ -59,7 +117,9 @@ def runs(customers):
 
 
 @pytest.mark.parametrize("check", named(TRANSPORT_CHECKS))
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize(
+    "transport", [pytest.param(name, marks=[pytest.mark.network] if name != "memory" else []) for name in TRANSPORTS]
+)
 def test_a_transport_keeps_its_contract(transport, check):
     check(TRANSPORTS[transport])
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
+from numpy.random.mtrand import get_bit_generator, set_bit_generator
 
 from colonnade.errors import PlanError
 from colonnade.storage import Tree, explained, pack, read_tree, unpack, write_tree
@@ -41,45 +42,49 @@ class Watcher(Protocol):
 
 
 class GlobalGenerators:
-    """The states of the random generators that libraries share within a process: NumPy's and PyTorch's."""
+    """The random generators that libraries share within a process: NumPy's and PyTorch's.
 
-    def capture(self) -> tuple[Any, Any]:
-        """The states as they are now."""
-        torch = sys.modules.get("torch")
-        return np.random.get_state(), None if torch is None else torch.get_rng_state()
-
-    def put(self, captured: tuple[Any, Any]) -> None:
-        """Put captured states back."""
-        of_numpy, of_torch = captured
-        np.random.set_state(of_numpy)
-        if of_torch is not None:
-            sys.modules["torch"].set_rng_state(of_torch)
+    They are exchanged between parties that take turns, so this has to be quick: of NumPy's the generator itself is
+    taken away and put back, not its state.
+    """
 
     def seed(self, seed: int) -> None:
-        """Start both from one number.
+        """Put fresh generators in place, which start from one number.
 
         PyTorch is imported for this where it is installed: a protocol that imports it later would draw from a state
         that depends on what ran before.
         """
-        np.random.seed(seed % 2**32)
+        set_bit_generator(np.random.MT19937(seed))
         if find_spec("torch") is not None:
             import torch
 
             torch.manual_seed(seed)
 
+    def capture(self) -> tuple[Any, Any]:
+        """The generators in place now, to be put back later; until then others must have been put in place."""
+        torch = sys.modules.get("torch")
+        return get_bit_generator(), None if torch is None else torch.get_rng_state()
+
+    def put(self, captured: tuple[Any, Any]) -> None:
+        """Put captured generators back."""
+        of_numpy, of_torch = captured
+        set_bit_generator(of_numpy)
+        if of_torch is not None:
+            sys.modules["torch"].set_rng_state(of_torch)
+
     def state(self) -> Tree:
         """The states as a tree."""
-        of_numpy, of_torch = self.capture()
-        return {"numpy": list(of_numpy), "torch": None if of_torch is None else of_torch.numpy()}
+        torch = sys.modules.get("torch")
+        of_numpy = list(np.random.get_state(legacy=True))
+        return {"numpy": of_numpy, "torch": None if torch is None else torch.get_rng_state().numpy()}
 
     def restore(self, tree: Tree) -> None:
-        """Put back the states that a tree holds."""
-        of_torch = tree["torch"]
-        if of_torch is not None:
+        """Set the generators to the states that a tree holds."""
+        np.random.set_state(tuple(tree["numpy"]))
+        if tree["torch"] is not None:
             import torch
 
-            of_torch = torch.from_numpy(of_torch)
-        self.put((tuple(tree["numpy"]), of_torch))
+            torch.set_rng_state(torch.from_numpy(tree["torch"]))
 
 
 class Checkpoints:

@@ -6,7 +6,9 @@ import copy
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from colonnade._version import __version__
 from colonnade.checkpoint import Checkpoints, Watcher
@@ -18,6 +20,7 @@ from colonnade.privacy.randomness import Randomness
 from colonnade.run import Status, describe, shared_randomness
 from colonnade.secret import Secret
 from colonnade.table import Table
+from colonnade.wire.at_rest import StorageKey
 from colonnade.wire.certs import Credentials
 from colonnade.wire.channel import Channel
 from colonnade.wire.grpc import GrpcTransport, Patience
@@ -38,6 +41,8 @@ def connect(
     defences: Sequence[Defence] = (),
     budget: Mapping[Secret, tuple[float, float]] | None = None,
     keep: Keep = "audit",
+    keep_received: Literal["digests", "audit"] = "digests",
+    key_file: Path | str | None = None,
     checkpoint_every: int = 50,
     patience: Patience | None = None,
     on_wait: Callable[[Sequence[str], float], None] | None = None,
@@ -56,7 +61,12 @@ def connect(
         random: The own randomness; None draws a key from the system once and keeps it in the directory.
         defences: What this party holds to protect itself.
         budget: The (epsilon, delta) that this party may spend, by secret.
-        keep: How much is kept of what is sent; of what is received only digests are.
+        keep: How much is kept of what is sent.
+        keep_received: How much is kept of what is received. "audit", which a joint audit needs, is for those whose
+            senders consented to it in the plan.
+        key_file: A key made by `make_key`, under which the recording is encrypted in the directory, and its part of
+            every checkpoint; None keeps it in the clear. The rest of the directory is in the clear either way: the
+            model and the values made once in the checkpoints, the ledger and the status.
         checkpoint_every: After how many steps a checkpoint is written; equal at all parties.
         patience: How long to wait for what.
         on_wait: Told who is being waited for, and for how many more seconds.
@@ -78,9 +88,15 @@ def connect(
             f"{name} {'needs a table for its role' if checked is None else 'has a role that takes no table'}. "
             "Check the roles and the tables."
         )
+    if keep == "all" and keep_received == "audit":
+        raise PlanError(
+            "keep_received='audit' keeps some epochs of what is received, but keep='all' drops none. Use keep='audit'."
+        )
+    key = None if key_file is None else StorageKey.read(key_file)
     folder = Path(directory)
     rows = "" if checked is None else checked.id_digest()
-    agreement = {"version": __version__, "plan": plan.hash, "checkpoint interval": str(checkpoint_every)}
+    agreement = {"protocol": plan.protocol, "version": __version__, "plan": plan.hash}
+    agreement["checkpoint interval"] = str(checkpoint_every)
     if rows:
         agreement["rows"] = rows
     transport = GrpcTransport(
@@ -94,13 +110,23 @@ def connect(
         on_wait=on_wait,
     )
     checkpoints = Checkpoints(folder / "checkpoints", every=checkpoint_every)
-    identity = {**agreement, "party": name, "table": "" if checked is None else checked.digest(), "keep": keep}
-    identity["defences"] = describe(list(defences))
-    session = NetworkSession(transport, Status(folder, identity), folder, keep, tuple(defences), dict(budget or {}))
+    identity = {
+        **agreement,
+        "party": name,
+        "table": "" if checked is None else checked.digest(),
+        "keep": keep,
+        "keep_received": keep_received,
+        "encrypted": key is not None,
+        "randomness": "system" if random is None else random.source,
+        "insecure": transport.insecure,
+        "defences": describe(list(defences)),
+    }
+    record = partial(Recording, name, keep, folder / "transcript", keep_received=keep_received, key=key)
+    session = NetworkSession(transport, Status(folder, identity), folder, record, tuple(defences), dict(budget or {}))
     if random is None:
-        key = checkpoints.once("randomness", lambda: Randomness.system().key)
-        random = Randomness.from_key(key, source="system")
-    recording = Recording(name, keep, folder / "transcript", keep_received="digests")
+        drawn = checkpoints.once("randomness", lambda: Randomness.system().key)
+        random = Randomness.from_key(drawn, source="system")
+    recording = record()
     return Party(
         name=name,
         plan=plan,
@@ -123,7 +149,7 @@ class NetworkSession:
     transport: GrpcTransport
     status: Status
     directory: Path
-    keep: Keep
+    record: Callable[[], Recording]
     defences: tuple[Defence, ...]
     budget: Mapping[Secret, tuple[float, float]]
 
@@ -138,7 +164,7 @@ class NetworkSession:
         checkpoints.resume(common)
         if common == 0:
             shutil.rmtree(self.directory / "transcript", ignore_errors=True)
-        recording = Recording(party.name, self.keep, self.directory / "transcript", keep_received="digests")
+        recording = self.record()
         return replace(
             party,
             shared=shared_randomness(party.plan, self.transport.agreement.get("rows", "")),
@@ -156,7 +182,7 @@ class NetworkSession:
 
     def fail(self, error: BaseException) -> None:
         """Tell the others why this party stops, and write it down."""
-        self.status.write("failed", error)
+        self.status.write("stopped" if isinstance(error, KeyboardInterrupt) else "failed", error)
         self.transport.fail(error)
 
     def close(self) -> None:

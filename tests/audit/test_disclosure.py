@@ -27,7 +27,7 @@ def test_every_message_is_counted_once_with_its_bytes(toy: SimpleNamespace) -> N
 def test_messages_under_other_protections_stand_on_lines_of_their_own(toy: SimpleNamespace) -> None:
     transcripts = dict(toy.run().transcripts)
     (entry, *others) = transcripts["bank"].entries
-    protected = replace(entry, under=("Noise",))
+    protected = entry._replace(under=("Noise",))
     transcripts["bank"] = replace(transcripts["bank"], entries=(entry, protected, *others))
     found = [d for d in disclosures(transcripts) if d.sender == "bank"]
     assert [(d.under, d.messages) for d in found] == [((), 1), (("Noise",), 1)]

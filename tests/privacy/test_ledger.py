@@ -447,7 +447,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         Ledger(path=tmp_path)
     assert str(caught.value) == (
         f"Could not read {tmp_path.name}: Is a directory. "
-        "Free some space or choose a folder that can be written, then run again."
+        "Check the path and who may read it."
     )
 
 

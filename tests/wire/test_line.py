@@ -143,6 +143,16 @@ def test_an_old_connection_neither_takes_in_nor_gives_out(pair):
     assert next(old_stream, None) is None
 
 
+def test_the_last_word_of_a_line_that_closes_is_an_acknowledgement_that_was_due(pair):
+    # The other side waits for it before it leaves.
+    pair.ends["bank"].put_control({"failed": "No rows."})
+    pair.deliver("bank", pair.next("bank"))
+    pair.ends["shop"].close()
+    assert (last := pair.next("shop")).type is Type.ACK
+    assert last.ack == 1
+    assert next(pair.streams["shop"], None) is None
+
+
 def test_an_acknowledgement_that_overtakes_the_repetition_is_no_harm(pair):
     # The listening side greets with what it has received, and may then still read what the old connection brought.
     sent = frames_of(2, [5, 6, 7])
@@ -179,9 +189,11 @@ def piece(seq, payload, total, flags=0):
     ],
 )
 def test_pieces_that_make_up_no_frame_are_refused(pair, pieces, words):
+    *before, last = pieces
+    for envelope in before:
+        pair.deliver("bank", envelope)
     with pytest.raises(BadFrame, match=words):
-        for envelope in pieces:
-            pair.deliver("bank", envelope)
+        pair.deliver("bank", last)
 
 
 def test_frames_of_an_earlier_epoch_are_dropped_and_those_of_a_later_one_wait(pair):

@@ -14,9 +14,38 @@ from colonnade.attacks.view import View
 from colonnade.errors import PlanError
 from colonnade.models.base import Estimator
 from colonnade.party import Party, Protocol
+from colonnade.privacy.randomness import Randomness
 from colonnade.run import Run, Simulation, describe
+from colonnade.table import Table
 from colonnade.wire.message import Int64Array
+from colonnade.wire.plan import PublicPlan
 from colonnade.wire.transcript import Transcript
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one party has of a run when it is over: all that an attack of its may be given.
+
+    >>> from colonnade.wire.plan import Roles
+    >>> Side(PublicPlan(Roles(features=("shop",)), "SplitClassifier.fit"), Transcript("shop")).table is None
+    True
+    """
+
+    plan: PublicPlan
+    transcript: Transcript
+    table: Table | None = None
+    model: Estimator | None = None
+
+    @classmethod
+    def of(cls, run: Run[Any], party: str) -> Side:
+        """One party's side of a simulated run."""
+        model = run.results[party]
+        return cls(
+            run.plan,
+            run.transcripts[party],
+            run.simulation.tables.get(party),
+            model if isinstance(model, Estimator) else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -46,20 +75,28 @@ class Attempt:
 
     def unfit(self, run: Run[Any]) -> str | None:
         """Why the attempt cannot be made on a run; None if it can."""
+        return self.unfit_for(Side.of(run, self.attacker))
+
+    def unfit_for(self, side: Side, *, setting: str = "keep='audit'") -> str | None:
+        """Why the attempt cannot be made from one side of a run; None if it can.
+
+        Args:
+            side: The attacker's side.
+            setting: What would have kept the messages that are missing.
+        """
         needs, attacker = self.attack.needs, self.attacker
-        if needs.own_features and attacker not in run.simulation.tables:
+        if needs.own_features and side.table is None:
             return f"it needs a table and {attacker} has none"
         if isinstance(self.attack, ActiveAttack):
             return None
-        if needs.own_model and not isinstance(run.results[attacker], Estimator):
+        if needs.own_model and side.model is None:
             return f"it needs {attacker}'s share of the model, and this run left none"
-        transcript = run.transcripts[attacker]
         kinds = {message.kind for message in needs.messages}
-        if kinds and not kinds & {entry.kind for entry in transcript.entries}:
+        if kinds and not kinds & {entry.kind for entry in side.transcript.entries}:
             return f"{attacker} sent and received no {' or '.join(sorted(kinds))}"
-        if kinds and not any(_is_kept(transcript, kind) for kind in kinds):
-            return f"the run kept only digests of {' and '.join(sorted(kinds))}; run with keep='audit'"
-        return self.attack.unfit(self.view(run))
+        if kinds and not any(is_kept(side.transcript, kind) for kind in kinds):
+            return f"the run kept only digests of {' and '.join(sorted(kinds))}; run with {setting}"
+        return self.attack.unfit(self.view_of(side))
 
     def guess(self, simulation: Simulation[Any], run: Callable[[], Run[Any]]) -> Guess:
         """The attack's one guess: about a run, or by taking part in a simulation of its own.
@@ -81,14 +118,17 @@ class Attempt:
 
     def view(self, run: Run[Any]) -> View:
         """What the attacker saw of a run, cut to what the attack declared."""
-        model = run.results[self.attacker]
+        return self.view_of(Side.of(run, self.attacker))
+
+    def view_of(self, side: Side) -> View:
+        """What the attacker has on its side of a run, cut to what the attack declared."""
         return View.cut(
             self.attack.needs,
-            run.transcripts[self.attacker],
-            public=run.plan,
+            side.transcript,
+            public=side.plan,
             grant=self.grant,
-            table=run.simulation.tables.get(self.attacker),
-            model=model if isinstance(model, Estimator) else None,
+            table=side.table,
+            model=side.model,
             seed=self.seed,
         )
 
@@ -103,6 +143,33 @@ def name_of(attack: Attack | ActiveAttack) -> str:
     given = {name: describe(value) for name, value in vars(attack).items() if name in defaults}
     settings = ", ".join(f"{name}={value}" for name, value in given.items() if value != defaults[name])
     return type(attack).__name__ + (f"({settings})" if settings else "")
+
+
+def attack_seed(random: Randomness, attack: Attack | ActiveAttack, attacker: str) -> int:
+    """What an attack's own randomness starts from."""
+    return random.seed("attack", name_of(attack), attacker)
+
+
+def grant_for(
+    attack: Attack | ActiveAttack, transcript: Transcript, labels: Int64Array, n_classes: int, random: Randomness
+) -> Grant | None:
+    """Tell an attack as many labels as it needs, of rows trained on; None where a class has too few.
+
+    Args:
+        attack: The attack.
+        transcript: The attacker's recording, which says what was trained on.
+        labels: Every row's class.
+        n_classes: How many classes there are.
+        random: Which labels follow from it, alike for all attacks.
+    """
+    order = random.generator("grant").permutation(len(labels))
+    rows = training_rows(transcript, len(labels))
+    return draw_grant(labels, n_classes, attack.needs.known_labels, rows, order)
+
+
+def too_few(attack: Attack | ActiveAttack) -> str:
+    """Why no grant could be drawn."""
+    return f"it must be told {attack.needs.known_labels} labels per class, and one class has fewer"
 
 
 def draw_grant(labels: Int64Array, n_classes: int, per_class: int, rows: Int64Array, order: Int64Array) -> Grant | None:
@@ -134,7 +201,8 @@ def training_rows(transcript: Transcript, n_rows: int) -> Int64Array:
     return np.flatnonzero(seen) if seen.any() else np.arange(n_rows)
 
 
-def _is_kept(transcript: Transcript, kind: str) -> bool:
+def is_kept(transcript: Transcript, kind: str) -> bool:
+    """Whether messages of a kind were kept, whole or as means."""
     return any(means.kind == kind for means in transcript.means) or any(
         entry.kind == kind and entry.place is not None for entry in transcript.entries
     )

@@ -18,7 +18,8 @@ class Disclosure:
     Attributes:
         reveals: Which secrets of the sender the messages depend on.
         under: The protections applied to each of them; none if empty.
-        confirmed: Whether the receiver recorded the very same messages of this kind, in the same order.
+        confirmed: Whether the receiver recorded the very same messages of this kind, in the same order; None where its
+            recording is not at hand.
 
     >>> Disclosure("bank", "shop", "split/gradient", (Secret.LABELS,), (), 40, 81_920, True).is_protected
     False
@@ -31,7 +32,7 @@ class Disclosure:
     under: tuple[str, ...]
     messages: int
     bytes: int
-    confirmed: bool
+    confirmed: bool | None
 
     @property
     def is_protected(self) -> bool:
@@ -40,7 +41,7 @@ class Disclosure:
 
 
 def disclosures(transcripts: Mapping[str, Transcript]) -> tuple[Disclosure, ...]:
-    """Everything that crossed, as the senders' recordings say, checked against the receivers'."""
+    """Everything that was sent, as the senders' recordings say, checked against the receivers' that are given."""
     found = []
     for sender, transcript in transcripts.items():
         messages: Counter[tuple[str, str, tuple[str, ...], tuple[str, ...]]] = Counter()
@@ -53,9 +54,10 @@ def disclosures(transcripts: Mapping[str, Transcript]) -> tuple[Disclosure, ...]
         for group, n in messages.items():
             receiver, kind, reveals, under = group
             secrets = tuple(Secret(name) for name in reveals)
-            confirmed = _digests(transcript, receiver, kind, sent=True) == _digests(
-                transcripts[receiver], sender, kind, sent=False
-            )
+            confirmed = None
+            if receiver in transcripts:
+                received = _digests(transcripts[receiver], sender, kind, sent=False)
+                confirmed = _digests(transcript, receiver, kind, sent=True) == received
             found.append(Disclosure(sender, receiver, kind, secrets, under, n, sizes[group], confirmed))
     return tuple(found)
 

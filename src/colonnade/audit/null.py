@@ -4,6 +4,9 @@
 labels. What it still finds comes from the attacker's own features and the grant, not from the messages. All attacks
 share the null runs, except that an active attacker takes part in a run of its own.
 
+**Permuted truth.** Where a run cannot be repeated: the same guess, scored against permuted labels. That rules out luck,
+and nothing else.
+
 **Honesty.** Granted and scored from a permutation of the labels that nothing else depends on, any attack must be at
 chance. One that is not has seen what it should not have.
 """
@@ -12,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Protocol, TypeVar
 
@@ -58,8 +61,13 @@ class _Null:
 
 
 def class_numbers(simulation: Simulation[Any]) -> tuple[Int64Array, int]:
-    """The labels as class numbers in the sorted order of the classes, and how many classes there are."""
-    classes, numbers = np.unique(_labels(simulation), return_inverse=True)
+    """A simulation's labels as class numbers, and how many classes there are."""
+    return numbered(_labels(simulation))
+
+
+def numbered(labels: np.ndarray[Any, Any]) -> tuple[Int64Array, int]:
+    """Labels as class numbers in the sorted order of the classes, and how many classes there are."""
+    classes, numbers = np.unique(labels, return_inverse=True)
     return numbers.astype(np.int64), len(classes)
 
 
@@ -88,6 +96,25 @@ def null_values(
         by_null[number] = scored
         advance()
     return [[by_null[number][place] for number in range(n)] for place in range(len(attempts))]
+
+
+def require_permutations(n: int) -> None:
+    """Refuse an audit without a null."""
+    if n < 1:
+        raise PlanError(
+            "An audit needs at least one permutation of the labels to tell a leak from luck, "
+            f"but nulls is {n}. Use 200."
+        )
+
+
+def permuted_truth_values(guess: Guess, truth: Truth, n: int, random: np.random.Generator) -> list[Values]:
+    """What a guess scores against n permutations of the labels that could have been guessed."""
+    rows, scored = truth.scored_rows, []
+    for _ in range(n):
+        labels = truth.labels.copy()
+        labels[rows] = random.permutation(labels[rows])
+        scored.append(values(guess, replace(truth, labels=labels)))
+    return scored
 
 
 def honesty_check(

@@ -17,8 +17,9 @@ from colonnade.audit.disclosure import Disclosure
 from colonnade.audit.score import Measure, Score
 from colonnade.errors import StorageError
 from colonnade.privacy.ledger import Spent
-from colonnade.run import Run
+from colonnade.privacy.randomness import Source
 from colonnade.secret import Secret
+from colonnade.wire.plan import PublicPlan
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -91,17 +92,27 @@ class RunIdentity:
     code_version: str = __version__
 
     @classmethod
-    def of(cls, run: Run[Any], mode: Mode) -> RunIdentity:
-        """The identity of a simulated run."""
-        roles = run.plan.roles
+    def of(
+        cls, plan: PublicPlan, mode: Mode, *, n_rows: int, randomness: Source, seed: int | None = None
+    ) -> RunIdentity:
+        """The identity of a plan's run.
+
+        Args:
+            plan: What was run.
+            mode: Who audits it.
+            n_rows: How many rows the parties have in common.
+            randomness: How the parties' noise was drawn.
+            seed: All randomness, where it followed from one seed; the plan's, which is public, if None.
+        """
+        roles = plan.roles
         special = {roles.label: "label party", roles.arbiter: "arbiter", roles.server: "server"}
         return cls(
-            plan=run.plan.hash,
-            protocol=run.plan.protocol,
+            plan=plan.hash,
+            protocol=plan.protocol,
             parties={name: special.get(name, "feature party") for name in roles.parties},
-            n_rows=len(run.simulation.tables[roles.holders[0]]),
-            seed=run.simulation.seed,
-            randomness="seeded",
+            n_rows=n_rows,
+            seed=plan.seed if seed is None else seed,
+            randomness=randomness,
             mode=mode.name,
         )
 
@@ -129,8 +140,9 @@ class Evidence:
     """A score beside everything that it must exceed to count as a leak.
 
     Attributes:
-        null: The scores of the same attack in runs with permuted labels.
-        alone: The best that the attacker could do by itself.
+        null: The scores of the same attack in runs with permuted labels; where nothing can be run again, those of the
+            same guess against permuted labels.
+        alone: The best that the attacker could do by itself; None where only the attacker could measure it.
 
     >>> Evidence(Score(0.9, 0.85, 0.94), 0.5, (0.48, 0.6), Best(0.7, "label spreading")).leaks
     True
@@ -139,7 +151,7 @@ class Evidence:
     score: Score
     chance: float
     null: tuple[float, ...]
-    alone: Best
+    alone: Best | None
 
     @property
     def null_high(self) -> float:
@@ -148,8 +160,9 @@ class Evidence:
 
     @property
     def bar(self) -> float:
-        """The highest of chance, null and attacker alone."""
-        return max(self.chance, self.null_high, self.alone.value)
+        """The highest of chance, null and, where it was measured, attacker alone."""
+        alone = [] if self.alone is None else [self.alone.value]
+        return max(self.chance, self.null_high, *alone)
 
     @property
     def excess(self) -> float:
@@ -315,4 +328,5 @@ def _finding(item: Mapping[str, Any]) -> Finding:
 
 
 def _evidence(item: Mapping[str, Any]) -> Evidence:
-    return Evidence(Score(**item["score"]), item["chance"], tuple(item["null"]), Best(**item["alone"]))
+    alone = None if item["alone"] is None else Best(**item["alone"])
+    return Evidence(Score(**item["score"]), item["chance"], tuple(item["null"]), alone)

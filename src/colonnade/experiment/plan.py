@@ -9,6 +9,7 @@ A plan is built in Python from the dataclasses below, or read from a TOML file w
     [[defences]]    PlannedDefence    who holds what
     [audit]         PlannedAudit      which attacks, and how thoroughly
     [run]           PlannedRun        what is kept
+    [network]       PlannedNetwork    where the parties are, for a run between machines: [network.bank]
 
 Whatever is wrong with a plan is a `PlanError` before anything runs.
 """
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from blake3 import blake3
 
 from colonnade.errors import PlanError
+from colonnade.experiment.network import PlannedAddress, PlannedNetwork
 from colonnade.experiment.values import Signature, conform, to_toml
 from colonnade.run import Simulation
 from colonnade.table import Table, nearest
@@ -104,6 +106,7 @@ class PlannedData:
     def load(self, holders: tuple[str, ...]) -> dict[str, Table]:
         """The tables of these parties, as they hold them."""
         if self.name is None:
+            _require_files(holders, self.tables)
             return {party: Table.read(**vars(self.tables[party]), owner=party) for party in holders}
         from colonnade.data.datasets import load
 
@@ -253,6 +256,7 @@ class Plan:
     defences: tuple[PlannedDefence, ...] = ()
     audit: PlannedAudit = field(default_factory=PlannedAudit)
     run: PlannedRun = field(default_factory=PlannedRun)
+    network: PlannedNetwork | None = None
     seed: int = 0
     name: str = "run"
 
@@ -274,6 +278,8 @@ class Plan:
                 )
         if self.data.tables:
             self._check_files()
+        if self.network is not None:
+            self.network.check(parties)
 
     @classmethod
     def read(cls, path: Path | str) -> Plan:
@@ -334,23 +340,24 @@ class Plan:
             "audit": asdict(self.audit),
             "run": asdict(self.run),
         }
+        if self.network is not None:
+            network = asdict(self.network)
+            parties = network.pop("parties")
+            tree["network"] = network | parties
         return to_toml(tree)
 
     def _check_files(self) -> None:
         files, holders, label = self.data.tables, self.roles.holders, self.roles.label
-        for party in holders:
-            if party not in files:
-                raise PlanError(
-                    f"[roles] names {party}, but [data] has files of {', '.join(files)} only.{nearest(party, files)} "
-                    f"Add a section [data.{party}] or correct the role."
-                )
+        # Between machines every organisation names its own file only.
+        if self.network is None:
+            _require_files(holders, files)
         for party in files:
             if party not in holders:
                 raise PlanError(
                     f"[data.{party}] names a file, but {party} has no role that takes one; those who have are "
                     f"{', '.join(holders)}. Give {party} a role or leave the section out."
                 )
-        if label is not None and files[label].labels is None:
+        if label is not None and label in files and files[label].labels is None:
             raise PlanError(
                 f"{label} is the label party, but [data.{label}] names no label column. Add the key 'labels'."
             )
@@ -369,6 +376,8 @@ def _read_plan(tree: Mapping[str, Any], folder: Path) -> Plan:
                 parts[key] = tuple(_read_named(PlannedDefence, section, "[[defences]]") for section in sections)
             case "data":
                 parts[key] = _read_data(conform(value, dict[str, Any], where), folder)
+            case "network":
+                parts[key] = _read_network(conform(value, dict[str, Any], where), folder)
             case "model":
                 parts[key] = _read_named(PlannedModel, conform(value, dict[str, Any], where), where)
             case _:
@@ -394,6 +403,27 @@ def _read_data(tree: Mapping[str, Any], folder: Path) -> PlannedData:
         values = Signature.of(PlannedTable, f"[data.{party}]").checked(section)
         tables[party] = PlannedTable(**{**values, "path": folder / values["path"]})
     return PlannedData(**checked, tables=tables)
+
+
+def _read_network(tree: Mapping[str, Any], folder: Path) -> PlannedNetwork:
+    sections = {party: section for party, section in tree.items() if isinstance(section, dict)}
+    own = {key: value for key, value in tree.items() if key not in sections}
+    checked = Signature.of(PlannedNetwork, "[network]", without="parties").checked(own)
+    checked["certificates"] = folder / checked.get("certificates", PlannedNetwork.certificates)
+    parties = {
+        party: PlannedAddress(**Signature.of(PlannedAddress, f"[network.{party}]").checked(section))
+        for party, section in sections.items()
+    }
+    return PlannedNetwork(parties, **checked)
+
+
+def _require_files(holders: Iterable[str], files: Mapping[str, PlannedTable]) -> None:
+    for party in holders:
+        if party not in files:
+            raise PlanError(
+                f"[roles] names {party}, but [data] has files of {', '.join(files)} only.{nearest(party, files)} "
+                f"Add a section [data.{party}] or correct the role."
+            )
 
 
 def _written(parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -285,6 +285,11 @@ def sign(directory: str | Path, name: str, csr: str | Path, *, days: int = 397, 
     return _Authority.read(Path(directory)).certify(name, key, _until(days), Path(out or csr.parent))
 
 
+def certificate_path(directory: str | Path, name: str) -> Path:
+    """Where the certificate of a party lies in a folder, if it does."""
+    return _paths(Path(directory), name)[1]
+
+
 def show(path: str | Path) -> Identity:
     """Whom the certificate in a file names; its `words` are for the telephone."""
     return identity_of(_read(Path(path)), path)

@@ -11,7 +11,6 @@ nothing. Every length is checked against the frame before an array is made.
 
 from __future__ import annotations
 
-import math
 import struct
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar
@@ -31,6 +30,7 @@ MAX_DIMENSIONS = 8
 _HEAD = struct.Struct("<4sI")
 _ALIGNMENT = 16
 _LARGEST = 2**62
+_PADDING = bytes(_ALIGNMENT)
 
 
 def encode(message: Message) -> bytes:
@@ -81,17 +81,19 @@ def decode(frame: bytes | memoryview, expected: type[M], *, peer: str = "a peer"
     reader = _Reader(frame, start, f"{kind} from {peer}")
     found = {}
     for name, shape in shapes(expected).items():
-        if name in values:
-            value = values.pop(name)
-            if shape.many:
-                reader.require(isinstance(value, list), f"field {name} should be a list")
-                found[name] = [reader.take(item, shape, name) for item in value]
-            else:
-                found[name] = reader.take(value, shape, name)
-        elif not _has_default(expected, name):
-            raise reader.bad(f"field {name} is missing")
-    reader.require(not values, f"it has unknown fields {sorted(map(str, values))[:3]}")
-    reader.require(reader.position == len(frame), f"{len(frame) - reader.position} bytes follow its last field")
+        if name not in values:
+            if not _has_default(expected, name):
+                raise reader.bad(f"field {name} is missing")
+        elif not shape.many:
+            found[name] = reader.take(values[name], shape, name)
+        elif isinstance(values[name], list):
+            found[name] = [reader.take(item, shape, name) for item in values[name]]
+        else:
+            raise reader.bad(f"field {name} should be a list")
+    if len(found) != len(values):
+        raise reader.bad(f"it has unknown fields {sorted(map(str, values.keys() - found.keys()))[:3]}")
+    if reader.position != len(frame):
+        raise reader.bad(f"{len(frame) - reader.position} bytes follow its last field")
     return expected(**found)
 
 
@@ -117,8 +119,9 @@ def _open(frame: bytes | memoryview, peer: str) -> tuple[str, dict[Any, Any], in
         metadata = msgpack.unpackb(frame[_HEAD.size : start], strict_map_key=True)
     except (ValueError, msgpack.UnpackException) as error:
         raise BadFrame(f"A frame from {peer} has metadata that is not msgpack. The peer is faulty.") from error
-    match metadata:
-        case [str(kind), dict(values)]:
+    if isinstance(metadata, list) and len(metadata) == 2:
+        kind, values = metadata
+        if isinstance(kind, str) and isinstance(values, dict):
             return kind, values, start
     raise BadFrame(f"A frame from {peer} should hold a kind and fields and does not. The peer is faulty.")
 
@@ -132,10 +135,6 @@ class _Reader:
     def bad(self, reason: str) -> BadFrame:
         return BadFrame(f"{self.where} is not well formed: {reason}. Check that both parties run the same version.")
 
-    def require(self, holds: bool, reason: str) -> None:
-        if not holds:
-            raise self.bad(reason)
-
     def take(self, value: Any, shape: Shape, name: str) -> Any:
         if shape.base is np.ndarray:
             assert shape.dtype is not None
@@ -145,24 +144,30 @@ class _Reader:
                 case [str(scheme), bytes(key), array]:
                     return Ciphertexts(scheme, key, self._array(array, np.dtype(np.uint64), name))
             raise self.bad(f"field {name} should hold ciphertexts")
-        self.require(type(value) is shape.base, f"field {name} should be {shape.base.__name__}")
+        if type(value) is not shape.base:
+            raise self.bad(f"field {name} should be {shape.base.__name__}")
         return value
 
     def _array(self, value: Any, dtype: np.dtype[Any], name: str) -> NDArray[Any]:
-        match value:
-            case [str(given), list(dimensions)] if len(dimensions) <= MAX_DIMENSIONS:
-                pass
-            case _:
-                raise self.bad(f"field {name} should be an array")
-        self.require(given == dtype.str, f"field {name} should have dtype {dtype.str}")
-        self.require(all(type(n) is int and n >= 0 for n in dimensions), f"field {name} has an impossible shape")
-        bounded = math.prod(n for n in dimensions if n) * dtype.itemsize <= _LARGEST
-        self.require(bounded, f"field {name} has an impossible shape")
-        count = math.prod(dimensions)
+        if type(value) is not list or len(value) != 2 or type(value[1]) is not list or len(value[1]) > MAX_DIMENSIONS:
+            raise self.bad(f"field {name} should be an array")
+        given, dimensions = value
+        if given != dtype.str:
+            raise self.bad(f"field {name} should have dtype {dtype.str}")
+        count, bytes_if_full = 1, dtype.itemsize
+        for n in dimensions:
+            if type(n) is not int or n < 0:
+                raise self.bad(f"field {name} has an impossible shape")
+            count *= n
+            bytes_if_full *= n or 1
+        if bytes_if_full > _LARGEST:
+            raise self.bad(f"field {name} has an impossible shape")
         begin = self.position + -self.position % _ALIGNMENT
         end = begin + count * dtype.itemsize
-        self.require(end <= len(self.frame), f"field {name} claims more bytes than the frame holds")
-        self.require(not any(self.frame[self.position : begin]), f"field {name} follows padding that is not zero")
+        if end > len(self.frame):
+            raise self.bad(f"field {name} claims more bytes than the frame holds")
+        if self.frame[self.position : begin] != _PADDING[: begin - self.position]:
+            raise self.bad(f"field {name} follows padding that is not zero")
         self.position = end
         if not count:
             return np.empty(dimensions, dtype)

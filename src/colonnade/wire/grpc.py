@@ -43,7 +43,7 @@ from colonnade.errors import (
     VersionMismatch,
     WireError,
 )
-from colonnade.wire.certs import Credentials, host_of, identity_of
+from colonnade.wire.certs import Credentials, Identity, host_of, identity_of
 from colonnade.wire.envelope import CHUNK_BYTES, Envelope, Type, note_bytes
 from colonnade.wire.line import HEARTBEAT_S, Connection, Gap, Line
 from colonnade.wire.transport import Transport
@@ -140,13 +140,14 @@ class GrpcTransport(Transport):
         self._begun: dict[str, int] = {}
         self._former: set[bytes] = set()
         self._refused: dict[str, str] = {}
+        self._identities: dict[str, Identity] = {}
         self._done: dict[str, int] = {}
         self._left: set[str] = set()
         self._checkpoints: dict[str, int] = {}
         self._start: tuple[int, int] | None = None
         self._all_done = False
         self._interrupted: str | None = None
-        self._failure: ColonnadeError | None = None
+        self._failure: Exception | None = None
         self._closing = threading.Event()
         self._server: grpc.Server | None = None
         self._threads: list[threading.Thread] = []
@@ -166,12 +167,15 @@ class GrpcTransport(Transport):
     def close(self) -> None:
         """End all connections."""
         self._closing.set()
-        for line in self._lines.values():
-            line.close()
+        connections = [line.close() for line in self._lines.values()]
         if self._server is not None:
             self._server.stop(grace=0.5).wait()
-        for thread in self._threads:
-            thread.join(timeout=5)
+        for patience in (0.5, 5.0):
+            for thread in self._threads:
+                thread.join(patience)
+            for connection in connections:
+                if connection is not None:
+                    connection.cancel()
 
     def send(self, peer: str, frame: bytes) -> None:
         """Put a frame into the outbox; never waits for the peer."""
@@ -263,15 +267,38 @@ class GrpcTransport(Transport):
     def fail(self, error: BaseException) -> None:
         """Tell all peers why this party stops."""
         words = str(error) if isinstance(error, ColonnadeError) else type(error).__name__
-        here = [line for peer, line in self._lines.items() if line.peer_incarnation and peer not in self._left]
-        for line in here:
+        if isinstance(error, KeyboardInterrupt):
+            words = "its operator ended it."
+        met = [line for line in self._lines.values() if line.peer_incarnation is not None]
+        for line in met:
             line.put_control({"failed": words[:2000]})
-        self._drain(here, seconds=3.0, even_if_cut=True)
+        self._drain(met, seconds=3.0, even_if_cut=True)
+
+    def flush(self, seconds: float) -> None:
+        """Wait until the peers that are connected have everything that was sent to them."""
+        self._drain(list(self._lines.values()), seconds=seconds, even_if_cut=False)
 
     @property
     def insecure(self) -> bool:
         """Whether traffic is in the clear."""
         return self._credentials is None
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """Those to whom there is a line."""
+        return tuple(self._lines)
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        """Who was turned away, and why."""
+        return dict(self._refused)
+
+    def identity(self, peer: str) -> Identity | None:
+        """Whom the certificate of a connected peer names; None without TLS."""
+        address = self._addresses[peer]
+        if self._credentials is None or peer in self._identities or address is None:
+            return self._identities.get(peer)
+        return shown_identity(address, peer, self._credentials)
 
     # What peers say.
 
@@ -369,11 +396,13 @@ class GrpcTransport(Transport):
                 self._changed.wait(0.2)
 
     def _drain(self, lines: Sequence[Line], *, seconds: float, even_if_cut: bool) -> None:
-        """Wait until peers have acknowledged everything."""
+        """Wait until peers have acknowledged everything, unless they have left."""
         deadline = time.monotonic() + seconds
         for line in lines:
             with line.changed:
-                while not line.drained and (even_if_cut or line.connected) and time.monotonic() < deadline:
+                while not line.drained and (even_if_cut or line.connected) and line.peer not in self._left:
+                    if time.monotonic() > deadline:
+                        return
                     line.changed.wait(0.1)
 
     def _absent(self) -> list[str]:
@@ -454,6 +483,8 @@ class GrpcTransport(Transport):
         try:
             with _within(self._patience.silence, context.cancel):
                 who = self._identity(context)
+                if who is not None:
+                    self._require_peer(who)
                 line, peer_received = self._accept(Envelope.unpack(next(requests)), who)
         except (StopIteration, grpc.RpcError):
             return
@@ -466,25 +497,24 @@ class GrpcTransport(Transport):
         connection = line.attach(peer_received, context.cancel)
         reader = threading.Thread(target=self._read, args=(line, connection, requests), daemon=True)
         reader.start()
-        try:
-            yield from line.outgoing(connection)
-        finally:
-            line.detach(connection)
+        yield from self._write(line, connection)
 
     def _dial(self, peer: str, address: str) -> None:
         """The dialling side of one line: connect, and connect again."""
-        line, pause = self._lines[peer], 0.1
+        line, pause, doubts = self._lines[peer], 0.1, 0
         while not self._closing.is_set():
             channel = self._channel(peer, address)
             try:
                 self._exchange(line, channel)
-                pause = 0.1
+                pause, doubts = 0.1, 0
             except (AuthError, ProtocolError) as error:
                 self._fail_locally(error)
                 return
             except grpc.RpcError:
                 reason = None if self._credentials is None else diagnose(address, peer, self._credentials)
-                if reason is not None:
+                # A connection that breaks at the wrong moment looks like a refusal, but not three times in a row.
+                doubts = 0 if reason is None else doubts + 1
+                if doubts == 3:
                     self._fail_locally(AuthError(f"{self.name} could not make sure that {address} is {peer}: {reason}"))
                     return
             finally:
@@ -500,7 +530,7 @@ class GrpcTransport(Transport):
             yield self._hello(line)
             ready.wait()
             if accepted:
-                yield from line.outgoing(accepted[0])
+                yield from self._write(line, accepted[0])
 
         call = channel.stream_stream(_METHOD)(requests())
         try:
@@ -520,6 +550,14 @@ class GrpcTransport(Transport):
                 line.detach(connection)
             call.cancel()
 
+    def _write(self, line: Line, connection: Connection) -> Iterator[bytes]:
+        try:
+            yield from line.outgoing(connection)
+        except Exception as error:
+            self._fail_locally(error)
+        finally:
+            line.detach(connection)
+
     def _read(self, line: Line, connection: Connection, incoming: Iterator[bytes]) -> None:
         try:
             for data in incoming:
@@ -528,7 +566,7 @@ class GrpcTransport(Transport):
                 line.incoming(connection, Envelope.unpack(data))
         except (Gap, grpc.RpcError):
             pass  # the connection is taken up again, and what is missing is sent again
-        except ColonnadeError as error:
+        except Exception as error:
             self._fail_locally(error)
         finally:
             line.detach(connection)
@@ -608,7 +646,7 @@ class GrpcTransport(Transport):
         identity.check_dates()
         if identity.name is None:
             raise AuthError("A peer shows an authority's certificate. Issue it one with `colonnade certs issue`.")
-        self._require_peer(identity.name)
+        self._identities[identity.name] = identity
         return identity.name
 
     def _channel(self, peer: str, address: str) -> grpc.Channel:
@@ -624,7 +662,7 @@ class GrpcTransport(Transport):
             for line in self._lines.values():
                 line.cut_if_silent(self._patience.silence)
 
-    def _fail_locally(self, error: ColonnadeError) -> None:
+    def _fail_locally(self, error: Exception) -> None:
         with self._changed:
             self._failure = self._failure or error
             self._changed.notify_all()
@@ -654,6 +692,8 @@ def disagreement(key: str, own: str, mine: str, peer: str, theirs: Any) -> WireE
         return VersionMismatch(
             f"{own} runs Colonnade {mine} and {peer} runs {theirs}. Install the same version at both."
         )
+    if key == "protocol":
+        return AuthError(f"{own} runs {mine} and {peer} runs {theirs}. Run the same command at both.")
     what = {"plan": "plans", "rows": "rows, or the same rows in another order"}.get(key, key)
     advice = {"plan": "Give both the same plan file.", "rows": "Align the tables first."}.get(key, "Make them equal.")
     return AuthError(f"{own} and {peer} have different {what}. {advice}")
@@ -661,20 +701,8 @@ def disagreement(key: str, own: str, mine: str, peer: str, theirs: Any) -> WireE
 
 def diagnose(address: str, peer: str, credentials: Credentials) -> str | None:
     """Why a TLS connection to a peer fails, in words; None if the cause is not TLS, such as nobody listening."""
-    host, _, port = address.rpartition(":")
-    context = ssl.create_default_context(cadata=credentials.ca_pem.decode())
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.set_alpn_protocols(["h2"])
-    with tempfile.TemporaryDirectory() as folder:
-        pair = Path(folder, "pair.pem")
-        pair.touch(mode=0o600)
-        pair.write_bytes(credentials.key_pem + b"\n" + credentials.certificate_pem)
-        context.load_cert_chain(pair)
     try:
-        with (
-            socket.create_connection((host.strip("[]"), int(port)), timeout=5) as plain,
-            context.wrap_socket(plain, server_hostname=host_of(peer)) as secure,
-        ):
+        with _shaken_hands(address, peer, credentials) as secure:
             secure.settimeout(2.0)
             if not secure.read(1):
                 return "it refuses the own certificate. Check both with `colonnade certs show`, and that ca.pem is one."
@@ -688,3 +716,33 @@ def diagnose(address: str, peer: str, credentials: Credentials) -> str | None:
     except OSError:
         return None
     return None
+
+
+def shown_identity(address: str, peer: str, credentials: Credentials) -> Identity | None:
+    """Whom the certificate names that a listening peer shows; None if it cannot be reached or does not prove itself."""
+    try:
+        with _shaken_hands(address, peer, credentials) as secure:
+            shown = secure.getpeercert(binary_form=True)
+    except OSError:
+        return None
+    assert shown is not None
+    return identity_of(ssl.DER_cert_to_PEM_cert(shown).encode())
+
+
+@contextlib.contextmanager
+def _shaken_hands(address: str, peer: str, credentials: Credentials) -> Iterator[ssl.SSLSocket]:
+    """A connection to a peer whose certificate was verified, for looking at it."""
+    host, _, port = address.rpartition(":")
+    context = ssl.create_default_context(cadata=credentials.ca_pem.decode())
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.set_alpn_protocols(["h2"])
+    with tempfile.TemporaryDirectory() as folder:
+        pair = Path(folder, "pair.pem")
+        pair.touch(mode=0o600)
+        pair.write_bytes(credentials.key_pem + b"\n" + credentials.certificate_pem)
+        context.load_cert_chain(pair)
+    with (
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5) as plain,
+        context.wrap_socket(plain, server_hostname=host_of(peer)) as secure,
+    ):
+        yield secure

@@ -176,21 +176,20 @@ class Line:
     def cut_if_silent(self, seconds: float) -> None:
         """End the connection if nothing came over it for a while."""
         with self.changed:
-            if time.monotonic() - self.heard_at > seconds:
-                self._cut()
+            connection = self._connection
+            if connection is not None and time.monotonic() - self.heard_at > seconds:
+                self._detach(connection)
+                connection.cancel()
+                self.changed.notify_all()
 
-    def close(self) -> None:
-        """End the connection, and give back the file of what was never sent."""
+    def close(self) -> Connection | None:
+        """End the connection once its stream has run out, and give back the file of what was never sent."""
         with self.changed:
-            self._cut()
-            self._outbox.close()
-
-    def _cut(self) -> None:
-        connection = self._connection
-        if connection is not None:
+            connection = self._connection
             self._detach(connection)
-            connection.cancel()
+            self._outbox.close()
             self.changed.notify_all()
+            return connection
 
     def _detach(self, connection: Connection | None) -> None:
         if connection is not None:
@@ -253,7 +252,7 @@ class Line:
         while True:
             with self.changed:
                 if connection.closed:
-                    return
+                    break
                 waiting = self._outbox.after(next_after)
                 pause = silent_since + self._heartbeat_s - time.monotonic()
                 if waiting is not None and connection.in_flight_bytes < WINDOW_BYTES:
@@ -279,6 +278,9 @@ class Line:
                     continue
             yield envelope.pack()
             silent_since = time.monotonic()
+        if self._answer_now:
+            # The peer may wait for this before it leaves.
+            yield Envelope(Type.ACK, ack=self._acknowledge()).pack()
 
     def incoming(self, connection: Connection, envelope: Envelope) -> None:
         """Take in an envelope.

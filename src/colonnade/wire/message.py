@@ -47,6 +47,7 @@ class Message:
 
     kind: ClassVar[str]
     reveals: ClassVar[frozenset[Secret]]
+    revealed: ClassVar[tuple[Secret, ...]]
     fresh: ClassVar[bool]
     per_row: ClassVar[str | None]
     kinds: ClassVar[dict[str, type[Message]]] = {}
@@ -65,6 +66,7 @@ class Message:
         known = Message.kinds.get(kind)
         assert known is None or known.__qualname__ == cls.__qualname__, f"two messages share the kind {kind}"
         cls.kind, cls.reveals, cls.fresh, cls.per_row = kind, frozenset(reveals), fresh, per_row
+        cls.revealed = tuple(sorted(cls.reveals))
         Message.kinds[kind] = cls
 
 

@@ -7,24 +7,29 @@ what it reveals are kept. Whether the message itself is kept is said by `Keep`:
     "audit"    messages outside training loops, and those of each loop's first and last epoch; of the others the mean
                per row over epochs (what the catalogue's attacks read)
     "digests"  none
+
+A recording in a folder may be encrypted under a `StorageKey`: messages, row means and entries, which hold digests by
+which a short message could be guessed. File names and lengths stay readable.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import struct
 import weakref
 from collections.abc import Iterator, Mapping
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, BinaryIO, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from blake3 import blake3
 
 from colonnade.errors import PrivacyError, StorageError
-from colonnade.storage import Tree, explained, read_tree, write_tree
+from colonnade.storage import Tree, explained, pack, read_tree, unpack, write_atomically, write_tree
+from colonnade.wire.at_rest import OVERHEAD, StorageKey
 from colonnade.wire.codec import decode
 from colonnade.wire.message import Float32Array, Int64Array, Message
 
@@ -33,9 +38,11 @@ Keep: TypeAlias = Literal["all", "audit", "digests"]
 Section: TypeAlias = tuple[int, int] | None
 """Which loop of the run and which epoch of it a message belongs to; None outside loops."""
 
+_INDEX, _SEALED_INDEX = "index.safetensors", "index.sealed"
+_MEANS = b"means in a checkpoint"
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+
+class Entry(NamedTuple):
     """One message as a party's recording saw it: everything but its contents."""
 
     sent: bool
@@ -121,8 +128,8 @@ class FramesOnDisk:
     _HEAD = struct.Struct("<qq")
     _ENTRIES = "entries.jsonl"
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, key: StorageKey | None = None) -> None:
+        self.directory, self.key = directory, key
         self._open: dict[str, BinaryIO] = {}
         weakref.finalize(self, _close, self._open)
         with explained("open the recording"):
@@ -136,10 +143,11 @@ class FramesOnDisk:
                 self._close_sections()
             file = self._file(name)
             place = file.tell()
-            file.write(self._HEAD.pack(len(frame), -1 if rows is None else len(rows)))
-            if rows is not None:
-                file.write(rows.tobytes())
-            file.write(frame)
+            head = self._HEAD.pack(len(frame), -1 if rows is None else len(rows))
+            parts = [b"" if rows is None else rows.tobytes(), frame]
+            if self.key is not None:
+                parts = [self.key.seal(b"".join(parts), _at(name, place, head))]
+            file.writelines([head, *parts])
         return place
 
     def read(self, section: Section, place: int) -> tuple[bytes, Int64Array | None] | None:
@@ -154,8 +162,11 @@ class FramesOnDisk:
                 file.seek(place)
                 head = file.read(self._HEAD.size)
                 size, n_rows = self._HEAD.unpack(head) if len(head) == self._HEAD.size else (0, -1)
-                rows = None if n_rows < 0 else np.frombuffer(file.read(8 * n_rows), np.int64)
-                return file.read(size), rows
+                split = 8 * max(n_rows, 0)
+                body = file.read(split + size + (OVERHEAD if self.key else 0))
+        if self.key is not None:
+            body = self.key.unseal(body, _at(name, place, head))
+        return body[split:], None if n_rows < 0 else np.frombuffer(body[:split], np.int64)
 
     def drop(self, section: Section) -> None:
         """Delete a section's file."""
@@ -167,16 +178,26 @@ class FramesOnDisk:
 
     def add_entry(self, entry: Entry) -> None:
         """Append an entry."""
+        line = json.dumps(entry).encode()
         with explained("write the recording"):
-            self._file(self._ENTRIES).write(json.dumps(astuple(entry)).encode() + b"\n")
+            file = self._file(self._ENTRIES)
+            if self.key is not None:
+                line = base64.b64encode(self.key.seal(line, _at(self._ENTRIES, file.tell())))
+            file.write(line + b"\n")
 
     def entries(self) -> list[Entry]:
         """All entries."""
         self.flush()
         with explained("read the recording"):
-            lines = (self.directory / self._ENTRIES).read_text().splitlines()
+            lines = (self.directory / self._ENTRIES).read_bytes().splitlines(keepends=True)
+        found, place = [], 0
         try:
-            return [_entry(json.loads(line)) for line in lines]
+            for line in lines:
+                at = _at(self._ENTRIES, place)
+                said = line if self.key is None else self.key.unseal(base64.b64decode(line), at)
+                found.append(_entry(json.loads(said)))
+                place += len(line)
+            return found
         except (ValueError, TypeError) as error:
             raise StorageError(
                 f"The recording's {self._ENTRIES} should hold one entry per line and does not. It is damaged."
@@ -287,16 +308,21 @@ class Transcript:
         for entry in self.entries:
             kept = None if entry.place is None else self.frames.read(entry.section, entry.place)
             place = None if kept is None else frames.add(entry.section, *kept)
-            frames.add_entry(replace(entry, place=place))
+            frames.add_entry(entry._replace(place=place))
         frames.flush()
         frames.close()
         _write_index(directory, self.party, self.means)
 
     @classmethod
-    def load(cls, directory: Path) -> Transcript:
-        """Read a transcript from a folder; messages are read when they are asked for."""
-        tree = read_tree(directory / "index.safetensors")
-        frames = FramesOnDisk(directory)
+    def load(cls, directory: Path, key: StorageKey | None = None) -> Transcript:
+        """Read a transcript from a folder; messages are read when they are asked for.
+
+        Args:
+            directory: Where a recording was kept, or where `save` wrote.
+            key: Under which it is encrypted; None where it is in the clear.
+        """
+        tree = _read_index(directory, key)
+        frames = FramesOnDisk(directory, key)
         entries = tuple(frames.entries())
         frames.close()
         return cls(tree["party"], entries, tuple(_means(item) for item in tree["means"]), frames)
@@ -311,13 +337,21 @@ class Recording:
     """
 
     def __init__(
-        self, party: str, keep: Keep, directory: Path | None = None, *, keep_received: Keep | None = None
+        self,
+        party: str,
+        keep: Keep,
+        directory: Path | None = None,
+        *,
+        keep_received: Keep | None = None,
+        key: StorageKey | None = None,
     ) -> None:
         self.party, self.keep, self.directory = party, keep, directory
         self._keep_received = keep if keep_received is None else keep_received
+        self._thins = "audit" in (self.keep, self._keep_received) and "all" not in (self.keep, self._keep_received)
         self._entries: list[Entry] = []
         self._means: dict[tuple[str, str, bool, int], RowMeans] = {}
-        self._frames: FramesInMemory | FramesOnDisk = FramesInMemory() if directory is None else FramesOnDisk(directory)
+        self._frames: FramesInMemory | FramesOnDisk
+        self._frames = FramesInMemory() if directory is None else FramesOnDisk(directory, key)
         self._loop = self._epoch = 0
         self._superseded: list[tuple[int, int]] = []
         self._droppable: list[tuple[int, int]] = []
@@ -344,7 +378,7 @@ class Recording:
             sent=sent,
             peer=peer,
             kind=message.kind,
-            reveals=tuple(sorted(message.reveals)),
+            reveals=message.revealed,
             under=under,
             fresh=message.fresh,
             size=len(frame),
@@ -363,7 +397,7 @@ class Recording:
         if isinstance(self._frames, FramesOnDisk):
             self._frames.flush()
             self._frames.close()
-            _write_index(self._frames.directory, self.party, tuple(self._means.values()))
+            _write_index(self._frames.directory, self.party, tuple(self._means.values()), self._frames.key)
         return Transcript(self.party, tuple(self._entries), tuple(self._means.values()), self._frames)
 
     def state(self) -> Tree:
@@ -373,8 +407,11 @@ class Recording:
         # since then must stay until the next.
         self._drop(self._droppable)
         self._droppable, self._superseded = self._superseded, []
+        means: Tree = [_means_tree(m) for m in self._means.values()]
+        if self._frames.key is not None:
+            means = np.frombuffer(self._frames.key.seal(pack(means), _MEANS), np.uint8)
         return {
-            "means": [_means_tree(m) for m in self._means.values()],
+            "means": means,
             "sizes": self._frames.sizes(),
             "loop": self._loop,
             "epoch": self._epoch,
@@ -386,7 +423,10 @@ class Recording:
         assert isinstance(self._frames, FramesOnDisk), "only a recording on disk can be cut back"
         self._frames.cut(tree["sizes"])
         self._entries = self._frames.entries()
-        self._means = {m.line: m for m in (_means(item) for item in tree["means"])}
+        means = tree["means"]
+        if self._frames.key is not None:
+            means = unpack(self._frames.key.unseal(means.tobytes(), _MEANS))
+        self._means = {m.line: m for m in (_means(item) for item in means)}
         self._loop, self._epoch = tree["loop"], tree["epoch"]
         self._droppable, self._superseded = [(loop, epoch) for loop, epoch in tree["droppable"]], []
 
@@ -394,7 +434,7 @@ class Recording:
         """The section of an epoch; one that is smaller than the last begins another loop."""
         if epoch < self._epoch:
             self._loop += 1
-        elif epoch > self._epoch and self._epoch > 0 and self.keep == "audit":
+        elif epoch > self._epoch and self._epoch > 0 and self._thins:
             self._superseded.append((self._loop, self._epoch))
             if self.directory is None:
                 self._drop(self._superseded)
@@ -443,5 +483,31 @@ def _entry(values: list[Any]) -> Entry:
     return Entry(sent, peer, kind, tuple(reveals), tuple(under), fresh, size, digest, at, place)
 
 
-def _write_index(directory: Path, party: str, means: tuple[RowMeans, ...]) -> None:
-    write_tree(directory / "index.safetensors", {"party": party, "means": [_means_tree(m) for m in means]})
+def _at(name: str, place: int, head: bytes = b"") -> bytes:
+    """What is authenticated with a record: its file, where in it, and its head, which stands in the clear."""
+    return f"{name} {place} ".encode() + head
+
+
+def _write_index(directory: Path, party: str, means: tuple[RowMeans, ...], key: StorageKey | None = None) -> None:
+    tree = {"party": party, "means": [_means_tree(m) for m in means]}
+    if key is None:
+        write_tree(directory / _INDEX, tree)
+    else:
+        write_atomically(directory / _SEALED_INDEX, key.seal(pack(tree), _SEALED_INDEX.encode()))
+
+
+def _read_index(directory: Path, key: StorageKey | None) -> Tree:
+    plain, sealed = directory / _INDEX, directory / _SEALED_INDEX
+    if key is None:
+        if sealed.exists() and not plain.exists():
+            raise StorageError(
+                f"A recording in the clear was expected in {directory}, but it is encrypted. Name its key file."
+            )
+        return read_tree(plain)
+    if plain.exists() and not sealed.exists():
+        raise StorageError(
+            f"A recording under a key was expected in {directory}, but it is in the clear. Name no key file."
+        )
+    with explained(f"read {sealed.name}"):
+        data = sealed.read_bytes()
+    return unpack(key.unseal(data, _SEALED_INDEX.encode()), sealed.name)

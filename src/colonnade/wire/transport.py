@@ -51,7 +51,9 @@ class MemoryNetwork:
         self._frames: dict[tuple[str, str], deque[bytes]] = {
             (sender, receiver): deque() for sender in names for receiver in names if sender != receiver
         }
-        self._wake = {name: threading.Semaphore(0) for name in names}
+        self._wake = {name: threading.Lock() for name in names}
+        for lock in self._wake.values():
+            lock.acquire()
         self._waits: dict[str, str] = {}
         self._left: set[str] = set()
         self._all_left = threading.Event()

@@ -1,0 +1,336 @@
+"""Side: what one organisation does of a planned run between machines, and the folder it keeps of it.
+
+    runs/credit-1f3a9c02/bank/
+        plan.toml              the plan, with absolute paths
+        run.json               what was run, on which rows, and its status
+        model.safetensors      this party's share of the model
+        ledger, transcript/    what its releases cost; what it sent, and digests of what it received
+        checkpoints/           what the run goes on from after a crash, and the key of its randomness
+        predictions/0001/      the first prediction with this model
+
+The number in the name is that of the public plan, hence the same at all parties.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from colonnade.errors import AuthError, PlanError, StorageError
+from colonnade.experiment.network import PlannedNetwork, check_address
+from colonnade.experiment.plan import Plan
+from colonnade.models.base import Estimator, Prediction
+from colonnade.run import describe_protocol, join, private_randomness
+from colonnade.storage import explained, write_atomically
+from colonnade.table import Table, nearest
+from colonnade.wire.certs import Credentials, Identity, certificate_path, show
+from colonnade.wire.plan import PublicPlan
+
+if TYPE_CHECKING:
+    from colonnade.checkpoint import Watcher
+    from colonnade.party import Party
+    from colonnade.wire.grpc import GrpcTransport, Patience
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Where a side says what goes on; each part does nothing unless it is given.
+
+    >>> Shown().met("shop", None)
+    """
+
+    wait: Callable[[Sequence[str], float], None] = lambda names, seconds: None
+    met: Callable[[str, Identity | None], None] = lambda peer, identity: None
+    step: Watcher | None = None
+
+
+@dataclass(frozen=True)
+class Side:
+    """One party's side of a plan's run.
+
+    >>> from colonnade.experiment.network import PlannedAddress
+    >>> from colonnade.experiment.plan import PlannedData, PlannedModel
+    >>> from colonnade.wire.plan import Roles
+    >>> roles, network = Roles(label="bank", features=("shop",)), PlannedNetwork({"bank": PlannedAddress("bank:7431")})
+    >>> plan = Plan(PlannedData("breast-cancer"), roles, PlannedModel("split-classifier"), network=network)
+    >>> Side.of(plan, "shop", "runs", insecure=True).addresses
+    {'bank': 'bank:7431', 'shop': None}
+    """
+
+    plan: Plan
+    name: str
+    path: Path
+    credentials: Credentials | None
+    listen: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        name: str,
+        out: Path | str,
+        *,
+        certificates: Path | None = None,
+        insecure: bool = False,
+        listen: str | None = None,
+    ) -> Side:
+        """The side of one party of a plan.
+
+        Args:
+            plan: What will run; its section [network] says where the parties are.
+            name: The party.
+            out: Where runs are kept.
+            certificates: The folder of its certificate and key, if not the plan's.
+            insecure: Send everything in the clear.
+            listen: Where to listen, if not where the plan says.
+
+        Raises:
+            PlanError: The plan has no such party or says nothing about the network.
+            AuthError: The party's certificate is not good.
+        """
+        network = require_network(plan, name)
+        if listen is not None:
+            check_address(listen, "--listen")
+        credentials = None if insecure else Credentials.read(certificates or network.certificates, name)
+        folder = f"{plan.name.replace(' ', '-')}-{plan.public().hash[:8]}"
+        return cls(plan, name, Path(out) / folder / name, credentials, listen or network.listen(name))
+
+    @property
+    def status(self) -> str:
+        """How far this side has come: "planned", "running", "failed", "stopped" or "finished"."""
+        return str(self._found()["status"]) if (self.path / "run.json").is_file() else "planned"
+
+    @property
+    def model_path(self) -> Path:
+        """Where this party's share of the model lies."""
+        return self.path / "model.safetensors"
+
+    @property
+    def addresses(self) -> dict[str, str | None]:
+        """Where every party is reached."""
+        return self._network.addresses(self.plan.roles.parties)
+
+    def table(self) -> Table | None:
+        """The rows this party trains on: its whole file, or its part of a named set's training rows."""
+        if self.name not in self.plan.roles.holders:
+            return None
+        if self.plan.data.name is None:
+            return self.plan.data.load((self.name,))[self.name]
+        return self.plan.tables().train[self.name]
+
+    def expected(self, peer: str) -> Identity | None:
+        """Whom the certificate in this party's folder names that the peer has handed over, if it has."""
+        if self.credentials is None:
+            return None
+        path = certificate_path(self.credentials.directory, peer)
+        return show(path) if path.exists() else None
+
+    def recognise(self, peer: str, shown: Identity | None) -> None:
+        """Refuse a peer that shows another certificate than the one it has handed over.
+
+        Raises:
+            AuthError: The fingerprints differ.
+        """
+        expected = self.expected(peer)
+        if expected is not None and shown is not None and expected.fingerprint != shown.fingerprint:
+            assert self.credentials is not None
+            path = certificate_path(self.credentials.directory, peer)
+            raise AuthError(
+                f"Expected {peer} to show the certificate in {path}, whose words are '{expected.words}', but it shows "
+                f"one whose words are '{shown.words}'. If {peer} has a new one, compare the words by telephone, then "
+                "replace or delete the file."
+            )
+
+    def train(self, *, resume: bool = False, shown: Shown | None = None) -> Estimator:
+        """Train with the other parties, and keep the own share of the model.
+
+        Args:
+            resume: Go on with a run that was interrupted.
+            shown: Where to say what goes on.
+
+        Raises:
+            PlanError: There is an interrupted run, and it is not to be resumed.
+        """
+        if self.status != "planned" and not resume:
+            raise PlanError(
+                f"{self.path} should be new, but holds {self.name}'s side of this run, whose status is "
+                f"'{self.status}'. Go on with --resume, delete it to start anew, or choose another folder with --out."
+            )
+        with self._alone(self.path):
+            table = self.table()
+            write_atomically(self.path / "plan.toml", self.plan.to_toml().encode())
+            model, shown = self.plan.model.build(), shown or Shown()
+            party = self._connect(self.plan.public(), table, self.path, shown)
+            return join(self._recognising(model.fit, shown), party, keep=lambda share: share.save(self.model_path))
+
+    def predict(
+        self, model: Path | str, *, file: Path | None = None, out: Path | None = None, shown: Shown | None = None
+    ) -> Path | None:
+        """Predict with the other parties; returns where the prediction lies, or None where this party learns nothing.
+
+        Args:
+            model: The folder of this party's side of the training.
+            file: The rows to predict, if not the plan's file or, of a named set, its held-out rows.
+            out: Where to write the prediction, a CSV or Parquet file.
+            shown: Where to say what goes on.
+        """
+        trained = replace(self, path=Path(model))
+        found = trained._found()
+        if found["plan"] != self.plan.public().hash:
+            raise PlanError(
+                f"{model} should hold a model of this plan, but holds one of another. Name the folder that "
+                "`colonnade join` made for this plan, or use the plan of the folder."
+            )
+        share = type(self.plan.model.build()).load(trained.model_path)
+        folder = trained._next_prediction()
+        written = out or folder / "prediction.csv"
+        if written.suffix not in (".csv", ".parquet"):
+            raise PlanError(f"A prediction is written as .csv or .parquet, but --out is {written}. Choose one of them.")
+        name, settings = describe_protocol(share.predict)
+        public = replace(self.plan.public(), protocol=name, settings={**settings, "trained": found["plan"]})
+        table, shown = self._rows_to_predict(file), shown or Shown()
+
+        def keep(prediction: Prediction | None) -> None:
+            if prediction is not None and table is not None:
+                _write_prediction(written, table, prediction, getattr(share, "classes_", None))
+
+        party = self._connect(public, table, folder, shown)
+        prediction = join(self._recognising(share.predict, shown), party, keep=keep)
+        return None if prediction is None else written
+
+    @property
+    def _network(self) -> PlannedNetwork:
+        return require_network(self.plan, self.name)
+
+    def _connect(self, public: PublicPlan, table: Table | None, directory: Path, shown: Shown) -> Party:
+        from colonnade.session import connect
+
+        plan, network = self.plan, self._network
+        return connect(
+            public,
+            self.name,
+            table,
+            addresses=self.addresses,
+            credentials=self.credentials,
+            directory=directory,
+            listen=self.listen,
+            random=private_randomness(plan.seed, self.name, public) if network.randomness == "seeded" else None,
+            defences=[planned.build() for planned in plan.defences if planned.party == self.name],
+            keep=plan.run.keep,
+            checkpoint_every=plan.run.checkpoint_every,
+            patience=patience_of(network),
+            on_wait=shown.wait,
+            watcher=shown.step,
+        )
+
+    def _recognising(self, protocol: Callable[[Party], R], shown: Shown) -> Callable[[Party], R]:
+        """A protocol that looks at the peers' certificates before it sends anything."""
+
+        def recognised(party: Party) -> R:
+            transport: GrpcTransport = party.session.transport  # type: ignore[union-attr]
+            for peer in transport.peers:
+                identity = transport.identity(peer)
+                self.recognise(peer, identity)
+                shown.met(peer, identity)
+            return protocol(party)
+
+        return recognised
+
+    def _rows_to_predict(self, file: Path | None) -> Table | None:
+        if self.name not in self.plan.roles.holders:
+            return None
+        planned = self.plan.data.tables.get(self.name)
+        if planned is None:
+            if file is not None:
+                raise PlanError(
+                    f"--rows is for plans that name {self.name}'s file, whose columns it should have, but this plan "
+                    "names a data set. Leave it out."
+                )
+            return self.plan.tables().test[self.name].without_labels()
+        columns = planned.columns
+        return Table.read(file or planned.path, ids=planned.ids, columns=columns, owner=self.name)
+
+    def _next_prediction(self) -> Path:
+        number = 1
+        while (folder := self.path / "predictions" / f"{number:04d}").exists():
+            number += 1
+        with explained(f"make {folder}"):
+            folder.mkdir(parents=True)
+        return folder
+
+    def _found(self) -> dict[str, Any]:
+        path = self.path / "run.json"
+        try:
+            with explained(f"read {path}"):
+                found = json.loads(path.read_text(encoding="utf-8"))
+            return {"status": found["status"], "plan": found["plan"]}
+        except (ValueError, KeyError, TypeError) as error:
+            raise StorageError(
+                f"{path} should say how {self.name}'s side of a run stands, but is damaged. Restore it, or delete the "
+                "folder to start anew."
+            ) from error
+
+    @contextmanager
+    def _alone(self, folder: Path) -> Iterator[None]:
+        """Keep a second process of this party out of a folder."""
+        with explained(f"write to {folder}"):
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = (folder / "lock").open("w")
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise StorageError(
+                    f"{folder} should be used by one process, but another one runs {self.name}'s side there. "
+                    "Wait until it ends, or choose another folder with --out."
+                ) from error
+            yield
+
+
+def require_network(plan: Plan, name: str) -> PlannedNetwork:
+    """What the plan says about the network, if it does and has this party.
+
+    Raises:
+        PlanError: It does not.
+    """
+    parties = plan.roles.parties
+    if name not in parties:
+        raise PlanError(
+            f"The parties of this plan are {', '.join(parties)}, but --as names {name!r}.{nearest(name, parties)} "
+            "Use one of them."
+        )
+    if plan.network is None:
+        raise PlanError(
+            "A run between machines needs a section [network] in the plan, but it has none. Write "
+            f'[network.{parties[0]}] and under it address = "host:port", where the others reach {parties[0]}.'
+        )
+    return plan.network
+
+
+def patience_of(network: PlannedNetwork) -> Patience:
+    """How long a party waits for what, as its plan says."""
+    from colonnade.wire.grpc import Patience
+
+    return Patience(network.start, network.rejoin, network.silence, network.message)
+
+
+def _write_prediction(path: Path, table: Table, prediction: Prediction, classes: Sequence[Any] | None) -> None:
+    import pyarrow as pa
+    import pyarrow.csv as csv
+    import pyarrow.parquet as pq
+
+    columns: dict[str, Any] = {table.id_name: table.ids, "prediction": pa.array(prediction.values)}
+    if prediction.probabilities is not None:
+        names = range(prediction.probabilities.shape[1]) if classes is None else classes
+        columns |= {f"probability {name}": prediction.probabilities[:, i] for i, name in enumerate(names)}
+    buffer = BytesIO()
+    (csv.write_csv if path.suffix == ".csv" else pq.write_table)(pa.table(columns), buffer)
+    write_atomically(path, buffer.getvalue())

@@ -1,0 +1,196 @@
+"""One party in a process of its own, or a whole simulation: what the end-to-end tests start, disturb and kill.
+
+python party.py '{"protocol": "walk", "name": "bank", "folder": ..., ...}'
+"""
+
+import itertools
+import json
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+CONFIG = json.loads(sys.argv[1])
+
+if CONFIG["protocol"] == "walk":
+    # Walking takes no networks, and the import takes seconds.
+    sys.modules["torch"] = None
+else:
+    import torch
+
+    torch.set_num_threads(1)
+
+import numpy as np
+
+from colonnade.errors import ColonnadeError, DataError
+from colonnade.party import Party
+from colonnade.privacy import ledger
+from colonnade.privacy.mechanisms import GaussianMechanism
+from colonnade.run import Simulation, join, private_randomness, simulate
+from colonnade.secret import Secret
+from colonnade.session import connect
+from colonnade.storage import pack, write_atomically
+from colonnade.table import Table
+from colonnade.wire.certs import Credentials
+from colonnade.wire.channel import Channel
+from colonnade.wire.grpc import GrpcTransport, Patience
+from colonnade.wire.message import Float64Array, Message
+from colonnade.wire.plan import Roles
+
+SEED = 3
+ROLES = Roles(label="bank", features=tuple(CONFIG["features"]))
+
+
+@dataclass(frozen=True)
+class There(Message, kind="walk/there", reveals={Secret.FEATURES}):
+    value: Float64Array
+
+
+@dataclass(frozen=True)
+class Back(Message, kind="walk/back", reveals={Secret.LABELS}):
+    value: Float64Array
+
+
+class Walk:
+    """A quick protocol with all that a crash could spoil.
+
+    There is a value made once, noise that is paid for, numbers from the libraries' generators, two loops, and a last
+    exchange with several messages in flight.
+    """
+
+    def __init__(self, party: Party) -> None:
+        self.party, self.place = party, np.zeros(3)
+        self.lines = party.feature_parties if party.holds_labels else (party.label_party,)
+        self.secret = party.once("secret", lambda: self.released(np.random.rand(3), "secret"))
+
+    def state(self):
+        return {"place": self.place}
+
+    def restore(self, tree):
+        self.place = tree["place"]
+
+    def released(self, values, *path):
+        return GaussianMechanism(1.0, 2.0).release(
+            values,
+            random=self.party.random,
+            ledger=self.party.ledger,
+            protects=Secret.FEATURES,
+            unit="record",
+            path=path,
+        )
+
+    def go(self, loop, step):
+        shown = self.released(self.place + self.secret + np.random.rand(3), loop, step)
+        if self.party.holds_labels:
+            self.place = self.place + sum(line.receive(There).value for line in self.lines)
+            for line in self.lines:
+                line.send(Back(shown))
+        else:
+            self.lines[0].send(There(shown))
+            self.place = self.place + self.lines[0].receive(Back).value
+        if [self.party.name, loop, step] == CONFIG.get("fails"):
+            raise DataError("The vault is empty.")
+
+
+def walk(party):
+    walking = Walk(party)
+    for loop in ("out", "home"):
+        for step in party.steps(CONFIG.get("steps", 8), walking, name=loop):
+            walking.go(loop, step)
+    for number in range(5):
+        if not party.holds_labels:
+            party.label_party.send(There(walking.place * number))
+    if party.holds_labels:
+        for line in party.feature_parties:
+            walking.place = walking.place + sum(line.receive(There).value for _ in range(5))
+    return {"place": walking.place}
+
+
+def split(party):
+    """Train a split network, then predict with it."""
+    from colonnade.models.split import SplitClassifier
+
+    model = SplitClassifier(epochs=3, batch_size=128, embedding=4, patience=2).fit(party)
+    prediction = model.predict(party)
+    return {"share": model.share(), "predicted": None if prediction is None else prediction.probabilities}
+
+
+def tables_and_defences():
+    if CONFIG["protocol"] == "walk":
+        rows = {"id": range(3), "x": [1.0, 2.0, 3.0]}
+        return {name: Table.of(rows) for name in ROLES.parties}, {}
+    from colonnade.data import load
+    from colonnade.defences.noise import GradientNoise
+
+    whole = load("bank-shop-telco", rows=400) if len(ROLES.features) > 1 else load("breast-cancer")
+    return whole.split(), {"bank": [GradientNoise(ratio=0.5)]}
+
+
+ACTS = {
+    "send": (Channel, "send"),
+    "receive": (Channel, "receive"),
+    "rename": (os, "replace"),
+    "charge": (ledger, "append_durably"),
+    "greet": (GrpcTransport, "_hello"),
+    "accept": (GrpcTransport, "_accept"),
+    "meet": (GrpcTransport, "meet"),
+    "finish": (GrpcTransport, "finish"),
+    "await": (GrpcTransport, "_await"),
+}
+
+
+def plant(act, number, when, deed):
+    """Do something to oneself before or after the n-th time of an act."""
+    owner, name = ACTS[act]
+    honest, times = getattr(owner, name), itertools.count(1)
+
+    def act_or_end(*arguments, **named):
+        due = next(times) == number
+        if due and when == "before":
+            os.kill(os.getpid(), getattr(signal, deed))
+        outcome = honest(*arguments, **named)
+        if due and when == "after":
+            os.kill(os.getpid(), getattr(signal, deed))
+        return outcome
+
+    setattr(owner, name, act_or_end)
+
+
+def main() -> int:
+    protocol = {"walk": walk, "split": split}[CONFIG["protocol"]]
+    folder = Path(CONFIG["folder"])
+    tables, defences = tables_and_defences()
+    if CONFIG["name"] is None:
+        run = simulate(
+            protocol, tables, roles=ROLES, seed=SEED, defences=defences, directory=folder, checkpoint_every=3
+        )
+        for name, result in run.results.items():
+            write_atomically(folder / name / "result", pack(result))
+        return 0
+    name = CONFIG["name"]
+    own = folder / name
+    for planted in CONFIG.get("planted", ()):
+        plant(*planted)
+    plan = Simulation(protocol, tables, ROLES, SEED, {}, {}, "audit").plan
+    party = connect(
+        plan,
+        name,
+        tables[name],
+        addresses=CONFIG["addresses"],
+        credentials=Credentials.read(CONFIG["certs"], name) if CONFIG.get("certs") else None,
+        directory=own,
+        random=private_randomness(SEED, name, plan),
+        defences=defences.get(name, ()),
+        checkpoint_every=3,
+        patience=Patience(**{"start": 40, "rejoin": 40, "silence": 10, **CONFIG.get("patience", {})}),
+    )
+    try:
+        join(protocol, party, keep=lambda result: write_atomically(own / "result", pack(result)))
+    except ColonnadeError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+sys.exit(main())

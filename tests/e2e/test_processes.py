@@ -1,0 +1,373 @@
+"""Runs between processes end like the same run in one process, whatever happens on the way."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import time
+from contextlib import suppress
+
+import pytest
+
+pytestmark = pytest.mark.network
+
+KILLED = -signal.SIGKILL
+THREE = ("shop", "telco")
+
+
+def until(condition, seconds=40):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come about in time"
+        time.sleep(0.02)
+
+
+def killed_and_started_again(run, victim, *deaths):
+    """Start all; each time the victim has died, start it again, and at last in peace. Returns what they leave."""
+    run.start(*(name for name in run.names if name != victim))
+    for death in deaths:
+        run.start(victim, planted=[(*death, "SIGKILL")])
+        assert run.wait(victim) == KILLED, f"it never came to {death}:\n{run.said()}"
+    run.start(victim)
+    return run.finish()
+
+
+# The same frames over memory and over the network.
+
+
+@pytest.mark.parametrize("features", [("shop",), THREE])
+def test_a_run_between_processes_leaves_what_a_run_in_one_process_leaves(
+    federation, undisturbed, certificates, features
+):
+    run = federation(features=features, certs=certificates)
+    run.start()
+    assert run.finish() == undisturbed(features=features)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("features", [("shop",), THREE])
+def test_a_split_network_trained_between_processes_is_the_one_trained_in_one_process(
+    federation, undisturbed, certificates, features
+):
+    run = federation("split", features, certs=certificates)
+    run.start()
+    assert run.finish() == undisturbed("split", features)
+
+
+def test_parties_may_be_started_in_any_order(federation, undisturbed):
+    run = federation(features=THREE)
+    for name in ("telco", "bank", "shop"):
+        run.start(name)
+        time.sleep(0.5)
+    assert run.finish() == undisturbed(features=THREE)
+
+
+# Crashes.
+
+QUICK_DEATHS = [
+    ("shop", ("send", 5, "before")),
+    ("bank", ("rename", 4, "before")),
+]
+
+DEATHS = {
+    "handshake": [("greet", 1, "before"), ("greet", 1, "after"), ("accept", 1, "after")],
+    "meeting": [("meet", 1, "before"), ("meet", 1, "after")],
+    "forward and backward": [
+        ("send", 1, "before"),
+        ("send", 4, "after"),
+        ("send", 13, "before"),
+        ("receive", 1, "before"),
+        ("receive", 6, "after"),
+        ("receive", 16, "after"),
+    ],
+    "charging the ledger": [("charge", 1, "before"), ("charge", 1, "after"), ("charge", 8, "before")],
+    "between writing and renaming": [("rename", number, "before") for number in range(1, 11)],
+    "after renaming": [("rename", number, "after") for number in (2, 3, 5, 8)],
+    "finishing": [("finish", 1, "before"), ("await", 1, "before")],
+}
+PREDICTING = {"shop": [("send", 18, "before"), ("send", 21, "after")], "bank": [("receive", 19, "after")]}
+
+
+@pytest.mark.parametrize(("victim", "death"), QUICK_DEATHS)
+def test_a_killed_party_that_starts_again_is_not_noticed_in_the_end(federation, undisturbed, victim, death):
+    assert killed_and_started_again(federation(), victim, death) == undisturbed()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["bank", "shop"])
+@pytest.mark.parametrize("phase", [*DEATHS, "predicting"])
+def test_a_party_killed_in_any_phase_is_not_noticed_in_the_end(
+    tmp_path, federation, undisturbed, certificates, phase, victim
+):
+    for place, death in enumerate(PREDICTING[victim] if phase == "predicting" else DEATHS[phase]):
+        run = federation(certs=certificates)
+        run.folder = tmp_path / str(place)
+        run.config["folder"] = str(run.folder)
+        run.folder.mkdir()
+        assert killed_and_started_again(run, victim, death) == undisturbed(), death
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_parties_killed_at_random_three_times_are_not_noticed_in_the_end(federation, undisturbed, seed):
+    draw = random.Random(seed)
+    victim = draw.choice(["bank", "shop"])
+    acts = {"send": 14, "receive": 14, "rename": 8, "charge": 15}
+    # Each life is shorter than what is left, because the one before may have come far.
+    deaths = []
+    for share in (1, 3, 6):
+        act = draw.choice(list(acts))
+        deaths.append((act, draw.randint(1, max(1, acts[act] // share)), draw.choice(["before", "after"])))
+    assert killed_and_started_again(federation(), victim, *deaths[::-1]) == undisturbed()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("victim", "death"),
+    [
+        ("telco", ("greet", 1, "after")),
+        ("telco", ("send", 5, "before")),
+        ("telco", ("receive", 11, "after")),
+        ("telco", ("rename", 4, "before")),
+        ("telco", ("finish", 1, "before")),
+        ("shop", ("rename", 7, "before")),
+        ("bank", ("receive", 9, "after")),
+        ("bank", ("rename", 5, "before")),
+        ("bank", ("await", 1, "before")),
+    ],
+)
+def test_a_party_killed_among_three_of_whom_two_have_no_line_is_not_noticed_in_the_end(
+    federation, undisturbed, certificates, victim, death
+):
+    run = federation(features=THREE, certs=certificates)
+    assert killed_and_started_again(run, victim, death) == undisturbed(features=THREE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("victim", "death"),
+    [
+        ("shop", ("send", 7, "before")),
+        ("bank", ("send", 9, "after")),
+        ("bank", ("rename", 4, "before")),
+        ("shop", ("send", 21, "before")),
+    ],
+)
+def test_a_split_network_whose_training_or_prediction_was_killed_is_the_same(federation, undisturbed, victim, death):
+    assert killed_and_started_again(federation("split"), victim, death) == undisturbed("split")
+
+
+@pytest.mark.slow
+def test_all_parties_killed_at_once_go_on_together(federation, undisturbed):
+    run = federation(features=THREE)
+    for name, death in zip(run.names, [("send", 9), ("receive", 5), ("rename", 4)], strict=True):
+        run.start(name, planted=[(*death, "before", "SIGKILL")])
+    until(lambda: any(process.poll() == KILLED for process in run.processes.values()))
+    run.stop()
+    run.start()
+    assert run.finish() == undisturbed(features=THREE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["bank", "shop"])
+def test_a_party_killed_when_the_others_have_left_finishes_with_them_once_all_start_again(
+    federation, undisturbed, victim
+):
+    run = federation()
+    run.start(*(name for name in run.names if name != victim))
+    run.start(victim, planted=[("finish", 1, "after", "SIGKILL")])
+    assert run.wait(victim) == KILLED
+    others = [name for name in run.names if name != victim]
+    assert [run.wait(name) for name in others] == [0]
+    run.start(victim, patience={"start": 2})
+    assert run.wait(victim) == 4
+    assert f"{victim} waited for {others[0]} and gave up" in run.status(victim)["error"]
+    run.start()
+    assert run.finish() == undisturbed()
+
+
+# A party that stops, and one that fails.
+
+
+def test_a_party_that_falls_silent_is_given_up_in_time(federation):
+    run = federation(patience={"silence": 1, "rejoin": 2, "heartbeat": 0.2})
+    run.start("bank")
+    run.start("shop", planted=[("send", 5, "before", "SIGSTOP")])
+    assert run.wait("bank", seconds=30) == 4
+    status = run.status("bank")
+    assert status["status"] == "failed"
+    assert "PeerUnreachable: bank waits for shop, whose connection broke and who did not come back" in status["error"]
+
+
+@pytest.mark.parametrize("silent", ["bank", "shop"])
+def test_a_party_that_falls_silent_for_a_while_is_not_noticed_in_the_end(federation, undisturbed, silent):
+    run = federation(patience={"silence": 0.5, "heartbeat": 0.1})
+    run.start(*(name for name in run.names if name != silent))
+    run.start(silent, planted=[("send", 5, "before", "SIGSTOP")])
+    process = run.processes[silent]
+    until(lambda: b" (python) T " in state(process) or b") T " in state(process))
+    time.sleep(2)
+    process.send_signal(signal.SIGCONT)
+    assert run.finish() == undisturbed()
+
+
+def state(process):
+    with suppress(OSError), open(f"/proc/{process.pid}/stat", "rb") as file:
+        return file.read()
+    return b""
+
+
+@pytest.mark.parametrize(("failing", "step"), [("bank", 4), ("shop", 4)])
+def test_a_party_that_fails_ends_the_run_everywhere_with_its_words(federation, failing, step):
+    run = federation(features=THREE, fails=[failing, "home", step])
+    run.start()
+    codes = {name: run.wait(name, seconds=30) for name in run.names}
+    assert codes == {name: 3 if name == failing else 4 for name in run.names}
+    for name in run.names:
+        status = run.status(name)
+        assert status["status"] == "failed"
+        assert "The vault is empty." in status["error"]
+        if name != failing:
+            assert f"{failing} stopped: " in status["error"]
+
+
+@pytest.mark.slow
+def test_a_run_that_failed_goes_on_when_its_cause_is_gone(federation, undisturbed):
+    run = federation()
+    run.start(fails=["shop", "home", 4])
+    assert {run.wait(name) for name in run.names} == {3, 4}
+    run.start()
+    assert run.finish() == undisturbed()
+
+
+# Bad networks.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_a_slow_network_that_is_cut_again_and_again_changes_nothing(federation, undisturbed, certificates, proxy, seed):
+    run = federation(certs=certificates, steps=60)
+    cutting = proxy(run.config["addresses"]["bank"], seed=seed)
+    run.start("bank")
+    run.start("shop", addresses={"bank": cutting.address, "shop": None})
+    assert run.finish() == undisturbed(steps=60)
+    assert cutting.n_cuts >= 3
+
+
+@pytest.mark.slow
+def test_a_split_network_trained_over_a_bad_network_is_the_same(federation, undisturbed, certificates, proxy):
+    run = federation("split", certs=certificates)
+    cutting = proxy(run.config["addresses"]["bank"], cuts=(0.3, 0.6))
+    run.start("bank")
+    run.start("shop", addresses={"bank": cutting.address, "shop": None})
+    assert run.finish() == undisturbed("split")
+
+
+class Hosts:
+    """Two hosts of their own, with a cable between them, on this machine."""
+
+    def __init__(self):
+        mark = f"{os.getpid() % 100_000}"
+        self.names = {"bank": f"cb{mark}", "shop": f"cs{mark}"}
+        self.made = []
+
+    def make(self):
+        for host in self.names.values():
+            self.ip("netns", "add", host)
+            self.made.append(host)
+        bank, shop = self.names.values()
+        self.ip("link", "add", f"v{bank}", "netns", bank, "type", "veth", "peer", "name", f"v{shop}", "netns", shop)
+        for host, address in ((bank, "10.231.7.1/30"), (shop, "10.231.7.2/30")):
+            self.ip("-n", host, "address", "add", address, "dev", f"v{host}")
+            self.ip("-n", host, "link", "set", f"v{host}", "up")
+            self.ip("-n", host, "link", "set", "lo", "up")
+
+    def ip(self, *arguments):
+        subprocess.run(["ip", *arguments], check=True, capture_output=True, timeout=10)
+
+    def remove(self):
+        for host in self.made:
+            self.ip("netns", "delete", host)
+
+
+@pytest.fixture
+def hosts():
+    if shutil.which("ip") is None:
+        pytest.skip("needs the command ip (Debian's iproute2)")
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to make network namespaces")
+    made = Hosts()
+    try:
+        made.make()
+    except subprocess.CalledProcessError as error:
+        made.remove()
+        pytest.skip(f"cannot make network namespaces here: {error.stderr.decode().strip()}")
+    yield made
+    made.remove()
+
+
+def test_two_hosts_of_which_one_only_dials_run_together(federation, undisturbed, certificates, hosts):
+    addresses = {"bank": "10.231.7.1:26001", "shop": None}
+    run = federation(certs=certificates, addresses=addresses)
+    for name, host in hosts.names.items():
+        run.start(name, before=("ip", "netns", "exec", host))
+    assert run.finish() == undisturbed()
+
+
+@pytest.mark.slow
+def test_a_host_whose_cable_is_pulled_for_a_while_goes_on(federation, undisturbed, certificates, hosts):
+    addresses = {"bank": "10.231.7.1:26002", "shop": None}
+    patience = {"silence": 1, "heartbeat": 0.2}
+    run = federation(certs=certificates, addresses=addresses, patience=patience)
+    host = hosts.names["shop"]
+    run.start("bank", before=("ip", "netns", "exec", hosts.names["bank"]))
+    run.start("shop", before=("ip", "netns", "exec", host), planted=[("send", 5, "before", "SIGSTOP")])
+    until(lambda: b") T " in state(run.processes["shop"]))
+    hosts.ip("-n", host, "link", "set", f"v{host}", "down")
+    run.processes["shop"].send_signal(signal.SIGCONT)
+    time.sleep(3)
+    hosts.ip("-n", host, "link", "set", f"v{host}", "up")
+    assert run.finish() == undisturbed()
+
+
+# Who may connect.
+
+
+def test_an_older_tls_than_1_3_is_refused(federation, certificates):
+    run = federation(certs=certificates)
+    run.start("bank")
+    host, _, port = run.config["addresses"]["bank"].partition(":")
+
+    def connected(version):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.load_verify_locations(f"{certificates}/ca.pem")
+        context.load_cert_chain(f"{certificates}/shop.pem", f"{certificates}/shop.key")
+        context.set_alpn_protocols(["h2"])
+        context.minimum_version = context.maximum_version = version
+        with socket.create_connection((host, int(port)), timeout=5) as plain, context.wrap_socket(plain) as secure:
+            return secure.version()
+
+    def listening():
+        with suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
+            return True
+        return False
+
+    until(listening)
+    assert connected(ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
+    with pytest.raises(ssl.SSLError):
+        connected(ssl.TLSVersion.TLSv1_2)
+
+
+def test_the_status_file_names_what_the_run_is(federation):
+    run = federation()
+    run.start()
+    run.finish()
+    statuses = {name: run.status(name) for name in run.names}
+    assert statuses["bank"]["plan"] == statuses["shop"]["plan"]
+    assert statuses["bank"]["rows"] == statuses["shop"]["rows"]
+    assert json.dumps(statuses["bank"]["error"]) == "null"
