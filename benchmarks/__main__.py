@@ -13,6 +13,7 @@ BENCHMARKS: Mapping[str, str] = {
     "channel": "an exchange of 2 x 256 KiB between two parties of one process",
     "split_overhead": "a split network against the same network trained centrally",
     "import_time": "importing the package",
+    "transport": "bytes between two processes under TLS, against bare gRPC",
 }
 
 

@@ -5,6 +5,10 @@
     colonnade audit RUN         measure what each party could have learned
     colonnade report RUN        show the last audit's report
     colonnade data list         the data sets a plan can name
+    colonnade certs ...         certificates, by which parties know each other
+    colonnade doctor PLAN       look for what would keep a run between machines from going well
+    colonnade join PLAN         train as a plan says, as one organisation among others
+    colonnade predict PLAN      predict with a model that was trained so
 
 Results go to the output stream. An error is one sentence on the error stream and exits with the code that
 `colonnade.errors` gives it. Progress is shown on the error stream where that is a terminal.
@@ -12,23 +16,21 @@ Results go to the output stream. An error is one sentence on the error stream an
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from colonnade._version import __version__
+from colonnade.cli_network import Terminated, certs, doctor, join, predict
+from colonnade.console import complain, console, say
 from colonnade.errors import ColonnadeError
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 INTERRUPTED = 130
-PLAIN_WIDTH = 100
+TERMINATED = 143
 
 
 class _Shell(TyperGroup):
@@ -40,16 +42,20 @@ class _Shell(TyperGroup):
         except ColonnadeError as error:
             if ctx.params["debug"]:
                 raise
-            _complain(f"Error: {error}", error)
+            complain(f"Error: {error}", error)
             raise typer.Exit(error.exit_code) from error
+        except Terminated as end:
+            complain("Terminated.", end)
+            raise typer.Exit(TERMINATED) from end
         except KeyboardInterrupt as interrupt:
-            _complain("Interrupted.", interrupt)
+            complain("Interrupted.", interrupt)
             raise typer.Exit(INTERRUPTED) from interrupt
 
 
 app = typer.Typer(cls=_Shell, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 data = typer.Typer(no_args_is_help=True, help="The data sets a plan can name.")
 app.add_typer(data, name="data")
+app.add_typer(certs, name="certs")
 
 Out = Annotated[Path, typer.Option(help="Where runs are kept.")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="How many repetitions go on at once; one per core by default.")]
@@ -89,7 +95,7 @@ def demo(
     from colonnade.experiment.demo import demonstrate
     from colonnade.experiment.sweep import Local
 
-    demonstrate(_console(), out, Local(jobs), quick=quick)
+    demonstrate(console(), out, Local(jobs), quick=quick)
 
 
 @app.command()
@@ -110,7 +116,7 @@ def simulate(
     folder = RunFolder.create(planned, out, existing="resume" if resume else "refuse")
     tables = folder.tables()
     n_train, n_test = (len(next(iter(part.values()))) for part in (tables.train, tables.test))
-    _say(
+    say(
         f"{', '.join(tables.held)} hold {n_train + n_test:,} common rows, found in the clear as only a simulation may: "
         f"{n_train:,} to train on, {n_test:,} held out."
     )
@@ -119,8 +125,8 @@ def simulate(
     except KeyboardInterrupt as interrupt:
         interrupt.add_note("The same command with --resume goes on where this one stopped.")
         raise
-    _say(_in_words(folder.metrics()))
-    _say(f"Written to {folder.path}. What could the parties have learned? Run: colonnade audit {folder.path}")
+    say(_in_words(folder.metrics()))
+    say(f"Written to {folder.path}. What could the parties have learned? Run: colonnade audit {folder.path}")
 
 
 @app.command()
@@ -143,8 +149,8 @@ def audit(
         planned = replace(planned, attacks=tuple(attack))
     if nulls is not None:
         planned = replace(planned, nulls=nulls)
-    _console().print(folder.audit(planned, executor=Local(jobs)))
-    _say(f"Written to {folder.path / 'report.html'} and report.json beside it.")
+    console().print(folder.audit(planned, executor=Local(jobs)))
+    say(f"Written to {folder.path / 'report.html'} and report.json beside it.")
 
 
 @app.command()
@@ -164,9 +170,9 @@ def report(
     if json:
         print(found.to_json())
     elif html is None:
-        _console().print(found)
+        console().print(found)
     else:
-        _say(f"Written to {html}.")
+        say(f"Written to {html}.")
 
 
 @data.command("list")
@@ -180,8 +186,8 @@ def list_data() -> None:
     for info in available():
         where = "built in" if info.built_in else f"{info.file}{'' if info.present else ' (missing)'}"
         grid.add_row(info.name, f"{info.rows:,}", f"{info.columns:,}", info.task, info.licence, where)
-    _console().print(grid)
-    _say(f"Files are sought in the folder that ${FOLDER_VARIABLE} names.")
+    console().print(grid)
+    say(f"Files are sought in the folder that ${FOLDER_VARIABLE} names.")
 
 
 def _in_words(metrics: Mapping[str, float]) -> str:
@@ -191,19 +197,5 @@ def _in_words(metrics: Mapping[str, float]) -> str:
     return f"On held-out rows: {', '.join(figures)}."
 
 
-def _complain(sentence: str, error: BaseException) -> None:
-    console = _console(stderr=True)
-    console.print(sentence, style="red", markup=False, soft_wrap=True)
-    for note in getattr(error, "__notes__", ()):
-        console.print(note, markup=False, soft_wrap=True)
-
-
-def _say(text: str) -> None:
-    _console().print(text, markup=False, soft_wrap=True)
-
-
-def _console(*, stderr: bool = False) -> Console:
-    from rich.console import Console
-
-    stream = sys.stderr if stderr else sys.stdout
-    return Console(stderr=stderr, highlight=False, width=None if stream.isatty() else PLAIN_WIDTH)
+for command in (doctor, join, predict):
+    app.command()(command)

@@ -22,21 +22,22 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, width=None if stream.isatty() else PLAIN_WIDTH)
 
 
-def say(text: str, *, style: str | None = None) -> None:
-    """Write a sentence to the output stream."""
-    console().print(text, style=style, markup=False, soft_wrap=True)
+def say(text: str, *, style: str | None = None, stderr: bool = False) -> None:
+    """Write a sentence, of which a terminal obeys nothing: a peer's words may be in it."""
+    plain = "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
+    console(stderr=stderr).print(plain, style=style, markup=False, soft_wrap=True)
 
 
 def warn(text: str) -> None:
     """Write a sentence to the error stream, in red."""
-    console(stderr=True).print(text, style="red", markup=False, soft_wrap=True)
+    say(text, style="red", stderr=True)
 
 
 def complain(sentence: str, error: BaseException) -> None:
-    """Write what went wrong to the error stream, in red, and beside it what was noted about it."""
+    """Write what went wrong to the error stream, in red, and below it what was noted about it."""
     warn(sentence)
     for note in getattr(error, "__notes__", ()):
-        console(stderr=True).print(note, markup=False, soft_wrap=True)
+        say(note, stderr=True)
 
 
 class Progress:
@@ -96,4 +97,4 @@ class Progress:
 
     def _say(self, text: str) -> None:
         self._said_at = time.monotonic()
-        console(stderr=True).print(text, markup=False, soft_wrap=True)
+        say(text, stderr=True)

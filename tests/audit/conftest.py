@@ -1,7 +1,11 @@
 """A toy run whose leak is known exactly: the label party tells each feature party a hint about every row."""
 
+import random
+import socket
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +16,7 @@ from colonnade.attacks.base import ActiveAttack, Attack, Grant, Guess, Needs
 from colonnade.attacks.view import View
 from colonnade.party import Party
 from colonnade.privacy.ledger import Event
-from colonnade.run import Run, simulate
+from colonnade.run import Run, join, private_randomness, simulate
 from colonnade.secret import Secret
 from colonnade.table import Table
 from colonnade.wire.message import Float32Array, Message
@@ -138,3 +142,55 @@ def toy() -> SimpleNamespace:
         NearestKnown=NearestKnown,
         TakePart=TakePart,
     )
+
+
+@pytest.fixture
+def deployed(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Runs protocols over gRPC on the loopback interface, each party in a thread of its own, with its own folder."""
+    from colonnade.session import connect
+    from colonnade.wire.grpc import Patience
+
+    def run(
+        protocols: dict[str, Any], tables: Any, plan: Any, folder: str, *, seed: int = 0, **settings: dict[str, Any]
+    ) -> dict[str, Any]:
+        addresses = {**dict.fromkeys(plan.roles.parties), plan.roles.label: f"127.0.0.1:{free_port()}"}
+        outcomes: dict[str, Any] = {}
+
+        def live(name: str) -> None:
+            try:
+                party = connect(
+                    plan,
+                    name,
+                    tables[name],
+                    addresses=addresses,
+                    credentials=None,
+                    directory=tmp_path / folder / name,
+                    random=private_randomness(seed, name, plan),
+                    patience=Patience(start=30, rejoin=30, message=30, heartbeat=0.1),
+                    **settings.get(name, {}),
+                )
+                outcomes[name] = join(protocols[name], party)
+            except BaseException as error:
+                outcomes[name] = error
+
+        threads = [threading.Thread(target=live, args=(name,), daemon=True) for name in plan.roles.parties]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        failed = [outcome for outcome in outcomes.values() if isinstance(outcome, BaseException)]
+        if failed:
+            raise failed[0]
+        assert outcomes.keys() == set(plan.roles.parties), "not all parties came to their end"
+        return outcomes
+
+    return run
+
+
+def free_port() -> int:
+    # Below the range from which the system takes ports of its own, so that it stays free until somebody listens.
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return port

@@ -35,7 +35,7 @@ def test_messages_under_other_protections_stand_on_lines_of_their_own(toy: Simpl
 
 def test_a_receiver_that_recorded_something_else_is_noticed(toy: SimpleNamespace) -> None:
     transcripts = dict(toy.run().transcripts)
-    changed = tuple(replace(e, digest="0" * 64) if not e.sent else e for e in transcripts["shop"].entries)
+    changed = tuple(e._replace(digest="0" * 64) if not e.sent else e for e in transcripts["shop"].entries)
     transcripts["shop"] = replace(transcripts["shop"], entries=changed)
     assert {d.kind: d.confirmed for d in disclosures(transcripts)} == {
         "audit-tests/hint": False,

@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import signal
 import socket
 import subprocess
 import sys
@@ -44,7 +43,7 @@ def endings(folder, names):
         name: {
             "result": (folder / name / "result").read_bytes(),
             "messages": Transcript.load(folder / name / "transcript").digests(),
-            "ledger": sorted(Ledger(path=folder / name / "ledger").to_json()),
+            "ledger": dict(Ledger(path=folder / name / "ledger").events),
         }
         for name in names
     }
@@ -198,6 +197,3 @@ def proxy():
     yield make
     for each in made:
         each.close()
-
-
-KILLED = -signal.SIGKILL

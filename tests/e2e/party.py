@@ -11,16 +11,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-CONFIG = json.loads(sys.argv[1])
-
-if CONFIG["protocol"] == "walk":
-    # Walking takes no networks, and the import takes seconds.
-    sys.modules["torch"] = None
-else:
-    import torch
-
-    torch.set_num_threads(1)
-
 import numpy as np
 
 from colonnade.errors import ColonnadeError, DataError
@@ -38,6 +28,7 @@ from colonnade.wire.grpc import GrpcTransport, Patience
 from colonnade.wire.message import Float64Array, Message
 from colonnade.wire.plan import Roles
 
+CONFIG = json.loads(sys.argv[1])
 SEED = 3
 ROLES = Roles(label="bank", features=tuple(CONFIG["features"]))
 
@@ -83,12 +74,12 @@ class Walk:
     def go(self, loop, step):
         shown = self.released(self.place + self.secret + np.random.rand(3), loop, step)
         if self.party.holds_labels:
-            self.place = self.place + sum(line.receive(There).value for line in self.lines)
+            self.place = self.place / 2 + sum(line.receive(There).value for line in self.lines)
             for line in self.lines:
-                line.send(Back(shown))
+                line.send(Back(shown / 4))
         else:
-            self.lines[0].send(There(shown))
-            self.place = self.place + self.lines[0].receive(Back).value
+            self.lines[0].send(There(shown / 4))
+            self.place = self.place / 2 + self.lines[0].receive(Back).value
         if [self.party.name, loop, step] == CONFIG.get("fails"):
             raise DataError("The vault is empty.")
 
@@ -159,6 +150,13 @@ def plant(act, number, when, deed):
 
 def main() -> int:
     protocol = {"walk": walk, "split": split}[CONFIG["protocol"]]
+    if protocol is walk:
+        # Walking takes no networks, and their import takes seconds.
+        sys.modules["torch"] = None
+    else:
+        import torch
+
+        torch.set_num_threads(1)
     folder = Path(CONFIG["folder"])
     tables, defences = tables_and_defences()
     if CONFIG["name"] is None:

@@ -6,13 +6,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from colonnade.audit.joint import AloneRatings, LabelGrant, LabelGuess
 from colonnade.models.split import Embedding, Gradient, Outline, Verdict
 from colonnade.wire.codec import decode, encode
 from colonnade.wire.message import Message
 
 GOLDEN = Path(__file__).parent.parent / "wire_golden"
 ROWS = np.array([[0.0, -1.5, 2.25], [1e-30, 3e38, 0.1]], np.float32)
-SAMPLES = [Outline(16), Embedding(7, ROWS), Gradient(7, ROWS), Verdict(2, 1, 0)]
+NUMBERS = np.array([5, 0, 2**40])
+SAMPLES = [
+    Outline(16),
+    Embedding(7, ROWS),
+    Gradient(7, ROWS),
+    Verdict(2, 1, 0),
+    LabelGrant(1, 1, 3, NUMBERS, np.array([2, 0, 1])),
+    LabelGuess(1, "", NUMBERS, np.zeros(0, np.int64), np.array([0.5, -1e300, 0.0])),
+    AloneRatings(1, NUMBERS, ["class centroids", "2 clusters"], 1, [ROWS.astype(np.float64), np.zeros((2, 3))]),
+]
 
 
 def frames():

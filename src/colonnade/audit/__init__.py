@@ -167,9 +167,7 @@ def _findings(
             suites[key] = attacker_alone(run.simulation.tables.get(attempt.attacker), attempt.grant, random)
         random = Randomness.seeded(seed, "interval", attempt.name, attempt.attacker).generator()
         truth = Truth.of(labels, attempt.grant)
-        findings.append(
-            finding_of(attempt, guess, truth, owner=owner, null=scored, alone=suites[key], random=random)
-        )
+        findings.append(finding_of(attempt, guess, truth, owner=owner, null=scored, alone=suites[key], random=random))
     return tuple(findings)
 
 

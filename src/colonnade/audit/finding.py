@@ -18,9 +18,7 @@ from colonnade.secret import Secret
 SILENT = "it guessed no row that had not been granted"
 
 
-def unscorable(
-    attack: Attack | ActiveAttack, owner: str | None, labels: np.ndarray[Any, Any] | None
-) -> str | None:
+def unscorable(attack: Attack | ActiveAttack, owner: str | None, labels: np.ndarray[Any, Any] | None) -> str | None:
     """Why what an attack says could not be scored; None if it can.
 
     Args:

@@ -11,7 +11,6 @@ shop's own columns say already.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -69,7 +68,7 @@ def audit_own_side(
         for attacker in plan.roles.parties:
             if attacker == owner:
                 continue
-            seen = mirrored(transcript, attacker)
+            seen = transcript.mirrored(attacker)
             grant = grant_for(attack, seen, labels, n_classes, random)
             if grant is None:
                 untested.append(f"{name} by {attacker}: {too_few(attack)}")
@@ -86,10 +85,11 @@ def audit_own_side(
                 continue
             null = permuted_truth_values(guess, truth, nulls, random.generator("null", name, attacker))
             interval = random.generator("interval", name, attacker)
-            findings.append(
-                finding_of(attempt, guess, truth, owner=owner, null=null, alone=None, random=interval)
-            )
-    alone = [f"{name} alone: it needs {name}'s own columns" for name in dict.fromkeys(f.attacker for f in findings)]
+            findings.append(finding_of(attempt, guess, truth, owner=owner, null=null, alone=None, random=interval))
+    alone = [
+        f"what {name} could do alone: it needs {name}'s own columns"
+        for name in dict.fromkeys(f.attacker for f in findings)
+    ]
     sent = disclosures({owner: transcript})
     return PrivacyReport(
         run=RunIdentity.of(plan, Mirror(owner), n_rows=len(table), randomness=randomness),
@@ -97,17 +97,6 @@ def audit_own_side(
         budget=budget(sent, {owner: ledger}, delta),
         attacks=tuple(findings),
         untested=(*untested, *alone, *never_attacked(sent, findings)),
-    )
-
-
-def mirrored(transcript: Transcript, peer: str) -> Transcript:
-    """What a peer saw of its line to this party: the same messages with sender and receiver exchanged."""
-    me = transcript.party
-    return Transcript(
-        peer,
-        tuple(replace(e, sent=not e.sent, peer=me) for e in transcript.entries if e.peer == peer),
-        tuple(replace(m, sent=not m.sent, peer=me) for m in transcript.means if m.peer == peer),
-        transcript.frames,
     )
 
 
@@ -126,7 +115,7 @@ def _unfit(attempt: Attempt, seen: Transcript, owner: str) -> str | None:
     attack, attacker = attempt.attack, attempt.attacker
     if isinstance(attack, ActiveAttack):
         return f"it needs {attacker}'s own part in a run, and a mirror audit runs nothing"
-    own = [what for what, needed in (("columns", attack.needs.own_features), ("model", attack.needs.own_model)) if needed]
+    own = ["columns"] * attack.needs.own_features + ["model"] * attack.needs.own_model
     if own:
         return f"it needs {attacker}'s own {' and '.join(own)}"
     for kind in sorted(message.kind for message in attack.needs.messages):

@@ -70,10 +70,13 @@ class Question:
             found = f"{worst.attack} tells the last class from the others with an AUC of {said} on {worst.rows:,} rows"
         naming = ", up to the names of the classes" if self.answer == "leaks up to naming" else ""
         by_chance = f"By chance it would be {number(evidence.chance, worst.measure)}"
+        if evidence.alone is None:
+            unknown = f"whether {self.attacker} could know as much by itself was not measured"
+            return f"{found}{naming}. {by_chance}; {unknown}."
         if evidence.alone.value <= evidence.chance:
             return f"{found}{naming}. {by_chance}, and {self.attacker} alone does no better."
-        alone = number(evidence.alone.value, worst.measure)
-        return f"{found}{naming}. {by_chance}; without collaboration {self.attacker} reaches {alone}."
+        reached = alone(evidence, worst.measure)
+        return f"{found}{naming}. {by_chance}; without collaboration {self.attacker} reaches {reached}."
 
 
 @dataclass(frozen=True)
@@ -146,6 +149,11 @@ def number(value: float, measure: Measure) -> str:
     return f"{value:.1%}" if measure == "accuracy" else f"{value:.3f}"
 
 
+def alone(evidence: Evidence, measure: Measure) -> str:
+    """What the attacker reached by itself, if that was measured."""
+    return "not measured" if evidence.alone is None else number(evidence.alone.value, measure)
+
+
 def interval(evidence: Evidence, measure: Measure) -> str:
     """The ends of a score's interval."""
     return f"{number(evidence.score.low, measure)} to {number(evidence.score.high, measure)}"
@@ -181,9 +189,15 @@ def html(report: PrivacyReport) -> str:
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    environment.filters.update(number=number, interval=interval, size=size, knowledge=knowledge)
+    environment.filters.update(number=number, alone=alone, interval=interval, size=size, knowledge=knowledge)
     template = environment.from_string(files("colonnade.audit").joinpath("report.html.jinja").read_text("utf-8"))
-    return template.render(report=report, headline=headline(report), questions=questions(report), lines=lines(report))
+    return template.render(
+        report=report,
+        headline=headline(report),
+        questions=questions(report),
+        lines=lines(report),
+        null_unit="run" if report.run.mode == "simulated" else "permutation",
+    )
 
 
 def terminal(report: PrivacyReport) -> RenderableType:
@@ -237,7 +251,7 @@ def _findings_table(findings: tuple[Finding, ...]) -> RichTable:
                 _text(interval(evidence, finding.measure)),
                 _text(number(evidence.chance, finding.measure)),
                 _text(number(evidence.null_high, finding.measure)),
-                _text(number(evidence.alone.value, finding.measure)),
+                _text(alone(evidence, finding.measure)),
             )
     return table
 
@@ -249,7 +263,7 @@ def _messages_table(report: PrivacyReport) -> RichTable:
             table.add_row(
                 _text(line.sender),
                 _text(line.receiver),
-                _text(disclosure.kind + ("" if disclosure.confirmed else " (recordings differ)")),
+                _text(disclosure.kind + (" (recordings differ)" if disclosure.confirmed is False else "")),
                 _text(", ".join(disclosure.reveals) or "nothing"),
                 _text(", ".join(disclosure.under) or "none"),
                 _text(f"{disclosure.messages:,}"),

@@ -111,6 +111,7 @@ def _attack(console: Console, folder: RunFolder, executor: Executor) -> PrivacyR
     rows = []
     for finding in report.attacks:
         evidence = finding.plain
+        assert evidence.alone is not None, "a simulated audit measures everything"
         figures = (evidence.score.value, evidence.alone.value, evidence.null_high)
         rows.append((finding.attack, finding.attacker, *(f"{figure:.3f}" for figure in figures), finding.verdict))
     _show(console, ("attack", "by", "AUC", "at home", "shuffled", "verdict"), rows)

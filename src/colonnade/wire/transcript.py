@@ -20,7 +20,7 @@ import os
 import struct
 import weakref
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -292,6 +292,15 @@ class Transcript:
         counts = found[0].counts[:, None].astype(np.float32)
         with np.errstate(invalid="ignore"):
             return found[0].sums / counts
+
+    def mirrored(self, peer: str) -> Transcript:
+        """What a peer saw of its line to this party: the same messages with sender and receiver exchanged."""
+        return Transcript(
+            peer,
+            tuple(e._replace(sent=not e.sent, peer=self.party) for e in self.entries if e.peer == peer),
+            tuple(replace(m, sent=not m.sent, peer=self.party) for m in self.means if m.peer == peer),
+            self.frames,
+        )
 
     def digests(self, *, fresh: bool = False) -> tuple[tuple[str, bool, str, str], ...]:
         """Peer, direction, kind and digest of each message: what must be equal when a run is repeated.

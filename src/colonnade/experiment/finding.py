@@ -1,0 +1,85 @@
+"""Finding: one line of the doctor's list, good or wrong, with what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from colonnade.errors import ColonnadeError
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the doctor's list.
+
+    Attributes:
+        about: The party it is about.
+        topic: What was looked at.
+        state: Whether it is good, wrong, or only worth knowing.
+        said: What was found.
+        fix: What to do about it.
+        exit_code: The code of the error it would have been.
+
+    >>> Finding("bank", "port", "good", "it is free").exit_code
+    0
+    """
+
+    about: str
+    topic: str
+    state: Literal["good", "wrong", "note"]
+    said: str
+    fix: str = ""
+    exit_code: int = 0
+
+
+class Findings:
+    """The findings about one party, in the order in which they were made.
+
+    >>> found = Findings("bank")
+    >>> with found.trying("port"):
+    ...     raise ColonnadeError("The port is in use. Choose another one.")
+    >>> found.all[0].said, found.all[0].fix
+    ('The port is in use', 'Choose another one.')
+    """
+
+    def __init__(self, about: str, told: Callable[[Finding], None] = lambda finding: None) -> None:
+        self.all: list[Finding] = []
+        self._about, self._told = about, told
+
+    @property
+    def wrong(self) -> list[str]:
+        """What was found wrong, by topic."""
+        return [finding.topic for finding in self.all if finding.state == "wrong"]
+
+    def good(self, topic: str, said: str) -> None:
+        """Something is as it should be."""
+        self._add(Finding(self._about, topic, "good", said))
+
+    def note(self, topic: str, said: str, fix: str = "") -> None:
+        """Something is worth knowing."""
+        self._add(Finding(self._about, topic, "note", said, fix))
+
+    def bad(self, topic: str, error: ColonnadeError) -> None:
+        """Something is wrong: an error that would end a run."""
+        # What to do is the last sentence of every error.
+        said, _, fix = str(error).rpartition(". ")
+        self._add(Finding(self._about, topic, "wrong", said or fix, fix if said else "", error.exit_code))
+
+    @contextmanager
+    def trying(self, topic: str) -> Iterator[None]:
+        """Turn an error into a finding."""
+        try:
+            yield
+        except ColonnadeError as error:
+            self.bad(topic, error)
+
+    def _add(self, finding: Finding) -> None:
+        self.all.append(finding)
+        self._told(finding)
+
+
+def exit_code(findings: Iterable[Finding]) -> int:
+    """The code of the first thing that is wrong; 0 if nothing is."""
+    return next((finding.exit_code for finding in findings if finding.state == "wrong"), 0)
