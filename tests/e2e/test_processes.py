@@ -254,11 +254,11 @@ def test_a_run_that_failed_goes_on_when_its_cause_is_gone(federation, undisturbe
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_a_slow_network_that_is_cut_again_and_again_changes_nothing(federation, undisturbed, certificates, proxy, seed):
-    run = federation(certs=certificates, steps=60)
+    run = federation(certs=certificates, steps=30)
     cutting = proxy(run.config["addresses"]["bank"], seed=seed)
     run.start("bank")
     run.start("shop", addresses={"bank": cutting.address, "shop": None})
-    assert run.finish() == undisturbed(steps=60)
+    assert run.finish() == undisturbed(steps=30)
     assert cutting.n_cuts >= 3
 
 
