@@ -15,7 +15,9 @@ FIGURES = {
     "channel": {"exchange_ms"},
     "split_overhead": {"digests_ratio", "audit_ratio"},
     "import_time": {"import_s"},
+    "transport": {"step_ratio", "bulk_ratio", "receiver_mb"},
 }
+MARKS = {"split_overhead": [pytest.mark.slow], "transport": [pytest.mark.slow, pytest.mark.network]}
 
 
 def benchmarks(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -33,9 +35,7 @@ def outcome(*arguments: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "split_overhead" else []) for name in FIGURES]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, [])) for name in FIGURES])
 def test_a_benchmark_ends_with_one_line_that_has_a_figure_for_each_target(name: str) -> None:
     found = outcome(name, "--quick")
     assert found["name"] == name
@@ -44,6 +44,7 @@ def test_a_benchmark_ends_with_one_line_that_has_a_figure_for_each_target(name: 
 
 
 @pytest.mark.slow
+@pytest.mark.network
 def test_all_benchmarks_together_end_with_one_line_for_all_of_them() -> None:
     found = outcome("--all", "--quick")
     assert found["name"] == "all"

@@ -216,7 +216,7 @@ def test_a_run_begins_as_running(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"plan": plan_of(rows)}, "its plan differ"),
+        ({"plan": plan_of(rows)}, "plan differ"),
         ({"table": rows(4, 5, 6)}, "its rows, table differ"),
         ({"checkpoint_every": 7}, "its checkpoint interval differ"),
     ],

@@ -13,7 +13,7 @@ import typer
 from colonnade.console import Progress, say, warn
 
 if TYPE_CHECKING:
-    from colonnade.experiment.finding import Finding
+    from colonnade.experiment.check import Check
     from colonnade.experiment.side import Shown, Side
     from colonnade.wire.certs import Identity
 
@@ -123,6 +123,16 @@ def show_cert(
         say("They are the same.")
 
 
+@certs.command("key")
+def make_storage_key(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")] = Path("storage.key"),
+) -> None:
+    """Make a key under which recordings of runs are encrypted on disk; a plan names it as key_file."""
+    from colonnade.wire.at_rest import make_key
+
+    say(f"Written to {make_key(file)}. Keep it where the recordings are not, and keep a copy.")
+
+
 def doctor(
     plan: PlanPath,
     *,
@@ -133,18 +143,18 @@ def doctor(
     wait: Annotated[float, typer.Option(min=1, help="How many seconds to wait for the others.")] = 60.0,
 ) -> None:
     """Look for what would keep a run from going well; all parties run this at the same time."""
+    from colonnade.experiment.check import exit_code
     from colonnade.experiment.doctor import examine
-    from colonnade.experiment.finding import exit_code
     from colonnade.experiment.plan import Plan
 
     planned = Plan.read(plan)
     options: dict[str, Any] = {"certificates": certificates, "insecure": insecure, "listen": listen, "wait": wait}
     with terminated_in_order():
-        findings = examine(planned, name, told=_tell, **options)
-    wrong = [finding for finding in findings if finding.state == "wrong"]
+        checks = examine(planned, name, told=_tell, **options)
+    wrong = [check for check in checks if check.state == "wrong"]
     if wrong:
-        say(f"{len(wrong)} of {len(findings)} lines are wrong.", style="red")
-        raise typer.Exit(exit_code(findings))
+        say(f"{len(wrong)} of {len(checks)} lines are wrong.", style="red")
+        raise typer.Exit(exit_code(checks))
     say("Nothing is wrong. Run: " + f"colonnade join {plan} --as {name}", style="green")
 
 
@@ -257,8 +267,8 @@ def _say_issued(path: Path) -> None:
     say(f"Fingerprint: {identity.words}")
 
 
-def _tell(finding: Finding) -> None:
-    word, style = STYLES[finding.state]
-    say(f"{word:5}  {finding.about}, {finding.topic}: {finding.said}", style=style)
-    if finding.fix:
-        say(f"       -> {finding.fix}")
+def _tell(check: Check) -> None:
+    word, style = STYLES[check.state]
+    say(f"{word:5}  {check.about}, {check.topic}: {check.said}", style=style)
+    if check.fix:
+        say(f"       -> {check.fix}")

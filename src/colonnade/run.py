@@ -28,7 +28,7 @@ from colonnade.storage import explained, write_atomically
 from colonnade.table import Table
 from colonnade.wire.channel import Channel
 from colonnade.wire.plan import PublicPlan, Roles
-from colonnade.wire.transcript import Keep, Recording, Transcript
+from colonnade.wire.transcript import Digests, Keep, Recording, Transcript
 from colonnade.wire.transport import MemoryNetwork, MemoryTransport
 
 if TYPE_CHECKING:
@@ -152,10 +152,11 @@ class Simulation(Generic[R]):
         with _Bar(shown=progress, leader=names[0]) as bar:
             watcher = bar.watcher
             parties: dict[str, Party] = {}
+            digests = Digests()
 
             def live(name: str, transport: MemoryTransport) -> R:
                 folder = None if directory is None else directory / name
-                recording = Recording(name, self.keep, folder and folder / "transcript")
+                recording = Recording(name, self.keep, folder and folder / "transcript", digests=digests)
                 party = Party(
                     name=name,
                     plan=plan,
@@ -175,7 +176,8 @@ class Simulation(Generic[R]):
                     return cast(R, join(lambda me: self.instead[name](me, honest), party))
                 return join(honest, party)
 
-            outside = GlobalGenerators().capture()
+            generators = GlobalGenerators()
+            outside, held_back = generators.capture(), generators.state()
             try:
                 network = MemoryNetwork(names, _GeneratorsByTurn())
                 results = network.run({name: partial(live, name) for name in names})
@@ -184,7 +186,8 @@ class Simulation(Generic[R]):
                     status.write("failed", error)
                 raise
             finally:
-                GlobalGenerators().put(outside)
+                generators.put(outside)
+                generators.restore(held_back)
         transcripts = {name: parties[name].recording.transcript() for name in names}
         status.write("finished")
         return Run(results, transcripts, {name: parties[name].ledger for name in names}, self, plan, digest)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from colonnade.audit.joint import AloneRatings, LabelGrant, LabelGuess
+from colonnade.experiment.visit import Probe, Report
 from colonnade.models.split import Embedding, Gradient, Outline, Verdict
 from colonnade.wire.codec import decode, encode
 from colonnade.wire.message import Message
@@ -19,6 +20,8 @@ SAMPLES = [
     Embedding(7, ROWS),
     Gradient(7, ROWS),
     Verdict(2, 1, 0),
+    Report('{"version": "0.1.0"}'),
+    Probe(3, 1, 1.5, np.array([0, 255], np.uint8)),
     LabelGrant(1, 1, 3, NUMBERS, np.array([2, 0, 1])),
     LabelGuess(1, "", NUMBERS, np.zeros(0, np.int64), np.array([0.5, -1e300, 0.0])),
     AloneRatings(1, NUMBERS, ["class centroids", "2 clusters"], 1, [ROWS.astype(np.float64), np.zeros((2, 3))]),

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from colonnade._version import __version__
 from colonnade.errors import AuthError, ProtocolError, VersionMismatch, WireError
-from colonnade.experiment.finding import Findings
+from colonnade.experiment.check import Checks
 from colonnade.experiment.plan import Plan
 from colonnade.experiment.traffic import needs_classes
 from colonnade.table import Table
@@ -97,7 +97,7 @@ class Account:
         return json.dumps(asdict(self))
 
 
-def compare(name: str, mine: Account, peer: str, theirs: Account, found: Findings) -> None:
+def compare(name: str, mine: Account, peer: str, theirs: Account, found: Checks) -> None:
     """What two parties could not run together with.
 
     Args:
@@ -105,7 +105,7 @@ def compare(name: str, mine: Account, peer: str, theirs: Account, found: Finding
         mine: What it tells.
         peer: The other one.
         theirs: What that one tells.
-        found: Where the findings go.
+        found: Where the checks go.
     """
     if theirs.version == mine.version:
         found.good(
@@ -125,7 +125,7 @@ def compare(name: str, mine: Account, peer: str, theirs: Account, found: Finding
         found.bad("there", WireError(f"{peer} found something wrong on its own side: {topics}. Look at its list."))
 
 
-def compare_rows(name: str, mine: Account, peer: str, theirs: Account, found: Findings) -> None:
+def compare_rows(name: str, mine: Account, peer: str, theirs: Account, found: Checks) -> None:
     """Whether two parties that bring tables have the same rows."""
     if mine.rows < 0 or theirs.rows < 0:
         who = name if mine.rows < 0 else peer

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from colonnade.errors import DataError, PeerUnreachable
 from colonnade.experiment.account import Account, alike
-from colonnade.experiment.finding import Finding, Findings
+from colonnade.experiment.check import Check, Checks
 from colonnade.experiment.network import check_address
 from colonnade.experiment.plan import Plan
 from colonnade.experiment.side import require_network
@@ -49,9 +49,9 @@ def examine(
     insecure: bool = False,
     listen: str | None = None,
     wait: float = 60.0,
-    told: Callable[[Finding], None] = lambda finding: None,
+    told: Callable[[Check], None] = lambda check: None,
     clock: Callable[[], float] = time.time,
-) -> tuple[Finding, ...]:
+) -> tuple[Check, ...]:
     """Look for what would keep a party's side of a plan from going well, while the others do the same.
 
     Args:
@@ -61,7 +61,7 @@ def examine(
         insecure: Whether the run will be in the clear.
         listen: Where to listen, if not where the plan says.
         wait: How many seconds to wait for the others.
-        told: Called with each finding as it comes.
+        told: Called with each line as it comes.
         clock: This machine's clock.
 
     Returns:
@@ -73,7 +73,7 @@ def examine(
     network = require_network(plan, name)
     if listen is not None:
         check_address(listen, "--listen")
-    home = Findings(name, told)
+    home = Checks(name, told)
     home.good("plan", f"{plan.name}: {plan.public().protocol} by {', '.join(plan.roles.parties)}")
     table = _look_at_table(home, plan, name)
     credentials = _look_at_certificate(home, certificates or network.certificates, name, insecure)
@@ -85,10 +85,10 @@ def examine(
         return tuple(home.all)
     visitor = Visitor(plan, name, Account.of(plan, table, home.wrong), credentials, listen, wait, clock)
     by_peer = visitor.visit_all(told)
-    return (*home.all, *(finding for peer in plan.roles.parties for finding in by_peer.get(peer, ())))
+    return (*home.all, *(check for peer in plan.roles.parties for check in by_peer.get(peer, ())))
 
 
-def _look_at_table(home: Findings, plan: Plan, name: str) -> Table | None:
+def _look_at_table(home: Checks, plan: Plan, name: str) -> Table | None:
     if name not in plan.roles.holders:
         return None
     table = None
@@ -135,7 +135,7 @@ def _oddities(table: Table) -> Iterator[str]:
         yield "all ids are digits held as text, and 7 and '7' are different ids"
 
 
-def _look_at_certificate(home: Findings, folder: Path, name: str, insecure: bool) -> Credentials | None:
+def _look_at_certificate(home: Checks, folder: Path, name: str, insecure: bool) -> Credentials | None:
     if insecure:
         home.note("certificate", "TLS is off, so that everybody on the way reads along", "Leave out --insecure.")
         return None
@@ -150,7 +150,7 @@ def _look_at_certificate(home: Findings, folder: Path, name: str, insecure: bool
     return None
 
 
-def _look_at_port(home: Findings, name: str, listen: str) -> None:
+def _look_at_port(home: Checks, name: str, listen: str) -> None:
     host, _, port = listen.rpartition(":")
     try:
         family, kind, *_, place = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]

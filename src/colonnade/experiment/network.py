@@ -43,6 +43,8 @@ class PlannedNetwork:
     Attributes:
         parties: Where each party is found; one that is not named only dials out.
         certificates: The folder of this party's certificate and key.
+        key_file: The key under which recordings are encrypted on disk; None keeps them in the clear.
+        keep_received: Of what this party receives: digests, or what a joint audit needs, if the senders have agreed.
         randomness: "system" draws a key that nobody else knows; "seeded" follows from the plan's seed, for tests.
         start: How many seconds to wait for all parties at the beginning.
         rejoin: How many seconds to wait for a party that broke off.
@@ -55,6 +57,8 @@ class PlannedNetwork:
 
     parties: Mapping[str, PlannedAddress] = field(default_factory=dict, hash=False)
     certificates: Path = Path("certs")
+    key_file: Path | None = None
+    keep_received: Literal["digests", "audit"] = "digests"
     randomness: Literal["system", "seeded"] = "system"
     start: float = 600.0
     rejoin: float = 1800.0
@@ -62,13 +66,15 @@ class PlannedNetwork:
     message: float = 3600.0
 
     def __post_init__(self) -> None:
-        """Refuse waits without a length, and make the plan mean the same folder wherever it is read."""
+        """Refuse waits without a length, and make the plan mean the same files wherever it is read."""
         for key in TIMES:
             if not getattr(self, key) > 0:
                 raise PlanError(
                     f"[network] {key} should be above 0 seconds, but is {getattr(self, key):g}. Choose a longer time."
                 )
         object.__setattr__(self, "certificates", self.certificates.absolute())
+        if self.key_file is not None:
+            object.__setattr__(self, "key_file", self.key_file.absolute())
 
     def addresses(self, names: Iterable[str]) -> dict[str, str | None]:
         """Where each of these parties is reached."""

@@ -225,6 +225,8 @@ class Side:
             random=private_randomness(plan.seed, self.name, public) if network.randomness == "seeded" else None,
             defences=[planned.build() for planned in plan.defences if planned.party == self.name],
             keep=plan.run.keep,
+            keep_received=network.keep_received,
+            key_file=network.key_file,
             checkpoint_every=plan.run.checkpoint_every,
             patience=patience_of(network),
             on_wait=shown.wait,

@@ -22,7 +22,7 @@ import numpy as np
 
 from colonnade.errors import AuthError, PeerRestarted, PeerUnreachable, ProtocolError, WireError
 from colonnade.experiment.account import Account, compare, compare_rows
-from colonnade.experiment.finding import Finding, Findings
+from colonnade.experiment.check import Check, Checks
 from colonnade.experiment.plan import Plan
 from colonnade.experiment.traffic import traffic
 from colonnade.secret import Secret
@@ -93,11 +93,11 @@ class Visitor:
     wait: float
     clock: Callable[[], float] = time.time
 
-    def visit_all(self, told: Callable[[Finding], None]) -> dict[str, list[Finding]]:
+    def visit_all(self, told: Callable[[Check], None]) -> dict[str, list[Check]]:
         """Visit everybody at the same time; returns what was found, by peer."""
         transports = self._transports()
-        done: queue.Queue[tuple[str, list[Finding]]] = queue.Queue()
-        by_peer: dict[str, list[Finding]] = {}
+        done: queue.Queue[tuple[str, list[Check]]] = queue.Queue()
+        by_peer: dict[str, list[Check]] = {}
         try:
             for transport in dict.fromkeys(transports.values()):
                 transport.open()
@@ -107,10 +107,10 @@ class Visitor:
                 )
                 visit.start()
             while len(by_peer) < len(transports):
-                peer, findings = done.get()
-                by_peer[peer] = findings
-                for finding in findings:
-                    told(finding)
+                peer, checks = done.get()
+                by_peer[peer] = checks
+                for check in checks:
+                    told(check)
             return by_peer
         finally:
             for transport in dict.fromkeys(transports.values()):
@@ -149,8 +149,8 @@ class Visitor:
             transports |= dict.fromkeys(coming, transport({self.name: self.listen, **dict.fromkeys(coming)}))
         return transports
 
-    def _visit(self, peer: str, transport: GrpcTransport) -> list[Finding]:
-        found = Findings(peer)
+    def _visit(self, peer: str, transport: GrpcTransport) -> list[Check]:
+        found = Checks(peer)
         try:
             self._talk(peer, transport, found)
         except PeerRestarted:
@@ -162,7 +162,7 @@ class Visitor:
             found.bad("reach", error)
         return found.all
 
-    def _talk(self, peer: str, transport: GrpcTransport, found: Findings) -> None:
+    def _talk(self, peer: str, transport: GrpcTransport, found: Checks) -> None:
         channel, dials, holders = self._channel(peer, transport), self._dials(peer), self.plan.roles.holders
         channel.send(Report(self.mine.to_json()))
         theirs = Account.read(channel.receive(Report).text, peer)
@@ -183,7 +183,7 @@ class Visitor:
     def _channel(self, peer: str, transport: GrpcTransport) -> Channel:
         return Channel(peer, transport, Recording(self.name, "digests"))
 
-    def _look_at_certificate(self, peer: str, transport: GrpcTransport, found: Findings) -> None:
+    def _look_at_certificate(self, peer: str, transport: GrpcTransport, found: Checks) -> None:
         if self.credentials is None:
             return
         shown = transport.identity(peer)
@@ -228,7 +228,7 @@ class Visitor:
                 return
         raise ProtocolError(f"{channel.peer} asks without end. Install the same version at both.")
 
-    def _judge(self, peer: str, link: Link, theirs: Account, found: Findings) -> None:
+    def _judge(self, peer: str, link: Link, theirs: Account, found: Checks) -> None:
         if abs(link.ahead) > MOST_SKEW_S:
             words = f"{peer}'s clock is {abs(link.ahead):.0f} s {'ahead' if link.ahead > 0 else 'behind'}"
             found.bad("clock", AuthError(f"{words}. Set both by a time server, for certificates go by the clock."))
@@ -255,12 +255,12 @@ class Visitor:
             return AuthError(f"{self.name} turned {peer} away: {because}")
         if not self._dials(peer):
             return PeerUnreachable(
-                f"{peer} did not come to {self.listen} within {self.wait:.0f} s. Run the doctor there at the same "
+                f"{peer} did not come to {self.listen} within {self.wait:g} s. Run the doctor there at the same "
                 "time and read what it says; let the firewall of this machine pass the port."
             )
         address = self._addresses[peer]
         assert address is not None
-        return PeerUnreachable(f"{peer} did not answer at {address} within {self.wait:.0f} s: {_trouble(address)}")
+        return PeerUnreachable(f"{peer} did not answer at {address} within {self.wait:g} s: {_trouble(address)}")
 
 
 def _trouble(address: str) -> str:

@@ -278,9 +278,9 @@ class _Bottom:
         self.values = torch.from_numpy(model.inputs_.encode(party.own_table))
 
     def embed(self, rows: Int64Array, *, train: bool) -> Tensor:
-        self.module.train(train)
+        _set_mode(self.module, train=train)
         with torch.set_grad_enabled(train):
-            out: Tensor = self.module(self.values[torch.from_numpy(rows)])
+            out: Tensor = self.module(self.values.index_select(0, torch.from_numpy(rows)))
         return out
 
     def send(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> Tensor:
@@ -346,6 +346,7 @@ class _Side(ABC):
     def start(self, modules: list[nn.Module]) -> None:
         self.modules = modules + [module for defence in self.party.defences for module in defence.modules()]
         self.optimiser = self.model.optimiser_for(self.modules)
+        self._parameters = [p for module in self.modules for p in module.parameters()]
 
     @abstractmethod
     def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
@@ -354,6 +355,11 @@ class _Side(ABC):
     @abstractmethod
     def ends_after(self, epoch: int, held_out: list[Int64Array]) -> bool:
         """Close an epoch; returns whether training ends with it."""
+
+    def forget_gradients(self) -> None:
+        # The optimiser's own zero_grad spends 30 microseconds on profiling, half as much as a message takes.
+        for parameter in self._parameters:
+            parameter.grad = None
 
     def keep_if_best(self, improved: bool) -> None:
         if improved:
@@ -409,7 +415,7 @@ class _FeatureSide(_Side):
         at = At(step, epoch, rows, "train", peer=line.peer, message=Gradient, own={"embedding": sent.detach()})
         gradient, _ = applied(self.party.defences, "incoming", torch.tensor(message.values), at)
         if self.optimiser is not None:
-            self.optimiser.zero_grad()
+            self.forget_gradients()
             sent.backward(gradient)  # type: ignore[no-untyped-call]
             self.optimiser.step()
         return {}
@@ -456,17 +462,16 @@ class _LabelSide(_Side):
 
     def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
         if self.model.top_ is not None:
-            self.model.top_.train()
+            _set_mode(self.model.top_, train=True)
         embeddings = self.joint.collect(step, rows, "train", epoch)
         received, defences = self.joint.received, self.party.defences
         own = {name: e for name, e in embeddings.items() if name not in received}
         at = At(step, epoch, rows, "train", own=own, received=received)
-        labels, relabelled = applied(defences, "labels", self.labels[torch.from_numpy(rows)], at)
-        at = replace(at, labels=labels)
+        labels, relabelled = applied(defences, "labels", self.labels.index_select(0, torch.from_numpy(rows)), at)
+        at = At(step, epoch, rows, "train", labels=labels, own=own, received=received)
         logits = self.joint.logits(embeddings)
         loss, reweighed = applied(defences, "loss", nn.functional.cross_entropy(logits, labels), at)
-        if self.optimiser is not None:
-            self.optimiser.zero_grad()
+        self.forget_gradients()
         loss.backward(retain_graph=bool(defences))  # type: ignore[no-untyped-call]
         for line in self.party.feature_parties:
             came = received[line.peer]
@@ -544,6 +549,12 @@ def _require_answer(message: Embedding | Gradient, step: int, peer: str) -> None
 def _require_columns(party: Party) -> None:
     if not party.own_table.columns:
         raise DataError(f"{party.name} is a feature party but its table has no columns besides the ids. Bring some.")
+
+
+def _set_mode(module: nn.Module, *, train: bool) -> None:
+    """Put a module into training or evaluation, unless it is there: going through all its parts takes time."""
+    if module.training != train:
+        module.train(train)
 
 
 def _loaded(module: nn.Module, saved: Tree) -> nn.Module:

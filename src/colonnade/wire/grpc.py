@@ -51,6 +51,8 @@ from colonnade.wire.transport import Transport
 # gRPC has no setting for the oldest TLS version it accepts. With only this suite for TLS 1.2, which needs a key shared
 # beforehand, no 1.2 handshake can succeed; TLS 1.3 chooses its suites by itself. Read when gRPC is first imported.
 os.environ.setdefault("GRPC_SSL_CIPHER_SUITES", "ECDHE-PSK-CHACHA20-POLY1305")
+# Its log would stand between our sentences; what matters of it is raised.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 try:
     import grpc

@@ -1,4 +1,4 @@
-"""Finding: one line of the doctor's list, good or wrong, with what to do about it."""
+"""Check: one line of the doctor's list, good or wrong, with what to do about it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from colonnade.errors import ColonnadeError
 
 
 @dataclass(frozen=True)
-class Finding:
+class Check:
     """One line of the doctor's list.
 
     Attributes:
@@ -22,7 +22,7 @@ class Finding:
         fix: What to do about it.
         exit_code: The code of the error it would have been.
 
-    >>> Finding("bank", "port", "good", "it is free").exit_code
+    >>> Check("bank", "port", "good", "it is free").exit_code
     0
     """
 
@@ -34,52 +34,52 @@ class Finding:
     exit_code: int = 0
 
 
-class Findings:
-    """The findings about one party, in the order in which they were made.
+class Checks:
+    """The checks made of one party, in the order in which they were made.
 
-    >>> found = Findings("bank")
+    >>> found = Checks("bank")
     >>> with found.trying("port"):
     ...     raise ColonnadeError("The port is in use. Choose another one.")
     >>> found.all[0].said, found.all[0].fix
     ('The port is in use', 'Choose another one.')
     """
 
-    def __init__(self, about: str, told: Callable[[Finding], None] = lambda finding: None) -> None:
-        self.all: list[Finding] = []
+    def __init__(self, about: str, told: Callable[[Check], None] = lambda check: None) -> None:
+        self.all: list[Check] = []
         self._about, self._told = about, told
 
     @property
     def wrong(self) -> list[str]:
         """What was found wrong, by topic."""
-        return [finding.topic for finding in self.all if finding.state == "wrong"]
+        return [check.topic for check in self.all if check.state == "wrong"]
 
     def good(self, topic: str, said: str) -> None:
         """Something is as it should be."""
-        self._add(Finding(self._about, topic, "good", said))
+        self._add(Check(self._about, topic, "good", said))
 
     def note(self, topic: str, said: str, fix: str = "") -> None:
         """Something is worth knowing."""
-        self._add(Finding(self._about, topic, "note", said, fix))
+        self._add(Check(self._about, topic, "note", said, fix))
 
     def bad(self, topic: str, error: ColonnadeError) -> None:
         """Something is wrong: an error that would end a run."""
         # What to do is the last sentence of every error.
         said, _, fix = str(error).rpartition(". ")
-        self._add(Finding(self._about, topic, "wrong", said or fix, fix if said else "", error.exit_code))
+        self._add(Check(self._about, topic, "wrong", said or fix, fix if said else "", error.exit_code))
 
     @contextmanager
     def trying(self, topic: str) -> Iterator[None]:
-        """Turn an error into a finding."""
+        """Turn an error into a line of the list."""
         try:
             yield
         except ColonnadeError as error:
             self.bad(topic, error)
 
-    def _add(self, finding: Finding) -> None:
-        self.all.append(finding)
-        self._told(finding)
+    def _add(self, check: Check) -> None:
+        self.all.append(check)
+        self._told(check)
 
 
-def exit_code(findings: Iterable[Finding]) -> int:
+def exit_code(checks: Iterable[Check]) -> int:
     """The code of the first thing that is wrong; 0 if nothing is."""
-    return next((finding.exit_code for finding in findings if finding.state == "wrong"), 0)
+    return next((check.exit_code for check in checks if check.state == "wrong"), 0)
