@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
 import colonnade
@@ -30,7 +31,10 @@ from colonnade.wire.transcript import Transcript
 
 pytestmark = pytest.mark.network
 
-SOURCE = Path(colonnade.__path__[0]).parent
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples" / "network"
+PAGE = (ROOT / "docs" / "network.md").read_text(encoding="utf-8")
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(colonnade.__path__[0]).parent), "OMP_NUM_THREADS": "1"}
 PLAN = """
 name = "credit"
 seed = 3
@@ -96,7 +100,7 @@ class Federation:
         process = subprocess.Popen(
             [sys.executable, "-m", "colonnade", command, "plan.toml", "--as", party, *map(str, options)],
             cwd=self.path / party,
-            env={**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
+            env=ENVIRONMENT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -356,9 +360,8 @@ def test_a_certificate_of_another_authority_is_refused_with_the_reason(federatio
     bank = federation.start("join", "bank")
     code, _, stderr = ended(federation.start("join", "shop", "--certs", federation.path / "other"))
     assert code == 7
-    assert re.match(
-        r"Error: shop could not make sure that 127\.0\.0\.1:\d+ is bank: unable to get local issuer", stderr
-    )
+    place = f"127.0.0.1:{federation.port}"
+    assert f"Error: shop could not make sure that {place} is bank: unable to get local issuer certificate." in stderr
     assert federation.status("shop")["status"] == "failed"
     assert bank.poll() is None
     bank.send_signal(signal.SIGTERM)
@@ -453,3 +456,43 @@ def test_the_doctor_exits_with_the_code_of_the_first_thing_that_is_wrong(federat
     result = call("doctor", federation.path / "bank" / "plan.toml", "--as", "bank", "--wait", "1")
     assert result.exit_code == 3
     assert "WRONG  bank, ids: bank's table needs one row per id, but 1 of 2 rows repeat an earlier id" in result.stdout
+
+
+# What the page and the examples say.
+
+
+def test_the_example_plans_and_the_page_can_be_read(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "plan.toml").write_text(block)
+    for path in (*EXAMPLES.glob("*.toml"), tmp_path / "plan.toml"):
+        network = Plan.read(path).network
+        assert network is not None
+        assert network.addresses(["shop"]) == {"shop": None}
+    assert Plan.read(tmp_path / "plan.toml").data.tables.keys() == {"bank"}
+
+
+def test_the_page_names_every_command(tmp_path: Path) -> None:
+    shell = typer.main.get_command(app)
+    commands = [f"colonnade certs {name}" for name in shell.commands["certs"].commands]
+    commands += [f"colonnade {name}" for name in ("doctor", "join", "predict")]
+    assert [command for command in commands if command not in PAGE] == []
+
+
+@pytest.mark.slow
+def test_the_page_can_be_followed_on_one_machine(tmp_path: Path) -> None:
+    (script,) = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
+    plan = (EXAMPLES / "plan.toml").read_text().replace("localhost:7431", f"localhost:{free_port()}")
+    (tmp_path / "plan.toml").write_text(plan)
+    ran = subprocess.run(
+        ["bash", "-e", "-c", f'colonnade() {{ {sys.executable} -m colonnade "$@"; }}\n{script}'],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "Nothing is wrong. Run: colonnade join plan.toml --as bank" in ran.stdout
+    assert csv.read_csv(tmp_path / "prediction.csv").num_rows == len(
+        Plan.read(tmp_path / "plan.toml").tables().test["bank"]
+    )

@@ -61,7 +61,14 @@ class Progress:
             from rich.progress import Progress as Bars
 
             columns = (BarColumn(), TextColumn("{task.fields[figures]}"), TimeRemainingColumn())
-            self._bars = Bars(TextColumn("{task.description}"), *columns, console=console(stderr=True), transient=True)
+            self._bars = Bars(
+                TextColumn("{task.description}", markup=False),
+                *columns,
+                console=console(stderr=True),
+                transient=True,
+                # Sentences stand above the bars, unless they go elsewhere.
+                redirect_stdout=sys.stdout.isatty(),
+            )
             self._bars.start()
         return self
 

@@ -4,7 +4,7 @@ import pytest
 from colonnade.attacks.direct import DirectLabel
 from colonnade.data import load
 from colonnade.defences.noise import GradientNoise
-from colonnade.models.split import SplitClassifier
+from colonnade.models.split import Gradient, SplitClassifier
 from colonnade.run import simulate
 from colonnade.testing import attempt_on
 from colonnade.wire.plan import Roles
@@ -69,4 +69,19 @@ def test_a_top_network_stands_in_the_way():
     tables = load("breast-cancer", rows=100).split()
     run = simulate(SplitClassifier(fusion="sum", epochs=1).fit, tables, roles=BOTH)
     with pytest.raises(AssertionError, match="a top network stands between the gradients and the classes"):
+        attempt_on(run, DirectLabel())
+
+
+def test_gradients_that_do_not_say_which_rows_they_are_about_cannot_be_read():
+    tables = load("breast-cancer", rows=100).split()
+
+    def anonymous(party):
+        if party.holds_labels:
+            (line,) = party.feature_parties
+            line.send(Gradient(0, np.zeros((100, 2), np.float32)), epoch=0)
+        else:
+            party.label_party.receive(Gradient, epoch=0)
+
+    run = simulate(anonymous, tables, roles=BOTH)
+    with pytest.raises(AssertionError, match="no gradients of the first epoch were kept"):
         attempt_on(run, DirectLabel())

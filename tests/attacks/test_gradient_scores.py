@@ -2,12 +2,15 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from colonnade.attacks.base import Grant
 from colonnade.attacks.gradient_scores import DirectionScore, NormScore
+from colonnade.attacks.view import View
 from colonnade.data import load
 from colonnade.models.split import Gradient, SplitClassifier
 from colonnade.run import simulate
 from colonnade.testing import attempt_on
-from colonnade.wire.plan import Roles
+from colonnade.wire.plan import PublicPlan, Roles
+from colonnade.wire.transcript import RowMeans, Transcript
 
 BOTH = Roles(label="bank", features=("shop",))
 THREE = Roles(label="bank", features=("shop", "telco"))
@@ -80,3 +83,15 @@ def test_more_than_two_classes_cannot_be_told_apart(attack):
     run = simulate(SplitClassifier(epochs=1).fit, tables, roles=BOTH)
     with pytest.raises(AssertionError, match="it tells two classes apart and this run has 10"):
         attempt_on(run, attack())
+
+
+@pytest.mark.parametrize("attack", SCORES)
+def test_rows_whose_gradients_are_not_finite_are_left_out_and_large_ones_are_ranked(attack):
+    values = np.array([[1, 2], [1, np.nan], [np.inf, 1], [3e38, 3e38], [2, 1]], np.float32)
+    means = RowMeans("split/gradient", "bank", False, 0, values, np.ones(5, np.int64))
+    grant = Grant(2, np.array([0, 4]), np.array([0, 1])) if attack.needs.known_labels else Grant(2)
+    plan = PublicPlan(BOTH, "SplitClassifier.fit")
+    guess = attack().guess(View.cut(attack.needs, Transcript("shop", means=(means,)), public=plan, grant=grant, seed=0))
+    assert guess.rows.tolist() == [0, 3, 4]
+    assert np.isfinite(guess.scores).all()
+    assert guess.scores.dtype == np.float64

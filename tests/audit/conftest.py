@@ -45,7 +45,7 @@ def hinting(strength: float, under: tuple[str, ...], epsilon: float | None) -> C
         values = strength * np.eye(len(classes))[numbers] + noise
         if epsilon is not None:
             parameters = (("epsilon", epsilon), ("n_classes", float(len(classes))))
-            party.ledger.spend(Event(Secret.LABELS, "label", "randomised-response", parameters))
+            party.ledger.spend(Event(Secret.LABELS, "label", "randomised-response", parameters, by="RandomisedLabels"))
         for line in party.feature_parties:
             line.send(Hint(values.astype(np.float32)), under=under, rows=rows, epoch=0)
         for line in party.feature_parties:

@@ -25,15 +25,15 @@ def granted(labels: np.ndarray, per_class: int) -> Grant:
     return grant
 
 
-def best(table: Table | None, labels: np.ndarray, per_class: int, measure="accuracy") -> tuple[float, float]:
+def best(table: Table | None, labels: np.ndarray, per_class: int, measure="balanced accuracy") -> tuple[float, float]:
     grant = granted(labels, per_class)
-    suite = attacker_alone(table, grant, np.random.default_rng(2))
+    suite = attacker_alone(table, grant, np.arange(N), np.random.default_rng(2))
     truth = Truth.of(labels, grant)
     rows = truth.scored_rows
     return suite.best(rows, measure, truth).value, suite.best_up_to_naming(rows, measure, truth).value
 
 
-@pytest.mark.parametrize("measure", ["accuracy", "AUC"])
+@pytest.mark.parametrize("measure", ["balanced accuracy", "AUC"])
 @pytest.mark.parametrize("n_classes", [2, 5])
 def test_a_few_known_labels_name_classes_that_lie_apart(n_classes: int, measure: str) -> None:
     labels = labelled(n_classes)
@@ -87,14 +87,23 @@ def test_of_very_many_rows_a_sample_is_used_that_holds_the_known_ones(monkeypatc
     labels = labelled()
     x = np.random.default_rng(3).normal(size=(N, 3)) + 6 * labels[:, None]
     grant = granted(labels, 3)
-    suite = attacker_alone(numeric(x), grant, np.random.default_rng(2))
+    suite = attacker_alone(numeric(x), grant, np.arange(N), np.random.default_rng(2))
     assert 50 <= len(suite.rows) <= 56
     assert set(grant.rows) <= set(suite.rows)
     truth = Truth.of(labels, grant)
-    assert suite.best(truth.scored_rows, "accuracy", truth).value > 0.97
+    assert suite.best(truth.scored_rows, "balanced accuracy", truth).value > 0.97
+
+
+def test_a_sample_is_first_of_the_rows_that_were_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alone, "ROWS", 50)
+    labels, guessed = labelled(), np.arange(100, 140)
+    grant = granted(labels, 3)
+    suite = attacker_alone(numeric(np.eye(2)[labels]), grant, guessed, np.random.default_rng(2))
+    assert set(guessed) <= set(suite.rows)
+    assert 50 <= len(suite.rows) <= 56
 
 
 def test_wide_tables_are_also_tried_on_their_principal_components() -> None:
     x = np.random.default_rng(3).normal(size=(N, 40))
-    suite = attacker_alone(numeric(x), granted(labelled(), 1), np.random.default_rng(2))
+    suite = attacker_alone(numeric(x), granted(labelled(), 1), np.arange(N), np.random.default_rng(2))
     assert "label spreading on principal components" in suite.named

@@ -10,7 +10,7 @@ from colonnade.attacks.gradient_scores import DirectionScore, NormScore
 from colonnade.audit import PrivacyReport, audit, honesty_check
 from colonnade.errors import PlanError
 from colonnade.experiment.sweep import Local, Serial
-from colonnade.models.split import SplitClassifier
+from colonnade.models.split import Gradient, SplitClassifier
 from colonnade.run import Run, simulate
 from colonnade.secret import Secret
 from colonnade.table import Table
@@ -68,6 +68,33 @@ class NeedsModel(Attack):
         raise AssertionError("there is no model")
 
 
+class Undecided(Attack):
+    """Ranks rows by numbers that are none: in every run, or only where gradients contradict the labels it was told."""
+
+    needs = Needs(messages=(Gradient,), known_labels=5)
+
+    def __init__(self, only_in_nulls=False):
+        self.only_in_nulls = only_in_nulls
+
+    def guess(self, view):
+        read = DirectLabel().guess(view)
+        said = dict(zip(read.rows.tolist(), read.classes.tolist(), strict=True))
+        agrees = all(said[row] == label for row, label in zip(view.grant.rows, view.grant.labels, strict=True))
+        return Guess(read.rows, scores=np.full(len(read.rows), 0.0 if self.only_in_nulls and agrees else np.nan))
+
+
+class AboutSome(Attack):
+    """Ranks some rows and says nothing about the others."""
+
+    needs = Needs()
+
+    def __init__(self, rows=()):
+        self.rows = rows
+
+    def guess(self, view):
+        return Guess(np.array(self.rows), scores=np.arange(len(self.rows), dtype=float))
+
+
 class Confused(ActiveAttack):
     """Returns something else than a guess."""
 
@@ -83,7 +110,7 @@ def test_strong_hints_are_found_to_leak_to_every_party_that_gets_them(toy: Simpl
         ("shop", "bank", "leaks"),
         ("telco", "bank", "leaks"),
     ] * 3
-    assert [f.measure for f in report.attacks] == ["accuracy"] * 2 + ["AUC"] * 2 + ["accuracy"] * 2
+    assert [f.measure for f in report.attacks] == ["balanced accuracy"] * 2 + ["AUC"] * 2 + ["balanced accuracy"] * 2
     assert [f.is_active for f in report.attacks] == [False] * 4 + [True] * 2
 
 
@@ -148,7 +175,15 @@ def test_what_was_sent_in_the_clear_is_not_private(split_report: PrivacyReport) 
 
 
 def test_what_nobody_attacked_is_listed(split_report: PrivacyReport) -> None:
-    assert split_report.untested == ("bank about shop's features, given split/embedding: no attack was made",)
+    assert split_report.untested == (
+        "shop about bank's labels, given split/verdict: no attack read them",
+        "bank about shop's features, given split/embedding: no attack was made",
+    )
+
+
+def test_an_attack_that_reads_no_message_leaves_all_of_them_untested(toy: SimpleNamespace) -> None:
+    report = audit(toy.run(), [toy.NearestKnown()], nulls=1)
+    assert report.untested == ("shop about bank's labels, given audit-tests/hint: no attack read them",)
 
 
 def test_a_private_event_bounds_what_a_protected_message_costs(toy: SimpleNamespace) -> None:
@@ -168,6 +203,46 @@ def test_attacks_that_do_not_apply_are_listed_with_their_reasons(toy: SimpleName
         "Silent by shop: it guessed no row that had not been granted",
         "shop about bank's labels, given audit-tests/hint: no attack was made",
     )
+
+
+def test_an_attack_whose_scores_are_no_numbers_is_listed_and_the_others_are_kept(
+    split_run: Run[SplitClassifier],
+) -> None:
+    report = audit(split_run, [Undecided(), DirectLabel()], nulls=1)
+    assert [f.attack for f in report.attacks] == ["DirectLabel"]
+    assert report.untested[0] == (
+        "Undecided by shop: it should guess finite scores, but 216 of 216 values are something else"
+    )
+
+
+def test_an_attack_whose_scores_are_no_numbers_in_a_null_run_is_listed(split_run: Run[SplitClassifier]) -> None:
+    report = audit(split_run, [Undecided(only_in_nulls=True), DirectLabel()], nulls=2)
+    assert [f.attack for f in report.attacks] == ["DirectLabel"]
+    assert report.untested[0] == (
+        "Undecided(only_in_nulls=True) by shop: in a null run it should guess finite scores, but 216 of 216 values are "
+        "something else"
+    )
+
+
+def test_a_guess_about_rows_of_one_class_is_listed(toy: SimpleNamespace) -> None:
+    labels = ["no"] * 150 + ["yes"] * 50
+    report = audit(toy.run(labels=labels), [AboutSome(rows=tuple(range(100)))], nulls=1)
+    assert report.attacks == ()
+    (reason,) = (line for line in report.untested if line.startswith("AboutSome"))
+    assert reason.endswith("by shop: all rows it could be scored on are of one class")
+
+
+def test_a_leak_of_a_rare_class_is_found(toy: SimpleNamespace) -> None:
+    labels = np.where(np.arange(1000) % 20 == 0, "rare", "common")
+    (finding,) = audit(toy.run(n=1000, strength=2, labels=labels), [toy.ReadHint()], nulls=5).attacks
+    assert finding.plain.chance == 0.5
+    assert finding.verdict == "leaks"
+
+
+def test_what_messages_tell_beside_own_columns_that_tell_it_too_is_said(toy: SimpleNamespace) -> None:
+    (finding,) = audit(toy.run(strength=3, signal=30), [toy.ReadHint(shift=1)], nulls=5).attacks
+    assert finding.up_to_naming.carries
+    assert finding.verdict == "no more than alone"
 
 
 def test_an_attacks_own_reason_is_listed(split_run: Run[SplitClassifier]) -> None:

@@ -47,10 +47,10 @@ def hint(under: tuple[str, ...] = (), sender: str = "bank") -> Disclosure:
     return Disclosure(sender, "shop", "split/gradient", (Secret.LABELS,), under, 3, 100, True)
 
 
-def charged(epsilon: float = 1.0) -> Ledger:
+def charged(epsilon: float = 1.0, by: str = "RandomisedLabels") -> Ledger:
     ledger = Ledger()
     parameters = (("epsilon", epsilon), ("n_classes", 2.0))
-    ledger.spend(Event(Secret.LABELS, "label", "randomised-response", parameters))
+    ledger.spend(Event(Secret.LABELS, "label", "randomised-response", parameters, by=by))
     return ledger
 
 
@@ -71,9 +71,16 @@ def test_one_unprotected_message_makes_a_secret_not_private_whatever_was_spent()
     assert not budget(found, {"bank": charged(), "shop": Ledger()}, 1e-5)["labels"].is_private
 
 
+@pytest.mark.parametrize("by", ["", "RandomisedLabels"])
+def test_one_protections_event_does_not_cover_messages_under_another(by: str) -> None:
+    ledgers = {"bank": charged(by=by), "shop": Ledger()}
+    spent = budget([hint(under=("GradientNoise", "Clipping"))], ledgers, 1e-5)["labels"]
+    assert spent.notes == ("split/gradient from bank to shop",)
+
+
 def test_one_senders_event_does_not_cover_anothers_messages() -> None:
     found = [hint(under=("Noise",)), hint(under=("Noise",), sender="telco")]
-    ledgers = {"bank": charged(), "shop": Ledger(), "telco": Ledger()}
+    ledgers = {"bank": charged(by="Noise"), "shop": Ledger(), "telco": Ledger()}
     assert budget(found, ledgers, 1e-5)["labels"].notes == ("split/gradient from telco to shop",)
 
 

@@ -83,6 +83,24 @@ class AboutFeatures(Attack):
         raise AssertionError("nobody can score this")
 
 
+class Undecided(Attack):
+    """Ranks rows by numbers that are none."""
+
+    needs = Needs()
+
+    def guess(self, view):
+        return Guess(np.arange(9), scores=np.full(9, np.nan))
+
+
+class FirstNine(Attack):
+    """Ranks a few rows by their numbers."""
+
+    needs = Needs()
+
+    def guess(self, view):
+        return Guess(np.arange(9), scores=np.arange(9.0))
+
+
 class Silent(Attack):
     """Guesses only what it was told."""
 
@@ -184,6 +202,16 @@ def test_an_attacks_own_reason_and_a_rare_class_are_listed(split: SimpleNamespac
     )
 
 
+def test_a_guess_that_cannot_be_scored_is_listed(toy: SimpleNamespace) -> None:
+    report = from_bank(toy.run(), [Undecided(), toy.ReadHint()], nulls=5)
+    assert [f.attack for f in report.attacks] == ["ReadHint"]
+    assert report.untested[0] == (
+        "Undecided by shop: it should guess finite scores, but 9 of 9 values are something else"
+    )
+    one_class = from_bank(toy.run(labels=["no"] * 150 + ["yes"] * 50), [FirstNine()], nulls=5)
+    assert one_class.untested[0] == "FirstNine by shop: all rows it could be scored on are of one class"
+
+
 def test_a_party_without_labels_has_none_to_lose(toy: SimpleNamespace) -> None:
     report = from_bank(toy.run(), [toy.ReadHint()], party="shop")
     assert report.untested == ("ReadHint: shop holds no labels",)
@@ -193,7 +221,10 @@ def test_a_party_without_labels_has_none_to_lose(toy: SimpleNamespace) -> None:
 def test_the_report_says_what_could_not_be_measured(report: PrivacyReport) -> None:
     assert {f.plain.alone for f in report.attacks} == {None}
     assert "what shop could do alone: it needs shop's own columns" in report.untested
-    assert questions(report)[0].sentence.endswith("; whether shop could know as much by itself was not measured.")
+    assert questions(report)[0].sentence.endswith(
+        "; whether shop could know as much by itself was not measured. "
+        "What split/verdict may give away has not been measured."
+    )
     assert report.render().count("not measured") >= 2 * len(report.attacks)
     page = html(report)
     assert "<dd>not measured</dd>" in page

@@ -1,5 +1,6 @@
 import inspect
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import permutations
 from types import SimpleNamespace
 from typing import Any
@@ -51,7 +52,7 @@ class Failing:
 
 
 class Peeking(Attack):
-    """Looks for the truth among the variables of whoever called it."""
+    """Looks for the truth that it is scored by among the variables of whoever called it."""
 
     needs = Needs()
 
@@ -106,8 +107,28 @@ def test_an_honest_attack_is_at_chance_on_an_independent_permutation(toy: Simple
     assert honesty_check(run, getattr(toy, attack)(), "shop") >= 0.001
 
 
-def test_an_attack_that_peeks_is_found_out(toy: SimpleNamespace) -> None:
+def test_an_attack_that_peeks_at_what_it_is_scored_by_is_found_out(toy: SimpleNamespace) -> None:
     assert honesty_check(toy.run(), Peeking(), "shop") < 1e-6
+
+
+class Counting(Attack):
+    """Takes rows that could have been told for the class of which fewer are left there, and the others for the rest."""
+
+    needs = Needs(known_labels=25)
+
+    def guess(self, view: Any) -> Guess:
+        return Guess(np.arange(200), classes=(np.arange(200) >= 100).astype(np.int64))
+
+
+def test_only_rows_that_could_have_been_granted_are_scored_for_honesty(toy: SimpleNamespace) -> None:
+    run = toy.run(labels=np.repeat([0, 1], [140, 60]))
+    shop = run.transcripts["shop"]
+    trained = tuple(replace(means, counts=np.where(np.arange(200) < 100, means.counts, 0)) for means in shop.means)
+    half = replace(run, transcripts={**run.transcripts, "shop": replace(shop, means=trained)})
+    assert training_rows(half.transcripts["shop"], 200).tolist() == list(range(100))
+    # Of class 1, of which some 30 could be told, 25 are told: a row that was not told and could have been is hardly
+    # ever of it. Who says so has seen nothing that it should not have.
+    assert honesty_check(half, Counting(), "shop") >= 0.001
 
 
 def test_honest_attacks_have_uniform_p_values(toy: SimpleNamespace) -> None:

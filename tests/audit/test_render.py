@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from colonnade.audit.render import headline, html, knowledge, questions, size
+from colonnade.audit.alone import Best
+from colonnade.audit.render import headline, html, knowledge, luck, questions, size
 from colonnade.audit.report import PrivacyReport
+from colonnade.audit.score import Score
 from colonnade.errors import MissingExtra
 from colonnade.privacy.ledger import Spent
 from colonnade.secret import Secret
@@ -99,7 +101,9 @@ def test_the_worst_answer_comes_first_and_open_questions_last(report: PrivacyRep
     assert first.answer == "leaks"
     assert [f.attack for f in first.findings] == ["DirectLabel", "DirectionScore", "NormScore"]
     assert first.sentence == (
-        "DirectLabel names 100.0% of 512 rows correctly. By chance it would be 62.7%, and shop alone does no better."
+        "DirectLabel names 100.0% correctly of 512 rows, 90% of those it could have guessed. "
+        "By chance it would be 62.7%, and shop alone does no better. "
+        "What split/outline and split/verdict may give away has not been measured."
     )
     assert (second.title, second.answer) == ("What could bank learn about shop's features?", "not tested")
     assert second.sentence == "Nobody tried. What split/embedding may give away has not been measured."
@@ -108,8 +112,9 @@ def test_the_worst_answer_comes_first_and_open_questions_last(report: PrivacyRep
 def test_the_sentence_about_an_auc_says_what_is_told_apart(report: PrivacyReport) -> None:
     directions = replace(report, attacks=tuple(f for f in report.attacks if f.attack == "DirectionScore"))
     assert questions(directions)[0].sentence == (
-        "DirectionScore tells the last class from the others with an AUC of 1.000 on 510 rows. "
-        "By chance it would be 0.500; without collaboration shop reaches 0.934."
+        "DirectionScore tells the last class from the others with an AUC of 1.000 on 510 rows, 90% of those it could "
+        "have guessed. By chance it would be 0.500; without collaboration shop reaches 0.934. "
+        "What split/outline and split/verdict may give away has not been measured."
     )
 
 
@@ -118,16 +123,64 @@ def test_a_leak_up_to_naming_is_called_so(report: PrivacyReport) -> None:
     swapped = replace(report, attacks=(replace(direct, plain=replace(direct.plain, chance=1.0)),))
     (question, _) = questions(swapped)
     assert question.answer == "leaks up to naming"
-    assert "100.0% of 512 rows correctly, up to the names of the classes." in question.sentence
+    assert "of those it could have guessed, up to the names of the classes." in question.sentence
 
 
 def test_no_leak_is_never_called_safe(report: PrivacyReport) -> None:
     norms = replace(report, attacks=tuple(f for f in report.attacks if f.attack == "NormScore"))
     assert headline(norms) == "No leak found by 1 attack"
     assert questions(norms)[0].sentence == (
-        "One attack was tried and none found a leak. That is no proof that there is none: a stronger attack may exist."
+        "One attack was tried and none found a leak. That is no proof that there is none: a stronger attack may exist. "
+        "What split/outline and split/verdict may give away has not been measured."
     )
     assert "safe" not in norms.render().lower()
+
+
+def test_balanced_accuracy_is_put_into_words_and_full_coverage_is_not(report: PrivacyReport) -> None:
+    (direct,) = (f for f in report.attacks if f.attack == "DirectLabel")
+    everywhere = replace(direct, measure="balanced accuracy", coverage=1.0)
+    assert questions(replace(report, attacks=(everywhere,)))[0].sentence.startswith(
+        "DirectLabel names 100.0% of each class correctly on average, on 512 rows. By chance"
+    )
+
+
+def known_anyway(report: PrivacyReport) -> PrivacyReport:
+    """The same report, had the attacker been as good alone."""
+    (direction,) = (f for f in report.attacks if f.attack == "DirectionScore")
+    evidence = replace(direction.plain, score=Score(0.994, 0.99, 0.997), alone=Best(0.996, "self-training"))
+    return replace(report, attacks=(replace(direction, plain=evidence, up_to_naming=evidence),))
+
+
+def test_messages_that_tell_no_more_than_alone_are_not_called_no_leak(report: PrivacyReport) -> None:
+    known = known_anyway(report)
+    question = questions(known)[0]
+    assert question.answer == "no more than alone"
+    assert question.sentence.startswith(
+        "The messages do tell labels (0.994; without them at most 0.552), but shop reaches 0.996 by itself."
+    )
+    assert headline(known) == "shop can infer bank's labels, but no more than alone"
+    assert "No more than alone" in known.render()
+    assert 'class="no-more-than-alone"' in html(known)
+
+
+def test_where_nothing_was_run_again_a_guess_is_not_ascribed_to_the_messages(report: PrivacyReport) -> None:
+    known = known_anyway(replace(report, run=replace(report.run, mode="joint")))
+    assert questions(known)[0].sentence.startswith(
+        "DirectionScore finds out labels (0.994; by luck at most 0.552), but shop reaches 0.996 by itself."
+    )
+
+
+def test_one_attack_by_two_parties_is_one_attack(report: PrivacyReport) -> None:
+    (norms,) = (f for f in report.attacks if f.attack == "NormScore")
+    assert headline(replace(report, attacks=(norms, replace(norms, attacker="telco")))) == "No leak found by 1 attack"
+
+
+def test_under_the_headline_stands_how_much_is_luck(report: PrivacyReport) -> None:
+    words = "By luck alone about 0.3 of them would exceed their null."
+    assert luck(report) == f"6 tests were made, each guess as it is and up to naming. {words}"
+    assert words in report.render(width=200)
+    assert words in html(report)
+    assert "By luck" not in replace(report, attacks=()).render()
 
 
 def test_the_headline_names_who_can_infer_what(report: PrivacyReport) -> None:

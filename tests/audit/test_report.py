@@ -54,8 +54,19 @@ def test_one_control_above_the_lower_end_is_enough_for_no_leak(change: dict[str,
 
 
 def test_of_few_nulls_the_highest_counts_and_of_many_the_95th_percentile() -> None:
-    assert replace(CLEAR, null=tuple(n / 100 for n in range(20))).null_high == 0.19
-    assert replace(CLEAR, null=tuple(n / 100 for n in range(101))).null_high == 0.95
+    def high(n: int) -> float:
+        return replace(CLEAR, null=tuple(number / 1000 for number in range(n))).null_high
+
+    assert (high(20), high(38)) == (0.019, 0.037)
+    # Among n nulls in random order, a score like them is above the k-th with probability 1 - k / (n + 1).
+    assert (high(39), high(199)) == (0.037, 0.189)
+
+
+@pytest.mark.parametrize(("n", "luck"), [(4, 0.2), (19, 0.05), (39, 0.05), (199, 0.05)])
+def test_luck_is_how_often_one_of_many_like_scores_exceeds_the_null(n: int, luck: float) -> None:
+    evidence = replace(CLEAR, null=tuple(range(n)))
+    places = [place for place in range(n + 1) if place - 0.5 > evidence.null_high]
+    assert evidence.luck == pytest.approx(luck) == len(places) / (n + 1)
 
 
 def test_the_verdict_is_the_worst_that_the_evidence_allows() -> None:
@@ -65,8 +76,30 @@ def test_the_verdict_is_the_worst_that_the_evidence_allows() -> None:
     assert finding(NOTHING, CLEAR).strongest is CLEAR
 
 
-def test_a_report_of_the_first_version_still_loads() -> None:
-    report = PrivacyReport.from_json((GOLDEN / "report-v1.json").read_text())
+def test_messages_that_tell_no_more_than_the_attacker_knows_alone_are_called_so() -> None:
+    known = replace(CLEAR, alone=Best(0.95, "label spreading"))
+    assert (known.carries, known.leaks) == (True, False)
+    assert finding(known, NOTHING).verdict == "no more than alone"
+    assert finding(NOTHING, known).strongest is known
+    assert finding(known, CLEAR).verdict == "leaks up to naming"
+    assert not replace(known, null=(0.86,)).carries
+    assert not replace(known, chance=0.86).carries
+
+
+def test_an_attack_reads_what_it_declared_or_all_if_it_takes_part_and_declares_nothing() -> None:
+    passive = finding()
+    assert [passive.reads(kind) for kind in ("split/gradient", "split/verdict")] == [True, False]
+    active = replace(passive, is_active=True)
+    assert not active.reads("split/verdict")
+    assert replace(active, granted=replace(active.granted, messages=())).reads("split/verdict")
+
+
+@pytest.mark.parametrize(
+    ("name", "measure"), [("report-v1.json", "accuracy"), ("report-v1-balanced.json", "balanced accuracy")]
+)
+def test_a_report_of_the_first_version_still_loads(name: str, measure: str) -> None:
+    report = PrivacyReport.from_json((GOLDEN / name).read_text())
+    assert {f.measure for f in report.attacks} == {measure, "AUC"}
     assert {f.attack: f.verdict for f in report.attacks} == {
         "NormScore": "no leak found",
         "DirectionScore": "leaks",
@@ -78,8 +111,9 @@ def test_a_report_of_the_first_version_still_loads() -> None:
     assert len(report.attacks[0].plain.null) == 20
 
 
-def test_a_report_of_the_first_version_is_written_as_it_was() -> None:
-    text = (GOLDEN / "report-v1.json").read_text()
+@pytest.mark.parametrize("name", ["report-v1.json", "report-v1-balanced.json"])
+def test_a_report_of_the_first_version_is_written_as_it_was(name: str) -> None:
+    text = (GOLDEN / name).read_text()
     assert json.loads(PrivacyReport.from_json(text).to_json()) == json.loads(text)
 
 

@@ -1,6 +1,7 @@
 import json
 import math
 import resource
+from dataclasses import replace
 from pathlib import Path
 
 import dp_accounting as dp
@@ -278,6 +279,14 @@ def test_a_ledger_survives_json_with_sorted_keys() -> None:
     assert copy.events == ledger.events
 
 
+def test_who_released_survives_json_and_may_be_missing_from_it() -> None:
+    ledger = ledger_of((replace(laplace(2.0), by="NoisyMeans"), 1), (laplace(2.0), 1))
+    assert Ledger.from_json(ledger.to_json()).events == ledger.events
+    entries = json.loads(ledger.to_json())["events"]
+    assert [entry.pop("by") for entry in entries] == ["NoisyMeans", ""]
+    assert Ledger.from_json(json.dumps({"events": entries})).events == {laplace(2.0): 2}
+
+
 def test_a_ledger_from_json_is_held_to_its_budget() -> None:
     text = ledger_of((laplace(2.0), 1)).to_json()
     ledger = Ledger.from_json(text, budget={Secret.FEATURES: (1.0, 0.0)})
@@ -445,10 +454,7 @@ def test_a_line_that_is_no_event_is_refused(written: Path, line: bytes, reason: 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageError) as caught:
         Ledger(path=tmp_path)
-    assert str(caught.value) == (
-        f"Could not read {tmp_path.name}: Is a directory. "
-        "Check the path and who may read it."
-    )
+    assert str(caught.value) == (f"Could not read {tmp_path.name}: Is a directory. Check the path and who may read it.")
 
 
 def test_an_event_that_cannot_be_written_is_not_recorded(tmp_path: Path) -> None:

@@ -443,3 +443,15 @@ def test_steps_of_a_run_have_uncorrelated_noise() -> None:
     draws = [noise((N // 4,), 1.0, "gaussian", RANDOM, ("run", step)) for step in range(4)]
     for one, other in pairwise(draws):
         assert abs(np.corrcoef(one, other)[0, 1]) < 4 / math.sqrt(N // 4)
+
+
+@pytest.mark.parametrize(
+    "mechanism", [GaussianMechanism(1.0, 2.0), LaplaceMechanism(1.0, 2.0), RandomisedResponse(1.0, n_classes=2)]
+)
+def test_an_event_says_which_protection_released_it(mechanism):
+    ledger = Ledger()
+    common = {"random": RANDOM, "ledger": ledger, "protects": Secret.LABELS, "unit": "label"}
+    mechanism.release([0, 1], **common, by="NoisyLabels")
+    mechanism.release([0, 1], **common)
+    assert [event.by for event in ledger.events] == ["NoisyLabels", ""]
+    assert mechanism.event(Secret.LABELS, "label", by="NoisyLabels") in ledger.events

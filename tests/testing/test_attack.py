@@ -114,10 +114,11 @@ def test_a_dishonest_attack_is_found_out(attack, check, words, run, dishonest):
         check(attempt_on(run, getattr(dishonest, attack)()), run)
 
 
-def test_an_attack_that_remembers_the_truth_is_found_out(run, dishonest, monkeypatch):
+def test_an_attack_that_remembers_the_truth_is_found_out_by_a_fresh_interpreter_only(run, dishonest, monkeypatch):
     monkeypatch.setattr(dishonest, "TRUTH", np.asarray(run.simulation.tables["bank"].labels))
     attempt = attempt_on(run, dishonest.Remembering())
     one_run_gives_one_guess(attempt, run)
+    it_is_at_chance_where_there_is_nothing_to_find(attempt, run)
     with pytest.raises(AssertionError, match="the identical guess where it has only the saved view"):
         a_fresh_interpreter_makes_the_same_guess(attempt, run)
 

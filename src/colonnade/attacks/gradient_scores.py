@@ -10,6 +10,7 @@ import numpy as np
 from colonnade.attacks.base import Attack, Guess, Needs
 from colonnade.attacks.view import View
 from colonnade.models.split import Gradient
+from colonnade.wire.message import Float64Array, Int64Array
 
 
 class NormScore(Attack):
@@ -23,9 +24,8 @@ class NormScore(Attack):
 
     def guess(self, view: View) -> Guess:
         """Score each row by the length of its mean gradient."""
-        gradients = view.row_means(Gradient)
-        rows = np.flatnonzero(~np.isnan(gradients[:, 0]))
-        return Guess(rows, scores=np.linalg.norm(gradients[rows], axis=1).astype(np.float64))
+        gradients, rows = _finite_means(view)
+        return Guess(rows, scores=np.linalg.norm(gradients[rows], axis=1))
 
 
 class DirectionScore(Attack):
@@ -39,13 +39,19 @@ class DirectionScore(Attack):
 
     def guess(self, view: View) -> Guess:
         """Score each row by the cosine between its mean gradient and that of the known rows of the last class."""
-        gradients = view.row_means(Gradient)
-        rows = np.flatnonzero(~np.isnan(gradients[:, 0]))
+        gradients, rows = _finite_means(view)
         lengths = np.linalg.norm(gradients[rows], axis=1, keepdims=True)
         directions = np.zeros((len(gradients), gradients.shape[1]))
         directions[rows] = gradients[rows] / np.where(lengths > 0, lengths, 1)
         known = view.grant.rows[view.grant.labels == view.grant.n_classes - 1]
         return Guess(rows, scores=directions[rows] @ directions[known].mean(axis=0))
+
+
+def _finite_means(view: View) -> tuple[Float64Array, Int64Array]:
+    """Each row's mean gradient, and the rows where all of it is known and finite."""
+    # In single precision the square of a large coordinate would overflow.
+    means = view.row_means(Gradient).astype(np.float64)
+    return means, np.flatnonzero(np.isfinite(means).all(axis=1))
 
 
 def _unless_binary(view: View) -> str | None:

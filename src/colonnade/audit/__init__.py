@@ -7,7 +7,7 @@
 
 Every attack is made by every party that could make it. Guess and truth meet here and nowhere else. An attack has found
 a leak if its whole interval lies above chance, above the null's 95th percentile and above what the attacker could do
-alone.
+alone; if it lies only above the first two, the messages tell something, but no more than the attacker could know alone.
 
     audit              a simulated run: everything
     audit_own_side     a deployed run, by one party alone: what it sent itself (`mirror`)
@@ -21,11 +21,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from colonnade.attacks.base import ActiveAttack, Attack, Guess
 from colonnade.audit.alone import Alone, Best, attacker_alone
 from colonnade.audit.attempt import Attempt, attack_seed, grant_for, name_of, too_few
 from colonnade.audit.disclosure import Disclosure, budget, disclosures
-from colonnade.audit.finding import SILENT, finding_of, never_attacked, unscorable
+from colonnade.audit.finding import finding_of, never_attacked, scored_part, unscorable
 from colonnade.audit.joint import JointAudit
 from colonnade.audit.mirror import audit_own_side
 from colonnade.audit.null import Executor, class_numbers, honesty_check, null_values
@@ -39,7 +41,7 @@ from colonnade.audit.report import (
     RunIdentity,
     Simulated,
 )
-from colonnade.audit.score import Score, Truth, scorable
+from colonnade.audit.score import Score, Truth
 from colonnade.errors import PlanError
 from colonnade.privacy.randomness import Randomness
 from colonnade.run import Run
@@ -91,16 +93,16 @@ def audit(
             f"but nulls is {nulls}. Use 20."
         )
     attempts, unfit = _plan(run, attacks, seed)
-    guesses, silent = _guesses(run, attempts)
-    findings = _findings(run, guesses, nulls, seed, executor, progress) if guesses else ()
+    guesses, without_guess = _guesses(run, attempts)
+    findings, without_null = _findings(run, guesses, nulls, seed, executor, progress) if guesses else ([], [])
     sent = disclosures(run.transcripts)
     n_rows = len(run.simulation.tables[run.plan.roles.holders[0]])
     return PrivacyReport(
         run=RunIdentity.of(run.plan, Simulated(), n_rows=n_rows, randomness="seeded", seed=run.simulation.seed),
         disclosures=sent,
         budget=budget(sent, run.ledgers, delta),
-        attacks=findings,
-        untested=(*unfit, *silent, *never_attacked(sent, findings)),
+        attacks=tuple(findings),
+        untested=(*unfit, *without_guess, *without_null, *never_attacked(sent, findings)),
     )
 
 
@@ -131,17 +133,17 @@ def _plan(run: Run[Any], attacks: Sequence[Attack | ActiveAttack], seed: int) ->
 
 
 def _guesses(run: Run[Any], attempts: Sequence[Attempt]) -> tuple[list[tuple[Attempt, Guess]], list[str]]:
-    """What each attempt says about rows that were not granted, and which say nothing about any."""
+    """What each attempt says about rows that were not granted, and why others say nothing that could be scored."""
     guesses: list[tuple[Attempt, Guess]] = []
-    silent: list[str] = []
+    untested: list[str] = []
     for attempt in attempts:
         truth = Truth.of(class_numbers(run.simulation)[0], attempt.grant)
-        guess = scorable(attempt.guess(run.simulation, lambda: run), truth, attack=attempt.name)
-        if len(guess.rows):
-            guesses.append((attempt, guess))
+        guess = scored_part(attempt, attempt.guess(run.simulation, lambda: run), truth)
+        if isinstance(guess, str):
+            untested.append(f"{attempt.name} by {attempt.attacker}: {guess}")
         else:
-            silent.append(f"{attempt.name} by {attempt.attacker}: {SILENT}")
-    return guesses, silent
+            guesses.append((attempt, guess))
+    return guesses, untested
 
 
 def _findings(
@@ -151,24 +153,29 @@ def _findings(
     seed: int,
     executor: Executor | None,
     progress: bool | None,
-) -> tuple[Finding, ...]:
-    """Every guess beside its controls."""
+) -> tuple[list[Finding], list[str]]:
+    """Every guess beside its controls, and why others have none."""
     owner, (labels, _) = run.plan.roles.label, class_numbers(run.simulation)
     assert owner is not None
     attempts = [attempt for attempt, _ in guesses]
     with _bar(nulls, progress) as advance:
         null = null_values(run.simulation, attempts, n=nulls, seed=seed, executor=executor, advance=advance)
-    suites: dict[tuple[str, int], Alone] = {}
-    findings = []
+    suites: dict[tuple[str, int, bytes], Alone] = {}
+    findings: list[Finding] = []
+    untested: list[str] = []
     for (attempt, guess), scored in zip(guesses, null, strict=True):
-        key = (attempt.attacker, attempt.attack.needs.known_labels)
+        if isinstance(scored, str):
+            untested.append(f"{attempt.name} by {attempt.attacker}: in a null run {scored}")
+            continue
+        attacker, known_labels = attempt.attacker, attempt.attack.needs.known_labels
+        key = (attacker, known_labels, np.sort(guess.rows).tobytes())
         if key not in suites:
-            random = Randomness.seeded(seed, "alone", *key).generator()
-            suites[key] = attacker_alone(run.simulation.tables.get(attempt.attacker), attempt.grant, random)
+            random = Randomness.seeded(seed, "alone", attacker, known_labels).generator()
+            suites[key] = attacker_alone(run.simulation.tables.get(attacker), attempt.grant, guess.rows, random)
         random = Randomness.seeded(seed, "interval", attempt.name, attempt.attacker).generator()
         truth = Truth.of(labels, attempt.grant)
         findings.append(finding_of(attempt, guess, truth, owner=owner, null=scored, alone=suites[key], random=random))
-    return tuple(findings)
+    return findings, untested
 
 
 @contextmanager

@@ -44,7 +44,7 @@ class Alone:
     """How each method of the suite rates every class for some rows; higher is likelier.
 
     >>> alone = Alone(np.arange(2), named={"nearest known row": np.array([[0.9, 0.1], [0.2, 0.8]])}, unnamed={})
-    >>> alone.best(np.arange(2), "accuracy", Truth(np.array([0, 1]), 2, granted=np.array([], int)))
+    >>> alone.best(np.arange(2), "balanced accuracy", Truth(np.array([0, 1]), 2, granted=np.array([], int)))
     Best(value=1.0, method='nearest known row')
     """
 
@@ -54,14 +54,14 @@ class Alone:
 
     def best(self, guessed: Int64Array, measure: Measure, truth: Truth) -> Best:
         """The best of the suite on the rows that an attack guessed."""
-        scored = [Best(chance(measure, truth), "chance")]
+        scored = [Best(chance(measure, truth, guessed), "chance")]
         for method, guess in self._guesses(self.named, guessed, measure):
             scored.append(Best(value(guess, truth), method))
         return max(scored, key=lambda best: best.value)
 
     def best_up_to_naming(self, guessed: Int64Array, measure: Measure, truth: Truth) -> Best:
         """The best of the suite, each method under the names of classes that suit it best."""
-        scored = [Best(chance(measure, truth), "chance")]
+        scored = [Best(chance(measure, truth, guessed), "chance")]
         for method, guess in self._guesses({**self.named, **self.unnamed}, guessed, measure):
             scored.append(Best(value(best_named(guess, truth), truth), method))
         return max(scored, key=lambda best: best.value)
@@ -72,25 +72,28 @@ class Alone:
         common = np.isin(self.rows, guessed)
         for method, rating in ratings.items():
             rows, rating = self.rows[common], rating[common]
-            if measure == "accuracy":
+            if measure != "AUC":
                 yield method, Guess(rows, classes=rating.argmax(axis=1).astype(np.int64))
             else:
                 yield method, Guess(rows, scores=rating[:, -1] - rating[:, :-1].max(axis=1))
 
 
-def attacker_alone(table: Table | None, grant: Grant, random: np.random.Generator) -> Alone:
+def attacker_alone(table: Table | None, grant: Grant, about: Int64Array, random: np.random.Generator) -> Alone:
     """Run the suite.
 
     Args:
         table: The attacker's own rows; without any there is only chance. Of very many, a sample is used.
         grant: What the attacker is told.
+        about: The rows that its attack guessed, on which the suite is compared with it. A sample is of these first.
         random: For the sample and for methods that start at random.
     """
     if table is None:
         return Alone(np.zeros(0, np.int64), {}, {})
     rows = np.arange(len(table))
     if len(rows) > ROWS:
-        rows = np.union1d(random.choice(rows, ROWS, replace=False), grant.rows)
+        guessed = np.setdiff1d(np.intersect1d(rows, about), grant.rows)
+        first, then = random.permutation(guessed), random.permutation(np.setdiff1d(rows, guessed))
+        rows = np.union1d(np.concatenate([first, then])[:ROWS], grant.rows)
     features = _numbers(table.take(rows))
     if not features.shape[1]:
         return Alone(rows, {}, {})

@@ -65,14 +65,15 @@ def disclosures(transcripts: Mapping[str, Transcript]) -> tuple[Disclosure, ...]
 def budget(found: Iterable[Disclosure], ledgers: Mapping[str, Ledger], delta: float) -> dict[str, Spent]:
     """What was spent on each secret, from all ledgers.
 
-    A message that reveals a secret counts as not private unless it went out under a protection and its sender's ledger
-    holds a private event about that secret.
+    A message that reveals a secret counts as not private unless its sender's ledger holds a private event about that
+    secret by a protection that the message went out under.
     """
     in_the_clear = Ledger()
     for disclosure in found:
-        accounted = {event.protects for event in ledgers[disclosure.sender].events if event.is_private}
+        events = ledgers[disclosure.sender].events
+        accounted = {event.protects for event in events if event.is_private and event.by in disclosure.under}
         for secret in disclosure.reveals:
-            if not disclosure.is_protected or secret not in accounted:
+            if secret not in accounted:
                 note = f"{disclosure.kind} from {disclosure.sender} to {disclosure.receiver}"
                 in_the_clear.spend(Event.not_private(secret, note), disclosure.messages)
     composed = compose([*ledgers.values(), in_the_clear], delta)

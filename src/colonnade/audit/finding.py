@@ -12,10 +12,18 @@ from colonnade.audit.alone import Alone
 from colonnade.audit.attempt import Attempt
 from colonnade.audit.disclosure import Disclosure
 from colonnade.audit.report import Evidence, Finding, Granted
-from colonnade.audit.score import Truth, Values, best_named, chance, measure_of, with_interval
+from colonnade.audit.score import (
+    Truth,
+    Values,
+    best_named,
+    chance,
+    measure_of,
+    scorable,
+    too_little,
+    unusable,
+    with_interval,
+)
 from colonnade.secret import Secret
-
-SILENT = "it guessed no row that had not been granted"
 
 
 def unscorable(attack: Attack | ActiveAttack, owner: str | None, labels: np.ndarray[Any, Any] | None) -> str | None:
@@ -34,6 +42,15 @@ def unscorable(attack: Attack | ActiveAttack, owner: str | None, labels: np.ndar
     if values.dtype.kind == "f" and (values % 1 != 0).any():
         return f"{owner}'s labels are measurements, and it guesses classes"
     return None
+
+
+def scored_part(attempt: Attempt, guess: Guess, truth: Truth) -> Guess | str:
+    """The part of a guess that can be scored, or why there is none."""
+    reason = unusable(guess, truth)
+    if reason is None:
+        kept = scorable(guess, truth, attack=attempt.name)
+        reason = too_little(kept, truth)
+    return kept if reason is None else reason
 
 
 def finding_of(
@@ -58,7 +75,7 @@ def finding_of(
         random: For the interval.
     """
     attack, needs, measure = attempt.attack, attempt.attack.needs, measure_of(guess)
-    by_chance = chance(measure, truth)
+    by_chance = chance(measure, truth, guess.rows)
     plain = Evidence(
         with_interval(guess, truth, random),
         by_chance,
@@ -90,13 +107,14 @@ def finding_of(
 
 
 def never_attacked(sent: Sequence[Disclosure], findings: Sequence[Finding]) -> Iterator[str]:
-    """What was revealed to somebody and nobody tried to make use of."""
-    attacked = {(finding.attacker, finding.owner, finding.about) for finding in findings}
+    """What was revealed to somebody and no attack made use of."""
     kinds: dict[tuple[str, str, Secret], list[str]] = {}
     for disclosure in sent:
         for secret in disclosure.reveals:
             kinds.setdefault((disclosure.receiver, disclosure.sender, secret), []).append(disclosure.kind)
     for (receiver, sender, secret), revealing in kinds.items():
-        if (receiver, sender, secret) not in attacked:
-            messages = " and ".join(dict.fromkeys(revealing))
-            yield f"{receiver} about {sender}'s {secret}, given {messages}: no attack was made"
+        made = [f for f in findings if (f.attacker, f.owner, f.about) == (receiver, sender, secret)]
+        unread = [kind for kind in dict.fromkeys(revealing) if not any(finding.reads(kind) for finding in made)]
+        if unread:
+            reason = "no attack read them" if made else "no attack was made"
+            yield f"{receiver} about {sender}'s {secret}, given {' and '.join(unread)}: {reason}"

@@ -22,11 +22,11 @@ from colonnade.attacks.base import ActiveAttack, Attack, Grant, Guess
 from colonnade.audit.alone import Alone, attacker_alone
 from colonnade.audit.attempt import Attempt, Side, attack_seed, grant_for, name_of, too_few
 from colonnade.audit.disclosure import budget, disclosures
-from colonnade.audit.finding import SILENT, finding_of, never_attacked, unscorable
+from colonnade.audit.finding import finding_of, never_attacked, scored_part, unscorable
 from colonnade.audit.mirror import require_rows
 from colonnade.audit.null import numbered, permuted_truth_values, require_permutations
 from colonnade.audit.report import Finding, Joint, PrivacyReport, RunIdentity
-from colonnade.audit.score import Truth, scorable
+from colonnade.audit.score import Truth
 from colonnade.errors import PlanError, ProtocolError
 from colonnade.models.base import Estimator
 from colonnade.party import Party
@@ -216,15 +216,12 @@ class JointAudit:
         if said.unfit:
             return said.unfit[:LONGEST_REASON]
         alone = _alone(line.receive(AloneRatings), truth.n_classes, line)
-        try:
-            guess = scorable(_guess(said, line), truth, attack=name)
-        except PlanError as error:
-            raise ProtocolError(f"{line.peer} sent a guess that cannot be scored. {error}") from error
-        if not len(guess.rows):
-            return SILENT
+        attempt = Attempt(attack, self.attacker, grant, seed=0)
+        guess = scored_part(attempt, _guess(said, line), truth)
+        if isinstance(guess, str):
+            return guess
         null = permuted_truth_values(guess, truth, self.nulls, random.generator("null", name, self.attacker))
         interval = random.generator("interval", name, self.attacker)
-        attempt = Attempt(attack, self.attacker, grant, seed=0)
         return finding_of(attempt, guess, truth, owner=self.owner, null=null, alone=alone, random=interval)
 
     def _attack(self, party: Party, random: Randomness) -> None:
@@ -248,7 +245,7 @@ class JointAudit:
             scores = np.zeros(0) if guess.scores is None else guess.scores
             line.send(LabelGuess(number, "", guess.rows, classes, scores))
             generator = random.generator("alone", party.name, attack.needs.known_labels)
-            alone = attacker_alone(party.table, grant, generator)
+            alone = attacker_alone(party.table, grant, guess.rows, generator)
             methods = {**alone.named, **alone.unnamed}
             line.send(AloneRatings(number, alone.rows, list(methods), len(alone.named), list(methods.values())))
 

@@ -17,10 +17,10 @@ import numpy as np
 from colonnade.attacks.base import ActiveAttack, Attack
 from colonnade.audit.attempt import Attempt, Side, attack_seed, grant_for, is_kept, name_of, too_few
 from colonnade.audit.disclosure import budget, disclosures
-from colonnade.audit.finding import SILENT, finding_of, never_attacked, unscorable
+from colonnade.audit.finding import finding_of, never_attacked, scored_part, unscorable
 from colonnade.audit.null import numbered, permuted_truth_values, require_permutations
 from colonnade.audit.report import Finding, Mirror, PrivacyReport, RunIdentity
-from colonnade.audit.score import Truth, scorable
+from colonnade.audit.score import Truth
 from colonnade.errors import DataError
 from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.randomness import Randomness, Source
@@ -79,9 +79,9 @@ def audit_own_side(
                 continue
             assert isinstance(attack, Attack)
             truth = Truth.of(labels, grant)
-            guess = scorable(attack.guess(attempt.view_of(Side(plan, seen))), truth, attack=name)
-            if not len(guess.rows):
-                untested.append(f"{name} by {attacker}: {SILENT}")
+            guess = scored_part(attempt, attack.guess(attempt.view_of(Side(plan, seen))), truth)
+            if isinstance(guess, str):
+                untested.append(f"{name} by {attacker}: {guess}")
                 continue
             null = permuted_truth_values(guess, truth, nulls, random.generator("null", name, attacker))
             interval = random.generator("interval", name, attacker)

@@ -8,7 +8,9 @@ share the null runs, except that an active attacker takes part in a run of its o
 and nothing else.
 
 **Honesty.** Granted and scored from a permutation of the labels that nothing else depends on, any attack must be at
-chance. One that is not has seen what it should not have.
+chance; otherwise the grant or the scoring tells it labels that it should not know. An attack that reads the *real*
+labels somewhere is at chance here, too: a passive one is caught where it is repeated in a fresh interpreter
+(`colonnade.testing.check_attack`), an active one is not caught by anything.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import numpy as np
 
 from colonnade.attacks.base import ActiveAttack, Attack, Guess
 from colonnade.audit.attempt import Attempt, draw_grant, training_rows
-from colonnade.audit.score import Truth, Values, scorable, values
+from colonnade.audit.score import Truth, Values, scorable, unusable, values
 from colonnade.errors import ColonnadeError, PlanError
 from colonnade.privacy.randomness import Randomness
 from colonnade.run import Run, Simulation
@@ -79,8 +81,8 @@ def null_values(
     seed: int,
     executor: Executor | None = None,
     advance: Callable[[], None] = lambda: None,
-) -> list[list[Values]]:
-    """What each attempt scores in each of n null runs.
+) -> list[list[Values] | str]:
+    """What each attempt scores in each of n null runs, or why it cannot be scored in one of them.
 
     Args:
         simulation: The run to repeat with permuted labels.
@@ -91,11 +93,12 @@ def null_values(
         advance: Called after each.
     """
     tasks = [_Null(simulation, tuple(attempts), Randomness.seeded(seed, "null", number)) for number in range(n)]
-    by_null: dict[int, list[Values]] = {}
+    by_null: dict[int, list[Values | str]] = {}
     for number, scored in _each(_score_null, tasks, executor):
         by_null[number] = scored
         advance()
-    return [[by_null[number][place] for number in range(n)] for place in range(len(attempts))]
+    by_attempt = ([by_null[number][place] for number in range(n)] for place in range(len(attempts)))
+    return [_all_or_reason(scored) for scored in by_attempt]
 
 
 def require_permutations(n: int) -> None:
@@ -120,11 +123,12 @@ def permuted_truth_values(guess: Guess, truth: Truth, n: int, random: np.random.
 def honesty_check(
     run: Run[Any], attack: Attack | ActiveAttack, attacker: str, *, seeds: int = 20, seed: int = 0
 ) -> float:
-    """How likely scores as far from chance as these are, if an attack knows nothing it should not know.
+    """How likely scores as far from chance as these are, if neither grant nor scoring tells an attack too much.
 
     The attack is made on the run as it is, but granted and scored from independent permutations of the labels, as many
     as there are seeds. Mean and variance of hits, or of rank sums, under permutation are known, so the standardised
-    deviations add up to a normal one.
+    deviations add up to a normal one. Only rows that could have been granted are scored: a grant changes which classes
+    are left among these, and not among others.
 
     Args:
         run: A run to attack.
@@ -149,20 +153,27 @@ def honesty_check(
         attempt = Attempt(attack, attacker, grant, randomness.seed("attack"))
         if reason := attempt.unfit(run):
             raise _cannot_be_checked(attack, attacker, reason)
-        truth = Truth.of(permuted, grant)
+        not_scored = np.union1d(grant.rows, np.setdiff1d(np.arange(len(labels)), rows))
+        truth = Truth(permuted, n_classes, not_scored)
         total += _deviation(scorable(attempt.guess(run.simulation, lambda: run), truth, attack=attempt.name), truth)
     return math.erfc(abs(total) / math.sqrt(2 * seeds))
 
 
-def _score_null(null: _Null) -> list[Values]:
+def _all_or_reason(scored: list[Values | str]) -> list[Values] | str:
+    usable = [each for each in scored if isinstance(each, Values)]
+    return usable if len(usable) == len(scored) else next(each for each in scored if isinstance(each, str))
+
+
+def _score_null(null: _Null) -> list[Values | str]:
     labels, _ = class_numbers(null.simulation)
     permuted = null.randomness.generator("labels").permutation(_labels(null.simulation))
     simulation = null.simulation.changed(labels=permuted)
     run = cache(simulation.run)
-    scored = []
+    scored: list[Values | str] = []
     for attempt in null.attempts:
-        truth = Truth.of(labels, attempt.grant)
-        scored.append(values(scorable(attempt.guess(simulation, run), truth, attack=attempt.name), truth))
+        truth, guess = Truth.of(labels, attempt.grant), attempt.guess(simulation, run)
+        reason = unusable(guess, truth)
+        scored.append(reason or values(scorable(guess, truth, attack=attempt.name), truth))
     return scored
 
 

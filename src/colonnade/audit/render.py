@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
 Answer: TypeAlias = Verdict | Literal["not tested"]
 
-_ORDER: tuple[Answer, ...] = ("not tested", "no leak found", "leaks up to naming", "leaks")
+_ORDER: tuple[Answer, ...] = ("not tested", "no leak found", "no more than alone", "leaks up to naming", "leaks")
 _STYLES: dict[Answer, str] = {
     "leaks": "bold red",
     "leaks up to naming": "bold yellow",
+    "no more than alone": "bold magenta",
     "no leak found": "bold blue",
     "not tested": "dim",
 }
@@ -32,6 +33,10 @@ _STYLES: dict[Answer, str] = {
 @dataclass(frozen=True)
 class Question:
     """What one party could learn about a secret of another, and the answer: the worst finding, which comes first.
+
+    Attributes:
+        kinds: The messages that depend on the secret.
+        is_repeated: Whether the null repeats the run, and so tells what the messages say from what the attacker knows.
 
     >>> Question("bank", "shop", Secret.FEATURES, (), ("split/embedding",)).title
     "What could bank learn about shop's features?"
@@ -42,6 +47,7 @@ class Question:
     about: Secret
     findings: tuple[Finding, ...]
     kinds: tuple[str, ...]
+    is_repeated: bool = True
 
     @property
     def title(self) -> str:
@@ -55,19 +61,34 @@ class Question:
 
     @property
     def sentence(self) -> str:
-        """The answer in one or two sentences."""
-        if not self.findings:
-            return f"Nobody tried. What {' and '.join(self.kinds)} may give away has not been measured."
+        """The answer in a few sentences."""
+        unread = [kind for kind in self.kinds if not any(finding.reads(kind) for finding in self.findings)]
+        found = self._found() if self.findings else "Nobody tried."
+        return f"{found} What {' and '.join(unread)} may give away has not been measured." if unread else found
+
+    def _found(self) -> str:
         worst = self.findings[0]
-        if self.answer == "no leak found":
-            tried = "One attack was tried" if len(self.findings) == 1 else f"{len(self.findings)} attacks were tried"
-            return f"{tried} and none found a leak. That is no proof that there is none: a stronger attack may exist."
         evidence = worst.strongest
         said = number(evidence.score.value, worst.measure)
+        if self.answer == "no leak found":
+            n = n_attacks(self.findings)
+            tried = "One attack was tried" if n == 1 else f"{n} attacks were tried"
+            return f"{tried} and none found a leak. That is no proof that there is none: a stronger attack may exist."
+        if self.answer == "no more than alone":
+            told = (
+                f"The messages do tell {self.about}" if self.is_repeated else f"{worst.attack} finds out {self.about}"
+            )
+            without = "without them" if self.is_repeated else "by luck"
+            most, reached = number(evidence.floor, worst.measure), alone(evidence, worst.measure)
+            return f"{told} ({said}; {without} at most {most}), but {self.attacker} reaches {reached} by itself."
+        share = f", {worst.coverage:.0%} of those it could have guessed" if round(worst.coverage, 2) < 1 else ""
+        rows = f"{worst.rows:,} rows{share}"
         if worst.measure == "accuracy":
-            found = f"{worst.attack} names {said} of {worst.rows:,} rows correctly"
+            found = f"{worst.attack} names {said} correctly of {rows}"
+        elif worst.measure == "balanced accuracy":
+            found = f"{worst.attack} names {said} of each class correctly on average, on {rows}"
         else:
-            found = f"{worst.attack} tells the last class from the others with an AUC of {said} on {worst.rows:,} rows"
+            found = f"{worst.attack} tells the last class from the others with an AUC of {said} on {rows}"
         naming = ", up to the names of the classes" if self.answer == "leaks up to naming" else ""
         by_chance = f"By chance it would be {number(evidence.chance, worst.measure)}"
         if evidence.alone is None:
@@ -115,6 +136,7 @@ def questions(report: PrivacyReport) -> tuple[Question, ...]:
             *key,
             tuple(sorted((f for f in report.attacks if (f.attacker, f.owner, f.about) == key), key=_severity)),
             tuple(dict.fromkeys(revealing)),
+            is_repeated=report.run.mode == "simulated",
         )
         for key, revealing in kinds.items()
     ]
@@ -139,14 +161,35 @@ def headline(report: PrivacyReport) -> str:
     if leaks:
         owners = dict.fromkeys(f"{q.owner}'s {q.about}" for q in leaks)
         return f"{_listed(owners)} can be inferred by {_listed(dict.fromkeys(q.attacker for q in leaks))}"
-    if report.attacks:
-        return f"No leak found by {len(report.attacks)} attack{'s' if len(report.attacks) > 1 else ''}"
+    if known := [q for q in asked if q.answer == "no more than alone"]:
+        owners = dict.fromkeys(f"{q.owner}'s {q.about}" for q in known)
+        attackers = _listed(dict.fromkeys(q.attacker for q in known))
+        return f"{attackers} can infer {_listed(owners)}, but no more than alone"
+    if n := n_attacks(report.attacks):
+        return f"No leak found by {n} attack{'s' if n > 1 else ''}"
     return "Nothing has been tested"
+
+
+def n_attacks(findings: tuple[Finding, ...]) -> int:
+    """How many different attacks findings come from."""
+    return len({finding.attack for finding in findings})
+
+
+def luck(report: PrivacyReport) -> str:
+    """How many tests were made, and how many of them luck alone would decide."""
+    tests = [evidence for finding in report.attacks for evidence in (finding.plain, finding.up_to_naming)]
+    if not tests:
+        return ""
+    exceeding = sum(evidence.luck for evidence in tests)
+    return (
+        f"{len(tests)} tests were made, each guess as it is and up to naming. "
+        f"By luck alone about {exceeding:.1f} of them would exceed their null."
+    )
 
 
 def number(value: float, measure: Measure) -> str:
     """A score as people read it: accuracy in per cent, AUC as a fraction."""
-    return f"{value:.1%}" if measure == "accuracy" else f"{value:.3f}"
+    return f"{value:.3f}" if measure == "AUC" else f"{value:.1%}"
 
 
 def alone(evidence: Evidence, measure: Measure) -> str:
@@ -194,6 +237,7 @@ def html(report: PrivacyReport) -> str:
     return template.render(
         report=report,
         headline=headline(report),
+        luck=luck(report),
         questions=questions(report),
         lines=lines(report),
         null_unit="run" if report.run.mode == "simulated" else "permutation",
@@ -213,6 +257,8 @@ def terminal(report: PrivacyReport) -> RenderableType:
             f"{run.protocol} on {run.n_rows:,} rows: {', '.join(f'{n} ({r})' for n, r in run.parties.items())}", "dim"
         ),
     ]
+    if report.attacks:
+        parts.append(_text(luck(report), "dim"))
     for question in questions(report):
         parts += [_text(""), Rule(_text(question.title), align="left", style="dim")]
         parts.append(_text(question.answer.capitalize(), _STYLES[question.answer]))

@@ -9,8 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-import numpy as np
-
 from colonnade._version import __version__
 from colonnade.audit.alone import Best
 from colonnade.audit.disclosure import Disclosure
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 VERSION = 1
 NULL_QUANTILE = 0.95
 
-Verdict: TypeAlias = Literal["leaks", "leaks up to naming", "no leak found"]
+Verdict: TypeAlias = Literal["leaks", "leaks up to naming", "no more than alone", "no leak found"]
 
 
 @dataclass(frozen=True)
@@ -155,14 +153,33 @@ class Evidence:
 
     @property
     def null_high(self) -> float:
-        """The null's 95th percentile; with fewer than 21 null runs, their highest score."""
-        return float(np.quantile(self.null, NULL_QUANTILE, method="higher"))
+        """The null's 95th percentile; with fewer than 39 null runs this is their maximum."""
+        return sorted(self.null)[self._null_rank - 1]
+
+    @property
+    def luck(self) -> float:
+        """How likely a score exceeds `null_high` where there is nothing to find: about 0.05."""
+        return (len(self.null) + 1 - self._null_rank) / (len(self.null) + 1)
+
+    @property
+    def _null_rank(self) -> int:
+        n = len(self.null)
+        return min(n, math.ceil(NULL_QUANTILE * (n + 1)))
+
+    @property
+    def floor(self) -> float:
+        """The higher of chance and null: what can be reached where the messages tell nothing."""
+        return max(self.chance, self.null_high)
+
+    @property
+    def carries(self) -> bool:
+        """Whether the whole interval lies above chance and null, whatever the attacker could do alone."""
+        return self.score.low > self.floor
 
     @property
     def bar(self) -> float:
         """The highest of chance, null and, where it was measured, attacker alone."""
-        alone = [] if self.alone is None else [self.alone.value]
-        return max(self.chance, self.null_high, *alone)
+        return self.floor if self.alone is None else max(self.floor, self.alone.value)
 
     @property
     def excess(self) -> float:
@@ -211,12 +228,20 @@ class Finding:
         """What the evidence allows to say. It never says "safe": a stronger attack may exist."""
         if self.plain.leaks:
             return "leaks"
-        return "leaks up to naming" if self.up_to_naming.leaks else "no leak found"
+        if self.up_to_naming.leaks:
+            return "leaks up to naming"
+        return "no more than alone" if self.plain.carries or self.up_to_naming.carries else "no leak found"
 
     @property
     def strongest(self) -> Evidence:
         """The evidence that the verdict rests on."""
+        if self.verdict == "no more than alone":
+            return self.plain if self.plain.carries else self.up_to_naming
         return self.up_to_naming if self.verdict == "leaks up to naming" else self.plain
+
+    def reads(self, kind: str) -> bool:
+        """Whether the attack may have made use of messages of a kind; who takes part and names none sees them all."""
+        return kind in self.granted.messages or (self.is_active and not self.granted.messages)
 
 
 @dataclass(frozen=True)

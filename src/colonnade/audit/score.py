@@ -1,11 +1,12 @@
 """Scores: how right a guess was.
 
-    a guess of classes    accuracy    chance: the best constant guess, the share of the most frequent class
-    a guess of scores     ROC AUC     chance: 0.5
+    a guess of classes    balanced accuracy    chance: one over the number of classes
+    a guess of scores     ROC AUC              chance: 0.5
 
-Rows whose labels were granted are never scored. A guess is scored on the rows it is about, and the report says what
-share of the rows that is; chance is taken over all rows that could have been guessed. The interval comes from
-resampling rows.
+Balanced accuracy is the mean, over the classes that occur, of the share of a class's rows that are named rightly: a
+rare class counts as much as a frequent one, and a constant guess is worth chance. Rows whose labels were granted are
+never scored. A guess is scored on the rows it is about, and the report says what share of the rows that is. The
+interval comes from resampling the rows of each class.
 
 A guess that is wrong too often to be chance tells as much as one that is right: below-chance accuracy is a leak up to
 the names of the classes. So each guess is scored a second time *up to naming*, under the names (or the sign) that suit
@@ -23,7 +24,8 @@ from colonnade.attacks.base import Grant, Guess
 from colonnade.errors import PlanError
 from colonnade.wire.message import Float64Array, Int64Array
 
-Measure: TypeAlias = Literal["accuracy", "AUC"]
+# Plain accuracy occurs only in early reports.
+Measure: TypeAlias = Literal["balanced accuracy", "AUC", "accuracy"]
 
 RESAMPLES = 1000
 CONFIDENCE = 0.95
@@ -80,15 +82,32 @@ class Values:
 
 def measure_of(guess: Guess) -> Measure:
     """What a guess is scored by."""
-    return "accuracy" if guess.scores is None else "AUC"
+    return "balanced accuracy" if guess.scores is None else "AUC"
 
 
-def chance(measure: Measure, truth: Truth) -> float:
-    """What whoever knows nothing about single rows can reach."""
-    if measure == "AUC":
-        return 0.5
-    counts = np.bincount(truth.labels[truth.scored_rows], minlength=truth.n_classes)
-    return float(counts.max() / counts.sum())
+def chance(measure: Measure, truth: Truth, rows: Int64Array) -> float:
+    """What whoever knows nothing about single rows can reach on those that are scored."""
+    return 0.5 if measure == "AUC" else 1 / len(np.unique(truth.labels[rows]))
+
+
+def unusable(guess: Guess, truth: Truth) -> str | None:
+    """Why a guess cannot be compared with the truth; None if it can."""
+    n_rows = len(truth.labels)
+    outside = int(((guess.rows < 0) | (guess.rows >= n_rows)).sum())
+    repeated = len(guess.rows) - len(np.unique(guess.rows))
+    if outside or repeated:
+        return (
+            f"it should guess each of {n_rows} rows at most once, but {outside} of its rows do not exist and "
+            f"{repeated} are repeated"
+        )
+    if guess.scores is None:
+        assert guess.classes is not None
+        wrong, wanted = (guess.classes < 0) | (guess.classes >= truth.n_classes), f"classes below {truth.n_classes}"
+    else:
+        wrong, wanted = ~np.isfinite(guess.scores), "finite scores"
+    if wrong.any():
+        return f"it should guess {wanted}, but {int(wrong.sum())} of {len(wrong)} values are something else"
+    return None
 
 
 def scorable(guess: Guess, truth: Truth, *, attack: str) -> Guess:
@@ -99,31 +118,29 @@ def scorable(guess: Guess, truth: Truth, *, attack: str) -> Guess:
         truth: What it is about.
         attack: What the attack is called in an error.
     """
-    n_rows = len(truth.labels)
-    outside = int(((guess.rows < 0) | (guess.rows >= n_rows)).sum())
-    repeated = len(guess.rows) - len(np.unique(guess.rows))
-    if outside or repeated:
+    if reason := unusable(guess, truth):
         raise PlanError(
-            f"{attack} should guess each of {n_rows} rows at most once, but {outside} of its rows do not exist and "
-            f"{repeated} are repeated. Correct the attack."
-        )
-    if guess.scores is None:
-        assert guess.classes is not None
-        unusable, wanted = (guess.classes < 0) | (guess.classes >= truth.n_classes), f"classes below {truth.n_classes}"
-    else:
-        unusable, wanted = ~np.isfinite(guess.scores), "finite scores"
-    if unusable.any():
-        raise PlanError(
-            f"{attack} should guess {wanted}, but {int(unusable.sum())} of {len(unusable)} values are something else. "
-            "Let it leave out the rows it cannot guess."
+            f"{attack} cannot be scored: {reason}. Correct the attack, or let it leave out the rows it cannot guess."
         )
     return _take(guess, ~np.isin(guess.rows, truth.granted))
 
 
-def value(guess: Guess, truth: Truth) -> float:
-    """Accuracy or ROC AUC; chance where nothing was guessed, 0.5 where all rows are of one class."""
+def too_little(guess: Guess, truth: Truth) -> str | None:
+    """Why what is left of a guess without the granted rows tells nothing; None if it may."""
     if not len(guess.rows):
-        return chance(measure_of(guess), truth)
+        return "it guessed no row that had not been granted"
+    counts = _cells(guess, truth).sum(axis=1)
+    if (counts > 0).sum() < 2:
+        return "all rows it could be scored on are of one class"
+    if (counts == 1).any():
+        return "it could be scored on a single row of one class"
+    return None
+
+
+def value(guess: Guess, truth: Truth) -> float:
+    """Balanced accuracy or ROC AUC; chance where nothing was guessed, and an AUC of 0.5 where there is one class."""
+    if not len(guess.rows):
+        return chance(measure_of(guess), truth, truth.scored_rows)
     return float(_values(_cells(guess, truth)[None], measure_of(guess))[0])
 
 
@@ -135,9 +152,10 @@ def values(guess: Guess, truth: Truth) -> Values:
 def with_interval(guess: Guess, truth: Truth, random: np.random.Generator) -> Score:
     """The value with its interval."""
     cells = _coarsened(_cells(guess, truth))
-    n = cells.sum()
-    # Rows that fall into one cell are alike, so drawing rows with replacement is drawing cells.
-    resampled = random.multinomial(n, cells.ravel() / n, size=RESAMPLES).reshape(-1, *cells.shape)
+    n = cells.sum(axis=1)
+    # Rows of one class that fall into one cell are alike, so drawing its rows with replacement is drawing cells. Drawn
+    # from all rows together, a rare class would be missing from some resamples.
+    resampled = random.multinomial(n, cells / np.maximum(n, 1)[:, None], size=(RESAMPLES, len(n)))
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(_values(resampled, measure_of(guess)), [tail, 1 - tail])
     exact = value(guess, truth)
@@ -151,9 +169,9 @@ def best_named(guess: Guess, truth: Truth) -> Guess:
     from scipy.optimize import linear_sum_assignment
 
     assert guess.classes is not None
-    met = np.zeros((truth.n_classes, truth.n_classes), np.int64)
+    met = np.zeros((truth.n_classes, truth.n_classes))
     np.add.at(met, (guess.classes, truth.labels[guess.rows]), 1)
-    _, name = linear_sum_assignment(met, maximize=True)
+    _, name = linear_sum_assignment(met / np.maximum(met.sum(axis=0), 1), maximize=True)
     return Guess(guess.rows, classes=name[guess.classes])
 
 
@@ -165,16 +183,16 @@ def _take(guess: Guess, kept: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Gue
 
 
 def _cells(guess: Guess, truth: Truth) -> Int64Array:
-    """How many rows of two kinds are at each level: wrong and right, or other and last class by rising score."""
+    """How many rows of each class are wrong and right, or of the other classes and the last at each rising score."""
     labels = truth.labels[guess.rows]
     if guess.scores is None:
         assert guess.classes is not None
-        level, kind, n_levels = np.zeros(len(labels), np.int64), guess.classes == labels, 1
+        kind, level, shape = labels, (guess.classes == labels).astype(np.int64), (truth.n_classes, 2)
     else:
-        level, kind = np.unique(guess.scores, return_inverse=True)[1], labels == truth.n_classes - 1
-        n_levels = int(level.max(initial=0)) + 1
-    cells = np.zeros((2, n_levels), np.int64)
-    np.add.at(cells, (kind.astype(np.int64), level), 1)
+        kind, level = (labels == truth.n_classes - 1).astype(np.int64), np.unique(guess.scores, return_inverse=True)[1]
+        shape = (2, int(level.max(initial=0)) + 1)
+    cells = np.zeros(shape, np.int64)
+    np.add.at(cells, (kind, level), 1)
     return cells
 
 
@@ -188,9 +206,10 @@ def _coarsened(cells: Int64Array) -> Int64Array:
 
 def _values(cells: Int64Array, measure: Measure) -> Float64Array:
     """The value of each table of cells."""
+    if measure != "AUC":
+        n = cells.sum(axis=2)
+        return np.asarray((cells[:, :, 1] / np.maximum(n, 1)).sum(axis=1) / (n > 0).sum(axis=1))
     others, hits = cells[:, 0].astype(np.float64), cells[:, 1].astype(np.float64)
-    if measure == "accuracy":
-        return np.asarray(hits.sum(axis=1) / (hits + others).sum(axis=1))
     below = others.cumsum(axis=1) - others / 2
     pairs = others.sum(axis=1) * hits.sum(axis=1)
     return np.where(pairs > 0, (hits * below).sum(axis=1) / np.where(pairs > 0, pairs, 1), 0.5)

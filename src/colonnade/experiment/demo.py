@@ -137,7 +137,7 @@ def _defend(console: Console, bare: RunFolder, before: PrivacyReport, noisy: Run
         )
         rows.append((f"the best attack by {attacker}", *(f"{value:.3f}" for value in best)))
     _show(console, ("AUC of", "no defence", "noise"), rows)
-    leaks = sum(finding.verdict != "no leak found" for finding in after.attacks)
+    leaks = sum(finding.verdict.startswith("leaks") for finding in after.attacks)
     _say(console, f"That is the trade. Of {len(after.attacks)} attacks on the noisy run, {leaks} still find something.")
 
 

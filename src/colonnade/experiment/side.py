@@ -285,6 +285,8 @@ class Side:
         """Keep a second process of this party out of a folder."""
         with explained(f"write to {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
+            # Checkpoints hold the key of this party's randomness, and its recording what it sent.
+            folder.chmod(0o700)
             lock = (folder / "lock").open("w")
         with lock:
             try:

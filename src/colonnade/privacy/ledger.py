@@ -50,6 +50,9 @@ class Event:
     Two tables are neighbours if one `unit` of one is replaced ("replace-one"), or is missing from the other
     ("add-remove"); the mechanism's sensitivity was computed for that change.
 
+    Attributes:
+        by: The protection that released it, as messages name it; it accounts for messages under that protection only.
+
     Example:
         >>> Event(Secret.LABELS, "label", "randomised-response", (("epsilon", 1.0), ("n_classes", 2))).is_private
         True
@@ -63,6 +66,8 @@ class Event:
     parameters: tuple[tuple[str, float], ...] = ()
     adjacency: Adjacency = "replace-one"
     note: str = ""
+    # Releases draw their noise from an event's repr, and a name must not change it.
+    by: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         expected = _PARAMETERS.get(self.mechanism)
@@ -408,6 +413,7 @@ def _entry(event: Event, count: int) -> dict[str, Any]:
         "parameters": dict(event.parameters),
         "adjacency": event.adjacency,
         "note": event.note,
+        "by": event.by,
         "count": count,
     }
 
@@ -420,6 +426,7 @@ def _event(entry: Mapping[str, Any]) -> Event:
         parameters=tuple(sorted(entry["parameters"].items())),
         adjacency=entry["adjacency"],
         note=entry["note"],
+        by=entry.get("by", ""),
     )
 
 

@@ -70,10 +70,10 @@ class GaussianMechanism:
             raise PlanError(f"Expected a delta below 1, got {delta:g}. Give one far below 1 / rows.")
         return cls(sensitivity, sensitivity / gaussian_mu(epsilon, delta))
 
-    def event(self, protects: Secret, unit: str, adjacency: Adjacency = "replace-one") -> Event:
+    def event(self, protects: Secret, unit: str, adjacency: Adjacency = "replace-one", *, by: str = "") -> Event:
         """Return the event that accounts for one release."""
         parameters = (("sensitivity", float(self.sensitivity)), ("sigma", float(self.sigma)))
-        return Event(protects, unit, "gaussian", parameters, adjacency)
+        return Event(protects, unit, "gaussian", parameters, adjacency, by=by)
 
     def release(
         self,
@@ -85,17 +85,19 @@ class GaussianMechanism:
         unit: str,
         adjacency: Adjacency = "replace-one",
         path: tuple[Step, ...] = (),
+        by: str = "",
     ) -> FloatArray:
         """Spend the event, then return the values with noise.
 
         The noise is a function of `random`, `path`, the event and the values. A release repeated after a crash
         gives the same numbers and costs nothing; one of other values or under another path has noise of its own.
+        `by` names the protection as messages that go out under it do; without it, the event accounts for no message.
 
         Raises:
             DataError: Nothing was given, or something that is not a finite number, or is far too large.
             BudgetSpent: The ledger's budget does not allow it; nothing was drawn.
         """
-        event = self.event(protects, unit, adjacency)
+        event = self.event(protects, unit, adjacency, by=by)
         return _release(values, "gaussian", self.sigma, event, random, ledger, path)
 
 
@@ -124,10 +126,10 @@ class LaplaceMechanism:
         _check_positive(epsilon=epsilon)
         return cls(sensitivity, sensitivity / epsilon)
 
-    def event(self, protects: Secret, unit: str, adjacency: Adjacency = "replace-one") -> Event:
+    def event(self, protects: Secret, unit: str, adjacency: Adjacency = "replace-one", *, by: str = "") -> Event:
         """Return the event that accounts for one release."""
         parameters = (("scale", float(self.scale)), ("sensitivity", float(self.sensitivity)))
-        return Event(protects, unit, "laplace", parameters, adjacency)
+        return Event(protects, unit, "laplace", parameters, adjacency, by=by)
 
     def release(
         self,
@@ -139,9 +141,10 @@ class LaplaceMechanism:
         unit: str,
         adjacency: Adjacency = "replace-one",
         path: tuple[Step, ...] = (),
+        by: str = "",
     ) -> FloatArray:
         """Spend the event, then return the values with noise; see `GaussianMechanism.release`."""
-        event = self.event(protects, unit, adjacency)
+        event = self.event(protects, unit, adjacency, by=by)
         return _release(values, "laplace", self.scale, event, random, ledger, path)
 
 
@@ -176,10 +179,10 @@ class RandomisedResponse:
         """How probably a label stays what it is."""
         return 1 / (1 + (self.n_classes - 1) * math.exp(-self.epsilon))
 
-    def event(self, protects: Secret = Secret.LABELS, unit: str = "label") -> Event:
+    def event(self, protects: Secret = Secret.LABELS, unit: str = "label", *, by: str = "") -> Event:
         """Return the event that accounts for one release."""
         parameters = (("epsilon", float(self.epsilon)), ("n_classes", int(self.n_classes)))
-        return Event(protects, unit, "randomised-response", parameters)
+        return Event(protects, unit, "randomised-response", parameters, by=by)
 
     def release(
         self,
@@ -190,10 +193,11 @@ class RandomisedResponse:
         protects: Secret = Secret.LABELS,
         unit: str = "label",
         path: tuple[Step, ...] = (),
+        by: str = "",
     ) -> IntArray:
         """Spend the event, then return the randomised labels; see `GaussianMechanism.release`."""
         kept = self._check_labels(labels)
-        event = self.event(protects, unit)
+        event = self.event(protects, unit, by=by)
         stream = _stream(kept, event, random, path)
         ledger.spend(event, identity=_identity(stream))
         words = stream.uniform_bits(2 * kept.size).reshape(2, *kept.shape)

@@ -35,6 +35,9 @@ LEAST_P = 0.001
 def check_attack(attack: Attack | ActiveAttack, run: Run[Any], *, attacker: str | None = None) -> None:
     """Check that an attack is a function of its view alone, and at chance where there is nothing to find.
 
+    Whether it looks at the truth behind its view's back is checked by repeating it in a fresh interpreter, and so for
+    passive attacks only: an active attack that reads the real labels in this process is not found out.
+
     Args:
         attack: An attack of a class that other processes can import.
         run: A run that it applies to.
