@@ -34,7 +34,8 @@ from colonnade.errors import (
 from colonnade.wire import certs
 from colonnade.wire.certs import Credentials
 from colonnade.wire.envelope import LAST, Envelope, Type, note_bytes
-from colonnade.wire.grpc import GrpcTransport, Patience, diagnose
+from colonnade.wire.grpc import GrpcTransport, Patience
+from colonnade.wire.handshake import diagnose
 from colonnade.wire.line import OUTBOX_MEMORY_BYTES, WINDOW_BYTES, Gap, Line
 
 pytestmark = pytest.mark.network

@@ -18,9 +18,6 @@ import contextlib
 import os
 import random
 import secrets
-import socket
-import ssl
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,6 +42,7 @@ from colonnade.errors import (
 )
 from colonnade.wire.certs import Credentials, Identity, host_of, identity_of
 from colonnade.wire.envelope import CHUNK_BYTES, Envelope, Type, note_bytes
+from colonnade.wire.handshake import diagnose, shown_identity
 from colonnade.wire.line import HEARTBEAT_S, Connection, Gap, Line
 from colonnade.wire.transport import Transport
 
@@ -699,52 +697,3 @@ def disagreement(key: str, own: str, mine: str, peer: str, theirs: Any) -> WireE
     what = {"plan": "plans", "rows": "rows, or the same rows in another order"}.get(key, key)
     advice = {"plan": "Give both the same plan file.", "rows": "Align the tables first."}.get(key, "Make them equal.")
     return AuthError(f"{own} and {peer} have different {what}. {advice}")
-
-
-def diagnose(address: str, peer: str, credentials: Credentials) -> str | None:
-    """Why a TLS connection to a peer fails, in words; None if the cause is not TLS, such as nobody listening."""
-    try:
-        with _shaken_hands(address, peer, credentials) as secure:
-            secure.settimeout(2.0)
-            if not secure.read(1):
-                return "it refuses the own certificate. Check both with `colonnade certs show`, and that ca.pem is one."
-    except ssl.SSLCertVerificationError as error:
-        return f"{error.verify_message}. Check its certificate with `colonnade certs show`."
-    except (TimeoutError, ssl.SSLEOFError):
-        return None
-    except ssl.SSLError as error:
-        alert = str(error.reason or error).replace("_", " ").lower()
-        return f"it ended the handshake: {alert}. Check the own certificate with `colonnade certs show`."
-    except OSError:
-        return None
-    return None
-
-
-def shown_identity(address: str, peer: str, credentials: Credentials) -> Identity | None:
-    """Whom the certificate names that a listening peer shows; None if it cannot be reached or does not prove itself."""
-    try:
-        with _shaken_hands(address, peer, credentials) as secure:
-            shown = secure.getpeercert(binary_form=True)
-    except OSError:
-        return None
-    assert shown is not None
-    return identity_of(ssl.DER_cert_to_PEM_cert(shown).encode())
-
-
-@contextlib.contextmanager
-def _shaken_hands(address: str, peer: str, credentials: Credentials) -> Iterator[ssl.SSLSocket]:
-    """A connection to a peer whose certificate was verified, for looking at it."""
-    host, _, port = address.rpartition(":")
-    context = ssl.create_default_context(cadata=credentials.ca_pem.decode())
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.set_alpn_protocols(["h2"])
-    with tempfile.TemporaryDirectory() as folder:
-        pair = Path(folder, "pair.pem")
-        pair.touch(mode=0o600)
-        pair.write_bytes(credentials.key_pem + b"\n" + credentials.certificate_pem)
-        context.load_cert_chain(pair)
-    with (
-        socket.create_connection((host.strip("[]"), int(port)), timeout=5) as plain,
-        context.wrap_socket(plain, server_hostname=host_of(peer)) as secure,
-    ):
-        yield secure
