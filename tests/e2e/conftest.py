@@ -18,6 +18,7 @@ from colonnade.wire import certs
 from colonnade.wire.transcript import Transcript
 
 PARTY = Path(__file__).with_name("party.py")
+collect_ignore = [PARTY.name]
 SECONDS = 90
 
 

@@ -119,8 +119,8 @@ def a_failure_reaches_the_others_in_its_own_words(run: Runner) -> None:
         raise DataError(words)
 
     def wait(own: str, line: Transport) -> None:
-        line.send("bank", b"go on")
         try:
+            line.send("bank", b"go on")
             line.receive("bank")
         except WireError as error:
             heard[own] = str(error)
