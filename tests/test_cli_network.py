@@ -22,6 +22,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 import colonnade
+from colonnade.audit.report import PrivacyReport
 from colonnade.cli import app
 from colonnade.experiment.plan import Plan
 from colonnade.models.split import SplitClassifier
@@ -286,6 +287,23 @@ def test_nobody_keeps_what_is_the_others(trained: Trained) -> None:
         names = {file.name for file in (path / party).rglob("*")}
         assert not {f"{peer}.csv", f"{peer}.key"} & names
         assert not list((path / party / "runs").glob(f"*/{peer}"))
+
+
+def test_a_party_audits_what_it_sent_without_the_other(trained: Trained) -> None:
+    folder = trained.federation.folder("bank")
+    audited = call("audit", folder, "--attack", "direction-score", "--attack", "direct-label")
+    assert audited.exit_code == 0, audited.stderr
+    assert "What could shop learn about bank's labels?" in audited.stdout
+    assert "not measured" in audited.stdout
+    report = PrivacyReport.from_json((folder / "report.json").read_text())
+    assert (report.run.mode, report.run.randomness, report.run.insecure) == ("mirror", "seeded", False)
+    assert [finding.attack for finding in report.attacks] == ["DirectionScore"]
+    shown = call("report", folder)
+    assert shown.exit_code == 0
+    assert "What could shop learn about bank's labels?" in shown.stdout
+    of_shop = call("audit", trained.federation.folder("shop"))
+    assert of_shop.exit_code == 0
+    assert PrivacyReport.from_json((trained.federation.folder("shop") / "report.json").read_text()).attacks == ()
 
 
 def test_a_second_start_says_that_the_run_has_finished(trained: Trained) -> None:

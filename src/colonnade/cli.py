@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -28,6 +28,10 @@ from colonnade._version import __version__
 from colonnade.cli_network import Terminated, certs, doctor, join, predict
 from colonnade.console import complain, console, say
 from colonnade.errors import ColonnadeError
+
+if TYPE_CHECKING:
+    from colonnade.experiment.side import Side
+    from colonnade.experiment.store import RunFolder
 
 INTERRUPTED = 130
 TERMINATED = 143
@@ -139,17 +143,20 @@ def audit(
     nulls: Annotated[int | None, typer.Option(help="How many runs with permuted labels to compare with.")] = None,
     jobs: Jobs = None,
 ) -> None:
-    """Measure what each party of a run could have learned about the others."""
-    from colonnade.experiment.store import RunFolder
+    """Measure what each party of a run could have learned about the others.
+
+    Of a run between machines, give the folder of the own side: it is audited alone, on what this party sent.
+    """
+    from colonnade.experiment.side import Side
     from colonnade.experiment.sweep import Local
 
-    folder = RunFolder.open(run)
+    folder = _run_or_side(run)
     planned = folder.plan.audit
     if attack:
         planned = replace(planned, attacks=tuple(attack))
     if nulls is not None:
         planned = replace(planned, nulls=nulls)
-    console().print(folder.audit(planned, executor=Local(jobs)))
+    console().print(folder.audit(planned) if isinstance(folder, Side) else folder.audit(planned, executor=Local(jobs)))
     say(f"Written to {folder.path / 'report.html'} and report.json beside it.")
 
 
@@ -161,10 +168,7 @@ def report(
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
     """Show the report of a run's last audit."""
-    from colonnade.experiment.store import RunFolder
-
-    folder = RunFolder.open(run)
-    found = folder.report()
+    found = _run_or_side(run).report()
     if html is not None:
         found.to_html(html)
     if json:
@@ -188,6 +192,15 @@ def list_data() -> None:
         grid.add_row(info.name, f"{info.rows:,}", f"{info.columns:,}", info.task, info.licence, where)
     console().print(grid)
     say(f"Files are sought in the folder that ${FOLDER_VARIABLE} names.")
+
+
+def _run_or_side(path: Path) -> RunFolder | Side:
+    """What a folder holds: a simulated run, or one party's side of a run between machines."""
+    from colonnade.experiment.side import Side
+    from colonnade.experiment.store import RunFolder
+
+    is_side = (path / "run.json").is_file() and (path / "transcript").is_dir()
+    return Side.open(path) if is_side else RunFolder.open(path)
 
 
 def _in_words(metrics: Mapping[str, float]) -> str:

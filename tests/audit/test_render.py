@@ -95,6 +95,16 @@ def renamed(report: PrivacyReport, name: str) -> PrivacyReport:
     )
 
 
+def test_a_run_in_the_clear_is_called_so(report: PrivacyReport) -> None:
+    words = "TLS was off in this run"
+    exposed = replace(report, run=replace(report.run, insecure=True))
+    assert words not in html(report)
+    assert words not in report.render()
+    assert words in html(exposed)
+    assert words in exposed.render()
+    assert PrivacyReport.from_json(exposed.to_json()).run.insecure
+
+
 def test_the_worst_answer_comes_first_and_open_questions_last(report: PrivacyReport) -> None:
     first, second = questions(report)
     assert first.title == "What could shop learn about bank's labels?"

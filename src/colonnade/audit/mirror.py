@@ -40,6 +40,7 @@ def audit_own_side(
     seed: int = 0,
     delta: float = 1e-5,
     randomness: Source = "system",
+    insecure: bool = False,
 ) -> PrivacyReport:
     """Make every attack that what this party sent allows, as each of its peers, and report what was found and sent.
 
@@ -53,6 +54,7 @@ def audit_own_side(
         seed: Grants, permutations and resampling follow from it.
         delta: At which the privacy budget is told.
         randomness: How the party's noise was drawn.
+        insecure: Whether the run was without TLS.
     """
     require_permutations(nulls)
     require_rows(transcript, table)
@@ -92,7 +94,7 @@ def audit_own_side(
     ]
     sent = disclosures({owner: transcript})
     return PrivacyReport(
-        run=RunIdentity.of(plan, Mirror(owner), n_rows=len(table), randomness=randomness),
+        run=RunIdentity.of(plan, Mirror(owner), n_rows=len(table), randomness=randomness, insecure=insecure),
         disclosures=sent,
         budget=budget(sent, {owner: ledger}, delta),
         attacks=tuple(findings),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Answer: TypeAlias = Verdict | Literal["not tested"]
 
 _ORDER: tuple[Answer, ...] = ("not tested", "no leak found", "no more than alone", "leaks up to naming", "leaks")
+IN_THE_CLEAR = "TLS was off in this run: whoever was on the way could read and change every message."
 _STYLES: dict[Answer, str] = {
     "leaks": "bold red",
     "leaks up to naming": "bold yellow",
@@ -240,6 +241,7 @@ def html(report: PrivacyReport) -> str:
         luck=luck(report),
         questions=questions(report),
         lines=lines(report),
+        in_the_clear=IN_THE_CLEAR,
         null_unit="run" if report.run.mode == "simulated" else "permutation",
     )
 
@@ -265,7 +267,10 @@ def terminal(report: PrivacyReport) -> RenderableType:
         parts.append(_text(question.sentence))
         if question.findings:
             parts.append(_findings_table(question.findings))
-    parts += [_text(""), Rule("Messages", align="left", style="dim"), _messages_table(report)]
+    parts += [_text(""), Rule("Messages", align="left", style="dim")]
+    if run.insecure:
+        parts.append(_text(IN_THE_CLEAR, "bold red"))
+    parts.append(_messages_table(report))
     parts += [_text(""), Rule("Privacy budget", align="left", style="dim")]
     parts += [_text(f"{secret}: {spent}") for secret, spent in report.budget.items()] or [
         _text("No secret was touched.")

@@ -75,6 +75,7 @@ class RunIdentity:
         parties: Each party's role.
         randomness: "seeded" where whoever knows the seed knows all noise; "system" where nobody does.
         mode: Who could audit what: "simulated", "mirror" or "joint".
+        insecure: Whether messages crossed between machines without TLS.
 
     >>> RunIdentity("0" * 64, "SplitClassifier.fit", {"bank": "label party"}, 9, 0, "seeded", "simulated").mode
     'simulated'
@@ -88,10 +89,18 @@ class RunIdentity:
     randomness: str
     mode: str
     code_version: str = __version__
+    insecure: bool = False
 
     @classmethod
     def of(
-        cls, plan: PublicPlan, mode: Mode, *, n_rows: int, randomness: Source, seed: int | None = None
+        cls,
+        plan: PublicPlan,
+        mode: Mode,
+        *,
+        n_rows: int,
+        randomness: Source,
+        seed: int | None = None,
+        insecure: bool = False,
     ) -> RunIdentity:
         """The identity of a plan's run.
 
@@ -101,6 +110,7 @@ class RunIdentity:
             n_rows: How many rows the parties have in common.
             randomness: How the parties' noise was drawn.
             seed: All randomness, where it followed from one seed; the plan's, which is public, if None.
+            insecure: Whether messages crossed between machines without TLS.
         """
         roles = plan.roles
         special = {roles.label: "label party", roles.arbiter: "arbiter", roles.server: "server"}
@@ -111,6 +121,7 @@ class RunIdentity:
             n_rows=n_rows,
             seed=plan.seed if seed is None else seed,
             randomness=randomness,
+            insecure=insecure,
             mode=mode.name,
         )
 

@@ -7,6 +7,7 @@
         ledger, transcript/    what its releases cost; what it sent, and digests of what it received
         checkpoints/           what the run goes on from after a crash, and the key of its randomness
         predictions/0001/      the first prediction with this model
+        report.json, .html     what its last audit found
 
 The number in the name is that of the public plan, hence the same at all parties.
 """
@@ -22,7 +23,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from colonnade.errors import AuthError, PlanError, StorageError
+from colonnade.errors import AuthError, DataError, PlanError, StorageError
 from colonnade.experiment.network import PlannedNetwork, check_address
 from colonnade.experiment.plan import Plan
 from colonnade.models.base import Estimator, Prediction
@@ -33,7 +34,9 @@ from colonnade.wire.certs import Credentials, Identity, certificate_path, show
 from colonnade.wire.plan import PublicPlan
 
 if TYPE_CHECKING:
+    from colonnade.audit.report import PrivacyReport
     from colonnade.checkpoint import Watcher
+    from colonnade.experiment.plan import PlannedAudit
     from colonnade.party import Party
     from colonnade.wire.grpc import GrpcTransport, Patience
 
@@ -102,6 +105,22 @@ class Side:
         credentials = None if insecure else Credentials.read(certificates or network.certificates, name)
         folder = f"{plan.name.replace(' ', '-')}-{plan.public().hash[:8]}"
         return cls(plan, name, Path(out) / folder / name, credentials, listen or network.listen(name))
+
+    @classmethod
+    def open(cls, path: Path | str) -> Side:
+        """The side whose folder this is, for looking at what it left there.
+
+        Raises:
+            StorageError: The folder is not that of one party's side of a run.
+        """
+        folder = Path(path)
+        found = _read_status(folder)
+        if "party" not in found or not (folder / "plan.toml").is_file():
+            raise StorageError(
+                f"{folder} should be one party's side of a run, as `colonnade join` makes it, but is not. Name such a "
+                "folder."
+            )
+        return cls(Plan.read(folder / "plan.toml"), str(found["party"]), folder, credentials=None)
 
     @property
     def status(self) -> str:
@@ -206,6 +225,52 @@ class Side:
         prediction = join(self._recognising(share.predict, shown), party, keep=keep)
         return None if prediction is None else written
 
+    def audit(self, planned: PlannedAudit | None = None) -> PrivacyReport:
+        """Attack what this party itself sent, without asking the others, and write the report into the folder.
+
+        Args:
+            planned: How; as the plan says if None. Its nulls are permutations here, which cost next to nothing, so at
+                least 200 are made.
+        """
+        from colonnade.audit import audit_own_side
+        from colonnade.privacy.ledger import Ledger
+        from colonnade.wire.at_rest import StorageKey
+        from colonnade.wire.transcript import Transcript
+
+        planned, found, table = planned or self.plan.audit, _read_status(self.path), self.table()
+        if self.status != "finished" or table is None:
+            raise StorageError(
+                f"{self.path} should hold a finished run of a party with a table, but it is {self.status}. "
+                "Finish it with `colonnade join --resume`."
+            )
+        if table.digest() != found["table"]:
+            raise DataError(
+                f"{self.name}'s rows should be those the run was made on, but they have changed. Restore the data."
+            )
+        key = None if self._network.key_file is None else StorageKey.read(self._network.key_file)
+        report = audit_own_side(
+            Transcript.load(self.path / "transcript", key),
+            planned.build(),
+            plan=self.plan.public(),
+            table=table,
+            ledger=Ledger(path=self.path / "ledger"),
+            nulls=max(200, planned.nulls),
+            seed=planned.seed,
+            delta=planned.delta,
+            randomness=found["randomness"],
+            insecure=found["insecure"],
+        )
+        write_atomically(self.path / "report.json", report.to_json().encode())
+        report.to_html(self.path / "report.html")
+        return report
+
+    def report(self) -> PrivacyReport:
+        """The report of the last audit."""
+        from colonnade.audit.report import PrivacyReport
+
+        with explained(f"read {self.path / 'report.json'}"):
+            return PrivacyReport.from_json((self.path / "report.json").read_text(encoding="utf-8"))
+
     @property
     def _network(self) -> PlannedNetwork:
         return require_network(self.plan, self.name)
@@ -269,16 +334,7 @@ class Side:
         return folder
 
     def _found(self) -> dict[str, Any]:
-        path = self.path / "run.json"
-        try:
-            with explained(f"read {path}"):
-                found = json.loads(path.read_text(encoding="utf-8"))
-            return {"status": found["status"], "plan": found["plan"]}
-        except (ValueError, KeyError, TypeError) as error:
-            raise StorageError(
-                f"{path} should say how {self.name}'s side of a run stands, but is damaged. Restore it, or delete the "
-                "folder to start anew."
-            ) from error
+        return _read_status(self.path)
 
     @contextmanager
     def _alone(self, folder: Path) -> Iterator[None]:
@@ -297,6 +353,19 @@ class Side:
                     "Wait until it ends, or choose another folder with --out."
                 ) from error
             yield
+
+
+def _read_status(folder: Path) -> dict[str, Any]:
+    path = folder / "run.json"
+    try:
+        with explained(f"read {path}"):
+            found = json.loads(path.read_text(encoding="utf-8"))
+        return {**found, "status": found["status"], "plan": found["plan"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageError(
+            f"{path} should say how a side of a run stands, but is damaged. Restore it, or delete the folder to start "
+            "anew."
+        ) from error
 
 
 def require_network(plan: Plan, name: str) -> PlannedNetwork:

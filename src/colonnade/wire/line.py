@@ -131,7 +131,10 @@ class Line:
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
         self.peer, self._on_control, self._heartbeat_s, self._spill = peer, on_control, heartbeat_s, spill
-        self.changed = threading.Condition()
+        lock = threading.RLock()
+        self.changed = threading.Condition(lock)
+        # The thread that sends waits apart, so that a frame that arrives wakes only the one who takes it.
+        self._to_send = threading.Condition(lock)
         self.peer_incarnation: bytes | None = None
         self.heard_at = time.monotonic()
         self._connection: Connection | None = None
@@ -141,7 +144,8 @@ class Line:
 
     def reset(self) -> None:
         """Start both directions anew: the peer is another process than before."""
-        self._detach(self._connection)
+        with self.changed:
+            self._detach(self._connection)
         self._outbox.close()
         self._outbox = Outbox(self._spill)
         self.received = 0
@@ -194,6 +198,7 @@ class Line:
     def _detach(self, connection: Connection | None) -> None:
         if connection is not None:
             connection.closed = True
+            self._to_send.notify_all()
             if self._connection is connection:
                 self._connection = None
 
@@ -205,13 +210,13 @@ class Line:
                 piece = view[start : start + CHUNK_BYTES]
                 flags = LAST if start + CHUNK_BYTES >= len(view) else 0
                 self._outbox.add(Type.DATA, epoch, piece, len(view), flags)
-            self.changed.notify_all()
+            self._to_send.notify_all()
 
     def put_control(self, note: dict[str, Any]) -> None:
         """Put a small message to the peer's runner into the outbox."""
         with self.changed:
             self._outbox.add(Type.CONTROL, 0, note_bytes(note))
-            self.changed.notify_all()
+            self._to_send.notify_all()
 
     def take(self, epoch: int) -> bytes | None:
         """The next frame of an epoch, if it is there; frames of earlier epochs are dropped."""
@@ -231,8 +236,8 @@ class Line:
     def _pop(self) -> bytes:
         frame = self._inbox.popleft()[1]
         self._inbox_bytes -= len(frame) + HEAD_BYTES
-        if self._unacknowledged_bytes and self._inbox_bytes < WINDOW_BYTES:
-            self.changed.notify_all()
+        if self._acknowledgement_due():
+            self._to_send.notify_all()
         return frame
 
     @property
@@ -274,7 +279,7 @@ class Line:
                 elif pause <= 0:
                     envelope = Envelope(Type.HEARTBEAT, ack=self._acknowledge(), total=next_after)
                 else:
-                    self.changed.wait(pause)
+                    self._to_send.wait(pause)
                     continue
             yield envelope.pack()
             silent_since = time.monotonic()
@@ -309,7 +314,10 @@ class Line:
                     self._answer_now = True
                 else:
                     self._assemble(envelope)
-            self.changed.notify_all()
+            if envelope.type is not Type.DATA or envelope.flags & LAST:
+                self.changed.notify_all()
+            if self._acknowledgement_due():
+                self._to_send.notify_all()
         if note is not None:
             self._on_control(self.peer, note)
 
@@ -347,6 +355,8 @@ class Line:
     def _release_credit(self, connection: Connection, ack: int) -> None:
         if ack > self._outbox.seq:
             raise BadFrame(f"{self.peer} acknowledged what was never sent to it. The peer is faulty.")
+        if connection.in_flight_bytes >= WINDOW_BYTES:
+            self._to_send.notify_all()
         while connection.in_flight and connection.in_flight[0][0] <= ack:
             connection.in_flight_bytes -= connection.in_flight.popleft()[1]
         self._outbox.forget(ack)
