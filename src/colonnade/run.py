@@ -54,6 +54,8 @@ def join(protocol: Protocol[R], party: Party, *, keep: Callable[[R], None] | Non
             keep(result)
         return result
     try:
+        # Imports what it needs before anybody can wait for this party.
+        GlobalGenerators().seed(0)
         while True:
             ready = party.session.begin(party)
             try:
