@@ -16,8 +16,13 @@ FIGURES = {
     "split_overhead": {"digests_ratio", "audit_ratio"},
     "import_time": {"import_s"},
     "transport": {"step_ratio", "bulk_ratio", "receiver_mb"},
+    "resume": {"resume_s"},
 }
-MARKS = {"split_overhead": [pytest.mark.slow], "transport": [pytest.mark.slow, pytest.mark.network]}
+MARKS = {
+    "split_overhead": [pytest.mark.slow],
+    "transport": [pytest.mark.slow, pytest.mark.network],
+    "resume": [pytest.mark.slow, pytest.mark.network],
+}
 
 
 def benchmarks(*arguments: str) -> subprocess.CompletedProcess[str]:
