@@ -64,8 +64,10 @@ class Way:
     def answer(self) -> None:
         """Be the other process: send steps back as they are, and a word for each transfer."""
         while True:
+            received = self.receive()
+            self.send(answer_to(received))
             # What has been answered should not lie in memory while the next thing arrives.
-            self.send(answer_to(self.receive()))
+            del received
 
 
 def answer_to(received: bytes | bytearray) -> bytes | bytearray:

@@ -483,8 +483,9 @@ class _LabelSide(_Side):
             line.send(message, under=under, rows=rows, epoch=epoch)
         if self.optimiser is not None:
             self.optimiser.step()
-        self.losses.append(loss.item())
-        return {"loss": loss.item()}
+        value = loss.item()
+        self.losses.append(value)
+        return {"loss": value}
 
     def ends_after(self, epoch: int, held_out: list[Int64Array]) -> bool:
         record = {"epoch": epoch, "loss": float(np.mean(self.losses))}
@@ -539,7 +540,10 @@ def _require_answer(message: Embedding | Gradient, step: int, peer: str) -> None
             f"Expected {message.kind} for step {step} from {peer}, got one for step {message.step}. "
             "Check that both parties run the same plan."
         )
-    if not np.isfinite(message.values).all():
+    # One sum takes a third of the time of looking at each number, and is finite only if all are.
+    with np.errstate(invalid="ignore", over="ignore"):
+        total = message.values.sum()
+    if not np.isfinite(total):
         raise ProtocolError(
             f"{message.kind} from {peer} at step {step} holds numbers that are not finite. "
             "Lower the learning rate, and check the peer's columns for extreme values."
