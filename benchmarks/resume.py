@@ -1,9 +1,9 @@
 """A party is killed in the middle of a run and started again at once: how soon the other one takes its next step.
 
 The clock runs from the moment at which the survivor has accepted the greeting of the new process until it has done a
-step that it had not done before. In between, both go back to the last checkpoint and repeat 25 steps, and the new
-process imports PyTorch where that is installed, which takes most of the time. Parties that dial are killed, and parties
-that listen.
+step that it had not done before. In between, both go back to the last checkpoint and repeat 25 steps. What comes before
+is told apart: `start_up` until the new process is ready to join, `connect` from there until it is accepted, in which it
+imports PyTorch where that is installed. Parties that dial are killed, and parties that listen.
 """
 
 from __future__ import annotations
