@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+import torch
 
 from colonnade.errors import BudgetSpent, DataError, Deadlock, PlanError, StorageError
 from colonnade.hooks import Defence
@@ -79,6 +80,24 @@ def test_a_simulation_leaves_the_callers_generators_alone():
     first = np.random.randn()
     simulate(draw, TABLES, roles=BOTH, seed=0)
     assert [first, np.random.randn(), np.random.randn()] == expected.tolist()
+
+
+def test_what_pytorch_is_told_by_one_party_does_not_reach_the_others():
+    seen = {}
+
+    def side(party):
+        if party.name == "bank":
+            with torch.no_grad(), torch.autocast("cpu"):
+                party.peers["shop"].receive(Number)
+                seen["bank"] = (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"))
+        else:
+            seen["shop"] = (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"))
+            party.peers["bank"].send(Number(np.zeros(1)))
+
+    with torch.no_grad():
+        simulate(side, TABLES, roles=BOTH)
+        assert not torch.is_grad_enabled()
+    assert seen == {"bank": (False, True), "shop": (True, False)}
 
 
 def test_again_changes_only_what_is_asked_for():

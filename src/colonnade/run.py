@@ -179,9 +179,9 @@ class Simulation(Generic[R]):
                 return join(honest, party)
 
             generators = GlobalGenerators()
-            outside, held_back = generators.capture(), generators.state()
+            outside, held_back, modes = generators.capture(), generators.state(), _modes()
             try:
-                network = MemoryNetwork(names, _GeneratorsByTurn())
+                network = MemoryNetwork(names, _StateByTurn())
                 results = network.run({name: partial(live, name) for name in names})
             except BaseException as error:
                 with contextlib.suppress(StorageError):  # what went wrong first is what counts
@@ -190,6 +190,7 @@ class Simulation(Generic[R]):
             finally:
                 generators.put(outside)
                 generators.restore(held_back)
+                _set_modes(modes)
         transcripts = {name: parties[name].recording.transcript() for name in names}
         status.write("finished")
         return Run(results, transcripts, {name: parties[name].ledger for name in names}, self, plan, digest)
@@ -362,19 +363,41 @@ def _prepare_checkpoints(names: Sequence[str], directory: Path | None, every: in
     return every_party
 
 
-class _GeneratorsByTurn:
-    """Gives each party its own states of the generators that libraries share."""
+class _StateByTurn:
+    """Gives each party its own state of what libraries keep for all of a process or thread."""
 
     def __init__(self) -> None:
         self._generators = GlobalGenerators()
         self._captured: dict[str, Any] = {}
 
     def enter(self, name: str) -> None:
-        if name in self._captured:
-            self._generators.put(self._captured[name])
+        generators, modes = self._captured.get(name, (None, MODES_AT_FIRST))
+        if generators is not None:
+            self._generators.put(generators)
+        _set_modes(modes)
 
     def leave(self, name: str) -> None:
-        self._captured[name] = self._generators.capture()
+        self._captured[name] = self._generators.capture(), _modes()
+
+
+MODES_AT_FIRST = (True, False, False)
+
+
+def _modes() -> tuple[bool, bool, bool]:
+    """Whether PyTorch records gradients, and whether it computes with fewer digits, on each kind of device."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return MODES_AT_FIRST
+    return torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")
+
+
+def _set_modes(modes: tuple[bool, bool, bool]) -> None:
+    torch = sys.modules.get("torch")
+    if torch is not None and modes != _modes():
+        records, *reduced = modes
+        torch.set_grad_enabled(records)
+        for device, enabled in zip(("cpu", "cuda"), reduced, strict=True):
+            torch.set_autocast_enabled(device, enabled)
 
 
 class Status:

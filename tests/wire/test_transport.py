@@ -1,3 +1,5 @@
+from contextvars import ContextVar
+
 import pytest
 
 from colonnade.errors import DataError, Deadlock, PeerFailed, PeerLeft, PlanError
@@ -92,3 +94,45 @@ def test_only_one_party_runs_at_a_time_in_an_order_that_messages_fix():
         seen.clear()
         run(bank=side("bank", "shop"), shop=side("shop", "bank"))
         assert seen == [("bank", 0), ("shop", 0), ("shop", 1), ("bank", 1), ("bank", 2), ("shop", 2)]
+
+
+def test_context_variables_set_by_one_party_are_unknown_to_the_others():
+    mood = ContextVar("mood", default="calm")
+    seen = {}
+
+    def excited(line):
+        mood.set("excited")
+        line.receive("shop")
+        seen["bank"] = mood.get()
+
+    def calm(line):
+        seen["shop"] = mood.get()
+        line.send("bank", b"")
+
+    run(bank=excited, shop=calm)
+    assert seen == {"bank": "excited", "shop": "calm"}
+
+
+def test_an_interruption_stops_every_party_and_is_raised():
+    stopped = []
+
+    def waits(line):
+        try:
+            line.receive("shop")
+        except PeerFailed:
+            stopped.append("bank")
+            raise
+
+    def interrupted(line):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(bank=waits, shop=interrupted)
+    assert stopped == ["bank"]
+
+
+def test_a_network_may_run_inside_a_party_of_another():
+    def outer(line):
+        return run(inner=lambda t: t.receive("other"), other=lambda t: t.send("inner", b"within"))["inner"]
+
+    assert run(bank=outer, shop=lambda line: None)["bank"] == b"within"
