@@ -24,7 +24,7 @@ from queue import SimpleQueue
 from random import randbytes
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeAlias
 
 import psutil
 
@@ -37,6 +37,7 @@ import grpc  # isort: skip
 
 # A transfer at 80 % of bare gRPC's speed takes 1.25 times as long.
 TARGETS: Mapping[str, float] = {"step_ratio": 1.3, "bulk_ratio": 1.25, "receiver_mb": 120.0}
+Bytes: TypeAlias = bytes | bytearray | memoryview
 STEP_BYTES, TRANSFER_BYTES, PIECE_BYTES = 2**18, 2**26, 2**20
 
 
@@ -45,7 +46,7 @@ class Way:
     """One way to send bytes to the other process and to wait for its answer."""
 
     send: Callable[[Any], object]
-    receive: Callable[[], bytes | bytearray]
+    receive: Callable[[], Bytes]
     transferred: Sequence[bytes] = ()
 
     def step(self, payload: bytes) -> None:
@@ -70,12 +71,12 @@ class Way:
             del received
 
 
-def answer_to(received: bytes | bytearray) -> bytes | bytearray:
+def answer_to(received: Bytes) -> Bytes:
     """What the other process says to what it received as a whole."""
     return received if len(received) == STEP_BYTES else b"received"
 
 
-def answers_to_pieces(pieces: Iterator[bytes], context: object, *, gather: bool) -> Iterator[bytes | bytearray]:
+def answers_to_pieces(pieces: Iterator[bytes], context: object, *, gather: bool) -> Iterator[Bytes]:
     """What the other process says to what comes in pieces."""
     gathered, size = io.BytesIO(), 0
     for piece in pieces:

@@ -3,6 +3,7 @@ import threading
 import time
 import tracemalloc
 
+import numpy as np
 import pytest
 
 from colonnade.errors import BadFrame, StorageError
@@ -78,11 +79,31 @@ def test_frames_of_every_size_arrive_in_order(pair):
     assert max(len(envelope.payload) for envelope in crossed) == CHUNK_BYTES
 
 
-def test_a_frame_is_bytes_whether_it_came_in_one_piece_or_in_several(pair):
-    for size in (5, 2 * CHUNK_BYTES):
-        pair.ends["bank"].put(bytes(size), EPOCH)
+def received(pair, frame):
+    pair.ends["bank"].put(frame, EPOCH)
     pair.exchange("bank")
-    assert [type(pair.ends["shop"].take(EPOCH)) for _ in range(2)] == [bytes, bytes]
+    return pair.ends["shop"].take(EPOCH)
+
+
+@pytest.mark.parametrize("size", [5, 2 * CHUNK_BYTES])
+def test_a_frame_that_came_cannot_be_changed(pair, size):
+    frame = received(pair, bytes(size))
+    with pytest.raises(TypeError, match="read-only"):
+        frame[0] = 1
+
+
+def test_a_frame_of_which_a_part_is_held_stays_as_it_came(pair):
+    first = np.frombuffer(received(pair, b"1" * 2 * CHUNK_BYTES)[5:], np.uint8)
+    second = received(pair, b"2" * 3 * CHUNK_BYTES)
+    assert (first == ord("1")).all()
+    assert second == b"2" * 3 * CHUNK_BYTES
+
+
+def test_memory_is_used_again_once_nobody_holds_the_frame_in_it(pair):
+    first = received(pair, b"1" * 2 * CHUNK_BYTES)
+    where = np.frombuffer(first, np.uint8).ctypes.data
+    del first
+    assert np.frombuffer(received(pair, b"2" * 2 * CHUNK_BYTES), np.uint8).ctypes.data == where
 
 
 def test_control_and_data_keep_their_order(pair):

@@ -10,6 +10,7 @@ from blake3 import blake3
 
 from colonnade.errors import ColonnadeError, DataError, PeerLeft, PlanError, WireError
 from colonnade.testing.demand import must, must_refuse
+from colonnade.wire.codec import Frame
 from colonnade.wire.transport import Transport
 
 Side: TypeAlias = Callable[[Transport], Any]
@@ -24,7 +25,8 @@ def check_transport(run: Runner) -> None:
     Args:
         run: Runs each party's side on a transport of its own, all in this process, and returns what each returned.
 
-    >>> from colonnade.wire.transport import MemoryNetwork
+    >>> from colonnade.wire.codec import Frame
+    from colonnade.wire.transport import MemoryNetwork
     >>> check_transport(lambda sides: MemoryNetwork(list(sides)).run(sides))
     """
     for check in TRANSPORT_CHECKS:
@@ -36,7 +38,7 @@ def frames_arrive_once_in_order_and_unchanged(run: Runner) -> None:
     sizes = [0, 1, 8 * MEBIBYTE, 0, *range(100)]
     sent = {name: [_frame(name, number, size) for number, size in enumerate(sizes)] for name in ("bank", "shop")}
 
-    def exchange(own: str, peer: str, line: Transport) -> list[bytes]:
+    def exchange(own: str, peer: str, line: Transport) -> list[Frame]:
         for frame in sent[own]:
             line.send(peer, frame)
         return [line.receive(peer) for _ in sent[peer]]
@@ -49,8 +51,8 @@ def frames_arrive_once_in_order_and_unchanged(run: Runner) -> None:
 def frames_sent_in_answer_arrive(run: Runner) -> None:
     """A conversation: each frame follows from the one before."""
 
-    def ask(line: Transport) -> bytes:
-        word = b""
+    def ask(line: Transport) -> Frame:
+        word: Frame = b""
         for _ in range(50):
             line.send("shop", word)
             word = line.receive("shop")
@@ -58,7 +60,7 @@ def frames_sent_in_answer_arrive(run: Runner) -> None:
 
     def answer(line: Transport) -> None:
         for _ in range(50):
-            line.send("bank", line.receive("bank") + b"!")
+            line.send("bank", bytes(line.receive("bank")) + b"!")
 
     said = run({"bank": ask, "shop": answer})["bank"]
     must(said == b"!" * 50, "Fifty questions should bring fifty answers, each to its own question.")
@@ -91,7 +93,7 @@ def one_peer_can_be_awaited_while_another_has_sent(run: Runner) -> None:
         line.receive("shop")
         line.send("bank", b"telco")
 
-    def bank(line: Transport) -> list[bytes]:
+    def bank(line: Transport) -> list[Frame]:
         return [line.receive(peer) for peer in ("telco", "shop", "shop", "shop")]
 
     came = run({"bank": bank, "shop": shop, "telco": telco})["bank"]
@@ -136,7 +138,7 @@ def a_failure_reaches_the_others_in_its_own_words(run: Runner) -> None:
 def a_peer_that_ends_while_awaited_has_left(run: Runner) -> None:
     """What it had sent arrives, once; then the waiting ends."""
 
-    def bank(line: Transport) -> bytes:
+    def bank(line: Transport) -> Frame:
         came = line.receive("shop")
         must_refuse(lambda: line.receive("shop"), PeerLeft, "shop", what="Waiting for a peer that has ended")
         return came

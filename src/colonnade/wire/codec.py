@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import MISSING, fields
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgpack
 import numpy as np
@@ -23,6 +23,9 @@ from colonnade.errors import BadFrame, ProtocolError, WrongMessage
 from colonnade.wire.message import Ciphertexts, Message, Shape, shapes
 
 M = TypeVar("M", bound=Message)
+
+Frame: TypeAlias = bytes | memoryview
+"""An encoded message, which nobody changes any more."""
 
 MAGIC = b"CLN1"
 MAX_METADATA = 64 * 1024
@@ -64,7 +67,7 @@ def encode(message: Message) -> bytes:
     return b"".join(parts)
 
 
-def decode(frame: bytes | memoryview, expected: type[M], *, peer: str = "a peer") -> M:
+def decode(frame: Frame, expected: type[M], *, peer: str = "a peer") -> M:
     """The message of a frame, its arrays being read-only views of the frame.
 
     Raises:
@@ -97,12 +100,12 @@ def decode(frame: bytes | memoryview, expected: type[M], *, peer: str = "a peer"
     return expected(**found)
 
 
-def kind_of(frame: bytes | memoryview) -> str:
+def kind_of(frame: Frame) -> str:
     """The kind of message a frame holds."""
     return _open(frame, "a recording")[0]
 
 
-def _open(frame: bytes | memoryview, peer: str) -> tuple[str, dict[Any, Any], int]:
+def _open(frame: Frame, peer: str) -> tuple[str, dict[Any, Any], int]:
     size = len(frame)
     if size < _HEAD.size:
         raise BadFrame(f"A frame from {peer} should have a head of {_HEAD.size} bytes, got {size}. The peer broke off.")
@@ -129,7 +132,7 @@ def _open(frame: bytes | memoryview, peer: str) -> tuple[str, dict[Any, Any], in
 class _Reader:
     """Takes fields off a frame, one buffer after the other."""
 
-    def __init__(self, frame: bytes | memoryview, position: int, where: str) -> None:
+    def __init__(self, frame: Frame, position: int, where: str) -> None:
         self.frame, self.position, self.where = frame, position, where
 
     def bad(self, reason: str) -> BadFrame:

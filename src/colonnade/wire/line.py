@@ -7,7 +7,7 @@ taken what came before: that is the peer's credit.
 
 from __future__ import annotations
 
-import io
+import sys
 import tempfile
 import threading
 import time
@@ -17,12 +17,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
+from numpy.typing import NDArray
+
 from colonnade.errors import BadFrame
 from colonnade.storage import explained
+from colonnade.wire.codec import Frame
 from colonnade.wire.envelope import CHUNK_BYTES, HEAD_BYTES, LAST, Envelope, Type, note_bytes
 
 WINDOW_BYTES = 16 * CHUNK_BYTES
 OUTBOX_MEMORY_BYTES = 64 * CHUNK_BYTES
+ROOM_BYTES = 64 * CHUNK_BYTES
 HEARTBEAT_S = 5.0
 
 
@@ -108,6 +113,65 @@ class Outbox:
             self._spill = None
 
 
+class _Partial:
+    """A frame of which pieces are still to come.
+
+    There is room for what has come, not for what was announced. A frame in one piece is not copied.
+    """
+
+    def __init__(self, epoch: int, total: int) -> None:
+        self.epoch, self.total, self.size = epoch, total, 0
+        self.frame: Frame = b""
+        self._room: NDArray[np.uint8] | None = None
+
+    def add(self, piece: bytes | memoryview, rooms: Rooms) -> None:
+        """Take in one more piece, which must not be longer than what is missing."""
+        before, self.size = self.size, self.size + len(piece)
+        if before == 0:
+            self.frame = piece
+            return
+        if self._room is None or self.size > len(self._room):
+            room = rooms.take(min(self.total, 2 * self.size))
+            room[:before] = np.frombuffer(self.frame, np.uint8)
+            self._room = room
+        self._room[before : self.size] = np.frombuffer(piece, np.uint8)
+        self.frame = self._room.data[: self.size].toreadonly()
+
+
+class Rooms:
+    """Memory for frames that come in pieces, used again once nobody holds the frame that was in it.
+
+    Fresh memory costs more time than what is copied into it: the system clears it page by page.
+
+    >>> rooms = Rooms()
+    >>> frame = rooms.take(3).data
+    >>> rooms.take(3) is frame.obj
+    False
+    """
+
+    def __init__(self) -> None:
+        self._last: NDArray[np.uint8] | None = None
+
+    def take(self, size: int) -> NDArray[np.uint8]:
+        """Room for so many bytes or more."""
+        last, self._last = self._last, None
+        # Every view of a frame holds a reference to its room.
+        if last is None or len(last) < size or sys.getrefcount(last) > _UNUSED:
+            last = np.empty(max(size, ROOM_BYTES), np.uint8)
+        if len(last) == ROOM_BYTES:
+            self._last = last
+        return last
+
+
+def _references_to_unused() -> int:
+    """What the interpreter counts for a room that only one local variable holds; this differs between versions."""
+    last = np.empty(0, np.uint8)
+    return sys.getrefcount(last)
+
+
+_UNUSED = _references_to_unused()
+
+
 @dataclass
 class Connection:
     """One stream to a peer; a line has at most one at a time."""
@@ -140,6 +204,7 @@ class Line:
         self._connection: Connection | None = None
         self._outbox = Outbox(spill)
         self._first_epoch = 0
+        self._rooms = Rooms()
         self.reset()
 
     def reset(self) -> None:
@@ -150,11 +215,11 @@ class Line:
         self._outbox = Outbox(self._spill)
         self.received = 0
         self._acknowledged = 0
-        self._inbox: deque[tuple[int, bytes]] = deque()
+        self._inbox: deque[tuple[int, Frame]] = deque()
         self._inbox_bytes = 0
         self._unacknowledged_bytes = 0
         self._answer_now = False
-        self._partial: tuple[int, io.BytesIO, int] | None = None
+        self._partial: _Partial | None = None
 
     @property
     def connected(self) -> bool:
@@ -202,7 +267,7 @@ class Line:
             if self._connection is connection:
                 self._connection = None
 
-    def put(self, frame: bytes, epoch: int) -> None:
+    def put(self, frame: Frame, epoch: int) -> None:
         """Put a frame into the outbox, in pieces."""
         view = memoryview(frame)
         with self.changed:
@@ -218,7 +283,7 @@ class Line:
             self._outbox.add(Type.CONTROL, 0, note_bytes(note))
             self._to_send.notify_all()
 
-    def take(self, epoch: int) -> bytes | None:
+    def take(self, epoch: int) -> Frame | None:
         """The next frame of an epoch, if it is there; frames of earlier epochs are dropped."""
         with self.changed:
             self.leave(epoch - 1)
@@ -233,7 +298,7 @@ class Line:
             while self._inbox and self._inbox[0][0] <= epoch:
                 self._pop()
 
-    def _pop(self) -> bytes:
+    def _pop(self) -> Frame:
         frame = self._inbox.popleft()[1]
         self._inbox_bytes -= len(frame) + HEAD_BYTES
         if self._acknowledgement_due():
@@ -322,26 +387,27 @@ class Line:
             self._on_control(self.peer, note)
 
     def _assemble(self, envelope: Envelope) -> None:
-        if self._partial is None or self._partial[0] != envelope.epoch:
-            self._partial = envelope.epoch, io.BytesIO(), envelope.total
-        epoch, gathered, total = self._partial
-        gathered.write(envelope.payload)
-        if envelope.total != total or gathered.tell() > total:
+        if self._partial is None or self._partial.epoch != envelope.epoch:
+            self._partial = _Partial(envelope.epoch, envelope.total)
+        partial = self._partial
+        if envelope.total != partial.total or partial.size + len(envelope.payload) > partial.total:
             raise BadFrame(
-                f"{self.peer} sent pieces that do not make up one frame of {total} bytes. The peer is faulty."
+                f"{self.peer} sent pieces that do not make up one frame of {partial.total} bytes. The peer is faulty."
             )
+        partial.add(envelope.payload, self._rooms)
         if envelope.flags & LAST:
-            if gathered.tell() != total:
+            if partial.size != partial.total:
                 raise BadFrame(
-                    f"{self.peer} sent a frame of {gathered.tell()} bytes but announced {total}. The peer is faulty."
+                    f"{self.peer} sent a frame of {partial.size} bytes but announced {partial.total}. "
+                    "The peer is faulty."
                 )
             self._partial = None
-            if epoch >= self._first_epoch:
-                self._inbox.append((epoch, gathered.getvalue()))
-                self._inbox_bytes += total + HEAD_BYTES
+            if partial.epoch >= self._first_epoch:
+                self._inbox.append((partial.epoch, partial.frame))
+                self._inbox_bytes += partial.total + HEAD_BYTES
 
     def _acknowledgement_due(self) -> bool:
-        much = self._unacknowledged_bytes >= WINDOW_BYTES // 4 and self._inbox_bytes < WINDOW_BYTES
+        much = self._unacknowledged_bytes >= WINDOW_BYTES // 2 and self._inbox_bytes < WINDOW_BYTES
         return self._answer_now or much
 
     def _acknowledge(self) -> int:

@@ -31,7 +31,7 @@ from blake3 import blake3
 from colonnade.errors import PrivacyError, StorageError
 from colonnade.storage import Tree, explained, pack, read_tree, unpack, write_atomically, write_tree
 from colonnade.wire.at_rest import OVERHEAD, StorageKey
-from colonnade.wire.codec import decode
+from colonnade.wire.codec import Frame, decode
 from colonnade.wire.message import Float32Array, Int64Array, Message
 
 M = TypeVar("M", bound=Message)
@@ -102,15 +102,15 @@ class FramesInMemory:
     """Kept frames as objects."""
 
     def __init__(self) -> None:
-        self._lists: dict[Section, list[tuple[bytes, Int64Array | None]]] = {}
+        self._lists: dict[Section, list[tuple[Frame, Int64Array | None]]] = {}
 
-    def add(self, section: Section, frame: bytes, rows: Int64Array | None) -> int:
+    def add(self, section: Section, frame: Frame, rows: Int64Array | None) -> int:
         """Keep a frame; returns its place within the section."""
         frames = self._lists.setdefault(section, [])
         frames.append((frame, rows))
         return len(frames) - 1
 
-    def read(self, section: Section, place: int) -> tuple[bytes, Int64Array | None] | None:
+    def read(self, section: Section, place: int) -> tuple[Frame, Int64Array | None] | None:
         """A kept frame, or None if it was dropped."""
         frames = self._lists.get(section)
         return None if frames is None else frames[place]
@@ -136,7 +136,7 @@ class FramesOnDisk:
         with explained("open the recording"):
             directory.mkdir(parents=True, exist_ok=True)
 
-    def add(self, section: Section, frame: bytes, rows: Int64Array | None) -> int:
+    def add(self, section: Section, frame: Frame, rows: Int64Array | None) -> int:
         """Append a frame; returns its offset in the section's file."""
         name = _file_name(section)
         with explained("write the recording"):
@@ -151,7 +151,7 @@ class FramesOnDisk:
             file.writelines([head, *parts])
         return place
 
-    def read(self, section: Section, place: int) -> tuple[bytes, Int64Array | None] | None:
+    def read(self, section: Section, place: int) -> tuple[Frame, Int64Array | None] | None:
         """A kept frame, or None if its section was dropped."""
         name = _file_name(section)
         with explained("read the recording"):
@@ -347,9 +347,9 @@ class Digests:
     """
 
     def __init__(self) -> None:
-        self._recent: deque[tuple[bytes, str]] = deque(maxlen=8)
+        self._recent: deque[tuple[Frame, str]] = deque(maxlen=8)
 
-    def of(self, frame: bytes) -> str:
+    def of(self, frame: Frame) -> str:
         """The digest of a frame."""
         for known, digest in self._recent:
             if known is frame:
@@ -392,7 +392,7 @@ class Recording:
     def add(
         self,
         message: Message,
-        frame: bytes,
+        frame: Frame,
         *,
         sent: bool,
         peer: str,

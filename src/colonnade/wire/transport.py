@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 from greenlet import getcurrent, greenlet
 
 from colonnade.errors import ColonnadeError, Deadlock, PeerFailed, PeerLeft, PlanError
+from colonnade.wire.codec import Frame
 
 R = TypeVar("R")
 
@@ -20,11 +21,11 @@ class Transport(ABC):
     """Moves frames between this party and its peers: in order, exactly once, or raises."""
 
     @abstractmethod
-    def send(self, peer: str, frame: bytes) -> None:
+    def send(self, peer: str, frame: Frame) -> None:
         """Put a frame into the outbox; never waits for the peer's code."""
 
     @abstractmethod
-    def receive(self, peer: str) -> bytes:
+    def receive(self, peer: str) -> Frame:
         """Wait for the next frame from one named peer."""
 
 
@@ -52,7 +53,7 @@ class MemoryNetwork:
     def __init__(self, names: Sequence[str], turns: Turns | None = None) -> None:
         self._names = tuple(names)
         self._turns = turns
-        self._frames: dict[tuple[str, str], deque[bytes]] = {
+        self._frames: dict[tuple[str, str], deque[Frame]] = {
             (sender, receiver): deque() for sender in names for receiver in names if sender != receiver
         }
         self._waits: dict[str, str] = {}
@@ -91,11 +92,11 @@ class MemoryNetwork:
             self._failures.setdefault(name, error)
         self._left.add(name)
 
-    def _send(self, sender: str, receiver: str, frame: bytes) -> None:
+    def _send(self, sender: str, receiver: str, frame: Frame) -> None:
         self._stop_after_failure(sender)
         self._line(sender, receiver).append(frame)
 
-    def _receive(self, receiver: str, sender: str) -> bytes:
+    def _receive(self, receiver: str, sender: str) -> Frame:
         frames = self._line(sender, receiver)
         self._stop_after_failure(receiver)
         while not frames:
@@ -132,7 +133,7 @@ class MemoryNetwork:
         awaited = self._waits.get(name)
         return awaited is None or bool(self._frames[awaited, name]) or awaited in self._left or bool(self._failures)
 
-    def _line(self, sender: str, receiver: str) -> deque[bytes]:
+    def _line(self, sender: str, receiver: str) -> deque[Frame]:
         try:
             return self._frames[sender, receiver]
         except KeyError:
@@ -148,10 +149,10 @@ class MemoryTransport(Transport):
     def __init__(self, network: MemoryNetwork, name: str) -> None:
         self._network, self._name = network, name
 
-    def send(self, peer: str, frame: bytes) -> None:
+    def send(self, peer: str, frame: Frame) -> None:
         """Put a frame into the peer's queue."""
         self._network._send(self._name, peer, frame)
 
-    def receive(self, peer: str) -> bytes:
+    def receive(self, peer: str) -> Frame:
         """Take the peer's next frame, letting others run until it is there."""
         return self._network._receive(self._name, peer)
