@@ -1,6 +1,7 @@
 """GrpcTransport, with all parties in this process, each in a thread of its own, over the loopback interface."""
 
 import random
+import re
 import socket
 import ssl
 import threading
@@ -716,6 +717,12 @@ def test_a_listening_party_with_the_certificate_of_another_is_refused(opened, tr
     assert "Hostname mismatch, certificate is not valid for 'bank.party.colonnade'" in str(shop)
 
 
+BROKEN_HANDSHAKE = re.compile(
+    r"bank waited for shop and gave up.* Somebody tried to connect \d+ times and did not get through TLS: its "
+    "certificate is missing, has expired or is signed by another authority"
+)
+
+
 @pytest.mark.parametrize(
     ("bank", "shop", "words"),
     [
@@ -737,6 +744,8 @@ def test_a_certificate_that_does_not_hold_is_refused_with_the_reason(opened, tru
     with pytest.raises(AuthError, match=words):
         raise at_shop
     assert "bank waited for shop" in str(at_bank)
+    if bank is not None:
+        assert BROKEN_HANDSHAKE.search(str(at_bank))
 
 
 def test_a_client_whose_authority_the_listener_does_not_know_is_refused_with_the_reason(opened, trusted, foreign):
@@ -745,12 +754,12 @@ def test_a_client_whose_authority_the_listener_does_not_know_is_refused_with_the
     at_bank, at_shop = both_sides(opened, trusted["bank"], intruder)
     assert isinstance(at_shop, AuthError)
     assert "it refuses the own certificate" in str(at_shop) or "it ended the handshake" in str(at_shop)
-    assert "bank waited for shop" in str(at_bank)
+    assert BROKEN_HANDSHAKE.search(str(at_bank))
 
 
 def test_a_party_without_certificates_does_not_reach_one_that_has_them(opened, trusted):
     bank, shop = both_sides(opened, trusted["bank"], None)
-    assert "bank waited for shop and gave up" in str(bank)
+    assert BROKEN_HANDSHAKE.search(str(bank))
     assert "shop waited for bank and gave up" in str(shop)
 
 

@@ -149,6 +149,7 @@ class GrpcTransport(Transport):
         self._begun: dict[str, int] = {}
         self._former: set[bytes] = set()
         self._refused: dict[str, str] = {}
+        self._handshakes = self._streams = 0
         self._identities: dict[str, Identity] = {}
         self._done: dict[str, int] = {}
         self._left: set[str] = set()
@@ -424,6 +425,13 @@ class GrpcTransport(Transport):
     def _explain_absence(self) -> str:
         absent = self._absent() or [f"{self.leader} (which waits for others)"]
         strangers = [f" {who} was refused: {why}" for who, why in self._refused.items() if who not in self._lines]
+        # gRPC says nothing of a handshake that failed, only that one began.
+        failed = self._handshakes - self._streams
+        if failed > 0:
+            strangers.append(
+                f" Somebody tried to connect {failed} times and did not get through TLS: its certificate is missing, "
+                "has expired or is signed by another authority than this party's, or it finds the same of this party's."
+            )
         return (
             f"{self.name} waited for {', '.join(absent)} and gave up. Start them with the same plan, check the "
             f"addresses, and run `colonnade doctor` on both sides.{''.join(strangers)}"
@@ -471,6 +479,7 @@ class GrpcTransport(Transport):
             return grpc.ssl_server_certificate_configuration((pair,), credentials.ca_pem)
 
         def refreshed() -> Any:
+            self._handshakes += 1
             before = self._credentials
             now = self._renewed()
             return None if now is before else configuration(now)
@@ -489,6 +498,7 @@ class GrpcTransport(Transport):
     def _answer(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """The listening side of one stream."""
         who = None
+        self._streams += 1
         try:
             with _within(self._patience.silence, context.cancel):
                 who = self._identity(context)
