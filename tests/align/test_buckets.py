@@ -88,7 +88,7 @@ def test_the_same_secret_makes_the_same_list_again_and_another_one_another(tmp_p
 
 def test_a_bucket_that_overflows_is_refused():
     bucket = Bucket.of(np.arange(48, dtype=np.uint8).reshape(3, 16), np.arange(3))
-    with pytest.raises(DataError, match="at most 2 ids but has 3: they are cut most unevenly"):
+    with pytest.raises(DataError, match=r"at most 2 ids but has 3: they are cut most unevenly"):
         Listed.of(bucket, 2, RANDOM)
 
 

@@ -43,7 +43,7 @@ def test_reading_text_twice_changes_nothing(value):
         ("Strasse", "STRAßE"),
         ("ﬁnn", "finn"),
         ("Zoë", "Zoe\u0308"),
-        ("１２", "12"),
+        ("\uff11\uff12", "12"),
     ],
 )
 def test_texts_that_mean_the_same_are_the_same(one, other):
@@ -72,9 +72,9 @@ def test_what_is_no_address_is_no_id():
 
 def test_telephone_numbers_are_written_in_one_way():
     written = ["+41 (0)79 123 45 67", "0041 79 123 45 67", "079/123.45.67", "79 123 45 67", "+41791234567"]
-    assert set(read(written, "phone:+41")) == {"+41791234567"}
-    assert read(["12", "no number", "+41" + "7" * 20, "", None], "phone:+41") == [None] * 5
-    assert read([791234567], "phone:+41") == ["+41791234567"]
+    assert set(read(written, "phone:41")) == {"+41791234567"}
+    assert read(["12", "no number", "+41" + "7" * 20, "", None], "phone:41") == [None] * 5
+    assert read([791234567], "phone:41") == ["+41791234567"]
 
 
 def test_parts_of_a_composite_key_do_not_run_together():
@@ -116,7 +116,7 @@ def test_without_rules_whole_numbers_are_integers_and_the_rest_is_text():
     [
         ((), (), "at least one key, but none was named"),
         (("txet",), ("a",), "'txet' was named. The nearest name is 'text'"),
-        (("phone",), ("a",), "as in 'phone:\\+41', but is 'phone'"),
+        (("phone",), ("a",), "as in 'phone:41', but is 'phone'"),
         (("text:x",), ("a",), "'text' takes nothing behind a colon"),
         (("text", "email"), ("a",), "Each of the 2 keys .* but 1 were named"),
         (("text+text",), ("a",), "has 2 parts, but 'a' names 1"),
@@ -128,20 +128,20 @@ def test_rules_that_cannot_be_followed_are_refused(keys, columns, said):
 
 
 def test_several_keys_without_columns_are_refused():
-    with pytest.raises(PlanError, match="The keys email, text need columns, but bank named none"):
+    with pytest.raises(PlanError, match=r"The keys email, text need columns, but bank named none"):
         Identifiers.of(Table.of({"id": ["a"]}, owner="bank"), ("email", "text"), None)
 
 
 def test_a_column_that_is_not_there_is_refused_by_name():
     table = Table.of({"id": ["a"], "mail": ["b"]}, owner="bank")
-    with pytest.raises(DataError, match="bank should be matched by its column 'mial'.*nearest name is 'mail'"):
+    with pytest.raises(DataError, match=r"bank should be matched by its column 'mial'.*nearest name is 'mail'"):
         digests(Identifiers(("email",), ("mial",)), table)
 
 
 def test_numbers_are_not_read_as_text_unasked():
-    with pytest.raises(DataError, match="bank should bring text for the rule 'text', but its column 'no'"):
+    with pytest.raises(DataError, match=r"bank should bring text for the rule 'text', but its column 'no'"):
         normalised(pa.array([1]), "text", column="no", owner="bank")
-    with pytest.raises(DataError, match="text or whole numbers, but its column 'ids' is of type double"):
+    with pytest.raises(DataError, match=r"text or whole numbers, but its column 'ids' is of type double"):
         normalised(pa.array([1.5]), "text")
 
 

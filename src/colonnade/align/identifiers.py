@@ -6,7 +6,7 @@ A *key* is what people are matched by: one rule, or several joined by `+` for co
     text           Unicode NFKC, without regard to case; white space is dropped at the ends, elsewhere it is one space
     integer        a whole number or text of one: 7, "7" and "007" are the same
     email          as text; without exactly one @ inside it, or with white space, it counts as missing
-    phone:+41      digits in E.164; numbers without a country code get this one; what is no number counts as missing
+    phone:41      digits in E.164; numbers without a country code get this one; what is no number counts as missing
 
 A value that is missing or empty is no id. Composite keys are joined with their lengths, so that ("ab", "c") and
 ("a", "bc") differ; they are missing where one of their parts is.
@@ -215,7 +215,7 @@ def _as_phone(value: str, argument: str) -> str | None:
     elif digits.startswith("00"):
         number = digits[2:]
     else:
-        number = argument.lstrip("+") + digits.removeprefix("0")
+        number = argument + digits.removeprefix("0")
     return f"+{number}" if 7 <= len(number) <= 15 and number.isascii() else None
 
 
@@ -234,9 +234,9 @@ def _check_rule(rule: str) -> None:
             f"Ids are read by the rules {', '.join(RULES)}, but {rule!r} was named.{nearest(name, RULES)} Name one of "
             "them, or several joined by '+'."
         )
-    if name == "phone" and not re.fullmatch(r"\+[1-9]\d{0,2}", argument):
+    if name == "phone" and not re.fullmatch(r"[1-9]\d{0,2}", argument):
         raise PlanError(
-            f"The rule 'phone' should name the country of numbers without a code, as in 'phone:+41', but is {rule!r}. "
+            f"The rule 'phone' should name the country of numbers without a code, as in 'phone:41', but is {rule!r}. "
             "Add it."
         )
     if name != "phone" and argument:
