@@ -85,5 +85,5 @@ def test_no_points_make_no_points():
 
 
 def test_a_point_of_small_order_is_refused():
-    with pytest.raises(CryptoError, match="large order, but one is not.*does not keep to the protocol"):
+    with pytest.raises(CryptoError, match=r"large order, but one is not.*does not keep to the protocol"):
         curve.multiply(curve.make_key(), np.zeros((1, 32), np.uint8))

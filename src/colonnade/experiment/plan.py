@@ -256,13 +256,13 @@ class Plan:
     data: PlannedData
     roles: Roles
     model: PlannedModel
-    align: PlannedAlign | None = None
     defences: tuple[PlannedDefence, ...] = ()
     audit: PlannedAudit = field(default_factory=PlannedAudit)
     run: PlannedRun = field(default_factory=PlannedRun)
     network: PlannedNetwork | None = None
     seed: int = 0
     name: str = "run"
+    align: PlannedAlign | None = None
 
     def __post_init__(self) -> None:
         """Refuse names that do not belong together."""
