@@ -31,7 +31,7 @@ LAYERS = """
     party hooks checkpoint
     wire
     crypto | privacy | data
-    curves table secret storage errors _version
+    alignment curves table secret storage errors _version
 """
 PLACES = {
     name: (depth, part)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from colonnade._version import __version__
 
 if TYPE_CHECKING:
+    from colonnade.align.protocol import Align, Aligned
+    from colonnade.alignment import Alignment
     from colonnade.attacks.base import ActiveAttack, Attack, Grant, Guess, Needs
     from colonnade.attacks.direct import DirectLabel
     from colonnade.attacks.gradient_scores import DirectionScore, NormScore
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 # Where each public name lives; it is imported when first asked for, so that `import colonnade` stays light.
 _HOMES = {
     "ActiveAttack": "attacks.base",
+    "Align": "align.protocol",
+    "Aligned": "align.protocol",
+    "Alignment": "alignment",
     "At": "hooks",
     "Attack": "attacks.base",
     "ColonnadeError": "errors",
@@ -58,6 +63,9 @@ _HOMES = {
 
 __all__ = [
     "ActiveAttack",
+    "Align",
+    "Aligned",
+    "Alignment",
     "At",
     "Attack",
     "ColonnadeError",

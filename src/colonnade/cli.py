@@ -1,6 +1,7 @@
 """The command line.
 
     colonnade demo              the whole story on built-in data
+    colonnade align PLAN        find the common rows, in this process or (--as PARTY) between machines
     colonnade simulate PLAN     train as a plan says, all parties in this process
     colonnade audit RUN         measure what each party could have learned
     colonnade report RUN        show the last audit's report
@@ -25,7 +26,7 @@ import typer
 from typer.core import TyperGroup
 
 from colonnade._version import __version__
-from colonnade.cli_network import Terminated, certs, doctor, join, predict
+from colonnade.cli_network import Terminated, align, certs, doctor, join, predict
 from colonnade.console import complain, console, say
 from colonnade.errors import ColonnadeError
 
@@ -117,14 +118,18 @@ def simulate(
     planned = Plan.read(plan)
     if seed is not None:
         planned = replace(planned, seed=seed)
+    planned.require_shown()
     folder = RunFolder.create(planned, out, existing="resume" if resume else "refuse")
-    tables = folder.tables()
-    n_train, n_test = (len(next(iter(part.values()))) for part in (tables.train, tables.test))
-    say(
-        f"{', '.join(tables.held)} hold {n_train + n_test:,} common rows, found in the clear as only a simulation may: "
-        f"{n_train:,} to train on, {n_test:,} held out."
-    )
     try:
+        if planned.align is not None:
+            folder.alignments(progress=None)
+        tables = folder.tables()
+        n_train, n_test = (len(next(iter(part.values()))) for part in (tables.train, tables.test))
+        how = "in the clear as only a simulation may" if planned.align is None else "by private set intersection"
+        say(
+            f"{', '.join(tables.held)} hold {n_train + n_test:,} common rows, found {how}: "
+            f"{n_train:,} to train on, {n_test:,} held out."
+        )
         folder.simulate(progress=None, tables=tables)
     except KeyboardInterrupt as interrupt:
         interrupt.add_note("The same command with --resume goes on where this one stopped.")
@@ -210,5 +215,5 @@ def _in_words(metrics: Mapping[str, float]) -> str:
     return f"On held-out rows: {', '.join(figures)}."
 
 
-for command in (doctor, join, predict):
+for command in (align, doctor, join, predict):
     app.command()(command)

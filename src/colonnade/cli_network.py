@@ -1,4 +1,4 @@
-"""The commands of a run between machines: certs, doctor, join, predict."""
+"""The commands of a run between machines: certs, doctor, align, join, predict."""
 
 from __future__ import annotations
 
@@ -156,6 +156,44 @@ def doctor(
         say(f"{len(wrong)} of {len(checks)} lines are wrong.", style="red")
         raise typer.Exit(exit_code(checks))
     say("Nothing is wrong. Run: " + f"colonnade join {plan} --as {name}", style="green")
+
+
+def align(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan in TOML, with a section [align].")],
+    *,
+    name: Annotated[
+        str | None, typer.Option("--as", metavar="PARTY", help="Which party this is; without, all are simulated here.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an alignment that was interrupted.")] = False,
+    out: Annotated[Path, typer.Option(help="Where runs are kept.")] = Path("runs"),
+    certificates: Certs = None,
+    insecure: Insecure = False,
+    listen: Listen = None,
+) -> None:
+    """Find the rows that all parties have in common, and say what each learned by that."""
+    if name is None:
+        _simulate_alignment(plan, out)
+        return
+    side = _side(plan, name, out, certificates, insecure, listen).of_alignment()
+    if side.status == "finished":
+        say(f"{name}'s side of this alignment has finished; it lies in {side.alignment_path}.")
+        return
+    with terminated_in_order("The same command with --resume goes on where this one stopped."), _shown() as shown:
+        alignment = side.align(resume=resume, shown=shown)
+    say(alignment.summary())
+    say(f"Written to {side.alignment_path}.")
+
+
+def _simulate_alignment(plan: Path, out: Path) -> None:
+    from colonnade.experiment.plan import Plan
+    from colonnade.experiment.store import RunFolder
+
+    folder = RunFolder.create(Plan.read(plan), out, existing="resume")
+    for party, alignment in folder.alignments(progress=None).items():
+        say(f"{party}:")
+        for line in alignment.summary().splitlines():
+            say(f"  {line}")
+    say(f"Written to {folder.path / 'alignment'}.")
 
 
 def join(

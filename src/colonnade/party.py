@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol as Protocol_
 from typing import TypeAlias, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
+from colonnade.alignment import Alignment
 from colonnade.checkpoint import Checkpoints, GlobalGenerators, Resumable, Steps, Watcher
 from colonnade.errors import DataError, PlanError
 from colonnade.hooks import Defence
@@ -94,6 +98,25 @@ class Party:
             raise DataError(f"{self.name} should bring a table for its role but has none. Give it one in the plan.")
         return self.table
 
+    @property
+    def present(self) -> npt.NDArray[np.bool_] | None:
+        """Which of the aligned rows this party has; None if it has them all."""
+        return None if self.table is None else self.table.present
+
+    @property
+    def partners(self) -> Mapping[str, npt.NDArray[np.bool_]]:
+        """At the label party, which of its rows each feature party has; empty if all have them all."""
+        return {} if self.table is None else self.table.partners
+
+    def aligned(self, alignment: Alignment) -> Party:
+        """The same party with its rows in the order that all parties share.
+
+        Raises:
+            DataError: It was not told which rows are common, there are none, or they are not fit to train on.
+        """
+        table = None if self.table is None else alignment.take(self.table).checked(self.name, ids=False)
+        return replace(self, table=table, shared=shared_randomness(self.plan, alignment.schedule))
+
     def steps(self, n: int, state: Resumable, *, name: str, shared: bool = True) -> Steps:
         """The steps of a loop, checkpointed and resumed.
 
@@ -123,6 +146,16 @@ class Party:
                 f"{'no ' + role if name is None else f'{name}, which is itself,'} in that role. Check the roles."
             )
         return self.peers[name]
+
+
+def shared_randomness(plan: PublicPlan, rows: str) -> Randomness:
+    """The randomness that all parties share and that holds no secret.
+
+    Args:
+        plan: What all parties know.
+        rows: What stands for the rows: the digest of their ids, or what an alignment drew.
+    """
+    return Randomness.seeded(plan.seed, "shared", plan.hash, rows)
 
 
 Protocol: TypeAlias = Callable[[Party], R]

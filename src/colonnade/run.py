@@ -20,7 +20,7 @@ from colonnade.checkpoint import Checkpoints, GlobalGenerators, Watcher
 from colonnade.data.partition import require_same_rows
 from colonnade.errors import PeerRestarted, PlanError, StorageError
 from colonnade.hooks import Defence
-from colonnade.party import Party, Protocol
+from colonnade.party import Party, Protocol, shared_randomness
 from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.randomness import Randomness
 from colonnade.secret import Secret
@@ -98,7 +98,7 @@ def simulate(
 
     Args:
         protocol: What every party runs, or what each runs, by name.
-        tables: The parties' rows, equally many and in the same order.
+        tables: The parties' rows, equally many and in the same order unless the protocol begins by aligning them.
         roles: Who does what.
         seed: All randomness follows from it, each party's own separately.
         defences: What each party holds to protect itself.
@@ -144,9 +144,14 @@ class Simulation(Generic[R]):
     def run(self, directory: Path | None = None, checkpoint_every: int = 50, progress: bool | None = False) -> Run[R]:
         """Run all parties to their end."""
         self._check_names()
-        tables = {name: self.tables[name].checked(name) for name in self.roles.holders}
-        require_same_rows(tables)
-        digest = tables[self.roles.holders[0]].id_digest()
+        aligns = aligns_rows(self.protocol)
+        tables = {name: self.tables[name] for name in self.roles.holders}
+        if aligns:
+            digest = ""
+        else:
+            tables = {name: table.checked(name) for name, table in tables.items()}
+            require_same_rows(tables)
+            digest = tables[self.roles.holders[0]].id_digest()
         plan = self.plan
         names = plan.roles.parties
         status = Status(directory, {} if directory is None else self._identity(tables, checkpoint_every))
@@ -296,15 +301,22 @@ def private_randomness(seed: int, name: str, plan: PublicPlan) -> Randomness:
     return Randomness.seeded(seed, "party", name, plan.protocol)
 
 
-def shared_randomness(plan: PublicPlan, id_digest: str) -> Randomness:
-    """The randomness that all parties share and that holds no secret."""
-    return Randomness.seeded(plan.seed, "shared", plan.hash, id_digest)
+def aligns_rows(protocol: Protocol[Any] | Mapping[str, Protocol[Any]]) -> bool:
+    """Whether a protocol begins by aligning rows, so that the tables it starts from may differ."""
+    each = protocol.values() if isinstance(protocol, Mapping) else (protocol,)
+    return all(getattr(one, "aligns_rows", False) for one in each)
 
 
 def _own_copy(protocol: Protocol[R] | Mapping[str, Protocol[R]], name: str) -> Protocol[R]:
-    """A party's own protocol: an estimator's method is bound to a clone, so that no two parties share anything."""
     if isinstance(protocol, Mapping):
         return protocol[name]
+    return own_copy(protocol)
+
+
+def own_copy(protocol: Protocol[R]) -> Protocol[R]:
+    """A party's own protocol: an estimator's method is bound to a clone, so that no two parties share anything."""
+    if hasattr(protocol, "own_copy"):
+        return cast("Protocol[R]", protocol.own_copy())
     owner = getattr(protocol, "__self__", None)
     if owner is not None and hasattr(owner, "clone"):
         return cast("Protocol[R]", getattr(owner.clone(), cast(Any, protocol).__name__))
@@ -315,6 +327,8 @@ def describe_protocol(protocol: Protocol[Any] | Mapping[str, Protocol[Any]]) -> 
     """A protocol's name and settings, as a plan holds them."""
     if isinstance(protocol, Mapping):
         protocol = next(iter(protocol.values()))
+    if hasattr(protocol, "described"):
+        return cast("tuple[str, dict[str, Any]]", protocol.described())
     name = getattr(protocol, "__qualname__", type(protocol).__qualname__)
     owner = getattr(protocol, "__self__", None)
     if owner is None or not hasattr(owner, "get_params"):

@@ -14,10 +14,10 @@ from colonnade._version import __version__
 from colonnade.checkpoint import Checkpoints, Watcher
 from colonnade.errors import PlanError
 from colonnade.hooks import Defence
-from colonnade.party import Party
+from colonnade.party import Party, shared_randomness
 from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.randomness import Randomness
-from colonnade.run import Status, describe, shared_randomness
+from colonnade.run import Status, describe
 from colonnade.secret import Secret
 from colonnade.table import Table
 from colonnade.wire.at_rest import StorageKey
@@ -37,6 +37,7 @@ def connect(
     credentials: Credentials | None,
     directory: Path | str,
     listen: str | None = None,
+    aligns: bool = False,
     random: Randomness | None = None,
     defences: Sequence[Defence] = (),
     budget: Mapping[Secret, tuple[float, float]] | None = None,
@@ -53,11 +54,13 @@ def connect(
     Args:
         plan: What all parties agree on; its hash must be equal everywhere.
         name: Which of the plan's parties this is.
-        table: Its rows, in the order all parties share; None for an arbiter or server.
+        table: Its rows, in the order all parties share unless the protocol aligns them; None for an arbiter or server.
         addresses: Where each party listens, `host:port`; None for those that only dial.
         credentials: This party's certificate and key; None sends in the clear, for tests on one machine.
         directory: Where checkpoints, the recording and the status are kept; a crashed run goes on from there.
         listen: Where to listen, if not at the own address.
+        aligns: Whether the protocol begins by aligning rows. Otherwise a digest of the ids in their order must be equal
+            at all parties, and is told to them.
         random: The own randomness; None draws a key from the system once and keeps it in the directory.
         defences: What this party holds to protect itself.
         budget: The (epsilon, delta) that this party may spend, by secret.
@@ -82,7 +85,7 @@ def connect(
             f"Every party needs an address or None, but addresses were given for {', '.join(addresses)} and the "
             f"parties are {', '.join(roles.parties)}. Name them all."
         )
-    checked = None if table is None else table.checked(name)
+    checked = table if table is None or aligns else table.checked(name)
     if (name in roles.holders) != (checked is not None):
         raise PlanError(
             f"{name} {'needs a table for its role' if checked is None else 'has a role that takes no table'}. "
@@ -94,7 +97,7 @@ def connect(
         )
     key = None if key_file is None else StorageKey.read(key_file)
     folder = Path(directory)
-    rows = "" if checked is None else checked.id_digest()
+    rows = "" if checked is None or aligns else checked.id_digest()
     agreement = {"protocol": plan.protocol, "version": __version__, "plan": plan.hash}
     agreement["checkpoint interval"] = str(checkpoint_every)
     if rows:

@@ -17,7 +17,7 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -46,6 +46,9 @@ class Table:
     Columns hold numbers, text or booleans; a null is a missing value, and so is NaN. Ids are 64-bit integers or text.
     Ids may still be missing or repeated here, and labels missing: `checked` refuses such a table.
 
+    After an alignment that keeps rows without a partner, `present` says which rows this party has (None: all), and
+    `partners` at the label party which of its rows each feature party has.
+
     Example:
         >>> table = Table.of({"id": ["a", "b"], "income": [1.5, None], "job": ["nurse", "cook"]}, owner="bank")
         >>> table
@@ -58,6 +61,8 @@ class Table:
     id_name: str
     label_name: str | None = None
     owner: str | None = None
+    present: npt.NDArray[np.bool_] | None = None
+    partners: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, data: Any, *, ids: str | None = "id", labels: str | None = None, owner: str | None = None) -> Table:
@@ -213,7 +218,29 @@ class Table:
                 f"{_whose(self.owner)} has rows 0 to {len(self) - 1:,}, but rows from {numbers.min():,} to "
                 f"{numbers.max():,} were asked for. Take only rows that exist."
             )
-        return replace(self, _arrow=self._arrow.take(pa.array(numbers)))
+        return self._taken(numbers, pa.array(numbers))
+
+    def arranged(self, rows: npt.ArrayLike, partners: Mapping[str, npt.NDArray[np.bool_]] | None = None) -> Table:
+        """The rows of the given numbers, in the given order, as an alignment says; -1 stands for a row that is absent.
+
+        Args:
+            rows: The numbers. An absent row has nothing but missing values, its id among them.
+            partners: Which of these rows other parties have, at the label party.
+        """
+        numbers = np.asarray(rows, np.int64)
+        absent = numbers < 0
+        taken = self._taken(numbers, pa.array(numbers, mask=absent))
+        return replace(taken, present=~absent if absent.any() else None, partners=dict(partners or {}))
+
+    def numbered(self) -> Table:
+        """The same rows with the numbers of their places as ids."""
+        arrow = self._arrow.set_column(0, self.id_name, pa.array(np.arange(len(self))))
+        return replace(self, _arrow=arrow)
+
+    def _taken(self, numbers: npt.NDArray[Any], indices: pa.Array) -> Table:
+        partners = {name: mask[numbers] for name, mask in self.partners.items()}
+        present = None if self.present is None else self.present[numbers]
+        return replace(self, _arrow=self._arrow.take(indices), present=present, partners=partners)
 
     def select(self, columns: Iterable[str]) -> Table:
         """The same rows, ids and labels with only these columns, in this order."""
@@ -233,7 +260,8 @@ class Table:
             )
         name = name or self.label_name or "label"
         arrow = self.without_labels()._arrow.append_column(name, values)
-        return Table.of(arrow, ids=self.id_name, labels=name, owner=self.owner)
+        table = Table.of(arrow, ids=self.id_name, labels=name, owner=self.owner)
+        return replace(table, present=self.present, partners=self.partners)
 
     def without_labels(self) -> Table:
         """The same rows without labels."""
@@ -241,8 +269,12 @@ class Table:
             return self
         return replace(self, _arrow=self._arrow.drop_columns([self.label_name]), label_name=None)
 
-    def checked(self, owner: str) -> Table:
+    def checked(self, owner: str, *, ids: bool = True) -> Table:
         """The table under its owner's name, fit to train on.
+
+        Args:
+            owner: The party's name.
+            ids: Whether rows are known by their ids; not so where an alignment says which rows belong together.
 
         Raises:
             DataError: There are no rows, ids are missing or repeated, a label is missing, or a number is infinite.
@@ -251,7 +283,8 @@ class Table:
             raise DataError(
                 f"{owner}'s table must have at least one row, but it is empty. Check the file or filter it came from."
             )
-        self.check_ids(owner)
+        if ids:
+            self.check_ids(owner)
         unlabelled = 0 if self.labels is None else _count(self.labels.is_null(nan_is_null=True))
         if unlabelled:
             raise DataError(

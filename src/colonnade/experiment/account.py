@@ -1,8 +1,9 @@
 """Account: what a party that prepares a run tells the others about itself, and what two of them show together.
 
 A peer learns the public plan, versions, the number of rows and three digests of the ids: in row order, sorted, and
-sorted without regard to type, case and spaces. A digest shows whether two lists are equal; whoever can guess a whole
-list can check the guess. Which of the own checks failed is told by name, never with its values.
+sorted without regard to type, case and spaces; none of the three if the plan has a section [align]. A digest shows
+whether two lists are equal; whoever can guess a whole list can check the guess. Which of the own checks
+failed is told by name, never with its values.
 """
 
 from __future__ import annotations
@@ -66,9 +67,10 @@ class Account:
         return replace(
             account,
             rows=len(table),
-            in_order=table.id_digest(),
-            as_set=_sorted_digest(table.ids),
-            alike=_sorted_digest(alike(table.ids)),
+            # Where rows are aligned privately, not even a digest of them is told.
+            in_order="" if plan.align is not None else table.id_digest(),
+            as_set="" if plan.align is not None else _sorted_digest(table.ids),
+            alike="" if plan.align is not None else _sorted_digest(alike(table.ids)),
             classes=pc.count_distinct(table.labels).as_py() if counts else 0,
         )
 
@@ -130,6 +132,8 @@ def compare_rows(name: str, mine: Account, peer: str, theirs: Account, found: Ch
     if mine.rows < 0 or theirs.rows < 0:
         who = name if mine.rows < 0 else peer
         found.note("rows", f"they could not be compared, for {who} could not read its table")
+    elif mine.in_order == theirs.in_order == "":
+        found.good("rows", f"{mine.rows:,} here and {theirs.rows:,} there, to be aligned in the run")
     elif mine.in_order == theirs.in_order:
         found.good("rows", f"the same {mine.rows:,} ids in the same order")
     else:

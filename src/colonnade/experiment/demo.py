@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from colonnade._version import __version__
+from colonnade.experiment.aligning import PlannedAlign
 from colonnade.experiment.plan import Plan, PlannedAudit, PlannedData, PlannedDefence, PlannedModel, Tables
 from colonnade.experiment.quality import quality
 from colonnade.experiment.store import RunFolder
@@ -33,13 +34,14 @@ def planned(*, quick: bool = False) -> Plan:
         PlannedData("bank-shop-telco", rows=2000 if quick else 6000),
         Roles(label="bank", features=("shop", "telco")),
         PlannedModel("split-classifier", {"epochs": 4 if quick else 12}),
+        align=PlannedAlign(),
         audit=PlannedAudit(nulls=3 if quick else 20),
         name="demo",
     )
 
 
 def demonstrate(console: Console, out: Path, executor: Executor, *, quick: bool = False) -> None:
-    """Tell the story: meet, train, attack, defend, report.
+    """Tell the story: meet, align, train, attack, defend, report.
 
     Args:
         console: Where to tell it.
@@ -52,27 +54,36 @@ def demonstrate(console: Console, out: Path, executor: Executor, *, quick: bool 
     bare = RunFolder.create(plan, out, existing="delete")
     noisy = RunFolder.create(replace(plan, defences=(noise,), name="demo-noise"), out, existing="delete")
     console.print(f"Colonnade {__version__}", style="bold")
-    tables = bare.tables()
-    _meet(console, tables)
+    _meet(console, plan)
+    tables = _align(console, bare)
     _train(console, bare, tables)
     report = _attack(console, bare, executor)
     _defend(console, bare, report, noisy, executor)
     _report(console, report, (bare, noisy))
 
 
-def _meet(console: Console, tables: Tables) -> None:
+def _meet(console: Console, plan: Plan) -> None:
     _ask(console, "Three companies know the same people, each from another side.")
     rows = (
         (party, f"{len(table):,}", str(len(table.columns)), "knows who defaulted" if table.label_name else "")
-        for party, table in tables.held.items()
+        for party, table in plan.data.load(plan.roles.holders).items()
     )
     _show(console, ("", "customers", "columns", ""), rows)
+
+
+def _align(console: Console, folder: RunFolder) -> Tables:
+    _ask(console, "Whom do all three know? They find out without showing each other anybody else.")
+    learned = folder.alignments(progress=None)["bank"].learned
+    tables = folder.tables()
     n_train, n_test = len(tables.train["bank"]), len(tables.test["bank"])
     _say(
         console,
         f"{n_train + n_test:,} customers are known to all three; {n_test:,} of these are held out for testing. "
-        "(The demo finds them in the clear, as only a simulation may: this version does not align privately yet.)",
+        "Only points of an elliptic curve crossed, each multiplied by secrets of this run. What was learned by that:",
     )
+    for sentence in learned:
+        console.print(f"  {sentence}", markup=False)
+    return tables
 
 
 def _train(console: Console, folder: RunFolder, tables: Tables) -> None:

@@ -93,25 +93,33 @@ def _look_at_table(home: Checks, plan: Plan, name: str) -> Table | None:
         return None
     table = None
     with home.trying("table"):
-        table = (plan.data.load((name,)) if plan.data.name is None else plan.tables().train)[name]
+        whole = plan.data.name is None or plan.align is not None
+        table = (plan.data.load((name,)) if whole else plan.tables().train)[name]
         home.good("table", repr(table).partition(": ")[2].removesuffix(")"))
     if table is None:
         return None
     with home.trying("ids"):
-        table.check_ids(name)
-        kind = "whole numbers" if pa.types.is_int64(table.ids.type) else "text"
-        home.good("ids", f"{len(table):,} different ids in column {table.id_name!r}, {kind}")
-        for oddity in _oddities(table):
-            home.note("ids", oddity, "Write them alike at all parties.")
+        if plan.align is not None:
+            home.good("ids", "they are read as [align] says, and counted in the run")
+        else:
+            _look_at_ids(home, table, name)
     with home.trying("model"):
         if "ids" not in home.wrong:
-            table.checked(name)
+            table.checked(name, ids=plan.align is None)
         if name == plan.roles.label:
             _require_labels(table, name)
         elif not table.columns:
             raise DataError(f"{name} is a feature party but its table has no columns besides the ids. Bring some.")
         home.good("model", f"the table has what {plan.model.name} needs of {name}")
     return table
+
+
+def _look_at_ids(home: Checks, table: Table, name: str) -> None:
+    table.check_ids(name)
+    kind = "whole numbers" if pa.types.is_int64(table.ids.type) else "text"
+    home.good("ids", f"{len(table):,} different ids in column {table.id_name!r}, {kind}")
+    for oddity in _oddities(table):
+        home.note("ids", oddity, "Write them alike at all parties.")
 
 
 def _require_labels(table: Table, name: str) -> None:

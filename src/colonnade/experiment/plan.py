@@ -5,6 +5,7 @@ A plan is built in Python from the dataclasses below, or read from a TOML file w
     name, seed      what the run is called, and what its randomness follows from
     [data]          PlannedData       a named set, or a file for each party: [data.bank]
     [roles]         Roles             who does what
+    [align]         PlannedAlign      how the parties find their common rows
     [model]         PlannedModel      a name of the catalogue and its parameters
     [[defences]]    PlannedDefence    who holds what
     [audit]         PlannedAudit      which attacks, and how thoroughly
@@ -19,13 +20,14 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from blake3 import blake3
 
 from colonnade.errors import PlanError
+from colonnade.experiment.aligning import PlannedAlign
 from colonnade.experiment.network import PlannedAddress, PlannedNetwork
 from colonnade.experiment.values import Signature, conform, to_toml
 from colonnade.run import Simulation
@@ -34,6 +36,7 @@ from colonnade.wire.plan import PublicPlan, Roles
 from colonnade.wire.transcript import Keep
 
 if TYPE_CHECKING:
+    from colonnade.alignment import Alignment
     from colonnade.attacks.base import ActiveAttack, Attack
     from colonnade.hooks import Defence
     from colonnade.models.base import Estimator
@@ -259,6 +262,7 @@ class Plan:
     network: PlannedNetwork | None = None
     seed: int = 0
     name: str = "run"
+    align: PlannedAlign | None = None
 
     def __post_init__(self) -> None:
         """Refuse names that do not belong together."""
@@ -278,6 +282,8 @@ class Plan:
                 )
         if self.data.tables:
             self._check_files()
+        if self.align is not None:
+            self.align.check(self.roles.holders)
         if self.network is not None:
             self.network.check(parties)
 
@@ -305,19 +311,41 @@ class Plan:
 
     def public(self) -> PublicPlan:
         """What every party may know of it."""
-        return self.simulation({}).plan
+        plan = self.simulation({}).plan
+        if self.align is None:
+            return plan
+        return replace(plan, settings={**plan.settings, "align": self.align.settings.describe()})
 
-    def tables(self) -> Tables:
+    def tables(self, alignments: Mapping[str, Alignment] | None = None) -> Tables:
         """Load the tables, keep the rows that all parties hold, and hold some of them out.
 
-        The common rows are found in the clear, as only a simulation may.
+        Args:
+            alignments: Which rows each party has found to be common; without them they are found in the clear, as only
+                a simulation may.
         """
         from colonnade.data.partition import intersect, train_test_split
 
         held = self.data.load(self.roles.holders)
-        in_order = len({table.id_digest() for table in held.values()}) == 1
-        train, test = train_test_split(held if in_order else intersect(held), test=self.data.test, seed=self.data.seed)
+        if alignments is not None:
+            # Parties may write the id of one person differently; from here on, a row is known by its place.
+            common = {party: alignments[party].take(table).numbered() for party, table in held.items()}
+        else:
+            in_order = len({table.id_digest() for table in held.values()}) == 1
+            common = held if in_order else intersect(held)
+        train, test = train_test_split(common, test=self.data.test, seed=self.data.seed)
         return Tables(held, train, test)
+
+    def require_shown(self) -> None:
+        """Refuse to train on rows that nobody may know.
+
+        Raises:
+            PlanError: The alignment does not tell all parties which of their rows are common.
+        """
+        if self.align is not None and self.align.reveal != "both":
+            raise PlanError(
+                "Training needs parties that know which of their rows are common, but [align] has reveal = "
+                f"{self.align.reveal!r}. Use 'both', or only `colonnade align`."
+            )
 
     def simulation(self, tables: Mapping[str, Table]) -> Simulation[Estimator]:
         """The planned training on these tables, ready to run."""
@@ -335,6 +363,7 @@ class Plan:
             "seed": self.seed,
             "data": data | files,
             "roles": asdict(self.roles),
+            "align": None if self.align is None else self.align.written(),
             "model": {"name": self.model.name, **_written(self.model.parameters)},
             "defences": [{"party": d.party, "name": d.name, **_written(d.parameters)} for d in self.defences],
             "audit": asdict(self.audit),
@@ -381,7 +410,7 @@ def _read_plan(tree: Mapping[str, Any], folder: Path) -> Plan:
             case "model":
                 parts[key] = _read_named(PlannedModel, conform(value, dict[str, Any], where), where)
             case _:
-                section = {"roles": Roles, "audit": PlannedAudit, "run": PlannedRun}[key]
+                section = {"roles": Roles, "align": PlannedAlign, "audit": PlannedAudit, "run": PlannedRun}[key]
                 parts[key] = section(**Signature.of(section, where).checked(conform(value, dict[str, Any], where)))
     return Plan(**parts)
 

@@ -4,6 +4,7 @@
         plan.toml              the plan, with absolute paths
         run.json               what was run, on which rows, and its status
         model.safetensors      this party's share of the model
+        alignment.safetensors  which of its rows are common, if the plan has a section [align]
         ledger, transcript/    what its releases cost; what it sent, and digests of what it received
         checkpoints/           what the run goes on from after a crash, and the key of its randomness
         predictions/0001/      the first prediction with this model
@@ -23,6 +24,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from colonnade.align.protocol import Aligned
+from colonnade.alignment import Alignment
 from colonnade.errors import AuthError, DataError, PlanError, StorageError
 from colonnade.experiment.network import PlannedNetwork, check_address
 from colonnade.experiment.plan import Plan
@@ -137,11 +140,19 @@ class Side:
         """Where every party is reached."""
         return self._network.addresses(self.plan.roles.parties)
 
+    @property
+    def alignment_path(self) -> Path:
+        """Where it lies which of this party's rows are common, if they were aligned."""
+        return self.path / "alignment.safetensors"
+
     def table(self) -> Table | None:
-        """The rows this party trains on: its whole file, or its part of a named set's training rows."""
+        """The rows this party brings: its whole file, or its part of a named set's training rows.
+
+        Of a named set that is to be aligned, it brings all that it holds.
+        """
         if self.name not in self.plan.roles.holders:
             return None
-        if self.plan.data.name is None:
+        if self.plan.data.name is None or self.plan.align is not None:
             return self.plan.data.load((self.name,))[self.name]
         return self.plan.tables().train[self.name]
 
@@ -183,12 +194,46 @@ class Side:
                 f"{self.path} should be new, but holds {self.name}'s side of this run, whose status is "
                 f"'{self.status}'. Go on with --resume, delete it to start anew, or choose another folder with --out."
             )
+        self.plan.require_shown()
         with self._alone(self.path):
             table = self.table()
             write_atomically(self.path / "plan.toml", self.plan.to_toml().encode())
             model, shown = self.plan.model.build(), shown or Shown()
             party = self._connect(self.plan.public(), table, self.path, shown)
-            return join(self._recognising(model.fit, shown), party, keep=lambda share: share.save(self.model_path))
+            protocol = self._on_aligned_rows(model.fit, self.alignment_path)
+            return join(self._recognising(protocol, shown), party, keep=lambda share: share.save(self.model_path))
+
+    def align(self, *, resume: bool = False, shown: Shown | None = None) -> Alignment:
+        """Align with the other parties and do nothing else; the outcome lies at `alignment_path`.
+
+        Args:
+            resume: Go on with an alignment that was interrupted.
+            shown: Where to say what goes on.
+
+        Raises:
+            PlanError: The plan has no section [align], or there is an interrupted alignment that is not to be resumed.
+        """
+        if self.plan.align is None:
+            raise PlanError(
+                "An alignment needs a section [align] in the plan, but there is none. Add it; it may be empty."
+            )
+        if self.status != "planned" and not resume:
+            raise PlanError(
+                f"{self.path} should be new, but holds {self.name}'s side of this alignment, whose status is "
+                f"'{self.status}'. Go on with --resume, delete it to start anew, or choose another folder with --out."
+            )
+        with self._alone(self.path):
+            write_atomically(self.path / "plan.toml", self.plan.to_toml().encode())
+            protocol, shown = self.plan.align.build(self._log), shown or Shown()
+            name, settings = protocol.described()
+            public = replace(self.plan.public(), protocol=name, settings=settings)
+            party = self._connect(public, self.table(), self.path, shown)
+            kept = self.alignment_path
+            return join(self._recognising(protocol, shown), party, keep=lambda alignment: alignment.save(kept))
+
+    def of_alignment(self) -> Side:
+        """The side of an alignment alone, which has a folder of its own."""
+        return replace(self, path=self.path.parent.with_name(f"{self.path.parent.name}-alignment") / self.name)
 
     def predict(
         self, model: Path | str, *, file: Path | None = None, out: Path | None = None, shown: Shown | None = None
@@ -219,10 +264,13 @@ class Side:
 
         def keep(prediction: Prediction | None) -> None:
             if prediction is not None and table is not None:
-                _write_prediction(written, table, prediction, getattr(share, "classes_", None))
+                aligned = None if self.plan.align is None else Alignment.load(folder / "alignment.safetensors")
+                rows = table if aligned is None else aligned.take(table)
+                _write_prediction(written, rows, prediction, getattr(share, "classes_", None))
 
         party = self._connect(public, table, folder, shown)
-        prediction = join(self._recognising(share.predict, shown), party, keep=keep)
+        protocol = self._on_aligned_rows(share.predict, folder / "alignment.safetensors")
+        prediction = join(self._recognising(protocol, shown), party, keep=keep)
         return None if prediction is None else written
 
     def audit(self, planned: PlannedAudit | None = None) -> PrivacyReport:
@@ -247,6 +295,8 @@ class Side:
             raise DataError(
                 f"{self.name}'s rows should be those the run was made on, but they have changed. Restore the data."
             )
+        if self.plan.align is not None:
+            table = Alignment.load(self.alignment_path).take(table)
         key = None if self._network.key_file is None else StorageKey.read(self._network.key_file)
         report = audit_own_side(
             Transcript.load(self.path / "transcript", key),
@@ -275,6 +325,17 @@ class Side:
     def _network(self) -> PlannedNetwork:
         return require_network(self.plan, self.name)
 
+    @property
+    def _log(self) -> Path:
+        """Where this party writes down with whom it aligned, over all its runs."""
+        return self.path.parent.parent / f"alignments-of-{self.name}"
+
+    def _on_aligned_rows(self, protocol: Callable[[Party], R], path: Path) -> Callable[[Party], R]:
+        """A protocol on rows that are aligned first, if the plan says so; which they are is written to a file."""
+        if self.plan.align is None:
+            return protocol
+        return Aligned(self.plan.align.build(self._log), protocol, lambda alignment: alignment.save(path))
+
     def _connect(self, public: PublicPlan, table: Table | None, directory: Path, shown: Shown) -> Party:
         from colonnade.session import connect
 
@@ -287,6 +348,7 @@ class Side:
             credentials=self.credentials,
             directory=directory,
             listen=self.listen,
+            aligns=plan.align is not None,
             random=private_randomness(plan.seed, self.name, public) if network.randomness == "seeded" else None,
             defences=[planned.build() for planned in plan.defences if planned.party == self.name],
             keep=plan.run.keep,
@@ -321,6 +383,8 @@ class Side:
                     f"--rows is for plans that name {self.name}'s file, whose columns it should have, but this plan "
                     "names a data set. Leave it out."
                 )
+            if self.plan.align is not None:
+                return self.plan.data.load((self.name,))[self.name].without_labels()
             return self.plan.tables().test[self.name].without_labels()
         columns = planned.columns
         return Table.read(file or planned.path, ids=planned.ids, columns=columns, owner=self.name)

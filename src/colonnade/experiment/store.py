@@ -5,6 +5,7 @@
         run.json                   what was run on which tables, and its status
         metrics.json               how well the model predicts held-out rows
         report.json, report.html   the privacy report, once the run is audited
+        alignment/                 if the plan has a section [align]: the same for the alignment, and its outcome
         bank/                      what this party alone would hold
             model.safetensors      its share of the model
             ledger                 what its releases cost, if there were any
@@ -24,12 +25,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from colonnade._version import __version__
+from colonnade.alignment import Alignment
 from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.experiment.plan import Plan, PlannedAudit, Tables
 from colonnade.experiment.quality import quality
 from colonnade.models.base import Estimator
 from colonnade.privacy.ledger import Ledger
-from colonnade.run import Run
+from colonnade.run import Run, Simulation
 from colonnade.storage import explained, write_atomically
 from colonnade.wire.transcript import Transcript
 
@@ -114,7 +116,8 @@ class RunFolder:
         Raises:
             DataError: They are not what they were when the run began.
         """
-        tables = self.plan.tables()
+        self.plan.require_shown()
+        tables = self.plan.tables(None if self.plan.align is None else self.alignments())
         if self._has("run.json"):
             written = self._identity()["tables"]
             for party, table in tables.train.items():
@@ -124,6 +127,31 @@ class RunFolder:
                         "Restore the data, or simulate again in another folder."
                     )
         return tables
+
+    def alignments(self, *, progress: bool | None = False) -> dict[str, Alignment]:
+        """The alignment that the plan asks for, made once, and gone on with where it was interrupted.
+
+        Args:
+            progress: Whether to show a bar; None shows it on a terminal only.
+
+        Raises:
+            PlanError: The plan asks for none.
+        """
+        folder, planned, parties = self.path / "alignment", self.plan.align, self.plan.roles.parties
+        if planned is None:
+            raise PlanError(
+                "An alignment needs a section [align] in the plan, but there is none. Add it; it may be empty."
+            )
+        files = {party: folder / party / "alignment.safetensors" for party in parties}
+        if not all(self._has(str(path.relative_to(self.path))) for path in files.values()):
+            held = self.plan.data.load(self.plan.roles.holders)
+            run = Simulation(planned.build(), held, self.plan.roles, self.plan.seed, {}, {}, self.plan.run.keep).run(
+                folder, self.plan.run.checkpoint_every, progress
+            )
+            for party, alignment in run.results.items():
+                alignment.save(files[party])
+        with _undamaged(folder):
+            return {party: Alignment.load(path) for party, path in files.items()}
 
     def simulate(self, *, progress: bool | None = False, tables: Tables | None = None) -> Run[Estimator]:
         """Run the plan, or go on where it was interrupted, and write down all that comes of it.
@@ -164,7 +192,7 @@ class RunFolder:
         return Run(
             results={party: self._share(party) for party in parties},
             transcripts={party: self._transcript(party) for party in parties},
-            ledgers={party: Ledger(path=self.path / party / "ledger") for party in parties},
+            ledgers={party: self._ledger(party) for party in parties},
             simulation=simulation,
             plan=simulation.plan,
             id_digest=next(iter(simulation.tables.values())).id_digest(),
@@ -211,9 +239,19 @@ class RunFolder:
             return type(model).load(path) if self._has(f"{party}/model.safetensors") else model
 
     def _transcript(self, party: str) -> Transcript:
-        path = self.path / party / "transcript"
-        with _undamaged(path):
-            return Transcript.load(path)
+        transcripts = []
+        for path in (self.path / "alignment" / party / "transcript", self.path / party / "transcript"):
+            if path.is_dir() or path.parent.parent == self.path:
+                with _undamaged(path):
+                    transcripts.append(Transcript.load(path))
+        *earlier, last = transcripts
+        return last.after(earlier[0]) if earlier else last
+
+    def _ledger(self, party: str) -> Ledger:
+        """What the party's releases cost, those of its alignment included."""
+        ledger = Ledger(path=self.path / party / "ledger")
+        path = self.path / "alignment" / party / "ledger"
+        return ledger.after(Ledger(path=path)) if path.exists() else ledger
 
     def _identity(self) -> dict[str, Any]:
         with _undamaged(self.path / "run.json"):

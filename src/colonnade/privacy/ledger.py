@@ -224,6 +224,12 @@ class Ledger:
         """
         return _compose(self._counts, protects, delta, unit)
 
+    def after(self, earlier: Ledger) -> Self:
+        """Return a ledger of an earlier run's events and these; it is written nowhere, and has no budget."""
+        together = type(self)()
+        together._counts = earlier._counts + self._counts
+        return together
+
     def to_json(self) -> str:
         """Return the events as JSON text. The budget is the plan's and not part of it."""
         return json.dumps({"events": [_entry(event, count) for event, count in self._counts.items()]})

@@ -303,6 +303,11 @@ class Transcript:
             self.frames,
         )
 
+    def after(self, earlier: Transcript) -> Transcript:
+        """This transcript with an earlier run's before it, of which is kept what crossed, but not its contents."""
+        before = tuple(entry._replace(place=None) for entry in earlier.entries)
+        return replace(self, entries=before + self.entries)
+
     def digests(self, *, fresh: bool = False) -> tuple[tuple[str, bool, str, str], ...]:
         """Peer, direction, kind and digest of each message: what must be equal when a run is repeated.
 

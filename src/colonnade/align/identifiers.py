@@ -1,0 +1,251 @@
+"""Identifiers: how ids are read, so that one person has one id however two organisations write it.
+
+A *key* is what people are matched by: one rule, or several joined by `+` for columns that identify only together.
+
+    exact          text as it stands, or a whole number: 7 and "7" are different
+    text           Unicode NFKC, without regard to case; white space is dropped at the ends, elsewhere it is one space
+    integer        a whole number or text of one: 7, "7" and "007" are the same
+    email          as text; without exactly one @ inside it, or with white space, it counts as missing
+    phone:41      digits in E.164; numbers without a country code get this one; what is no number counts as missing
+
+A value that is missing or empty is no id. Composite keys are joined with their lengths, so that ("ab", "c") and
+("a", "bc") differ; they are missing where one of their parts is.
+
+Both sides must read ids alike: the hash of the rules is compared before anything else.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from blake3 import blake3
+
+from colonnade.errors import DataError, PlanError
+from colonnade.table import Table, nearest
+
+VERSION = 1
+DIGEST_BYTES = 16
+
+# What Python's str.split takes for white space, among ASCII.
+_BLANKS = "[\t\n\x0b\x0c\r\x1c-\x1f ]+"
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True)
+class Identifiers:
+    """The rules by which a party reads its ids, one key after the other, and the columns they are in.
+
+    Args:
+        keys: Rules, tried in this order; equal at all parties.
+        columns: For each key the party's own column, or columns joined by `+`. The id column if there is one key only.
+
+    >>> Identifiers(("email", "text+integer"), ("mail", "surname+born")).columns_of(1)
+    ('surname', 'born')
+    """
+
+    keys: tuple[str, ...]
+    columns: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse rules that do not exist, and columns that do not go with them."""
+        if not self.keys:
+            raise PlanError("Ids are read by at least one key, but none was named. Name one such as 'text'.")
+        for key in self.keys:
+            for rule in key.split("+"):
+                _check_rule(rule)
+        if len(self.columns) != len(self.keys):
+            raise PlanError(
+                f"Each of the {len(self.keys)} keys ({', '.join(self.keys)}) needs a column, but {len(self.columns)} "
+                "were named. Name one for each key."
+            )
+        for key, columns in zip(self.keys, self.columns, strict=True):
+            if len(key.split("+")) != len(columns.split("+")):
+                raise PlanError(
+                    f"The key {key!r} has {len(key.split('+'))} parts, but {columns!r} names {len(columns.split('+'))} "
+                    "columns. Join as many columns by '+'."
+                )
+
+    @classmethod
+    def of(cls, table: Table, keys: Sequence[str] | None, columns: Sequence[str] | None) -> Identifiers:
+        """The rules for a table: as given, or by the type of its ids."""
+        if keys is None:
+            keys = ("integer" if pa.types.is_int64(table.ids.type) else "text",)
+        if columns is None:
+            if len(keys) > 1 or "+" in keys[0]:
+                raise PlanError(
+                    f"The keys {', '.join(keys)} need columns, but {table.owner or 'the party'} named none. Name one "
+                    "for each key, several joined by '+'."
+                )
+            columns = (table.id_name,)
+        return cls(tuple(keys), tuple(columns))
+
+    @property
+    def hash(self) -> str:
+        """A digest of the rules, which all parties must share; the columns are each party's own business."""
+        return blake3(json.dumps({"version": VERSION, "keys": self.keys}).encode()).hexdigest()
+
+    def columns_of(self, key: int) -> tuple[str, ...]:
+        """The party's columns that a key is in."""
+        return tuple(self.columns[key].split("+"))
+
+    def digests(
+        self, table: Table, key: int, salt: bytes
+    ) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]:
+        """Keyed digests of the ids under a key, and the numbers of their rows, chunk by chunk; others are left out.
+
+        Args:
+            table: The party's rows.
+            key: Which of the keys.
+            salt: What the digests are keyed with; equal at all parties of a run, and new in every run.
+        """
+        rules, names = self.keys[key].split("+"), self.columns_of(key)
+        arrow = table.to_arrow()
+        for name in names:
+            if arrow.schema.get_field_index(name) < 0:
+                raise DataError(
+                    f"{table.owner or 'The party'} should be matched by its column {name!r}, but has none of that name."
+                    f"{nearest(name, arrow.column_names)} Correct the columns of the alignment."
+                )
+        begin, secret = 0, blake3(self.hash.encode(), key=salt).digest() + bytes([key])
+        for batch in arrow.select(list(dict.fromkeys(names))).to_batches(max_chunksize=_CHUNK):
+            parts = [
+                normalised(batch.column(name), rule, column=name, owner=table.owner)
+                for rule, name in zip(rules, names, strict=True)
+            ]
+            held = np.flatnonzero(
+                np.logical_and.reduce([part.is_valid().to_numpy(zero_copy_only=False) for part in parts])
+            )
+            texts = [part.take(pa.array(held)).cast(pa.large_binary()).to_pylist() for part in parts]
+            whole = texts[0] if len(texts) == 1 else map(_joined, zip(*texts, strict=True))
+            hashed = b"".join([blake2b(text, digest_size=DIGEST_BYTES, key=secret).digest() for text in whole])
+            yield np.frombuffer(hashed, np.uint8).reshape(-1, DIGEST_BYTES), begin + held
+            begin += len(batch)
+
+
+def normalised(values: pa.Array, rule: str, *, column: str = "ids", owner: str | None = None) -> pa.Array:
+    """Values as a rule reads them, as text; null where there is no id.
+
+    >>> normalised(pa.array([" Jürgen  Müller", "JÜRGEN MÜLLER ", ""]), "text").to_pylist()
+    ['jürgen müller', 'jürgen müller', None]
+    """
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    name, _, argument = rule.partition(":")
+    if pa.types.is_integer(values.type):
+        if name not in ("exact", "integer", "phone"):
+            raise DataError(
+                f"{owner or 'The party'} should bring text for the rule {name!r}, but its column {column!r} holds "
+                "whole numbers. Use the rule 'integer' at all parties, or turn the column into text."
+            )
+        written = values.cast(pa.large_string())
+        if name == "exact":
+            # Neither text nor a number may pass for the other.
+            return pc.binary_join_element_wise(
+                pa.scalar("#", pa.large_string()), written, pa.scalar("", pa.large_string())
+            )
+        values = written
+    if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+        raise DataError(
+            f"{owner or 'The party'} should be matched by text or whole numbers, but its column {column!r} is of type "
+            f"{values.type}. Convert it, at all parties alike."
+        )
+    values = values.cast(pa.large_string())
+    if name == "exact":
+        return _without_empty(
+            pc.binary_join_element_wise(pa.scalar("'", pa.large_string()), values, pa.scalar("", pa.large_string())),
+            "'",
+        )
+    if name == "text":
+        return _without_empty(_as_text(values), "")
+    read = _READERS[name]
+    return pa.array(
+        [None if value is None else read(value, argument) for value in values.to_pylist()], pa.large_string()
+    )
+
+
+def _as_text(values: pa.Array) -> pa.Array:
+    """The rule `text`: in Arrow what is ASCII, one by one in Python what is not."""
+    plain = pc.string_is_ascii(values)
+    lowered = pc.utf8_lower(values)
+    if pc.any(pc.match_substring_regex(lowered, _BLANKS)).as_py():
+        lowered = pc.utf8_trim(pc.replace_substring_regex(lowered, _BLANKS, " "), " ")
+    if pc.all(plain).as_py() in (True, None):
+        return lowered
+    odd = pc.fill_null(pc.invert(plain), False)
+    read = pa.array([as_text(value) for value in values.filter(odd).to_pylist()], pa.large_string())
+    return pc.replace_with_mask(lowered, odd, read)
+
+
+def as_text(value: str) -> str:
+    """One value under the rule `text`."""
+    # Folding case can undo the normal form, so it is restored.
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", value).casefold())
+    return " ".join(folded.split())
+
+
+def _as_integer(value: str, argument: str) -> str | None:
+    found = re.fullmatch(r"([+-]?)0*(\d+)", unicodedata.normalize("NFKC", value).strip())
+    if found is None:
+        return None
+    digits = "".join(str(unicodedata.digit(digit)) for digit in found[2]).lstrip("0") or "0"
+    return f"-{digits}" if found[1] == "-" and digits != "0" else digits
+
+
+def _as_email(value: str, argument: str) -> str | None:
+    text = as_text(value)
+    return text if re.fullmatch(r"[^@\s]+@[^@\s]+", text) else None
+
+
+def _as_phone(value: str, argument: str) -> str | None:
+    text = unicodedata.normalize("NFKC", value).replace("(0)", "").strip()
+    if not re.fullmatch(r"\+?[\d\s()./-]+", text):
+        return None
+    digits = re.sub(r"\D", "", text)
+    if text.startswith("+"):
+        number = digits
+    elif digits.startswith("00"):
+        number = digits[2:]
+    else:
+        number = argument + digits.removeprefix("0")
+    return f"+{number}" if 7 <= len(number) <= 15 and number.isascii() else None
+
+
+_READERS: Mapping[str, Callable[[str, str], str | None]] = {
+    "integer": _as_integer,
+    "email": _as_email,
+    "phone": _as_phone,
+}
+RULES = ("exact", "text", *_READERS)
+
+
+def _check_rule(rule: str) -> None:
+    name, _, argument = rule.partition(":")
+    if name not in RULES:
+        raise PlanError(
+            f"Ids are read by the rules {', '.join(RULES)}, but {rule!r} was named.{nearest(name, RULES)} Name one of "
+            "them, or several joined by '+'."
+        )
+    if name == "phone" and not re.fullmatch(r"[1-9]\d{0,2}", argument):
+        raise PlanError(
+            f"The rule 'phone' should name the country of numbers without a code, as in 'phone:41', but is {rule!r}. "
+            "Add it."
+        )
+    if name != "phone" and argument:
+        raise PlanError(f"The rule {name!r} takes nothing behind a colon, but is {rule!r}. Leave it out.")
+
+
+def _without_empty(values: pa.Array, empty: str) -> pa.Array:
+    return pc.if_else(pc.equal(values, empty), pa.scalar(None, pa.large_string()), values)
+
+
+def _joined(parts: tuple[bytes, ...]) -> bytes:
+    return b"".join([len(part).to_bytes(4, "little") + part for part in parts])

@@ -1,0 +1,258 @@
+"""One party's own part of an alignment, whatever the topology: its ids in buckets, its secrets, its durable steps."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from blake3 import blake3
+
+from colonnade.align.buckets import Bucket, Buckets, Digests, Listed, Rows, slots
+from colonnade.align.identifiers import Identifiers
+from colonnade.align.messages import VALUE_BYTES, Agreed, Masked, OrderDigest, parts
+from colonnade.align.workers import CHUNK, Workers
+from colonnade.crypto.curve import POINT_BYTES, make_key
+from colonnade.errors import ProtocolError
+from colonnade.party import Party
+from colonnade.privacy.randomness import Randomness
+from colonnade.storage import Tree
+from colonnade.wire.channel import Channel
+
+UNDER = ("masked with a secret of this run",)
+
+Tags = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What those who compare know: what digests are keyed with, how many buckets and keys, how long whose lists are."""
+
+    salt: bytes
+    n_keys: int
+    n_buckets: int
+    ids: dict[str, tuple[int, ...]]
+
+    def slots(self, party: str, key: int) -> int:
+        """How many ids of a party go out in each bucket."""
+        return slots(self.ids[party][key], self.n_buckets)
+
+    def offset(self, party: str, key: int, bucket: int) -> int:
+        """Where a bucket begins in all lists of a party, one after the other."""
+        return sum(self.n_buckets * self.slots(party, earlier) for earlier in range(key)) + bucket * self.slots(
+            party, key
+        )
+
+    def total(self, party: str) -> int:
+        """How long all lists of a party are together."""
+        return sum(self.n_buckets * self.slots(party, key) for key in range(self.n_keys))
+
+    @property
+    def rounds(self) -> Iterator[tuple[int, int]]:
+        """Every key with every bucket."""
+        return ((key, bucket) for key in range(self.n_keys) for bucket in range(self.n_buckets))
+
+
+@dataclass
+class Own:
+    """What a party brings to an alignment.
+
+    Attributes:
+        party: The party.
+        identifiers: How it reads its ids.
+        settled: What all know.
+        folder: Where its buckets are kept if they do not fit into memory.
+        n_workers: How many processes compute.
+    """
+
+    party: Party
+    identifiers: Identifiers
+    settled: Settled
+    folder: Path
+    n_workers: int | None
+    _held: dict[int, Buckets] = field(default_factory=dict)
+    _done: int = 0
+
+    def __post_init__(self) -> None:
+        self.workers = Workers(self.n_workers, points=self.n_points)
+
+    @property
+    def n_points(self) -> int:
+        """How many points this party multiplies at least."""
+        return sum(self.settled.total(name) for name in self.settled.ids)
+
+    def bucket(self, key: int, number: int) -> Bucket:
+        """The own ids of a bucket."""
+        if key not in self._held:
+            # Earlier keys are done with, and their files only take space.
+            for earlier in self._held.values():
+                earlier.delete()
+            settled, table = self.settled, self.party.own_table
+            self._held[key] = Buckets(
+                self.identifiers, table, key, settled.salt, n=settled.n_buckets, folder=self.folder
+            )
+        return self._held[key][number]
+
+    def close(self) -> None:
+        """Delete what was kept in files."""
+        for buckets in self._held.values():
+            buckets.delete()
+
+    def secret(self, whom: str) -> Randomness:
+        """The source of this run's secrets towards somebody, from the system, drawn once and written down first."""
+        return Randomness.from_key(self.party.once(f"align {whom}", make_key), source="system")
+
+    def listed(self, bucket: Bucket, key: int, number: int, secret: Randomness) -> Listed:
+        """A bucket as it goes out."""
+        return Listed.of(bucket, self.settled.slots(self.party.name, key), secret.child("list", key, number))
+
+    def send_masked(self, line: Channel, listed: Listed, bucket: int, key: bytes) -> None:
+        """Mask a list and send it."""
+        self._send(line, bucket, self.workers.mask(key, listed.chunks(CHUNK)))
+
+    def pass_on(self, line: Channel, bucket: int, key: bytes, lists: Iterator[Digests]) -> None:
+        """Multiply a list that came, and send it on."""
+        self._send(line, bucket, self.workers.multiply(key, lists))
+
+    def multiplied(self, line: Channel, bucket: int, total: int, key: bytes) -> Iterator[Digests]:
+        """The values of a masked list that comes, multiplied by a key and cut, chunk by chunk."""
+        came = parts(line, Masked, bucket, total, POINT_BYTES)
+        for points in self.workers.multiply(key, came):
+            self.progress(len(points))
+            yield points[:, :VALUE_BYTES]
+
+    def _send(self, line: Channel, bucket: int, masked: Iterator[Digests]) -> None:
+        begin = 0
+        for points in masked:
+            line.send(Masked(bucket, begin, points), under=UNDER)
+            begin += len(points)
+            self.progress(len(points))
+
+    def progress(self, n: int) -> None:
+        """Say how many more points were multiplied."""
+        self._done += n
+        if self.party.watcher is not None:
+            total = max(self.n_points, self._done)
+            self.party.watcher(self.party.name, "align", self._done, total, {})
+
+    def tags(self, digests: Digests) -> Tags:
+        """What the common order is sorted by: hashes of ids under a secret, whatever order the file has."""
+        key = self.party.random.child("align", "order").key
+        hashed = b"".join([blake2b(digest.tobytes(), digest_size=8, key=key).digest() for digest in digests])
+        return np.frombuffer(hashed, "<u8").astype(np.uint64)
+
+
+class _Kept:
+    """What one step leaves behind."""
+
+    def __init__(self) -> None:
+        self.tree: Tree = None
+
+    def state(self) -> Tree:
+        return self.tree
+
+    def restore(self, tree: Tree) -> None:
+        self.tree = tree
+
+
+def durable(party: Party, name: str, work: Callable[[], Tree]) -> Tree:
+    """What a piece of work leaves, written down when it is done; a run that is taken up does not do it again.
+
+    Every party of the run goes through the same pieces, each with its own work.
+    """
+    kept = _Kept()
+    # The steps of buckets say nothing to whoever watches: the points that are multiplied do.
+    for _ in replace(party, watcher=None).steps(1, kept, name=name):
+        kept.tree = work()
+    return kept.tree
+
+
+def bucket_step(key: int, bucket: int) -> str:
+    """What the step of a bucket is called."""
+    return f"align key {key} bucket {bucket}"
+
+
+def gathered(chunks: Iterator[Digests] | Sequence[Digests]) -> Digests:
+    """All chunks of values as one array."""
+    return np.concatenate([np.zeros((0, VALUE_BYTES), np.uint8), *chunks])
+
+
+def positions(values: Digests, among: Digests) -> Rows:
+    """Where each value stands among others; -1 where it does not.
+
+    >>> positions(np.eye(16, dtype=np.uint8)[[2, 0]], np.eye(16, dtype=np.uint8)[:2])
+    array([-1,  0])
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found = pc.index_in(_as_arrow(values, pa), value_set=_as_arrow(among, pa))
+    return np.asarray(pc.fill_null(found, -1).to_numpy(zero_copy_only=False), np.int64)
+
+
+def _as_arrow(values: Digests, pa) -> object:  # type: ignore[no-untyped-def]
+    whole = pa.py_buffer(np.ascontiguousarray(values).tobytes())
+    return pa.Array.from_buffers(pa.binary(VALUE_BYTES), len(values), [None, whole])
+
+
+def in_order(values: Digests) -> Digests:
+    """The values sorted, which forgets whose order they had."""
+    high, low = np.ascontiguousarray(values).view(">u8").reshape(-1, 2).T
+    return values[np.lexsort((low, high))]
+
+
+def order_digest(values: Digests, present: npt.NDArray[np.bool_]) -> bytes:
+    """A digest of an order: the values of its rows, and which of them have one."""
+    return blake3(np.ascontiguousarray(values).tobytes() + np.packbits(present).tobytes()).digest()
+
+
+def agree_as_leader(
+    lines: Sequence[Channel], digests: Sequence[bytes], bystanders: Sequence[Channel], schedule: bytes, size: int
+) -> str:
+    """Compare the digest of the order with each of the others; returns a digest of all of it.
+
+    Raises:
+        ProtocolError: Somebody has another one.
+    """
+    for line, expected in zip(lines, digests, strict=True):
+        if not hmac.compare_digest(line.receive(OrderDigest).digest, expected):
+            raise ProtocolError(
+                f"All parties should have the same order of {size:,} common rows, but the digest that {line.peer} sent "
+                "is another one. Nothing was done with these rows. Install the same version at all parties and align "
+                "anew; if it happens again, one of them does not keep to the protocol."
+            )
+    agreed = Agreed(list(digests), schedule, size)
+    for line in (*lines, *bystanders):
+        line.send(agreed)
+    return _whole(agreed)
+
+
+def agree_as_follower(leader: Channel, digest: bytes | None, size: int | None) -> tuple[str, Agreed]:
+    """Compare the digest of the order with the leader; returns a digest of all of it.
+
+    Args:
+        leader: The line to it.
+        digest: The own digest; None for a party without rows.
+        size: How many rows there are; None for such a party.
+
+    Raises:
+        ProtocolError: The leader has another one.
+    """
+    if digest is not None:
+        leader.send(OrderDigest(digest))
+    agreed = leader.receive(Agreed)
+    if digest is not None and (digest not in agreed.digests or agreed.size != size):
+        raise ProtocolError(
+            f"All parties should have the same order of {size:,} common rows, but {leader.peer} says that this party's "
+            "digest is another one. Nothing was done with these rows. Install the same version at all parties and "
+            "align anew; if it happens again, one of them does not keep to the protocol."
+        )
+    return _whole(agreed), agreed
+
+
+def _whole(agreed: Agreed) -> str:
+    return blake3(b"".join(agreed.digests) + agreed.size.to_bytes(8, "little")).hexdigest()

@@ -1,0 +1,392 @@
+"""Align: the protocol by which parties find their common rows, and what runs on them afterwards."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+
+from colonnade.align.buckets import MOST_BUCKETS, n_buckets
+from colonnade.align.identifiers import Identifiers
+from colonnade.align.limits import Limits
+from colonnade.align.messages import Opening, Size, Terms
+from colonnade.align.own import Own, Settled, agree_as_follower, bucket_step, durable
+from colonnade.align.ring import Ring
+from colonnade.align.settings import Settings
+from colonnade.align.star import Found, StarFollower, StarLeader
+from colonnade.alignment import Alignment
+from colonnade.errors import DataError, PlanError, ProtocolError
+from colonnade.party import Party, Protocol
+from colonnade.privacy.ledger import Event
+from colonnade.run import describe_protocol, own_copy
+from colonnade.secret import Secret
+from colonnade.wire.channel import Channel
+
+R = TypeVar("R")
+
+MOST_IDS = 1 << 34
+ORDER_STEP = "align order"
+
+
+@dataclass(frozen=True)
+class Align:
+    """The protocol by which parties find their common rows; a function of one party that returns its `Alignment`.
+
+    Attributes:
+        settings: What all parties agree on.
+        columns: For each party, where it reads its keys: a column for each, several joined by `+`. Only the own entry
+            is used; a party without one is matched by its id column.
+        limits: What this party refuses.
+        workers: How many processes compute; one per core if None.
+
+    >>> from colonnade import Roles, Table, simulate
+    >>> bank = Table.of({"id": ["Ann", "Bob", "Cyd"], "income": [1, 2, 3]})
+    >>> shop = Table.of({"id": ["dan", "cyd ", "ann"], "spend": [4, 5, 6]})
+    >>> align = Align(limits=Limits(fewest=1))
+    >>> run = simulate(align, {"bank": bank, "shop": shop}, roles=Roles(label="bank", features=("shop",)))
+    >>> sorted(run.results["shop"].take(shop).ids.to_pylist())
+    ['ann', 'cyd ']
+    """
+
+    settings: Settings = field(default_factory=Settings)
+    columns: Mapping[str, Sequence[str]] = field(default_factory=dict, hash=False)
+    limits: Limits = field(default_factory=Limits)
+    workers: int | None = None
+
+    aligns_rows: ClassVar[bool] = True
+
+    def __call__(self, party: Party) -> Alignment:
+        """Align this party's rows with the others'.
+
+        Raises:
+            PlanError: The parties read ids differently, or the roles do not fit the settings.
+            DataError: Ids repeat and must not.
+            PrivacyError: Somebody brings too few ids, or asks too often.
+            ProtocolError: The others have another order of the common rows.
+        """
+        return _Alignment(self, party).run()
+
+    def described(self) -> tuple[str, dict[str, Any]]:
+        """Its name and public settings, as a plan holds them."""
+        return "Align", self.settings.describe()
+
+
+def align(party: Party) -> Alignment:
+    """Align a party's rows with the others' by their id columns, with the settings that suit most."""
+    return Align()(party)
+
+
+align.aligns_rows = True  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class Aligned(Generic[R]):
+    """A protocol that is run on rows which are aligned first.
+
+    Attributes:
+        align: How.
+        then: What runs on the aligned rows.
+        keep: Called with the alignment once all parties agree on it, to write it down.
+
+    >>> from colonnade import SplitClassifier
+    >>> Aligned(Align(), SplitClassifier(epochs=3).fit).described()[0]
+    'SplitClassifier.fit'
+    """
+
+    align: Align
+    then: Protocol[R]
+    keep: Callable[[Alignment], None] = lambda alignment: None
+
+    aligns_rows: ClassVar[bool] = True
+
+    def __call__(self, party: Party) -> R:
+        """Align the rows, then run the protocol on them."""
+        alignment = self.align(party)
+        self.keep(alignment)
+        return self.then(party.aligned(alignment))
+
+    def own_copy(self) -> Aligned[R]:
+        """The same for one party, with nothing that it shares with others."""
+        return Aligned(self.align, own_copy(self.then), self.keep)
+
+    def described(self) -> tuple[str, dict[str, Any]]:
+        """The name of what runs, with its settings and those of the alignment."""
+        name, settings = describe_protocol(self.then)
+        return name, {**settings, "align": self.align.settings.describe()}
+
+
+class _Alignment:
+    """One run of an alignment at one party."""
+
+    def __init__(self, align: Align, party: Party) -> None:
+        self.align, self.party, self.settings = align, party, align.settings
+        holders = party.roles.holders
+        if len(holders) < 2:
+            raise PlanError(
+                f"An alignment needs two parties with tables, but there is only {holders[0]}. Name another."
+            )
+        self.order = (holders[0], *holders[1:])
+        self.leader = self.order[0]
+        if self.settings.reveal == "size" and self.settings.topology == "star" and len(self.order) > 2:
+            raise PlanError(
+                f"In a star {self.leader} can count what it has in common with each other party, but not with all "
+                f"{len(self.order) - 1} at once. Use topology = 'ring'."
+            )
+
+    @property
+    def leads(self) -> bool:
+        return self.party.name == self.leader
+
+    @property
+    def followers(self) -> tuple[Channel, ...]:
+        """The leader's lines to the other parties with tables."""
+        return tuple(self.party.peers[name] for name in self.order[1:])
+
+    @property
+    def bystanders(self) -> tuple[Channel, ...]:
+        """The leader's lines to parties without tables."""
+        return tuple(self.party.peers[name] for name in self.party.roles.parties if name not in self.order)
+
+    def run(self) -> Alignment:
+        if self.party.table is None:
+            return self._stand_by()
+        party, table = self.party, self.party.own_table
+        identifiers = Identifiers.of(table, self.settings.keys, self.align.columns.get(party.name))
+        counted = [self._count(identifiers, key) for key in range(len(identifiers.keys))]
+        ids = [each[0] for each in counted]
+        self.align.limits.check_size(party.name, party.name, max(ids), party.plan.hash)
+        for peer in self._asking:
+            self.align.limits.admit(party.name, peer, self._mark)
+        shown = [_padded(n) for n in ids] if self.settings.pad else ids
+        self._spend_sizes(shown)
+        terms = Terms(party.plan.hash, identifiers.hash, list(identifiers.keys), shown)
+        settled = self._open(terms) if self.leads else self._accept(terms)
+        with self._folder() as folder:
+            own = Own(party, identifiers, settled, folder, self.align.workers)
+            side = self._side(own)
+            kept = side.match()
+            tree = durable(party, ORDER_STEP, lambda: _tree(self._settled(side, kept)))
+            own.close()
+        found = _found(tree)
+        learned = self._learned(settled, found)
+        extra = {name for key in range(len(identifiers.keys)) for name in identifiers.columns_of(key)}
+        return Alignment(
+            rows=found.rows,
+            size=found.size,
+            digest=found.digest,
+            schedule=found.schedule,
+            partners=found.partners,
+            keys=tuple(sorted(extra - {table.id_name, table.label_name})),
+            learned=learned,
+            missing=len(table) - counted[0][0] - counted[0][1],
+            repeated=counted[0][1],
+        )
+
+    @property
+    def _asking(self) -> tuple[str, ...]:
+        """Whom this party compares ids with."""
+        if self.settings.topology == "star" and not self.leads:
+            return (self.leader,)
+        return tuple(name for name in self.order if name != self.party.name)
+
+    @property
+    def _mark(self) -> str:
+        """What tells this run of this party from others, in its log."""
+        return self.party.random.child("align", "mark").key.hex()[:16]
+
+    def _count(self, identifiers: Identifiers, key: int) -> tuple[int, int]:
+        """How many different ids there are under a key, and how many rows repeat one."""
+        import pyarrow as pa
+
+        table = self.party.own_table
+        n_ids, n_held = 0, 0
+        salt = self.party.random.child("align", "count").key
+        seen: list[np.ndarray[Any, Any]] = []
+        for digests, _ in identifiers.digests(table, key, salt):
+            seen.append(np.ascontiguousarray(digests[:, :8]).view("<u8").ravel())
+            n_held += len(digests)
+        if seen:
+            n_ids = len(pa.array(np.concatenate(seen)).unique())
+        repeated = n_held - n_ids
+        if repeated and self.settings.duplicates == "error":
+            columns = " and ".join(repr(name) for name in identifiers.columns_of(key))
+            raise DataError(
+                f"{self.party.name} should have one row for each id, but {repeated:,} of {len(table):,} rows repeat an "
+                f"id of an earlier one in {columns}. Merge them, or set duplicates under [align] to 'first' or 'all'."
+            )
+        return n_ids, repeated
+
+    def _open(self, mine: Terms) -> Settled:
+        """Hear everybody's terms, and settle how it goes on."""
+        party, name = self.party, self.party.name
+        ids = {name: tuple(mine.ids)}
+        for line in self.followers:
+            terms = line.receive(Terms)
+            self._check_terms(mine, terms, line.peer)
+            ids[line.peer] = tuple(terms.ids)
+        salt = party.random.child("align", "salt").key
+        n = n_buckets(max(max(counts) for counts in ids.values()), self.settings.ids_per_bucket)
+        if n > MOST_BUCKETS:
+            raise PlanError(
+                f"At most {MOST_BUCKETS:,} buckets can be matched, but this would take {n:,}. Raise ids_per_bucket "
+                "under [align]."
+            )
+        settled = Settled(salt, len(mine.ids), n, ids)
+        everybody = self.settings.topology == "ring"
+        for line in self.followers:
+            known = self.order if everybody else (name,)
+            line.send(Opening(salt, settled.n_keys, n, list(known), [c for each in known for c in ids[each]]))
+        for line in self.bystanders:
+            line.send(Opening(b"", settled.n_keys, n, [], []))
+        return settled
+
+    def _accept(self, mine: Terms) -> Settled:
+        """Tell the leader one's terms, and take what it settles."""
+        line, name, n_keys = self.party.peers[self.leader], self.party.name, len(mine.ids)
+        line.send(mine)
+        opening = line.receive(Opening)
+        known = self.order if self.settings.topology == "ring" else (self.leader,)
+        fits = opening.parties == list(known) and len(opening.ids) == n_keys * len(known) and opening.keys == n_keys
+        fits = fits and len(opening.salt) == 32 and all(0 <= n <= MOST_IDS for n in opening.ids)
+        if not fits or not 1 <= opening.buckets <= MOST_BUCKETS:
+            raise ProtocolError(
+                f"Expected {self.leader} to open the alignment of {', '.join(known)} by {n_keys} keys, got something "
+                "else. Both must run the same version."
+            )
+        counts = {each: tuple(opening.ids[i * n_keys : (i + 1) * n_keys]) for i, each in enumerate(opening.parties)}
+        for peer in counts.keys() - {name}:
+            self.align.limits.check_size(name, peer, max(counts[peer]), self.party.plan.hash)
+        return Settled(opening.salt, n_keys, opening.buckets, {**counts, name: tuple(mine.ids)})
+
+    def _check_terms(self, mine: Terms, theirs: Terms, peer: str) -> None:
+        name = self.party.name
+        if theirs.run != mine.run:
+            raise ProtocolError(
+                f"{name} and {peer} should take part in the same run, but their plans have different hashes. Give both "
+                "the same plan."
+            )
+        if theirs.rules != mine.rules:
+            there = (
+                ", ".join(theirs.keys) if theirs.keys != mine.keys else f"{', '.join(theirs.keys)} of another version"
+            )
+            raise PlanError(
+                f"{name} and {peer} should read ids by the same rules, but {name} reads {', '.join(mine.keys)} and "
+                f"{peer} reads {there[:200]}. Name the same keys under [align] at both."
+            )
+        if len(theirs.ids) != len(mine.ids) or not all(0 <= n <= MOST_IDS for n in theirs.ids):
+            raise ProtocolError(f"Expected {peer} to say how many ids it has for each key, got something else.")
+        self.align.limits.check_size(name, peer, max(theirs.ids), self.party.plan.hash)
+
+    def _side(self, own: Own) -> StarLeader | StarFollower | Ring:
+        if self.settings.topology == "ring":
+            return Ring(own, self.settings, self.order, self.bystanders)
+        if self.leads:
+            return StarLeader(own, self.settings, self.followers, self.bystanders)
+        return StarFollower(own, self.settings, self.party.peers[self.leader], self.order.index(self.party.name))
+
+    def _settled(self, side: StarLeader | StarFollower | Ring, kept: list[Any]) -> Found:
+        """The common order; where it is not told to all, the size takes its place."""
+        if self.settings.reveal == "both":
+            self._spend_ids(self._asking)
+            return side.settle(kept)
+        if self.settings.reveal == "one" and not self.leads:
+            self._spend_ids((self.leader,))
+        found = side.settle(kept)
+        told = self.settings.reveal == "size"
+        if self.leads:
+            for line in (*self.followers, *self.bystanders):
+                line.send(Size((found.size or 0) if told else -1))
+            return found
+        size = self.party.peers[self.leader].receive(Size).size
+        return Found(None, size if size >= 0 else None)
+
+    def _stand_by(self) -> Alignment:
+        """Take part without a table: nothing is compared, but the steps are the same everywhere."""
+        leader = self.party.peers[self.leader]
+        opening = leader.receive(Opening)
+        for key, bucket in Settled(b"", opening.keys, opening.buckets, {}).rounds:
+            durable(self.party, bucket_step(key, bucket), dict)
+
+        def settle() -> Any:
+            if self.settings.reveal != "both":
+                return _tree(Found(None, leader.receive(Size).size))
+            whole, agreed = agree_as_follower(leader, None, None)
+            return _tree(Found(None, agreed.size, whole, agreed.schedule.hex()))
+
+        found = _found(durable(self.party, ORDER_STEP, settle))
+        size = found.size if found.size is not None and found.size >= 0 else None
+        return Alignment(None, size, found.digest, found.schedule)
+
+    @contextmanager
+    def _folder(self) -> Iterator[Path]:
+        directory = self.party.checkpoints.directory
+        if directory is not None:
+            yield directory / "buckets"
+            return
+        with tempfile.TemporaryDirectory(prefix="colonnade-") as folder:
+            yield Path(folder)
+
+    def _spend_sizes(self, ids: list[int]) -> None:
+        counts = " and ".join(f"{n:,}" for n in ids)
+        for peer in self._asking:
+            self._spend(f"alignment: {peer} learns that {self.party.name} has {counts} ids")
+
+    def _spend_ids(self, to: Sequence[str]) -> None:
+        for peer in to:
+            of_pair = peer == self.leader and self.settings.topology == "star"
+            common = f"{self.party.name} has" if of_pair else "all parties have"
+            self._spend(f"alignment: {peer} learns which of its own ids {common}")
+
+    def _spend(self, note: str) -> None:
+        """Write down, before it happens, what another one learns of this party."""
+        self.party.ledger.spend(Event.not_private(Secret.IDS, note, unit="id"), identity=bytes.fromhex(self._mark))
+
+    def _learned(self, settled: Settled, found: Found) -> tuple[str, ...]:
+        """What each party learned, in sentences, as far as this party knows."""
+        reveal, ring = self.settings.reveal, self.settings.topology == "ring"
+        sizes = ", ".join(f"{name} {' and '.join(f'{n:,}' for n in n_ids)}" for name, n_ids in settled.ids.items())
+        shown = "rounded up to a power of two, " if self.settings.pad else ""
+        said = [f"Told to those who compare: how many ids there are ({shown}{sizes})."]
+        everybody = "Every party" if reveal == "both" else self.leader
+        if reveal == "size":
+            said.append("Every party learned how many ids are common, and nobody which.")
+        else:
+            common = "" if found.size is None else f" ({found.size:,} rows)"
+            said.append(f"{everybody} learned which of its own ids are common to all{common}.")
+        if len(self.order) > 2:
+            said.append(
+                f"{self.leader} learned besides how many ids each group of parties has in common, but not which."
+                if ring
+                else f"{self.leader} learned besides which of its ids each other party has."
+            )
+        if len(self.order) == 2 and self.settings.join == "left":
+            said.append(f"Every party learned how many rows {self.leader} keeps without a partner.")
+        elif self.settings.join == "left":
+            said.append(
+                f"Every other party learned how many rows {self.leader} keeps, and which of its own are among them."
+            )
+        if settled.n_keys > 1 and not ring:
+            said.append(
+                f"By several keys, each other party learned which of its ids {self.leader} has, and by which key."
+            )
+        if self.settings.duplicates == "all":
+            said.append("Every party learned how many rows each other party has for each common id.")
+        return tuple(said)
+
+
+def _padded(n: int) -> int:
+    return 1 << max(0, n - 1).bit_length() if n else 0
+
+
+def _tree(found: Found) -> Any:
+    return {**vars(found), "partners": dict(found.partners)}
+
+
+def _found(tree: Any) -> Found:
+    partners = {name: np.asarray(mask, bool) for name, mask in tree["partners"].items()}
+    return Found(**{**tree, "partners": partners})

@@ -1,0 +1,76 @@
+"""Settings: what all parties of an alignment agree on beforehand."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+from colonnade.align.buckets import IDS_PER_BUCKET, Duplicates
+from colonnade.errors import PlanError
+from colonnade.table import nearest
+
+Topology: TypeAlias = Literal["star", "ring"]
+Reveal: TypeAlias = Literal["both", "one", "size"]
+Join: TypeAlias = Literal["inner", "left"]
+Engine: TypeAlias = Literal["ecdh", "rr22"]
+
+_CHOICES = {"topology": Topology, "reveal": Reveal, "join": Join, "duplicates": Duplicates, "engine": Engine}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How rows are aligned; part of the public plan.
+
+    Attributes:
+        keys: How ids are read, one key after the other; by the type of the id column if None.
+        topology: "star" compares the label party's ids with each other party's; "ring" compares all at once.
+        reveal: Who learns which ids are common: all parties ("both"), the label party ("one"), or nobody, only how
+            many there are ("size").
+        join: Whether rows of the label party without a partner are left out ("inner") or kept ("left").
+        duplicates: What to do where several rows of a party have one id: refuse, use the first, or combine all of them
+            with all of the other parties'. The last shows every party how often each common id occurs at the others.
+        engine: "ecdh" is built in; "rr22" needs the extra `psi-fast`.
+        pad: Whether the number of ids is rounded up to a power of two before it is shown.
+        ids_per_bucket: How many ids are matched at a time.
+
+    >>> Settings(join="left").describe()["join"]
+    'left'
+    """
+
+    keys: tuple[str, ...] | None = None
+    topology: Topology = "star"
+    reveal: Reveal = "both"
+    join: Join = "inner"
+    duplicates: Duplicates = "error"
+    engine: Engine = "ecdh"
+    pad: bool = False
+    ids_per_bucket: int = IDS_PER_BUCKET
+
+    def __post_init__(self) -> None:
+        """Refuse what does not go together."""
+        for name, choices in _CHOICES.items():
+            value, allowed = getattr(self, name), get_args(choices)
+            if value not in allowed:
+                raise PlanError(
+                    f"[align] {name} should be one of {', '.join(map(repr, allowed))}, but is {value!r}."
+                    f"{nearest(str(value), allowed)} Choose one of them."
+                )
+        if self.ids_per_bucket < 1:
+            raise PlanError(f"[align] ids_per_bucket should be at least 1, but is {self.ids_per_bucket}. Raise it.")
+        several = self.keys is not None and len(self.keys) > 1
+        for wrong, what, instead in (
+            (self.reveal != "both" and self.join == "left", "join = 'left'", "reveal = 'both'"),
+            (self.reveal != "both" and self.duplicates == "all", "duplicates = 'all'", "reveal = 'both'"),
+            (self.reveal != "both" and several, "several keys", "reveal = 'both'"),
+            (self.topology == "ring" and self.join == "left", "join = 'left'", "topology = 'star'"),
+            (self.topology == "ring" and self.duplicates == "all", "duplicates = 'all'", "topology = 'star'"),
+            (several and self.duplicates == "all", "duplicates = 'all'", "one key"),
+            (self.engine == "rr22" and self.topology == "ring", "engine = 'rr22'", "topology = 'star'"),
+            (self.engine == "rr22" and self.reveal == "size", "engine = 'rr22'", "reveal = 'both' or 'one'"),
+        ):
+            if wrong:
+                raise PlanError(f"[align] {what} goes with {instead} only, but this plan has another one. Change one.")
+
+    def describe(self) -> dict[str, Any]:
+        """The settings as plain data."""
+        return asdict(self) | {"keys": None if self.keys is None else list(self.keys)}

@@ -1,0 +1,628 @@
+"""An alignment finds exactly the common ids, in one order at all parties, and shows nothing else."""
+
+import itertools
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from colonnade import Roles, Table, simulate
+from colonnade.align import Align, Aligned, Alignment, Limits, Settings, align
+from colonnade.align import messages as kinds
+from colonnade.align import ring as ring_module
+from colonnade.align import star as star_module
+from colonnade.align.identifiers import as_text
+from colonnade.align.messages import Masked, OrderDigest, Terms
+from colonnade.data import load
+from colonnade.errors import ColonnadeError, DataError, PlanError, PrivacyError, ProtocolError, StorageError
+from colonnade.secret import Secret
+from colonnade.wire.channel import Channel
+from colonnade.wire.message import Message
+
+ANY_SIZE = Limits(fewest=0)
+NAMES = ("bank", "shop", "telco", "gym")
+PAIR = Roles(label="bank", features=("shop",))
+THREE = Roles(label="bank", features=("shop", "telco"))
+TOPOLOGIES = pytest.mark.parametrize("topology", ["star", "ring"])
+
+few = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def table(ids, **columns):
+    values = pa.array(list(ids), None if len(ids) else pa.large_string())
+    return Table.of({"id": values, "place": np.arange(len(ids), dtype=float), **columns})
+
+
+def tables(*lists):
+    return {name: table(ids) for name, ids in zip(NAMES, lists, strict=False)}
+
+
+def aligned(held, *, limits=ANY_SIZE, columns=None, seed=0, **how):
+    roles = Roles(label="bank", features=tuple(held)[1:])
+    protocol = Align(Settings(**how), columns=columns or {}, limits=limits)
+    return simulate(protocol, held, roles=roles, seed=seed, keep="all")
+
+
+def ids_of(run, name):
+    """The ids that an alignment gives a party, in their order; empty where nothing is common."""
+    rows = run.results[name].rows
+    return [None if row < 0 else run.simulation.tables[name].ids[int(row)].as_py() for row in rows]
+
+
+def frames(run, name):
+    return b"".join(
+        bytes(value)
+        if isinstance(value, bytes)
+        else value.tobytes()
+        if isinstance(value, np.ndarray)
+        else repr(value).encode()
+        for kind in {entry.kind for entry in run.transcripts[name].entries}
+        for recorded in run.transcripts[name].messages(Message.kinds[kind])
+        for value in vars(recorded.message).values()
+    )
+
+
+def sending(kind, **change):
+    """A party that keeps to the protocol but for one kind of message, in which it changes something."""
+
+    class Crooked(Channel):
+        def send(self, message, **options):
+            super().send(replace(message, **change) if isinstance(message, kind) else message, **options)
+
+    def play(party, honest):
+        lines = {name: Crooked(name, line._transport, line._recording) for name, line in party.peers.items()}
+        return honest(replace(party, peers=lines))
+
+    return play
+
+
+# The oracle: set intersection.
+
+words = st.sets(st.text(min_size=1, max_size=6).filter(lambda text: as_text(text) == text), max_size=30)
+
+
+@few
+@given(words, words, st.sampled_from(["star", "ring"]), st.sampled_from([1, 7, 1000]), st.booleans())
+@example(set(), set(), "star", 1000, False)
+@example({"a"}, {"a"}, "ring", 1, True)
+@example({"a"}, {"b"}, "star", 7, False)
+@example({"ä", "日本", "🙂"}, {"🙂", "ä", "x"}, "star", 1, False)
+def test_the_result_is_the_intersection_of_the_sets(here, there, topology, per_bucket, pad):
+    run = aligned(
+        tables(sorted(here), sorted(there, reverse=True)), topology=topology, ids_per_bucket=per_bucket, pad=pad
+    )
+    assert set(ids_of(run, "bank")) == here & there
+    assert ids_of(run, "bank") == ids_of(run, "shop")
+    assert {result.size for result in run.results.values()} == {len(here & there)}
+
+
+@TOPOLOGIES
+@pytest.mark.parametrize("n_parties", [3, 4])
+def test_the_result_is_the_intersection_of_all_sets(topology, n_parties):
+    random = np.random.default_rng(n_parties)
+    lists = [random.choice(90, 60, replace=False).tolist() for _ in range(n_parties)]
+    run = aligned(tables(*lists), topology=topology, ids_per_bucket=20)
+    assert set(ids_of(run, "bank")) == set.intersection(*map(set, lists))
+    assert len({tuple(ids_of(run, name)) for name in NAMES[:n_parties]}) == 1
+    assert len({result.digest for result in run.results.values()}) == 1
+
+
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [
+        (range(500), range(1)),
+        (range(1), range(1)),
+        (range(300), range(300)),
+        (range(300), range(300, 600)),
+        (range(2000), range(1990, 2010)),
+    ],
+    ids=["one id", "one common id", "identical", "disjoint", "skewed"],
+)
+def test_sets_of_very_different_shapes_are_aligned(here, there):
+    run = aligned(tables(list(here), list(there)), ids_per_bucket=150)
+    assert set(ids_of(run, "shop")) == set(here) & set(there)
+
+
+def test_an_empty_intersection_is_a_result_that_explains_itself():
+    run = aligned(tables(["a", "b"], ["c", "d"]))
+    assert run.results["bank"].size == 0
+    assert "No id is held by all parties: check the columns and rules" in run.results["shop"].summary()
+    with pytest.raises(DataError, match=r"has no row in common with all others.*by the right rules"):
+        run.results["bank"].take(run.simulation.tables["bank"])
+
+
+@TOPOLOGIES
+def test_the_order_does_not_depend_on_the_order_of_a_file(topology):
+    ids, random = [f"c{i}" for i in range(60)], np.random.default_rng(0)
+    orders = {
+        tuple(ids_of(aligned(tables(*(random.permutation(ids).tolist() for _ in range(2))), topology=topology), "shop"))
+        for _ in range(3)
+    }
+    assert len(orders) == 1
+    assert orders != {tuple(ids)}
+
+
+def test_the_same_seed_gives_the_same_order_and_another_one_another():
+    held = tables(range(60), range(20, 80))
+    one, again, other = (aligned(held, seed=seed) for seed in (0, 0, 1))
+    assert ids_of(one, "bank") == ids_of(again, "bank") != ids_of(other, "bank")
+    assert one.results["bank"].schedule == again.results["shop"].schedule != other.results["bank"].schedule
+
+
+# What is revealed to whom.
+
+
+@TOPOLOGIES
+def test_to_reveal_to_one_tells_the_others_nothing_but_sizes(topology):
+    run = aligned(tables(range(50), range(30, 90), range(40, 100)), topology=topology, reveal="one")
+    assert set(ids_of(run, "bank")) == set(range(40, 50))
+    assert [(run.results[name].rows, run.results[name].size) for name in ("shop", "telco")] == [(None, None)] * 2
+    kinds_seen = {entry.kind for entry in run.transcripts["shop"].entries}
+    assert not kinds_seen & {"align/chosen", "align/agreed"}
+    with pytest.raises(DataError, match=r'did not tell it which they are. Align with reveal = "both"'):
+        run.results["shop"].take(run.simulation.tables["shop"])
+
+
+@pytest.mark.parametrize(("topology", "n_parties"), [("star", 2), ("ring", 2), ("ring", 3)])
+def test_to_reveal_the_size_tells_nobody_which(topology, n_parties):
+    lists = [range(50), range(30, 90), range(40, 100)][:n_parties]
+    run = aligned(tables(*lists), topology=topology, reveal="size")
+    wanted = len(set.intersection(*map(set, lists)))
+    assert {(result.rows, result.size) for result in run.results.values()} == {(None, wanted)}
+
+
+def test_the_size_alone_needs_a_ring_for_more_than_two():
+    with pytest.raises(PlanError, match=r"bank can count what it has in common with each.*topology = 'ring'"):
+        aligned(tables([1], [1], [1]), reveal="size")
+
+
+def test_the_values_that_count_come_back_in_an_order_of_their_own():
+    run = aligned(tables(range(200), range(200)), reveal="size")
+    returned = [m.message.values for m in run.transcripts["bank"].messages(kinds.Doubled, sent=False)]
+    whole = [value.tobytes() for value in np.concatenate(returned)]
+    assert whole == sorted(whole)
+
+
+def test_a_follower_is_told_of_common_rows_only_and_not_of_those_it_shares_with_the_leader():
+    run = aligned(tables(range(0, 60), range(20, 80), range(50, 110)))
+    told = np.concatenate([m.message.theirs for m in run.transcripts["shop"].messages(kinds.Chosen)])
+    assert len(told) == 10
+    assert len(run.results["shop"].rows) == 10
+
+
+@TOPOLOGIES
+def test_the_ledger_says_what_each_side_learned(topology):
+    run = aligned(tables(range(50), range(30, 90), range(40, 100)), topology=topology)
+    notes = {name: [event.note for event in run.ledgers[name].events] for name in run.ledgers}
+    assert "alignment: bank learns that shop has 60 ids" in notes["shop"]
+    assert all(event.protects is Secret.IDS for event in run.ledgers["shop"].events)
+    if topology == "star":
+        assert notes["shop"] == [
+            "alignment: bank learns that shop has 60 ids",
+            "alignment: bank learns which of its own ids shop has",
+        ]
+        assert "alignment: telco learns which of its own ids all parties have" in notes["bank"]
+        assert "bank learned besides which of its ids each other party has." in run.results["bank"].learned
+    else:
+        assert "alignment: telco learns that shop has 60 ids" in notes["shop"]
+        said = "bank learned besides how many ids each group of parties has in common, but not which."
+        assert said in run.results["telco"].learned
+    assert "(bank 50," in run.results["bank"].learned[0]
+
+
+def test_padding_shows_a_power_of_two_in_place_of_a_size():
+    run = aligned(tables(range(50), range(90)), pad=True)
+    shown = [m.message.ids for m in run.transcripts["bank"].messages(Terms)]
+    assert shown == [[128]]
+    assert sum(len(m.message.points) for m in run.transcripts["shop"].messages(Masked, sent=True)) == 128
+    assert set(ids_of(run, "shop")) == set(range(50))
+
+
+# What crosses.
+
+
+@TOPOLOGIES
+@pytest.mark.parametrize("per_bucket", [10, 1000])
+def test_no_transcript_holds_an_id_or_a_hash_of_one_or_anything_of_an_id_twice(topology, per_bucket):
+    from hashlib import blake2b, sha256
+
+    from blake3 import blake3
+
+    from colonnade.align.identifiers import Identifiers
+    from colonnade.crypto.curve import hash_to_curve
+
+    ids = [f"customer-{i}" for i in range(40)]
+    held = tables(ids, ids[5:], ids[:30])
+    runs = [aligned(held, topology=topology, ids_per_bucket=per_bucket) for _ in range(2)]
+    for name in ("bank", "shop", "telco"):
+        first, second = (frames(run, name) for run in runs)
+        salt = runs[0].transcripts["shop"].messages(kinds.Opening).__next__().message.salt
+        digests = np.concatenate(
+            [part for part, _ in Identifiers.of(held["bank"], None, None).digests(held["bank"], 0, salt)]
+        )
+        for number, (each, digest, point) in enumerate(zip(ids, digests, hash_to_curve(digests), strict=True)):
+            text = each.encode()
+            plain = (text, sha256(text).digest(), blake2b(text).digest(), blake3(text).digest())
+            for secret in (*plain, sha256(text).hexdigest().encode(), digest.tobytes(), point.tobytes()):
+                assert secret[:16] not in first, f"something of id {number} is in the transcript of {name}"
+        seen = [_values(run.transcripts[name]) for run in runs]
+        assert len(seen[0]) > 100
+        assert not seen[0] & seen[1]
+        assert first != second
+
+
+def _values(transcript):
+    """Everything of 16 bytes or more that depends on ids."""
+    found = set()
+    for kind, name in ((kinds.Masked, "points"), (kinds.Doubled, "values"), (kinds.Common, "values")):
+        for recorded in transcript.messages(kind):
+            found |= {value.tobytes()[:16] for value in getattr(recorded.message, name)}
+    found |= {recorded.message.digest for recorded in transcript.messages(OrderDigest)}
+    return found
+
+
+def test_a_list_goes_out_in_another_order_each_time():
+    def sent_rows(run):
+        return [m.message.theirs.tolist() for m in run.transcripts["shop"].messages(kinds.Chosen)]
+
+    held = tables(range(60), range(60))
+    assert sent_rows(aligned(held)) != sent_rows(aligned(held))
+
+
+@pytest.mark.parametrize(
+    ("module", "runs"),
+    [
+        (star_module, [{"join": "left", "duplicates": "all"}, {"reveal": "size"}, {"keys": ("text", "text")}]),
+        (ring_module, [{"topology": "ring"}, {"topology": "ring", "reveal": "size"}]),
+    ],
+    ids=["star", "ring"],
+)
+def test_the_drawing_shows_the_messages_that_cross(module, runs):
+    drawing = [line for line in module.__doc__.splitlines() if any(arrow in line for arrow in "▶◀⇄")]
+    drawn = {kind.__name__ for kind in Message.kinds.values() for line in drawing if f" {kind.__name__} " in f"{line} "}
+    crossed = set()
+    for how in runs:
+        columns = {name: ("id", "id") for name in NAMES} if "keys" in how else None
+        run = aligned(tables(["a", "b"], ["b", "c"]), columns=columns, **how)
+        crossed |= {Message.kinds[entry.kind].__name__ for entry in run.transcripts["bank"].entries}
+    assert drawn == crossed
+
+
+# Identifiers as they are.
+
+
+def test_ids_that_are_written_differently_are_matched():
+    run = aligned(tables([" Ann ", "BOB", "Zoë"], ["zoe\u0308", "ann", "carl"]))
+    assert sorted(ids_of(run, "bank")) == [" Ann ", "Zoë"]
+    assert dict(zip(ids_of(run, "bank"), ids_of(run, "shop"), strict=True)) == {" Ann ": "ann", "Zoë": "zoe\u0308"}
+
+
+def test_whole_numbers_and_text_match_only_if_both_say_so():
+    held = tables([7, 8], ["008", "9"])
+    run = aligned(held, keys=("integer",))
+    assert (ids_of(run, "bank"), ids_of(run, "shop")) == ([8], ["008"])
+    with pytest.raises(
+        PlanError, match=r"bank and shop should read ids by the same rules, but bank reads integer and shop"
+    ):
+        aligned(held)
+
+
+def test_rows_without_an_id_are_left_out_and_counted():
+    run = aligned(tables(["a", None, "", "b"], ["b", "a", None]))
+    assert sorted(ids_of(run, "bank")) == ["a", "b"]
+    assert [run.results[name].missing for name in ("bank", "shop")] == [2, 1]
+    assert "2 rows without an id" in run.results["bank"].summary()
+
+
+def test_repeated_ids_are_refused_with_a_count_unless_the_plan_says_what_to_do():
+    with pytest.raises(DataError, match=r"shop should have one row for each id, but 2 of 4 rows repeat an id.*in 'id'"):
+        aligned(tables(["a", "b"], ["a", "A", "a ", "b"]))
+
+
+def test_of_repeated_ids_the_first_is_used():
+    run = aligned(tables(["a", "b"], ["b", "a", "a", "c"]), duplicates="first", ids_per_bucket=1)
+    assert sorted(run.results["shop"].rows) == [0, 1]
+    assert run.results["shop"].repeated == 1
+
+
+small_words = st.lists(st.sampled_from("abcdef"), max_size=8)
+
+
+@few
+@given(small_words, small_words, small_words, st.sampled_from(["inner", "left"]), st.sampled_from([2, 100]))
+def test_all_repeated_rows_are_combined_as_a_join_would(one, other, third, join, per_bucket):
+    lists = {"bank": one, "shop": other, "telco": third}
+    run = aligned(tables(one, other, third), duplicates="all", join=join, ids_per_bucket=per_bucket)
+    got = sorted(zip(*(run.results[name].rows.tolist() for name in lists), strict=True))
+    places = {
+        name: {word: [i for i, each in enumerate(ids) if each == word] for word in set(ids)}
+        for name, ids in lists.items()
+    }
+    wanted = []
+    for word in places["bank"]:
+        options = [places[name].get(word, [-1] if join == "left" else []) for name in lists]
+        wanted += itertools.product(*options)
+    assert got == sorted(wanted)
+
+
+def test_keys_are_tried_in_their_order_and_a_matched_row_is_not_matched_again():
+    bank = table(range(4), mail=["a@x", "b@x", None, "d@x"], tel=["1234567", "2234567", "3234567", "4234567"])
+    shop = table(range(4), mail=["A@X", None, "q@x", "z@x"], tel=["2234567", "1234567", "3234567", "9934567"])
+    columns = {"bank": ("mail", "tel"), "shop": ("mail", "tel")}
+    for topology in ("star", "ring"):
+        run = aligned({"bank": bank, "shop": shop}, keys=("email", "phone:1"), columns=columns, topology=topology)
+        pairs = sorted(zip(run.results["bank"].rows.tolist(), run.results["shop"].rows.tolist(), strict=True))
+        # Row 0 of both is taken by its address, so nobody is left for the number 1234567 or 2234567 of the other side.
+        assert pairs == [(0, 0), (2, 2)]
+        kept = run.results["bank"].take(bank)
+        assert kept.columns == ("place",)
+
+
+def test_people_may_be_matched_with_different_parties_by_different_keys():
+    bank = table(range(3), mail=["a@x", "b@x", None], name=["ann", "bob", "cyd"])
+    shop = table(range(2), mail=["a@x", "b@x"], name=["?", "!"])
+    telco = table(range(3), mail=[None, "b@x", None], name=["ann", "zed", "cyd"])
+    names = ("bank", "shop", "telco")
+    columns = dict.fromkeys(names, ("mail", "name"))
+    run = aligned(
+        dict(zip(names, (bank, shop, telco), strict=True)), keys=("email", "text"), columns=columns, ids_per_bucket=2
+    )
+    got = sorted(zip(*(run.results[name].rows.tolist() for name in names), strict=True))
+    assert got == [(0, 0, 0), (1, 1, 1)]
+
+
+def test_composite_keys_are_matched():
+    bank = table(range(3), surname=["Lee", "Lee", "Ng"], born=[1970, 1980, 1990])
+    shop = table(range(3), family=["LEE", "ng", "lee"], year=["1980", "1990", "1999"])
+    run = aligned(
+        {"bank": bank, "shop": shop},
+        keys=("text+integer",),
+        columns={"bank": ("surname+born",), "shop": ("family+year",)},
+    )
+    assert sorted(zip(run.results["bank"].rows.tolist(), run.results["shop"].rows.tolist(), strict=True)) == [
+        (1, 0),
+        (2, 1),
+    ]
+
+
+def test_febrl_records_with_their_dirty_keys_are_aligned_as_far_as_a_key_is_clean():
+    arrow = _febrl()
+    flags = np.asarray(arrow.column("is_duplicate"))
+    sides = {"bank": arrow.filter(pa.array(~flags)), "shop": arrow.filter(pa.array(flags))}
+    held = {name: Table.of(side, ids="rec_id") for name, side in sides.items()}
+    keys = ("text", "text+text+text")
+    columns = dict.fromkeys(held, ("soc_sec_id", "given_name+surname+date_of_birth"))
+    run = aligned(held, keys=keys, columns=columns, limits=Limits(), ids_per_bucket=100, duplicates="first")
+    rows = {name: run.results[name].rows for name in held}
+    entity = {name: np.asarray(sides[name].column("entity"))[rows[name]] for name in held}
+    assert len(entity["bank"]) == _joined_in_the_clear(sides, keys, columns)
+    assert (entity["bank"] == entity["shop"]).mean() > 0.99
+    assert len(entity["bank"]) > 400
+    left_out = run.results["shop"].take(held["shop"])
+    assert "soc_sec_id" not in left_out.columns
+
+
+def _febrl():
+    if "COLONNADE_DATA" not in os.environ:
+        pytest.skip("the folder of data sets is not named")
+    return pq.read_table(Path(os.environ["COLONNADE_DATA"]) / "febrl_1.parquet")
+
+
+def _joined_in_the_clear(sides, keys, columns):
+    """How many pairs the same keys find in one table, tried in the same order."""
+    left = {name: dict.fromkeys(range(side.num_rows)) for name, side in sides.items()}
+    n = 0
+    for key in range(len(keys)):
+        index = {}
+        for name, side in sides.items():
+            names = columns[name][key].split("+")
+            values = list(zip(*(side.column(each).to_pylist() for each in names), strict=True))
+            read = {}
+            for row in left[name]:
+                parts = tuple(None if value is None else as_text(value) for value in values[row])
+                if all(parts):
+                    read.setdefault(parts, row)
+            index[name] = read
+        for parts in index["bank"].keys() & index["shop"].keys():
+            n += 1
+            for name in sides:
+                del left[name][index[name][parts]]
+    return n
+
+
+# Rows without a partner.
+
+
+def test_a_left_join_keeps_all_rows_of_the_label_party_and_marks_who_is_absent():
+    bank, shop, telco = (table(ids) for ids in (["a", "b", None, "c", "d"], ["b", "x", "a"], ["c", "b"]))
+    run = aligned({"bank": bank, "shop": shop, "telco": telco}, join="left")
+    result, taken = run.results, {name: run.results[name].take(held) for name, held in run.simulation.tables.items()}
+    ids = taken["bank"].ids.to_pylist()
+    assert sorted(map(str, ids)) == ["None", "a", "b", "c", "d"]
+    assert result["bank"].present is None
+    for name, held in (("shop", {"a", "b"}), ("telco", {"b", "c"})):
+        expected = [each in held for each in ids]
+        assert result[name].present.tolist() == result["bank"].partners[name].tolist() == expected
+        assert taken[name].present.tolist() == taken["bank"].partners[name].tolist() == expected
+        assert taken[name].ids.to_pylist() == [each if each in held else None for each in ids]
+        assert np.isnan(taken[name].column("place")).tolist() == [each not in held for each in ids]
+
+
+def test_a_model_sees_who_is_present_on_its_party():
+    def look(party):
+        return party.present, dict(party.partners), len(party.own_table), party.shared.seed()
+
+    run = simulate(Aligned(Align(Settings(join="left"), limits=ANY_SIZE), look), tables(["a", "b"], ["b"]), roles=PAIR)
+    (none, partners, n, seed), (present, nobody, m, other_seed) = (run.results[name] for name in ("bank", "shop"))
+    assert (none, nobody, n, m, seed == other_seed) == (None, {}, 2, 2, True)
+    assert partners["shop"].tolist() == present.tolist()
+    assert sum(present) == 1
+
+
+# Who does not fit is refused.
+
+
+def test_a_party_of_another_run_is_refused():
+    def other_run(party, honest):
+        return honest(replace(party, plan=replace(party.plan, seed=99)))
+
+    with pytest.raises(ProtocolError, match=r"bank and shop should take part in the same run"):
+        simulate(Align(limits=ANY_SIZE), tables([1], [1]), roles=PAIR, instead={"shop": other_run})
+
+
+def test_a_party_with_another_normalisation_is_refused():
+    def other_rules(party, honest):
+        return Align(Settings(keys=("email",)), limits=ANY_SIZE)(party)
+
+    with pytest.raises(PlanError, match=r"bank reads text and shop reads email. Name the same keys under \[align\]"):
+        simulate(Align(limits=ANY_SIZE), tables(["a"], ["a"]), roles=PAIR, instead={"shop": other_rules})
+
+
+@TOPOLOGIES
+def test_a_tampered_order_digest_is_refused_before_anything_uses_the_rows(topology):
+    used = []
+
+    protocol = Aligned(Align(Settings(topology=topology), limits=ANY_SIZE), lambda party: used.append(party.name))
+    with pytest.raises(
+        ProtocolError, match=r"the digest that shop sent is another one. Nothing was done with these rows"
+    ):
+        simulate(protocol, tables([1, 2], [1, 2]), roles=PAIR, instead={"shop": sending(OrderDigest, digest=bytes(32))})
+    assert used == []
+
+
+def test_a_leader_that_compares_another_order_is_refused():
+    instead = {"bank": sending(kinds.Agreed, digests=[bytes(32)])}
+    with pytest.raises(ProtocolError, match=r"but bank says that this party's digest is another one"):
+        simulate(Align(limits=ANY_SIZE), tables([1, 2], [1, 2]), roles=PAIR, instead=instead)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "said"),
+    [
+        (kinds.Masked, {"begin": 5}, "Expected bank to send align/masked from 0 of 2 on for bucket 0, got 2 from 5"),
+        (kinds.Masked, {"points": np.zeros((2, 31), np.uint8)}, "Expected bank to send align/masked from 0 of 2"),
+        (
+            kinds.Masked,
+            {"points": np.zeros((2, 32), np.uint8)},
+            "one is not, so the product would not depend on the key",
+        ),
+        (kinds.Chosen, {"theirs": np.array([0, 0])}, "to name places in this party's own list of 2, each once"),
+        (kinds.Chosen, {"theirs": np.array([0, 7])}, "to name places in this party's own list of 2, each once"),
+        (kinds.Chosen, {"mine": np.array([0, 7])}, "to name its own place for each of 2 common rows"),
+        (kinds.Chosen, {"begin": 1}, "to send the order of at most 2 rows, got another part"),
+        (kinds.Opening, {"buckets": 0}, "Expected bank to open the alignment of bank by 1 keys"),
+        (kinds.Opening, {"ids": [2**60]}, "Expected bank to open the alignment of bank by 1 keys"),
+    ],
+)
+def test_what_a_leader_must_not_send_is_refused(kind, change, said):
+    instead = {"bank": sending(kind, **change)}
+    with pytest.raises(ColonnadeError, match=said):
+        simulate(Align(limits=ANY_SIZE), tables([1, 2], [1, 2]), roles=PAIR, instead=instead)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"topology": "rnig"}, "topology should be one of 'star', 'ring', but is 'rnig'. The nearest name is 'ring'"),
+        ({"reveal": "one", "join": "left"}, "join = 'left' goes with reveal = 'both' only"),
+        ({"topology": "ring", "join": "left"}, "join = 'left' goes with topology = 'star' only"),
+        ({"topology": "ring", "duplicates": "all"}, "duplicates = 'all' goes with topology = 'star' only"),
+        ({"keys": ("text", "email"), "duplicates": "all"}, "duplicates = 'all' goes with one key only"),
+        ({"keys": ("text", "email"), "reveal": "one"}, "several keys goes with reveal = 'both' only"),
+        ({"ids_per_bucket": 0}, "ids_per_bucket should be at least 1, but is 0"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(how, said):
+    with pytest.raises(PlanError, match=said):
+        Settings(**how)
+
+
+def test_one_party_alone_has_nothing_to_align():
+    with pytest.raises(PlanError, match=r"two parties with tables, but there is only bank"):
+        simulate(align, {"bank": table([1])}, roles=Roles(label="bank", features=()))
+
+
+# Limits.
+
+
+def test_a_tiny_set_is_refused_unless_the_plan_allows_it():
+    with pytest.raises(PrivacyError, match=r"at least 100 ids, but bank itself brings 3.*lower fewest under"):
+        aligned(tables([1, 2, 3], range(200)), limits=Limits())
+    generous = Align(limits=Limits(fewest=1))
+    instead = {"shop": lambda party, honest: generous(party)}
+    with pytest.raises(PrivacyError, match=r"at least 100 ids, but shop brings 3: that would be a question"):
+        simulate(Align(), tables(range(200), [1, 2, 3]), roles=PAIR, instead=instead)
+
+
+def test_alignments_with_a_peer_are_counted_and_refusals_are_logged(tmp_path):
+    limits = Limits(fewest=2, most_runs=2, log=tmp_path / "alignments")
+    for run in ("one", "two", "two"):
+        limits.admit("bank", "shop", run)
+    limits.admit("bank", "telco", "three")
+    with pytest.raises(PrivacyError, match=r"bank should align with shop at most 2 times.*raise most_runs under"):
+        limits.admit("bank", "shop", "three")
+    with pytest.raises(PrivacyError, match=r"shop brings 1"):
+        limits.check_size("bank", "shop", 1, "three")
+    entries = [json.loads(line) for line in limits.log.read_text().splitlines()]
+    assert [(entry["peer"], entry["what"]) for entry in entries] == [
+        ("shop", "aligned"), ("shop", "aligned"), ("telco", "aligned"), ("shop", "refused"), ("shop", "refused"),
+    ]  # fmt: skip
+
+
+def test_a_damaged_log_is_not_taken_for_an_empty_one(tmp_path):
+    limits = Limits(log=tmp_path / "alignments")
+    limits.log.write_text("{}\n")
+    with pytest.raises(StorageError, match=r"should hold one alignment per line, but is damaged. Restore it"):
+        limits.admit("bank", "shop", "one")
+
+
+@pytest.mark.parametrize("how", [{"fewest": -1}, {"most_runs": 0}])
+def test_limits_that_let_nothing_pass_are_refused(how):
+    with pytest.raises(PlanError, match=f"{next(iter(how))} should be at least"):
+        Limits(**how)
+
+
+# What is left.
+
+
+def test_an_alignment_can_be_saved_and_loaded(tmp_path):
+    run = aligned(tables(["a", "b", "c"], ["b", "c"]), join="left")
+    for result in run.results.values():
+        result.save(tmp_path / "alignment")
+        loaded = Alignment.load(tmp_path / "alignment")
+        assert loaded.rows.tolist() == result.rows.tolist()
+        assert {name: mask.tolist() for name, mask in loaded.partners.items()} == {
+            name: mask.tolist() for name, mask in result.partners.items()
+        }
+        assert (loaded.size, loaded.digest, loaded.schedule, loaded.learned) == (
+            result.size, result.digest, result.schedule, result.learned,
+        )  # fmt: skip
+
+
+def test_parties_without_tables_go_along():
+    roles = Roles(label="bank", features=("shop",), arbiter="judge")
+    for how in ({}, {"topology": "ring"}, {"reveal": "size"}, {"reveal": "one"}):
+        run = simulate(Align(Settings(**how, ids_per_bucket=2), limits=ANY_SIZE), tables("abcd", "bcde"), roles=roles)
+        judge = run.results["judge"]
+        assert judge.rows is None
+        assert judge.size == (None if how.get("reveal") == "one" else 3)
+        assert not any(entry.kind == "align/masked" for entry in run.transcripts["judge"].entries)
+
+
+def test_training_on_rows_that_are_aligned_first_is_training_on_the_common_rows():
+    from colonnade.models.split import SplitClassifier
+
+    held = load("bank-shop-telco", rows=400).tables
+    protocol = Aligned(Align(), SplitClassifier(epochs=2, batch_size=64).fit)
+    run = simulate(protocol, held, roles=Roles(label="bank", features=("shop", "telco")))
+    assert run.results["bank"].is_fitted
+    assert run.results["shop"] is not run.results["bank"]
+    assert run.plan.protocol == "SplitClassifier.fit"
+    assert run.plan.settings["align"]["join"] == "inner"

@@ -1,0 +1,111 @@
+"""An alignment that is killed, in whatever phase or bucket, resumes to the alignment it would have been."""
+
+import itertools
+import multiprocessing
+import os
+import signal
+
+import pytest
+
+from colonnade import Roles, Table, simulate
+from colonnade.align import Align, Limits, Settings
+from colonnade.wire.transport import MemoryTransport
+
+ROLES = Roles(label="bank", features=("shop", "telco"))
+IDS = {"bank": range(0, 60), "shop": range(20, 80), "telco": range(10, 50)}
+STAR = Settings(ids_per_bucket=20)
+RING = Settings(topology="ring", ids_per_bucket=20)
+ACTS = {"frame": (MemoryTransport, "send"), "rename": (os, "replace")}
+
+
+def align(how, directory):
+    tables = {name: Table.of({"id": list(ids)}) for name, ids in IDS.items()}
+    protocol = Align(how, limits=Limits(fewest=1, log=directory / "log"))
+    return simulate(protocol, tables, roles=ROLES, directory=directory / "run", keep="all")
+
+
+def live(how, directory, act, number):
+    """Align in this process, and kill it at the n-th time of an act."""
+    owner, name = ACTS[act]
+    honest, calls = getattr(owner, name), itertools.count(1)
+
+    def fatal(*arguments):
+        if next(calls) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return honest(*arguments)
+
+    setattr(owner, name, fatal)
+    align(how, directory)
+
+
+def dies(how, directory, act, number):
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "colonnade.align", "numba"])
+    process = context.Process(target=live, args=(how, directory, act, number))
+    process.start()
+    process.join()
+    assert process.exitcode in (0, -signal.SIGKILL)
+    return process.exitcode != 0
+
+
+def ending(run):
+    """All that must be the same, however often a run was killed."""
+    return {
+        name: (
+            result.rows.tolist(),
+            result.schedule,
+            result.learned,
+            dict(run.ledgers[name].events),
+            [(entry.peer, entry.sent, entry.kind) for entry in run.transcripts[name].entries],
+        )
+        for name, result in run.results.items()
+    }
+
+
+@pytest.mark.parametrize("how", [STAR, RING], ids=["star", "ring"])
+def test_an_alignment_that_was_killed_between_buckets_ends_like_one_left_in_peace(how, tmp_path):
+    expected = ending(align(how, tmp_path / "straight"))
+    assert dies(how, tmp_path / "killed", "frame", 14)
+    assert dies(how, tmp_path / "killed", "rename", 5)
+    resumed = align(how, tmp_path / "killed")
+    assert ending(resumed) == expected
+    assert len({result.digest for result in resumed.results.values()}) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("act", ["frame", "rename"])
+@pytest.mark.parametrize("how", [STAR, RING], ids=["star", "ring"])
+def test_wherever_an_alignment_is_killed_it_ends_like_one_left_in_peace(how, act, tmp_path):
+    expected = ending(align(how, tmp_path / "straight"))
+    moments = itertools.takewhile(lambda number: dies(how, tmp_path / str(number), act, number), itertools.count(1))
+    n_moments = 0
+    for number in moments:
+        n_moments += 1
+        assert ending(align(how, tmp_path / str(number))) == expected, f"killed at {act} {number}"
+    assert n_moments >= 15
+
+
+def test_an_alignment_that_goes_on_masks_with_the_secret_it_had_and_counts_once(tmp_path):
+    def masked(run):
+        found = set()
+        for recorded in run.transcripts["bank"].messages(MASKED, sent=True):
+            found |= {(recorded.peer, point.tobytes()) for point in recorded.message.points}
+        return found
+
+    from colonnade.align.messages import Masked as MASKED
+
+    assert dies(STAR, tmp_path, "frame", 18)
+    key = (tmp_path / "run" / "bank" / "checkpoints" / "once-align-shop.safetensors").read_bytes()
+    run = align(STAR, tmp_path)
+    assert (tmp_path / "run" / "bank" / "checkpoints" / "once-align-shop.safetensors").read_bytes() == key
+    other = align(STAR, tmp_path / "other")
+    assert not masked(run) & masked(other)
+    assert len(masked(run)) == len(masked(other))
+    # Three parties share this log: bank asks both others, and each of them asks bank.
+    log = (tmp_path / "log").read_text().splitlines()
+    assert len(log) == 4
+
+
+def test_buckets_leave_nothing_on_disk_when_the_alignment_is_done(tmp_path):
+    align(STAR, tmp_path)
+    assert [path for path in (tmp_path / "run").rglob("buckets/**/*") if path.is_file()] == []
