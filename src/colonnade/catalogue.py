@@ -59,6 +59,7 @@ ATTACKS: Names[type[Attack] | type[ActiveAttack]] = Names(
 DEFENCES: Names[type[Defence]] = Names(
     "defence",
     {
+        "boundary-wandering": ("defences.wandering", "BoundaryWandering"),
         "gradient-noise": ("defences.noise", "GradientNoise"),
     },
 )

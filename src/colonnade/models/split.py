@@ -294,7 +294,7 @@ class _Bottom:
         """
         embedding = self.embed(rows, train=phase == "train")
         at = At(step, epoch or 0, rows, phase, own={"embedding": embedding}, inputs=self.inputs)
-        self.penalty, penalised = None, ()
+        self.penalty, penalised = None, tuple[str, ...]()
         if phase == "train" and self.party.defences:
             penalty, penalised = applied(self.party.defences, "loss", 0 * embedding.sum(), at)
             self.penalty = penalty if penalised else None
@@ -477,7 +477,7 @@ class _LabelSide(_Side):
             _set_mode(self.model.top_, train=True)
         embeddings = self.joint.collect(step, rows, "train", epoch)
         received, defences = self.joint.received, self.party.defences
-        own = {"embedding": e for name, e in embeddings.items() if name not in received}
+        own = {"embedding": embeddings[self.party.name]} if self.party.name in embeddings else {}
         n_classes = len(self.model.classes_)
         at = At(step, epoch, rows, "train", own=own, received=received, n_classes=n_classes)
         labels, relabelled = applied(defences, "labels", self.labels.index_select(0, torch.from_numpy(rows)), at)
