@@ -52,6 +52,12 @@ ATTACKS: Names[type[Attack] | type[ActiveAttack]] = Names(
     {
         "direct-label": ("attacks.direct", "DirectLabel"),
         "direction-score": ("attacks.gradient_scores", "DirectionScore"),
+        "embedding-clusters": ("attacks.clustering", "EmbeddingClusters"),
+        "embedding-nearest": ("attacks.clustering", "EmbeddingNearest"),
+        "gradient-clusters": ("attacks.clustering", "GradientClusters"),
+        "gradient-completion": ("attacks.completion", "GradientCompletion"),
+        "gradient-nearest": ("attacks.clustering", "GradientNearest"),
+        "model-completion": ("attacks.completion", "ModelCompletion"),
         "norm-score": ("attacks.gradient_scores", "NormScore"),
     },
 )
