@@ -66,7 +66,20 @@ DEFENCES: Names[type[Defence]] = Names(
     "defence",
     {
         "boundary-wandering": ("defences.wandering", "BoundaryWandering"),
+        "confusional-autoencoder": ("defences.confusion", "ConfusionalAutoencoder"),
+        "discrete-gradient": ("defences.compression", "DiscreteGradient"),
+        "distance-correlation": ("defences.embedding", "DistanceCorrelation"),
+        "earlier-cut": ("defences.received", "EarlierCut"),
+        "gradient-averaging": ("defences.compression", "AverageGradient"),
         "gradient-noise": ("defences.noise", "GradientNoise"),
+        "gradient-perturbation": ("defences.perturbation", "GradientPerturbation"),
+        "information-bottleneck": ("defences.received", "InformationBottleneck"),
+        "isotropic-noise": ("defences.noise", "IsotropicNoise"),
+        "marvell": ("defences.marvell", "Marvell"),
+        "max-norm": ("defences.noise", "MaxNorm"),
+        "potential-energy": ("defences.embedding", "PotentialEnergy"),
+        "randomised-labels": ("defences.labels", "RandomisedLabels"),
+        "sparse-gradient": ("defences.compression", "SparseGradient"),
     },
 )
 
