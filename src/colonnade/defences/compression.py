@@ -51,7 +51,6 @@ class SparseGradient(Defence):
 
     def before_run(self, party: Party) -> None:
         """Begin without residuals."""
-        self._n_rows = 0 if party.table is None else len(party.table)
         self._residuals: dict[str, Tensor] = {}
 
     def outgoing(self, tensor: Tensor, at: At) -> Tensor:
@@ -82,7 +81,7 @@ class SparseGradient(Defence):
         if owed is None:
             return torch.zeros_like(gradient)
         if self.residual == "row":
-            return owed[torch.from_numpy(at.rows)].to(gradient)
+            return self._with_room(owed, at)[torch.from_numpy(at.rows)].to(gradient)
         # The last batch of an epoch is shorter.
         added = torch.zeros_like(gradient)
         added[: len(owed)] = owed[: len(gradient)].to(gradient)
@@ -93,10 +92,13 @@ class SparseGradient(Defence):
         if self.residual == "batch":
             self._residuals[peer] = left.cpu().clone()
             return
-        if peer not in self._residuals:
-            n_rows = max(self._n_rows, int(at.rows.max()) + 1)
-            self._residuals[peer] = torch.zeros((n_rows, left.shape[1]), dtype=left.dtype)
-        self._residuals[peer][torch.from_numpy(at.rows)] = left.cpu()
+        owed = self._with_room(self._residuals.get(peer, torch.zeros((0, left.shape[1]), dtype=left.dtype)), at)
+        owed[torch.from_numpy(at.rows)] = left.cpu()
+        self._residuals[peer] = owed
+
+    def _with_room(self, owed: Tensor, at: At) -> Tensor:
+        missing = int(at.rows.max()) + 1 - len(owed)
+        return owed if missing <= 0 else torch.nn.functional.pad(owed, (0, 0, 0, missing))
 
 
 class DiscreteGradient(Defence):

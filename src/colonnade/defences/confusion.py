@@ -25,7 +25,9 @@ from colonnade.models.nets import perceptron
 from colonnade.party import Party
 from colonnade.storage import Tree
 
-STEPS = 400
+LEAST_STEPS, MOST_STEPS = 400, 4000
+# The decoder's cross-entropy at which every class is told from the others with a margin.
+DECODED = 0.05
 RATE = 1e-3
 WIDEST = 4096
 # Below this the probability of the true class is small enough; its logarithm would otherwise fall for ever.
@@ -131,17 +133,24 @@ def learned(n_classes: int, entropy: float, seed: int) -> tuple[Tensor, nn.Modul
         encoder, decoder = _network(n_classes), _network(n_classes)
         optimiser = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], RATE)
         one_hot, classes = torch.eye(n_classes), torch.arange(n_classes)
-        for _ in range(STEPS):
+        for step in range(MOST_STEPS):
             soft = encoder(one_hot).softmax(dim=1)
             logs = soft.clamp_min(1e-12).log()
             recovered = nn.functional.cross_entropy(decoder(soft), classes)
+            if step >= LEAST_STEPS and recovered.item() < DECODED:
+                break
             spread = -(soft * logs).sum(dim=1).mean()
             far = -soft.diagonal().clamp_min(SMALLEST).log().mean()
             optimiser.zero_grad()
             (10 * recovered - entropy * spread - far).backward()
             optimiser.step()
-        decoder.requires_grad_(False)
-        return encoder(one_hot).softmax(dim=1).detach(), decoder.eval()
+        soft = encoder(one_hot).softmax(dim=1).detach()
+        if not torch.equal(decoder(soft).argmax(dim=1), classes):
+            raise PlanError(
+                f"ConfusionalAutoencoder should find {n_classes} soft labels that can be told apart, but found fewer. "
+                "Give entropy another value."
+            )
+        return soft, decoder.requires_grad_(False).eval()
 
 
 def _network(n_classes: int) -> nn.Module:
