@@ -126,7 +126,7 @@ def test_measurements_cannot_be_confused(held):
 def test_soft_labels_that_cannot_be_told_apart_are_refused(monkeypatch):
     monkeypatch.setattr(confusion, "MOST_STEPS", 0)
     with pytest.raises(PlanError, match="should find 3 soft labels that can be told apart, but found fewer"):
-        learned(3, 1.0, 0)
+        learned(3, 0.123, 0)
 
 
 def test_entropy_is_at_least_0():

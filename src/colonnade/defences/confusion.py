@@ -15,6 +15,7 @@ Zou et al. 2022, "Defending batch-level label inference and replacement attacks 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import nn
@@ -120,8 +121,9 @@ class ConfusionalAutoencoder(Defence):
         return self._soft
 
 
+@lru_cache(maxsize=8)
 def learned(n_classes: int, entropy: float, seed: int) -> tuple[Tensor, nn.Module]:
-    """Train an autoencoder of classes; returns one soft label per class, and the decoder.
+    """Train an autoencoder of classes; returns one soft label per class, and the decoder, both not to be changed.
 
     Args:
         n_classes: How many classes there are.
