@@ -162,6 +162,26 @@ def test_weighting_by_classes_lets_a_rare_class_count_as_much_as_a_frequent_one(
     assert wandering_loss(z, labels, 2, weighting="classes").item() == pytest.approx((of_frequent + 1) / 2)
 
 
+def test_the_gradient_of_the_loss_alone_tells_which_rows_share_a_class():
+    """Embeddings are pure noise here; the documentation warns of this where the scope is "received"."""
+    z, labels = batch(60, 16, 4, dtype=torch.float64)
+    _, gradient = with_gradient(wandering_loss(z, labels, 4), z)
+    lengths = z.detach().norm(dim=1, keepdim=True)
+    units, scaled = z.detach() / lengths, gradient * lengths
+    # Scaled, a row's gradient is its class's sum without the part along the row. So the difference of two rows of one
+    # class lies in the plane of these two rows, and that of rows of different classes does not.
+    outside = torch.zeros(60, 60, dtype=torch.float64)
+    for i in range(60):
+        for j in range(i):
+            plane = torch.linalg.qr(units[[i, j]].T)[0]
+            difference = scaled[i] - scaled[j]
+            outside[i, j] = (difference - plane @ (plane.T @ difference)).norm() / difference.norm()
+    same = (labels[:, None] == labels).tril(-1)
+    different = (labels[:, None] != labels).tril(-1)
+    assert outside[same].max() < 1e-9
+    assert outside[different].min() > 1e-2
+
+
 @pytest.fixture(scope="module")
 def tables():
     return load("breast-cancer", rows=120).split()

@@ -75,6 +75,9 @@ class EmbeddingClusters(_Clusters):
     Args:
         per_class: Clusters per class; more than one finds classes of several parts.
         angular: Compare directions rather than places.
+
+    >>> EmbeddingClusters(per_class=2).needs.known_labels
+    4
     """
 
     needs = Needs(messages=(Embedding,), known_labels=KNOWN_PER_CLASS)
@@ -94,6 +97,9 @@ class GradientClusters(_Clusters):
         per_class: Clusters per class; more than one finds classes of several parts.
         when: A row's mean gradient over all epochs, its first, or its last.
         angular: Compare directions rather than places.
+
+    >>> GradientClusters(when="first").needs.messages[0].kind
+    'split/gradient'
     """
 
     needs = Needs(messages=(Gradient,), known_labels=KNOWN_PER_CLASS)
@@ -111,6 +117,9 @@ class EmbeddingNearest(_Nearest):
 
     Args:
         angular: Compare directions rather than places.
+
+    >>> EmbeddingNearest().needs.messages[0].kind
+    'split/embedding'
     """
 
     needs = Needs(messages=(Embedding,), known_labels=KNOWN_PER_CLASS)
@@ -129,6 +138,9 @@ class GradientNearest(_Nearest):
     Args:
         when: A row's mean gradient over all epochs, its first, or its last.
         angular: Compare directions rather than places.
+
+    >>> GradientNearest(when="last").angular
+    True
     """
 
     needs = Needs(messages=(Gradient,), known_labels=KNOWN_PER_CLASS)

@@ -43,6 +43,9 @@ class ModelCompletion(Attack):
         fine_tune: Train the bottom together with the head; False leaves it as it came out of the joint training, as
             the published attack's code in effect does.
         self_training: How many times to train on, with the rows it is surest of taken for known.
+
+    >>> ModelCompletion().needs.own_model
+    True
     """
 
     needs = Needs(own_features=True, own_model=True, known_labels=KNOWN_PER_CLASS)
@@ -76,6 +79,9 @@ class GradientCompletion(Attack):
     Args:
         when: A row's mean gradient over all epochs, its first, or its last.
         self_training: How many times to train on, with the rows it is surest of taken for known.
+
+    >>> GradientCompletion().needs.known_labels
+    4
     """
 
     needs = Needs(messages=(Gradient,), known_labels=KNOWN_PER_CLASS)

@@ -68,7 +68,7 @@ class ConfusionalAutoencoder(Defence):
         """For validation, the class that a row's soft label names; training takes the soft labels in the loss."""
         if at.phase != "validate" or at.track == "local":
             return labels
-        return self._soft_labels(at)[labels].argmax(dim=1)
+        return self._soft_labels(at).to(labels.device)[labels].argmax(dim=1)
 
     def loss(self, loss: Tensor, at: At) -> Tensor:
         """Exchange the cross-entropy with the labels for that with their soft labels."""
@@ -79,7 +79,7 @@ class ConfusionalAutoencoder(Defence):
                 "ConfusionalAutoencoder exchanges the labels that the outputs are compared with, but the outputs are "
                 "not where the labels are. Use another defence."
             )
-        soft = self._soft_labels(at)[at.labels].to(at.outputs)
+        soft = self._soft_labels(at).to(at.outputs)[at.labels]
         cross_entropy = nn.functional.cross_entropy
         return loss + cross_entropy(at.outputs, soft) - cross_entropy(at.outputs, at.labels)
 
