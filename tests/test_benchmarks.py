@@ -16,10 +16,12 @@ FIGURES = {
     "split_overhead": {"digests_ratio", "audit_ratio"},
     "import_time": {"import_s"},
     "transport": {"step_ratio", "bulk_ratio", "receiver_mb"},
+    "wandering": {"closed_form_share", "step_overhead"},
     "resume": {"resume_s"},
 }
 MARKS = {
     "split_overhead": [pytest.mark.slow],
+    "wandering": [pytest.mark.slow],
     "transport": [pytest.mark.slow, pytest.mark.network],
     "resume": [pytest.mark.slow, pytest.mark.network],
 }

@@ -85,12 +85,17 @@ VULNERABLE = {
 }
 
 THREE = Roles(label="bank", features=("shop", "telco"))
-KILLING = ("a_killed_run_resumes_to_the_same_end", "a_killed_run_resumes_with_it")
+LONG = (
+    "a_fresh_interpreter_makes_the_same_guess",
+    "a_killed_run_resumes_to_the_same_end",
+    "a_killed_run_resumes_with_it",
+    "it_composes_with_every_defence_in_any_order",
+)
 
 
 def named(checks):
     return [
-        pytest.param(check, id=check.__name__, marks=[pytest.mark.slow] if check.__name__ in KILLING else [])
+        pytest.param(check, id=check.__name__, marks=[pytest.mark.slow] if check.__name__ in LONG else [])
         for check in checks
     ]
 

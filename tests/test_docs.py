@@ -16,6 +16,7 @@ from textwrap import dedent
 
 import pytest
 
+from colonnade.catalogue import DEFENCES
 from colonnade.data import load, split
 from colonnade.experiment.plan import Plan
 from colonnade.models import split as split_network
@@ -202,3 +203,29 @@ def test_an_example_plan_can_be_read(path):
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
 def test_an_example_plan_runs(path, tmp_path):
     assert "On held-out rows" in run_script(*COLONNADE, "simulate", path, folder=tmp_path)
+
+
+@pytest.mark.parametrize("name", DEFENCES)
+def test_every_defence_has_a_page_that_says_what_it_does_not(name, elsewhere):
+    page = DOCS / "defences" / f"{name}.md"
+    headings = re.findall(r"^## (.+)$", page.read_text(), re.MULTILINE)
+    assert headings == [
+        "What it does",
+        "What it protects",
+        "Against whom",
+        "What it does not",
+        "Settings",
+        "Sources",
+    ]
+    (held,) = run_page(page)["defences"]["bank"]
+    assert type(held) is DEFENCES[name]
+    named = re.findall(r"^\| `(\w+)` \|", page.read_text(), re.MULTILINE)
+    assert named == list(inspect.signature(DEFENCES[name]).parameters)
+    assert f"({name}.md)" in (DOCS / "defences" / "index.md").read_text()
+
+
+@pytest.mark.slow
+def test_the_script_that_compares_defences_runs(tmp_path):
+    options = ["breast-cancer", "--defences", "none", "sparse-gradient", "--epochs", "2", "--nulls", "1"]
+    said = run_script(sys.executable, EXAMPLES / "compare_defences.py", *options, folder=tmp_path)
+    assert [line.split("|")[1].strip() for line in said.splitlines()[2:]] == ["none", "sparse-gradient"]

@@ -11,12 +11,23 @@ if TYPE_CHECKING:
     from colonnade.align.protocol import Align, Aligned
     from colonnade.alignment import Alignment
     from colonnade.attacks.base import ActiveAttack, Attack, Grant, Guess, Needs
+    from colonnade.attacks.clustering import EmbeddingClusters, EmbeddingNearest, GradientClusters, GradientNearest
+    from colonnade.attacks.completion import GradientCompletion, ModelCompletion
     from colonnade.attacks.direct import DirectLabel
     from colonnade.attacks.gradient_scores import DirectionScore, NormScore
     from colonnade.attacks.view import View
     from colonnade.audit.report import PrivacyReport
-    from colonnade.defences.noise import GradientNoise
+    from colonnade.defences.compression import AverageGradient, DiscreteGradient, SparseGradient
+    from colonnade.defences.confusion import ConfusionalAutoencoder
+    from colonnade.defences.embedding import DistanceCorrelation, PotentialEnergy
+    from colonnade.defences.labels import RandomisedLabels
+    from colonnade.defences.marvell import Marvell
+    from colonnade.defences.noise import GradientNoise, IsotropicNoise, MaxNorm
+    from colonnade.defences.perturbation import GradientPerturbation
+    from colonnade.defences.received import EarlierCut, InformationBottleneck
+    from colonnade.defences.wandering import BoundaryWandering
     from colonnade.errors import ColonnadeError
+    from colonnade.experiment.tune import tune_alpha
     from colonnade.hooks import At, Defence
     from colonnade.models.base import Estimator, Prediction
     from colonnade.models.split import SplitClassifier
@@ -36,29 +47,50 @@ _HOMES = {
     "Alignment": "alignment",
     "At": "hooks",
     "Attack": "attacks.base",
+    "AverageGradient": "defences.compression",
+    "BoundaryWandering": "defences.wandering",
     "ColonnadeError": "errors",
+    "ConfusionalAutoencoder": "defences.confusion",
     "Defence": "hooks",
     "DirectLabel": "attacks.direct",
     "DirectionScore": "attacks.gradient_scores",
+    "DiscreteGradient": "defences.compression",
+    "DistanceCorrelation": "defences.embedding",
+    "EarlierCut": "defences.received",
+    "EmbeddingClusters": "attacks.clustering",
+    "EmbeddingNearest": "attacks.clustering",
     "Estimator": "models.base",
+    "GradientClusters": "attacks.clustering",
+    "GradientCompletion": "attacks.completion",
+    "GradientNearest": "attacks.clustering",
     "GradientNoise": "defences.noise",
+    "GradientPerturbation": "defences.perturbation",
     "Grant": "attacks.base",
     "Guess": "attacks.base",
+    "InformationBottleneck": "defences.received",
+    "IsotropicNoise": "defences.noise",
+    "Marvell": "defences.marvell",
+    "MaxNorm": "defences.noise",
     "Message": "wire.message",
+    "ModelCompletion": "attacks.completion",
     "Needs": "attacks.base",
     "NormScore": "attacks.gradient_scores",
     "Party": "party",
+    "PotentialEnergy": "defences.embedding",
     "Prediction": "models.base",
     "PrivacyReport": "audit.report",
+    "RandomisedLabels": "defences.labels",
     "Roles": "wire.plan",
     "Run": "run",
     "Secret": "secret",
+    "SparseGradient": "defences.compression",
     "SplitClassifier": "models.split",
     "Table": "table",
     "Vertical": "models.vertical",
     "View": "attacks.view",
     "join": "run",
     "simulate": "run",
+    "tune_alpha": "experiment.tune",
 }
 
 __all__ = [
@@ -68,23 +100,43 @@ __all__ = [
     "Alignment",
     "At",
     "Attack",
+    "AverageGradient",
+    "BoundaryWandering",
     "ColonnadeError",
+    "ConfusionalAutoencoder",
     "Defence",
     "DirectLabel",
     "DirectionScore",
+    "DiscreteGradient",
+    "DistanceCorrelation",
+    "EarlierCut",
+    "EmbeddingClusters",
+    "EmbeddingNearest",
     "Estimator",
+    "GradientClusters",
+    "GradientCompletion",
+    "GradientNearest",
     "GradientNoise",
+    "GradientPerturbation",
     "Grant",
     "Guess",
+    "InformationBottleneck",
+    "IsotropicNoise",
+    "Marvell",
+    "MaxNorm",
     "Message",
+    "ModelCompletion",
     "Needs",
     "NormScore",
     "Party",
+    "PotentialEnergy",
     "Prediction",
     "PrivacyReport",
+    "RandomisedLabels",
     "Roles",
     "Run",
     "Secret",
+    "SparseGradient",
     "SplitClassifier",
     "Table",
     "Vertical",
@@ -92,6 +144,7 @@ __all__ = [
     "__version__",
     "join",
     "simulate",
+    "tune_alpha",
 ]
 
 

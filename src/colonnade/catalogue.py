@@ -52,6 +52,12 @@ ATTACKS: Names[type[Attack] | type[ActiveAttack]] = Names(
     {
         "direct-label": ("attacks.direct", "DirectLabel"),
         "direction-score": ("attacks.gradient_scores", "DirectionScore"),
+        "embedding-clusters": ("attacks.clustering", "EmbeddingClusters"),
+        "embedding-nearest": ("attacks.clustering", "EmbeddingNearest"),
+        "gradient-clusters": ("attacks.clustering", "GradientClusters"),
+        "gradient-completion": ("attacks.completion", "GradientCompletion"),
+        "gradient-nearest": ("attacks.clustering", "GradientNearest"),
+        "model-completion": ("attacks.completion", "ModelCompletion"),
         "norm-score": ("attacks.gradient_scores", "NormScore"),
     },
 )
@@ -59,7 +65,21 @@ ATTACKS: Names[type[Attack] | type[ActiveAttack]] = Names(
 DEFENCES: Names[type[Defence]] = Names(
     "defence",
     {
+        "boundary-wandering": ("defences.wandering", "BoundaryWandering"),
+        "confusional-autoencoder": ("defences.confusion", "ConfusionalAutoencoder"),
+        "discrete-gradient": ("defences.compression", "DiscreteGradient"),
+        "distance-correlation": ("defences.embedding", "DistanceCorrelation"),
+        "earlier-cut": ("defences.received", "EarlierCut"),
+        "gradient-averaging": ("defences.compression", "AverageGradient"),
         "gradient-noise": ("defences.noise", "GradientNoise"),
+        "gradient-perturbation": ("defences.perturbation", "GradientPerturbation"),
+        "information-bottleneck": ("defences.received", "InformationBottleneck"),
+        "isotropic-noise": ("defences.noise", "IsotropicNoise"),
+        "marvell": ("defences.marvell", "Marvell"),
+        "max-norm": ("defences.noise", "MaxNorm"),
+        "potential-energy": ("defences.embedding", "PotentialEnergy"),
+        "randomised-labels": ("defences.labels", "RandomisedLabels"),
+        "sparse-gradient": ("defences.compression", "SparseGradient"),
     },
 )
 

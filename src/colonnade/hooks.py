@@ -42,6 +42,9 @@ class At:
     own: Mapping[str, Tensor] = field(default_factory=dict)
     received: Mapping[str, Tensor] = field(default_factory=dict)
     gradient_if: Callable[[Tensor], Tensor] | None = None
+    inputs: Tensor | None = None
+    outputs: Tensor | None = None
+    n_classes: int | None = None
 
 
 class Defence:
@@ -58,6 +61,8 @@ class Defence:
 
     acts_on: ClassVar[tuple[type[Message], ...]] = ()
     """The kinds of messages it changes before they leave; empty if it may be any."""
+    reads_labels: ClassVar[bool] = False
+    """Whether it is of use only where labels are."""
 
     @property
     def name(self) -> str:
@@ -121,6 +126,11 @@ def prepare(party: Party, called: frozenset[str], sent: tuple[type[Message], ...
             raise PlanError(
                 f"{party.name} holds {defence.name}, which acts on {', '.join(idle)}, but {protocol} never asks "
                 f"for that on {party.name}'s side. Give the defence to another party or leave it out."
+            )
+        if defence.reads_labels and "labels" not in called:
+            raise PlanError(
+                f"{party.name} holds {defence.name}, which reads labels, but in {protocol} {party.name} has none. "
+                "Give the defence to the label party or leave it out."
             )
         if defence.acts_on and not set(defence.acts_on) & set(sent):
             kinds = ", ".join(message.kind for message in defence.acts_on)

@@ -173,7 +173,7 @@ class Simulation(Generic[R]):
                     peers={peer: Channel(peer, transport, recording) for peer in names if peer != name},
                     ledger=Ledger(self.budgets.get(name), path=folder and folder / "ledger"),
                     recording=recording,
-                    defences=copy.deepcopy(self.defences.get(name, ())),
+                    defences=tuple(copy.deepcopy(held) for held in self.defences.get(name, ())),
                     checkpoints=checkpoints[name],
                     watcher=watcher,
                 )

@@ -157,7 +157,7 @@ def test_a_plan_can_be_a_key() -> None:
         ("[audit]\nnull = 3", "[audit] takes attacks, nulls, seed, delta, but has the key 'null'."),
         (
             "[[defences]]\nparty = 'bank'\nname = 'gradient-noise'\nratoi = 3",
-            "[[defences]] takes ratio, kind, but has the key 'ratoi'. The nearest name is 'ratio'.",
+            "[[defences]] takes ratio, kind, scale, clip, but has the key 'ratoi'. The nearest name is 'ratio'.",
         ),
     ],
 )

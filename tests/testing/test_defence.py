@@ -140,6 +140,21 @@ def test_a_model_that_lets_a_defence_do_nothing_is_found_out(tables):
         it_is_refused_where_it_would_never_act(Softening(), "bank", Setup(Lenient, tables, BOTH))
 
 
+def test_a_model_that_lets_a_defence_do_without_the_labels_it_reads_is_found_out(tables):
+    class Reading(Softening):
+        reads_labels = True
+
+    class Careless(SplitClassifier):
+        """Says that a feature party has no labels, and does not refuse what reads them there."""
+
+        def _prepare(self, party):
+            for defence in party.defences:
+                defence.before_run(party)
+
+    with pytest.raises(AssertionError, match="Reading at shop, which has no labels, should be refused"):
+        it_is_refused_where_it_would_never_act(Reading(), "bank", Setup(Careless, tables, BOTH))
+
+
 def test_a_defence_that_is_of_no_use_to_a_model_is_refused(tables):
     class Deaf(SplitClassifier):
         hooks: ClassVar = {"label": frozenset({"outgoing"}), "feature": frozenset({"outgoing"})}

@@ -1,8 +1,15 @@
-"""Noise on gradients: blurs what a feature party can read from them. It is noise, not differential privacy."""
+"""Noise on gradients: blurs what a feature party can read from them. It is noise, not differential privacy.
+
+Each row comes up once per epoch with fresh noise, so a patient attacker averages it away; nothing is promised, and the
+ledger is not charged. Noise from one step is the same when the step is repeated after a crash.
+
+Max-norm and isotropic noise: Li et al. 2022, "Label leakage and protection in two-party split learning".
+"""
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from typing import Literal
 
 import torch
@@ -12,38 +19,11 @@ from colonnade.errors import PlanError
 from colonnade.hooks import At, Defence, Tensor
 from colonnade.models.split import Gradient
 from colonnade.party import Party
-from colonnade.privacy.mechanisms import noise
+from colonnade.privacy.mechanisms import Kind, noise
 
 
-class GradientNoise(Defence):
-    """Noise on every gradient that leaves, as large as the gradients themselves times a ratio.
-
-    Each row comes up once per epoch with fresh noise, so a patient attacker averages it away; nothing is promised and
-    the ledger is not charged. Noise from one step is the same when the step is repeated after a crash.
-
-    Args:
-        ratio: The noise's standard deviation, relative to the root mean square of the batch's gradient entries.
-        kind: "gaussian" or "laplace".
-
-    >>> GradientNoise(ratio=2.0).name
-    'GradientNoise(ratio=2)'
-    """
-
-    def __init__(self, *, ratio: float = 5.0, kind: Literal["gaussian", "laplace"] = "gaussian") -> None:
-        if not ratio > 0:
-            raise PlanError(
-                f"GradientNoise's ratio should be above 0, but is {ratio!r}. Leave the defence out for none."
-            )
-        if kind not in ("gaussian", "laplace"):
-            raise PlanError(
-                f"GradientNoise's kind should be 'gaussian' or 'laplace', but is {kind!r}. Use one of them."
-            )
-        self.ratio, self.kind = ratio, kind
-
-    @property
-    def name(self) -> str:
-        """What the message ledger calls it."""
-        return f"GradientNoise(ratio={self.ratio:g})"
+class NoisyGradient(Defence):
+    """A defence that changes every gradient that leaves by noise of its own."""
 
     acts_on = (Gradient,)
 
@@ -53,14 +33,136 @@ class GradientNoise(Defence):
         self._random = party.random.child("gradient noise", place)
 
     def outgoing(self, tensor: Tensor, at: At) -> Tensor:
-        """Add noise to a gradient; embeddings pass unchanged."""
-        if at.message is not Gradient:
+        """Change a gradient; embeddings pass unchanged, and so does a gradient that is nothing or not finite."""
+        if at.message is not Gradient or not 0 < float(tensor.float().square().sum()) < math.inf:
             return tensor
-        deviation = self.ratio * float(tensor.square().mean().sqrt())
-        if not 0 < deviation < math.inf:
-            return tensor
-        scale = deviation if self.kind == "gaussian" else deviation / 2**0.5
+        return self.noisy(tensor, at)
+
+    @abstractmethod
+    def noisy(self, gradient: Tensor, at: At) -> Tensor:
+        """The gradient as it is to leave."""
+
+    def drawn(
+        self, gradient: Tensor, at: At, scale: float = 1.0, kind: Kind = "gaussian", *, width: int | None = None
+    ) -> Tensor:
+        """Noise for each row of a gradient, as wide as the gradient or as is asked for."""
         # Bound to the gradient, so that a peer who makes a step repeat with other inputs meets other noise.
-        exact = blake3(tensor.detach().numpy().tobytes()).hexdigest()
-        drawn = noise(tuple(tensor.shape), scale, self.kind, self._random, (at.step, at.peer or "", exact))
-        return tensor + torch.from_numpy(drawn).to(tensor.dtype)
+        exact = blake3(gradient.detach().cpu().float().numpy().tobytes()).hexdigest()
+        shape = (len(gradient), gradient.shape[1] if width is None else width)
+        return torch.from_numpy(noise(shape, scale, kind, self._random, (at.step, at.peer or "", exact))).to(gradient)
+
+
+class GradientNoise(NoisyGradient):
+    """Noise on every gradient that leaves, as large as the gradients themselves times a ratio.
+
+    Args:
+        ratio: The noise's standard deviation, relative to the root mean square of the batch's gradient entries.
+        kind: "gaussian" or "laplace".
+        scale: The noise's own scale parameter (of Gaussian noise the standard deviation), in place of the ratio. A
+            gradient at the cut is that of the batch's mean loss: about 1 / rows of a single row's.
+        clip: Rows longer than this are shortened to it first.
+
+    >>> GradientNoise(ratio=2.0).name
+    'GradientNoise(ratio=2)'
+    """
+
+    def __init__(
+        self,
+        *,
+        ratio: float = 5.0,
+        kind: Literal["gaussian", "laplace"] = "gaussian",
+        scale: float | None = None,
+        clip: float | None = None,
+    ) -> None:
+        for name, value in (("ratio", ratio), ("scale", scale), ("clip", clip)):
+            if value is not None and not 0 < value < math.inf:
+                raise PlanError(
+                    f"GradientNoise's {name} should be above 0, but is {value!r}. Leave the defence out for none."
+                )
+        if kind not in ("gaussian", "laplace"):
+            raise PlanError(
+                f"GradientNoise's kind should be 'gaussian' or 'laplace', but is {kind!r}. Use one of them."
+            )
+        self.ratio, self.kind, self.scale, self.clip = ratio, kind, scale, clip
+
+    @property
+    def name(self) -> str:
+        """What the message ledger calls it."""
+        return f"GradientNoise(ratio={self.ratio:g})" if self.scale is None else f"GradientNoise(scale={self.scale:g})"
+
+    def noisy(self, gradient: Tensor, at: At) -> Tensor:
+        """Shorten, then add noise."""
+        if self.clip is not None:
+            gradient = gradient * (self.clip / gradient.norm(dim=1, keepdim=True).clamp_min(self.clip))
+        if self.scale is not None:
+            return gradient + self.drawn(gradient, at, self.scale, self.kind)
+        deviation = self.ratio * float(gradient.float().square().mean().sqrt())
+        return gradient + self.drawn(
+            gradient, at, deviation if self.kind == "gaussian" else deviation / 2**0.5, self.kind
+        )
+
+
+class IsotropicNoise(NoisyGradient):
+    """Gaussian noise in all directions, as large as the longest gradient of the batch times a ratio.
+
+    Args:
+        ratio: The noise's root mean square length, relative to the longest gradient of the batch.
+
+    >>> IsotropicNoise(ratio=1.0).name
+    'IsotropicNoise(ratio=1)'
+    """
+
+    def __init__(self, *, ratio: float = 1.0) -> None:
+        if not 0 < ratio < math.inf:
+            raise PlanError(
+                f"IsotropicNoise's ratio should be above 0, but is {ratio!r}. Leave the defence out for none."
+            )
+        self.ratio = ratio
+
+    @property
+    def name(self) -> str:
+        """What the message ledger calls it."""
+        return f"IsotropicNoise(ratio={self.ratio:g})"
+
+    def noisy(self, gradient: Tensor, at: At) -> Tensor:
+        """Add noise."""
+        longest = float(gradient.float().norm(dim=1).max())
+        return gradient + self.drawn(gradient, at, self.ratio * longest / gradient.shape[1] ** 0.5)
+
+
+class MaxNorm(NoisyGradient):
+    """Noise across each gradient, so that all are at least as long as the longest of the batch.
+
+    The noise stands at right angles to the gradient and fills its length up to a random one. Lengths then say nothing;
+    the part along the gradient is left as it was, and directions still tell.
+
+    Args:
+        least: The least length, relative to the longest gradient of the batch.
+        most: The greatest length, likewise.
+
+    >>> MaxNorm().name
+    'MaxNorm'
+    """
+
+    def __init__(self, *, least: float = 1.0, most: float = 10.0) -> None:
+        if not 1 <= least <= most < math.inf:
+            raise PlanError(
+                f"MaxNorm's lengths should be at least 1 and ascend, but least is {least!r} and most {most!r}. "
+                "Change them."
+            )
+        self.least, self.most = least, most
+
+    def noisy(self, gradient: Tensor, at: At) -> Tensor:
+        """Fill up each row."""
+        if gradient.shape[1] < 2:
+            raise PlanError("MaxNorm adds noise across gradients, but these are 1 wide. Use a wider embedding.")
+        lengths = gradient.norm(dim=1, keepdim=True)
+        drawn = self.drawn(gradient, at, width=gradient.shape[1] + 1)
+        # The first number says how long the row becomes; its normal distribution is made uniform.
+        share = torch.special.ndtr(drawn[:, :1].double()).to(gradient)
+        wanted = lengths.max() * (self.least + (self.most - self.least) * share)
+        along = gradient / lengths.clamp_min(1e-30)
+        across = drawn[:, 1:] - (drawn[:, 1:] * along).sum(dim=1, keepdim=True) * along
+        missing = (wanted.square() - lengths.square()).clamp_min(0).sqrt()
+        filled: Tensor = gradient + missing * across / across.norm(dim=1, keepdim=True).clamp_min(1e-30)
+        return filled

@@ -101,7 +101,7 @@ class SplitClassifier(Estimator):
     task: ClassVar[Literal["classification"]] = "classification"
     hooks: ClassVar[Mapping[str, frozenset[str]]] = {
         "label": frozenset({"labels", "outgoing", "incoming", "loss", "prediction", "modules"}),
-        "feature": frozenset({"outgoing", "incoming", "modules"}),
+        "feature": frozenset({"outgoing", "incoming", "loss", "modules"}),
     }
 
     sends: ClassVar[Mapping[str, tuple[type[Message], ...]]] = {"label": (Gradient,), "feature": (Embedding,)}
@@ -180,7 +180,7 @@ class SplitClassifier(Estimator):
         joint = _Joint(self, party)
         probabilities = []
         for step, rows in enumerate(batches):
-            at = At(step, 0, rows, "predict")
+            at = At(step, 0, rows, "predict", n_classes=len(self.classes_))
             logits = joint.logits(joint.collect(step, rows, "predict"))
             scores, _ = applied(party.defences, "prediction", torch.softmax(logits, dim=1), at)
             probabilities.append(scores.numpy().astype(np.float64))
@@ -276,23 +276,31 @@ class _Bottom:
         assert model.bottom_ is not None
         self.party, self.module = party, model.bottom_
         self.values = torch.from_numpy(model.inputs_.encode(party.own_table))
+        self.inputs = self.values
+        self.penalty: Tensor | None = None
 
     def embed(self, rows: Int64Array, *, train: bool) -> Tensor:
         _set_mode(self.module, train=train)
+        self.inputs = self.values.index_select(0, torch.from_numpy(rows))
         with torch.set_grad_enabled(train):
-            out: Tensor = self.module(self.values.index_select(0, torch.from_numpy(rows)))
+            out: Tensor = self.module(self.inputs)
         return out
 
     def send(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> Tensor:
         """Send the embedding of some rows to the label party; returns what a gradient for it goes into.
 
         That is what was sent, or, where a defence cut it off from the network, the embedding before (straight through).
+        In training, `penalty` afterwards holds what defences add to the loss, if they do.
         """
         embedding = self.embed(rows, train=phase == "train")
-        at = At(
-            step, epoch or 0, rows, phase, peer=self.party.roles.label, message=Embedding, own={"embedding": embedding}
-        )
+        at = At(step, epoch or 0, rows, phase, own={"embedding": embedding}, inputs=self.inputs)
+        self.penalty, penalised = None, tuple[str, ...]()
+        if phase == "train" and self.party.defences:
+            penalty, penalised = applied(self.party.defences, "loss", 0 * embedding.sum(), at)
+            self.penalty = penalty if penalised else None
+        at = replace(at, peer=self.party.roles.label, message=Embedding)
         sent, names = applied(self.party.defences, "outgoing", embedding, at)
+        names = tuple(dict.fromkeys(penalised + names))
         message = Embedding(step, sent.detach().numpy())
         self.party.label_party.send(message, under=names, rows=rows, epoch=epoch)
         return sent if sent.requires_grad else embedding
@@ -305,10 +313,11 @@ class _Joint:
         self.model, self.party = model, party
         self.bottom = None if model.bottom_ is None else _Bottom(model, party)
         self.received: dict[str, Tensor] = {}
+        self.changed: tuple[str, ...] = ()
 
     def collect(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> dict[str, Tensor]:
         """Every party's embedding of some rows, by name; `received` afterwards holds the peers' as they came."""
-        self.received, embeddings = {}, {}
+        self.received, self.changed, embeddings = {}, (), {}
         for line in self.party.feature_parties:
             shape = (len(rows), self.model.width_)
             message = line.receive(Embedding, shape=shape, rows=rows, epoch=epoch)
@@ -316,7 +325,8 @@ class _Joint:
             came = torch.tensor(message.values, requires_grad=phase == "train")
             at = At(step, epoch or 0, rows, phase, peer=line.peer, message=Embedding)
             self.received[line.peer] = came
-            embeddings[line.peer], _ = applied(self.party.defences, "incoming", came, at)
+            embeddings[line.peer], names = applied(self.party.defences, "incoming", came, at)
+            self.changed += names
         if self.bottom is not None:
             embeddings[self.party.name] = self.bottom.embed(rows, train=phase == "train")
         return embeddings
@@ -416,7 +426,9 @@ class _FeatureSide(_Side):
         gradient, _ = applied(self.party.defences, "incoming", torch.tensor(message.values), at)
         if self.optimiser is not None:
             self.forget_gradients()
-            sent.backward(gradient)  # type: ignore[no-untyped-call]
+            penalty = self.bottom.penalty
+            roots, gradients = ([sent], [gradient]) if penalty is None else ([sent, penalty], [gradient, None])
+            torch.autograd.backward(roots, gradients)
             self.optimiser.step()
         return {}
 
@@ -465,11 +477,12 @@ class _LabelSide(_Side):
             _set_mode(self.model.top_, train=True)
         embeddings = self.joint.collect(step, rows, "train", epoch)
         received, defences = self.joint.received, self.party.defences
-        own = {name: e for name, e in embeddings.items() if name not in received}
-        at = At(step, epoch, rows, "train", own=own, received=received)
+        own = {"embedding": embeddings[self.party.name]} if self.party.name in embeddings else {}
+        n_classes = len(self.model.classes_)
+        at = At(step, epoch, rows, "train", own=own, received=received, n_classes=n_classes)
         labels, relabelled = applied(defences, "labels", self.labels.index_select(0, torch.from_numpy(rows)), at)
-        at = At(step, epoch, rows, "train", labels=labels, own=own, received=received)
         logits = self.joint.logits(embeddings)
+        at = replace(at, labels=labels, outputs=logits)
         loss, reweighed = applied(defences, "loss", nn.functional.cross_entropy(logits, labels), at)
         self.forget_gradients()
         loss.backward(retain_graph=bool(defences))  # type: ignore[no-untyped-call]
@@ -479,7 +492,7 @@ class _LabelSide(_Side):
             about = replace(at, peer=line.peer, message=Gradient, gradient_if=_gradient_if(logits, came))
             gradient, blurred = applied(defences, "outgoing", gradient, about)
             message = Gradient(step, gradient.detach().numpy())
-            under = tuple(dict.fromkeys(relabelled + reweighed + blurred))
+            under = tuple(dict.fromkeys(self.joint.changed + relabelled + reweighed + blurred))
             line.send(message, under=under, rows=rows, epoch=epoch)
         if self.optimiser is not None:
             self.optimiser.step()
@@ -517,7 +530,8 @@ class _LabelSide(_Side):
         total, names = 0.0, dict[str, None]()
         for step, rows in enumerate(held_out):
             logits = self.joint.logits(self.joint.collect(step, rows, "validate", epoch))
-            at = At(step, epoch, rows, "validate", received=self.joint.received)
+            n_classes = len(self.model.classes_)
+            at = At(step, epoch, rows, "validate", received=self.joint.received, n_classes=n_classes)
             labels, relabelled = applied(self.party.defences, "labels", self.labels[torch.from_numpy(rows)], at)
             names |= dict.fromkeys(relabelled)
             total += nn.functional.cross_entropy(logits, labels, reduction="sum").item()

@@ -101,11 +101,15 @@ def it_composes_with_every_defence_in_any_order(defence: Defence, holder: str, s
 
 
 def it_is_refused_where_it_would_never_act(defence: Defence, holder: str, setup: Setup) -> None:
-    """A party on whose side one of its hooks is never called cannot hold it."""
+    """A party on whose side one of its hooks is never called, or which lacks the labels it reads, cannot hold it."""
     for party, called in setup.hooks.items():
         if idle := sorted(defence.overridden() - called):
             what = f"{defence.name} at {party}, where {', '.join(idle)} is never called,"
-            must_refuse(partial(setup.fit, defences={party: [defence]}), PlanError, party, defence.name, what=what)
+        elif defence.reads_labels and "labels" not in called:
+            what = f"{defence.name} at {party}, which has no labels,"
+        else:
+            continue
+        must_refuse(partial(setup.fit, defences={party: [defence]}), PlanError, party, defence.name, what=what)
 
 
 def the_message_ledger_names_it_where_it_acts(defence: Defence, holder: str, setup: Setup) -> None:

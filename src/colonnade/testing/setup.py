@@ -57,12 +57,14 @@ class Setup:
         return self._by_party(self.make().hooks)
 
     def holders(self, defence: Defence) -> list[str]:
-        """The parties on whose side all hooks of a defence are called, and its kinds of messages are sent."""
+        """The parties on whose side all hooks of a defence are called, and what it acts on and reads is there."""
         sends = self._by_party(self.make().sends)
         return [
             party
             for party, called in self.hooks.items()
-            if defence.overridden() <= called and (not defence.acts_on or set(defence.acts_on) & set(sends[party]))
+            if defence.overridden() <= called
+            and (not defence.acts_on or set(defence.acts_on) & set(sends[party]))
+            and (not defence.reads_labels or "labels" in called)
         ]
 
     def _by_party(self, by_role: Mapping[str, T]) -> dict[str, T]:

@@ -1,0 +1,172 @@
+"""Compression: gradients leave with less in them. What is left may still tell the label.
+
+Sparsification and DiscreteSGD as compared by Fu et al. 2022, "Label inference attacks against vertical federated
+learning".
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+
+from colonnade.errors import PlanError
+from colonnade.hooks import At, Defence, Tensor
+from colonnade.models.split import Gradient
+from colonnade.party import Party
+from colonnade.storage import Tree
+
+
+class SparseGradient(Defence):
+    """Only the largest entries of a batch's gradients leave; the others become 0.
+
+    Args:
+        keep: The share of entries that is kept.
+        residual: What becomes of the others. "none": they are dropped. "row": they are added when the same row comes up
+            again. "batch": they are added to the next batch, which is about other rows, as in published code; rows are
+            then blurred with each other.
+
+    >>> SparseGradient(keep=0.25).name
+    'SparseGradient(keep=0.25)'
+    """
+
+    acts_on = (Gradient,)
+
+    def __init__(self, *, keep: float = 0.1, residual: Literal["none", "row", "batch"] = "none") -> None:
+        if not 0 < keep < 1:
+            raise PlanError(
+                f"SparseGradient's keep should lie between 0 and 1, but is {keep!r}. Leave the defence out to keep all."
+            )
+        if residual not in ("none", "row", "batch"):
+            raise PlanError(
+                f"SparseGradient's residual should be 'none', 'row' or 'batch', but is {residual!r}. Use one of them."
+            )
+        self.keep, self.residual = keep, residual
+
+    @property
+    def name(self) -> str:
+        """What the message ledger calls it."""
+        return f"SparseGradient(keep={self.keep:g})"
+
+    def before_run(self, party: Party) -> None:
+        """Begin without residuals."""
+        self._residuals: dict[str, Tensor] = {}
+
+    def outgoing(self, tensor: Tensor, at: At) -> Tensor:
+        """Keep the largest entries of a gradient; embeddings pass unchanged."""
+        if at.message is not Gradient:
+            return tensor
+        gradient = tensor.detach() + self._owed(tensor, at)
+        sizes = gradient.abs().flatten()
+        n_dropped = int((1 - self.keep) * len(sizes))
+        kept = gradient
+        if n_dropped:
+            # Strictly above the largest that is dropped: where many are alike, as many as possible go.
+            kept = torch.where(gradient.abs() > sizes.float().kthvalue(n_dropped).values, gradient, 0)
+        if self.residual != "none":
+            self._owe(gradient - kept, at)
+        return kept.to(tensor.dtype)
+
+    def state(self) -> Tree:
+        """What is still to be sent."""
+        return {"residuals": {peer: owed.cpu().numpy() for peer, owed in self._residuals.items()}}
+
+    def restore(self, tree: Tree) -> None:
+        """Go back to what `state` said."""
+        self._residuals = {peer: torch.from_numpy(owed.copy()) for peer, owed in tree["residuals"].items()}
+
+    def _owed(self, gradient: Tensor, at: At) -> Tensor:
+        owed = self._residuals.get(at.peer or "")
+        if owed is None:
+            return torch.zeros_like(gradient)
+        if self.residual == "row":
+            return self._with_room(owed, at)[torch.from_numpy(at.rows)].to(gradient)
+        # The last batch of an epoch is shorter.
+        added = torch.zeros_like(gradient)
+        added[: len(owed)] = owed[: len(gradient)].to(gradient)
+        return added
+
+    def _owe(self, left: Tensor, at: At) -> None:
+        peer = at.peer or ""
+        if self.residual == "batch":
+            self._residuals[peer] = left.cpu().clone()
+            return
+        owed = self._with_room(self._residuals.get(peer, torch.zeros((0, left.shape[1]), dtype=left.dtype)), at)
+        owed[torch.from_numpy(at.rows)] = left.cpu()
+        self._residuals[peer] = owed
+
+    def _with_room(self, owed: Tensor, at: At) -> Tensor:
+        missing = int(at.rows.max()) + 1 - len(owed)
+        return owed if missing <= 0 else torch.nn.functional.pad(owed, (0, 0, 0, missing))
+
+
+class DiscreteGradient(Defence):
+    """Gradients leave rounded to a few levels (DiscreteSGD).
+
+    Args:
+        bins: How many steps the levels make from the lower bound to the upper.
+        bound: Entries are cut off at plus and minus this; if None, at twice the standard deviation of the first batch
+            sent to each party.
+
+    >>> DiscreteGradient(bins=6).name
+    'DiscreteGradient(bins=6)'
+    """
+
+    acts_on = (Gradient,)
+
+    def __init__(self, *, bins: int = 12, bound: float | None = None) -> None:
+        if bins < 1:
+            raise PlanError(f"DiscreteGradient's bins should be at least 1, but is {bins!r}. Change it.")
+        if bound is not None and not 0 < bound < math.inf:
+            raise PlanError(f"DiscreteGradient's bound should be above 0, but is {bound!r}. Use None to learn it.")
+        self.bins, self.bound = bins, bound
+
+    @property
+    def name(self) -> str:
+        """What the message ledger calls it."""
+        return f"DiscreteGradient(bins={self.bins})"
+
+    def before_run(self, party: Party) -> None:
+        """Begin without bounds."""
+        self._bounds: dict[str, float] = {}
+
+    def outgoing(self, tensor: Tensor, at: At) -> Tensor:
+        """Round a gradient; embeddings pass unchanged."""
+        if at.message is not Gradient:
+            return tensor
+        bound = self.bound
+        if bound is None:
+            spread = 2 * float(tensor.float().std(correction=0))
+            bound = self._bounds.setdefault(at.peer or "", spread) if 0 < spread < math.inf else 0.0
+        if not bound:
+            return tensor
+        step = 2 * bound / self.bins
+        return torch.round(tensor.clamp(-bound, bound) / step) * step
+
+    def state(self) -> Tree:
+        """The bounds learned."""
+        return {"bounds": dict(self._bounds)}
+
+    def restore(self, tree: Tree) -> None:
+        """Go back to what `state` said."""
+        self._bounds = dict(tree["bounds"])
+
+
+class AverageGradient(Defence):
+    """Every row's gradient leaves as the mean over its batch.
+
+    No row can be told from the others of its batch. Batches are public and drawn anew each epoch, so a row's mean over
+    epochs still leans to its class; and a feature party's network hardly learns anything.
+
+    >>> AverageGradient().name
+    'AverageGradient'
+    """
+
+    acts_on = (Gradient,)
+
+    def outgoing(self, tensor: Tensor, at: At) -> Tensor:
+        """Average a gradient; embeddings pass unchanged."""
+        if at.message is not Gradient:
+            return tensor
+        return tensor.mean(dim=0, keepdim=True).expand_as(tensor).contiguous()

@@ -1,0 +1,159 @@
+"""Confusional autoencoder: the model learns soft labels that look like other classes, and its output is decoded.
+
+An encoder turns each class into a distribution over all classes, far from the class itself and with much entropy; a
+decoder turns it back. Both depend on the number of classes alone and stay with the label party, as does the table of
+soft labels. Gradients then point to wrong classes.
+
+They still point to the same wrong class for every row of a class. Clusters are as clear as before, and whoever can name
+them, by a few known labels or by their sizes, has the labels: a score of 0 is a permutation, and a full leak.
+
+With `DiscreteGradient(bins=12)` behind it, it is the published DCAE.
+
+Zou et al. 2022, "Defending batch-level label inference and replacement attacks in vertical federated learning".
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import torch
+from torch import nn
+
+from colonnade.errors import PlanError
+from colonnade.hooks import At, Defence, Tensor
+from colonnade.models.nets import perceptron
+from colonnade.party import Party
+from colonnade.storage import Tree
+
+LEAST_STEPS, MOST_STEPS = 400, 4000
+# The decoder's cross-entropy at which every class is told from the others with a margin.
+DECODED = 0.05
+RATE = 1e-3
+WIDEST = 4096
+# Below this the probability of the true class is small enough; its logarithm would otherwise fall for ever.
+SMALLEST = 0.01
+
+
+class ConfusionalAutoencoder(Defence):
+    """Soft labels of other classes in place of the true ones, in the loss of the federated track.
+
+    Args:
+        entropy: How much the entropy of soft labels counts when the autoencoder is trained.
+
+    >>> ConfusionalAutoencoder(entropy=0.5).name
+    'ConfusionalAutoencoder(entropy=0.5)'
+    """
+
+    reads_labels = True
+
+    def __init__(self, *, entropy: float = 1.0) -> None:
+        if not 0 <= entropy < math.inf:
+            raise PlanError(f"ConfusionalAutoencoder's entropy should be at least 0, but is {entropy!r}. Change it.")
+        self.entropy = entropy
+
+    @property
+    def name(self) -> str:
+        """What the message ledger calls it."""
+        return f"ConfusionalAutoencoder(entropy={self.entropy:g})"
+
+    def before_run(self, party: Party) -> None:
+        """Take a seed of one's own from the party's randomness."""
+        place = next((i for i, held in enumerate(party.defences) if held is self), 0)
+        self._seed = party.random.seed("confusional autoencoder", place)
+        self._soft: Tensor | None = None
+        self._decoder: nn.Module | None = None
+
+    def labels(self, labels: Tensor, at: At) -> Tensor:
+        """For validation, the class that a row's soft label names; training takes the soft labels in the loss."""
+        if at.phase != "validate" or at.track == "local":
+            return labels
+        return self._soft_labels(at).to(labels.device)[labels].argmax(dim=1)
+
+    def loss(self, loss: Tensor, at: At) -> Tensor:
+        """Exchange the cross-entropy with the labels for that with their soft labels."""
+        if at.track == "local" or at.labels is None:
+            return loss
+        if at.outputs is None:
+            raise PlanError(
+                "ConfusionalAutoencoder exchanges the labels that the outputs are compared with, but the outputs are "
+                "not where the labels are. Use another defence."
+            )
+        soft = self._soft_labels(at).to(at.outputs)[at.labels]
+        cross_entropy = nn.functional.cross_entropy
+        return loss + cross_entropy(at.outputs, soft) - cross_entropy(at.outputs, at.labels)
+
+    def prediction(self, prediction: Tensor, at: At) -> Tensor:
+        """Decode the federated track's probabilities."""
+        if at.track == "local":
+            return prediction
+        self._soft_labels(at)
+        assert self._decoder is not None
+        with torch.no_grad():
+            decoded: Tensor = self._decoder(prediction.float().cpu()).softmax(dim=1)
+        return decoded.to(prediction)
+
+    def state(self) -> Tree:
+        """The soft labels and the decoder, once there are any."""
+        if self._soft is None or self._decoder is None:
+            return {}
+        weights = {name: value.numpy() for name, value in self._decoder.state_dict().items()}
+        return {"soft": self._soft.numpy(), "decoder": weights}
+
+    def restore(self, tree: Tree) -> None:
+        """Go back to what `state` said."""
+        if tree:
+            self._soft = torch.from_numpy(tree["soft"].copy())
+            self._decoder = _network(len(self._soft))
+            self._decoder.load_state_dict(
+                {name: torch.from_numpy(value.copy()) for name, value in tree["decoder"].items()}
+            )
+
+    def _soft_labels(self, at: At) -> Tensor:
+        """One soft label per class."""
+        if self._soft is None:
+            if at.n_classes is None:
+                raise PlanError(
+                    "ConfusionalAutoencoder confuses classes, but the labels of this run are measurements. "
+                    "Leave it out, or train a classifier."
+                )
+            self._soft, self._decoder = learned(at.n_classes, self.entropy, self._seed)
+        return self._soft
+
+
+@lru_cache(maxsize=8)
+def learned(n_classes: int, entropy: float, seed: int) -> tuple[Tensor, nn.Module]:
+    """Train an autoencoder of classes; returns one soft label per class, and the decoder, both not to be changed.
+
+    Args:
+        n_classes: How many classes there are.
+        entropy: How much the entropy of soft labels counts.
+        seed: What its weights start from.
+    """
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        torch.manual_seed(seed)
+        encoder, decoder = _network(n_classes), _network(n_classes)
+        optimiser = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], RATE)
+        one_hot, classes = torch.eye(n_classes), torch.arange(n_classes)
+        for step in range(MOST_STEPS):
+            soft = encoder(one_hot).softmax(dim=1)
+            logs = soft.clamp_min(1e-12).log()
+            recovered = nn.functional.cross_entropy(decoder(soft), classes)
+            if step >= LEAST_STEPS and recovered.item() < DECODED:
+                break
+            spread = -(soft * logs).sum(dim=1).mean()
+            far = -soft.diagonal().clamp_min(SMALLEST).log().mean()
+            optimiser.zero_grad()
+            (10 * recovered - entropy * spread - far).backward()
+            optimiser.step()
+        soft = encoder(one_hot).softmax(dim=1).detach()
+        if not torch.equal(decoder(soft).argmax(dim=1), classes):
+            raise PlanError(
+                f"ConfusionalAutoencoder should find {n_classes} soft labels that can be told apart, but found fewer. "
+                "Give entropy another value."
+            )
+        return soft, decoder.requires_grad_(False).eval()
+
+
+def _network(n_classes: int) -> nn.Module:
+    return perceptron(n_classes, (min((6 * n_classes + 2) ** 2, WIDEST),), n_classes)

@@ -1,0 +1,93 @@
+"""Randomised labels: everything a feature party receives is computed from labels that were randomised once.
+
+Each label is kept with probability e^epsilon / (e^epsilon + K - 1) and otherwise replaced by any other class. Whatever
+is computed from randomised labels alone is epsilon label-private, by post-processing, however often it is repeated:
+gradients, early stopping, all epochs, against attacks not thought of yet. The ledger is charged once.
+
+That bounds what can be inferred about one label from the messages. It does not make messages useless to an attacker:
+the randomised labels of many rows train a good classifier on the attacker's own columns.
+
+Warner 1965; Ghazi et al. 2021, "Deep learning with label differential privacy", arXiv 2102.06062.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from colonnade.errors import DataError, PlanError
+from colonnade.hooks import At, Defence, Tensor
+from colonnade.party import Party
+from colonnade.privacy.mechanisms import RandomisedResponse
+from colonnade.wire.message import Int64Array
+
+
+class RandomisedLabels(Defence):
+    """Labels randomised once, before their first use in the federated track; in validation, too.
+
+    Where there is a local track that nothing flows back from, it learns from the true labels.
+
+    Args:
+        epsilon: What one label costs; smaller is more private.
+
+    >>> RandomisedLabels(epsilon=0.5).name
+    'RandomisedLabels(epsilon=0.5)'
+    """
+
+    reads_labels = True
+
+    def __init__(self, *, epsilon: float = 1.0) -> None:
+        if not epsilon > 0:
+            raise PlanError(f"RandomisedLabels' epsilon should be above 0, but is {epsilon!r}. Use 0.5 or 1.")
+        self.epsilon = epsilon
+
+    @property
+    def name(self) -> str:
+        """What the message ledger calls it."""
+        return f"RandomisedLabels(epsilon={self.epsilon:g})"
+
+    def before_run(self, party: Party) -> None:
+        """Take a stream of one's own from the party's randomness."""
+        place = next((i for i, held in enumerate(party.defences) if held is self), 0)
+        self._party, self._place = party, place
+        self._shifts: Int64Array | None = None
+
+    def labels(self, labels: Tensor, at: At) -> Tensor:
+        """The randomised labels of a batch; the local track's are the true ones."""
+        if at.track == "local":
+            return labels
+        if at.n_classes is None:
+            raise PlanError(
+                "RandomisedLabels replaces classes by others, but the labels of this run are measurements. "
+                "Leave it out, or train a classifier."
+            )
+        if self._shifts is None:
+            self._shifts = self._drawn(at.n_classes)
+        shifts = torch.from_numpy(self._shifts[at.rows]).to(labels)
+        return (labels + shifts) % at.n_classes
+
+    def _drawn(self, n_classes: int) -> Int64Array:
+        """By how much each row's class is moved on.
+
+        Drawn for the whole table in one release, which is the same when it is repeated after a crash. A shift does not
+        depend on the class it moves, so that it randomises whatever label another defence has put in its place.
+        """
+        table = self._party.own_table
+        if table.labels is None:
+            raise DataError(
+                f"{self._party.name} holds {self.name}, but its table has no labels. Name the label column."
+            )
+        classes, numbers = np.unique(np.asarray(table.labels), return_inverse=True)
+        if len(classes) != n_classes:
+            raise DataError(
+                f"{self._party.name}'s table should have labels of {n_classes} classes, but has {len(classes)}. "
+                "Bring the rows the model was trained with."
+            )
+        randomised = RandomisedResponse(self.epsilon, n_classes).release(
+            numbers,
+            random=self._party.random,
+            ledger=self._party.ledger,
+            path=("randomised labels", self._place),
+            by=self.name,
+        )
+        return np.asarray((randomised - numbers) % n_classes, np.int64)

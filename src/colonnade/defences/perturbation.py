@@ -1,0 +1,57 @@
+"""GradPerturb: each gradient leaves with a random mixture of the gradients that other labels would have led to.
+
+A row's gradient is linear in its one-hot label: g = sum over classes c of y_c g(c), where g(c) is the gradient if the
+label were c. Laplace numbers of scale 2 / epsilon on y make one step epsilon label-private, given all that g(c) depends
+on. The ledger is not charged all the same: the label party's own networks learn from true labels, on which the g(c) of
+later steps depend, and each epoch sends every row again.
+
+Yang et al. 2022, "Differentially private label protection in split learning", arXiv 2203.02073.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from colonnade.defences.noise import NoisyGradient
+from colonnade.errors import PlanError
+from colonnade.hooks import At, Tensor
+
+
+class GradientPerturbation(NoisyGradient):
+    """Laplace noise on the labels that gradients are made of, row by row and step by step.
+
+    Args:
+        epsilon: Of a single step; the noise has scale 2 / epsilon.
+
+    >>> GradientPerturbation(epsilon=10.0).name
+    'GradientPerturbation(epsilon=10 per step)'
+    """
+
+    reads_labels = True
+
+    def __init__(self, *, epsilon: float = 1.0) -> None:
+        if not 0 < epsilon < math.inf:
+            raise PlanError(
+                f"GradientPerturbation's epsilon should be above 0, but is {epsilon!r}. Leave the defence out for none."
+            )
+        self.epsilon = epsilon
+
+    @property
+    def name(self) -> str:
+        """What the message ledger calls it."""
+        return f"GradientPerturbation(epsilon={self.epsilon:g} per step)"
+
+    def noisy(self, gradient: Tensor, at: At) -> Tensor:
+        """Add the mixture."""
+        if at.gradient_if is None or at.labels is None or at.n_classes is None:
+            raise PlanError(
+                "GradientPerturbation mixes the gradients of all classes, but this run has no classes, or the labels "
+                "are not where the gradients are made. Use another defence."
+            )
+        weights = self.drawn(gradient, at, 2 / self.epsilon, "laplace", width=at.n_classes)
+        for number in range(at.n_classes):
+            of_class = at.gradient_if(torch.full_like(at.labels, number))
+            gradient = gradient + weights[:, number : number + 1] * of_class.to(gradient)
+        return gradient

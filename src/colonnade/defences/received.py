@@ -1,0 +1,166 @@
+"""Networks behind the cut: the label party passes what it receives through a network of its own.
+
+Gradients that go back to a feature party have passed that network, too.
+
+Information bottleneck: Zou et al. 2023, "Mutual information regularization for vertical federated learning", arXiv
+2301.01142; Alemi et al. 2017, arXiv 1612.00410.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from colonnade.errors import PlanError
+from colonnade.hooks import At, Defence, Tensor
+from colonnade.party import Party
+from colonnade.storage import Tree
+
+
+class _NetworksBehind(Defence):
+    """A network for each feature party's embeddings, trained together with the label party's own."""
+
+    reads_labels = True
+
+    def before_run(self, party: Party) -> None:
+        """Make the networks."""
+        self._peers = party.roles.features
+        self._networks = nn.ModuleList(self.network(_width(party, self.name)) for _ in self._peers)
+
+    @abstractmethod
+    def network(self, width: int) -> nn.Module:
+        """A network for embeddings of a width."""
+
+    def modules(self) -> Sequence[nn.Module]:
+        """The networks."""
+        return [self._networks]
+
+    def state(self) -> Tree:
+        """The networks' weights."""
+        return {name: value.detach().cpu().numpy() for name, value in self._networks.state_dict().items()}
+
+    def restore(self, tree: Tree) -> None:
+        """Go back to what `state` said."""
+        self._networks.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in tree.items()})
+
+    def _behind(self, at: At) -> nn.Module:
+        assert at.peer is not None
+        return self._networks[self._peers.index(at.peer)]
+
+
+class InformationBottleneck(_NetworksBehind):
+    """A stochastic code in place of each received embedding, with a penalty on how much it holds (MID).
+
+    Args:
+        weight: How much the divergence of the codes from a standard normal distribution counts beside the loss; 0
+            leaves the randomness alone, which blurs gradients as well.
+
+    >>> InformationBottleneck(weight=0.1).name
+    'InformationBottleneck(weight=0.1)'
+    """
+
+    def __init__(self, *, weight: float = 0.01) -> None:
+        if not 0 <= weight < math.inf:
+            raise PlanError(f"InformationBottleneck's weight should be at least 0, but is {weight!r}. Change it.")
+        self.weight = weight
+
+    @property
+    def name(self) -> str:
+        """What the message ledger calls it."""
+        return f"InformationBottleneck(weight={self.weight:g})"
+
+    def network(self, width: int) -> nn.Module:
+        """A bottleneck as wide as the embedding."""
+        return _Bottleneck(width)
+
+    def before_run(self, party: Party) -> None:
+        """Make the networks."""
+        super().before_run(party)
+        self._divergences: list[Tensor] = []
+
+    def incoming(self, tensor: Tensor, at: At) -> Tensor:
+        """Pass an embedding through the bottleneck: at random in training, by its mean otherwise."""
+        bottleneck = self._behind(at)
+        assert isinstance(bottleneck, _Bottleneck)
+        mean, deviation = bottleneck.encode(tensor)
+        if at.phase != "train":
+            return bottleneck.decode(mean).detach()
+        divergence = (mean.square() + deviation.square() - 1) / 2 - deviation.log()
+        self._divergences.append(divergence.sum(dim=1).mean())
+        return bottleneck.decode(mean + deviation * torch.randn_like(mean))
+
+    def loss(self, loss: Tensor, at: At) -> Tensor:
+        """Add the penalty; the local track's loss passes unchanged."""
+        if at.track == "local":
+            return loss
+        divergences, self._divergences = self._divergences, []
+        return loss + self.weight * torch.stack(divergences).sum().to(loss.dtype) if divergences else loss
+
+
+class EarlierCut(_NetworksBehind):
+    """More layers behind the cut, so that a feature party's network ends earlier and knows less of the task.
+
+    What maps features to labels tends to sit in the last layers. Give feature parties a shallower bottom at the same
+    time: this only adds layers on the label party's side.
+
+    Args:
+        layers: How many to add.
+
+    >>> EarlierCut(layers=3).name
+    'EarlierCut(layers=3)'
+    """
+
+    def __init__(self, *, layers: int = 2) -> None:
+        if layers < 1:
+            raise PlanError(f"EarlierCut's layers should be at least 1, but is {layers!r}. Leave it out for none.")
+        self.layers = layers
+
+    @property
+    def name(self) -> str:
+        """What the message ledger calls it."""
+        return f"EarlierCut(layers={self.layers})"
+
+    def network(self, width: int) -> nn.Module:
+        """Layers as wide as the embedding."""
+        layers = [layer for _ in range(self.layers) for layer in (nn.ReLU(), nn.Linear(width, width))]
+        return nn.Sequential(*layers)
+
+    def incoming(self, tensor: Tensor, at: At) -> Tensor:
+        """Pass an embedding through the layers."""
+        out: Tensor = self._behind(at)(tensor)
+        return out if at.phase == "train" else out.detach()
+
+
+class _Bottleneck(nn.Module):
+    """An encoder to means and deviations, and a decoder of codes."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU())
+        self.decoder = nn.Sequential(nn.Linear(width, 5 * width), nn.ReLU(), nn.Linear(5 * width, width))
+
+    def encode(self, embedding: Tensor) -> tuple[Tensor, Tensor]:
+        mean, spread = self.encoder(embedding).chunk(2, dim=1)
+        return mean, nn.functional.softplus(spread - 0.5)
+
+    def decode(self, code: Tensor) -> Tensor:
+        decoded: Tensor = self.decoder(code)
+        return decoded
+
+
+def _width(party: Party, name: str) -> int:
+    """How wide the embeddings are that a party will receive, as the plan says."""
+    settings = party.plan.settings
+    if "embedding" not in settings:
+        raise PlanError(
+            f"{name} should learn from the plan how wide embeddings are, but the plan has no such setting. "
+            "Use it with a split network."
+        )
+    if settings.get("top", "") is None and party.table is not None and party.table.labels is not None:
+        return len(np.unique(np.asarray(party.table.labels)))
+    return int(settings["embedding"])

@@ -1,0 +1,187 @@
+"""Tuning alpha: what boundary wandering costs in accuracy, and what it gains against attacks, side by side."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean
+
+from colonnade.attacks.base import ActiveAttack, Attack
+from colonnade.audit.attempt import Attempt, attack_seed, grant_for, name_of
+from colonnade.audit.null import class_numbers
+from colonnade.audit.score import Truth, scorable, unusable, values
+from colonnade.catalogue import ATTACKS
+from colonnade.data.partition import train_test_split
+from colonnade.defences.wandering import BoundaryWandering
+from colonnade.errors import PlanError
+from colonnade.experiment.quality import quality
+from colonnade.hooks import Defence
+from colonnade.models.base import Estimator
+from colonnade.privacy.randomness import Randomness
+from colonnade.run import Run, simulate
+from colonnade.table import Table
+from colonnade.wire.plan import Roles
+
+ALPHAS = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
+GEOMETRIC = (
+    "embedding-clusters",
+    "embedding-nearest",
+    "gradient-clusters",
+    "gradient-nearest",
+    "model-completion",
+    "gradient-completion",
+)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What one alpha leads to, on average over the seeds.
+
+    Attributes:
+        alpha: The weight of the boundary-wandering loss.
+        accuracy: Of the joint model, on validation rows.
+        attacks: What each attack scores on training rows, up to naming, as the party that does best.
+
+    >>> Trial(1.0, 0.95, {"GradientNearest": 0.8, "EmbeddingNearest": 0.3}).worst
+    0.8
+    """
+
+    alpha: float
+    accuracy: float
+    attacks: Mapping[str, float]
+
+    @property
+    def worst(self) -> float:
+        """The score of the best attack."""
+        return max(self.attacks.values())
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Accuracy against attacks for each alpha, and the one chosen.
+
+    Among the alphas whose accuracy is within the tolerance of the best, the one is chosen at which the best attack
+    scores least; the smaller one, where two are alike. That is the best of those tried and no promise.
+
+    >>> tuning = Tuning((Trial(0.0, 0.95, {"A": 0.9}), Trial(1.0, 0.945, {"A": 0.6})), tolerance=0.01)
+    >>> tuning.chosen
+    1.0
+    """
+
+    trials: tuple[Trial, ...]
+    tolerance: float
+
+    @property
+    def chosen(self) -> float:
+        """The alpha to use."""
+        enough = max(trial.accuracy for trial in self.trials) - self.tolerance
+        allowed = [trial for trial in self.trials if trial.accuracy >= enough]
+        return min(allowed, key=lambda trial: (trial.worst, trial.alpha)).alpha
+
+    def __str__(self) -> str:
+        names = list(self.trials[0].attacks)
+        lines = ["  ".join(["  alpha", "accuracy", "worst", *names])]
+        for trial in self.trials:
+            scores = [f"{trial.attacks[name]:>{len(name)}.3f}" for name in names]
+            mark = "*" if trial.alpha == self.chosen else " "
+            lines.append(
+                "  ".join([f"{mark} {trial.alpha:>5g}", f"{trial.accuracy:8.3f}", f"{trial.worst:5.3f}", *scores])
+            )
+        return "\n".join(lines)
+
+
+def tune_alpha(
+    model: Estimator,
+    tables: Mapping[str, Table],
+    *,
+    roles: Roles,
+    wandering: BoundaryWandering | None = None,
+    beside: Sequence[Defence] = (),
+    alphas: Sequence[float] = ALPHAS,
+    attacks: Sequence[Attack | ActiveAttack] | None = None,
+    validation: float = 0.25,
+    tolerance: float = 0.01,
+    seeds: Sequence[int] = (0,),
+    progress: bool | None = None,
+) -> Tuning:
+    """Train with each alpha, measure accuracy on validation rows, and attack.
+
+    Everything is simulated, so whoever tunes holds all tables. Between real parties a label party tunes on tables like
+    theirs; an alpha chosen by true labels and told to others tells a little about these labels.
+
+    Args:
+        model: The classifier, not fitted.
+        tables: The parties' rows, in one common order.
+        roles: Who does what.
+        wandering: The defence whose alpha is tuned, with its scope, kernel and weighting.
+        beside: Other defences that the label party holds, after it.
+        alphas: The values to try.
+        attacks: What to attack with; if None, clusters, nearest known rows and completion, on embeddings and gradients.
+        validation: The share of rows that accuracy is measured on.
+        tolerance: How much accuracy may be given up.
+        seeds: Each alpha is tried with each of these.
+        progress: Whether to show a bar over the runs; None shows it on a terminal only.
+    """
+    if not alphas or not seeds:
+        raise PlanError(
+            "tune_alpha should be given at least one alpha and one seed, but one of them is empty. Add one."
+        )
+    if roles.label is None:
+        raise PlanError("tune_alpha needs a label party, but the roles name none. Name one.")
+    made = [ATTACKS[name]() for name in GEOMETRIC] if attacks is None else list(attacks)
+    train, held_out = train_test_split(tables, test=validation)
+    from rich.console import Console
+    from rich.progress import track
+
+    shown = sys.stderr.isatty() if progress is None else progress
+    runs = track(
+        [(alpha, seed) for alpha in alphas for seed in seeds],
+        "alphas",
+        console=Console(stderr=True),
+        disable=not shown,
+    )
+    accuracies: dict[float, list[float]] = {alpha: [] for alpha in alphas}
+    scores: dict[float, list[dict[str, float]]] = {alpha: [] for alpha in alphas}
+    for alpha, seed in runs:
+        held = copy.copy(wandering or BoundaryWandering())
+        held.alpha = alpha
+        run = simulate(model.fit, train, roles=roles, seed=seed, defences={roles.label: [held, *beside]})
+        accuracies[alpha].append(quality(run, held_out)["accuracy"])
+        scores[alpha].append(
+            {name_of(attack): best for attack in made if (best := _best(run, attack, seed)) is not None}
+        )
+    names = [
+        name_of(attack) for attack in made if all(name_of(attack) in each for of in scores.values() for each in of)
+    ]
+    if not names:
+        raise PlanError(
+            "tune_alpha needs an attack that applies to every run, but none of "
+            f"{', '.join(map(name_of, made)) or 'no attacks'} does. Give others, or more rows of each class."
+        )
+    return Tuning(
+        tuple(
+            Trial(alpha, mean(accuracies[alpha]), {name: mean(each[name] for each in scores[alpha]) for name in names})
+            for alpha in alphas
+        ),
+        tolerance,
+    )
+
+
+def _best(run: Run[Estimator], attack: Attack | ActiveAttack, seed: int) -> float | None:
+    """The best score of an attack over the parties that can make it; None if none can."""
+    labels, n_classes = class_numbers(run.simulation)
+    random, found = Randomness.seeded(seed), []
+    for attacker in run.plan.roles.parties:
+        if attacker == run.plan.roles.label:
+            continue
+        grant = grant_for(attack, run.transcripts[attacker], labels, n_classes, random)
+        if grant is None:
+            continue
+        attempt = Attempt(attack, attacker, grant, attack_seed(random, attack, attacker))
+        if attempt.unfit(run) is None:
+            guess, truth = attempt.guess(run.simulation, lambda: run), Truth.of(labels, grant)
+            if unusable(guess, truth) is None:
+                found.append(values(scorable(guess, truth, attack=attempt.name), truth).up_to_naming)
+    return max(found, default=None)

@@ -1,0 +1,147 @@
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from colonnade.data import load
+from colonnade.defences.received import EarlierCut, InformationBottleneck
+from colonnade.errors import PlanError
+from colonnade.hooks import At, prepare
+from colonnade.models.split import Embedding, Gradient, SplitClassifier
+from colonnade.party import Party
+from colonnade.run import simulate
+from colonnade.wire.plan import Roles
+
+THREE = Roles(label="bank", features=("shop", "telco"))
+MODEL = {"epochs": 3, "batch_size": 32, "embedding": 4}
+BOTH_KINDS = [InformationBottleneck, EarlierCut]
+
+
+@pytest.fixture(scope="module")
+def tables():
+    return load("bank-shop-telco", rows=200).split()
+
+
+class Reader(SplitClassifier):
+    """Trains nothing, and hands out the bank's party."""
+
+    def fit(self, party):
+        prepare(party, self.hooks["label" if party.holds_labels else "feature"], (), "Reader")
+        self.party_ = party
+        return self
+
+
+def ready(defence, tables, **model):
+    run = simulate(Reader(**{**MODEL, **model}).fit, tables, roles=THREE, defences={"bank": [defence]})
+    party = run.results["bank"].party_
+    assert isinstance(party, Party)
+    return party.defences[0]
+
+
+def at(phase="train", peer="shop", **more):
+    return At(0, 0, np.arange(5), phase, peer=peer, message=Embedding, **more)
+
+
+@pytest.mark.parametrize("defence", BOTH_KINDS)
+def test_each_feature_party_has_a_network_of_its_own_that_keeps_the_width(tables, defence):
+    held = ready(defence(), tables)
+    embedding = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    passed = [held.incoming(embedding, at("predict", peer)) for peer in THREE.features]
+    assert all(each.shape == (5, 4) for each in passed)
+    assert not torch.equal(*passed)
+
+
+@pytest.mark.parametrize("defence", BOTH_KINDS)
+def test_where_embeddings_are_logits_the_networks_are_as_wide_as_there_are_classes(tables, defence):
+    held = ready(defence(), tables, fusion="sum", top=None)
+    assert held.incoming(torch.ones(5, 2), at("predict")).shape == (5, 2)
+
+
+@pytest.mark.parametrize("defence", BOTH_KINDS)
+def test_the_networks_are_trained_saved_and_used_in_prediction(tables, defence, tmp_path):
+    defences = {"bank": [defence()]}
+    run = simulate(SplitClassifier(**MODEL).fit, tables, roles=THREE, defences=defences)
+    untrained = ready(defence(), tables).state()
+    (trained,) = run.results["bank"].defences_
+    assert trained.keys() == untrained.keys()
+    assert all(not np.array_equal(trained[name], untrained[name]) for name in trained)
+    probabilities = []
+    for name, share in run.results.items():
+        share.save(tmp_path / name)
+    loaded = {name: SplitClassifier.load(tmp_path / name) for name in run.results}
+    for shares in (run.results, loaded):
+        protocols = {name: share.predict for name, share in shares.items()}
+        result = simulate(protocols, tables, roles=THREE, defences=defences, seed=9).results["bank"]
+        probabilities.append(result.probabilities)
+    np.testing.assert_array_equal(*probabilities)
+
+
+def test_the_penalty_is_the_divergence_from_a_standard_normal_distribution(tables):
+    held = ready(InformationBottleneck(weight=2.0), tables)
+    embedding = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    base, expected = torch.tensor(0.5), 0.0
+    for peer in THREE.features:
+        held.incoming(embedding, at(peer=peer))
+        mean, deviation = held._behind(at(peer=peer)).encode(embedding)
+        normal, standard = torch.distributions.Normal(mean, deviation), torch.distributions.Normal(0.0, 1.0)
+        expected += torch.distributions.kl_divergence(normal, standard).sum(dim=1).mean().item()
+    assert held.loss(base, at(track="local")) is base
+    assert held.loss(base, at()).item() == pytest.approx(0.5 + 2 * expected, rel=1e-4)
+    assert held.loss(base, at()) is base
+
+
+def test_codes_are_random_in_training_and_their_mean_otherwise(tables):
+    held = ready(InformationBottleneck(), tables)
+    embedding = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    trained = [held.incoming(embedding, at("train")) for _ in range(2)]
+    for phase in ("validate", "predict"):
+        fixed = [held.incoming(embedding, at(phase)) for _ in range(2)]
+        assert torch.equal(*fixed)
+        assert not fixed[0].requires_grad
+    assert not torch.equal(*trained)
+
+
+def test_gradients_pass_the_network_behind_the_cut(tables):
+    def first_gradient(defences):
+        run = simulate(SplitClassifier(**MODEL).fit, tables, roles=THREE, defences=defences, keep="all")
+        return next(iter(run.transcripts["shop"].messages(Gradient))), run
+
+    recorded, run = first_gradient({"bank": [EarlierCut(layers=1)]})
+    assert recorded.message.values.any()
+    entries = [entry for entry in run.transcripts["bank"].entries if entry.kind == "split/gradient"]
+    assert {entry.under for entry in entries} == {("EarlierCut(layers=1)",)}
+
+
+def test_more_layers_make_a_deeper_network(tables):
+    for layers in (1, 3):
+        held = ready(EarlierCut(layers=layers), tables)
+        linear = [part for part in held._behind(at()) if isinstance(part, torch.nn.Linear)]
+        assert len(linear) == layers
+
+
+def test_a_plan_that_does_not_say_how_wide_embeddings_are_is_refused(held):
+    words = "EarlierCut(layers=2) should learn from the plan how wide embeddings are, but the plan has no such setting."
+    with pytest.raises(PlanError, match=re.escape(words)):
+        held(EarlierCut())
+
+
+@pytest.mark.parametrize("defence", BOTH_KINDS)
+def test_a_feature_party_receives_no_embeddings_to_put_a_network_behind(tables, defence):
+    with pytest.raises(PlanError, match="which reads labels, but in SplitClassifier shop has none"):
+        simulate(SplitClassifier(**MODEL).fit, tables, roles=THREE, defences={"shop": [defence()]})
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (
+            lambda: InformationBottleneck(weight=-1.0),
+            "InformationBottleneck's weight should be at least 0, but is -1.0",
+        ),
+        (lambda: EarlierCut(layers=0), "EarlierCut's layers should be at least 1, but is 0. Leave it out for none"),
+    ],
+)
+def test_parameters_that_mean_nothing_are_refused(make, words):
+    with pytest.raises(PlanError, match=re.escape(words)):
+        make()

@@ -1,0 +1,88 @@
+import re
+
+import pytest
+
+from colonnade.attacks.clustering import EmbeddingNearest
+from colonnade.attacks.gradient_scores import NormScore
+from colonnade.data import load
+from colonnade.defences.noise import GradientNoise
+from colonnade.defences.wandering import BoundaryWandering
+from colonnade.errors import PlanError
+from colonnade.experiment.tune import Trial, Tuning, tune_alpha
+from colonnade.models.split import SplitClassifier
+from colonnade.wire.plan import Roles
+
+BOTH = Roles(label="bank", features=("shop",))
+
+
+def trial(alpha, accuracy, worst):
+    return Trial(alpha, accuracy, {"A": worst, "B": worst / 2})
+
+
+@pytest.mark.parametrize(
+    ("trials", "tolerance", "chosen"),
+    [
+        ([trial(0, 0.95, 0.9), trial(1, 0.945, 0.5), trial(5, 0.9, 0.2)], 0.01, 1),
+        ([trial(0, 0.95, 0.9), trial(1, 0.945, 0.5), trial(5, 0.9, 0.2)], 0.1, 5),
+        ([trial(0, 0.95, 0.9), trial(1, 0.93, 0.5)], 0.01, 0),
+        ([trial(0, 0.95, 0.7), trial(1, 0.95, 0.8)], 0.01, 0),
+        ([trial(2, 0.95, 0.5), trial(1, 0.95, 0.5)], 0.01, 1),
+    ],
+)
+def test_the_least_leaking_alpha_among_those_that_are_accurate_enough_is_chosen(trials, tolerance, chosen):
+    assert Tuning(tuple(trials), tolerance).chosen == chosen
+
+
+def test_tuning_on_received_embeddings_finds_that_attacks_on_them_get_worse():
+    tables = load("digits", rows=600).split()
+    tuning = tune_alpha(
+        SplitClassifier(epochs=25, patience=None),
+        tables,
+        roles=BOTH,
+        wandering=BoundaryWandering(scope="received"),
+        alphas=(0.0, 2.0),
+        attacks=[EmbeddingNearest()],
+        tolerance=1.0,
+    )
+    without, with_penalty = tuning.trials
+    assert without.attacks["EmbeddingNearest"] > with_penalty.attacks["EmbeddingNearest"] + 0.2
+    assert without.accuracy > 0.8
+    assert tuning.chosen == 2.0
+    header, *lines = str(tuning).splitlines()
+    assert header.split() == ["alpha", "accuracy", "worst", "EmbeddingNearest"]
+    assert [line.startswith("*") for line in lines] == [False, True]
+
+
+def test_all_geometric_attacks_are_made_and_averaged_over_seeds():
+    tables = load("breast-cancer", rows=150).split()
+    model = SplitClassifier(epochs=3, patience=None)
+    tuning = tune_alpha(model, tables, roles=BOTH, alphas=(1.0,), seeds=(0, 1), beside=[GradientNoise()])
+    (both,) = tuning.trials
+    assert len(both.attacks) == 6
+    single = [
+        tune_alpha(model, tables, roles=BOTH, alphas=(1.0,), seeds=(s,), beside=[GradientNoise()]) for s in (0, 1)
+    ]
+    for name, score in both.attacks.items():
+        assert score == pytest.approx(sum(each.trials[0].attacks[name] for each in single) / 2)
+
+
+def test_the_defence_that_is_given_keeps_its_alpha():
+    wandering = BoundaryWandering(alpha=3.0)
+    tables = load("breast-cancer", rows=100).split()
+    tune_alpha(SplitClassifier(epochs=1), tables, roles=BOTH, wandering=wandering, alphas=(1.0,))
+    assert wandering.alpha == 3.0
+
+
+def test_an_attack_that_never_applies_is_refused():
+    tables = load("digits", rows=200).split()
+    words = "tune_alpha needs an attack that applies to every run, but none of NormScore does."
+    with pytest.raises(PlanError, match=re.escape(words)):
+        tune_alpha(SplitClassifier(epochs=1), tables, roles=BOTH, alphas=(0.0,), attacks=[NormScore()])
+
+
+def test_no_alphas_and_no_label_party_are_refused():
+    tables = load("breast-cancer", rows=100).split()
+    with pytest.raises(PlanError, match="should be given at least one alpha and one seed"):
+        tune_alpha(SplitClassifier(), tables, roles=BOTH, alphas=())
+    with pytest.raises(PlanError, match="needs a label party, but the roles name none"):
+        tune_alpha(SplitClassifier(), tables, roles=Roles(features=("bank", "shop")))
