@@ -1,0 +1,1 @@
+"""Encrypted arithmetic: numbers in, numbers out; no network, no party."""
