@@ -29,6 +29,12 @@ class PublicKey(Protocol):
     def rows_per_block(self, n_rows: int, n_columns: int) -> int:
         """How many rows to put into one ciphertext, for the fewest ciphertexts in all."""
 
+    def vector_size(self, n_rows: int, block: int) -> int:
+        """How many ciphertexts a vector has."""
+
+    def masked_size(self, n_values: int, block: int) -> int:
+        """How many ciphertexts so many masked sums have."""
+
     def encrypt(self, values: NDArray[np.int64], block: int) -> Data:
         """Encrypt a vector, fresh every time."""
 
@@ -54,11 +60,12 @@ class PublicKey(Protocol):
 class SecretKey(Protocol):
     """Decrypts what was masked for it."""
 
-    seed: bytes
-
     @property
     def public(self) -> PublicKey:
         """The key to give away."""
+
+    def to_bytes(self) -> bytes:
+        """All of the key, for its owner's own checkpoint."""
 
     def decrypt(self, data: Data, block: int, n_values: int) -> NDArray[np.uint64]:
         """The first so many sums of ciphertexts, rounded to integers, modulo 2^53."""

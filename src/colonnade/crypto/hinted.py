@@ -6,10 +6,10 @@
     holder    adds up b over row S; sends the sum + (u_S b')_0 + flood                         one number per row
     asker     subtracts (hint s)_0 and rounds: the exact sum of m over row S
 
-The asker learns the sums and nothing else; the holder learns nothing. For semi-honest parties: the argument rests on RLWE
-and on the flood, is ours, and has not been reviewed. An asker that lies can read memberships out of honest answers.
-Never reuse s: a repeated query is answered with the same bytes, a changed one needs a new number. The idea of the hint is
-that of SimplePIR (Henzinger et al. 2023); masks and flood are added because here the matrix is private too.
+The asker learns the sums and nothing else; the holder learns nothing. For semi-honest parties: the argument rests on
+RLWE and on the flood, is ours, and has not been reviewed. An asker that lies can read memberships out of honest
+answers. Never reuse s: a repeated query is answered with the same bytes, a changed one needs a new number. The idea of
+the hint is that of SimplePIR (Henzinger et al. 2023); masks and flood are added because here the matrix is private too.
 """
 
 from __future__ import annotations

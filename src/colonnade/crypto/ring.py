@@ -115,12 +115,12 @@ class Ring:
         return np.where(total > self.modulus // 2, total - self.modulus, total)
 
     def scaled(self, integers: NDArray[np.int64], bits: int) -> Residues:
-        """Messages modulo 2^bits as residues: the integers nearest to m * q / 2^bits, give or take 2."""
+        """Messages modulo 2^bits as residues: the integers nearest to m * q / 2^bits, give or take 3."""
         whole, rest = divmod(self.modulus, 2**bits)
         rest <<= 64 - bits
         high, low = np.int64(rest >> 32), np.int64(rest & 0xFFFFFFFF)
         top, bottom = integers >> 32, integers & 0xFFFFFFFF
-        # The high half of the product of rest and m; the lower halves of the cross terms are the 2 it may be off by.
+        # The high half of the product of rest and m; the lower halves of the cross terms are the 3 it may be off by.
         cross = (high.astype(np.uint64) * bottom.astype(np.uint64)) >> np.uint64(32)
         fraction = high * top + cross.astype(np.int64) + ((low * top) >> 32)
         return self.combined([integers, fraction], [whole, 1])

@@ -105,6 +105,14 @@ class PublicKey:
         sizes = [2**power for power in range(ARBITER.n.bit_length())]
         return min(sizes, key=lambda block: (2 * -(-n_rows // block) + -(-n_columns * block // ARBITER.n), -block))
 
+    def vector_size(self, n_rows: int, block: int) -> int:
+        """How many ciphertexts a vector has."""
+        return -(-n_rows // block)
+
+    def masked_size(self, n_values: int, block: int) -> int:
+        """How many ciphertexts so many masked sums have."""
+        return -(-n_values * block // ARBITER.n)
+
     def encrypt(self, values: NDArray[np.int64], block: int) -> Data:
         """Encrypt a vector, fresh every time."""
         padded = np.zeros((-(-len(values) // block), ARBITER.n), np.int64)
@@ -137,7 +145,7 @@ class PublicKey:
     def prepare(self, matrix: NDArray[np.int64], block: int) -> Columns:
         """A matrix (rows, columns) as `product` needs it, to be used many times."""
         bare = Columns(matrix, block, None)
-        n_blocks = -(-len(matrix) // block)
+        n_blocks = self.vector_size(len(matrix), block)
         if bare.n_groups * n_blocks * len(ARBITER.primes) * ARBITER.n * 4 > MOST_CACHED_BYTES:
             return bare
         return Columns(matrix, block, _polynomials(matrix, block, slice(0, bare.n_groups)))
@@ -185,8 +193,8 @@ class SecretKey:
     """
 
     def __init__(self, seed: bytes | None = None) -> None:
-        self.seed = Stream().raw(SEED_BYTES) if seed is None else seed
-        ring, stream = ring_of(ARBITER), Stream(self.seed)
+        self._seed = Stream().raw(SEED_BYTES) if seed is None else seed
+        ring, stream = ring_of(ARBITER), Stream(self._seed)
         public_seed = stream.raw(SEED_BYTES)
         self._ring = ring
         self._secret = ring.forward(ring.small(stream.ternary(ring.n)))
@@ -198,6 +206,15 @@ class SecretKey:
     def public(self) -> PublicKey:
         """The key to give away."""
         return self._public
+
+    def to_bytes(self) -> bytes:
+        """All of the key, for its owner's own checkpoint: the seed."""
+        return self._seed
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> SecretKey:
+        """The key that `to_bytes` wrote down."""
+        return cls(data)
 
     def decrypt(self, data: Data, block: int, n_values: int) -> NDArray[np.uint64]:
         """The first so many sums of ciphertexts, rounded to integers, modulo 2^53."""
@@ -216,10 +233,10 @@ def noise(n_parties: int, squares: float, total: float) -> float:
     Args:
         n_parties: How many encryptions were added up.
         squares: The sum of the squares of a column.
-        total: The sum of the absolute values of a column; each encoding is off by at most 2.
+        total: The sum of the absolute values of a column; each encoding is off by at most 3.
     """
     fresh = 10.5 * (4 * ARBITER.n / 3 + 1)
-    return sqrt(n_parties * fresh * squares + fresh) + 2 * n_parties * total
+    return sqrt(n_parties * fresh * squares + fresh) + 3 * n_parties * total
 
 
 def _expanded(seed: bytes) -> Residues:

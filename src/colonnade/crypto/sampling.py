@@ -25,7 +25,7 @@ class Stream:
     """A cryptographic stream (ChaCha20) from a seed of 32 bytes; without one, from the operating system.
 
     >>> Stream(bytes(32)).ternary(8).tolist()
-    [-1, 1, -1, 1, -1, -1, 1, -1]
+    [0, -1, 0, 0, 0, 0, 0, 1]
     """
 
     def __init__(self, seed: bytes | None = None) -> None:
