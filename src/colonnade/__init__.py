@@ -11,12 +11,14 @@ if TYPE_CHECKING:
     from colonnade.attacks.base import ActiveAttack, Attack, Grant, Guess, Needs
     from colonnade.attacks.direct import DirectLabel
     from colonnade.attacks.gradient_scores import DirectionScore, NormScore
+    from colonnade.attacks.residue import CoefficientScore, Residue
     from colonnade.attacks.view import View
     from colonnade.audit.report import PrivacyReport
     from colonnade.defences.noise import GradientNoise
     from colonnade.errors import ColonnadeError
     from colonnade.hooks import At, Defence
     from colonnade.models.base import Estimator, Prediction
+    from colonnade.models.glm import LinearRegression, LogisticRegression, PoissonRegression
     from colonnade.models.split import SplitClassifier
     from colonnade.models.vertical import Vertical
     from colonnade.party import Party
@@ -31,6 +33,7 @@ _HOMES = {
     "ActiveAttack": "attacks.base",
     "At": "hooks",
     "Attack": "attacks.base",
+    "CoefficientScore": "attacks.residue",
     "ColonnadeError": "errors",
     "Defence": "hooks",
     "DirectLabel": "attacks.direct",
@@ -39,12 +42,16 @@ _HOMES = {
     "GradientNoise": "defences.noise",
     "Grant": "attacks.base",
     "Guess": "attacks.base",
+    "LinearRegression": "models.glm",
+    "LogisticRegression": "models.glm",
     "Message": "wire.message",
     "Needs": "attacks.base",
     "NormScore": "attacks.gradient_scores",
     "Party": "party",
+    "PoissonRegression": "models.glm",
     "Prediction": "models.base",
     "PrivacyReport": "audit.report",
+    "Residue": "attacks.residue",
     "Roles": "wire.plan",
     "Run": "run",
     "Secret": "secret",
@@ -60,6 +67,7 @@ __all__ = [
     "ActiveAttack",
     "At",
     "Attack",
+    "CoefficientScore",
     "ColonnadeError",
     "Defence",
     "DirectLabel",
@@ -68,12 +76,16 @@ __all__ = [
     "GradientNoise",
     "Grant",
     "Guess",
+    "LinearRegression",
+    "LogisticRegression",
     "Message",
     "Needs",
     "NormScore",
     "Party",
+    "PoissonRegression",
     "Prediction",
     "PrivacyReport",
+    "Residue",
     "Roles",
     "Run",
     "Secret",

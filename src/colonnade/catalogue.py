@@ -51,8 +51,10 @@ ATTACKS: Names[type[Attack] | type[ActiveAttack]] = Names(
     "attack",
     {
         "direct-label": ("attacks.direct", "DirectLabel"),
+        "coefficient-score": ("attacks.residue", "CoefficientScore"),
         "direction-score": ("attacks.gradient_scores", "DirectionScore"),
         "norm-score": ("attacks.gradient_scores", "NormScore"),
+        "residue": ("attacks.residue", "Residue"),
     },
 )
 
@@ -66,6 +68,9 @@ DEFENCES: Names[type[Defence]] = Names(
 MODELS: Names[type[Estimator]] = Names(
     "model",
     {
+        "linear-regression": ("models.glm", "LinearRegression"),
+        "logistic-regression": ("models.glm", "LogisticRegression"),
+        "poisson-regression": ("models.glm", "PoissonRegression"),
         "split-classifier": ("models.split", "SplitClassifier"),
     },
 )

@@ -28,7 +28,7 @@ def test_python_paillier_decrypts_what_was_encrypted_here_and_the_other_way_roun
 def test_masked_sums_are_exact_and_packed():
     random = np.random.default_rng(0)
     matrix, vector = random.integers(-(2**15), 2**15, (12, 20)), random.integers(-(2**20), 2**20, 12)
-    product = KEY.product(KEY.prepare(matrix, 1), KEY.encrypt(vector, KEY.rows_per_block(12, 20)))
+    product = KEY.product(KEY.prepare(matrix, 1), KEY.encrypt(vector, 1))
     masked, masks = KEY.masked(product, 1, 20)
     assert len(masked) == KEY.masked_size(20, 1) == 2
     KEY.checked(masked, 2, "shop")

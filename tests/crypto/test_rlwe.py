@@ -33,7 +33,7 @@ def test_sums_are_exact_whatever_the_block(n_rows, n_columns):
     random = np.random.default_rng(n_rows)
     matrix = random.integers(-(2**12), 2**12, (n_rows, n_columns))
     vectors = random.integers(-(2**18), 2**18, (3, n_rows))
-    for block in {KEY.rows_per_block(n_rows, n_columns), 512, 8192}:
+    for block in {rlwe.rows_per_block(n_rows, n_columns), 512, 8192}:
         assert (opened(matrix, vectors, block) == matrix.T @ vectors.sum(axis=0)).all()
 
 
@@ -47,7 +47,7 @@ def test_sums_are_exact_at_the_ends_of_the_range(signs):
 
 
 def test_few_ciphertexts_carry_many_columns():
-    block = KEY.rows_per_block(4096, 300)
+    block = rlwe.rows_per_block(4096, 300)
     assert KEY.vector_size(4096, block) + KEY.masked_size(300, block) <= 30
 
 

@@ -22,12 +22,11 @@ class PublicKey(Protocol):
 
     scheme: str
     fingerprint: bytes
+    coefficients: int
+    """How many values of one masked ciphertext count towards the budget of a profile."""
 
     def to_bytes(self) -> bytes:
         """The key as it crosses."""
-
-    def rows_per_block(self, n_rows: int, n_columns: int) -> int:
-        """How many rows to put into one ciphertext, for the fewest ciphertexts in all."""
 
     def vector_size(self, n_rows: int, block: int) -> int:
         """How many ciphertexts a vector has."""

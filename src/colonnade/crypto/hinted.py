@@ -327,7 +327,7 @@ class Asker:
                 "An encrypted answer should be a possible sum with noise within its bound and is not. "
                 "The holder is faulty; stop the run."
             )
-        return sums.astype(np.int64)
+        return np.asarray(sums, np.int64)
 
     def share(self, number: int, answer: NDArray[np.uint64]) -> Residues:
         """This side's share (R, Q, L) of 2^67 times the sums, where the holder answered with `shared`."""

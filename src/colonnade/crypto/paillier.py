@@ -33,6 +33,8 @@ _WINDOW = 6
 class PublicKey:
     """The key that parties encrypt under; only its `SecretKey` can decrypt."""
 
+    coefficients = 0
+
     def __init__(self, n: int, h: int) -> None:
         mpz = _gmpy2().mpz
         self.n, self.h, self.square = mpz(n), mpz(h), mpz(n) ** 2
@@ -60,10 +62,6 @@ class PublicKey:
                 "Check that all parties run the same plan."
             )
         return cls(n, h)
-
-    def rows_per_block(self, n_rows: int, n_columns: int) -> int:
-        """One number per ciphertext."""
-        return 1
 
     def vector_size(self, n_rows: int, block: int) -> int:
         """How many ciphertexts a vector has."""
@@ -226,6 +224,11 @@ class SecretKey:
             number = int(number % self._public.n)
             sums += [number >> _SLOT_BITS * place & 2**SUM_BITS - 1 for place in range(slots)]
         return np.array(sums[:n_values], np.uint64)
+
+
+def rows_per_block(n_rows: int, n_columns: int) -> int:
+    """One number to a ciphertext."""
+    return 1
 
 
 def _prime(bits: int) -> int:

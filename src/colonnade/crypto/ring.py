@@ -80,12 +80,12 @@ class Ring:
     def add(self, a: Residues, b: Residues) -> Residues:
         """Sums."""
         total = a + b
-        return np.minimum(total, total - self._narrow)
+        return np.asarray(np.minimum(total, total - self._narrow))
 
     def subtract(self, a: Residues, b: Residues) -> Residues:
         """Differences."""
         difference = a - b
-        return np.minimum(difference, difference + self._narrow)
+        return np.asarray(np.minimum(difference, difference + self._narrow))
 
     def residues(self, integers: NDArray[Any]) -> Residues:
         """The residues (..., L, n) of integers (..., n)."""
@@ -110,8 +110,8 @@ class Ring:
     def integers(self, residues: Residues) -> NDArray[Any]:
         """The integers between -q/2 and q/2 that have these residues (..., L, m), as Python numbers (..., m)."""
         terms = residues.astype(np.uint64) * self._weights[:, None] % self.primes[:, None]
-        total = sum(terms[..., limb, :].astype(object) * each for limb, each in enumerate(self._cofactors))
-        total = total % self.modulus
+        pieces = [terms[..., limb, :].astype(object) * each for limb, each in enumerate(self._cofactors)]
+        total = np.add.reduce(pieces) % self.modulus
         return np.where(total > self.modulus // 2, total - self.modulus, total)
 
     def scaled(self, integers: NDArray[np.int64], bits: int) -> Residues:

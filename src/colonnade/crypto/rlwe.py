@@ -44,7 +44,7 @@ class Columns:
     @property
     def n_groups(self) -> int:
         """How many ciphertexts a product has."""
-        return -(-self.matrix.shape[1] * self.block // ARBITER.n)
+        return int(-(-self.matrix.shape[1] * self.block // ARBITER.n))
 
     def transformed(self, groups: slice) -> Residues:
         """The polynomials (groups, blocks, L, n) of some groups of columns."""
@@ -67,6 +67,7 @@ class PublicKey:
     """
 
     scheme = ARBITER.name
+    coefficients = ARBITER.n
 
     def __init__(self, b: Residues, seed: bytes) -> None:
         self._ring = ring_of(ARBITER)
@@ -76,7 +77,7 @@ class PublicKey:
 
     def to_bytes(self) -> bytes:
         """The key as it crosses: parameters' digest, seed of a, and b."""
-        return ARBITER.fingerprint + self._seed + self._pair[0].astype("<u4").tobytes()
+        return b"".join((ARBITER.fingerprint, self._seed, self._pair[0].astype("<u4").tobytes()))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> PublicKey:
@@ -99,11 +100,6 @@ class PublicKey:
                 "The holder of the key is faulty."
             )
         return cls(b, data[head : head + SEED_BYTES])
-
-    def rows_per_block(self, n_rows: int, n_columns: int) -> int:
-        """How many rows to put into one ciphertext, for the fewest ciphertexts in all."""
-        sizes = [2**power for power in range(ARBITER.n.bit_length())]
-        return min(sizes, key=lambda block: (2 * -(-n_rows // block) + -(-n_columns * block // ARBITER.n), -block))
 
     def vector_size(self, n_rows: int, block: int) -> int:
         """How many ciphertexts a vector has."""
@@ -225,6 +221,16 @@ class SecretKey:
         residues = _unpacked(data)
         message = self._ring.subtract(residues[:, 0], self._ring.times(residues[:, 1], self._secret))
         return self._ring.rounded(self._ring.inverse(np.ascontiguousarray(message)), BITS)
+
+
+def rows_per_block(n_rows: int, n_columns: int) -> int:
+    """How many rows to put into one ciphertext, for the fewest ciphertexts in all.
+
+    >>> rows_per_block(4096, 20), rows_per_block(4096, 300)
+    (2048, 512)
+    """
+    sizes = [2**power for power in range(ARBITER.n.bit_length())]
+    return min(sizes, key=lambda block: (2 * -(-n_rows // block) + -(-n_columns * block // ARBITER.n), -block))
 
 
 def noise(n_parties: int, squares: float, total: float) -> float:

@@ -65,8 +65,9 @@ class Stream:
     def errors(self, n: int) -> NDArray[np.int8]:
         """Numbers from the centred binomial distribution of 2 x 21 coins, standard deviation 3.24: errors."""
         drawn, mask = self.words(n), np.uint64(2**ERROR_BITS - 1)
-        heads = np.bitwise_count(drawn & mask).astype(np.int8)
-        return heads - np.bitwise_count((drawn >> np.uint64(ERROR_BITS)) & mask).astype(np.int8)
+        heads: NDArray[np.int8] = np.bitwise_count(drawn & mask).astype(np.int8)
+        tails: NDArray[np.int8] = np.bitwise_count((drawn >> np.uint64(ERROR_BITS)) & mask).astype(np.int8)
+        return heads - tails
 
     def residues(self, shape: tuple[int, ...], primes: NDArray[np.uint64]) -> NDArray[np.uint32]:
         """Uniform residues of shape (*shape, L, n) where `shape` ends in n: public matrices and masks in Z_q."""
