@@ -112,7 +112,8 @@ class Ring:
         terms = residues.astype(np.uint64) * self._weights[:, None] % self.primes[:, None]
         pieces = [terms[..., limb, :].astype(object) * each for limb, each in enumerate(self._cofactors)]
         total = np.add.reduce(pieces) % self.modulus
-        return np.where(total > self.modulus // 2, total - self.modulus, total)
+        centred: NDArray[Any] = np.where(total > self.modulus // 2, total - self.modulus, total)
+        return centred
 
     def scaled(self, integers: NDArray[np.int64], bits: int) -> Residues:
         """Messages modulo 2^bits as residues: the integers nearest to m * q / 2^bits, give or take 3."""

@@ -229,7 +229,7 @@ def rows_per_block(n_rows: int, n_columns: int) -> int:
     >>> rows_per_block(4096, 20), rows_per_block(4096, 300)
     (2048, 512)
     """
-    sizes = [2**power for power in range(ARBITER.n.bit_length())]
+    sizes: list[int] = [1 << power for power in range(ARBITER.n.bit_length())]
     return min(sizes, key=lambda block: (2 * -(-n_rows // block) + -(-n_columns * block // ARBITER.n), -block))
 
 

@@ -41,7 +41,6 @@ from colonnade.errors import DataError, PlanError, ProtocolError
 from colonnade.hooks import prepare
 from colonnade.models.base import Estimator, Prediction
 from colonnade.models.batches import fixed
-from colonnade.models.descent import Descent
 from colonnade.models.design import Design
 from colonnade.models.families import LINEAR, LOGISTIC, POISSON, Family, Quadratic
 from colonnade.models.glm_arbiter import SCHEMES, ArbiterSide, Backend, FeatureSide, LabelSide, Side
@@ -220,7 +219,7 @@ class GeneralisedLinearModel(Estimator):
                 f"{party.name}'s weights in {self.weights!r} should be numbers of 0 or more, not all 0, but {wrong:,} "
                 f"of {len(values):,} are not. Correct them."
             )
-        return values * (len(values) / values.sum())
+        return np.asarray(values * (len(values) / values.sum()))
 
     def ends(self, history: list[dict[str, float]], loss: float) -> bool:
         """Whether training ends with an epoch of this loss; raises the alarm if it cannot be honest."""
@@ -234,17 +233,20 @@ class GeneralisedLinearModel(Estimator):
             )
         return abs(last - loss) < self.tolerance
 
-    def watch(self, name: str, epoch: int, n_batches: int, descent: Descent, gradient: Float64Array) -> None:
-        """Raise the alarm if a gradient is larger than any honest one is."""
-        if self.alarm is None or epoch == 0 or not len(gradient):
-            return
-        length = float(np.linalg.norm(gradient))
-        largest = max(float(np.linalg.norm(each)) for each in descent.gradients[:n_batches])
-        if not length <= self.alarm * max(largest, 1e-9):
+    def watch(self, name: str, epoch: int, usual: float, gradient: Float64Array) -> None:
+        """Raise the alarm if a gradient is longer than any honest one is.
+
+        Args:
+            name: Whose gradient it is.
+            epoch: When it came.
+            usual: How long gradients of the first epoch were, or would be if residuals were noise.
+            gradient: The gradient.
+        """
+        if self.alarm is not None and epoch and not float(np.linalg.norm(gradient)) <= self.alarm * usual:
             raise ProtocolError(
                 f"{name}'s gradients should stay within those of the first epoch, but one is more than {self.alarm:g} "
-                f"times as long in epoch {epoch}. A party sends faked inputs, or the learning rate is too high. Stop "
-                "trusting the run, or lower it."
+                f"times as long in epoch {epoch}. A party sends faked inputs, or the learning rate is too high. "
+                "Distrust the run, or lower it."
             )
 
     @abstractmethod

@@ -283,7 +283,9 @@ class HolderSide(Side):
         residuals = self.exchanged(step, epoch, rows, self.key.encrypt(own, self.block))
         self._add_to_loss(rows, part, residuals)
         gradient = self._gradient(step, batch, residuals)
-        self.model.watch(self.party.name, epoch, self.n_batches, self.descent, gradient)
+        first = self.descent.gradients[: self.n_batches]
+        usual = max([float(np.linalg.norm(self.matrix[rows])), *(float(np.linalg.norm(each)) for each in first)])
+        self.model.watch(self.party.name, epoch, usual, gradient)
         self.descent.step(gradient)
         return {}
 

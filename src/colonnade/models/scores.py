@@ -93,7 +93,7 @@ def _collected(party: Party, own: Float64Array | None, senders: list[str], sendi
     shape = None if own is None else own.shape
     if sending == "plain":
         parts = [line.receive(PartialScores, shape=shape).values for line in lines]
-        return np.sum([*parts, *(() if own is None else (own,))], axis=0)
+        return np.asarray(np.sum([*parts, *(() if own is None else (own,))], axis=0))
     total = np.uint64(0) + sum(line.receive(MaskedScores, shape=shape).values for line in lines)
     scores = np.ldexp(np.asarray(total, np.uint64).view(np.int64).astype(np.float64), -FRACTION_BITS)
     return scores if own is None else scores + own
