@@ -16,9 +16,13 @@ FIGURES = {
     "split_overhead": {"digests_ratio", "audit_ratio"},
     "import_time": {"import_s"},
     "transport": {"step_ratio", "bulk_ratio", "receiver_mb"},
+    "encrypted": {"paillier_2048_ratio"},
+    "glm": {"us_per_row", "fate_ratio"},
     "resume": {"resume_s"},
 }
 MARKS = {
+    "encrypted": [pytest.mark.slow],
+    "glm": [pytest.mark.slow],
     "split_overhead": [pytest.mark.slow],
     "transport": [pytest.mark.slow, pytest.mark.network],
     "resume": [pytest.mark.slow, pytest.mark.network],
