@@ -3,8 +3,8 @@
 Ours is the whole of it, by one thread: the encryption of the residuals, the product with columns that were prepared
 once, masks and flood, and the arbiter's decryption, checked against plain integers. Paillier is ours too (gmpy2, short
 exponents, fixed base, CRT), with 2,048 and 3,072 bits, measured on fewer rows and scaled to as many, since every row
-costs the same. Where COLONNADE_HEU_PYTHON names a Python that has sf-heu, its Okamoto-Uchiyama scheme is measured in the
-same run, also on fewer rows.
+costs the same. Where COLONNADE_HEU_PYTHON names a Python that has sf-heu, its Okamoto-Uchiyama scheme is measured in
+the same run, also on fewer rows.
 """
 
 from __future__ import annotations

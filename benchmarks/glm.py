@@ -1,9 +1,9 @@
 """Logistic regression with an arbiter, in one process: mini-batches of 4,096 rows, and an epoch of a wide table.
 
-Everything is counted that a run does: encryption, messages, recording with digests, decryption, updates, for all parties
-in turn. The first epoch, in which columns are prepared and code is compiled, is not counted. FATE 2.0 publishes 136
-seconds for an epoch of 100,000 rows with 30 + 300 columns on 16 cores per party and a network of 1 Gbit/s; here there is
-one core for all parties and no network, so its ratio says what the encryption costs and no more.
+Everything is counted that a run does: encryption, messages, recording with digests, decryption, updates, for all
+parties in turn. The first epoch, in which columns are prepared and code is compiled, is not counted. FATE 2.0 publishes
+136 seconds for an epoch of 100,000 rows with 30 + 300 columns on 16 cores per party and a network of 1 Gbit/s; here
+there is one core for all parties and no network, so its ratio says what the encryption costs and no more.
 """
 
 from __future__ import annotations

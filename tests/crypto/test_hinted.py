@@ -145,6 +145,7 @@ def test_without_the_flood_the_noise_is_exactly_what_the_formula_says(monkeypatc
         assert found[:, q].tolist() == expected.tolist()
 
 
+@pytest.mark.slow
 def test_the_variance_of_the_noise_is_as_computed(monkeypatch):
     without_flood(monkeypatch)
     rows = np.ones((1, 4000), bool)

@@ -54,10 +54,13 @@ def test_few_ciphertexts_carry_many_columns():
 def test_columns_that_are_not_kept_in_memory_give_the_same_sums(monkeypatch):
     random = np.random.default_rng(0)
     matrix, vector = random.integers(-100, 100, (3000, 50)), random.integers(-100, 100, 3000)
-    monkeypatch.setattr(rlwe, "MOST_CACHED_BYTES", 0)
     monkeypatch.setattr(rlwe, "_CHUNK_BYTES", 2**20)
-    assert KEY.prepare(matrix, 1024).cached is None
-    assert (opened(matrix, [vector], 1024) == matrix.T @ vector).all()
+    data = KEY.encrypt(vector, 1024)
+    kept, made_anew = (KEY.prepare(matrix, 1024, cached=cached) for cached in (True, False))
+    assert made_anew.cached is None
+    assert (KEY.product(kept, data) == KEY.product(made_anew, data)).all()
+    assert rlwe.fits_cache(10**7)
+    assert not rlwe.fits_cache(10**8)
 
 
 def test_the_noise_below_the_flood_is_as_computed():

@@ -20,6 +20,7 @@ from colonnade.models.glm_arbiter import (
 )
 from colonnade.models.glm_arbiter import Outline as RegressionOutline
 from colonnade.models.glm_arbiter import Verdict as RegressionVerdict
+from colonnade.models.glm_shares import Layout, MaskedProduct, Offsets, Opening, Operands, SharedVector, SharesKey
 from colonnade.models.scores import MaskedScores, MaskSeed, PartialScores
 from colonnade.models.split import Embedding, Gradient, Outline, Verdict
 from colonnade.wire.codec import decode, encode
@@ -40,6 +41,13 @@ SAMPLES = [
     Masked(7, 2, CIPHERTEXTS),
     Opened(7, np.array([0, 2**53 - 1], np.uint64)),
     RegressionVerdict(2, 1),
+    Layout(NUMBERS, 0.5, 0.25, 0.125, np.array([1.0, 2.0])),
+    SharesKey(np.array([0, 255], np.uint8)),
+    SharedVector(7, CIPHERTEXTS),
+    MaskedProduct(7, CIPHERTEXTS),
+    Operands(7, CIPHERTEXTS),
+    Offsets(7, np.array([0, 255], np.uint8)),
+    Opening(np.array([0, 2**64 - 1], np.uint64)),
     MaskSeed(bytes(range(32))),
     MaskedScores(np.array([0, 2**64 - 1], np.uint64)),
     PartialScores(np.array([0.0, -1e300])),

@@ -43,8 +43,8 @@ class PublicKey(Protocol):
     def add(self, a: Data, b: Data) -> Data:
         """Encryptions of sums."""
 
-    def prepare(self, matrix: NDArray[np.int64], block: int) -> Any:
-        """A matrix (rows, columns) as `product` needs it, to be used many times."""
+    def prepare(self, matrix: NDArray[np.int64], block: int, *, cached: bool = True) -> Any:
+        """A matrix (rows, columns) as `product` needs it; `cached` if it is used many times and memory allows."""
 
     def product(self, prepared: Any, data: Data) -> Data:
         """Encryptions of the sums over rows, for each column; not for anybody's eyes before `refreshed` or `masked`."""

@@ -92,7 +92,7 @@ class PublicKey:
         pairs = zip(self._unpacked(a), self._unpacked(b), strict=True)
         return self._packed([x * y % self.square for x, y in pairs])
 
-    def prepare(self, matrix: NDArray[np.int64], block: int) -> NDArray[np.int64]:
+    def prepare(self, matrix: NDArray[np.int64], block: int, *, cached: bool = True) -> NDArray[np.int64]:
         """A matrix (rows, columns) as `product` needs it."""
         return matrix
 

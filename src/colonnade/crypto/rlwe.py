@@ -22,13 +22,12 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from colonnade.crypto.additive import Data
-from colonnade.crypto.profiles import ARBITER
+from colonnade.crypto.profiles import ARBITER, Profile
 from colonnade.crypto.ring import Residues, ring_of
 from colonnade.crypto.sampling import SEED_BYTES, Stream
 from colonnade.errors import CryptoError, KeyMismatch
 
-BITS = ARBITER.message_bits
-# Transformed columns beyond this are made anew at each product.
+# Columns that take more when they are transformed are transformed anew for each product.
 MOST_CACHED_BYTES = 2**29
 _CHUNK_BYTES = 2**26
 
@@ -66,40 +65,39 @@ class PublicKey:
     [6, -15]
     """
 
-    scheme = ARBITER.name
     coefficients = ARBITER.n
 
-    def __init__(self, b: Residues, seed: bytes) -> None:
-        self._ring = ring_of(ARBITER)
+    def __init__(self, b: Residues, seed: bytes, profile: Profile = ARBITER) -> None:
+        self.profile, self.scheme, self._ring = profile, profile.name, ring_of(profile)
         self._seed = seed
         self._pair = np.stack([b, _expanded(seed)])
         self.fingerprint = blake3(self.to_bytes()).digest(16)
 
     def to_bytes(self) -> bytes:
         """The key as it crosses: parameters' digest, seed of a, and b."""
-        return b"".join((ARBITER.fingerprint, self._seed, self._pair[0].astype("<u4").tobytes()))
+        return b"".join((self.profile.fingerprint, self._seed, self._pair[0].astype("<u4").tobytes()))
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> PublicKey:
+    def from_bytes(cls, data: bytes, profile: Profile = ARBITER) -> PublicKey:
         """The key that crossed.
 
         Raises:
             KeyMismatch: It belongs to other parameters or is no key at all.
         """
-        head = len(ARBITER.fingerprint)
-        shape = (len(ARBITER.primes), ARBITER.n)
-        if data[:head] != ARBITER.fingerprint or len(data) != head + SEED_BYTES + 4 * shape[0] * shape[1]:
+        head = len(profile.fingerprint)
+        shape = (len(profile.primes), profile.n)
+        if data[:head] != profile.fingerprint or len(data) != head + SEED_BYTES + 4 * shape[0] * shape[1]:
             raise KeyMismatch(
-                f"Expected a public key of {ARBITER.name}, got {len(data)} bytes of another kind. "
+                f"Expected a public key of {profile.name}, got {len(data)} bytes of another kind. "
                 "Check that all parties run the same version."
             )
         b = np.frombuffer(data[head + SEED_BYTES :], "<u4").reshape(shape).astype(np.uint32)
-        if (b >= np.array(ARBITER.primes)[:, None]).any() or (b == b[:, :1]).all():
+        if (b >= np.array(profile.primes)[:, None]).any() or (b == b[:, :1]).all():
             raise KeyMismatch(
                 "Expected a public key whose residues are canonical and random, got one whose are not. "
                 "The holder of the key is faulty."
             )
-        return cls(b, data[head : head + SEED_BYTES])
+        return cls(b, data[head : head + SEED_BYTES], profile)
 
     def vector_size(self, n_rows: int, block: int) -> int:
         """How many ciphertexts a vector has."""
@@ -113,7 +111,7 @@ class PublicKey:
         """Encrypt a vector, fresh every time."""
         padded = np.zeros((-(-len(values) // block), ARBITER.n), np.int64)
         padded[:, :block].flat[: len(values)] = values
-        return _packed(self._encrypted(self._ring.scaled(padded, BITS)))
+        return packed(self.encrypted(self._ring.scaled(padded, self.profile.message_bits)))
 
     def checked(self, data: Data, n_ciphertexts: int, sender: str) -> Data:
         """Refuse what is no array of so many ciphertexts of this scheme."""
@@ -123,7 +121,7 @@ class PublicKey:
                 f"Expected {n_ciphertexts} ciphertexts of {self.scheme}, an array of shape {shape}, from {sender}, got "
                 f"shape {data.shape}. Check that both parties run the same plan."
             )
-        residues = _unpacked(data)
+        residues = unpacked(data)
         if (residues >= self._ring.primes.astype(np.uint32)[:, None]).any():
             raise CryptoError(
                 f"Ciphertexts from {sender} should hold residues below their primes and do not. {sender} is faulty."
@@ -136,41 +134,49 @@ class PublicKey:
 
     def add(self, a: Data, b: Data) -> Data:
         """Encryptions of sums."""
-        return _packed(self._ring.add(_unpacked(a), _unpacked(b)))
+        return packed(self._ring.add(unpacked(a), unpacked(b)))
 
-    def prepare(self, matrix: NDArray[np.int64], block: int) -> Columns:
-        """A matrix (rows, columns) as `product` needs it, to be used many times."""
+    def prepare(self, matrix: NDArray[np.int64], block: int, *, cached: bool = True) -> Columns:
+        """A matrix (rows, columns) as `product` needs it, transformed once if it is used many times."""
         bare = Columns(matrix, block, None)
-        n_blocks = self.vector_size(len(matrix), block)
-        if bare.n_groups * n_blocks * len(ARBITER.primes) * ARBITER.n * 4 > MOST_CACHED_BYTES:
+        if not cached:
             return bare
         return Columns(matrix, block, _polynomials(matrix, block, slice(0, bare.n_groups)))
 
     def product(self, prepared: Columns, data: Data) -> Data:
         """Encryptions of the sums over rows, for each column; not for anybody's eyes before `refreshed` or `masked`."""
-        vector = np.ascontiguousarray(np.moveaxis(_unpacked(data), 1, 0))
+        vector = np.ascontiguousarray(np.moveaxis(unpacked(data), 1, 0))
         out = np.empty((prepared.n_groups, *vector.shape[:1], *vector.shape[2:]), np.uint32)
         step = max(1, _CHUNK_BYTES // (4 * vector[0].size))
         for start in range(0, prepared.n_groups, step):
             groups = slice(start, min(start + step, prepared.n_groups))
             out[groups] = self._ring.dot(prepared.transformed(groups), vector)
-        return _packed(out)
+        return packed(out)
 
     def refreshed(self, data: Data) -> Data:
         """The same sums in ciphertexts that tell somebody without the key nothing about the matrix."""
         zeros = np.zeros((len(data), *self._pair.shape[1:]), np.uint32)
-        return _packed(self._ring.add(_unpacked(data), self._encrypted(zeros)))
+        return packed(self._ring.add(unpacked(data), self.encrypted(zeros)))
 
-    def masked(self, data: Data, block: int, n_values: int) -> tuple[Data, NDArray[np.uint64]]:
-        """The sums plus uniform masks, in ciphertexts that tell the holder of the key nothing else; and the masks."""
-        stream, shape = Stream(), (len(data), ARBITER.n)
-        masks = (stream.words(shape[0] * shape[1]) >> np.uint64(64 - BITS)).reshape(shape)
-        hiding = self._ring.scaled(masks.view(np.int64), BITS)
-        hiding = self._ring.add(hiding, self._ring.flood(stream, shape, ARBITER.flood_bits))
-        hidden = _packed(self._ring.add(_unpacked(data), self._encrypted(hiding)))
+    def masked(
+        self, data: Data, block: int, n_values: int, chosen: NDArray[np.uint64] | None = None
+    ) -> tuple[Data, NDArray[np.uint64]]:
+        """The sums plus masks, in ciphertexts that tell the holder of the key nothing else; and the masks.
+
+        Masks are uniform at every coefficient; those of the sums may be chosen, if they were drawn uniformly elsewhere.
+        """
+        stream, shape, bits = Stream(), (len(data), ARBITER.n), self.profile.message_bits
+        masks = (stream.words(shape[0] * shape[1]) >> np.uint64(64 - bits)).reshape(shape)
+        if chosen is not None:
+            sums = masks[:, ::block].ravel()
+            sums[:n_values] = chosen
+            masks[:, ::block] = sums.reshape(len(data), -1)
+        hiding = self._ring.scaled(masks.view(np.int64), bits)
+        hiding = self._ring.add(hiding, self._ring.flood(stream, shape, self.profile.flood_bits))
+        hidden = packed(self._ring.add(unpacked(data), self.encrypted(hiding)))
         return hidden, masks[:, ::block].ravel()[:n_values].copy()
 
-    def _encrypted(self, messages: Residues) -> Residues:
+    def encrypted(self, messages: Residues) -> Residues:
         """Encryptions (K, 2, L, n) of polynomials (K, L, n), with randomness drawn for this call only."""
         stream, ring, count = Stream(), self._ring, len(messages)
         u = ring.forward(ring.small(stream.ternary(count * ring.n).reshape(count, ring.n)))
@@ -188,15 +194,15 @@ class SecretKey:
     16
     """
 
-    def __init__(self, seed: bytes | None = None) -> None:
+    def __init__(self, seed: bytes | None = None, profile: Profile = ARBITER) -> None:
         self._seed = Stream().raw(SEED_BYTES) if seed is None else seed
-        ring, stream = ring_of(ARBITER), Stream(self._seed)
+        ring, stream = ring_of(profile), Stream(self._seed)
         public_seed = stream.raw(SEED_BYTES)
         self._ring = ring
         self._secret = ring.forward(ring.small(stream.ternary(ring.n)))
         error = ring.forward(ring.small(stream.errors(ring.n)))
         b = ring.add(ring.times(_expanded(public_seed), self._secret), error)
-        self._public = PublicKey(b, public_seed)
+        self._public = PublicKey(b, public_seed, profile)
 
     @property
     def public(self) -> PublicKey:
@@ -208,9 +214,9 @@ class SecretKey:
         return self._seed
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> SecretKey:
+    def from_bytes(cls, data: bytes, profile: Profile = ARBITER) -> SecretKey:
         """The key that `to_bytes` wrote down."""
-        return cls(data)
+        return cls(data, profile)
 
     def decrypt(self, data: Data, block: int, n_values: int) -> NDArray[np.uint64]:
         """The first so many sums of ciphertexts, rounded to integers, modulo 2^53."""
@@ -218,9 +224,13 @@ class SecretKey:
 
     def decrypted(self, data: Data) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
         """All coefficients of ciphertexts, and how far each was from an integer, which nobody else may learn."""
-        residues = _unpacked(data)
-        message = self._ring.subtract(residues[:, 0], self._ring.times(residues[:, 1], self._secret))
-        return self._ring.rounded(self._ring.inverse(np.ascontiguousarray(message)), BITS)
+        return self._ring.rounded(self.residues(data), self._public.profile.message_bits)
+
+    def residues(self, data: Data) -> Residues:
+        """The coefficients of ciphertexts before they are rounded: messages with their noise."""
+        pairs = unpacked(data)
+        message = self._ring.subtract(pairs[:, 0], self._ring.times(pairs[:, 1], self._secret))
+        return self._ring.inverse(np.ascontiguousarray(message))
 
 
 def rows_per_block(n_rows: int, n_columns: int) -> int:
@@ -231,6 +241,11 @@ def rows_per_block(n_rows: int, n_columns: int) -> int:
     """
     sizes: list[int] = [1 << power for power in range(ARBITER.n.bit_length())]
     return min(sizes, key=lambda block: (2 * -(-n_rows // block) + -(-n_columns * block // ARBITER.n), -block))
+
+
+def fits_cache(n_entries: int) -> bool:
+    """Whether matrices of so many entries in all may be kept transformed."""
+    return n_entries * len(ARBITER.primes) * 4 <= MOST_CACHED_BYTES
 
 
 def noise(n_parties: int, squares: float, total: float) -> float:
@@ -265,9 +280,11 @@ def _polynomials(matrix: NDArray[np.int64], block: int, groups: slice) -> Residu
     return ring.forward(ring.residues(rolled))
 
 
-def _packed(residues: Residues) -> Data:
+def packed(residues: Residues) -> Data:
+    """Residues as they cross, two to a word."""
     return np.ascontiguousarray(residues).view(np.uint64)
 
 
-def _unpacked(data: Data) -> Residues:
+def unpacked(data: Data) -> Residues:
+    """Residues that crossed."""
     return np.ascontiguousarray(data).view(np.uint32)

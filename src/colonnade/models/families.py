@@ -5,7 +5,10 @@
     logistic    log(1 + exp(-y u)), y = +-1       2 y                            1/4             u = 0
     Poisson     exp(u) - y u                      y / mean - 1, about log mean   mean            u = log mean
 
-Only c/2 (u - t)^2 is minimised where all that can be encrypted is linear: the second-order Taylor approximation.
+Only c/2 (u - t)^2 is minimised where all that can be encrypted is linear: the second-order Taylor approximation. On
+shares, gradients are those of the exact loss but for the mean, a Chebyshev polynomial of degree 7: the logistic
+function on [-8, 8], off by at most 0.03, and for Poisson regression exp on [-4, 4] about the mean rate, off by at most
+0.03 mean rates.
 """
 
 from __future__ import annotations
@@ -47,6 +50,25 @@ class Quadratic:
 
 
 @dataclass(frozen=True)
+class Polynomial:
+    """The mean as a polynomial of degree 7 in score / reach, between -1 and 1."""
+
+    reach: float
+    coefficients: Float64Array
+
+    @classmethod
+    def of(cls, function: Callable[[Float64Array], Float64Array], reach: float) -> Polynomial:
+        """The Chebyshev interpolation of a function between -reach and reach."""
+        chebyshev = np.polynomial.chebyshev
+        found = chebyshev.chebinterpolate(lambda w: function(reach * w), 7)
+        return cls(reach, np.asarray(chebyshev.cheb2poly(found)))
+
+    def __call__(self, scores: Float64Array) -> Float64Array:
+        """The approximate mean."""
+        return np.asarray(np.polynomial.polynomial.polyval(scores / self.reach, self.coefficients))
+
+
+@dataclass(frozen=True)
 class Family:
     """What labels mean to a generalised linear model.
 
@@ -55,6 +77,7 @@ class Family:
         checked: Labels as numbers, refused where they do not belong to the family.
         quadratic: The loss as a parabola, from such numbers.
         mean: The link's inverse.
+        polynomial: The link's inverse on shares, relative to the mean rate; None where it is the identity.
         approximation: How the loss is approximated where only sums are encrypted, in words.
     """
 
@@ -62,6 +85,7 @@ class Family:
     checked: Callable[[NDArray[Any], str], Float64Array]
     quadratic: Callable[[Float64Array], Quadratic]
     mean: Callable[[Float64Array], Float64Array]
+    polynomial: Polynomial | None
     approximation: str
 
 
@@ -124,7 +148,10 @@ def _sigmoid(scores: Float64Array) -> Float64Array:
     return np.asarray(0.5 * (1 + np.tanh(scores / 2)))
 
 
-LINEAR = Family("linear", _numbers, _linear, lambda scores: scores, "exact")
-LOGISTIC = Family("logistic", _signs, _logistic, _sigmoid, "second-order Taylor approximation at score 0")
-POISSON = Family("Poisson", _counts, _poisson, np.exp, "second-order Taylor approximation at the mean rate")
+_OF_LOGISTIC, _OF_POISSON = Polynomial.of(_sigmoid, 8.0), Polynomial.of(np.exp, 4.0)
+LINEAR = Family("linear", _numbers, _linear, lambda scores: scores, None, "exact")
+LOGISTIC = Family("logistic", _signs, _logistic, _sigmoid, _OF_LOGISTIC, "second-order Taylor approximation at score 0")
+POISSON = Family(
+    "Poisson", _counts, _poisson, np.exp, _OF_POISSON, "second-order Taylor approximation at the mean rate"
+)
 FAMILIES: Mapping[str, Family] = {family.name: family for family in (LINEAR, LOGISTIC, POISSON)}

@@ -44,6 +44,7 @@ from colonnade.models.batches import fixed
 from colonnade.models.design import Design
 from colonnade.models.families import LINEAR, LOGISTIC, POISSON, Family, Quadratic
 from colonnade.models.glm_arbiter import SCHEMES, ArbiterSide, Backend, FeatureSide, LabelSide, Side
+from colonnade.models.glm_shares import ComputingSide, MatrixSide
 from colonnade.models.scores import Sending, summed
 from colonnade.party import Party
 from colonnade.storage import Tree
@@ -115,6 +116,7 @@ class GeneralisedLinearModel(Estimator):
         self._validate(party)
         prepare(party, frozenset(), (), type(self).__name__)
         side = self._side(party)
+        side.begin()
         steps = party.steps(self.epochs * side.n_batches, side, name="train")
         for step in steps:
             steps.show(**side.train(step))
@@ -206,6 +208,21 @@ class GeneralisedLinearModel(Estimator):
         """The loss as a parabola over each row's score."""
         return self.family.quadratic(self.labels(party))
 
+    def share_labels(self, party: Party, target: Quadratic) -> Float64Array:
+        """Labels as what the mean on shares is compared with."""
+        labels = self.labels(party)
+        if self.family is LOGISTIC:
+            return (labels + 1) / 2
+        return target.values if self.family is LINEAR else labels / target.curvature
+
+    def share_factor(self, target: Quadratic) -> float:
+        """What the mean less the label is multiplied with in a gradient, on shares."""
+        return 1.0 if self.family is LOGISTIC else target.curvature
+
+    def share_curvature(self, target: Quadratic) -> float:
+        """How strongly the loss bends at most, on shares: exp bends more the larger the rate."""
+        return target.curvature * (4.0 if self.family is POISSON else 1.0)
+
     def row_weights(self, party: Party) -> Float64Array:
         """The weight of each row with mean 1; empty if rows are not weighted."""
         if self.weights is None:
@@ -275,8 +292,11 @@ class GeneralisedLinearModel(Estimator):
             kept, standardised=self.standardised, intercept=self.intercept and party.holds_labels
         )
         self.centre_ = 0.0
-        side = LabelSide if party.holds_labels else FeatureSide
-        return side(self, party, self.design_.matrix(table))
+        matrix = self.design_.matrix(table)
+        if party.roles.arbiter is None:
+            computing = party.name in party.roles.holders[:2]
+            return (ComputingSide if computing else MatrixSide)(self, party, matrix)
+        return (LabelSide if party.holds_labels else FeatureSide)(self, party, matrix)
 
     def _learn_labels(self, party: Party) -> None:
         """What the label party has to know before training besides pseudo-responses."""

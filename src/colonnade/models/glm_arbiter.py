@@ -138,6 +138,9 @@ class Side(ABC):
         self.model, self.party = model, party
         self.n_batches = self.block = 0
 
+    def begin(self) -> None:  # noqa: B027 - most sides have nothing more to exchange
+        """Exchange what is needed before the first step."""
+
     @abstractmethod
     def train(self, step: int) -> dict[str, float]:
         """Do one step; returns figures to be shown."""
@@ -189,10 +192,10 @@ class ArbiterSide(Side):
     def _open(self, step: int, line: Channel) -> None:
         assert self.key is not None
         masked = line.receive(Masked)
-        _require_step(masked, step, line.peer)
+        require_step(masked, step, line.peer)
         public = self.key.public
         size = public.masked_size(masked.n_values, self.block)
-        data = _accepted(masked.sums, public, size, line.peer)
+        data = accepted(masked.sums, public, size, line.peer)
         # Rounded inside: no noise of a decryption ever leaves the holder of the key.
         line.send(Opened(step, self.key.decrypt(data, self.block, masked.n_values)))
         self.n_opened += masked.n_values
@@ -227,7 +230,7 @@ class HolderSide(Side):
         self.loss: Data | None = None
         self.budget = Budget(ARBITER, peer=str(party.roles.arbiter))
 
-    def begin(self, weights: Float64Array, range_bits: int, scale: float, curvature: float, rate: float) -> None:
+    def set_up(self, weights: Float64Array, range_bits: int, scale: float, curvature: float, rate: float) -> None:
         """Quantise the columns and set up the descent; what is public about that has been agreed."""
         n_parties = len(self.party.roles.holders)
         of_batch, of_all = Widths.of(max(map(len, self.batches))), Widths.of(self.n_rows)
@@ -254,19 +257,6 @@ class HolderSide(Side):
             momentum=self.model.momentum,
         )
         self.label_scale = scale
-
-    @property
-    def curvature(self) -> float:
-        """The largest eigenvalue of the mean square matrix of the own columns."""
-        if not self.matrix.shape[1]:
-            return 0.0
-        with np.errstate(over="ignore"):
-            square = self.matrix.T @ self.matrix / max(len(self.matrix), 1)
-        if not np.isfinite(square).all():
-            raise DataError(
-                f"{self.party.name} has columns whose squares are not finite. Standardise them or leave them out."
-            )
-        return float(np.linalg.eigvalsh(square)[-1])
 
     def train(self, step: int) -> dict[str, float]:
         """Do one step; returns figures to be shown."""
@@ -309,7 +299,7 @@ class HolderSide(Side):
         self.budget.spend(len(masked) * self.key.coefficients)
         self.party.arbiter.send(Masked(step, n_values, self.ciphertexts(masked)))
         answer = self.party.arbiter.receive(Opened)
-        _require_step(answer, step, self.party.arbiter.peer)
+        require_step(answer, step, self.party.arbiter.peer)
         if answer.sums.shape != (n_values,):
             raise ProtocolError(
                 f"Expected {n_values} opened sums from {self.party.arbiter.peer}, got {answer.sums.size}. "
@@ -319,9 +309,13 @@ class HolderSide(Side):
 
     def _gradient(self, step: int, batch: int, residuals: Data) -> Float64Array:
         assert self.key is not None
-        if batch not in self.prepared:
-            self.prepared[batch] = self.key.prepare(self.integers[self.batches[batch]], self.block)
-        product = self.key.product(self.prepared[batch], residuals)
+        prepared = self.prepared.get(batch)
+        if prepared is None:
+            integers = self.integers[self.batches[batch]]
+            prepared = self.key.prepare(integers, self.block, cached=rlwe.fits_cache(self.integers.size))
+            if rlwe.fits_cache(self.integers.size):
+                self.prepared[batch] = prepared
+        product = self.key.product(prepared, residuals)
         sums = self.opened(step, product, self.integers.shape[1])
         return np.ldexp(sums.astype(np.float64), -self.scales - (self.part_bits - self.range_bits))
 
@@ -369,7 +363,7 @@ class FeatureSide(HolderSide):
     def __init__(self, model: GeneralisedLinearModel, party: Party, matrix: Float64Array) -> None:
         super().__init__(model, party, matrix)
         line = party.label_party
-        line.send(Columns(matrix.shape[1], self.curvature))
+        line.send(Columns(matrix.shape[1], largest_eigenvalue(party.name, matrix)))
         schedule, outline = line.receive(Schedule), line.receive(Outline)
         self.n_batches, self.block = schedule.n_batches, schedule.block
         if schedule.n_batches != len(self.batches) or len(outline.weights) not in (0, self.n_rows):
@@ -377,7 +371,7 @@ class FeatureSide(HolderSide):
                 f"Expected {len(self.batches)} batches and a weight for none or all of {self.n_rows} rows from "
                 f"{line.peer}, got {schedule.n_batches} and {len(outline.weights)}. Check that both run the same plan."
             )
-        self.begin(outline.weights, outline.range_bits, outline.scale, outline.curvature, outline.learning_rate)
+        self.set_up(outline.weights, outline.range_bits, outline.scale, outline.curvature, outline.learning_rate)
 
     def part(self, rows: Int64Array) -> Float64Array:
         """This party's part of the residuals of some rows."""
@@ -389,8 +383,8 @@ class FeatureSide(HolderSide):
         line = self.party.label_party
         line.send(EncryptedScores(step, self.ciphertexts(own)), rows=rows, epoch=epoch)
         message = line.receive(EncryptedResiduals, rows=rows, epoch=epoch)
-        _require_step(message, step, line.peer)
-        return _accepted(message.residuals, self.key, len(own), line.peer)
+        require_step(message, step, line.peer)
+        return accepted(message.residuals, self.key, len(own), line.peer)
 
     def ends_after(self, epoch: int) -> bool:
         """Close an epoch; returns whether training ends with it."""
@@ -415,7 +409,8 @@ class LabelSide(HolderSide):
         largest = float(np.abs(self.target.values).max(initial=1.0))
         range_bits = max(5, ceil(log2(largest)) + 2)
         heaviest = float(weights.max(initial=1.0))
-        bend = self.target.curvature * heaviest * (self.curvature + sum(each.curvature for each in columns))
+        bend = self.target.curvature * heaviest
+        bend *= largest_eigenvalue(party.name, matrix) + sum(each.curvature for each in columns)
         bend += model.penalty / max(self.n_rows, 1)
         rate = model.learning_rate if model.learning_rate is not None else 1 / max(bend, 1e-12)
         schedule = Schedule(self.n_batches, self.block)
@@ -424,7 +419,7 @@ class LabelSide(HolderSide):
         for line in party.feature_parties:
             line.send(schedule)
             line.send(outline)
-        self.begin(weights, range_bits, self.target.scale, self.target.curvature, rate)
+        self.set_up(weights, range_bits, self.target.scale, self.target.curvature, rate)
         self.history: list[dict[str, float]] = []
 
     def part(self, rows: Int64Array) -> Float64Array:
@@ -437,8 +432,8 @@ class LabelSide(HolderSide):
         total = own
         for line in self.party.feature_parties:
             message = line.receive(EncryptedScores, rows=rows, epoch=epoch)
-            _require_step(message, step, line.peer)
-            total = self.key.add(total, _accepted(message.scores, self.key, len(own), line.peer))
+            require_step(message, step, line.peer)
+            total = self.key.add(total, accepted(message.scores, self.key, len(own), line.peer))
         for line in self.party.feature_parties:
             line.send(EncryptedResiduals(step, self.ciphertexts(total)), rows=rows, epoch=epoch)
         return total
@@ -450,8 +445,8 @@ class LabelSide(HolderSide):
         step, total = (epoch + 1) * self.n_batches - 1, self.loss
         for line in self.party.feature_parties:
             message = line.receive(EncryptedLoss)
-            _require_step(message, step, line.peer)
-            total = self.key.add(total, _accepted(message.loss, self.key, 1, line.peer))
+            require_step(message, step, line.peer)
+            total = self.key.add(total, accepted(message.loss, self.key, 1, line.peer))
         (opened,) = self.opened(step, total, 1)
         squares = float(np.ldexp(float(opened), -(self.loss_bits + self.part_bits - 2 * self.range_bits)))
         loss = self.target.loss(squares, self.n_rows)
@@ -478,7 +473,18 @@ class LabelSide(HolderSide):
         self.model.centre_ = self.target.centre
 
 
-def _accepted(ciphertexts: Ciphertexts, key: PublicKey, size: int, sender: str) -> Data:
+def largest_eigenvalue(name: str, matrix: Float64Array) -> float:
+    """The largest eigenvalue of the mean square matrix of a party's columns."""
+    if not matrix.shape[1]:
+        return 0.0
+    with np.errstate(over="ignore"):
+        square = matrix.T @ matrix / max(len(matrix), 1)
+    if not np.isfinite(square).all():
+        raise DataError(f"{name} has columns whose squares are not finite. Standardise them or leave them out.")
+    return float(np.linalg.eigvalsh(square)[-1])
+
+
+def accepted(ciphertexts: Ciphertexts, key: PublicKey, size: int, sender: str) -> Data:
     """The data of ciphertexts that belong to a key and are as many as expected."""
     if ciphertexts.scheme != key.scheme or ciphertexts.key != key.fingerprint:
         raise KeyMismatch(
@@ -499,7 +505,8 @@ def _verdict(party: Party, epoch: int) -> bool:
     return bool(verdict.stop)
 
 
-def _require_step(message: Any, step: int, peer: str) -> None:
+def require_step(message: Any, step: int, peer: str) -> None:
+    """Refuse a message about another step."""
     if message.step != step:
         raise ProtocolError(
             f"Expected {message.kind} for step {step} from {peer}, got one for step {message.step}. "
