@@ -43,7 +43,7 @@ NEVER = {"attacks": {"audit", "run", "session", "data"}}
 
 UNPICKLERS = {"pickle", "_pickle", "cloudpickle", "dill", "shelve", "marshal", "joblib.externals.cloudpickle"}
 UNPICKLING_CALLS = {"joblib.load", "pandas.read_pickle"}
-HEAVY = ("dp_accounting", "grpc", "matplotlib", "pandas", "polars", "ray", "sklearn", "torch")
+HEAVY = ("dp_accounting", "gmpy2", "grpc", "matplotlib", "numba", "pandas", "polars", "ray", "sklearn", "torch")
 
 
 def imports(module: str, tree: ast.AST) -> Iterator[tuple[str, str]]:

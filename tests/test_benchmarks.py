@@ -17,9 +17,13 @@ FIGURES = {
     "import_time": {"import_s"},
     "transport": {"step_ratio", "bulk_ratio", "receiver_mb"},
     "wandering": {"closed_form_share", "step_overhead"},
+    "encrypted": {"paillier_2048_ratio"},
+    "glm": {"us_per_row", "fate_ratio"},
     "resume": {"resume_s"},
 }
 MARKS = {
+    "encrypted": [pytest.mark.slow],
+    "glm": [pytest.mark.slow],
     "split_overhead": [pytest.mark.slow],
     "wandering": [pytest.mark.slow],
     "transport": [pytest.mark.slow, pytest.mark.network],

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from colonnade.attacks.completion import GradientCompletion, ModelCompletion
     from colonnade.attacks.direct import DirectLabel
     from colonnade.attacks.gradient_scores import DirectionScore, NormScore
+    from colonnade.attacks.residue import CoefficientScore, Residue
     from colonnade.attacks.view import View
     from colonnade.audit.report import PrivacyReport
     from colonnade.defences.compression import AverageGradient, DiscreteGradient, SparseGradient
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from colonnade.experiment.tune import tune_alpha
     from colonnade.hooks import At, Defence
     from colonnade.models.base import Estimator, Prediction
+    from colonnade.models.glm import LinearRegression, LogisticRegression, PoissonRegression
     from colonnade.models.split import SplitClassifier
     from colonnade.models.vertical import Vertical
     from colonnade.party import Party
@@ -49,6 +51,7 @@ _HOMES = {
     "Attack": "attacks.base",
     "AverageGradient": "defences.compression",
     "BoundaryWandering": "defences.wandering",
+    "CoefficientScore": "attacks.residue",
     "ColonnadeError": "errors",
     "ConfusionalAutoencoder": "defences.confusion",
     "Defence": "hooks",
@@ -71,6 +74,8 @@ _HOMES = {
     "IsotropicNoise": "defences.noise",
     "Marvell": "defences.marvell",
     "MaxNorm": "defences.noise",
+    "LinearRegression": "models.glm",
+    "LogisticRegression": "models.glm",
     "Message": "wire.message",
     "ModelCompletion": "attacks.completion",
     "Needs": "attacks.base",
@@ -80,6 +85,10 @@ _HOMES = {
     "Prediction": "models.base",
     "PrivacyReport": "audit.report",
     "RandomisedLabels": "defences.labels",
+    "PoissonRegression": "models.glm",
+    "Prediction": "models.base",
+    "PrivacyReport": "audit.report",
+    "Residue": "attacks.residue",
     "Roles": "wire.plan",
     "Run": "run",
     "Secret": "secret",
@@ -102,6 +111,7 @@ __all__ = [
     "Attack",
     "AverageGradient",
     "BoundaryWandering",
+    "CoefficientScore",
     "ColonnadeError",
     "ConfusionalAutoencoder",
     "Defence",
@@ -124,6 +134,8 @@ __all__ = [
     "IsotropicNoise",
     "Marvell",
     "MaxNorm",
+    "LinearRegression",
+    "LogisticRegression",
     "Message",
     "ModelCompletion",
     "Needs",
@@ -133,6 +145,10 @@ __all__ = [
     "Prediction",
     "PrivacyReport",
     "RandomisedLabels",
+    "PoissonRegression",
+    "Prediction",
+    "PrivacyReport",
+    "Residue",
     "Roles",
     "Run",
     "Secret",

@@ -51,6 +51,7 @@ ATTACKS: Names[type[Attack] | type[ActiveAttack]] = Names(
     "attack",
     {
         "direct-label": ("attacks.direct", "DirectLabel"),
+        "coefficient-score": ("attacks.residue", "CoefficientScore"),
         "direction-score": ("attacks.gradient_scores", "DirectionScore"),
         "embedding-clusters": ("attacks.clustering", "EmbeddingClusters"),
         "embedding-nearest": ("attacks.clustering", "EmbeddingNearest"),
@@ -59,6 +60,7 @@ ATTACKS: Names[type[Attack] | type[ActiveAttack]] = Names(
         "gradient-nearest": ("attacks.clustering", "GradientNearest"),
         "model-completion": ("attacks.completion", "ModelCompletion"),
         "norm-score": ("attacks.gradient_scores", "NormScore"),
+        "residue": ("attacks.residue", "Residue"),
     },
 )
 
@@ -86,6 +88,9 @@ DEFENCES: Names[type[Defence]] = Names(
 MODELS: Names[type[Estimator]] = Names(
     "model",
     {
+        "linear-regression": ("models.glm", "LinearRegression"),
+        "logistic-regression": ("models.glm", "LogisticRegression"),
+        "poisson-regression": ("models.glm", "PoissonRegression"),
         "split-classifier": ("models.split", "SplitClassifier"),
     },
 )

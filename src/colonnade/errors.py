@@ -16,6 +16,8 @@
     │       ├── Deadlock     every party waits for another
     │       └── VersionMismatch  two parties run different versions
     ├── CryptoError          keys, ciphertexts or number ranges do not fit        exit 5
+    │   ├── KeyMismatch      a key or ciphertext of another scheme, version or run
+    │   └── Overflow         a number is too large to be encrypted
     ├── PrivacyError         a privacy promise would be broken                    exit 6
     │   ├── BudgetSpent      an event would exceed the agreed privacy budget
     │   └── UndeclaredAccess an attack read what it had not declared
@@ -111,6 +113,14 @@ class CryptoError(ColonnadeError):
     """Keys, ciphertexts or number ranges do not fit together."""
 
     exit_code = 5
+
+
+class KeyMismatch(CryptoError):
+    """A key or a ciphertext belongs to another scheme, version or run."""
+
+
+class Overflow(CryptoError):
+    """A number is too large to be encrypted; nothing was sent."""
 
 
 class PrivacyError(ColonnadeError):

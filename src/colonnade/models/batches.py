@@ -33,6 +33,16 @@ class Batches:
         return epoch, self._order[batch * self.size : (batch + 1) * self.size]
 
 
+def fixed(n_rows: int, size: int | None, shared: Randomness) -> list[Int64Array]:
+    """Batches that are the same in every epoch, none smaller than `size`; None puts all rows into one.
+
+    >>> [len(rows) for rows in fixed(7, 3, Randomness.seeded(0))]
+    [4, 3]
+    """
+    order = shared.generator("fixed batches").permutation(n_rows).astype(np.int64)
+    return [np.sort(rows) for rows in np.array_split(order, max(1, n_rows // (size or n_rows)))]
+
+
 def in_order(rows: Int64Array, size: int) -> list[Int64Array]:
     """Rows in their own order, cut into batches: for validation and prediction."""
     return [rows[start : start + size] for start in range(0, len(rows), size)]

@@ -64,8 +64,8 @@ class Inputs:
         """How many columns the array has."""
         return self.n_numbers + len(self.levels)
 
-    def encode(self, table: Table) -> Float32Array:
-        """The array of a table's rows."""
+    def require_columns(self, table: Table) -> None:
+        """Refuse a table that lacks a column, or has numbers where there was text or the other way round."""
         for name in (*self.numeric, *self.levels):
             if name not in table.columns:
                 raise DataError(
@@ -78,6 +78,10 @@ class Inputs:
                     f"{table.owner} trained with {'text' if was_categorical else 'numbers'} in the column {name!r}, "
                     f"which now holds {table.kinds[name]} values. Bring it in the form the model was trained with."
                 )
+
+    def encode(self, table: Table) -> Float32Array:
+        """The array of a table's rows."""
+        self.require_columns(table)
         encoded = np.zeros((len(table), self.width), np.float32)
         for i, name in enumerate(self.numeric):
             values = (table.column(name) - self.means[i]) / self.scales[i]

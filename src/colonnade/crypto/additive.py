@@ -1,0 +1,80 @@
+"""Additive: what a protocol asks of an additively homomorphic key, whichever scheme it belongs to.
+
+Ciphertexts are arrays of uint64 as they cross between parties. A vector of N rows is encrypted in blocks; a prepared
+matrix times it gives one sum per column, several to a ciphertext. Sums are integers below 2^52, and what a secret key
+returns of them is modulo 2^53.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Data: TypeAlias = NDArray[np.uint64]
+
+SUM_BITS = 53
+
+
+class PublicKey(Protocol):
+    """Encrypts, adds, multiplies by a matrix, masks; cannot decrypt."""
+
+    scheme: str
+    fingerprint: bytes
+    coefficients: int
+    """How many values of one masked ciphertext count towards the budget of a profile."""
+
+    def to_bytes(self) -> bytes:
+        """The key as it crosses."""
+
+    def vector_size(self, n_rows: int, block: int) -> int:
+        """How many ciphertexts a vector has."""
+
+    def masked_size(self, n_values: int, block: int) -> int:
+        """How many ciphertexts so many masked sums have."""
+
+    def encrypt(self, values: NDArray[np.int64], block: int) -> Data:
+        """Encrypt a vector, fresh every time."""
+
+    def checked(self, data: Data, n_ciphertexts: int, sender: str) -> Data:
+        """Refuse what is no array of so many ciphertexts of this scheme."""
+
+    def add(self, a: Data, b: Data) -> Data:
+        """Encryptions of sums."""
+
+    def prepare(self, matrix: NDArray[np.int64], block: int, *, cached: bool = True) -> Any:
+        """A matrix (rows, columns) as `product` needs it; `cached` if it is used many times and memory allows."""
+
+    def product(self, prepared: Any, data: Data) -> Data:
+        """Encryptions of the sums over rows, for each column; not for anybody's eyes before `refreshed` or `masked`."""
+
+    def refreshed(self, data: Data) -> Data:
+        """The same sums in ciphertexts that tell somebody without the key nothing about the matrix."""
+
+    def masked(self, data: Data, block: int, n_values: int) -> tuple[Data, NDArray[np.uint64]]:
+        """The sums plus uniform masks, in ciphertexts that tell the holder of the key nothing else; and the masks."""
+
+
+class SecretKey(Protocol):
+    """Decrypts what was masked for it."""
+
+    @property
+    def public(self) -> PublicKey:
+        """The key to give away."""
+
+    def to_bytes(self) -> bytes:
+        """All of the key, for its owner's own checkpoint."""
+
+    def decrypt(self, data: Data, block: int, n_values: int) -> NDArray[np.uint64]:
+        """The first so many sums of ciphertexts, rounded to integers, modulo 2^53."""
+
+
+def unmasked(opened: NDArray[np.uint64], masks: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """The sums behind masks, between -2^52 and 2^52.
+
+    >>> unmasked(np.array([3], np.uint64), np.array([5], np.uint64)).tolist()
+    [-2]
+    """
+    shift = np.uint64(64 - SUM_BITS)
+    return ((opened - masks) << shift).view(np.int64) >> np.int64(64 - SUM_BITS)

@@ -1,0 +1,128 @@
+"""The loops that must be fast, compiled by numba at first use and cached on disk.
+
+Residues are 26-bit, stored as uint32; a product of two has 52 bits, so 2^11 of them can be added up in a signed 64-bit
+word before one reduction, and a double holds each exactly. Nothing here branches on a residue's value except through
+`min`, but the compiler promises no constant time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+MOST_TERMS = 2048
+_HALF = np.uint64(32)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _reduced(x: Any, p: Any, reciprocal: Any) -> Any:
+    # The quotient is off by at most one either way: it has 38 bits, and a double 53.
+    rest = x - np.int64(np.float64(x) * reciprocal) * p
+    rest = rest + p if rest < 0 else rest
+    return rest - p if rest >= p else rest
+
+
+@njit(cache=True, nogil=True)
+def combine(words: NDArray[np.int64], factors: NDArray[np.int64], primes: Any, out: NDArray[np.uint32]) -> None:
+    """out[k, l, j] = sum over w of words[w, k, j] * factors[w, l] modulo the l-th prime."""
+    total = np.empty(words.shape[2], np.int64)
+    for k in range(words.shape[1]):
+        for limb in range(out.shape[1]):
+            p = np.int64(primes[limb])
+            reciprocal = 1.0 / p
+            for j in range(words.shape[2]):
+                total[j] = 0
+            for w in range(words.shape[0]):
+                factor, row = factors[w, limb], words[w, k]
+                for j in range(words.shape[2]):
+                    total[j] += _reduced(row[j], p, reciprocal) * factor
+            for j in range(words.shape[2]):
+                out[k, limb, j] = np.uint32(_reduced(total[j], p, reciprocal))
+
+
+@njit(cache=True, nogil=True)
+def forward(x: NDArray[np.uint32], roots: Any, quotients: Any, primes: Any) -> None:
+    """Number-theoretic transform of every x[k, l], in place, to bit-reversed order (Cooley-Tukey, Shoup's products)."""
+    n = x.shape[2]
+    for k in range(x.shape[0]):
+        for limb in range(x.shape[1]):
+            p, a = primes[limb], x[k, limb]
+            length, count = n, 1
+            while count < n:
+                length >>= 1
+                for i in range(count):
+                    w, wq = roots[limb, count + i], quotients[limb, count + i]
+                    start = 2 * i * length
+                    low, high = a[start : start + length], a[start + length : start + 2 * length]
+                    for j in range(length):
+                        u, v = np.uint64(low[j]), np.uint64(high[j])
+                        r = w * v - ((wq * v) >> _HALF) * p
+                        r = min(r, r - p)
+                        s, d = u + r, u + p - r
+                        low[j], high[j] = np.uint32(min(s, s - p)), np.uint32(min(d, d - p))
+                count <<= 1
+
+
+@njit(cache=True, nogil=True)
+def inverse(x: NDArray[np.uint32], roots: Any, quotients: Any, primes: Any, ends: Any, end_quotients: Any) -> None:
+    """Undo `forward`, in place (Gentleman-Sande)."""
+    n = x.shape[2]
+    for k in range(x.shape[0]):
+        for limb in range(x.shape[1]):
+            p, a = primes[limb], x[k, limb]
+            length, count = 1, n >> 1
+            while count >= 1:
+                for i in range(count):
+                    w, wq = roots[limb, count + i], quotients[limb, count + i]
+                    start = 2 * i * length
+                    low, high = a[start : start + length], a[start + length : start + 2 * length]
+                    for j in range(length):
+                        u, v = np.uint64(low[j]), np.uint64(high[j])
+                        s, d = u + v, u + p - v
+                        r = w * d - ((wq * d) >> _HALF) * p
+                        low[j], high[j] = np.uint32(min(s, s - p)), np.uint32(min(r, r - p))
+                length <<= 1
+                count >>= 1
+            w, wq = ends[limb], end_quotients[limb]
+            for j in range(n):
+                v = np.uint64(a[j])
+                r = w * v - ((wq * v) >> _HALF) * p
+                a[j] = np.uint32(min(r, r - p))
+
+
+@njit(cache=True, nogil=True)
+def dot(a: NDArray[np.uint32], b: NDArray[np.uint32], primes: Any, out: NDArray[np.uint32]) -> None:
+    """out[r, c] = sum over k of a[r, k] * b[c, k], for each residue by itself."""
+    n = a.shape[3]
+    total = np.empty(n, np.int64)
+    for r in range(a.shape[0]):
+        for c in range(b.shape[0]):
+            for limb in range(a.shape[2]):
+                p = np.int64(primes[limb])
+                reciprocal = 1.0 / p
+                for j in range(n):
+                    total[j] = 0
+                for k in range(a.shape[1]):
+                    x, y = a[r, k, limb], b[c, k, limb]
+                    for j in range(n):
+                        total[j] += np.int64(np.uint64(x[j]) * np.uint64(y[j]))
+                    if k % MOST_TERMS == MOST_TERMS - 1 or k == a.shape[1] - 1:
+                        for j in range(n):
+                            total[j] = _reduced(total[j], p, reciprocal)
+                for j in range(n):
+                    out[r, c, limb, j] = np.uint32(total[j])
+
+
+@njit(cache=True, nogil=True)
+def histogram(bins: Any, values: NDArray[np.uint32], out: NDArray[np.uint64]) -> None:
+    """out[f, bins[f, i], c] += values[i, c], rows by blocks that stay in the cache."""
+    for start in range(0, bins.shape[1], 1024):
+        stop = min(bins.shape[1], start + 1024)
+        for f in range(bins.shape[0]):
+            for i in range(start, stop):
+                row = out[f, bins[f, i]]
+                for c in range(values.shape[1]):
+                    row[c] += np.uint64(values[i, c])

@@ -1,0 +1,138 @@
+"""The frozen parameters of the lattice schemes, and the distance from perfect hiding that follows from them.
+
+`security_bits` is the least of the lattice-estimator's attacks in the MATZOV model, for ternary secrets and centred
+binomial errors. Nothing here can be chosen by a plan: other values are other code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from math import log2, prod, sqrt
+
+from blake3 import blake3
+
+from colonnade.errors import BudgetSpent
+
+# Fisher information of a sum of three uniforms of width W is 4.56 / W^2.
+FISHER = 4.56
+# The largest statistical distance that any profile may reach at its caps.
+DISTANCE_BITS = 40
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One frozen set of lattice parameters.
+
+    Attributes:
+        name: What it is called on the wire.
+        n: The degree of the ring.
+        primes: The factors of the modulus q, each 1 modulo 2n.
+        scale_bits: Messages are multiples of 2^scale_bits; 0 where they are multiples of q / 2^message_bits instead.
+        message_bits: Messages are integers modulo 2^message_bits; 0 where they are bounded integers instead.
+        flood_bits: Three uniforms of that many bits hide the noise of an answer; 0 where a mask over all of Z_q does.
+        security_bits: The estimated cost of the best known attack, as a power of two.
+        most_rows: The longest vector.
+        most_values: How many values may be answered about one data set before noise could tell anything.
+    """
+
+    name: str
+    n: int
+    primes: tuple[int, ...]
+    scale_bits: int
+    message_bits: int
+    flood_bits: int
+    security_bits: float
+    most_rows: int
+    most_values: int
+
+    @cached_property
+    def modulus(self) -> int:
+        """The modulus q."""
+        return prod(self.primes)
+
+    @property
+    def modulus_bits(self) -> float:
+        """The logarithm of q."""
+        return log2(self.modulus)
+
+    @cached_property
+    def fingerprint(self) -> bytes:
+        """A digest of all parameters, which two parties compare before they begin."""
+        return blake3(repr(sorted(asdict(self).items())).encode()).digest(16)
+
+    def distance_bits(self, noise: float, values: int) -> float:
+        """How far, as minus a power of two, answers are from hiding their noise altogether.
+
+        The statistical distance is at most sqrt(values) * noise * sqrt(Fisher information) / 2.
+
+        Args:
+            noise: The root mean square of the noise below the flood.
+            values: How many values are answered.
+        """
+        return -log2(sqrt(values) * noise * sqrt(FISHER) / 2) + self.flood_bits
+
+
+HISTOGRAM = Profile(
+    name="hinted-4096-104",
+    n=4096,
+    primes=(67084289, 67043329, 66994177, 66969601),
+    scale_bits=67,
+    message_bits=0,
+    flood_bits=65,
+    security_bits=131.6,
+    most_rows=2**19,
+    most_values=2**27,
+)
+
+_PRIMES_8192 = (67043329, 66994177, 66961409, 66813953, 66551809, 66420737)
+
+ARBITER = Profile(
+    name="rlwe-8192-156",
+    n=8192,
+    primes=_PRIMES_8192,
+    scale_bits=0,
+    message_bits=53,
+    flood_bits=100,
+    security_bits=180.8,
+    most_rows=2**19,
+    most_values=2**30,
+)
+
+SHARES = Profile(
+    name="shares-8192-156",
+    n=8192,
+    primes=_PRIMES_8192,
+    scale_bits=0,
+    message_bits=64,
+    flood_bits=90,
+    security_bits=180.8,
+    most_rows=2**19,
+    most_values=2**30,
+)
+
+
+class Budget:
+    """How many values one peer has been answered about one data set; past the profile's cap it refuses.
+
+    >>> budget = Budget(HISTOGRAM, peer="bank")
+    >>> budget.spend(640)
+    >>> budget.spent
+    640
+    """
+
+    def __init__(self, profile: Profile, *, peer: str, spent: int = 0) -> None:
+        self.profile, self.peer, self.spent = profile, peer, spent
+
+    def spend(self, values: int) -> None:
+        """Count values about to be answered.
+
+        Raises:
+            BudgetSpent: They would exceed the cap; nothing was counted.
+        """
+        if self.spent + values > self.profile.most_values:
+            raise BudgetSpent(
+                f"{self.peer} may be answered {self.profile.most_values} encrypted values about one data set, but "
+                f"{self.spent} were answered and {values} more are asked for. Train with fewer steps or rows of data."
+            )
+        self.spent += values

@@ -1,0 +1,514 @@
+"""The sides of a generalised linear model whose keys an arbiter holds; `glm` draws the exchange.
+
+Every family is here a least-squares problem: with pseudo-responses t and a curvature c the objective is
+
+    c/2 sum_i w_i z_i^2 + penalty/2 |theta|^2,      z = sum_k u_k - t,      u_k = X_k theta_k
+
+exactly for linear regression, and to second order for the others (`families`). A gradient is c X_k' W z, one encrypted
+product for its owner. The loss is the sum over parties of what each part of z has in common with z, so it needs no more
+than one sum from each: with two parties these are L_A + L_AB/2 and L_B + L_AB/2.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil, log2
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+
+from colonnade.crypto import paillier, rlwe
+from colonnade.crypto.additive import Data, PublicKey, SecretKey, unmasked
+from colonnade.crypto.fixedpoint import PRODUCT_BITS, Widths, column_scales, encoded
+from colonnade.crypto.profiles import ARBITER, Budget
+from colonnade.errors import DataError, KeyMismatch, PrivacyError, ProtocolError
+from colonnade.models.descent import Descent
+from colonnade.party import Party
+from colonnade.secret import Secret
+from colonnade.storage import Tree
+from colonnade.wire.channel import Channel
+from colonnade.wire.message import Ciphertexts, Float64Array, Int64Array, Message, UInt8Array, UInt64Array
+
+if TYPE_CHECKING:
+    from colonnade.models.glm import GeneralisedLinearModel
+
+Backend: TypeAlias = Literal["rlwe", "paillier"]
+
+ROWS_PER_COLUMN = 10
+SCHEMES: Mapping[str, Any] = {"rlwe": rlwe, "paillier": paillier}
+
+
+@dataclass(frozen=True)
+class Columns(Message, kind="glm/columns", reveals={Secret.FEATURES}):
+    """How many columns a feature party has, and the largest eigenvalue of their covariance, for the step size."""
+
+    count: int
+    curvature: float
+
+
+@dataclass(frozen=True)
+class Schedule(Message, kind="glm/schedule"):
+    """How many batches an epoch has, and how many rows a ciphertext."""
+
+    n_batches: int
+    block: int
+
+
+@dataclass(frozen=True)
+class Outline(Message, kind="glm/outline", reveals={Secret.LABELS}):
+    """What feature parties must know to take steps of the right length.
+
+    Attributes:
+        scale: The power of two that linear regression divides labels by.
+        curvature: How strongly the loss bends; for Poisson regression the mean of the labels.
+        range_bits: Scores are at most two to this power.
+        learning_rate: The length of a step.
+        weights: The weight of each row, if rows are weighted.
+    """
+
+    scale: float
+    curvature: float
+    range_bits: int
+    learning_rate: float
+    weights: Float64Array
+
+
+@dataclass(frozen=True)
+class Key(Message, kind="glm/key", fresh=True):
+    """The arbiter's public key for one epoch."""
+
+    key: UInt8Array
+
+
+@dataclass(frozen=True)
+class EncryptedScores(Message, kind="glm/encrypted-scores", reveals={Secret.FEATURES}, fresh=True):
+    """A feature party's part of the scores of a batch, under the arbiter's key."""
+
+    step: int
+    scores: Ciphertexts
+
+
+@dataclass(frozen=True)
+class EncryptedResiduals(Message, kind="glm/encrypted-residuals", reveals={Secret.FEATURES, Secret.LABELS}, fresh=True):
+    """Scores less pseudo-responses of a batch, under the arbiter's key."""
+
+    step: int
+    residuals: Ciphertexts
+
+
+@dataclass(frozen=True)
+class EncryptedLoss(Message, kind="glm/encrypted-loss", reveals={Secret.FEATURES, Secret.LABELS}, fresh=True):
+    """A feature party's summand of an epoch's loss, under the arbiter's key."""
+
+    step: int
+    loss: Ciphertexts
+
+
+@dataclass(frozen=True)
+class Masked(Message, kind="glm/masked", fresh=True):
+    """Sums to be decrypted: uniform masks hide them, a flood hides their noise."""
+
+    step: int
+    n_values: int
+    sums: Ciphertexts
+
+
+@dataclass(frozen=True)
+class Opened(Message, kind="glm/opened", fresh=True):
+    """Masked sums, rounded, modulo 2^53."""
+
+    step: int
+    sums: UInt64Array
+
+
+@dataclass(frozen=True)
+class Verdict(Message, kind="glm/verdict", reveals={Secret.LABELS}):
+    """Whether training ends with this epoch."""
+
+    epoch: int
+    stop: int
+
+
+class Side(ABC):
+    """One party's side of training: what it does in a step, and all it needs to go on after a crash."""
+
+    def __init__(self, model: GeneralisedLinearModel, party: Party) -> None:
+        self.model, self.party = model, party
+        self.n_batches = self.block = 0
+
+    def begin(self) -> None:  # noqa: B027 - most sides have nothing more to exchange
+        """Exchange what is needed before the first step."""
+
+    @abstractmethod
+    def train(self, step: int) -> dict[str, float]:
+        """Do one step; returns figures to be shown."""
+
+    @abstractmethod
+    def ends_after(self, epoch: int) -> bool:
+        """Close an epoch; returns whether training ends with it."""
+
+    @abstractmethod
+    def state(self) -> Tree:
+        """All that the next step depends on."""
+
+    @abstractmethod
+    def restore(self, tree: Tree) -> None:
+        """Go back to what `state` said."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Put what was learned into the model."""
+
+
+class ArbiterSide(Side):
+    """The arbiter: makes a key for each epoch, decrypts masked sums, learns nothing but how many there are."""
+
+    def __init__(self, model: GeneralisedLinearModel, party: Party) -> None:
+        super().__init__(model, party)
+        self.lines = (party.label_party, *party.feature_parties)
+        schedule = party.label_party.receive(Schedule)
+        self.n_batches, self.block = schedule.n_batches, schedule.block
+        self.key: SecretKey | None = None
+        self.n_opened = 0
+
+    def train(self, step: int) -> dict[str, float]:
+        """Do one step; returns figures to be shown."""
+        if step % self.n_batches == 0:
+            self.key = SCHEMES[self.model.backend].SecretKey()
+            assert self.key is not None
+            for line in self.lines:
+                line.send(Key(np.frombuffer(self.key.public.to_bytes(), np.uint8)))
+        for line in self.lines:
+            self._open(step, line)
+        return {}
+
+    def ends_after(self, epoch: int) -> bool:
+        """Close an epoch; returns whether training ends with it."""
+        self._open((epoch + 1) * self.n_batches - 1, self.lines[0])
+        return bool(_verdict(self.party, epoch))
+
+    def _open(self, step: int, line: Channel) -> None:
+        assert self.key is not None
+        masked = line.receive(Masked)
+        require_step(masked, step, line.peer)
+        public = self.key.public
+        size = public.masked_size(masked.n_values, self.block)
+        data = accepted(masked.sums, public, size, line.peer)
+        # Rounded inside: no noise of a decryption ever leaves the holder of the key.
+        line.send(Opened(step, self.key.decrypt(data, self.block, masked.n_values)))
+        self.n_opened += masked.n_values
+
+    def state(self) -> Tree:
+        """All that the next step depends on."""
+        return {"key": None if self.key is None else self.key.to_bytes(), "opened": self.n_opened}
+
+    def restore(self, tree: Tree) -> None:
+        """Go back to what `state` said."""
+        self.key = None if tree["key"] is None else SCHEMES[self.model.backend].SecretKey.from_bytes(tree["key"])
+        self.n_opened = tree["opened"]
+
+    def finish(self) -> None:
+        """Put what was learned into the model."""
+        self.model.opened_ = self.n_opened
+
+
+class HolderSide(Side):
+    """A party with columns: its coefficients, its encrypted products, its masks."""
+
+    descent: Descent
+    range_bits: int
+
+    def __init__(self, model: GeneralisedLinearModel, party: Party, matrix: Float64Array) -> None:
+        super().__init__(model, party)
+        self.batches = model.batches(party)
+        self.matrix, self.n_rows = matrix, len(matrix)
+        self._require_rows()
+        self.key: PublicKey | None = None
+        self.prepared: dict[int, Any] = {}
+        self.loss: Data | None = None
+        self.budget = Budget(ARBITER, peer=str(party.roles.arbiter))
+
+    def set_up(self, weights: Float64Array, range_bits: int, scale: float, curvature: float, rate: float) -> None:
+        """Quantise the columns and set up the descent; what is public about that has been agreed."""
+        n_parties = len(self.party.roles.holders)
+        of_batch, of_all = Widths.of(max(map(len, self.batches))), Widths.of(self.n_rows)
+        self.range_bits = range_bits
+        # Sums over parties and over rows must fit: each party's part leaves room for those of the others.
+        self.part_bits = of_all.residual_bits - ceil(log2(n_parties))
+        self.loss_bits = PRODUCT_BITS - ceil(log2(max(self.n_rows, 1))) - of_all.residual_bits
+        self.loss_bits -= ceil(log2(n_parties))
+        weighted = self.matrix * weights[:, None] if len(weights) else self.matrix
+        self.scales = column_scales(weighted, of_batch.column_bits)
+        self.integers = np.rint(np.ldexp(weighted, self.scales)).astype(np.int64)
+        if not len(weights):
+            # Scores are those of the columns that gradients are taken of, to the last bit.
+            self.matrix = np.ldexp(self.integers.astype(np.float64), -self.scales)
+        self.weights = weights
+        total = float(weights.sum()) if len(weights) else float(self.n_rows)
+        design = self.model.design_
+        assert design is not None
+        self.descent = Descent(
+            penalised=design.penalised,
+            penalty=self.model.penalty / total,
+            factor=curvature * self.n_batches / total,
+            learning_rate=rate,
+            momentum=self.model.momentum,
+        )
+        self.label_scale = scale
+
+    def train(self, step: int) -> dict[str, float]:
+        """Do one step; returns figures to be shown."""
+        epoch, batch = divmod(step, self.n_batches)
+        if batch == 0:
+            line = self.party.arbiter
+            self.key = SCHEMES[self.model.backend].PublicKey.from_bytes(line.receive(Key).key.tobytes())
+            self.loss = None
+        assert self.key is not None
+        rows = self.batches[batch]
+        part = self.part(rows)
+        what = f"{self.party.name}'s scores"
+        own = encoded(part, self.part_bits - self.range_bits, self.part_bits, what)
+        residuals = self.exchanged(step, epoch, rows, self.key.encrypt(own, self.block))
+        self._add_to_loss(rows, part, residuals)
+        gradient = self._gradient(step, batch, residuals)
+        first = self.descent.gradients[: self.n_batches]
+        usual = max([float(np.linalg.norm(self.matrix[rows])), *(float(np.linalg.norm(each)) for each in first)])
+        self.model.watch(self.party.name, epoch, usual, gradient)
+        self.descent.step(gradient)
+        return {}
+
+    @abstractmethod
+    def part(self, rows: Int64Array) -> Float64Array:
+        """This party's part of the residuals of some rows."""
+
+    @abstractmethod
+    def exchanged(self, step: int, epoch: int, rows: Int64Array, own: Data) -> Data:
+        """Encrypted residuals of a batch, from everybody's parts."""
+
+    def ciphertexts(self, data: Data) -> Ciphertexts:
+        """Ciphertexts that say which key they belong to."""
+        assert self.key is not None
+        return Ciphertexts(self.key.scheme, self.key.fingerprint, data)
+
+    def opened(self, step: int, data: Data, n_values: int) -> Int64Array:
+        """Sums that the arbiter decrypts without seeing them."""
+        assert self.key is not None
+        masked, masks = self.key.masked(data, self.block, n_values)
+        self.budget.spend(len(masked) * self.key.coefficients)
+        self.party.arbiter.send(Masked(step, n_values, self.ciphertexts(masked)))
+        answer = self.party.arbiter.receive(Opened)
+        require_step(answer, step, self.party.arbiter.peer)
+        if answer.sums.shape != (n_values,):
+            raise ProtocolError(
+                f"Expected {n_values} opened sums from {self.party.arbiter.peer}, got {answer.sums.size}. "
+                "Check that all parties run the same version."
+            )
+        return unmasked(answer.sums, masks)
+
+    def _gradient(self, step: int, batch: int, residuals: Data) -> Float64Array:
+        assert self.key is not None
+        prepared = self.prepared.get(batch)
+        if prepared is None:
+            integers = self.integers[self.batches[batch]]
+            prepared = self.key.prepare(integers, self.block, cached=rlwe.fits_cache(self.integers.size))
+            if rlwe.fits_cache(self.integers.size):
+                self.prepared[batch] = prepared
+        product = self.key.product(prepared, residuals)
+        sums = self.opened(step, product, self.integers.shape[1])
+        return np.ldexp(sums.astype(np.float64), -self.scales - (self.part_bits - self.range_bits))
+
+    def _add_to_loss(self, rows: Int64Array, part: Float64Array, residuals: Data) -> None:
+        assert self.key is not None
+        weighted = part * self.weights[rows] if len(self.weights) else part
+        what = f"{self.party.name}'s scores"
+        column = encoded(weighted, self.loss_bits - self.range_bits, self.loss_bits, what)[:, None]
+        product = self.key.product(self.key.prepare(column, self.block), residuals)
+        self.loss = product if self.loss is None else self.key.add(self.loss, product)
+
+    def _require_rows(self) -> None:
+        n_columns, fewest = self.matrix.shape[1], min(map(len, self.batches))
+        if fewest <= ROWS_PER_COLUMN * n_columns:
+            raise PrivacyError(
+                f"{self.party.name} has {n_columns} columns, so a batch needs more than {ROWS_PER_COLUMN * n_columns} "
+                f"rows or its gradients would tell single residuals, but the smallest has {fewest}. Use larger batches "
+                "or fewer columns."
+            )
+
+    def state(self) -> Tree:
+        """All that the next step depends on."""
+        return {
+            "descent": self.descent.state(),
+            "key": None if self.key is None else self.key.to_bytes(),
+            "loss": self.loss,
+            "spent": self.budget.spent,
+        }
+
+    def restore(self, tree: Tree) -> None:
+        """Go back to what `state` said."""
+        self.descent.restore(tree["descent"])
+        self.key = None if tree["key"] is None else SCHEMES[self.model.backend].PublicKey.from_bytes(tree["key"])
+        self.loss, self.budget.spent = tree["loss"], tree["spent"]
+
+    def finish(self) -> None:
+        """Put what was learned into the model."""
+        self.model.coef_ = self.descent.coefficients * self.label_scale
+        self.model.gradients_ = np.array(self.descent.gradients).reshape(-1, len(self.descent.coefficients))
+
+
+class FeatureSide(HolderSide):
+    """A party with columns and without labels."""
+
+    def __init__(self, model: GeneralisedLinearModel, party: Party, matrix: Float64Array) -> None:
+        super().__init__(model, party, matrix)
+        line = party.label_party
+        line.send(Columns(matrix.shape[1], largest_eigenvalue(party.name, matrix)))
+        schedule, outline = line.receive(Schedule), line.receive(Outline)
+        self.n_batches, self.block = schedule.n_batches, schedule.block
+        if schedule.n_batches != len(self.batches) or len(outline.weights) not in (0, self.n_rows):
+            raise ProtocolError(
+                f"Expected {len(self.batches)} batches and a weight for none or all of {self.n_rows} rows from "
+                f"{line.peer}, got {schedule.n_batches} and {len(outline.weights)}. Check that both run the same plan."
+            )
+        self.set_up(outline.weights, outline.range_bits, outline.scale, outline.curvature, outline.learning_rate)
+
+    def part(self, rows: Int64Array) -> Float64Array:
+        """This party's part of the residuals of some rows."""
+        return self.matrix[rows] @ self.descent.coefficients
+
+    def exchanged(self, step: int, epoch: int, rows: Int64Array, own: Data) -> Data:
+        """Encrypted residuals of a batch, from everybody's parts."""
+        assert self.key is not None
+        line = self.party.label_party
+        line.send(EncryptedScores(step, self.ciphertexts(own)), rows=rows, epoch=epoch)
+        message = line.receive(EncryptedResiduals, rows=rows, epoch=epoch)
+        require_step(message, step, line.peer)
+        return accepted(message.residuals, self.key, len(own), line.peer)
+
+    def ends_after(self, epoch: int) -> bool:
+        """Close an epoch; returns whether training ends with it."""
+        assert self.key is not None
+        assert self.loss is not None
+        step = (epoch + 1) * self.n_batches - 1
+        self.party.label_party.send(EncryptedLoss(step, self.ciphertexts(self.key.refreshed(self.loss))))
+        return _verdict(self.party, epoch)
+
+
+class LabelSide(HolderSide):
+    """The party with labels: adds up everybody's parts, sees the loss, says when training ends."""
+
+    def __init__(self, model: GeneralisedLinearModel, party: Party, matrix: Float64Array) -> None:
+        super().__init__(model, party, matrix)
+        self.target = model.quadratic(party)
+        weights = model.row_weights(party)
+        columns = [line.receive(Columns) for line in party.feature_parties]
+        self.n_batches = len(self.batches)
+        wide = max([matrix.shape[1], *(each.count for each in columns)])
+        self.block = SCHEMES[model.backend].rows_per_block(max(map(len, self.batches)), wide)
+        largest = float(np.abs(self.target.values).max(initial=1.0))
+        range_bits = max(5, ceil(log2(largest)) + 2)
+        heaviest = float(weights.max(initial=1.0))
+        bend = self.target.curvature * heaviest
+        bend *= largest_eigenvalue(party.name, matrix) + sum(each.curvature for each in columns)
+        bend += model.penalty / max(self.n_rows, 1)
+        rate = model.learning_rate if model.learning_rate is not None else 1 / max(bend, 1e-12)
+        schedule = Schedule(self.n_batches, self.block)
+        outline = Outline(self.target.scale, self.target.curvature, range_bits, rate, weights)
+        party.arbiter.send(schedule)
+        for line in party.feature_parties:
+            line.send(schedule)
+            line.send(outline)
+        self.set_up(weights, range_bits, self.target.scale, self.target.curvature, rate)
+        self.history: list[dict[str, float]] = []
+
+    def part(self, rows: Int64Array) -> Float64Array:
+        """This party's part of the residuals of some rows."""
+        return self.matrix[rows] @ self.descent.coefficients - self.target.values[rows]
+
+    def exchanged(self, step: int, epoch: int, rows: Int64Array, own: Data) -> Data:
+        """Encrypted residuals of a batch, from everybody's parts."""
+        assert self.key is not None
+        total = own
+        for line in self.party.feature_parties:
+            message = line.receive(EncryptedScores, rows=rows, epoch=epoch)
+            require_step(message, step, line.peer)
+            total = self.key.add(total, accepted(message.scores, self.key, len(own), line.peer))
+        for line in self.party.feature_parties:
+            line.send(EncryptedResiduals(step, self.ciphertexts(total)), rows=rows, epoch=epoch)
+        return total
+
+    def ends_after(self, epoch: int) -> bool:
+        """Close an epoch; returns whether training ends with it."""
+        assert self.key is not None
+        assert self.loss is not None
+        step, total = (epoch + 1) * self.n_batches - 1, self.loss
+        for line in self.party.feature_parties:
+            message = line.receive(EncryptedLoss)
+            require_step(message, step, line.peer)
+            total = self.key.add(total, accepted(message.loss, self.key, 1, line.peer))
+        (opened,) = self.opened(step, total, 1)
+        squares = float(np.ldexp(float(opened), -(self.loss_bits + self.part_bits - 2 * self.range_bits)))
+        loss = self.target.loss(squares, self.n_rows)
+        stop = self.model.ends(self.history, loss)
+        self.history.append({"epoch": epoch, "loss": loss})
+        verdict = Verdict(epoch, int(stop))
+        for line in (*self.party.feature_parties, self.party.arbiter):
+            line.send(verdict)
+        return stop
+
+    def state(self) -> Tree:
+        """All that the next step depends on."""
+        return {**super().state(), "history": self.history}
+
+    def restore(self, tree: Tree) -> None:
+        """Go back to what `state` said."""
+        super().restore(tree)
+        self.history = tree["history"]
+
+    def finish(self) -> None:
+        """Put what was learned into the model."""
+        super().finish()
+        self.model.history_ = self.history
+        self.model.centre_ = self.target.centre
+
+
+def largest_eigenvalue(name: str, matrix: Float64Array) -> float:
+    """The largest eigenvalue of the mean square matrix of a party's columns."""
+    if not matrix.shape[1]:
+        return 0.0
+    with np.errstate(over="ignore"):
+        square = matrix.T @ matrix / max(len(matrix), 1)
+    if not np.isfinite(square).all():
+        raise DataError(f"{name} has columns whose squares are not finite. Standardise them or leave them out.")
+    return float(np.linalg.eigvalsh(square)[-1])
+
+
+def accepted(ciphertexts: Ciphertexts, key: PublicKey, size: int, sender: str) -> Data:
+    """The data of ciphertexts that belong to a key and are as many as expected."""
+    if ciphertexts.scheme != key.scheme or ciphertexts.key != key.fingerprint:
+        raise KeyMismatch(
+            f"Expected ciphertexts of {key.scheme} under this epoch's key from {sender}, got some of "
+            f"{ciphertexts.scheme[:64]!r} under another. Check that all parties run the same plan and got the same key."
+        )
+    return key.checked(ciphertexts.data, size, sender)
+
+
+def _verdict(party: Party, epoch: int) -> bool:
+    line = party.label_party
+    verdict = line.receive(Verdict)
+    if verdict.epoch != epoch:
+        raise ProtocolError(
+            f"Expected the verdict on epoch {epoch} from {line.peer}, got one on epoch {verdict.epoch}. "
+            "Check that both parties run the same plan."
+        )
+    return bool(verdict.stop)
+
+
+def require_step(message: Any, step: int, peer: str) -> None:
+    """Refuse a message about another step."""
+    if message.step != step:
+        raise ProtocolError(
+            f"Expected {message.kind} for step {step} from {peer}, got one for step {message.step}. "
+            "Check that both parties run the same plan."
+        )
