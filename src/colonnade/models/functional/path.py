@@ -1,0 +1,246 @@
+"""Boosting in moments: paths of coefficients whose steps cost the same however many rows there are.
+
+    R^(e|t) = C^e - G^e B^t              what is left in the rows e of a path trained on the rows t
+    Delta_j = P_j [(P_j' R_j^(t|t)) D_j] / n_t                                       all features j at once
+    score_j = sum over (t, e) in (A, B), (B, A) of  <Delta_j, G_jj^e Delta_j> - 2 <Delta_j, R_j^(e|t)>
+    j* = argmin;   B_j*^t += nu Delta_j*;   R^(e|t) -= nu G^e[:, j*] Delta_j*
+
+Three honest paths (all rows, half A, half B) share nothing but the sequence of selected features; the two halves score
+each other. The moments of evaluation are corrected for noise and unbiased, cross-terms of old and new coefficients
+included, because the residual moments carry them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from colonnade.curves.basis import FloatArray
+from colonnade.models.functional.moments import Moments
+from colonnade.models.functional.solve import BlockSolver, Penalties, Roughness
+from colonnade.storage import Tree
+
+Stop: TypeAlias = Literal["cv", "aic", "aicc"]
+Freedom: TypeAlias = Literal["exact", "hutchinson"]
+
+HALVES = (("A", "B"), ("B", "A"))
+
+
+@dataclass(frozen=True)
+class Halves:
+    """The moments of two halves of the rows: fit to train on, and unbiased to evaluate on."""
+
+    train: dict[str, Moments]
+    evaluate: dict[str, Moments]
+
+    @classmethod
+    def of(cls, a: Moments, b: Moments, correction: float = 1.0) -> Halves:
+        """Both halves and all rows, the latter centred half by half."""
+        every = {"A": a, "B": b, "F": a + b}
+        return cls({name: each.for_training(correction) for name, each in every.items()}, {"A": a, "B": b})
+
+
+@dataclass
+class Rules:
+    """When a path ends, and what it is judged by.
+
+    >>> Rules(max_steps=30).stop
+    'cv'
+    """
+
+    shrinkage: float = 0.3
+    max_steps: int = 150
+    min_steps: int = 10
+    patience: int = 6
+    stop: Stop = "cv"
+    freedom: Freedom = "exact"
+    n_rows: int = 0
+
+
+@dataclass
+class Best:
+    """The coefficients at the best step so far."""
+
+    criterion: float = np.inf
+    steps: int = 0
+    coefficients: dict[str, FloatArray] = field(default_factory=dict)
+
+
+class BoostingPath:
+    """One boosting path, step by step; `best` holds the coefficients at the minimum of its criterion.
+
+    Args:
+        halves: The moments, with outputs rotated by the eigenvectors of their roughness.
+        roughness: Of inputs and outputs.
+        penalties: Absolute ones.
+        rules: When to stop.
+        probes: Cross-moments of the inputs with random signs, for Hutchinson's estimate; shape (probes, inputs,
+            outputs).
+    """
+
+    def __init__(
+        self,
+        halves: Halves,
+        roughness: Roughness,
+        penalties: Penalties,
+        rules: Rules,
+        probes: FloatArray | None = None,
+    ) -> None:
+        self.rules, self._halves, self._probes = rules, halves, probes
+        self._solvers = {
+            name: BlockSolver(m.blocks / m.freedom, roughness.x, roughness.rotation[0], penalties)
+            for name, m in halves.train.items()
+        }
+        self._diagonal = {name: m.blocks for name, m in halves.evaluate.items()}
+        first = halves.train["F"]
+        self._features, self._size = first.noise.shape[:2]
+        self._outputs = first.cross.shape[1]
+        shape = (self._features, self._size, self._outputs)
+        self._b = {name: np.zeros(shape) for name in "FAB"}
+        # The key "BA" is what is left in half B of the path trained on half A.
+        self._left = {name + name: halves.train[name].cross.copy() for name in "FAB"}
+        self._left |= {"AB": halves.evaluate["A"].cross.copy(), "BA": halves.evaluate["B"].cross.copy()}
+        self._left_out = {name: halves.evaluate[name].total for name in "AB"}
+        self._sse = first.total
+        self.selected: list[int] = []
+        self.traces: dict[str, list[float]] = {"cv": [sum(self._left_out.values())], "sse": [self._sse]}
+        if rules.stop != "cv":
+            self.traces |= {rules.stop: [], "df": []}
+        self.best = Best()
+        self._since_best = 0
+        self._touched: list[int] = []
+        self._hat = np.zeros((self._outputs, 0, 0))
+        self._df = 0.0
+        self._probed = np.zeros((0, *shape)) if probes is None else np.zeros((len(probes), *shape))
+        self._probe_left = None if probes is None else probes.copy()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the path is as long as it may be, or has stopped getting better."""
+        return len(self.selected) >= self.rules.max_steps or self._since_best >= self.rules.patience
+
+    def step(self) -> None:
+        """Add an increment of the feature that the halves agree on."""
+        nu, evaluate = self.rules.shrinkage, self._halves.evaluate
+        increments = {}
+        for name, solver in self._solvers.items():
+            left = self._left[name + name].reshape(self._features, self._size, self._outputs)
+            increments[name] = solver.solve(left) / self._halves.train[name].freedom
+        scores = np.zeros(self._features)
+        for train, test in HALVES:
+            delta = increments[train]
+            left = self._left[test + train].reshape(delta.shape)
+            scores += np.einsum("jqk,jqk->j", delta, self._diagonal[test] @ delta - 2 * left)
+        chosen = int(np.argmin(scores))
+        rows = slice(chosen * self._size, (chosen + 1) * self._size)
+        added = {name: nu * delta[chosen] for name, delta in increments.items()}
+        for train, test in HALVES:
+            change = added[train]
+            left = self._left[test + train][rows]
+            self._left_out[test] += float((change * (self._diagonal[test][chosen] @ change - 2 * left)).sum())
+        full = self._halves.train["F"]
+        change = added["F"]
+        self._sse += float((change * (full.gram[rows, rows] @ change - 2 * self._left["FF"][rows])).sum())
+        if self.rules.stop != "cv":
+            self._update_freedom(chosen, rows)
+        for name in "FAB":
+            self._b[name][chosen] += added[name]
+            self._left[name + name] -= self._halves.train[name].gram[:, rows] @ added[name]
+        for train, test in HALVES:
+            self._left[test + train] -= evaluate[test].gram[:, rows] @ added[train]
+        self.selected.append(chosen)
+        self.traces["cv"].append(sum(self._left_out.values()))
+        self.traces["sse"].append(self._sse)
+        self._judge()
+
+    def _judge(self) -> None:
+        criterion = self.traces["cv"][-1]
+        if self.rules.stop != "cv":
+            criterion = self._akaike()
+            self.traces[self.rules.stop].append(criterion)
+            self.traces["df"].append(self._df)
+        if len(self.selected) < self.rules.min_steps:
+            return
+        if criterion < self.best.criterion:
+            copies = {name: b.copy() for name, b in self._b.items()}
+            self.best, self._since_best = Best(criterion, len(self.selected), copies), 0
+        else:
+            self._since_best += 1
+
+    def _akaike(self) -> float:
+        """Akaike's criterion, with the correction for small samples where asked for (Hurvich & Tsai 1989)."""
+        n = self.rules.n_rows * self._outputs
+        penalty = 2 * self._df
+        if self.rules.stop == "aicc":
+            penalty *= n / max(n - self._df - 1, 1.0)
+        return n * float(np.log(max(self._sse, 1e-300) / n)) + penalty
+
+    def _update_freedom(self, chosen: int, rows: slice) -> None:
+        """Degrees of freedom of the fit after this step: the trace of the matrix that turns outputs into fits.
+
+        For rotated output k that matrix is Z T_k Z', and a step adds nu P D_k P' (E_j - G_j: T_k) / n to T_k's block
+        row j. Only blocks of features that were ever selected are kept.
+        """
+        full, solver, nu = self._halves.train["F"], self._solvers["F"], self.rules.shrinkage
+        if self.rules.freedom == "hutchinson":
+            assert self._probe_left is not None
+            assert self._probes is not None
+            gains = solver.gains[chosen]
+            delta = nu * (solver.left[chosen] @ ((solver.left_t[chosen] @ self._probe_left[:, rows]) * gains))
+            delta /= full.freedom
+            self._probed[:, chosen] += delta
+            self._probe_left -= full.gram[:, rows] @ delta
+            flat = self._probed.reshape(self._probes.shape)
+            self._df = float((self._probes * flat).sum()) / len(self._probes)
+            return
+        if chosen not in self._touched:
+            self._touched.append(chosen)
+            self._hat = np.pad(self._hat, ((0, 0), (0, self._size), (0, self._size)))
+        size, place = self._size, self._touched.index(chosen)
+        kept = np.concatenate([np.arange(j * size, (j + 1) * size) for j in self._touched])
+        own = slice(place * size, (place + 1) * size)
+        right = -(full.gram[rows][:, kept] @ self._hat)
+        right[:, np.arange(size), np.arange(own.start, own.stop)] += 1
+        gains = solver.gains[chosen].T[:, :, None]
+        change = nu * (solver.left[chosen] @ (gains * (solver.left_t[chosen] @ right))) / full.freedom
+        self._hat[:, own] += change
+        self._df += float(np.einsum("kab,ba->", change, full.gram[np.ix_(kept, np.arange(rows.start, rows.stop))]))
+
+    def coefficients(self) -> tuple[dict[str, FloatArray], int]:
+        """The coefficients of each path at the best step, and how many steps that is."""
+        if not self.best.coefficients:
+            return self._b, len(self.selected)
+        return self.best.coefficients, self.best.steps
+
+    def state(self) -> Tree:
+        """What the next step depends on."""
+        return {
+            "b": {name: b.copy() for name, b in self._b.items()},
+            "left": {name: left.copy() for name, left in self._left.items()},
+            "left_out": dict(self._left_out),
+            "sse": self._sse,
+            "selected": list(self.selected),
+            "traces": {name: list(trace) for name, trace in self.traces.items()},
+            "best": [self.best.criterion if self.best.coefficients else None, self.best.steps, self.best.coefficients],
+            "since_best": self._since_best,
+            "touched": list(self._touched),
+            "hat": self._hat.copy(),
+            "df": self._df,
+            "probed": self._probed.copy(),
+            "probe_left": None if self._probe_left is None else self._probe_left.copy(),
+        }
+
+    def restore(self, tree: Tree) -> None:
+        """Go back to what `state` said."""
+        # Arrays from a file are read-only, and steps change them.
+        self._b = {name: np.array(b) for name, b in tree["b"].items()}
+        self._left = {name: np.array(left) for name, left in tree["left"].items()}
+        self._left_out, self._sse = dict(tree["left_out"]), tree["sse"]
+        self.selected, self.traces = list(tree["selected"]), tree["traces"]
+        criterion, steps, coefficients = tree["best"]
+        self.best = Best(np.inf if criterion is None else criterion, steps, coefficients)
+        self._since_best, self._touched, self._df = tree["since_best"], list(tree["touched"]), tree["df"]
+        self._hat, self._probed = np.array(tree["hat"]), np.array(tree["probed"])
+        self._probe_left = None if tree["probe_left"] is None else np.array(tree["probe_left"])
