@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -22,7 +23,7 @@ FloatArray: TypeAlias = NDArray[np.float64]
 Operator: TypeAlias = int | Sequence[float | Callable[[FloatArray], FloatArray]]
 """A linear differential operator: D^m for an integer m, else weights w of w[0] + w[1] D + ... + w[m] D^m.
 
-Weights are numbers, or functions of the argument; with functions, penalties are as exact as the quadrature.
+Weights are numbers, or smooth functions of the argument, with which penalties are nearly exact.
 """
 
 
@@ -49,8 +50,12 @@ class Basis(ABC):
         """The functions, or a derivative of them, at some points: one row per point, one column per function."""
 
     @abstractmethod
-    def quadrature(self) -> tuple[FloatArray, FloatArray]:
-        """Points and weights that integrate products of two functions of the basis, or their derivatives, exactly."""
+    def quadrature(self, extra: int = 0) -> tuple[FloatArray, FloatArray]:
+        """Points and weights that integrate products of two functions of the basis, or their derivatives, exactly.
+
+        Args:
+            extra: How many more points a piece has, for products that are not of the basis alone.
+        """
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -74,7 +79,8 @@ class Basis(ABC):
     def penalty(self, operator: Operator = 2) -> FloatArray:
         """The inner products of the functions after a linear differential operator; 2 gives the usual roughness."""
         _check_operator(operator)
-        points, weights = self.quadrature()
+        varies = not isinstance(operator, int) and any(callable(weight) for weight in operator)
+        points, weights = self.quadrature(extra=8 if varies else 0)
         values = self.apply(operator, points)
         product = (values * weights[:, None]).T @ values
         return (product + product.T) / 2
@@ -147,7 +153,7 @@ class BSplines(Basis):
         if self.knots is None:
             return
         inner = (self.domain[0], *self.knots, self.domain[1])
-        if len(self.knots) != self.size - self.order or any(a > b for a, b in zip(inner, inner[1:], strict=False)):
+        if len(self.knots) != self.size - self.order or any(a > b for a, b in pairwise(inner)):
             raise PlanError(
                 f"{self.size} splines of order {self.order} need {self.size - self.order} rising knots inside of "
                 f"{self.domain}, but got {len(self.knots)} knots. Correct the knots or the size."
@@ -173,9 +179,9 @@ class BSplines(Basis):
         splines = BSpline(np.concatenate(edges), np.eye(self.size), self.order - 1)
         return np.asarray(splines(inside, nu=derivative))
 
-    def quadrature(self) -> tuple[FloatArray, FloatArray]:
+    def quadrature(self, extra: int = 0) -> tuple[FloatArray, FloatArray]:
         """Gauss and Legendre's points on each piece; as many as the order are exact for products."""
-        return _piecewise(np.unique(self.breaks), self.order)
+        return _piecewise(np.unique(self.breaks), self.order + extra)
 
     def describe(self) -> dict[str, Any]:
         """The basis as plain data."""
@@ -228,15 +234,15 @@ class Fourier(Basis):
             values[:, 2 * pair - 1], values[:, 2 * pair] = scale * np.sin(angle), scale * np.cos(angle)
         return values
 
-    def quadrature(self) -> tuple[FloatArray, FloatArray]:
+    def quadrature(self, extra: int = 0) -> tuple[FloatArray, FloatArray]:
         """Equally spaced points where the interval is one period, else Gauss and Legendre's on short pieces."""
         low, high = self.domain
-        if math.isclose(high - low, self._period, rel_tol=1e-12):
+        if not extra and math.isclose(high - low, self._period, rel_tol=1e-12):
             # Exact for trigonometric polynomials of a degree below the number of points; a product has size - 1.
             n = 2 * self.size
             return low + (high - low) * np.arange(n) / n, np.full(n, (high - low) / n)
         pieces = max(8, math.ceil(2 * self.size * (high - low) / self._period))
-        return _piecewise(np.linspace(low, high, pieces + 1), 12)
+        return _piecewise(np.linspace(low, high, pieces + 1), 12 + extra)
 
     @property
     def _period(self) -> float:
@@ -270,7 +276,9 @@ class Tabulated(Basis):
         super().__post_init__()
         table = np.array(self.values, dtype=np.float64)
         rising = len(self.points) >= 4 and bool((np.diff(self.points) > 0).all())
-        spans = rising and math.isclose(self.points[0], self.domain[0]) and math.isclose(self.points[-1], self.domain[1])
+        spans = (
+            rising and math.isclose(self.points[0], self.domain[0]) and math.isclose(self.points[-1], self.domain[1])
+        )
         if not spans or table.shape != (len(self.points), self.size) or not np.isfinite(table).all():
             raise PlanError(
                 f"A tabulated basis needs finite values of its {self.size} functions at four or more rising points "
@@ -307,9 +315,9 @@ class Tabulated(Basis):
         inside = self._inside(points)
         return np.zeros((len(inside), self.size)) if derivative > 3 else np.asarray(self._splines(inside, derivative))
 
-    def quadrature(self) -> tuple[FloatArray, FloatArray]:
+    def quadrature(self, extra: int = 0) -> tuple[FloatArray, FloatArray]:
         """Gauss and Legendre's points on each cubic piece."""
-        return _piecewise(np.array(self.points), 4)
+        return _piecewise(np.array(self.points), 4 + extra)
 
     def describe(self) -> dict[str, Any]:
         """The basis as plain data."""

@@ -59,7 +59,7 @@ def from_skfda(data: Any, basis: Basis | None) -> Curves:
             f"scikit-fda's {type(theirs).__name__} has no counterpart here, and no basis was given. "
             "Name one with basis=, and the functions are smoothed into it."
         )
-    grid = np.linspace(*domain, max(201, 10 * basis.size))
+    grid = np.linspace(domain[0], domain[1], max(201, 10 * basis.size))
     return Curves.smooth(data(grid)[..., 0], grid, basis)
 
 

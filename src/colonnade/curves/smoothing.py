@@ -37,7 +37,7 @@ class Pattern:
 
     def gains(self, ratio: float) -> FloatArray:
         """How much of each direction is kept at lambda = ratio times the scale."""
-        return 1 / (self._shares + ratio * (1 - self._shares))
+        return np.asarray(1 / (self._shares + ratio * (1 - self._shares)))
 
     def coefficients(self, ratio: float) -> FloatArray:
         """The smoothed curves."""
@@ -49,9 +49,9 @@ class Pattern:
         gains = self.gains(ratio)
         left = n - float((self._shares * gains).sum())
         if left <= 1e-8 * n:
-            return np.inf
+            return float("inf")
         residuals = self.values - (self._projected * gains) @ self._design.T
-        return n * float((residuals**2).sum()) / left**2
+        return float(n * (residuals**2).sum() / left**2)
 
 
 def smooth_grid(

@@ -69,7 +69,9 @@ class FunctionalSetting:
             ("draws", self.draws in ("numpy", "r"), "'numpy' or 'r'"),
         ):
             if not holds:
-                raise PlanError(f"The generator's {name} should be {wanted}, but is {getattr(self, name)!r}. Change it.")
+                raise PlanError(
+                    f"The generator's {name} should be {wanted}, but is {getattr(self, name)!r}. Change it."
+                )
 
     def describe(self) -> dict[str, Any]:
         """The setting as plain data."""

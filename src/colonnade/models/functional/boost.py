@@ -130,65 +130,58 @@ class FunctionalBoost(FunctionalEstimator):
         self.refit = refit
         self.algorithm = algorithm
 
-    def _fitted(self, party: Party, rows: Rows, roughness: Roughness, correction: float) -> Fit:
+    def _fitted(
+        self, party: Party, rows: Rows, roughness: Roughness, correction: float, *, without: int | None = None
+    ) -> Fit:
         rules = Rules(
             self.shrinkage, self.max_steps, self.min_steps, self.patience, self.stop, self.freedom, len(rows.y)
         )
         if self.algorithm == "legacy":
             return self._legacy(rows, rules)
         rotation = roughness.rotation[1]
-        unbiased = {"A": rows.moments(rows.a, rotation), "B": rows.moments(rows.b, rotation)}
-        halves = Halves.of(unbiased["A"], unbiased["B"], correction)
+        a, b = (rows.moments(half, without=without).rotated(rotation) for half in "AB")
+        halves = Halves.of(a, b, correction)
         penalties = self._penalties(halves.train["F"], roughness)
-        path = BoostingPath(halves, roughness, penalties, rules, self._probes(party, rows))
-        steps = party.steps(self.max_steps, path, name=f"boost {round(100 * correction)}", shared=False)
+        path = BoostingPath(halves, roughness, penalties, rules)
+        judged = "" if without is None else f" without fold {without}"
+        name = f"boost with {100 * correction:.0f} percent corrected{judged}"
+        steps = party.steps(self.max_steps, path, name=name, shared=False)
         for _ in steps:
             path.step()
             steps.show(cv=path.traces["cv"][-1] / path.traces["cv"][0])
             if path.ended:
                 steps.stop()
-        found, n_steps = path.coefficients()
+        w, n_steps = path.coefficients()
         selected = tuple(path.selected[:n_steps])
         if self.refit != "none":
             diagonal = Roughness(roughness.x, np.diag(roughness.rotation[0]))
-            for name in found:
-                moments = halves.train[name]
-                evaluated = unbiased["A"] + unbiased["B"] if name == "F" else unbiased[name]
-                found = {**found, name: joint_fit(moments, diagonal, penalties, selected)}
-                if self.refit == "low-rank":
-                    found[name] = low_rank(found[name], moments, evaluated)
-        back = {name: b @ rotation.T for name, b in found.items()}
-        return Fit(back["F"], (back["A"], back["B"]), selected, path.traces)
+            w = joint_fit(halves.train["F"], diagonal, penalties, selected)
+        if self.refit == "low-rank":
+            w = low_rank(w, halves.train["F"], a + b)
+        return Fit(w @ rotation.T, selected, path.traces)
 
-    def _probes(self, party: Party, rows: Rows) -> FloatArray | None:
-        """Cross-moments of the inputs with random signs, which need no rotation: signs times a rotation are as good."""
+    def _signs(self, party: Party, shape: tuple[int, ...]) -> FloatArray | None:
         if self.stop == "cv" or self.freedom == "exact":
             return None
         draw = party.random.generator("hutchinson")
-        found = []
-        for _ in range(self.probes):
-            signs = draw.choice([-1.0, 1.0], size=rows.y.shape)
-            total = 0.0
-            for half in (rows.a, rows.b):
-                z = rows.z[half].reshape(len(half), -1)
-                total = total + (z - z.mean(axis=0)).T @ signs[half]
-            found.append(total)
-        return np.stack(found)
+        return draw.choice([-1.0, 1.0], size=(shape[0], self.probes * shape[1]))
 
     def _legacy(self, rows: Rows, rules: Rules) -> Fit:
         """The published algorithm on raw coefficients, turned into coordinates for everything that comes after."""
         x, y = self.design_.basis, self.y_basis_
-        w, halves, selected, traces = legacy_boost(
+        operators, selected, traces = legacy_boost(
             rows.z @ x.inverse_root,
             rows.y @ y.inverse_root,
             x.inverse_root @ rows.noise @ x.inverse_root,
             (self.omega_x_, self.omega_y_),
             (self.lambda_s, self.lambda_t, self.lambda_st),
             rules,
-            (rows.a, rows.b),
+            (rows.half("A"), rows.half("B")),
         )
-        back = [x.inverse_root @ each @ y.root for each in (w, *halves)]
-        return Fit(back[0], (back[1], back[2]), selected, traces)
+        return Fit(x.inverse_root @ operators @ y.root, selected, traces)
+
+    def _judged(self, party: Party, rows: Rows, roughness: Roughness) -> tuple[float, bool]:
+        return (1.0, False) if self.algorithm == "legacy" else super()._judged(party, rows, roughness)
 
     def _validate(self, party: Party) -> None:
         super()._validate(party)

@@ -6,12 +6,13 @@ import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from colonnade.curves import Basis, Curves, Operator, basis_of
+from colonnade.curves import Basis, Curves, basis_of
 from colonnade.curves.basis import FloatArray
 from colonnade.errors import DataError, PlanError
 from colonnade.hooks import prepare
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 CORRECTIONS = (1.0, 0.5, 0.0)
+FOLDS = 3
 # A fit is kept if what it gains on rows it has not seen is at least so many standard errors.
 GUARD = 2.0
 
@@ -64,48 +66,79 @@ class CurvePrediction(Prediction):
 
 @dataclass(frozen=True)
 class Fit:
-    """What the label party has fitted: coefficients in coordinates, from all rows and from each half.
+    """What the label party has fitted.
 
     Attributes:
-        w: From all rows, shape (features, size, outputs).
-        halves: From each half, by which the fit is judged on the other.
+        w: The coefficients in coordinates, shape (features, size, outputs).
         selected: The features in the order they were selected; all for a regression.
         traces: Criteria along the way.
     """
 
     w: FloatArray
-    halves: tuple[FloatArray, FloatArray]
     selected: tuple[int, ...]
     traces: Mapping[str, list[float]]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The label party's rows: inputs and outputs in coordinates, and the two halves that judge each other."""
+    """The label party's rows: inputs and outputs in coordinates, and their parts.
+
+    A part is a fold and a half. Halves judge each other within a fit; folds judge fits, because judging chooses, and
+    what was chosen by a half is not judged honestly by that half.
+    """
 
     z: FloatArray
     y: FloatArray
     noise: FloatArray
-    a: Int64Array
-    b: Int64Array
+    parts: Mapping[tuple[int, str], Int64Array]
+    signs: FloatArray | None = None
 
-    def moments(self, rows: Int64Array, rotation: FloatArray) -> Moments:
-        """The moments of some rows, with outputs rotated."""
-        return form_moments(self.z[rows], self.y[rows] @ rotation, self.noise)
+    @classmethod
+    def of(cls, z: FloatArray, y: FloatArray, noise: FloatArray, order: Int64Array, signs: FloatArray | None) -> Rows:
+        """Rows dealt out to parts in a given order; without noise there is nothing for folds to judge."""
+        n_folds = FOLDS if noise.any() else 1
+        cells = [(fold, half) for fold in range(n_folds) for half in "AB"]
+        dealt = np.array_split(order, len(cells))
+        return cls(z, y, noise, {cell: np.sort(rows) for cell, rows in zip(cells, dealt, strict=True)}, signs)
 
-    def gain(self, halves: tuple[FloatArray, FloatArray]) -> tuple[float, float]:
-        """What each half's fit gains on the other half over its mean, corrected for noise, and the standard error.
+    @property
+    def folds(self) -> range:
+        """The numbers of the folds."""
+        return range(len(self.parts) // 2)
 
-        Of a record's squared error the part that released noise adds on average is taken off.
+    def half(self, half: str) -> Int64Array:
+        """The rows of one half."""
+        return np.concatenate([rows for (_, name), rows in self.parts.items() if name == half])
+
+    @cached_property
+    def _moments(self) -> dict[tuple[int, str], Moments]:
+        signs = self.signs
+        return {
+            cell: form_moments(self.z[rows], self.y[rows], self.noise, None if signs is None else signs[rows])
+            for cell, rows in self.parts.items()
+        }
+
+    def moments(self, half: str, *, without: int | None = None) -> Moments:
+        """The moments of one half, perhaps without the rows of a fold."""
+        found = [m for (fold, name), m in self._moments.items() if name == half and fold != without]
+        total = found[0]
+        for each in found[1:]:
+            total = total + each
+        return total
+
+    def gains(self, w: FloatArray, fold: int) -> FloatArray:
+        """What coefficients gain over the mean on each row of a fold that they have not seen.
+
+        Of a row's squared error the part that released noise adds on average is taken off.
         """
-        gains = []
-        for w, test in ((halves[0], self.b), (halves[1], self.a)):
-            z, y = self.z[test] - self.z[test].mean(axis=0), self.y[test] - self.y[test].mean(axis=0)
-            fitted = np.einsum("njq,jqk->nk", z, w)
-            inflation = float(np.einsum("jqk,jqr,jrk->", w, self.noise, w))
-            gains.append(2 * (y * fitted).sum(axis=1) - (fitted**2).sum(axis=1) + inflation)
-        every = np.concatenate(gains)
-        return float(every.sum()), float(every.std(ddof=1) * np.sqrt(len(every)))
+        found = []
+        inflation = float(np.einsum("jqk,jqr,jrk->", w, self.noise, w))
+        for half in "AB":
+            rows = self.parts[fold, half]
+            z, y = self.z[rows] - self.z[rows].mean(axis=0), self.y[rows] - self.y[rows].mean(axis=0)
+            fitted = z.reshape(len(rows), -1) @ w.reshape(-1, w.shape[2])
+            found.append(2 * (y * fitted).sum(axis=1) - (fitted**2).sum(axis=1) + inflation)
+        return np.concatenate(found)
 
 
 class FunctionalEstimator(Estimator):
@@ -161,9 +194,7 @@ class FunctionalEstimator(Estimator):
     @property
     def protection(self) -> Protection:
         """How curves are released."""
-        return Protection(
-            self.clip, self.noise, self.epsilon, self.delta, self.n_curves, self.metric, self.adjacency
-        )
+        return Protection(self.clip, self.noise, self.epsilon, self.delta, self.n_curves, self.metric, self.adjacency)
 
     def fit(self, party: Party) -> Self:
         """Train together with the other parties; afterwards this holds the party's share."""
@@ -197,36 +228,49 @@ class FunctionalEstimator(Estimator):
         return CurvePrediction(predicted @ self.y_basis_.inverse_root, basis=self.y_basis_)
 
     @abstractmethod
-    def _fitted(self, party: Party, rows: Rows, roughness: Roughness, correction: float) -> Fit:
-        """Fit to the label party's rows, having taken off so much of the noise."""
+    def _fitted(
+        self, party: Party, rows: Rows, roughness: Roughness, correction: float, *, without: int | None = None
+    ) -> Fit:
+        """Fit to the label party's rows, perhaps without a fold, having taken off so much of the noise."""
+
+    def _signs(self, party: Party, shape: tuple[int, ...]) -> FloatArray | None:
+        """Random signs for an estimate of degrees of freedom, where one is asked for."""
+        return None
 
     def _fit_label_side(self, party: Party) -> None:
         y = _outputs(party)
         self.design_ = Design.collected(party, self.protection, type(self).__name__)
         self.y_basis_ = y.basis
         z = self.design_.receive(party)
-        order = party.shared.generator("halves").permutation(len(y)).astype(np.int64)
-        a, b = np.sort(order[: len(y) // 2]), np.sort(order[len(y) // 2 :])
-        rows = Rows(z, y.coordinates, self.design_.noise, a, b)
+        order = party.shared.generator("parts").permutation(len(y)).astype(np.int64)
+        signs = self._signs(party, y.coefficients.shape)
+        rows = Rows.of(z, y.coordinates, self.design_.noise, order, signs)
         self.z_mean_, self.y_mean_ = z.mean(axis=0), rows.y.mean(axis=0)
         roughness = Roughness.of(self.design_.basis, y.basis, self.operator_s, self.operator_t)
-        fit, gain = self._best_fit(party, rows, roughness)
-        self.is_mean_ = bool(self.guard and rows.noise.any() and gain[0] < GUARD * gain[1])
+        correction, self.is_mean_ = self._judged(party, rows, roughness)
+        fit = self._fitted(party, rows, roughness, correction)
         self.w_ = np.zeros_like(fit.w) if self.is_mean_ else fit.w
         self.traces_ = {name: list(trace) for name, trace in fit.traces.items()}
         self.path_ = [self.design_.names[place] for place in fit.selected]
         self.selected_ = () if self.is_mean_ else tuple(dict.fromkeys(self.path_))
         self.fitted_ = Curves.of_coordinates(self._combined(z), y.basis)
 
-    def _best_fit(self, party: Party, rows: Rows, roughness: Roughness) -> tuple[Fit, tuple[float, float]]:
-        """The fit whose corrected error on unseen rows is least, over how much noise is taken off."""
-        candidates = (self.correction,) if self.correction != "cv" else CORRECTIONS
-        if not rows.noise.any():
-            candidates = (1.0,)
-        fits = [self._fitted(party, rows, roughness, float(each)) for each in candidates]
-        gains = [rows.gain(fit.halves) for fit in fits]
-        best = max(range(len(fits)), key=lambda place: gains[place][0])
-        return fits[best], gains[best]
+    def _judged(self, party: Party, rows: Rows, roughness: Roughness) -> tuple[float, bool]:
+        """How much of the noise to take off, and whether the mean is the better prediction all the same.
+
+        Each fold judges fits to the others. Without noise everything is taken off that there is, and nothing is judged.
+        """
+        if not rows.noise.any() or (self.correction != "cv" and not self.guard):
+            return 1.0 if self.correction == "cv" else float(self.correction), False
+        candidates = CORRECTIONS if self.correction == "cv" else (float(self.correction),)
+        found = {}
+        for correction in candidates:
+            fits = [self._fitted(party, rows, roughness, correction, without=fold) for fold in rows.folds]
+            gains = np.concatenate([rows.gains(fit.w, fold) for fit, fold in zip(fits, rows.folds, strict=True)])
+            found[correction] = float(gains.sum()), float(gains.std(ddof=1) * np.sqrt(len(gains)))
+        best = max(found, key=lambda each: found[each][0])
+        gain, error = found[best]
+        return best, self.guard and gain < GUARD * error
 
     def _penalties(self, moments: Moments, roughness: Roughness) -> Penalties:
         asked = Penalties(self.lambda_s, self.lambda_t, self.lambda_st, self.relative)
@@ -257,7 +301,7 @@ class FunctionalEstimator(Estimator):
         return predicted
 
     @property
-    def B_(self) -> dict[str, FloatArray]:  # noqa: N802
+    def B_(self) -> dict[str, FloatArray]:
         """Each column's operator on raw coefficients: the output's are those of the inputs, less centre, times it."""
         left, right = self.design_.basis.root, self.y_basis_.inverse_root
         return {name: left @ w @ right for name, w in zip(self.design_.names, self.w_, strict=True)}
@@ -276,8 +320,7 @@ class FunctionalEstimator(Estimator):
         """The covariance of each column's noise, on raw coefficients."""
         inverse = self.design_.basis.inverse_root
         return {
-            name: inverse @ noise @ inverse
-            for name, noise in zip(self.design_.names, self.design_.noise, strict=True)
+            name: inverse @ noise @ inverse for name, noise in zip(self.design_.names, self.design_.noise, strict=True)
         }
 
     @property
@@ -375,13 +418,8 @@ class FunctionalEstimator(Estimator):
             for clip, sigma in zip(self.design_.clips, self.design_.sigmas, strict=True)
             if sigma > 0
         ]
-        n_clear = sum(
-            sigma == 0 for (_, sigma), (owner, _) in zip(
-                zip(self.design_.clips, self.design_.sigmas, strict=True), self.design_.columns, strict=True
-            )
-        )
         epsilon, zcdp, rho = cost(np.array(mus), self.delta) if mus else (np.inf, np.inf, np.inf)
-        return {"epsilon": epsilon, "zcdp_epsilon": zcdp, "rho": rho, "delta": self.delta, "in_the_clear": n_clear}
+        return {"epsilon": epsilon, "zcdp_epsilon": zcdp, "rho": rho, "delta": self.delta}
 
     def _validate(self, party: Party) -> None:
         name = type(self).__name__

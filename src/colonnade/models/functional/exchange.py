@@ -7,7 +7,7 @@ what it was sent. How curves are protected is settled in `colonnade.models.funct
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, TypeAlias
 

@@ -27,7 +27,7 @@ def legacy_boost(
     lambdas: tuple[float, float, float],
     rules: Rules,
     folds: tuple[Int64Array, Int64Array],
-) -> tuple[FloatArray, tuple[FloatArray, FloatArray], tuple[int, ...], dict[str, list[float]]]:
+) -> tuple[FloatArray, tuple[int, ...], dict[str, list[float]]]:
     """Boost raw coefficients as published.
 
     Args:
@@ -40,7 +40,7 @@ def legacy_boost(
         folds: The two halves.
 
     Returns:
-        The operators on raw coefficients from all rows and from each half, the selected features, and the traces.
+        The operators on raw coefficients, the selected features, and the traces.
     """
     n, features, size = x.shape
     ls, lt, lst = lambdas
@@ -56,7 +56,7 @@ def legacy_boost(
         solvers.append(PenalisedSolver(a1, lt * np.eye(size) + lst * omegas[0], omegas[1]))
     a, b = folds
     parts = {"all": np.arange(n), "a": a, "b": b}
-    found = {name: np.zeros((features, size, y.shape[1])) for name in parts}
+    found = np.zeros((features, size, y.shape[1]))
     fitted = np.zeros_like(target)
     held_out = {"a": np.zeros((len(b), y.shape[1])), "b": np.zeros((len(a), y.shape[1]))}
     best, kept, since = np.inf, None, 0
@@ -65,7 +65,7 @@ def legacy_boost(
     while len(selected) < rules.max_steps and since < rules.patience:
         scores, candidates = np.zeros(features), []
         for j in range(features):
-            partial = target - fitted + z[j] @ found["all"][j]
+            partial = target - fitted + z[j] @ found[j]
             step = {
                 name: solvers[j].solve(z[j][rows].T @ partial[rows] / (len(rows) - 1)) for name, rows in parts.items()
             }
@@ -75,8 +75,7 @@ def legacy_boost(
             candidates.append(step)
         j = int(np.argmin(scores))
         selected.append(j)
-        for name in parts:
-            found[name][j] += rules.shrinkage * candidates[j][name]
+        found[j] += rules.shrinkage * candidates[j]["all"]
         fitted = fitted + rules.shrinkage * z[j] @ candidates[j]["all"]
         held_out["a"] += rules.shrinkage * z[j][b] @ candidates[j]["a"]
         held_out["b"] += rules.shrinkage * z[j][a] @ candidates[j]["b"]
@@ -86,10 +85,8 @@ def legacy_boost(
         if len(selected) >= rules.min_steps:
             if cv + 1e-8 < best:
                 best, since = cv, 0
-                kept = ({name: each.copy() for name, each in found.items()}, len(selected))
+                kept = (found.copy(), len(selected))
             else:
                 since += 1
-    if kept is None:
-        kept = (found, len(selected))
-    operators, n_steps = kept
-    return operators["all"], (operators["a"], operators["b"]), tuple(selected[:n_steps]), traces
+    operators, n_steps = (found, len(selected)) if kept is None else kept
+    return operators, tuple(selected[:n_steps]), traces

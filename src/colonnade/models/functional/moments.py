@@ -28,6 +28,7 @@ class Moments:
         total: The squared length of all outputs.
         freedom: How many rows, less one for each set that was centred by itself.
         noise: What one degree of freedom of the released inputs has of noise: a diagonal block per feature.
+        probes: Z'E for random signs E, where degrees of freedom are to be estimated; no columns otherwise.
 
     >>> z, y = np.random.default_rng(0).normal(size=(2, 9, 3))
     >>> form_moments(z[:, None], y).gram.shape
@@ -39,6 +40,7 @@ class Moments:
     total: float
     freedom: int
     noise: FloatArray
+    probes: FloatArray
 
     def __add__(self, other: Moments) -> Moments:
         """The moments of both sets of rows, each centred by itself."""
@@ -48,7 +50,12 @@ class Moments:
             self.total + other.total,
             self.freedom + other.freedom,
             self.noise,
+            self.probes + other.probes,
         )
+
+    def rotated(self, rotation: FloatArray) -> Moments:
+        """The same with outputs turned; random signs that are turned are as good as they were."""
+        return replace(self, cross=self.cross @ rotation)
 
     @property
     def blocks(self) -> FloatArray:
@@ -73,13 +80,16 @@ class Moments:
         return replace(self, gram=gram)
 
 
-def form_moments(z: FloatArray, y: FloatArray, noise: FloatArray | None = None) -> Moments:
+def form_moments(
+    z: FloatArray, y: FloatArray, noise: FloatArray | None = None, signs: FloatArray | None = None
+) -> Moments:
     """The moments of some rows, centred by their own means and corrected for noise.
 
     Args:
         z: Released inputs in coordinates, shape (rows, features, size).
         y: Outputs in coordinates, shape (rows, outputs).
         noise: The covariance of the noise of each feature, shape (features, size, size); none if None.
+        signs: Random signs, one row per row and as many columns as there are outputs for each probe; none if None.
     """
     n, features, size = z.shape
     flat = z.reshape(n, features * size)
@@ -89,7 +99,8 @@ def form_moments(z: FloatArray, y: FloatArray, noise: FloatArray | None = None) 
     gram = flat.T @ flat
     if noise.any():
         gram = _add_blocks(gram, -(n - 1) * noise)
-    return Moments(gram, flat.T @ centred, float((centred**2).sum()), n - 1, noise)
+    probes = flat.T @ (np.zeros((n, 0)) if signs is None else signs)
+    return Moments(gram, flat.T @ centred, float((centred**2).sum()), n - 1, noise, probes)
 
 
 def _add_blocks(gram: FloatArray, blocks: FloatArray) -> FloatArray:

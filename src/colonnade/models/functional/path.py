@@ -12,7 +12,7 @@ included, because the residual moments carry them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -44,7 +44,7 @@ class Halves:
 
 @dataclass
 class Rules:
-    """When a path ends, and what it is judged by.
+    """When a path ends, and what it is judged by; `n_rows` is for Akaike's criterion.
 
     >>> Rules(max_steps=30).stop
     'cv'
@@ -65,7 +65,7 @@ class Best:
 
     criterion: float = np.inf
     steps: int = 0
-    coefficients: dict[str, FloatArray] = field(default_factory=dict)
+    coefficients: FloatArray | None = None
 
 
 class BoostingPath:
@@ -76,19 +76,10 @@ class BoostingPath:
         roughness: Of inputs and outputs.
         penalties: Absolute ones.
         rules: When to stop.
-        probes: Cross-moments of the inputs with random signs, for Hutchinson's estimate; shape (probes, inputs,
-            outputs).
     """
 
-    def __init__(
-        self,
-        halves: Halves,
-        roughness: Roughness,
-        penalties: Penalties,
-        rules: Rules,
-        probes: FloatArray | None = None,
-    ) -> None:
-        self.rules, self._halves, self._probes = rules, halves, probes
+    def __init__(self, halves: Halves, roughness: Roughness, penalties: Penalties, rules: Rules) -> None:
+        self.rules, self._halves = rules, halves
         self._solvers = {
             name: BlockSolver(m.blocks / m.freedom, roughness.x, roughness.rotation[0], penalties)
             for name, m in halves.train.items()
@@ -113,8 +104,10 @@ class BoostingPath:
         self._touched: list[int] = []
         self._hat = np.zeros((self._outputs, 0, 0))
         self._df = 0.0
-        self._probed = np.zeros((0, *shape)) if probes is None else np.zeros((len(probes), *shape))
-        self._probe_left = None if probes is None else probes.copy()
+        columns = first.probes.reshape(len(first.gram), -1, self._outputs)
+        self._probes = np.ascontiguousarray(columns.transpose(1, 0, 2))
+        self._probed = np.zeros((len(self._probes), *shape))
+        self._probe_left = self._probes.copy()
 
     @property
     def ended(self) -> bool:
@@ -126,8 +119,8 @@ class BoostingPath:
         nu, evaluate = self.rules.shrinkage, self._halves.evaluate
         increments = {}
         for name, solver in self._solvers.items():
-            left = self._left[name + name].reshape(self._features, self._size, self._outputs)
-            increments[name] = solver.solve(left) / self._halves.train[name].freedom
+            own = self._left[name + name].reshape(self._features, self._size, self._outputs)
+            increments[name] = solver.solve(own) / self._halves.train[name].freedom
         scores = np.zeros(self._features)
         for train, test in HALVES:
             delta = increments[train]
@@ -137,9 +130,8 @@ class BoostingPath:
         rows = slice(chosen * self._size, (chosen + 1) * self._size)
         added = {name: nu * delta[chosen] for name, delta in increments.items()}
         for train, test in HALVES:
-            change = added[train]
-            left = self._left[test + train][rows]
-            self._left_out[test] += float((change * (self._diagonal[test][chosen] @ change - 2 * left)).sum())
+            change, seen = added[train], self._left[test + train][rows]
+            self._left_out[test] += float((change * (self._diagonal[test][chosen] @ change - 2 * seen)).sum())
         full = self._halves.train["F"]
         change = added["F"]
         self._sse += float((change * (full.gram[rows, rows] @ change - 2 * self._left["FF"][rows])).sum())
@@ -164,18 +156,17 @@ class BoostingPath:
         if len(self.selected) < self.rules.min_steps:
             return
         if criterion < self.best.criterion:
-            copies = {name: b.copy() for name, b in self._b.items()}
-            self.best, self._since_best = Best(criterion, len(self.selected), copies), 0
+            self.best, self._since_best = Best(criterion, len(self.selected), self._b["F"].copy()), 0
         else:
             self._since_best += 1
 
     def _akaike(self) -> float:
         """Akaike's criterion, with the correction for small samples where asked for (Hurvich & Tsai 1989)."""
         n = self.rules.n_rows * self._outputs
-        penalty = 2 * self._df
+        penalty = 2.0 * self._df
         if self.rules.stop == "aicc":
             penalty *= n / max(n - self._df - 1, 1.0)
-        return n * float(np.log(max(self._sse, 1e-300) / n)) + penalty
+        return float(n * np.log(max(self._sse, 1e-300) / n) + penalty)
 
     def _update_freedom(self, chosen: int, rows: slice) -> None:
         """Degrees of freedom of the fit after this step: the trace of the matrix that turns outputs into fits.
@@ -185,8 +176,6 @@ class BoostingPath:
         """
         full, solver, nu = self._halves.train["F"], self._solvers["F"], self.rules.shrinkage
         if self.rules.freedom == "hutchinson":
-            assert self._probe_left is not None
-            assert self._probes is not None
             gains = solver.gains[chosen]
             delta = nu * (solver.left[chosen] @ ((solver.left_t[chosen] @ self._probe_left[:, rows]) * gains))
             delta /= full.freedom
@@ -208,10 +197,10 @@ class BoostingPath:
         self._hat[:, own] += change
         self._df += float(np.einsum("kab,ba->", change, full.gram[np.ix_(kept, np.arange(rows.start, rows.stop))]))
 
-    def coefficients(self) -> tuple[dict[str, FloatArray], int]:
-        """The coefficients of each path at the best step, and how many steps that is."""
-        if not self.best.coefficients:
-            return self._b, len(self.selected)
+    def coefficients(self) -> tuple[FloatArray, int]:
+        """The coefficients from all rows at the best step, and how many steps that is."""
+        if self.best.coefficients is None:
+            return self._b["F"], len(self.selected)
         return self.best.coefficients, self.best.steps
 
     def state(self) -> Tree:
@@ -223,13 +212,13 @@ class BoostingPath:
             "sse": self._sse,
             "selected": list(self.selected),
             "traces": {name: list(trace) for name, trace in self.traces.items()},
-            "best": [self.best.criterion if self.best.coefficients else None, self.best.steps, self.best.coefficients],
+            "best": None if self.best.coefficients is None else list(vars(self.best).values()),
             "since_best": self._since_best,
             "touched": list(self._touched),
             "hat": self._hat.copy(),
             "df": self._df,
             "probed": self._probed.copy(),
-            "probe_left": None if self._probe_left is None else self._probe_left.copy(),
+            "probe_left": self._probe_left.copy(),
         }
 
     def restore(self, tree: Tree) -> None:
@@ -239,8 +228,7 @@ class BoostingPath:
         self._left = {name: np.array(left) for name, left in tree["left"].items()}
         self._left_out, self._sse = dict(tree["left_out"]), tree["sse"]
         self.selected, self.traces = list(tree["selected"]), tree["traces"]
-        criterion, steps, coefficients = tree["best"]
-        self.best = Best(np.inf if criterion is None else criterion, steps, coefficients)
+        self.best = Best() if tree["best"] is None else Best(*tree["best"])
         self._since_best, self._touched, self._df = tree["since_best"], list(tree["touched"]), tree["df"]
         self._hat, self._probed = np.array(tree["hat"]), np.array(tree["probed"])
-        self._probe_left = None if tree["probe_left"] is None else np.array(tree["probe_left"])
+        self._probe_left = np.array(tree["probe_left"])

@@ -16,8 +16,6 @@ Ramsay & Silverman 2005, "Functional data analysis", chapter 16; release: see co
 
 from __future__ import annotations
 
-import numpy as np
-
 from colonnade.models.functional.estimator import Fit, FunctionalEstimator, Rows
 from colonnade.models.functional.refit import joint_fit
 from colonnade.models.functional.solve import Roughness
@@ -50,17 +48,12 @@ class FunctionalRegression(FunctionalEstimator):
     1.0
     """
 
-    def _fitted(self, party: Party, rows: Rows, roughness: Roughness, correction: float) -> Fit:
-        rotation = np.eye(rows.y.shape[1])
-        unbiased = {"a": rows.moments(rows.a, rotation), "b": rows.moments(rows.b, rotation)}
-        both = (unbiased["a"] + unbiased["b"]).for_training(correction)
-        penalties = self._penalties(both, roughness)
-        halves = (
-            joint_fit(unbiased["a"].for_training(correction), roughness, penalties),
-            joint_fit(unbiased["b"].for_training(correction), roughness, penalties),
-        )
-        w = joint_fit(both, roughness, penalties)
+    def _fitted(
+        self, party: Party, rows: Rows, roughness: Roughness, correction: float, *, without: int | None = None
+    ) -> Fit:
+        unbiased = rows.moments("A", without=without) + rows.moments("B", without=without)
+        moments = unbiased.for_training(correction)
+        w = joint_fit(moments, roughness, self._penalties(moments, roughness))
         flat = w.reshape(-1, w.shape[2])
-        total = unbiased["a"] + unbiased["b"]
-        sse = total.total + float((flat * (total.gram @ flat - 2 * total.cross)).sum())
-        return Fit(w, halves, tuple(range(len(w))), {"sse": [total.total, sse]})
+        sse = unbiased.total + float((flat * (unbiased.gram @ flat - 2 * unbiased.cross)).sum())
+        return Fit(w, tuple(range(len(w))), {"sse": [unbiased.total, sse]})
