@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from colonnade.curves import Basis, BSplines, Curves, basis_of
 from colonnade.curves.basis import FloatArray
@@ -125,6 +126,7 @@ class FunctionalData:
         active: The inputs that the output depends on, counted from 1.
         operators: How, in coordinates; None where it is not known.
         signal: The output without its noise; None where it is not known.
+        ids: The records' numbers; from 0 if None.
     """
 
     x: tuple[Curves, ...]
@@ -132,13 +134,18 @@ class FunctionalData:
     active: tuple[int, ...]
     operators: FloatArray | None = None
     signal: Curves | None = None
+    ids: NDArray[np.int64] | None = None
+
+    @property
+    def record_ids(self) -> NDArray[np.int64]:
+        """The records' numbers."""
+        return np.arange(len(self.y)) if self.ids is None else self.ids
 
     def take(self, rows: Any) -> FunctionalData:
         """Some of the records."""
         signal = None if self.signal is None else self.signal.take(rows)
-        return FunctionalData(
-            tuple(each.take(rows) for each in self.x), self.y.take(rows), self.active, self.operators, signal
-        )
+        x, y = tuple(each.take(rows) for each in self.x), self.y.take(rows)
+        return FunctionalData(x, y, self.active, self.operators, signal, self.record_ids[rows])
 
     def tables(self, parties: int, *, label: str = "label") -> dict[str, Table]:
         """The tables of a label party, which has the output, and of feature parties that share out the inputs.
@@ -147,7 +154,7 @@ class FunctionalData:
             parties: How many feature parties.
             label: What the label party is called; feature parties are "worker 1" and so on.
         """
-        ids = np.arange(len(self.y))
+        ids = self.record_ids
         tables = {label: Table.of({"id": ids, RESPONSE: self.y.to_arrow()}, labels=RESPONSE, owner=label)}
         for worker in range(1, parties + 1):
             owned = owned_features(worker, parties, len(self.x))
