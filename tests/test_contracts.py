@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from colonnade.catalogue import ATTACKS, DEFENCES, MODELS
+from colonnade.curves import BSplines
 from colonnade.data import load
+from colonnade.data.functional import FunctionalSetting
 from colonnade.models.split import SplitClassifier
 from colonnade.run import simulate
 from colonnade.testing import ATTACK_CHECKS, DEFENCE_CHECKS, ESTIMATOR_CHECKS, TRANSPORT_CHECKS, Setup, attempt_on
@@ -76,6 +78,8 @@ TRANSPORTS = {
 
 # Small enough to train in a moment, and with every message that the model knows.
 SMALL = {
+    "functional-boost": {"clip": 3.0, "noise": 0.2, "inputs": "partial", "max_steps": 12},
+    "functional-regression": {"clip": 3.0, "noise": 0.2, "inputs": "partial"},
     "split-classifier": {"epochs": 3, "batch_size": 32, "embedding": 4, "patience": 2},
 }
 
@@ -98,6 +102,14 @@ def named(checks):
 @pytest.fixture(scope="module")
 def customers():
     return load("bank-shop-telco", rows=150).split()
+
+
+@pytest.fixture(scope="module")
+def tables_of(customers):
+    """Rows that a model can learn from."""
+    curves = FunctionalSetting(n=120, p=4, active=(1, 2), basis=BSplines((0.0, 1.0), 6)).draw(1)[0].tables(2)
+    renamed = dict(zip(THREE.parties, curves.values(), strict=True))
+    return lambda model: renamed if model.startswith("functional") else customers
 
 
 @pytest.fixture(scope="module")
@@ -126,8 +138,8 @@ def test_a_transport_keeps_its_contract(transport, check):
 
 @pytest.mark.parametrize("check", named(ESTIMATOR_CHECKS))
 @pytest.mark.parametrize("model", MODELS)
-def test_a_model_keeps_its_contract(model, check, customers):
-    check(Setup(partial(MODELS[model], **SMALL.get(model, {})), customers, THREE))
+def test_a_model_keeps_its_contract(model, check, tables_of):
+    check(Setup(partial(MODELS[model], **SMALL.get(model, {})), tables_of(model), THREE))
 
 
 @pytest.mark.parametrize("check", named(ATTACK_CHECKS))

@@ -13,10 +13,13 @@ if TYPE_CHECKING:
     from colonnade.attacks.gradient_scores import DirectionScore, NormScore
     from colonnade.attacks.view import View
     from colonnade.audit.report import PrivacyReport
+    from colonnade.curves import Curves
     from colonnade.defences.noise import GradientNoise
     from colonnade.errors import ColonnadeError
     from colonnade.hooks import At, Defence
     from colonnade.models.base import Estimator, Prediction
+    from colonnade.models.functional.boost import FunctionalBoost
+    from colonnade.models.functional.regression import FunctionalRegression
     from colonnade.models.split import SplitClassifier
     from colonnade.models.vertical import Vertical
     from colonnade.party import Party
@@ -32,10 +35,13 @@ _HOMES = {
     "At": "hooks",
     "Attack": "attacks.base",
     "ColonnadeError": "errors",
+    "Curves": "curves",
     "Defence": "hooks",
     "DirectLabel": "attacks.direct",
     "DirectionScore": "attacks.gradient_scores",
     "Estimator": "models.base",
+    "FunctionalBoost": "models.functional.boost",
+    "FunctionalRegression": "models.functional.regression",
     "GradientNoise": "defences.noise",
     "Grant": "attacks.base",
     "Guess": "attacks.base",
@@ -61,10 +67,13 @@ __all__ = [
     "At",
     "Attack",
     "ColonnadeError",
+    "Curves",
     "Defence",
     "DirectLabel",
     "DirectionScore",
     "Estimator",
+    "FunctionalBoost",
+    "FunctionalRegression",
     "GradientNoise",
     "Grant",
     "Guess",

@@ -66,6 +66,8 @@ DEFENCES: Names[type[Defence]] = Names(
 MODELS: Names[type[Estimator]] = Names(
     "model",
     {
+        "functional-boost": ("models.functional.boost", "FunctionalBoost"),
+        "functional-regression": ("models.functional.regression", "FunctionalRegression"),
         "split-classifier": ("models.split", "SplitClassifier"),
     },
 )

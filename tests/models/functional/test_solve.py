@@ -72,7 +72,7 @@ def test_the_regression_of_r_on_canadian_weather_is_reproduced():
 
 
 def test_raw_and_whitened_coordinates_give_the_same_surface():
-    gram, _, x, y = problem(8, 6)
+    _, _, x, y = problem(8, 6)
     rng = np.random.default_rng(1)
     c, d = rng.normal(size=(50, 8)), rng.normal(size=(50, 6))
     z, w = c @ x.root, d @ y.root

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal, Self, TypeAlias
+from dataclasses import dataclass
+from typing import Literal, Self, TypeAlias
 
 import numpy as np
 from blake3 import blake3
@@ -31,7 +31,7 @@ from colonnade.privacy.ledger import Adjacency, Event, Ledger
 from colonnade.secret import Secret
 from colonnade.storage import Tree
 from colonnade.table import Table
-from colonnade.wire.message import Float64Array, Message, UInt8Array
+from colonnade.wire.message import Float64Array, Message, UInt8Array, UInt64Array
 
 Inputs: TypeAlias = Literal["released", "partial"]
 Clip: TypeAlias = float | Mapping[str, float] | Literal["empirical"] | None
@@ -371,22 +371,24 @@ class PastReleases:
     A record that is released again costs what it has cost before and what it costs now.
     """
 
-    ids: Any
+    ids: UInt64Array
+    salt: bytes
     ledger: str
 
     @classmethod
     def of(cls, party: Party) -> PastReleases:
         """The records of a party's table, and all that its ledger holds about features."""
-        return cls(_id_digests(party.own_table), party.ledger.to_json())
+        salt = party.random.child("released records").key
+        return cls(_id_digests(party.own_table, salt), salt, party.ledger.to_json())
 
     def carry_over(self, party: Party) -> None:
         """Charge earlier releases of any of these records to the party's present ledger, too."""
-        if not np.isin(_id_digests(party.own_table), self.ids).any():
+        if not np.isin(_id_digests(party.own_table, self.salt), self.ids).any():
             return
         for event, count in Ledger.from_json(self.ledger).events.items():
             if event.protects is Secret.FEATURES:
-                identity = blake3(f"{self.ledger}{event!r}".encode()).digest()
-                party.ledger.spend(replace(event), count, identity=identity)
+                identity = blake3(f"{self.ledger}{event!r}".encode(), key=self.salt).digest()
+                party.ledger.spend(event, count, identity=identity)
 
 
 def curve_columns(table: Table, owner: str, estimator: str) -> tuple[str, ...]:
@@ -416,8 +418,8 @@ def check_rows(curves: Curves, column: str, owner: str) -> None:
         )
 
 
-def _id_digests(table: Table) -> Any:
-    digests = (blake3(repr(each).encode()).digest(8) for each in table.ids.to_pylist())
+def _id_digests(table: Table, salt: bytes) -> UInt64Array:
+    digests = (blake3(repr(each).encode(), key=salt).digest(8) for each in table.ids.to_pylist())
     return np.frombuffer(b"".join(digests), np.uint64)
 
 
