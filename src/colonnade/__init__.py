@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from colonnade.hooks import At, Defence
     from colonnade.models.base import Estimator, Prediction
     from colonnade.models.functional.boost import FunctionalBoost
+    from colonnade.models.functional.central import MomentRegression
     from colonnade.models.functional.regression import FunctionalRegression
     from colonnade.models.split import SplitClassifier
     from colonnade.models.vertical import Vertical
@@ -46,6 +47,7 @@ _HOMES = {
     "Grant": "attacks.base",
     "Guess": "attacks.base",
     "Message": "wire.message",
+    "MomentRegression": "models.functional.central",
     "Needs": "attacks.base",
     "NormScore": "attacks.gradient_scores",
     "Party": "party",
@@ -78,6 +80,7 @@ __all__ = [
     "Grant",
     "Guess",
     "Message",
+    "MomentRegression",
     "Needs",
     "NormScore",
     "Party",

@@ -67,6 +67,7 @@ MODELS: Names[type[Estimator]] = Names(
     "model",
     {
         "functional-boost": ("models.functional.boost", "FunctionalBoost"),
+        "functional-moments": ("models.functional.central", "MomentRegression"),
         "functional-regression": ("models.functional.regression", "FunctionalRegression"),
         "split-classifier": ("models.split", "SplitClassifier"),
     },

@@ -8,6 +8,8 @@ import pytest
 
 from colonnade.audit.joint import AloneRatings, LabelGrant, LabelGuess
 from colonnade.experiment.visit import Probe, Report
+from colonnade.models.functional.central import Chosen, Correction, Layout, Masked, MaskSeed, Terms
+from colonnade.models.functional.exchange import Offer, PartialPrediction, ReleasedCurves, Surface
 from colonnade.models.split import Embedding, Gradient, Outline, Verdict
 from colonnade.wire.codec import decode, encode
 from colonnade.wire.message import Message
@@ -15,6 +17,7 @@ from colonnade.wire.message import Message
 GOLDEN = Path(__file__).parent.parent / "wire_golden"
 ROWS = np.array([[0.0, -1.5, 2.25], [1e-30, 3e38, 0.1]], np.float32)
 NUMBERS = np.array([5, 0, 2**40])
+WORDS = np.array([[0, 2**64 - 1]], np.uint64)
 SAMPLES = [
     Outline(16),
     Embedding(7, ROWS),
@@ -25,6 +28,16 @@ SAMPLES = [
     LabelGrant(1, 1, 3, NUMBERS, np.array([2, 0, 1])),
     LabelGuess(1, "", NUMBERS, np.zeros(0, np.int64), np.array([0.5, -1e300, 0.0])),
     AloneRatings(1, NUMBERS, ["class centroids", "2 clusters"], 1, [ROWS.astype(np.float64), np.zeros((2, 3))]),
+    Offer(["temp"], np.array([123, 125], np.uint8), np.array([np.inf]), np.array([0.2])),
+    ReleasedCurves("temp", ROWS.astype(np.float64)),
+    Surface("temp", ROWS.astype(np.float64), np.array([0.5, -1.5])),
+    PartialPrediction(ROWS.astype(np.float64)),
+    Layout(500, np.array([2, 3]), 20, 10),
+    MaskSeed(bytes(range(32))),
+    Masked("shop", WORDS),
+    Terms(1, [WORDS, WORDS]),
+    Correction(2, [WORDS]),
+    Chosen(NUMBERS),
 ]
 
 

@@ -238,7 +238,7 @@ class FunctionalEstimator(Estimator):
         return None
 
     def _fit_label_side(self, party: Party) -> None:
-        y = _outputs(party)
+        y = response(party)
         self.design_ = Design.collected(party, self.protection, type(self).__name__)
         self.y_basis_ = y.basis
         z = self.design_.receive(party)
@@ -442,7 +442,8 @@ class FunctionalEstimator(Estimator):
                 raise PlanError(f"{name}'s {setting} should be {wanted}, but is {getattr(self, setting)!r}. Change it.")
 
 
-def _outputs(party: Party) -> Curves:
+def response(party: Party) -> Curves:
+    """The label party's curves to predict, checked."""
     table = party.own_table
     if table.label_name is None:
         raise DataError(f"{party.name} is the label party but its table has no labels. Name the column of curves.")
