@@ -68,6 +68,8 @@ class FunctionalBoost(FunctionalEstimator):
         correction: How much of the noise is taken off the moments that are trained on; "cv" chooses.
         guard: Whether to predict the mean where released noise leaves no gain over it on unseen rows.
         inputs: How new curves enter a prediction: "released" or "partial".
+        hold_out: A fold, counted from 1, and how many there are: rows of that fold are released with the others, so
+            that every record is released once whatever is held out, and not trained on.
 
     >>> FunctionalBoost(stop="aicc").max_steps
     150
@@ -101,6 +103,7 @@ class FunctionalBoost(FunctionalEstimator):
         correction: float | Literal["cv"] = "cv",
         guard: bool = True,
         inputs: Inputs = "released",
+        hold_out: tuple[int, int] | None = None,
     ) -> None:
         super().__init__(
             lambda_s=lambda_s,
@@ -119,6 +122,7 @@ class FunctionalBoost(FunctionalEstimator):
             correction=correction,
             guard=guard,
             inputs=inputs,
+            hold_out=hold_out,
         )
         self.shrinkage = shrinkage
         self.max_steps = max_steps

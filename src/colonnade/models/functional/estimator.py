@@ -173,6 +173,7 @@ class FunctionalEstimator(Estimator):
         correction: float | Literal["cv"] = "cv",
         guard: bool = True,
         inputs: Inputs = "released",
+        hold_out: tuple[int, int] | None = None,
     ) -> None:
         self.lambda_s = lambda_s
         self.lambda_t = lambda_t
@@ -190,6 +191,7 @@ class FunctionalEstimator(Estimator):
         self.correction = correction
         self.guard = guard
         self.inputs = inputs
+        self.hold_out = hold_out
 
     @property
     def protection(self) -> Protection:
@@ -242,6 +244,9 @@ class FunctionalEstimator(Estimator):
         self.design_ = Design.collected(party, self.protection, type(self).__name__)
         self.y_basis_ = y.basis
         z = self.design_.receive(party)
+        if self.hold_out is not None:
+            kept = self._trained_on(len(y))
+            z, y = z[kept], y.take(kept)
         order = party.shared.generator("parts").permutation(len(y)).astype(np.int64)
         signs = self._signs(party, y.coefficients.shape)
         rows = Rows.of(z, y.coordinates, self.design_.noise, order, signs)
@@ -254,6 +259,13 @@ class FunctionalEstimator(Estimator):
         self.path_ = [self.design_.names[place] for place in fit.selected]
         self.selected_ = () if self.is_mean_ else tuple(dict.fromkeys(self.path_))
         self.fitted_ = Curves.of_coordinates(self._combined(z), y.basis)
+
+    def _trained_on(self, n: int) -> Int64Array:
+        """The rows that are not held out: folds are cut from what was released, in the order of rows."""
+        assert self.hold_out is not None
+        fold, folds = self.hold_out
+        held_out = np.array_split(np.arange(n), folds)[fold - 1]
+        return np.setdiff1d(np.arange(n), held_out)
 
     def _judged(self, party: Party, rows: Rows, roughness: Roughness) -> tuple[float, bool]:
         """How much of the noise to take off, and whether the mean is the better prediction all the same.
@@ -435,6 +447,11 @@ class FunctionalEstimator(Estimator):
             ("metric", self.metric in ("l2", "rkhs", "legacy"), "'l2', 'rkhs' or 'legacy'"),
             ("adjacency", self.adjacency in ("replace-one", "add-remove"), "'replace-one' or 'add-remove'"),
             ("epsilon", self.epsilon is None or self.epsilon > 0, "None or above 0"),
+            (
+                "hold_out",
+                self.hold_out is None or (len(self.hold_out) == 2 and 1 <= self.hold_out[0] <= self.hold_out[1] >= 2),
+                "None, or a fold from 1 and how many there are",
+            ),
             ("noise", self.epsilon is None or not self.noise, "0 where epsilon is given"),
             ("clip", self.epsilon is None or self.clip not in (None, "empirical"), "a radius where epsilon is given"),
         ):

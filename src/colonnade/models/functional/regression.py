@@ -43,6 +43,8 @@ class FunctionalRegression(FunctionalEstimator):
         correction: How much of the noise is taken off the moments that are trained on; "cv" chooses.
         guard: Whether to predict the mean where released noise leaves no gain over it on unseen rows.
         inputs: How new curves enter a prediction: "released" or "partial".
+        hold_out: A fold, counted from 1, and how many there are: rows of that fold are released with the others, so
+            that every record is released once whatever is held out, and not trained on.
 
     >>> FunctionalRegression(lambda_s=1.0).get_params()["lambda_s"]
     1.0
