@@ -91,6 +91,13 @@ class FunctionalSetting:
         operators = self._operators(source)
         return [self._replicate(source, number, operators) for number in range(1, replicates + 1)]
 
+    def draw_one(self, replicate: int) -> FunctionalData:
+        """One replicate by itself, counted from 1; R's numbers have to be drawn from the first on."""
+        if self.draws == "r":
+            return self.draw(replicate)[-1]
+        source = _NumpySource(self.seed)
+        return self._replicate(source, replicate, self._operators(source))
+
     def _operators(self, source: _Source) -> FloatArray:
         size, operators = self.basis.size, np.zeros((self.p, self.basis.size, self.basis.size))
         values = np.resize(np.array(SINGULAR_VALUES), self.rank) if self.rank <= 3 else np.linspace(1, 0.4, self.rank)

@@ -38,7 +38,8 @@ class FunctionalFolder:
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     made = FunctionalFolder.generate(folder, FunctionalSetting(n=30, p=3, active=(1,)), replicates=1)
+    ...     setting = FunctionalSetting(n=30, p=3, active=(1,))
+    ...     made = FunctionalFolder.generate(folder, setting, replicates=1, workers=(2,))
     ...     FunctionalFolder.open(folder).load(replicate=1, workers=2).y
     Curves(30 curves on [0, 100], 20 b-splines)
     """

@@ -25,7 +25,9 @@ from colonnade.storage import Tree
 Stop: TypeAlias = Literal["cv", "aic", "aicc"]
 Freedom: TypeAlias = Literal["exact", "hutchinson"]
 
-HALVES = (("A", "B"), ("B", "A"))
+# Trained on all rows, on one half and on the other; and the half that judges each of the latter two.
+PATHS = ("F", "A", "B")
+TESTS = ("B", "A")
 
 
 @dataclass(frozen=True)
@@ -79,24 +81,31 @@ class BoostingPath:
     """
 
     def __init__(self, halves: Halves, roughness: Roughness, penalties: Penalties, rules: Rules) -> None:
-        self.rules, self._halves = rules, halves
-        self._solvers = {
-            name: BlockSolver(m.blocks / m.freedom, roughness.x, roughness.rotation[0], penalties)
-            for name, m in halves.train.items()
-        }
-        self._diagonal = {name: m.blocks for name, m in halves.evaluate.items()}
-        first = halves.train["F"]
+        self.rules = rules
+        self._train = [halves.train[name] for name in PATHS]
+        self._test = [halves.evaluate[name] for name in TESTS]
+        self._freedom = np.array([m.freedom for m in self._train], dtype=np.float64)[:, None, None, None]
+        solvers = [
+            BlockSolver(m.blocks / m.freedom, roughness.x, roughness.rotation[0], penalties) for m in self._train
+        ]
+        # All paths stand in one array, so that a step is a handful of products of arrays.
+        self._left_of = np.stack([each.left for each in solvers])
+        self._left_t = np.stack([each.left_t for each in solvers])
+        self._gains = np.stack([each.gains for each in solvers])
+        self._grams = np.stack([m.gram for m in self._train])
+        self._test_grams = np.stack([m.gram for m in self._test])
+        self._diagonal = np.stack([m.blocks for m in self._test])
+        first = self._train[0]
         self._features, self._size = first.noise.shape[:2]
         self._outputs = first.cross.shape[1]
         shape = (self._features, self._size, self._outputs)
-        self._b = {name: np.zeros(shape) for name in "FAB"}
-        # The key "BA" is what is left in half B of the path trained on half A.
-        self._left = {name + name: halves.train[name].cross.copy() for name in "FAB"}
-        self._left |= {"AB": halves.evaluate["A"].cross.copy(), "BA": halves.evaluate["B"].cross.copy()}
-        self._left_out = {name: halves.evaluate[name].total for name in "AB"}
+        self._b = np.zeros((len(PATHS), *shape))
+        self._own = np.stack([m.cross for m in self._train])
+        self._other = np.stack([m.cross for m in self._test])
+        self._left_out = float(sum(m.total for m in self._test))
         self._sse = first.total
         self.selected: list[int] = []
-        self.traces: dict[str, list[float]] = {"cv": [sum(self._left_out.values())], "sse": [self._sse]}
+        self.traces: dict[str, list[float]] = {"cv": [self._left_out], "sse": [self._sse]}
         if rules.stop != "cv":
             self.traces |= {rules.stop: [], "df": []}
         self.best = Best()
@@ -116,34 +125,27 @@ class BoostingPath:
 
     def step(self) -> None:
         """Add an increment of the feature that the halves agree on."""
-        nu, evaluate = self.rules.shrinkage, self._halves.evaluate
-        increments = {}
-        for name, solver in self._solvers.items():
-            own = self._left[name + name].reshape(self._features, self._size, self._outputs)
-            increments[name] = solver.solve(own) / self._halves.train[name].freedom
-        scores = np.zeros(self._features)
-        for train, test in HALVES:
-            delta = increments[train]
-            left = self._left[test + train].reshape(delta.shape)
-            scores += np.einsum("jqk,jqk->j", delta, self._diagonal[test] @ delta - 2 * left)
+        shape = (-1, self._features, self._size, self._outputs)
+        increments = self._left_of @ ((self._left_t @ self._own.reshape(shape)) * self._gains)
+        increments /= self._freedom
+        halves = increments[1:]
+        scores = (halves * (self._diagonal @ halves - 2 * self._other.reshape(shape))).sum(axis=(0, 2, 3))
         chosen = int(np.argmin(scores))
         rows = slice(chosen * self._size, (chosen + 1) * self._size)
-        added = {name: nu * delta[chosen] for name, delta in increments.items()}
-        for train, test in HALVES:
-            change, seen = added[train], self._left[test + train][rows]
-            self._left_out[test] += float((change * (self._diagonal[test][chosen] @ change - 2 * seen)).sum())
-        full = self._halves.train["F"]
-        change = added["F"]
-        self._sse += float((change * (full.gram[rows, rows] @ change - 2 * self._left["FF"][rows])).sum())
+        added = self.rules.shrinkage * increments[:, chosen]
+        seen = added[1:]
+        change = self._diagonal[:, chosen] @ seen - 2 * self._other[:, rows]
+        self._left_out += float((seen * change).sum())
+        full = added[0]
+        self._sse += float((full * (self._grams[0, rows, rows] @ full - 2 * self._own[0, rows])).sum())
         if self.rules.stop != "cv":
             self._update_freedom(chosen, rows)
-        for name in "FAB":
-            self._b[name][chosen] += added[name]
-            self._left[name + name] -= self._halves.train[name].gram[:, rows] @ added[name]
-        for train, test in HALVES:
-            self._left[test + train] -= evaluate[test].gram[:, rows] @ added[train]
+        self._b[:, chosen] += added
+        # Gram matrices are symmetric, and their rows lie together in memory.
+        self._own -= self._grams[:, rows].transpose(0, 2, 1) @ added
+        self._other -= self._test_grams[:, rows].transpose(0, 2, 1) @ seen
         self.selected.append(chosen)
-        self.traces["cv"].append(sum(self._left_out.values()))
+        self.traces["cv"].append(self._left_out)
         self.traces["sse"].append(self._sse)
         self._judge()
 
@@ -156,7 +158,7 @@ class BoostingPath:
         if len(self.selected) < self.rules.min_steps:
             return
         if criterion < self.best.criterion:
-            self.best, self._since_best = Best(criterion, len(self.selected), self._b["F"].copy()), 0
+            self.best, self._since_best = Best(criterion, len(self.selected), self._b[0].copy()), 0
         else:
             self._since_best += 1
 
@@ -174,11 +176,10 @@ class BoostingPath:
         For rotated output k that matrix is Z T_k Z', and a step adds nu P D_k P' (E_j - G_j: T_k) / n to T_k's block
         row j. Only blocks of features that were ever selected are kept.
         """
-        full, solver, nu = self._halves.train["F"], self._solvers["F"], self.rules.shrinkage
+        full, nu = self._train[0], self.rules.shrinkage
+        left, left_t, gains = self._left_of[0, chosen], self._left_t[0, chosen], self._gains[0, chosen]
         if self.rules.freedom == "hutchinson":
-            gains = solver.gains[chosen]
-            delta = nu * (solver.left[chosen] @ ((solver.left_t[chosen] @ self._probe_left[:, rows]) * gains))
-            delta /= full.freedom
+            delta = nu * (left @ ((left_t @ self._probe_left[:, rows]) * gains)) / full.freedom
             self._probed[:, chosen] += delta
             self._probe_left -= full.gram[:, rows] @ delta
             flat = self._probed.reshape(self._probes.shape)
@@ -192,23 +193,23 @@ class BoostingPath:
         own = slice(place * size, (place + 1) * size)
         right = -(full.gram[rows][:, kept] @ self._hat)
         right[:, np.arange(size), np.arange(own.start, own.stop)] += 1
-        gains = solver.gains[chosen].T[:, :, None]
-        change = nu * (solver.left[chosen] @ (gains * (solver.left_t[chosen] @ right))) / full.freedom
+        change = nu * (left @ (gains.T[:, :, None] * (left_t @ right))) / full.freedom
         self._hat[:, own] += change
         self._df += float(np.einsum("kab,ba->", change, full.gram[np.ix_(kept, np.arange(rows.start, rows.stop))]))
 
     def coefficients(self) -> tuple[FloatArray, int]:
         """The coefficients from all rows at the best step, and how many steps that is."""
         if self.best.coefficients is None:
-            return self._b["F"], len(self.selected)
+            return self._b[0], len(self.selected)
         return self.best.coefficients, self.best.steps
 
     def state(self) -> Tree:
         """What the next step depends on."""
         return {
-            "b": {name: b.copy() for name, b in self._b.items()},
-            "left": {name: left.copy() for name, left in self._left.items()},
-            "left_out": dict(self._left_out),
+            "b": self._b.copy(),
+            "own": self._own.copy(),
+            "other": self._other.copy(),
+            "left_out": self._left_out,
             "sse": self._sse,
             "selected": list(self.selected),
             "traces": {name: list(trace) for name, trace in self.traces.items()},
@@ -224,9 +225,8 @@ class BoostingPath:
     def restore(self, tree: Tree) -> None:
         """Go back to what `state` said."""
         # Arrays from a file are read-only, and steps change them.
-        self._b = {name: np.array(b) for name, b in tree["b"].items()}
-        self._left = {name: np.array(left) for name, left in tree["left"].items()}
-        self._left_out, self._sse = dict(tree["left_out"]), tree["sse"]
+        self._b, self._own, self._other = (np.array(tree[name]) for name in ("b", "own", "other"))
+        self._left_out, self._sse = tree["left_out"], tree["sse"]
         self.selected, self.traces = list(tree["selected"]), tree["traces"]
         self.best = Best() if tree["best"] is None else Best(*tree["best"])
         self._since_best, self._touched, self._df = tree["since_best"], list(tree["touched"]), tree["df"]

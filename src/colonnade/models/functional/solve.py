@@ -102,7 +102,7 @@ class PenalisedSolver:
         gram_y: Symmetric and positive definite; the identity if None.
 
     >>> solver = PenalisedSolver(2 * np.eye(3), np.eye(3), np.eye(2))
-    >>> float(solver.solve(np.full((3, 2), 6.0))[0, 0])
+    >>> round(float(solver.solve(np.full((3, 2), 6.0))[0, 0]), 9)
     2.0
     """
 
