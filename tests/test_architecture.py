@@ -20,7 +20,7 @@ EXEMPT = {"colonnade.__init__", "colonnade.__main__"}
 
 # A line may import itself and the lines below; what "|" parts may not import each other.
 LAYERS = """
-    cli cli_network console
+    cli cli_functional cli_network console
     experiment
     audit testing
     catalogue

@@ -4,13 +4,16 @@ import random
 import socket
 import tempfile
 import threading
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
 import pytest
 
 from colonnade.catalogue import ATTACKS, DEFENCES, MODELS
+from colonnade.curves import BSplines
 from colonnade.data import load
+from colonnade.data.functional import FunctionalSetting
 from colonnade.models.split import SplitClassifier
 from colonnade.run import simulate
 from colonnade.testing import ATTACK_CHECKS, DEFENCE_CHECKS, ESTIMATOR_CHECKS, TRANSPORT_CHECKS, Setup, attempt_on
@@ -79,6 +82,9 @@ SMALL = {
     "linear-regression": {"epochs": 2, "batch_size": 180},
     "logistic-regression": {"epochs": 2, "batch_size": 180},
     "poisson-regression": {"epochs": 2, "batch_size": 180},
+    "functional-boost": {"clip": 3.0, "noise": 0.2, "inputs": "partial", "max_steps": 12},
+    "functional-moments": {"clip_x": 3.0, "clip_y": 3.0, "epsilon": 1e6},
+    "functional-regression": {"clip": 3.0, "noise": 0.2, "inputs": "partial"},
     "split-classifier": {"epochs": 3, "batch_size": 32, "embedding": 4, "patience": 2},
 }
 REGRESSIONS = [model for model in SMALL if model.endswith("-regression")]
@@ -126,6 +132,15 @@ def more_customers():
 
 @pytest.fixture(scope="module")
 def runs(customers, more_customers):
+def tables_of(customers):
+    """Rows that a model can learn from."""
+    curves = FunctionalSetting(n=120, p=4, active=(1, 2), basis=BSplines((0.0, 1.0), 6)).draw(1)[0].tables(2)
+    renamed = dict(zip(THREE.parties, curves.values(), strict=True))
+    return lambda model: renamed if model.startswith("functional") else customers
+
+
+@pytest.fixture(scope="module")
+def runs(customers):
     """The run that an attack is checked on; attacks with the same wishes share it."""
     made = {}
 
@@ -160,6 +175,9 @@ def test_a_model_keeps_its_contract(model, check, customers, more_customers):
         pytest.skip("the regressions differ in their losses only, and killing takes a while")
     tables, roles = (more_customers, JUDGED) if model in REGRESSIONS else (customers, THREE)
     check(Setup(partial(MODELS[model], **SMALL.get(model, {})), tables, roles))
+def test_a_model_keeps_its_contract(model, check, tables_of):
+    roles = replace(THREE, arbiter="arbiter") if model == "functional-moments" else THREE
+    check(Setup(partial(MODELS[model], **SMALL.get(model, {})), tables_of(model), roles))
 
 
 @pytest.mark.parametrize("check", named(ATTACK_CHECKS))

@@ -131,8 +131,9 @@ def test_an_unsupported_column_is_refused_by_name_and_type(values, arrow_type):
     with pytest.raises(DataError) as error:
         Table.of({"id": [1, 2], "when": values}, owner="bank")
     assert message(error) == (
-        f"bank's table may hold numbers, text and booleans, but its column 'when' is of Arrow type {arrow_type}. Turn "
-        "it into one of these (a date into a number, a list into one column per element) or leave it out."
+        f"bank's table may hold numbers, text, booleans and curves, but its column 'when' is of Arrow type "
+        f"{arrow_type}. Turn it into one of these (a date into a number, a list into one column per element, values on "
+        "a grid into Curves) or leave it out."
     )
 
 

@@ -27,11 +27,16 @@ if TYPE_CHECKING:
     from colonnade.defences.perturbation import GradientPerturbation
     from colonnade.defences.received import EarlierCut, InformationBottleneck
     from colonnade.defences.wandering import BoundaryWandering
+    from colonnade.curves import Curves
+    from colonnade.defences.noise import GradientNoise
     from colonnade.errors import ColonnadeError
     from colonnade.experiment.tune import tune_alpha
     from colonnade.hooks import At, Defence
     from colonnade.models.base import Estimator, Prediction
     from colonnade.models.glm import LinearRegression, LogisticRegression, PoissonRegression
+    from colonnade.models.functional.boost import FunctionalBoost
+    from colonnade.models.functional.central import MomentRegression
+    from colonnade.models.functional.regression import FunctionalRegression
     from colonnade.models.split import SplitClassifier
     from colonnade.models.vertical import Vertical
     from colonnade.party import Party
@@ -54,6 +59,7 @@ _HOMES = {
     "CoefficientScore": "attacks.residue",
     "ColonnadeError": "errors",
     "ConfusionalAutoencoder": "defences.confusion",
+    "Curves": "curves",
     "Defence": "hooks",
     "DirectLabel": "attacks.direct",
     "DirectionScore": "attacks.gradient_scores",
@@ -66,6 +72,8 @@ _HOMES = {
     "GradientClusters": "attacks.clustering",
     "GradientCompletion": "attacks.completion",
     "GradientNearest": "attacks.clustering",
+    "FunctionalBoost": "models.functional.boost",
+    "FunctionalRegression": "models.functional.regression",
     "GradientNoise": "defences.noise",
     "GradientPerturbation": "defences.perturbation",
     "Grant": "attacks.base",
@@ -78,6 +86,7 @@ _HOMES = {
     "LogisticRegression": "models.glm",
     "Message": "wire.message",
     "ModelCompletion": "attacks.completion",
+    "MomentRegression": "models.functional.central",
     "Needs": "attacks.base",
     "NormScore": "attacks.gradient_scores",
     "Party": "party",
@@ -114,6 +123,7 @@ __all__ = [
     "CoefficientScore",
     "ColonnadeError",
     "ConfusionalAutoencoder",
+    "Curves",
     "Defence",
     "DirectLabel",
     "DirectionScore",
@@ -126,6 +136,8 @@ __all__ = [
     "GradientClusters",
     "GradientCompletion",
     "GradientNearest",
+    "FunctionalBoost",
+    "FunctionalRegression",
     "GradientNoise",
     "GradientPerturbation",
     "Grant",
@@ -138,6 +150,7 @@ __all__ = [
     "LogisticRegression",
     "Message",
     "ModelCompletion",
+    "MomentRegression",
     "Needs",
     "NormScore",
     "Party",

@@ -91,6 +91,9 @@ MODELS: Names[type[Estimator]] = Names(
         "linear-regression": ("models.glm", "LinearRegression"),
         "logistic-regression": ("models.glm", "LogisticRegression"),
         "poisson-regression": ("models.glm", "PoissonRegression"),
+        "functional-boost": ("models.functional.boost", "FunctionalBoost"),
+        "functional-moments": ("models.functional.central", "MomentRegression"),
+        "functional-regression": ("models.functional.regression", "FunctionalRegression"),
         "split-classifier": ("models.split", "SplitClassifier"),
     },
 )

@@ -10,6 +10,7 @@
     colonnade doctor PLAN       look for what would keep a run between machines from going well
     colonnade join PLAN         train as a plan says, as one organisation among others
     colonnade predict PLAN      predict with a model that was trained so
+    colonnade functional ...    experiments with simulated curves
 
 Results go to the output stream. An error is one sentence on the error stream and exits with the code that
 `colonnade.errors` gives it. Progress is shown on the error stream where that is a terminal.
@@ -26,6 +27,7 @@ import typer
 from typer.core import TyperGroup
 
 from colonnade._version import __version__
+from colonnade.cli_functional import functional
 from colonnade.cli_network import Terminated, align, certs, doctor, join, predict
 from colonnade.console import complain, console, say
 from colonnade.errors import ColonnadeError
@@ -61,6 +63,7 @@ app = typer.Typer(cls=_Shell, no_args_is_help=True, add_completion=False, pretty
 data = typer.Typer(no_args_is_help=True, help="The data sets a plan can name.")
 app.add_typer(data, name="data")
 app.add_typer(certs, name="certs")
+app.add_typer(functional, name="functional")
 
 Out = Annotated[Path, typer.Option(help="Where runs are kept.")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="How many repetitions go on at once; one per core by default.")]

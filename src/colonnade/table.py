@@ -27,12 +27,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from blake3 import blake3
 
+from colonnade.curves import Curves, CurvesType
 from colonnade.errors import DataError, StorageError
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
 
-Kind: TypeAlias = Literal["numeric", "categorical", "boolean"]
+Kind: TypeAlias = Literal["numeric", "categorical", "boolean", "curves"]
 
 ROW_NUMBER = "row_number"
 _METADATA_KEY = b"colonnade.table"
@@ -43,8 +44,9 @@ _NOT_ARROW = (pa.ArrowException, TypeError, ValueError, OverflowError)
 class Table:
     """One party's rows: ids, typed columns and, at the label party, labels.
 
-    Columns hold numbers, text or booleans; a null is a missing value, and so is NaN. Ids are 64-bit integers or text.
-    Ids may still be missing or repeated here, and labels missing: `checked` refuses such a table.
+    Columns hold numbers, text, booleans or curves (`colonnade.curves.Curves`); a null is a missing value, and so is
+    NaN. Ids are 64-bit integers or text. Ids may still be missing or repeated here, and labels missing: `checked`
+    refuses such a table.
 
     After an alignment that keeps rows without a partner, `present` says which rows this party has (None: all), and
     `partners` at the label party which of its rows each feature party has.
@@ -193,13 +195,30 @@ class Table:
         return f"Table({self.owner or 'no owner'}: {len(self):,} rows, {len(kinds):,} columns{detail}, {labels})"
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """One column's values: numbers and booleans as float64 with NaN for missing, text as objects with None."""
+        """One column's values: numbers and booleans as float64 with NaN for missing, text as objects with None.
+
+        Of curves these are the coefficients, one row each; see `curves`.
+        """
         if name in (self.id_name, self.label_name) or self._arrow.schema.get_field_index(name) < 0:
             _require_columns([name], self.columns, self.owner)
         values = self._arrow.column(name)
+        if isinstance(values.type, CurvesType):
+            return Curves.of_arrow(values).coefficients
         if pa.types.is_large_string(values.type):
             return np.asarray(values.to_numpy(), dtype=object)
         return np.asarray(values.cast(pa.float64(), safe=False).to_numpy())
+
+    def curves(self, name: str) -> Curves:
+        """One column's curves, or the labels' where they are curves."""
+        if name == self.id_name or self._arrow.schema.get_field_index(name) < 0:
+            _require_columns([name], self.columns, self.owner)
+        values = self._arrow.column(name)
+        if not isinstance(values.type, CurvesType):
+            raise DataError(
+                f"{_whose(self.owner)} was expected to have curves in column {name!r}, but it holds "
+                f"{_kind(values.type, name, self.owner)} values. Smooth values on a grid with Curves.smooth first."
+            )
+        return Curves.of_arrow(values)
 
     def take(self, rows: npt.ArrayLike) -> Table:
         """The rows of the given numbers, in the given order; a boolean mask is also accepted."""
@@ -285,7 +304,7 @@ class Table:
             )
         if ids:
             self.check_ids(owner)
-        unlabelled = 0 if self.labels is None else _count(self.labels.is_null(nan_is_null=True))
+        unlabelled = 0 if self.labels is None else _count(_is_null(self.labels))
         if unlabelled:
             raise DataError(
                 f"Every row of {owner}'s table needs a label, but {unlabelled:,} of {len(self):,} rows have none in "
@@ -302,7 +321,18 @@ class Table:
                 f"The numbers in {owner}'s table must be finite or missing, but there are infinite values in {found}. "
                 "Clip them or make them missing."
             )
+        for field in self._arrow.schema:
+            if isinstance(field.type, CurvesType):
+                self._check_curves(field.name, owner)
         return replace(self, owner=owner)
+
+    def _check_curves(self, name: str, owner: str) -> None:
+        bad = int((~np.isfinite(Curves.of_arrow(self._arrow.column(name)).coefficients)).any(axis=1).sum())
+        if bad:
+            raise DataError(
+                f"The curves in {owner}'s table must be finite, but {bad:,} of {len(self):,} in column {name!r} are "
+                "missing or not finite. Leave these rows out, or smooth the curves from the points that are there."
+            )
 
     def check_ids(self, owner: str) -> None:
         """Refuse missing and repeated ids.
@@ -396,6 +426,10 @@ def _reason(error: OSError) -> str:
     return os.strerror(error.errno) if error.errno else "the system refused"
 
 
+def _is_null(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    return values.is_null() if isinstance(values.type, CurvesType) else values.is_null(nan_is_null=True)
+
+
 def _count(flags: pa.ChunkedArray) -> int:
     return int(pc.sum(flags).as_py() or 0)
 
@@ -430,6 +464,8 @@ def _refuse_repeated(names: Sequence[str], owner: str | None) -> None:
 
 def _kind(arrow_type: pa.DataType, name: str, owner: str | None) -> Kind:
     """The kind of column an Arrow type makes; the one place that decides it."""
+    if isinstance(arrow_type, CurvesType):
+        return "curves"
     if pa.types.is_boolean(arrow_type):
         return "boolean"
     if _is_text(arrow_type) or pa.types.is_dictionary(arrow_type):
@@ -438,8 +474,9 @@ def _kind(arrow_type: pa.DataType, name: str, owner: str | None) -> Kind:
     if any(f(arrow_type) for f in (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)):
         return "numeric"
     raise DataError(
-        f"{_whose(owner)} may hold numbers, text and booleans, but its column {name!r} is of Arrow type {arrow_type}. "
-        "Turn it into one of these (a date into a number, a list into one column per element) or leave it out."
+        f"{_whose(owner)} may hold numbers, text, booleans and curves, but its column {name!r} is of Arrow type "
+        f"{arrow_type}. Turn it into one of these (a date into a number, a list into one column per element, values on "
+        "a grid into Curves) or leave it out."
     )
 
 

@@ -35,6 +35,8 @@ from colonnade.models.glm_arbiter import Outline as RegressionOutline
 from colonnade.models.glm_arbiter import Verdict as RegressionVerdict
 from colonnade.models.glm_shares import Layout, MaskedProduct, Offsets, Opening, Operands, SharedVector, SharesKey
 from colonnade.models.scores import MaskedScores, MaskSeed, PartialScores
+from colonnade.models.functional.central import Chosen, Correction, Layout, Masked, MaskSeed, Terms
+from colonnade.models.functional.exchange import Offer, PartialPrediction, ReleasedCurves, Surface
 from colonnade.models.split import Embedding, Gradient, Outline, Verdict
 from colonnade.wire.codec import decode, encode
 from colonnade.wire.message import Ciphertexts, Message
@@ -44,6 +46,7 @@ ROWS = np.array([[0.0, -1.5, 2.25], [1e-30, 3e38, 0.1]], np.float32)
 NUMBERS = np.array([5, 0, 2**40])
 POINTS = np.arange(64, dtype=np.uint8).reshape(2, 32)
 CIPHERTEXTS = Ciphertexts("rlwe-8192-156", b"fingerprint", np.array([[1, 2**63]], np.uint64))
+WORDS = np.array([[0, 2**64 - 1]], np.uint64)
 SAMPLES = [
     Columns(3, 1.5),
     Schedule(4, 2048),
@@ -85,6 +88,16 @@ SAMPLES = [
     Agreed([bytes(32), bytes(range(32))], bytes(32), 9),
     Size(-1),
     AloneRatings(1, NUMBERS, ["class centroids", "2 clusters"], 1, [ROWS.astype(np.float64), np.zeros((2, 3))]),
+    Offer(["temp"], np.array([123, 125], np.uint8), np.array([np.inf]), np.array([0.2])),
+    ReleasedCurves("temp", ROWS.astype(np.float64)),
+    Surface("temp", ROWS.astype(np.float64), np.array([0.5, -1.5])),
+    PartialPrediction(ROWS.astype(np.float64)),
+    Layout(500, np.array([2, 3]), 20, 10),
+    MaskSeed(bytes(range(32))),
+    Masked("shop", WORDS),
+    Terms(1, [WORDS, WORDS]),
+    Correction(2, [WORDS]),
+    Chosen(NUMBERS),
 ]
 
 

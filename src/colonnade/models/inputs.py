@@ -31,6 +31,12 @@ class Inputs:
     @classmethod
     def learned(cls, table: Table, rows: Int64Array) -> Inputs:
         """Learn means, scales and levels from some rows of a table."""
+        for name, kind in table.kinds.items():
+            if kind == "curves":
+                raise DataError(
+                    f"{table.owner} should bring numbers, text or booleans for this model, but its column {name!r} "
+                    "holds curves. Leave it out, or use a model for curves such as FunctionalBoost."
+                )
         numeric = tuple(name for name in table.columns if table.kinds[name] != "categorical")
         means, scales, flagged = [], [], []
         for name in numeric:

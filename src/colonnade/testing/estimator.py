@@ -115,7 +115,8 @@ def only_the_label_party_learns_the_prediction(setup: Setup) -> None:
         n_rows = len(setup.tables[name])
         if not isinstance(prediction, Prediction):
             raise AssertionError(f"{name} should get a Prediction, but got a {type(prediction).__name__}.")
-        must(prediction.values.shape == (n_rows,), f"{name} should get one value for each of its {n_rows} rows.")
+        # Of a curve the value is a row of coefficients.
+        must(len(prediction.values) == n_rows, f"{name} should get one value for each of its {n_rows} rows.")
         must(is_finite(prediction.values), f"{name} should get finite values.")
         if prediction.probabilities is not None:
             sums = prediction.probabilities.sum(axis=1)
@@ -165,8 +166,9 @@ def bad_tables_are_refused_by_name(setup: Setup) -> None:
     refused("fewer rows at one party", {other: fewer}, owner, other, str(n_rows), str(n_rows - 1))
     if table.labels is not None:
         labels = table.labels.to_pylist()
-        refused("a missing label", {owner: table.with_labels(pa.array([None, *labels[1:]]))}, owner, one)
-        if not isinstance(labels[0], str):
+        missing = pa.array([None, *labels[1:]], table.labels.type)
+        refused("a missing label", {owner: table.with_labels(missing)}, owner, one)
+        if isinstance(labels[0], int | float):
             refused("a NaN label", {owner: table.with_labels(np.array([np.nan, *labels[1:]]))}, owner, one)
         if setup.make().task == "classification":
             refused("one class", {owner: table.with_labels(labels[:1] * n_rows)}, owner)

@@ -1,0 +1,177 @@
+"""Curves: a set of functions, each a row of coefficients in one basis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import ArrayLike
+
+from colonnade.curves.basis import Basis, FloatArray, Operator
+from colonnade.curves.column import CurvesType
+from colonnade.curves.smoothing import Roughness, smooth_grid, smooth_samples
+from colonnade.errors import DataError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """A set of functions, each a row of coefficients in one basis.
+
+    Attributes:
+        coefficients: One row per curve.
+        basis: What the coefficients belong to.
+        roughness: The penalty they were smoothed with, if they were.
+
+    Example:
+        >>> import numpy as np
+        >>> from colonnade.curves import BSplines
+        >>> hours = np.arange(24.0)
+        >>> days = np.sin(np.outer([1.0, 2.0], hours / 4))
+        >>> curves = Curves.smooth(days, hours, BSplines((0, 23), 12))
+        >>> len(curves), bool(np.abs(curves.evaluate(hours) - days).max() < 0.01)
+        (2, True)
+    """
+
+    coefficients: FloatArray
+    basis: Basis
+    roughness: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse coefficients that do not fit the basis."""
+        coefficients = np.asarray(self.coefficients, dtype=np.float64)
+        if coefficients.ndim != 2 or coefficients.shape[1] != self.basis.size:
+            raise DataError(
+                f"Curves in a basis of {self.basis.size} functions need as many coefficients each, but the array has "
+                f"shape {coefficients.shape}. Give one row per curve."
+            )
+        object.__setattr__(self, "coefficients", coefficients)
+
+    @classmethod
+    def smooth(
+        cls, values: ArrayLike, grid: ArrayLike, basis: Basis, *, roughness: Roughness = "gcv", operator: Operator = 2
+    ) -> Curves:
+        """Curves from values on a common grid, one row per curve; NaN is a missing value.
+
+        Args:
+            values: The values.
+            grid: The points, rising.
+            basis: The basis.
+            roughness: How strongly roughness is punished; "gcv" finds it by generalised cross-validation.
+            operator: What roughness is: the squared length of the curve after this differential operator.
+
+        Raises:
+            DataError: The grid or a value is not usable, or a curve has too few points.
+        """
+        table = np.asarray(values, dtype=np.float64)
+        return cls._smoothed(smooth_grid(table, np.asarray(grid, np.float64), basis, roughness, operator), basis)
+
+    @classmethod
+    def smooth_irregular(
+        cls,
+        times: Sequence[ArrayLike],
+        values: Sequence[ArrayLike],
+        basis: Basis,
+        *,
+        roughness: Roughness = "gcv",
+        operator: Operator = 2,
+    ) -> Curves:
+        """Curves that were seen each at points of its own; see `smooth`."""
+        arrays = [np.asarray(at, np.float64) for at in times], [np.asarray(seen, np.float64) for seen in values]
+        return cls._smoothed(smooth_samples(*arrays, basis, roughness, operator), basis)
+
+    @classmethod
+    def _smoothed(cls, found: tuple[FloatArray, float], basis: Basis) -> Curves:
+        return cls(found[0], basis, found[1])
+
+    @classmethod
+    def of_coordinates(cls, coordinates: FloatArray, basis: Basis) -> Curves:
+        """The curves that have these coordinates."""
+        return cls(coordinates @ basis.inverse_root, basis)
+
+    @classmethod
+    def of_arrow(cls, column: pa.ChunkedArray | pa.Array) -> Curves:
+        """The curves of a column; a missing curve has NaN coefficients."""
+        curves_type: CurvesType = column.type
+        chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+        rows = np.full((len(column), curves_type.basis.size), np.nan)
+        start = 0
+        for chunk in chunks:
+            valid = np.asarray(chunk.is_valid())
+            flat = np.asarray(chunk.storage.flatten(), dtype=np.float64).reshape(-1, curves_type.basis.size)
+            rows[start : start + len(chunk)][valid] = flat
+            start += len(chunk)
+        return cls(rows, curves_type.basis)
+
+    def to_arrow(self) -> pa.ExtensionArray:
+        """The curves as a column."""
+        flat = pa.array(np.ascontiguousarray(self.coefficients).ravel())
+        storage = pa.FixedSizeListArray.from_arrays(flat, self.basis.size)
+        return pa.ExtensionArray.from_storage(CurvesType(self.basis), storage)
+
+    def __arrow_array__(self, type: pa.DataType | None = None) -> pa.Array:
+        """Hand the curves to Arrow, so that they can stand among a table's columns."""
+        return self.to_arrow()
+
+    @property
+    def coordinates(self) -> FloatArray:
+        """Rows whose lengths and inner products are those of the curves in L2."""
+        return np.asarray(self.coefficients @ self.basis.root)
+
+    @property
+    def norms(self) -> FloatArray:
+        """The L2 norm of each curve."""
+        return np.asarray(np.linalg.norm(self.coordinates, axis=1))
+
+    def evaluate(self, points: ArrayLike, derivative: int = 0) -> FloatArray:
+        """The curves, or a derivative of them, at some points: one row per curve."""
+        return np.asarray(self.coefficients @ self.basis.evaluate(points, derivative).T)
+
+    def take(self, rows: ArrayLike) -> Curves:
+        """Some of the curves, in the given order."""
+        return Curves(self.coefficients[np.asarray(rows)], self.basis, self.roughness)
+
+    def __len__(self) -> int:
+        """Return the number of curves."""
+        return len(self.coefficients)
+
+    def __repr__(self) -> str:
+        """Describe the curves without showing a value."""
+        low, high = self.basis.domain
+        return f"Curves({len(self):,} curves on [{low:g}, {high:g}], {self.basis.size} {self.basis.kind})"
+
+    def to_skfda(self) -> Any:
+        """The curves as a scikit-fda `FDataBasis`, or an `FDataGrid` where scikit-fda lacks the basis."""
+        from colonnade.curves.skfda import to_skfda
+
+        return to_skfda(self)
+
+    @classmethod
+    def from_skfda(cls, data: Any, basis: Basis | None = None) -> Curves:
+        """Curves from a scikit-fda object of functions of one variable.
+
+        Args:
+            data: An `FDataBasis`, or an `FDataGrid`, which is smoothed.
+            basis: The basis for an `FDataGrid`.
+        """
+        from colonnade.curves.skfda import from_skfda
+
+        return from_skfda(data, basis)
+
+    def plot(self, ax: Axes | None = None, *, rows: ArrayLike | None = None, n_points: int = 200, **style: Any) -> Axes:
+        """Draw the curves.
+
+        Args:
+            ax: Where to draw; new axes if None.
+            rows: Which curves; the first 100 if None.
+            n_points: How many points of each are drawn.
+            style: What matplotlib's `plot` takes.
+        """
+        from colonnade.curves.plots import plot_curves
+
+        return plot_curves(self, ax, rows, n_points, style)

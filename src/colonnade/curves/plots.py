@@ -1,0 +1,54 @@
+"""Figures of curves and of coefficient surfaces; the extra `report`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from colonnade.curves.basis import FloatArray
+from colonnade.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from colonnade.curves.curves import Curves
+
+MOST_DRAWN = 100
+
+
+def plot_curves(
+    curves: Curves, ax: Axes | None, rows: ArrayLike | None, n_points: int, style: Mapping[str, Any]
+) -> Axes:
+    """Draw curves over their domain."""
+    ax = new_axes() if ax is None else ax
+    grid = np.linspace(*curves.basis.domain, n_points)
+    wanted = np.arange(min(len(curves), MOST_DRAWN)) if rows is None else np.asarray(rows)
+    ax.plot(grid, curves.take(wanted).evaluate(grid).T, **{"linewidth": 0.8, "alpha": 0.6, **style})
+    return ax
+
+
+def plot_surface(s: FloatArray, t: FloatArray, values: FloatArray, ax: Axes | None, title: str) -> Axes:
+    """Draw a coefficient surface: what input time s does to output time t."""
+    ax = new_axes() if ax is None else ax
+    reach = float(np.abs(values).max()) or 1.0
+    mesh = ax.pcolormesh(t, s, values, cmap="RdBu_r", vmin=-reach, vmax=reach, shading="gouraud")
+    ax.figure.colorbar(mesh, ax=ax)
+    ax.set_xlabel("t, output")
+    ax.set_ylabel("s, input")
+    ax.set_title(title)
+    return ax
+
+
+def new_axes() -> Axes:
+    """New axes in a figure of their own, without a window."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtra("report", "Drawing curves") from error
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure.add_subplot()

@@ -1,0 +1,1 @@
+"""Differentially private function-on-function regression across parties."""

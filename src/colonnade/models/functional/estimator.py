@@ -1,0 +1,469 @@
+"""FunctionalEstimator: what regression and boosting of curves have in common, which is all but the fit itself."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from colonnade.curves import Basis, Curves, basis_of
+from colonnade.curves.basis import FloatArray
+from colonnade.errors import DataError, PlanError
+from colonnade.hooks import prepare
+from colonnade.models.base import Estimator, Prediction
+from colonnade.models.functional.exchange import (
+    Clip,
+    Design,
+    Held,
+    Inputs,
+    PartialPrediction,
+    PastReleases,
+    Protection,
+    Surface,
+    check_rows,
+)
+from colonnade.models.functional.moments import Moments, form_moments
+from colonnade.models.functional.release import Metric, cost
+from colonnade.models.functional.solve import Penalties, Roughness
+from colonnade.party import Party
+from colonnade.privacy.ledger import Adjacency, Event
+from colonnade.secret import Secret
+from colonnade.storage import Tree
+from colonnade.wire.message import Int64Array
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+CORRECTIONS = (1.0, 0.5, 0.0)
+FOLDS = 3
+# A fit is kept if what it gains on rows it has not seen is at least so many standard errors.
+GUARD = 2.0
+
+
+@dataclass(frozen=True)
+class CurvePrediction(Prediction):
+    """Predicted curves: one row of coefficients per record, in the basis of the outputs.
+
+    >>> from colonnade.curves import BSplines
+    >>> CurvePrediction(np.zeros((3, 5)), basis=BSplines((0, 1), 5)).curves
+    Curves(3 curves on [0, 1], 5 b-splines)
+    """
+
+    basis: Basis | None = None
+
+    @property
+    def curves(self) -> Curves:
+        """The predicted curves."""
+        assert self.basis is not None
+        return Curves(self.values, self.basis)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What the label party has fitted.
+
+    Attributes:
+        w: The coefficients in coordinates, shape (features, size, outputs).
+        selected: The features in the order they were selected; all for a regression.
+        traces: Criteria along the way.
+    """
+
+    w: FloatArray
+    selected: tuple[int, ...]
+    traces: Mapping[str, list[float]]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The label party's rows: inputs and outputs in coordinates, and their parts.
+
+    A part is a fold and a half. Halves judge each other within a fit; folds judge fits, because judging chooses, and
+    what was chosen by a half is not judged honestly by that half.
+    """
+
+    z: FloatArray
+    y: FloatArray
+    noise: FloatArray
+    parts: Mapping[tuple[int, str], Int64Array]
+    signs: FloatArray | None = None
+
+    @classmethod
+    def of(cls, z: FloatArray, y: FloatArray, noise: FloatArray, order: Int64Array, signs: FloatArray | None) -> Rows:
+        """Rows dealt out to parts in a given order; without noise there is nothing for folds to judge."""
+        n_folds = FOLDS if noise.any() else 1
+        cells = [(fold, half) for fold in range(n_folds) for half in "AB"]
+        dealt = np.array_split(order, len(cells))
+        return cls(z, y, noise, {cell: np.sort(rows) for cell, rows in zip(cells, dealt, strict=True)}, signs)
+
+    @property
+    def folds(self) -> range:
+        """The numbers of the folds."""
+        return range(len(self.parts) // 2)
+
+    def half(self, half: str) -> Int64Array:
+        """The rows of one half."""
+        return np.concatenate([rows for (_, name), rows in self.parts.items() if name == half])
+
+    @cached_property
+    def _moments(self) -> dict[tuple[int, str], Moments]:
+        signs = self.signs
+        return {
+            cell: form_moments(self.z[rows], self.y[rows], self.noise, None if signs is None else signs[rows])
+            for cell, rows in self.parts.items()
+        }
+
+    def moments(self, half: str, *, without: int | None = None) -> Moments:
+        """The moments of one half, perhaps without the rows of a fold."""
+        found = [m for (fold, name), m in self._moments.items() if name == half and fold != without]
+        total = found[0]
+        for each in found[1:]:
+            total = total + each
+        return total
+
+    def gains(self, w: FloatArray, fold: int) -> FloatArray:
+        """What coefficients gain over the mean on each row of a fold that they have not seen.
+
+        Of a row's squared error the part that released noise adds on average is taken off.
+        """
+        found = []
+        inflation = float(np.einsum("jqk,jqr,jrk->", w, self.noise, w))
+        for half in "AB":
+            rows = self.parts[fold, half]
+            z, y = self.z[rows] - self.z[rows].mean(axis=0), self.y[rows] - self.y[rows].mean(axis=0)
+            fitted = z.reshape(len(rows), -1) @ w.reshape(-1, w.shape[2])
+            found.append(2 * (y * fitted).sum(axis=1) - (fitted**2).sum(axis=1) + inflation)
+        return np.concatenate(found)
+
+
+class FunctionalEstimator(Estimator):
+    """A regression of curves on curves of several parties; what the fits have in common."""
+
+    task: ClassVar[Literal["regression"]] = "regression"
+
+    design_: Design
+    held_: Held
+    past_: PastReleases
+    y_basis_: Basis
+    selected_: tuple[str, ...]
+    traces_: dict[str, list[float]]
+    is_mean_: bool
+
+    def __init__(
+        self,
+        *,
+        lambda_s: float = 0.05,
+        lambda_t: float = 0.05,
+        lambda_st: float = 0.0,
+        relative: bool = False,
+        operator_s: int | Sequence[float] = 2,
+        operator_t: int | Sequence[float] = 2,
+        clip: Clip = None,
+        noise: float | Mapping[str, float] = 0.0,
+        epsilon: float | None = None,
+        delta: float = 1e-5,
+        n_curves: int | None = None,
+        metric: Metric = "l2",
+        adjacency: Adjacency = "replace-one",
+        correction: float | Literal["cv"] = "cv",
+        guard: bool = True,
+        inputs: Inputs = "released",
+        hold_out: tuple[int, int] | None = None,
+    ) -> None:
+        self.lambda_s = lambda_s
+        self.lambda_t = lambda_t
+        self.lambda_st = lambda_st
+        self.relative = relative
+        self.operator_s = operator_s
+        self.operator_t = operator_t
+        self.clip = clip
+        self.noise = noise
+        self.epsilon = epsilon
+        self.delta = delta
+        self.n_curves = n_curves
+        self.metric = metric
+        self.adjacency = adjacency
+        self.correction = correction
+        self.guard = guard
+        self.inputs = inputs
+        self.hold_out = hold_out
+
+    @property
+    def protection(self) -> Protection:
+        """How curves are released."""
+        return Protection(self.clip, self.noise, self.epsilon, self.delta, self.n_curves, self.metric, self.adjacency)
+
+    def fit(self, party: Party) -> Self:
+        """Train together with the other parties; afterwards this holds the party's share."""
+        self._validate(party)
+        prepare(party, frozenset(), (), type(self).__name__)
+        if party.holds_labels:
+            self._fit_label_side(party)
+        else:
+            self.held_ = Held.of(party, self.protection, type(self).__name__)
+            party.label_party.send(self.held_.offer())
+            self.held_.send(party, "fit")
+            self.past_ = PastReleases.of(party)
+        return self
+
+    def predict(self, party: Party) -> CurvePrediction | None:
+        """Predict together with the other parties; only the label party learns the result.
+
+        With `inputs="released"` feature parties release their new curves, noised and charged. With `inputs="partial"`
+        an owner is given the coefficients of its columns, and gives the exact part of the prediction that they make.
+        """
+        self.require_fitted("used to predict")
+        prepare(party, frozenset(), (), type(self).__name__)
+        if not party.holds_labels:
+            if self.inputs == "partial":
+                self.held_.partial(party)
+            else:
+                self.past_.carry_over(party)
+                self.held_.send(party, "predict")
+            return None
+        predicted = self._partial(party) if self.inputs == "partial" else self._from_released(party)
+        return CurvePrediction(predicted @ self.y_basis_.inverse_root, basis=self.y_basis_)
+
+    @abstractmethod
+    def _fitted(
+        self, party: Party, rows: Rows, roughness: Roughness, correction: float, *, without: int | None = None
+    ) -> Fit:
+        """Fit to the label party's rows, perhaps without a fold, having taken off so much of the noise."""
+
+    def _signs(self, party: Party, shape: tuple[int, ...]) -> FloatArray | None:
+        """Random signs for an estimate of degrees of freedom, where one is asked for."""
+        return None
+
+    def _fit_label_side(self, party: Party) -> None:
+        y = response(party)
+        self.design_ = Design.collected(party, self.protection, type(self).__name__)
+        self.y_basis_ = y.basis
+        z = self.design_.receive(party)
+        if self.hold_out is not None:
+            kept = self._trained_on(len(y))
+            z, y = z[kept], y.take(kept)
+        order = party.shared.generator("parts").permutation(len(y)).astype(np.int64)
+        signs = self._signs(party, y.coefficients.shape)
+        rows = Rows.of(z, y.coordinates, self.design_.noise, order, signs)
+        self.z_mean_, self.y_mean_ = z.mean(axis=0), rows.y.mean(axis=0)
+        roughness = Roughness.of(self.design_.basis, y.basis, self.operator_s, self.operator_t)
+        correction, self.is_mean_ = self._judged(party, rows, roughness)
+        fit = self._fitted(party, rows, roughness, correction)
+        self.w_ = np.zeros_like(fit.w) if self.is_mean_ else fit.w
+        self.traces_ = {name: list(trace) for name, trace in fit.traces.items()}
+        self.path_ = [self.design_.names[place] for place in fit.selected]
+        self.selected_ = () if self.is_mean_ else tuple(dict.fromkeys(self.path_))
+        self.fitted_ = Curves.of_coordinates(self._combined(z), y.basis)
+
+    def _trained_on(self, n: int) -> Int64Array:
+        """The rows that are not held out: folds are cut from what was released, in the order of rows."""
+        assert self.hold_out is not None
+        fold, folds = self.hold_out
+        held_out = np.array_split(np.arange(n), folds)[fold - 1]
+        return np.setdiff1d(np.arange(n), held_out)
+
+    def _judged(self, party: Party, rows: Rows, roughness: Roughness) -> tuple[float, bool]:
+        """How much of the noise to take off, and whether the mean is the better prediction all the same.
+
+        Each fold judges fits to the others. Without noise everything is taken off that there is, and nothing is judged.
+        """
+        if not rows.noise.any() or (self.correction != "cv" and not self.guard):
+            return 1.0 if self.correction == "cv" else float(self.correction), False
+        candidates = CORRECTIONS if self.correction == "cv" else (float(self.correction),)
+        found = {}
+        for correction in candidates:
+            fits = [self._fitted(party, rows, roughness, correction, without=fold) for fold in rows.folds]
+            gains = np.concatenate([rows.gains(fit.w, fold) for fit, fold in zip(fits, rows.folds, strict=True)])
+            found[correction] = float(gains.sum()), float(gains.std(ddof=1) * np.sqrt(len(gains)))
+        best = max(found, key=lambda each: found[each][0])
+        gain, error = found[best]
+        return best, self.guard and gain < GUARD * error
+
+    def _penalties(self, moments: Moments, roughness: Roughness) -> Penalties:
+        asked = Penalties(self.lambda_s, self.lambda_t, self.lambda_st, self.relative)
+        mean = moments.blocks.mean(axis=0) / moments.freedom
+        return asked.absolute(mean, roughness.x, roughness.y)
+
+    def _combined(self, z: FloatArray) -> FloatArray:
+        return np.asarray(np.einsum("njq,jqk->nk", z - self.z_mean_, self.w_) + self.y_mean_)
+
+    def _from_released(self, party: Party) -> FloatArray:
+        return self._combined(self.design_.receive(party))
+
+    def _partial(self, party: Party) -> FloatArray:
+        predicted = np.tile(self.y_mean_, (len(party.own_table), 1))
+        for place in self.design_.of_party(party.name):
+            z = self.design_.own(party, self.design_.columns[place][1])
+            predicted += (z - self.z_mean_[place]) @ self.w_[place]
+        for line in party.feature_parties:
+            places = self.design_.of_party(line.peer)
+            for place in places:
+                column = self.design_.columns[place][1]
+                line.send(Surface(column, self.w_[place], self.z_mean_[place]))
+            note = "coefficients fitted to the outputs given to feature parties"
+            party.ledger.spend(Event.not_private(Secret.LABELS, note), identity=line.peer.encode())
+        for line in party.feature_parties:
+            rows = np.arange(len(predicted))
+            predicted += line.receive(PartialPrediction, shape=predicted.shape, rows=rows).values
+        return predicted
+
+    @property
+    def B_(self) -> dict[str, FloatArray]:
+        """Each column's operator on raw coefficients: the output's are those of the inputs, less centre, times it."""
+        left, right = self.design_.basis.root, self.y_basis_.inverse_root
+        return {name: left @ w @ right for name, w in zip(self.design_.names, self.w_, strict=True)}
+
+    @property
+    def centers_(self) -> dict[str, Any]:
+        """The means that inputs and outputs are centred by: curves."""
+        x = {
+            name: Curves.of_coordinates(mean[None], self.design_.basis)
+            for name, mean in zip(self.design_.names, self.z_mean_, strict=True)
+        }
+        return {"x": x, "y": Curves.of_coordinates(self.y_mean_[None], self.y_basis_)}
+
+    @property
+    def sigma_(self) -> dict[str, FloatArray]:
+        """The covariance of each column's noise, on raw coefficients."""
+        inverse = self.design_.basis.inverse_root
+        return {
+            name: inverse @ noise @ inverse for name, noise in zip(self.design_.names, self.design_.noise, strict=True)
+        }
+
+    @property
+    def omega_x_(self) -> FloatArray:
+        """The roughness of inputs, of raw coefficients."""
+        return self.design_.basis.penalty(self.operator_s)
+
+    @property
+    def omega_y_(self) -> FloatArray:
+        """The roughness of outputs, of raw coefficients."""
+        return self.y_basis_.penalty(self.operator_t)
+
+    def surface(self, column: str, s: ArrayLike, t: ArrayLike) -> FloatArray:
+        """The coefficient surface of a column: what the input at s adds to the output at t, per unit of time."""
+        if column not in self.design_.names:
+            raise PlanError(
+                f"There is a surface for {', '.join(self.design_.names)}, but not for {column!r}. Name one of these."
+            )
+        w = self.w_[self.design_.names.index(column)]
+        x, y = self.design_.basis, self.y_basis_
+        # beta(s, t) = phi(s)' B eta(t) with B = Mx^(-1/2) W My^(-1/2), because the model integrates over s.
+        inner = x.inverse_root @ w @ y.inverse_root
+        return np.asarray(x.evaluate(s) @ inner @ y.evaluate(t).T)
+
+    def plot_surface(self, column: str, ax: Axes | None = None, *, n_points: int = 60) -> Axes:
+        """Draw the coefficient surface of a column."""
+        from colonnade.curves.plots import plot_surface
+
+        s = np.linspace(*self.design_.basis.domain, n_points)
+        t = np.linspace(*self.y_basis_.domain, n_points)
+        return plot_surface(s, t, self.surface(column, s, t), ax, column)
+
+    def share(self) -> Tree:
+        """What this party has learned, as a tree of arrays and plain values."""
+        if hasattr(self, "held_"):
+            return {"held": self.held_.state(), "past": dict(vars(self.past_))}
+        return {
+            "design": self.design_.state(),
+            "y_basis": json.dumps(self.y_basis_.describe()),
+            "w": self.w_,
+            "z_mean": self.z_mean_,
+            "y_mean": self.y_mean_,
+            "fitted": self.fitted_.coefficients,
+            "path": list(self.path_),
+            "selected": list(self.selected_),
+            "traces": self.traces_,
+            "is_mean": self.is_mean_,
+        }
+
+    def take_share(self, tree: Tree) -> None:
+        """Take up what `share` gave."""
+        if "held" in tree:
+            self.held_, self.past_ = Held.from_state(tree["held"]), PastReleases(**tree["past"])
+            return
+        self.design_ = Design.from_state(tree["design"])
+        self.y_basis_ = basis_of(json.loads(tree["y_basis"]))
+        self.w_, self.z_mean_, self.y_mean_ = tree["w"], tree["z_mean"], tree["y_mean"]
+        self.fitted_ = Curves(tree["fitted"], self.y_basis_)
+        self.path_, self.selected_ = list(tree["path"]), tuple(tree["selected"])
+        self.traces_, self.is_mean_ = tree["traces"], tree["is_mean"]
+
+    def summary(self) -> str:
+        """What the model is, and what each role learns, in a few lines."""
+        lines = [
+            f"{type(self).__name__}: curves on curves; penalties {self.lambda_s:g}, {self.lambda_t:g}, "
+            f"{self.lambda_st:g}{' relative to the data' if self.relative else ''}.",
+            "Encryption: none; a receiver reads what it is sent. Threat model: curious parties that keep to the rules.",
+            "The label party learns every released curve. A feature party learns nothing in training.",
+        ]
+        if self.inputs == "partial":
+            lines.append(
+                "Of a prediction a feature party learns its own coefficients, which depend on the outputs, and the "
+                "label party the exact part that its columns make."
+            )
+        lines.append(self._privacy_in_words())
+        if hasattr(self, "w_"):
+            used = ", ".join(self.selected_) or "none: the mean is predicted"
+            lines.append(f"This share: coefficients of {len(self.design_.names)} columns; used are {used}.")
+        return "\n".join(lines)
+
+    def _privacy_in_words(self) -> str:
+        if self.clip == "empirical":
+            return "Privacy: none is claimed, because the clip radius comes from the data (simulation only)."
+        if self.epsilon is None and not self.noise:
+            return "Privacy: none; curves are released as they are."
+        told = "" if self.epsilon is None else f" at epsilon {self.epsilon:g}, delta {self.delta:g} for all curves"
+        return f"Privacy: curves of one record ({self.adjacency}){told}; outputs and coefficients are not covered."
+
+    def privacy(self) -> dict[str, float]:
+        """What a record's curves in all released columns cost together, at the label party: exact, and by zCDP."""
+        from colonnade.models.functional.release import Release
+
+        mus = [
+            Release(clip, sigma, self.metric, self.adjacency).sensitivity(self.design_.basis) / sigma
+            for clip, sigma in zip(self.design_.clips, self.design_.sigmas, strict=True)
+            if sigma > 0
+        ]
+        epsilon, zcdp, rho = cost(np.array(mus), self.delta) if mus else (np.inf, np.inf, np.inf)
+        return {"epsilon": epsilon, "zcdp_epsilon": zcdp, "rho": rho, "delta": self.delta}
+
+    def _validate(self, party: Party) -> None:
+        name = type(self).__name__
+        if party.roles.label is None or not party.roles.features:
+            raise PlanError(
+                f"{name} needs a label party and at least one feature party, but the roles are {party.roles}. "
+                "Name both."
+            )
+        Penalties(self.lambda_s, self.lambda_t, self.lambda_st)
+        for setting, holds, wanted in (
+            ("inputs", self.inputs in ("released", "partial"), "'released' or 'partial'"),
+            ("correction", self.correction == "cv" or 0 <= self.correction <= 1, "'cv' or a number from 0 to 1"),
+            ("metric", self.metric in ("l2", "rkhs", "legacy"), "'l2', 'rkhs' or 'legacy'"),
+            ("adjacency", self.adjacency in ("replace-one", "add-remove"), "'replace-one' or 'add-remove'"),
+            ("epsilon", self.epsilon is None or self.epsilon > 0, "None or above 0"),
+            (
+                "hold_out",
+                self.hold_out is None or (len(self.hold_out) == 2 and 1 <= self.hold_out[0] <= self.hold_out[1] >= 2),
+                "None, or a fold from 1 and how many there are",
+            ),
+            ("noise", self.epsilon is None or not self.noise, "0 where epsilon is given"),
+            ("clip", self.epsilon is None or self.clip not in (None, "empirical"), "a radius where epsilon is given"),
+        ):
+            if not holds:
+                raise PlanError(f"{name}'s {setting} should be {wanted}, but is {getattr(self, setting)!r}. Change it.")
+
+
+def response(party: Party) -> Curves:
+    """The label party's curves to predict, checked."""
+    table = party.own_table
+    if table.label_name is None:
+        raise DataError(f"{party.name} is the label party but its table has no labels. Name the column of curves.")
+    curves = table.curves(table.label_name)
+    check_rows(curves, table.label_name, party.name)
+    return curves

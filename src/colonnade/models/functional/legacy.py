@@ -1,0 +1,92 @@
+"""The published boosting algorithm, to the letter, for comparison with the corrected one and for nothing else.
+
+It works on raw coefficients with a loss that is not the L2 loss of curves; its increments estimate the whole operator
+from the partial residual and are added all the same, so that features selected again overshoot; its cross-validation
+uses residuals and penalised matrices of all rows, so that what is left out is not left out. Only the Kronecker solve is
+replaced by one that gives the same numbers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from colonnade.curves.basis import FloatArray
+from colonnade.models.functional.path import Rules
+from colonnade.models.functional.solve import PenalisedSolver
+from colonnade.wire.message import Int64Array
+
+MIXING = 0.05
+RIDGE = 1e-6
+
+
+def legacy_boost(
+    x: FloatArray,
+    y: FloatArray,
+    noise: FloatArray,
+    omegas: tuple[FloatArray, FloatArray],
+    lambdas: tuple[float, float, float],
+    rules: Rules,
+    folds: tuple[Int64Array, Int64Array],
+) -> tuple[FloatArray, tuple[int, ...], dict[str, list[float]]]:
+    """Boost raw coefficients as published.
+
+    Args:
+        x: Released coefficients of inputs, shape (rows, features, size).
+        y: Coefficients of outputs.
+        noise: The covariance of each feature's noise.
+        omegas: The raw roughness of inputs and outputs.
+        lambdas: The three penalties.
+        rules: Shrinkage and when to stop.
+        folds: The two halves.
+
+    Returns:
+        The operators on raw coefficients, the selected features, and the traces.
+    """
+    n, features, size = x.shape
+    ls, lt, lst = lambdas
+    z = (x - x.mean(axis=0)).transpose(1, 0, 2)
+    target = y - y.mean(axis=0)
+    solvers = []
+    for j in range(features):
+        gram = z[j].T @ z[j] / (n - 1) - noise[j]
+        level = np.trace(gram) / size
+        a1 = (1 - MIXING) * (gram + ls * omegas[0]) + (MIXING * level + RIDGE) * np.eye(size)
+        values, vectors = np.linalg.eigh((a1 + a1.T) / 2)
+        a1 = (vectors * np.maximum(values, RIDGE)) @ vectors.T
+        solvers.append(PenalisedSolver(a1, lt * np.eye(size) + lst * omegas[0], omegas[1]))
+    a, b = folds
+    parts = {"all": np.arange(n), "a": a, "b": b}
+    found = np.zeros((features, size, y.shape[1]))
+    fitted = np.zeros_like(target)
+    held_out = {"a": np.zeros((len(b), y.shape[1])), "b": np.zeros((len(a), y.shape[1]))}
+    best, kept, since = np.inf, None, 0
+    selected: list[int] = []
+    traces: dict[str, list[float]] = {"cv": [], "sse": []}
+    while len(selected) < rules.max_steps and since < rules.patience:
+        scores, candidates = np.zeros(features), []
+        for j in range(features):
+            partial = target - fitted + z[j] @ found[j]
+            step = {
+                name: solvers[j].solve(z[j][rows].T @ partial[rows] / (len(rows) - 1)) for name, rows in parts.items()
+            }
+            for train, test in (("a", b), ("b", a)):
+                error = ((z[j][test] @ step[train] - partial[test]) ** 2).sum()
+                scores[j] += error - (len(test) - 1) * np.einsum("qk,qr,rk->", step[train], noise[j], step[train])
+            candidates.append(step)
+        j = int(np.argmin(scores))
+        selected.append(j)
+        found[j] += rules.shrinkage * candidates[j]["all"]
+        fitted = fitted + rules.shrinkage * z[j] @ candidates[j]["all"]
+        held_out["a"] += rules.shrinkage * z[j][b] @ candidates[j]["a"]
+        held_out["b"] += rules.shrinkage * z[j][a] @ candidates[j]["b"]
+        cv = float(((target[b] - held_out["a"]) ** 2).sum() + ((target[a] - held_out["b"]) ** 2).sum())
+        traces["cv"].append(cv)
+        traces["sse"].append(float(((target - fitted) ** 2).sum()))
+        if len(selected) >= rules.min_steps:
+            if cv + 1e-8 < best:
+                best, since = cv, 0
+                kept = (found.copy(), len(selected))
+            else:
+                since += 1
+    operators, n_steps = (found, len(selected)) if kept is None else kept
+    return operators, tuple(selected[:n_steps]), traces

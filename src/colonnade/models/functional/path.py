@@ -1,0 +1,234 @@
+"""Boosting in moments: paths of coefficients whose steps cost the same however many rows there are.
+
+    R^(e|t) = C^e - G^e B^t              what is left in the rows e of a path trained on the rows t
+    Delta_j = P_j [(P_j' R_j^(t|t)) D_j] / n_t                                       all features j at once
+    score_j = sum over (t, e) in (A, B), (B, A) of  <Delta_j, G_jj^e Delta_j> - 2 <Delta_j, R_j^(e|t)>
+    j* = argmin;   B_j*^t += nu Delta_j*;   R^(e|t) -= nu G^e[:, j*] Delta_j*
+
+Three honest paths (all rows, half A, half B) share nothing but the sequence of selected features; the two halves score
+each other. The moments of evaluation are corrected for noise and unbiased, cross-terms of old and new coefficients
+included, because the residual moments carry them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from colonnade.curves.basis import FloatArray
+from colonnade.models.functional.moments import Moments
+from colonnade.models.functional.solve import BlockSolver, Penalties, Roughness
+from colonnade.storage import Tree
+
+Stop: TypeAlias = Literal["cv", "aic", "aicc"]
+Freedom: TypeAlias = Literal["exact", "hutchinson"]
+
+# Trained on all rows, on one half and on the other; and the half that judges each of the latter two.
+PATHS = ("F", "A", "B")
+TESTS = ("B", "A")
+
+
+@dataclass(frozen=True)
+class Halves:
+    """The moments of two halves of the rows: fit to train on, and unbiased to evaluate on."""
+
+    train: dict[str, Moments]
+    evaluate: dict[str, Moments]
+
+    @classmethod
+    def of(cls, a: Moments, b: Moments, correction: float = 1.0) -> Halves:
+        """Both halves and all rows, the latter centred half by half."""
+        every = {"A": a, "B": b, "F": a + b}
+        return cls({name: each.for_training(correction) for name, each in every.items()}, {"A": a, "B": b})
+
+
+@dataclass
+class Rules:
+    """When a path ends, and what it is judged by; `n_rows` is for Akaike's criterion.
+
+    >>> Rules(max_steps=30).stop
+    'cv'
+    """
+
+    shrinkage: float = 0.3
+    max_steps: int = 150
+    min_steps: int = 10
+    patience: int = 6
+    stop: Stop = "cv"
+    freedom: Freedom = "exact"
+    n_rows: int = 0
+
+
+@dataclass
+class Best:
+    """The coefficients at the best step so far."""
+
+    criterion: float = np.inf
+    steps: int = 0
+    coefficients: FloatArray | None = None
+
+
+class BoostingPath:
+    """One boosting path, step by step; `best` holds the coefficients at the minimum of its criterion.
+
+    Args:
+        halves: The moments, with outputs rotated by the eigenvectors of their roughness.
+        roughness: Of inputs and outputs.
+        penalties: Absolute ones.
+        rules: When to stop.
+    """
+
+    def __init__(self, halves: Halves, roughness: Roughness, penalties: Penalties, rules: Rules) -> None:
+        self.rules = rules
+        self._train = [halves.train[name] for name in PATHS]
+        self._test = [halves.evaluate[name] for name in TESTS]
+        self._freedom = np.array([m.freedom for m in self._train], dtype=np.float64)[:, None, None, None]
+        solvers = [
+            BlockSolver(m.blocks / m.freedom, roughness.x, roughness.rotation[0], penalties) for m in self._train
+        ]
+        # All paths stand in one array, so that a step is a handful of products of arrays.
+        self._left_of = np.stack([each.left for each in solvers])
+        self._left_t = np.stack([each.left_t for each in solvers])
+        self._gains = np.stack([each.gains for each in solvers])
+        self._grams = np.stack([m.gram for m in self._train])
+        self._test_grams = np.stack([m.gram for m in self._test])
+        self._diagonal = np.stack([m.blocks for m in self._test])
+        first = self._train[0]
+        self._features, self._size = first.noise.shape[:2]
+        self._outputs = first.cross.shape[1]
+        shape = (self._features, self._size, self._outputs)
+        self._b = np.zeros((len(PATHS), *shape))
+        self._own = np.stack([m.cross for m in self._train])
+        self._other = np.stack([m.cross for m in self._test])
+        self._left_out = float(sum(m.total for m in self._test))
+        self._sse = first.total
+        self.selected: list[int] = []
+        self.traces: dict[str, list[float]] = {"cv": [self._left_out], "sse": [self._sse]}
+        if rules.stop != "cv":
+            self.traces |= {rules.stop: [], "df": []}
+        self.best = Best()
+        self._since_best = 0
+        self._touched: list[int] = []
+        self._hat = np.zeros((self._outputs, 0, 0))
+        self._df = 0.0
+        columns = first.probes.reshape(len(first.gram), -1, self._outputs)
+        self._probes = np.ascontiguousarray(columns.transpose(1, 0, 2))
+        self._probed = np.zeros((len(self._probes), *shape))
+        self._probe_left = self._probes.copy()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the path is as long as it may be, or has stopped getting better."""
+        return len(self.selected) >= self.rules.max_steps or self._since_best >= self.rules.patience
+
+    def step(self) -> None:
+        """Add an increment of the feature that the halves agree on."""
+        shape = (-1, self._features, self._size, self._outputs)
+        increments = self._left_of @ ((self._left_t @ self._own.reshape(shape)) * self._gains)
+        increments /= self._freedom
+        halves = increments[1:]
+        scores = (halves * (self._diagonal @ halves - 2 * self._other.reshape(shape))).sum(axis=(0, 2, 3))
+        chosen = int(np.argmin(scores))
+        rows = slice(chosen * self._size, (chosen + 1) * self._size)
+        added = self.rules.shrinkage * increments[:, chosen]
+        seen = added[1:]
+        change = self._diagonal[:, chosen] @ seen - 2 * self._other[:, rows]
+        self._left_out += float((seen * change).sum())
+        full = added[0]
+        self._sse += float((full * (self._grams[0, rows, rows] @ full - 2 * self._own[0, rows])).sum())
+        if self.rules.stop != "cv":
+            self._update_freedom(chosen, rows)
+        self._b[:, chosen] += added
+        # Gram matrices are symmetric, and their rows lie together in memory.
+        self._own -= self._grams[:, rows].transpose(0, 2, 1) @ added
+        self._other -= self._test_grams[:, rows].transpose(0, 2, 1) @ seen
+        self.selected.append(chosen)
+        self.traces["cv"].append(self._left_out)
+        self.traces["sse"].append(self._sse)
+        self._judge()
+
+    def _judge(self) -> None:
+        criterion = self.traces["cv"][-1]
+        if self.rules.stop != "cv":
+            criterion = self._akaike()
+            self.traces[self.rules.stop].append(criterion)
+            self.traces["df"].append(self._df)
+        if len(self.selected) < self.rules.min_steps:
+            return
+        if criterion < self.best.criterion:
+            self.best, self._since_best = Best(criterion, len(self.selected), self._b[0].copy()), 0
+        else:
+            self._since_best += 1
+
+    def _akaike(self) -> float:
+        """Akaike's criterion, with the correction for small samples where asked for (Hurvich & Tsai 1989)."""
+        n = self.rules.n_rows * self._outputs
+        penalty = 2.0 * self._df
+        if self.rules.stop == "aicc":
+            penalty *= n / max(n - self._df - 1, 1.0)
+        return float(n * np.log(max(self._sse, 1e-300) / n) + penalty)
+
+    def _update_freedom(self, chosen: int, rows: slice) -> None:
+        """Degrees of freedom of the fit after this step: the trace of the matrix that turns outputs into fits.
+
+        For rotated output k that matrix is Z T_k Z', and a step adds nu P D_k P' (E_j - G_j: T_k) / n to T_k's block
+        row j. Only blocks of features that were ever selected are kept.
+        """
+        full, nu = self._train[0], self.rules.shrinkage
+        left, left_t, gains = self._left_of[0, chosen], self._left_t[0, chosen], self._gains[0, chosen]
+        if self.rules.freedom == "hutchinson":
+            delta = nu * (left @ ((left_t @ self._probe_left[:, rows]) * gains)) / full.freedom
+            self._probed[:, chosen] += delta
+            self._probe_left -= full.gram[:, rows] @ delta
+            flat = self._probed.reshape(self._probes.shape)
+            self._df = float((self._probes * flat).sum()) / len(self._probes)
+            return
+        if chosen not in self._touched:
+            self._touched.append(chosen)
+            self._hat = np.pad(self._hat, ((0, 0), (0, self._size), (0, self._size)))
+        size, place = self._size, self._touched.index(chosen)
+        kept = np.concatenate([np.arange(j * size, (j + 1) * size) for j in self._touched])
+        own = slice(place * size, (place + 1) * size)
+        right = -(full.gram[rows][:, kept] @ self._hat)
+        right[:, np.arange(size), np.arange(own.start, own.stop)] += 1
+        change = nu * (left @ (gains.T[:, :, None] * (left_t @ right))) / full.freedom
+        self._hat[:, own] += change
+        self._df += float(np.einsum("kab,ba->", change, full.gram[np.ix_(kept, np.arange(rows.start, rows.stop))]))
+
+    def coefficients(self) -> tuple[FloatArray, int]:
+        """The coefficients from all rows at the best step, and how many steps that is."""
+        if self.best.coefficients is None:
+            return self._b[0], len(self.selected)
+        return self.best.coefficients, self.best.steps
+
+    def state(self) -> Tree:
+        """What the next step depends on."""
+        return {
+            "b": self._b.copy(),
+            "own": self._own.copy(),
+            "other": self._other.copy(),
+            "left_out": self._left_out,
+            "sse": self._sse,
+            "selected": list(self.selected),
+            "traces": {name: list(trace) for name, trace in self.traces.items()},
+            "best": None if self.best.coefficients is None else list(vars(self.best).values()),
+            "since_best": self._since_best,
+            "touched": list(self._touched),
+            "hat": self._hat.copy(),
+            "df": self._df,
+            "probed": self._probed.copy(),
+            "probe_left": self._probe_left.copy(),
+        }
+
+    def restore(self, tree: Tree) -> None:
+        """Go back to what `state` said."""
+        # Arrays from a file are read-only, and steps change them.
+        self._b, self._own, self._other = (np.array(tree[name]) for name in ("b", "own", "other"))
+        self._left_out, self._sse = tree["left_out"], tree["sse"]
+        self.selected, self.traces = list(tree["selected"]), tree["traces"]
+        self.best = Best() if tree["best"] is None else Best(*tree["best"])
+        self._since_best, self._touched, self._df = tree["since_best"], list(tree["touched"]), tree["df"]
+        self._hat, self._probed = np.array(tree["hat"]), np.array(tree["probed"])
+        self._probe_left = np.array(tree["probe_left"])

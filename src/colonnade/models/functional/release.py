@@ -1,0 +1,233 @@
+"""dp_release: curves clipped and noised in one consistent geometry, with the event that accounts for it.
+
+A curve with coefficients c has coordinates z = M^(1/2) c, whose length is its L2 norm. Noise protects in the metric in
+which it is isotropic, and only if curves are clipped in that same metric:
+
+    metric     clipped          noise isotropic in    sensitivity, replace-one
+    "l2"       |z| <= S         z                     2 S
+    "rkhs"     |u| <= S         u = M^(-1) z          2 S
+    "legacy"   |z| <= S         u = M^(-1) z          2 S / (least eigenvalue of M), though 2 S was claimed for it
+
+"rkhs" is noise of covariance s^2 M on coefficients, clipped in the norm of its own reproducing kernel Hilbert space
+(Hall, Rinaldo & Wasserman 2013). "legacy" mixes the two and is there for comparison only; what is charged is its true
+cost. See Mirshani, Reimherr & Slavkovic 2019, arXiv 1711.06660, for Gaussian noise on functions.
+
+A record has a curve in every feature, so one record's change moves all releases at once. Gaussian releases compose
+exactly: the squares of sensitivity / sigma add up over features and parties (colonnade.privacy.gaussian).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from colonnade.curves import Basis, Curves
+from colonnade.curves.basis import FloatArray
+from colonnade.errors import PlanError
+from colonnade.privacy.gaussian import gaussian_epsilon, gaussian_mu
+from colonnade.privacy.ledger import Adjacency, Event, Ledger
+from colonnade.privacy.mechanisms import GaussianMechanism
+from colonnade.privacy.randomness import Randomness, Step
+from colonnade.secret import Secret
+
+Metric: TypeAlias = Literal["l2", "rkhs", "legacy"]
+
+PROTECTION = "dp_release"
+UNIT = "record"
+EMPIRICAL_QUANTILE = 0.95
+
+
+@dataclass(frozen=True)
+class Release:
+    """How the curves of one feature are released: clipped to a radius, with Gaussian noise.
+
+    Attributes:
+        clip: The radius S; None does not clip.
+        sigma: The noise s; 0 adds none, and nothing is promised.
+        metric: In which geometry; "legacy" is for comparison only.
+        adjacency: Whether neighbours differ in one record's curve, or in its presence.
+        empirical: Whether the radius was taken from the data, so that nothing is promised.
+
+    >>> Release(clip=3.0, sigma=0.2).is_private
+    True
+    """
+
+    clip: float | None
+    sigma: float
+    metric: Metric = "l2"
+    adjacency: Adjacency = "replace-one"
+    empirical: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse noise without a clip, which promises nothing."""
+        if self.clip is not None and not 0 < self.clip < math.inf:
+            raise PlanError(f"The clip radius of curves should be above 0, but is {self.clip}. Correct it.")
+        if not 0 <= self.sigma < math.inf:
+            raise PlanError(f"The noise of a release should be a number from 0, but is {self.sigma}. Correct it.")
+        if self.sigma and self.clip is None:
+            raise PlanError(
+                "A release with noise needs a clip radius, without which the noise promises nothing, but clip is None. "
+                "Name a radius that does not depend on the data."
+            )
+        if self.metric not in ("l2", "rkhs", "legacy"):
+            raise PlanError(f"The metric of a release should be 'l2', 'rkhs' or 'legacy', but is {self.metric!r}.")
+
+    @property
+    def is_private(self) -> bool:
+        """Whether it promises anything."""
+        return self.sigma > 0 and not self.empirical
+
+    def sensitivity(self, basis: Basis) -> float:
+        """How far one record can move the released numbers, where the noise is isotropic."""
+        assert self.clip is not None
+        reach = self.clip
+        if self.metric == "legacy":
+            reach /= float(np.linalg.eigvalsh(basis.gram)[0])
+        return 2 * reach if self.adjacency == "replace-one" else reach
+
+    def noise(self, basis: Basis) -> FloatArray:
+        """The covariance of the noise, in coordinates."""
+        shape = np.eye(basis.size) if self.metric == "l2" else basis.gram @ basis.gram
+        return self.sigma**2 * shape
+
+    def clipped(self, curves: Curves) -> FloatArray:
+        """The coordinates of the curves, none longer than the radius."""
+        z = curves.coordinates
+        if self.clip is None:
+            return z
+        measured = z @ np.linalg.inv(curves.basis.gram) if self.metric == "rkhs" else z
+        lengths = np.linalg.norm(measured, axis=1, keepdims=True)
+        return np.asarray(z * np.minimum(1.0, self.clip / np.maximum(lengths, 1e-300)))
+
+    def event(self, basis: Basis) -> Event:
+        """The event that accounts for one release."""
+        if not self.is_private:
+            why = "with a clip radius from the data: simulation only" if self.empirical else "without noise"
+            return Event.not_private(Secret.FEATURES, f"curves released {why}", unit=UNIT)
+        mechanism = GaussianMechanism(self.sensitivity(basis), self.sigma)
+        return mechanism.event(Secret.FEATURES, UNIT, self.adjacency, by=PROTECTION)
+
+
+def dp_release(
+    curves: Curves, release: Release, *, random: Randomness, ledger: Ledger, path: tuple[Step, ...] = ()
+) -> FloatArray:
+    """Clip curves, charge the ledger, and return their coordinates with noise.
+
+    The noise is a function of `random`, `path` and the curves: the same again gives the same numbers and costs nothing;
+    anything else is another release and is charged.
+
+    Args:
+        curves: One curve per record.
+        release: How.
+        random: Where the noise comes from.
+        ledger: What is charged.
+        path: Which release this is.
+
+    Raises:
+        BudgetSpent: The ledger's budget does not allow it; nothing was released.
+    """
+    z, basis = release.clipped(curves), curves.basis
+    if release.sigma == 0:
+        ledger.spend(release.event(basis), identity=random.child("release", *path).key)
+        return z
+    to_isotropic = np.eye(basis.size) if release.metric == "l2" else np.linalg.inv(basis.gram)
+    mechanism = GaussianMechanism(release.sensitivity(basis), release.sigma)
+    if not release.is_private:
+        # The mechanism charges what it would be worth; the ledger must also say that it is worth nothing.
+        ledger.spend(release.event(basis), identity=random.child("release", *path).key)
+    noisy = mechanism.release(
+        z @ to_isotropic,
+        random=random,
+        ledger=ledger,
+        protects=Secret.FEATURES,
+        unit=UNIT,
+        adjacency=release.adjacency,
+        path=path,
+        by=PROTECTION if release.is_private else "",
+    )
+    return noisy if release.metric == "l2" else np.asarray(noisy @ basis.gram)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What a set of releases, one per feature, costs together.
+
+    Attributes:
+        sigma: The noise of each.
+        epsilon: By the analytic Gaussian mechanism, exact.
+        zcdp_epsilon: What the looser conversion from zero-concentrated privacy says.
+        rho: The zero-concentrated cost.
+    """
+
+    sigma: tuple[float, ...]
+    epsilon: float
+    zcdp_epsilon: float
+    rho: float
+
+
+def calibrate(
+    clips: Sequence[float],
+    epsilon: float,
+    delta: float,
+    *,
+    adjacency: Adjacency = "replace-one",
+    releases: int = 1,
+    weights: Sequence[float] | None = None,
+) -> Calibration:
+    """The least noise under which a record's curves in all features together are (epsilon, delta) private.
+
+    Args:
+        clips: The radius of every feature of every party: one record's change moves them all.
+        epsilon: For all of them together.
+        delta: For all of them together.
+        adjacency: What a record's change is.
+        releases: How often each is released.
+        weights: How much noise in each feature hurts; the weighted sum of variances is then least. Equal noise if None.
+
+    >>> calibrate([1.0], 1.0, 1e-5, adjacency="add-remove").sigma[0]  # doctest: +ELLIPSIS
+    3.730631634...
+    """
+    if not (epsilon > 0 and 0 < delta < 1):
+        raise PlanError(
+            f"A budget needs epsilon above 0 and delta between 0 and 1, but they are {epsilon} and {delta}. "
+            "Give a delta far below 1 / rows."
+        )
+    if not clips or min(clips) <= 0:
+        raise PlanError("Calibration needs a clip radius above 0 for every feature. Name them in clip.")
+    factor = 2.0 if adjacency == "replace-one" else 1.0
+    reach = factor * math.sqrt(releases) * np.asarray(clips, dtype=np.float64)
+    mu = gaussian_mu(epsilon, delta)
+    if weights is None:
+        sigma = np.full(len(reach), float(np.linalg.norm(reach)) / mu)
+    else:
+        root = np.sqrt(np.asarray(weights, dtype=np.float64))
+        sigma = np.sqrt(reach / root * float(reach @ root)) / mu
+    return Calibration(tuple(sigma.tolist()), *cost(reach / sigma, delta))
+
+
+def cost(mus: FloatArray, delta: float) -> tuple[float, float, float]:
+    """The exact epsilon of Gaussian releases, the one by way of zero-concentrated privacy, and its rho."""
+    rho = float((mus**2).sum()) / 2
+    return gaussian_epsilon(math.sqrt(2 * rho), delta), rho + 2 * math.sqrt(-rho * math.log(delta)), rho
+
+
+def empirical_clip(curves: Curves, metric: Metric) -> float:
+    """The 95 % quantile of the curves' lengths: for simulations only, since it depends on the data."""
+    z = curves.coordinates
+    measured = z @ np.linalg.inv(curves.basis.gram) if metric == "rkhs" else z
+    return float(np.quantile(np.linalg.norm(measured, axis=1), EMPIRICAL_QUANTILE))
+
+
+def per_column(value: float | Mapping[str, float] | None, column: str, name: str) -> float | None:
+    """A setting that may be one number for all columns, or one for each."""
+    if not isinstance(value, Mapping):
+        return value
+    if column not in value:
+        raise PlanError(
+            f"{name} names a number for {', '.join(value)}, but there is also a column {column!r}. Add it to {name}."
+        )
+    return value[column]
