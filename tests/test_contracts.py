@@ -75,8 +75,14 @@ TRANSPORTS = {
 }
 
 # Small enough to train in a moment, and with every message that the model knows.
+BRIEF = {"epochs": 3, "batch_size": 32, "embedding": 4, "patience": 2}
 SMALL = {
-    "split-classifier": {"epochs": 3, "batch_size": 32, "embedding": 4, "patience": 2},
+    "served-classifier": {**BRIEF, "tracks": "shadow-proxy"},
+    "served-regressor": BRIEF,
+    "split-classifier": BRIEF,
+    "split-regressor": {**BRIEF, "tracks": "shadow-top"},
+    "u-shape-classifier": {**BRIEF, "tracks": "shadow-proxy"},
+    "u-shape-regressor": BRIEF,
 }
 
 # What a model must be like for an attack to apply to it, where the small one is not.
@@ -85,6 +91,7 @@ VULNERABLE = {
 }
 
 THREE = Roles(label="bank", features=("shop", "telco"))
+FOUR = Roles(label="bank", features=("shop", "telco"), server="cloud")
 KILLING = ("a_killed_run_resumes_to_the_same_end", "a_killed_run_resumes_with_it")
 
 
@@ -127,7 +134,8 @@ def test_a_transport_keeps_its_contract(transport, check):
 @pytest.mark.parametrize("check", named(ESTIMATOR_CHECKS))
 @pytest.mark.parametrize("model", MODELS)
 def test_a_model_keeps_its_contract(model, check, customers):
-    check(Setup(partial(MODELS[model], **SMALL.get(model, {})), customers, THREE))
+    roles = FOUR if "server" in MODELS[model].hooks else THREE
+    check(Setup(partial(MODELS[model], **SMALL.get(model, {})), customers, roles))
 
 
 @pytest.mark.parametrize("check", named(ATTACK_CHECKS))

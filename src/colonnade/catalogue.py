@@ -66,6 +66,11 @@ DEFENCES: Names[type[Defence]] = Names(
 MODELS: Names[type[Estimator]] = Names(
     "model",
     {
+        "served-classifier": ("models.served", "ServedClassifier"),
+        "served-regressor": ("models.served", "ServedRegressor"),
         "split-classifier": ("models.split", "SplitClassifier"),
+        "split-regressor": ("models.split", "SplitRegressor"),
+        "u-shape-classifier": ("models.ushape", "UShapeClassifier"),
+        "u-shape-regressor": ("models.ushape", "UShapeRegressor"),
     },
 )

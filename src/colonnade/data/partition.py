@@ -251,7 +251,8 @@ def public_private(
     if len(rows) > RANKED_ROWS:
         rows = np.sort(np.random.default_rng(seed).choice(rows, RANKED_ROWS, replace=False))
     sample = table.take(rows)
-    scores = _RANKINGS[by](_Ranked.of(sample), seed)
+    # Libraries take seeds of 32 bits.
+    scores = _RANKINGS[by](_Ranked.of(sample), seed % 2**31)
     ranked = sorted(range(len(names)), key=lambda i: (-scores[i], i))[:n_private]
     kept = tuple(names[i] for i in sorted(ranked))
     public = tuple(name for name in names if name not in kept)

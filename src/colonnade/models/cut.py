@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -68,6 +68,9 @@ class Bottom:
         party: The party that has it.
         line: Where embeddings go; None where they stay.
         name: What hooks call the embedding.
+
+    Attributes:
+        labels: All labels, where the party has some that hooks may see.
     """
 
     def __init__(self, model: SplitNetwork, party: Party, line: Channel | None, name: str = "embedding") -> None:
@@ -77,6 +80,7 @@ class Bottom:
         self.module = model.bottom_.to(self.machine.device)
         self.values = torch.from_numpy(model.inputs_.encode(party.own_table)).to(self.machine.device)
         self.inputs = self.values[:0]
+        self.labels: Tensor | None = None
         self.held: NDArray[np.bool_] | None = None
         if line is not None and model.overlap == "partial":
             self.held = present_rows(party.own_table)
@@ -90,16 +94,25 @@ class Bottom:
             out: Tensor = self.module(self.inputs)
         return out.float()
 
-    def send(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> Sent:
-        """Send the embedding of some rows."""
+    def send(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None, *, weighs: bool = True) -> Sent:
+        """Send the embedding of some rows.
+
+        Args:
+            step: The number of the batch.
+            rows: Its rows.
+            phase: What it is sent for.
+            epoch: In which pass over the data.
+            weighs: Whether defences may ask for a penalty here; a party that has a loss of its own asks them there.
+        """
         assert self.line is not None
         embedding = sent = self.embed(rows, train=phase == "train")
         penalty: Tensor | None = None
         under: tuple[str, ...] = ()
         if self.party.defences:
             own = {self.name: embedding}
-            at = At(step, epoch or 0, rows, phase, own=own, inputs=self.inputs)
-            penalty, weighed = self._penalty(embedding, at) if phase == "train" else (None, ())
+            labels = None if self.labels is None else self.labels.index_select(0, self.machine.index(rows))
+            at = At(step, epoch or 0, rows, phase, labels=labels, own=own, inputs=self.inputs)
+            penalty, weighed = self._penalty(embedding, at) if weighs and phase == "train" else (None, ())
             at = replace(at, peer=self.line.peer, message=Embedding)
             sent, changed = applied(self.party.defences, "outgoing", embedding, at)
             under = tuple(dict.fromkeys(weighed + changed))
@@ -260,7 +273,17 @@ def require_columns(party: Party) -> None:
         raise DataError(f"{party.name} is a feature party but its table has no columns besides the ids. Bring some.")
 
 
-def require_answer(message: Embedding | Gradient, values: Float32Array, step: int, peer: str) -> None:
+class Stepped(Protocol):
+    """A message that belongs to a step."""
+
+    kind: ClassVar[str]
+
+    @property
+    def step(self) -> int:
+        """The step."""
+
+
+def require_answer(message: Stepped, values: Float32Array, step: int, peer: str) -> None:
     """Refuse what belongs to another step or is not finite."""
     if message.step != step:
         raise ProtocolError(

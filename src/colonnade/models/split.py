@@ -180,7 +180,7 @@ class SplitNetwork(Estimator):
         self.target_ = self.inputs_ = self.bottom_ = self.top_ = self.local_inputs_ = self.local_ = None
         self.partition_ = self.stand_ins_ = None
         self.party_, self.n_received_ = party.name, len(party.feature_parties)
-        self.width_ = self.n_joined_ = 0
+        self.width_ = self.n_joined_ = self.n_outputs_ = 0
         n_rows = self.n_rows(party)
         train, held_out = hold_out(n_rows, self.validation if self.patience else 0.0, party.shared)
         if not len(train):
@@ -229,12 +229,12 @@ class SplitNetwork(Estimator):
         if not party.holds_labels:
             Bottom(self, party, party.label_party).send_all(batches)
             return None
-        head = self.head_named(head)
+        local = LocalEnd(self, party) if self.head_named(head) == "local" else None
         joint = Joint(self, party)
         parts = []
         for step, rows in enumerate(batches):
             passed = joint.forward(step, rows, "predict")
-            outputs = passed.outputs if head == "federated" else joint.local_outputs(passed)
+            outputs = passed.outputs if local is None else local.predict(rows, passed.own, passed.embeddings)
             parts.append(self.scored(party, outputs, step, rows))
         return self.require_target().prediction(np.concatenate(parts))
 
@@ -313,6 +313,7 @@ class SplitNetwork(Estimator):
             "party": self.party_,
             "width": self.width_,
             "n_joined": self.n_joined_,
+            "n_outputs": self.n_outputs_,
             "n_received": self.n_received_,
             **{name: None if network is None else network.state_dict() for name, network in networks.items()},
             "partition": None if self.partition_ is None else vars(self.partition_),
@@ -322,7 +323,8 @@ class SplitNetwork(Estimator):
 
     def take_share(self, tree: Tree) -> None:
         """Take up what `share` gave."""
-        self.party_, self.width_, self.n_joined_ = tree["party"], tree["width"], tree["n_joined"]
+        self.party_, self.width_ = tree["party"], tree["width"]
+        self.n_joined_, self.n_outputs_ = tree["n_joined"], tree["n_outputs"]
         self.n_received_, self.history_, self.defences_ = tree["n_received"], tree["history"], tree["defences"]
         self.target_ = None if tree["target"] is None else self.target.of(tree["target"])
         self.inputs_ = None if tree["inputs"] is None else Inputs.of(tree["inputs"])
@@ -337,7 +339,7 @@ class SplitNetwork(Estimator):
         if self.inputs_ is not None:
             self.bottom_ = loaded(self.make_bottom(self.inputs_, network, self.party_), tree["bottom"])
         if tree["top"] is not None:
-            top = self.make_top(self.n_joined_, self.n_top_outputs)
+            top = self.make_top(self.n_joined_, self.n_outputs_)
             assert top is not None
             self.top_ = loaded(top, tree["top"])
         if self.local_inputs_ is not None:
@@ -346,11 +348,6 @@ class SplitNetwork(Estimator):
             self.local_ = loaded(local, tree["local"])  # type: ignore[assignment]
         if tree["stand_ins"] is not None:
             self.stand_ins_ = loaded(stand_ins(self.n_received_, self.width_), tree["stand_ins"])  # type: ignore[assignment]
-
-    @property
-    def n_top_outputs(self) -> int:
-        """How many outputs the top network has."""
-        return self.require_target().n_outputs
 
     @classmethod
     def is_factory(cls, name: str, value: Any) -> bool:
@@ -507,7 +504,6 @@ class Joint:
         self.own_name = model.architecture.own
         self.bottom = None if model.bottom_ is None else Bottom(model, party, None, self.own_name)
         self.gathering = Gathering(model, party, party.feature_parties)
-        self.local = None if model.local_ is None else LocalEnd(model, party)
 
     def forward(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> Pass:
         """Collect all embeddings of some rows, and put them through the federated track."""
@@ -521,13 +517,6 @@ class Joint:
         with torch.set_grad_enabled(train), self.machine.autocast():
             outputs: Tensor = top(joined)
         return Pass(self.machine.index(rows), own, embeddings, outputs.float())
-
-    def local_outputs(self, passed: Pass) -> Tensor:
-        """What the local track makes of a pass, without training."""
-        assert self.local is not None
-        assert passed.own is not None
-        private = self.local.embed(passed.index, train=False)
-        return self.local.outputs(passed.own, private, passed.embeddings, train=False)
 
 
 class LocalEnd:
@@ -553,70 +542,73 @@ class LocalEnd:
             outputs: Tensor = self.track(public, private, received)
         return outputs.float()
 
+    def predict(self, rows: Int64Array, public: Tensor | None, received: Sequence[Tensor]) -> Tensor:
+        """The track's outputs for some rows, without training."""
+        assert public is not None
+        private = self.embed(self.machine.index(rows), train=False)
+        return self.outputs(public, private, received, train=False)
 
-class LabelSide(Side):
-    """The label party in training: joins embeddings, computes losses, returns gradients."""
 
-    def __init__(self, model: SplitNetwork, party: Party, train: Int64Array) -> None:
-        labels = learned_target(model, party)
-        model.width_ = model.require_target().n_outputs if model.top is None else model.embedding
-        for line in party.feature_parties:
-            line.send(Outline(model.width_))
-        networks = build_label_networks(model, party, train)
-        n_embeddings = len(party.feature_parties) + (model.bottom_ is not None)
-        model.n_joined_ = model.width_ * (n_embeddings if model.fusion == "concat" else 1)
-        model.top_ = model.make_top(model.n_joined_, model.n_top_outputs)
-        if model.top_ is not None:
-            networks[model.architecture.top] = model.top_
-        if model.overlap == "partial":
-            networks["stand_ins"] = model.stand_ins_ = stand_ins(model.n_received_, model.width_)
+class LabelledSide(Side):
+    """The side of a party that has labels: the losses of its tracks, and when training ends."""
+
+    def __init__(self, model: SplitNetwork, party: Party, labels: Tensor, networks: Mapping[str, nn.Module]) -> None:
         self.model, self.target, self.machine = model, model.require_target(), model.machine
-        self.joint = Joint(model, party)
         self.labels = labels.to(self.machine.device)
+        self.local = None if model.local_ is None else LocalEnd(model, party)
         self.losses: dict[str, list[float]] = {}
         super().__init__(party, networks, model.optimisers)
 
-    def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
-        """Collect embeddings, compute the losses of all tracks, give gradients back."""
-        joint, defences = self.joint, self.party.defences
-        passed = joint.forward(step, rows, "train", epoch)
-        truth = self.labels.index_select(0, passed.index)
-        own = {} if passed.own is None else {joint.own_name: passed.own}
-        private = None
-        if joint.local is not None:
-            private = joint.local.embed(passed.index, train=True)
-            own["private"] = private.detach()
-        at = At(step, epoch, rows, "train", own=own, received=joint.gathering.received)
-        if defences:
-            inputs = None if joint.bottom is None else joint.bottom.inputs
-            at = replace(at, inputs=inputs, outputs=passed.outputs, n_classes=self.target.n_classes)
-        loss, at, under = self._loss(passed.outputs, truth, at)
-        self.optimisers.forget_gradients()
-        loss.backward(retain_graph=bool(defences))  # type: ignore[no-untyped-call]
-        asked = gradient_if(self.target.loss, passed.outputs) if defences else None
-        joint.gathering.give_back(step, at, asked, under)
-        figures = {"loss": loss.item()}
-        if private is not None:
-            figures["local_loss"] = self._train_local(passed, private, truth, at)
-        self.optimisers.step()
+    def loss(self, outputs: Tensor, truth: Tensor, at: At) -> tuple[Tensor, At, tuple[str, ...]]:
+        """A track's loss, where it was computed, and the defences that had a hand in it."""
+        defences = self.party.defences
+        if not defences:
+            return self.target.loss(outputs, truth), at, ()
+        at = replace(at, outputs=outputs, n_classes=self.target.n_classes)
+        labels, relabelled = applied(defences, "labels", truth, at)
+        at = replace(at, labels=labels)
+        loss, reweighed = applied(defences, "loss", self.target.loss(outputs, labels), at)
+        return loss, at, tuple(dict.fromkeys(relabelled + reweighed))
+
+    def train_local(self, own: Tensor, private: Tensor, received: Sequence[Tensor], truth: Tensor, at: At) -> float:
+        """The local track's own step, on the true labels and on what is cut off from the federated track."""
+        assert self.local is not None
+        outputs = self.local.outputs(own, private, received, train=True)
+        cut_off = {peer: came.detach() for peer, came in at.received.items()}
+        mine = {self.model.architecture.own: own.detach(), "private": private}
+        about = replace(at, track="local", labels=None, own=mine, received=cut_off)
+        loss, _, _ = self.loss(outputs, truth, about)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.item()
+
+    def note(self, figures: dict[str, float]) -> dict[str, float]:
+        """Keep a step's losses for the epoch's record."""
         for name, value in figures.items():
             self.losses.setdefault(name, []).append(value)
         return figures
 
-    def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
-        """Compare with earlier epochs on held-out rows, and tell the others."""
+    def close(self, epoch: int) -> dict[str, float]:
+        """Put an epoch's mean losses into the history; returns its record."""
         record = {"epoch": epoch, **{name: float(np.mean(values)) for name, values in self.losses.items()}}
         self.losses = {}
         self.history.append(record)
-        if not held_out:
-            return False
-        record["validation_loss"], under = self._validation_loss(epoch, held_out)
+        return record
+
+    def judge(self, epoch: int, total: float, n_rows: int, lines: Sequence[Channel], under: tuple[str, ...]) -> bool:
+        """Compare an epoch's loss on held-out rows with earlier ones, and tell the others; returns whether it ends."""
         assert self.model.patience is not None
+        self.history[-1]["validation_loss"] = total / n_rows
         improved, stop = Stopping(self.model.patience).verdict(self.history)
         self.keep_if_best(improved)
-        for line in self.party.feature_parties:
+        for line in lines:
             line.send(Verdict(epoch, int(improved), int(stop)), under=under)
         return stop
+
+    def held_out_loss(self, outputs: Tensor, at: At) -> tuple[float, tuple[str, ...]]:
+        """The sum of the losses of some held-out rows, and the defences that had a hand in their labels."""
+        labels = self.labels.index_select(0, self.machine.index(at.rows))
+        labels, relabelled = applied(self.party.defences, "labels", labels, at)
+        return self.target.loss(outputs, labels, "sum").item(), relabelled
 
     def state(self) -> Tree:
         """All that the next step depends on."""
@@ -627,39 +619,56 @@ class LabelSide(Side):
         super().restore(tree)
         self.losses = tree["losses"]
 
-    def _loss(self, outputs: Tensor, truth: Tensor, at: At) -> tuple[Tensor, At, tuple[str, ...]]:
-        """A track's loss, where it was computed, and the defences that had a hand in it."""
-        defences = self.party.defences
-        if not defences:
-            return self.target.loss(outputs, truth), at, ()
-        labels, relabelled = applied(defences, "labels", truth, at)
-        at = replace(at, labels=labels)
-        loss, reweighed = applied(defences, "loss", self.target.loss(outputs, labels), at)
-        return loss, at, tuple(dict.fromkeys(relabelled + reweighed))
 
-    def _train_local(self, passed: Pass, private: Tensor, truth: Tensor, at: At) -> float:
-        """The local track's own step, on the true labels and on what is cut off from the federated track."""
-        assert self.joint.local is not None
-        assert passed.own is not None
-        outputs = self.joint.local.outputs(passed.own, private, passed.embeddings, train=True)
-        own = {self.joint.own_name: passed.own.detach(), "private": private}
-        received = {peer: came.detach() for peer, came in at.received.items()}
-        about = replace(at, track="local", labels=None, own=own, received=received, outputs=outputs)
-        loss, _, _ = self._loss(outputs, truth, about)
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss.item()
+class LabelSide(LabelledSide):
+    """The label party in training: joins embeddings, computes losses, returns gradients."""
 
-    def _validation_loss(self, epoch: int, held_out: Sequence[Int64Array]) -> tuple[float, tuple[str, ...]]:
-        """The federated track's loss on held-out rows, and the defences that had a hand in their labels."""
+    def __init__(self, model: SplitNetwork, party: Party, train: Int64Array) -> None:
+        labels = learned_target(model, party)
+        model.width_ = model.require_target().n_outputs if model.top is None else model.embedding
+        for line in party.feature_parties:
+            line.send(Outline(model.width_))
+        networks = build_label_networks(model, party, train)
+        networks |= build_top(model, model.n_received_ + (model.bottom_ is not None), model.require_target().n_outputs)
+        self.joint = Joint(model, party)
+        super().__init__(model, party, labels, networks)
+
+    def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
+        """Collect embeddings, compute the losses of all tracks, give gradients back."""
+        joint, defences = self.joint, self.party.defences
+        passed = joint.forward(step, rows, "train", epoch)
+        truth = self.labels.index_select(0, passed.index)
+        own = {} if passed.own is None else {joint.own_name: passed.own}
+        private = None
+        if self.local is not None:
+            private = self.local.embed(passed.index, train=True)
+            own["private"] = private.detach()
+        inputs = None if joint.bottom is None else joint.bottom.inputs
+        at = At(step, epoch, rows, "train", own=own, received=joint.gathering.received, inputs=inputs)
+        loss, at, under = self.loss(passed.outputs, truth, at)
+        self.optimisers.forget_gradients()
+        loss.backward(retain_graph=bool(defences))  # type: ignore[no-untyped-call]
+        asked = gradient_if(self.target.loss, passed.outputs) if defences else None
+        joint.gathering.give_back(step, at, asked, under)
+        figures = {"loss": loss.item()}
+        if private is not None:
+            assert passed.own is not None
+            figures["local_loss"] = self.train_local(passed.own, private, passed.embeddings, truth, at)
+        self.optimisers.step()
+        return self.note(figures)
+
+    def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
+        """Compare with earlier epochs on held-out rows, and tell the others."""
+        self.close(epoch)
+        if not held_out:
+            return False
         total, names = 0.0, dict[str, None]()
         for step, rows in enumerate(held_out):
             passed = self.joint.forward(step, rows, "validate", epoch)
-            labels = self.labels.index_select(0, passed.index)
             at = At(step, epoch, rows, "validate", received=self.joint.gathering.received)
-            labels, relabelled = applied(self.party.defences, "labels", labels, at)
-            names |= dict.fromkeys(relabelled)
-            total += self.target.loss(passed.outputs, labels, "sum").item()
-        return total / sum(len(rows) for rows in held_out), tuple(names)
+            loss, relabelled = self.held_out_loss(passed.outputs, at)
+            total, names = total + loss, names | dict.fromkeys(relabelled)
+        return self.judge(epoch, total, sum(map(len, held_out)), self.party.feature_parties, tuple(names))
 
 
 def learned_target(model: SplitNetwork, party: Party) -> Tensor:
@@ -687,6 +696,19 @@ def build_label_networks(model: SplitNetwork, party: Party, train: Int64Array) -
         model.local_ = model.make_local(model.local_inputs_, model.n_received_, n_outputs, party.name)
         networks["private"] = model.local_.private
         networks[tracks.local_name] = model.local_.head
+    return networks
+
+
+def build_top(model: SplitNetwork, n_embeddings: int, n_outputs: int) -> dict[str, nn.Module]:
+    """The network over the joined embeddings, and what stands in for those that are missing, by name."""
+    networks: dict[str, nn.Module] = {}
+    model.n_joined_ = model.width_ * (n_embeddings if model.fusion == "concat" else 1)
+    model.n_outputs_ = n_outputs
+    model.top_ = model.make_top(model.n_joined_, n_outputs)
+    if model.top_ is not None:
+        networks[model.architecture.top] = model.top_
+    if model.overlap == "partial":
+        networks["stand_ins"] = model.stand_ins_ = stand_ins(model.n_received_, model.width_)
     return networks
 
 
