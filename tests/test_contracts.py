@@ -77,11 +77,14 @@ TRANSPORTS = {
 # Small enough to train in a moment, and with every message that the model knows.
 BRIEF = {"epochs": 3, "batch_size": 32, "embedding": 4, "patience": 2}
 SMALL = {
-    "served-classifier": {**BRIEF, "tracks": "shadow-proxy"},
+    "label-dp-shadow": {**BRIEF, "epsilon": 1.0},
+    "one-shot": {**BRIEF, "leak_budget": {"shop": 1.0, "telco": 1.0}},
+    "one-shot-regressor": {**BRIEF, "leak_budget": {"shop": 1.0, "telco": 1.0}},
+    "served-classifier": {**BRIEF, "tracks": {"name": "shadow-proxy", "by": "random"}},
     "served-regressor": BRIEF,
     "split-classifier": BRIEF,
-    "split-regressor": {**BRIEF, "tracks": "shadow-top"},
-    "u-shape-classifier": {**BRIEF, "tracks": "shadow-proxy"},
+    "split-regressor": {**BRIEF, "tracks": {"name": "shadow-top", "by": "random"}},
+    "u-shape-classifier": {**BRIEF, "tracks": {"name": "shadow-proxy", "by": "random"}},
     "u-shape-regressor": BRIEF,
 }
 

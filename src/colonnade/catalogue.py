@@ -66,6 +66,9 @@ DEFENCES: Names[type[Defence]] = Names(
 MODELS: Names[type[Estimator]] = Names(
     "model",
     {
+        "label-dp-shadow": ("models.labeldp", "LabelDPShadow"),
+        "one-shot": ("models.oneshot", "OneShot"),
+        "one-shot-regressor": ("models.oneshot", "OneShotRegressor"),
         "served-classifier": ("models.served", "ServedClassifier"),
         "served-regressor": ("models.served", "ServedRegressor"),
         "split-classifier": ("models.split", "SplitClassifier"),

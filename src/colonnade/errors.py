@@ -18,6 +18,7 @@
     ├── CryptoError          keys, ciphertexts or number ranges do not fit        exit 5
     ├── PrivacyError         a privacy promise would be broken                    exit 6
     │   ├── BudgetSpent      an event would exceed the agreed privacy budget
+    │   ├── LeakBudgetSpent  a message would tell more of its sender's columns than their owner allows
     │   └── UndeclaredAccess an attack read what it had not declared
     └── StorageError         disk full, read-only, or a file that cannot be read  exit 9
 
@@ -121,6 +122,10 @@ class PrivacyError(ColonnadeError):
 
 class BudgetSpent(PrivacyError):
     """An event would exceed the agreed privacy budget."""
+
+
+class LeakBudgetSpent(PrivacyError):
+    """A message would tell more of its sender's columns than their owner allows."""
 
 
 class UndeclaredAccess(PrivacyError):

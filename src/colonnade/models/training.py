@@ -143,9 +143,14 @@ class Side(ABC):
     """One party's side of training: what it does in a step, and all it needs to go on after a crash."""
 
     def __init__(
-        self, party: Party, networks: Mapping[str, nn.Module], make_optimisers: Callable[..., Optimisers]
+        self,
+        party: Party,
+        networks: Mapping[str, nn.Module],
+        make_optimisers: Callable[[Mapping[str, nn.Module], str], Optimisers],
+        *,
+        with_defences: bool = True,
     ) -> None:
-        guests = [module for defence in party.defences for module in defence.modules()]
+        guests = [module for defence in party.defences for module in defence.modules()] if with_defences else []
         self.party = party
         self.networks = {**networks, **{f"defence {i}": module for i, module in enumerate(guests)}}
         self.optimisers = make_optimisers(self.networks, party.name)
