@@ -205,7 +205,7 @@ class LabelDPShadow(Estimator):
         """What the model is, and what each role learns, in a few lines."""
         return "\n".join(
             [
-                f"LabelDPShadow: a shadow on labels randomised once (epsilon {self.epsilon:g}), a main one on true labels.",
+                f"LabelDPShadow: a shadow on labels randomised once (epsilon {self.epsilon:g}), and a main network.",
                 f"A feature party's view is {self.epsilon:g}-label-private; attacks can still exceed what it could do "
                 "alone.",
                 "The label party learns every embedding. Encryption: none.",
