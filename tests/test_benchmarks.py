@@ -14,12 +14,14 @@ FIGURES = {
     "codec": {"encode_us", "decode_us"},
     "channel": {"exchange_ms"},
     "split_overhead": {"digests_ratio", "audit_ratio"},
+    "split": {"process_ratio", "network_ratio"},
     "import_time": {"import_s"},
     "transport": {"step_ratio", "bulk_ratio", "receiver_mb"},
     "resume": {"resume_s"},
 }
 MARKS = {
     "split_overhead": [pytest.mark.slow],
+    "split": [pytest.mark.slow, pytest.mark.network],
     "transport": [pytest.mark.slow, pytest.mark.network],
     "resume": [pytest.mark.slow, pytest.mark.network],
 }

@@ -13,11 +13,17 @@ if TYPE_CHECKING:
     from colonnade.attacks.gradient_scores import DirectionScore, NormScore
     from colonnade.attacks.view import View
     from colonnade.audit.report import PrivacyReport
+    from colonnade.data.partition import FeaturePartition, public_private
     from colonnade.defences.noise import GradientNoise
     from colonnade.errors import ColonnadeError
     from colonnade.hooks import At, Defence
     from colonnade.models.base import Estimator, Prediction
-    from colonnade.models.split import SplitClassifier
+    from colonnade.models.labeldp import LabelDPShadow
+    from colonnade.models.oneshot import OneShot, OneShotRegressor
+    from colonnade.models.served import ServedClassifier, ServedRegressor
+    from colonnade.models.split import SplitClassifier, SplitRegressor
+    from colonnade.models.tracks import ShadowProxy, ShadowTop, SingleTrack
+    from colonnade.models.ushape import UShapeClassifier, UShapeRegressor
     from colonnade.models.vertical import Vertical
     from colonnade.party import Party
     from colonnade.run import Run, join, simulate
@@ -36,23 +42,36 @@ _HOMES = {
     "DirectLabel": "attacks.direct",
     "DirectionScore": "attacks.gradient_scores",
     "Estimator": "models.base",
+    "FeaturePartition": "data.partition",
     "GradientNoise": "defences.noise",
     "Grant": "attacks.base",
     "Guess": "attacks.base",
+    "LabelDPShadow": "models.labeldp",
     "Message": "wire.message",
     "Needs": "attacks.base",
     "NormScore": "attacks.gradient_scores",
+    "OneShot": "models.oneshot",
+    "OneShotRegressor": "models.oneshot",
     "Party": "party",
     "Prediction": "models.base",
     "PrivacyReport": "audit.report",
     "Roles": "wire.plan",
     "Run": "run",
     "Secret": "secret",
+    "ServedClassifier": "models.served",
+    "ServedRegressor": "models.served",
+    "ShadowProxy": "models.tracks",
+    "ShadowTop": "models.tracks",
+    "SingleTrack": "models.tracks",
     "SplitClassifier": "models.split",
+    "SplitRegressor": "models.split",
     "Table": "table",
+    "UShapeClassifier": "models.ushape",
+    "UShapeRegressor": "models.ushape",
     "Vertical": "models.vertical",
     "View": "attacks.view",
     "join": "run",
+    "public_private": "data.partition",
     "simulate": "run",
 }
 
@@ -65,24 +84,37 @@ __all__ = [
     "DirectLabel",
     "DirectionScore",
     "Estimator",
+    "FeaturePartition",
     "GradientNoise",
     "Grant",
     "Guess",
+    "LabelDPShadow",
     "Message",
     "Needs",
     "NormScore",
+    "OneShot",
+    "OneShotRegressor",
     "Party",
     "Prediction",
     "PrivacyReport",
     "Roles",
     "Run",
     "Secret",
+    "ServedClassifier",
+    "ServedRegressor",
+    "ShadowProxy",
+    "ShadowTop",
+    "SingleTrack",
     "SplitClassifier",
+    "SplitRegressor",
     "Table",
+    "UShapeClassifier",
+    "UShapeRegressor",
     "Vertical",
     "View",
     "__version__",
     "join",
+    "public_private",
     "simulate",
 ]
 

@@ -13,7 +13,9 @@ def of_pixels(names):
 
 
 def test_pixels_are_put_where_their_names_say():
-    names = [f"{colour}_{row:02d}_{column:02d}" for column in range(3) for row in range(2) for colour in ("red", "blue")]
+    names = [
+        f"{colour}_{row:02d}_{column:02d}" for column in range(3) for row in range(2) for colour in ("red", "blue")
+    ]
     shape, places = image_places(of_pixels(names))
     assert shape == (2, 2, 3)
     order = [names[place] for place in places]

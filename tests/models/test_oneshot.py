@@ -169,9 +169,7 @@ def test_nuisance_columns_do_not_make_it_worse_than_the_label_party_alone(digits
         train, test = train_test_split(stressed, test=0.3, seed=seed)
         run = simulate(OneShot(leak_budget=ALL).fit, train, roles=BOTH, seed=seed)
         accuracies["one shot"].append((predicted(run, test).values == labels_of(test)).mean())
-        alone = [
-            {"bank": part["bank"].select([]), "shop": part["bank"].without_labels()} for part in (train, test)
-        ]
+        alone = [{"bank": part["bank"].select([]), "shop": part["bank"].without_labels()} for part in (train, test)]
         alone[0]["bank"] = train["bank"].select([])
         run = simulate(SplitClassifier().fit, alone[0], roles=BOTH, seed=seed)
         accuracies["alone"].append((predicted(run, alone[1]).values == labels_of(test)).mean())

@@ -1,3 +1,5 @@
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -148,7 +150,9 @@ def test_the_private_columns_are_chosen_on_training_rows_only(cancer):
     labels[held_out] = 1 - labels[held_out]
     second = first.again(labels=labels)
     assert first.results["bank"].partition_ == second.results["bank"].partition_
-    assert first.again(labels=1 - labels_of(cancer)[::-1]).results["bank"].partition_ != first.results["bank"].partition_
+    assert (
+        first.again(labels=1 - labels_of(cancer)[::-1]).results["bank"].partition_ != first.results["bank"].partition_
+    )
 
 
 def _shared(run):
@@ -207,7 +211,7 @@ def test_saved_tracks_are_read_back(cancer, predicted, tmp_path):
     assert loaded["bank"].architecture == tracks
     assert loaded["bank"].partition_ == run.results["bank"].partition_
     for head in ("federated", "local"):
-        after = simulate({n: (lambda p, e=e: e.predict(p, head=head)) for n, e in loaded.items()}, cancer, roles=BOTH)
+        after = simulate({n: partial(e.predict, head=head) for n, e in loaded.items()}, cancer, roles=BOTH)
         before = predicted(run, cancer, head=head)
         np.testing.assert_array_equal(after.results["bank"].probabilities, before.probabilities)
 
@@ -242,7 +246,10 @@ def test_tracks_are_named_in_several_ways(choice, expected):
     ("choice", "words"),
     [
         ("shadow_top", r"tracks should be one of single, shadow-proxy, shadow-top, but is 'shadow_top'"),
-        ({"name": "shadow-top", "privat": 0.3}, r"The tracks 'shadow-top' take private, by, .* but were given 'privat'"),
+        (
+            {"name": "shadow-top", "privat": 0.3},
+            r"The tracks 'shadow-top' take private, by, .* but were given 'privat'",
+        ),
     ],
 )
 def test_unknown_tracks_are_refused(cancer, choice, words):

@@ -1,6 +1,7 @@
 """Encoders: a party's columns as an embedding that no label had a hand in.
 
-How wide it is follows from the columns alone: so many principal components as explain a share of their variance.
+How wide it is follows from the columns alone: so many principal components as explain a share of their variance, and no
+more than 64. Of very many columns the last components are mostly noise, which only whoever rebuilds columns can use.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from colonnade.wire.message import Float32Array, Float64Array, Int64Array
 
 EncoderName: TypeAlias = Literal["pca", "rff", "autoencoder"]
 EPOCHS = 60
+MOST_BY_VARIANCE = 64
 
 
 class Encoder(ABC):
@@ -205,10 +207,10 @@ def principal_directions(x: Float64Array) -> tuple[Float64Array, Float64Array]:
 
 
 def width_by_variance(x: Float64Array, share: float) -> int:
-    """How many principal components explain a share of the columns' variance."""
+    """How many principal components explain a share of the columns' variance, up to 64; 0 if nothing varies."""
     variances, _ = principal_directions(x)
     explained = np.cumsum(variances) / variances.sum() if len(variances) else np.ones(0)
-    return int(np.searchsorted(explained, share - 1e-12) + 1) if len(variances) else 0
+    return min(int(np.searchsorted(explained, share - 1e-12) + 1), len(variances), MOST_BY_VARIANCE)
 
 
 def as_numbers(inputs: Inputs, encoded: Float32Array) -> tuple[Float64Array, tuple[str, ...]]:

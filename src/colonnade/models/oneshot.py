@@ -31,7 +31,14 @@ from colonnade.hooks import At, Phase, applied, prepare
 from colonnade.models.base import Estimator, Prediction
 from colonnade.models.batches import in_order
 from colonnade.models.cut import Embedding, party_role, require_answer, require_columns
-from colonnade.models.encoders import ENCODERS, Encoder, EncoderName, as_numbers, width_by_variance
+from colonnade.models.encoders import (
+    ENCODERS,
+    Encoder,
+    EncoderName,
+    as_numbers,
+    principal_directions,
+    width_by_variance,
+)
 from colonnade.models.inputs import Inputs
 from colonnade.models.leak import Leak, measured_leak, require_within_budget
 from colonnade.models.nets import BottomFactory, TopFactory
@@ -67,7 +74,7 @@ class OneShotNetwork(Estimator):
             from 0 to 1. It has no default: the owner of the columns sets it.
         column_budget: Likewise for any single column of a party, where its owner sets such a bound.
         encoder: "pca", "rff" for random Fourier features, or "autoencoder".
-        components: How wide the embedding is; if None, as many principal components as explain `variance`.
+        components: How wide the embedding is; if None, as many principal components as explain `variance`, up to 64.
         variance: The share of the columns' variance that is explained.
         embedding: The width of the label party's own networks before the top.
         bottom: The label party's network over its own columns, by name or as a callable.
@@ -238,7 +245,7 @@ class OneShotNetwork(Estimator):
         """Learn an encoder, see what its embedding gives away, and send it if that is allowed."""
         assert self.inputs_ is not None
         x, owners = as_numbers(self.inputs_, self.inputs_.encode(party.own_table))
-        most = width_by_variance(x, 1.0)
+        most = len(principal_directions(x)[0])
         if not most:
             raise DataError(
                 f"{party.name} should have a column whose values vary, but all {len(x)} rows are alike. Bring others."
