@@ -70,6 +70,7 @@ def train_centrally(
     own, others = bottom(inputs[0], EMBEDDING).to(device), bottom(inputs[1], EMBEDDING).to(device)
     joint = top(2 * EMBEDDING, 2).to(device)
     parameters = [*own.parameters(), *others.parameters(), *joint.parameters()]
+    assert isinstance(model.learning_rate, float)
     optimiser = torch.optim.Adam(parameters, model.learning_rate)
     batches = Batches(rows, model.batch_size, shared)
     losses = []

@@ -176,11 +176,15 @@ class Gathering:
         self.model, self.party, self.lines, self.machine = model, party, lines, model.machine
         self.partial = model.overlap == "partial"
         self.received: dict[str, Tensor] = {}
+        self.changed: tuple[str, ...] = ()
         self.held: list[Tensor] = []
 
     def collect(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> list[Tensor]:
-        """The peers' embeddings of some rows, in order; `received` afterwards holds them as they came."""
-        self.received, self.held, embeddings = {}, [], []
+        """The peers' embeddings of some rows, in order; `received` afterwards holds them as they came.
+
+        `changed` names the defences that changed some of them, and so the gradients in them.
+        """
+        self.received, self.changed, self.held, embeddings = {}, (), [], []
         for line in self.lines:
             shape = (len(rows), self.model.width_)
             message = line.receive(Embedding, shape=shape, rows=rows, epoch=epoch)
@@ -190,7 +194,8 @@ class Gathering:
             self.received[line.peer] = used = came
             if self.party.defences:
                 at = At(step, epoch or 0, rows, phase, peer=line.peer, message=Embedding)
-                used, _ = applied(self.party.defences, "incoming", came, at)
+                used, names = applied(self.party.defences, "incoming", came, at)
+                self.changed += names
             embeddings.append(used)
         return self._completed(embeddings) if self.partial else embeddings
 
@@ -216,7 +221,7 @@ class Gathering:
                 hypothetical = None if gradient_if is None else gradient_if(came)
                 about = replace(at, peer=line.peer, message=Gradient, gradient_if=hypothetical)
                 gradient, blurred = applied(self.party.defences, "outgoing", gradient, about)
-                names = tuple(dict.fromkeys(under + blurred))
+                names = tuple(dict.fromkeys(self.changed + under + blurred))
             line.send(Gradient(step, as_array(gradient)), under=names, rows=at.rows, epoch=at.epoch)
 
     def _filled(self, values: Float32Array) -> Float32Array:

@@ -606,7 +606,10 @@ class LabelledSide(Side):
 
     def held_out_loss(self, outputs: Tensor, at: At) -> tuple[float, tuple[str, ...]]:
         """The sum of the losses of some held-out rows, and the defences that had a hand in their labels."""
-        labels = self.labels.index_select(0, self.machine.index(at.rows))
+        labels, at = (
+            self.labels.index_select(0, self.machine.index(at.rows)),
+            replace(at, n_classes=self.target.n_classes),
+        )
         labels, relabelled = applied(self.party.defences, "labels", labels, at)
         return self.target.loss(outputs, labels, "sum").item(), relabelled
 
