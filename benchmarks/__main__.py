@@ -12,6 +12,7 @@ BENCHMARKS: Mapping[str, str] = {
     "codec": "a message of 256 KiB to a frame and back",
     "channel": "an exchange of 2 x 256 KiB between two parties of one process",
     "split_overhead": "a split network against the same network trained centrally",
+    "split": "a split network in one process and over the network, against central training",
     "import_time": "importing the package",
     "transport": "bytes between two processes under TLS, against bare gRPC",
     "wandering": "the boundary-wandering loss against a matrix of all pairs, and per step of training",

@@ -59,19 +59,23 @@ def train_apart(model: SplitClassifier, tables: Mapping[str, Table], keep: Keep)
     return simulate(model.fit, tables, roles=ROLES, keep=keep)
 
 
-def train_centrally(model: SplitClassifier, tables: Mapping[str, Table], shared: Randomness) -> float:
+def train_centrally(
+    model: SplitClassifier, tables: Mapping[str, Table], shared: Randomness, device: str = "cpu"
+) -> float:
     """Train the same network in one table; returns the mean loss of the last epoch."""
     rows = np.arange(N_ROWS)
     inputs = [Inputs.learned(table, rows) for table in tables.values()]
-    values = torch.from_numpy(np.hstack([i.encode(table) for i, table in zip(inputs, tables.values(), strict=True)]))
-    labels = torch.tensor(np.asarray(tables["bank"].labels))
-    own, others, joint = bottom(inputs[0], EMBEDDING), bottom(inputs[1], EMBEDDING), top(2 * EMBEDDING, 2)
+    encoded = np.hstack([i.encode(table) for i, table in zip(inputs, tables.values(), strict=True)])
+    values, labels = torch.from_numpy(encoded).to(device), torch.tensor(np.asarray(tables["bank"].labels)).to(device)
+    own, others = bottom(inputs[0], EMBEDDING).to(device), bottom(inputs[1], EMBEDDING).to(device)
+    joint = top(2 * EMBEDDING, 2).to(device)
     parameters = [*own.parameters(), *others.parameters(), *joint.parameters()]
+    assert isinstance(model.learning_rate, float)
     optimiser = torch.optim.Adam(parameters, model.learning_rate)
     batches = Batches(rows, model.batch_size, shared)
     losses = []
     for step in range(model.epochs * batches.per_epoch):
-        batch = torch.from_numpy(batches.at(step)[1])
+        batch = torch.from_numpy(batches.at(step)[1]).to(device)
         x = values[batch]
         embeddings = torch.cat([own(x[:, :N_COLUMNS]), others(x[:, N_COLUMNS:])], dim=1)
         loss = nn.functional.cross_entropy(joint(embeddings), labels[batch])

@@ -14,6 +14,7 @@ FIGURES = {
     "codec": {"encode_us", "decode_us"},
     "channel": {"exchange_ms"},
     "split_overhead": {"digests_ratio", "audit_ratio"},
+    "split": {"process_ratio", "network_ratio"},
     "import_time": {"import_s"},
     "transport": {"step_ratio", "bulk_ratio", "receiver_mb"},
     "wandering": {"closed_form_share", "step_overhead"},
@@ -26,6 +27,7 @@ MARKS = {
     "glm": [pytest.mark.slow],
     "split_overhead": [pytest.mark.slow],
     "wandering": [pytest.mark.slow],
+    "split": [pytest.mark.slow, pytest.mark.network],
     "transport": [pytest.mark.slow, pytest.mark.network],
     "resume": [pytest.mark.slow, pytest.mark.network],
 }

@@ -78,6 +78,7 @@ TRANSPORTS = {
 }
 
 # Small enough to train in a moment, and with every message that the model knows.
+BRIEF = {"epochs": 3, "batch_size": 32, "embedding": 4, "patience": 2}
 SMALL = {
     "linear-regression": {"epochs": 2, "batch_size": 180},
     "logistic-regression": {"epochs": 2, "batch_size": 180},
@@ -86,6 +87,15 @@ SMALL = {
     "functional-moments": {"clip_x": 3.0, "clip_y": 3.0, "epsilon": 1e6},
     "functional-regression": {"clip": 3.0, "noise": 0.2, "inputs": "partial"},
     "split-classifier": {"epochs": 3, "batch_size": 32, "embedding": 4, "patience": 2},
+    "label-dp-shadow": {**BRIEF, "epsilon": 1.0},
+    "one-shot": {**BRIEF, "leak_budget": {"shop": 1.0, "telco": 1.0}},
+    "one-shot-regressor": {**BRIEF, "leak_budget": {"shop": 1.0, "telco": 1.0}},
+    "served-classifier": {**BRIEF, "tracks": {"name": "shadow-proxy", "by": "random"}},
+    "served-regressor": BRIEF,
+    "split-classifier": BRIEF,
+    "split-regressor": {**BRIEF, "tracks": {"name": "shadow-top", "by": "random"}},
+    "u-shape-classifier": {**BRIEF, "tracks": {"name": "shadow-proxy", "by": "random"}},
+    "u-shape-regressor": BRIEF,
 }
 REGRESSIONS = [model for model in SMALL if model.endswith("-regression")]
 
@@ -103,6 +113,7 @@ LONG = (
 )
 OF_REGRESSIONS = ("coefficient-score", "residue")
 JUDGED = Roles(label="bank", features=("shop", "telco"), arbiter="judge")
+FOUR = Roles(label="bank", features=("shop", "telco"), server="cloud")
 KILLING = ("a_killed_run_resumes_to_the_same_end", "a_killed_run_resumes_with_it")
 
 
@@ -178,6 +189,9 @@ def test_a_model_keeps_its_contract(model, check, customers, more_customers):
 def test_a_model_keeps_its_contract(model, check, tables_of):
     roles = replace(THREE, arbiter="arbiter") if model == "functional-moments" else THREE
     check(Setup(partial(MODELS[model], **SMALL.get(model, {})), tables_of(model), roles))
+def test_a_model_keeps_its_contract(model, check, customers):
+    roles = FOUR if "server" in MODELS[model].hooks else THREE
+    check(Setup(partial(MODELS[model], **SMALL.get(model, {})), customers, roles))
 
 
 @pytest.mark.parametrize("check", named(ATTACK_CHECKS))

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from colonnade.defences.received import EarlierCut, InformationBottleneck
     from colonnade.defences.wandering import BoundaryWandering
     from colonnade.curves import Curves
+    from colonnade.data.partition import FeaturePartition, public_private
     from colonnade.defences.noise import GradientNoise
     from colonnade.errors import ColonnadeError
     from colonnade.experiment.tune import tune_alpha
@@ -38,6 +39,12 @@ if TYPE_CHECKING:
     from colonnade.models.functional.central import MomentRegression
     from colonnade.models.functional.regression import FunctionalRegression
     from colonnade.models.split import SplitClassifier
+    from colonnade.models.labeldp import LabelDPShadow
+    from colonnade.models.oneshot import OneShot, OneShotRegressor
+    from colonnade.models.served import ServedClassifier, ServedRegressor
+    from colonnade.models.split import SplitClassifier, SplitRegressor
+    from colonnade.models.tracks import ShadowProxy, ShadowTop, SingleTrack
+    from colonnade.models.ushape import UShapeClassifier, UShapeRegressor
     from colonnade.models.vertical import Vertical
     from colonnade.party import Party
     from colonnade.run import Run, join, simulate
@@ -74,6 +81,7 @@ _HOMES = {
     "GradientNearest": "attacks.clustering",
     "FunctionalBoost": "models.functional.boost",
     "FunctionalRegression": "models.functional.regression",
+    "FeaturePartition": "data.partition",
     "GradientNoise": "defences.noise",
     "GradientPerturbation": "defences.perturbation",
     "Grant": "attacks.base",
@@ -84,11 +92,14 @@ _HOMES = {
     "MaxNorm": "defences.noise",
     "LinearRegression": "models.glm",
     "LogisticRegression": "models.glm",
+    "LabelDPShadow": "models.labeldp",
     "Message": "wire.message",
     "ModelCompletion": "attacks.completion",
     "MomentRegression": "models.functional.central",
     "Needs": "attacks.base",
     "NormScore": "attacks.gradient_scores",
+    "OneShot": "models.oneshot",
+    "OneShotRegressor": "models.oneshot",
     "Party": "party",
     "PotentialEnergy": "defences.embedding",
     "Prediction": "models.base",
@@ -102,11 +113,20 @@ _HOMES = {
     "Run": "run",
     "Secret": "secret",
     "SparseGradient": "defences.compression",
+    "ServedClassifier": "models.served",
+    "ServedRegressor": "models.served",
+    "ShadowProxy": "models.tracks",
+    "ShadowTop": "models.tracks",
+    "SingleTrack": "models.tracks",
     "SplitClassifier": "models.split",
+    "SplitRegressor": "models.split",
     "Table": "table",
+    "UShapeClassifier": "models.ushape",
+    "UShapeRegressor": "models.ushape",
     "Vertical": "models.vertical",
     "View": "attacks.view",
     "join": "run",
+    "public_private": "data.partition",
     "simulate": "run",
     "tune_alpha": "experiment.tune",
 }
@@ -138,6 +158,7 @@ __all__ = [
     "GradientNearest",
     "FunctionalBoost",
     "FunctionalRegression",
+    "FeaturePartition",
     "GradientNoise",
     "GradientPerturbation",
     "Grant",
@@ -148,11 +169,14 @@ __all__ = [
     "MaxNorm",
     "LinearRegression",
     "LogisticRegression",
+    "LabelDPShadow",
     "Message",
     "ModelCompletion",
     "MomentRegression",
     "Needs",
     "NormScore",
+    "OneShot",
+    "OneShotRegressor",
     "Party",
     "PotentialEnergy",
     "Prediction",
@@ -166,12 +190,21 @@ __all__ = [
     "Run",
     "Secret",
     "SparseGradient",
+    "ServedClassifier",
+    "ServedRegressor",
+    "ShadowProxy",
+    "ShadowTop",
+    "SingleTrack",
     "SplitClassifier",
+    "SplitRegressor",
     "Table",
+    "UShapeClassifier",
+    "UShapeRegressor",
     "Vertical",
     "View",
     "__version__",
     "join",
+    "public_private",
     "simulate",
     "tune_alpha",
 ]

@@ -20,6 +20,7 @@
     │   └── Overflow         a number is too large to be encrypted
     ├── PrivacyError         a privacy promise would be broken                    exit 6
     │   ├── BudgetSpent      an event would exceed the agreed privacy budget
+    │   ├── LeakBudgetSpent  a message would tell more of its sender's columns than their owner allows
     │   └── UndeclaredAccess an attack read what it had not declared
     └── StorageError         disk full, read-only, or a file that cannot be read  exit 9
 
@@ -131,6 +132,10 @@ class PrivacyError(ColonnadeError):
 
 class BudgetSpent(PrivacyError):
     """An event would exceed the agreed privacy budget."""
+
+
+class LeakBudgetSpent(PrivacyError):
+    """A message would tell more of its sender's columns than their owner allows."""
 
 
 class UndeclaredAccess(PrivacyError):

@@ -28,7 +28,17 @@ Phase: TypeAlias = Literal["train", "validate", "predict"]
 class At:
     """Where in the run a hook is called, with its owner's values only.
 
-    Within a run `phase`, `epoch`, `step` and `peer` together name one call, so noise drawn by them is drawn once.
+    Within a run `phase`, `epoch`, `step`, `peer` and `track` together name one call, so noise drawn by them is drawn
+    once.
+
+    Attributes:
+        track: "federated" for the track whose gradients go to feature parties, "local" for one that never leaves.
+        own: The party's own embeddings by name: "embedding" of an only bottom; "public" and "private" of two.
+        received: The peers' embeddings, by peer.
+        gradient_if: The gradient about to be sent, if the labels of the batch were others.
+        inputs: The party's own columns of the batch, as its bottom reads them.
+        outputs: What this track makes of the batch: logits, or predictions of a regression.
+        n_classes: How many classes there are, where the party knows and the task is a classification.
     """
 
     step: int

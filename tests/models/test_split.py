@@ -154,10 +154,10 @@ def test_a_summary_says_what_each_role_learns(cancer):
     [
         ({"epochs": 0}, "epochs should be at least 1, but is 0"),
         ({"batch_size": 0}, "batch_size should be at least 1"),
-        ({"fusion": "mean"}, "fusion should be 'concat' or 'sum', but is 'mean'"),
+        ({"fusion": "max"}, "fusion should be 'concat', 'sum' or 'mean', but is 'max'"),
         ({"top": None}, "top should be a network unless fusion is 'sum', but is None"),
         ({"validation": 1.0}, "validation should be between 0 and 1"),
-        ({"optimiser": "lbfgs"}, "optimiser should be 'adam' or 'sgd'"),
+        ({"optimiser": "lbfgs"}, "optimiser should be 'adam', 'adamw' or 'sgd'"),
         ({"bottom": "mpl"}, "There is no bottom network 'mpl'; there are mlp"),
     ],
 )

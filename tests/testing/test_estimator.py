@@ -180,7 +180,7 @@ def test_a_model_that_keeps_the_contract_passes(tables):
         (Forgetful, a_saved_share_predicts_the_same, "A prediction with loaded shares should end like the first"),
         (Gullible, bad_tables_are_refused_by_name, "A run with one row should be refused with a DataError"),
         (Small, the_drawing_shows_the_messages_that_cross, r"\['Embedding', .*\] only cross"),
-        (Promising, declared_hooks_are_called_and_others_refused, "calls labels, loss, prediction at shop, but never"),
+        (Promising, declared_hooks_are_called_and_others_refused, "calls labels, prediction at shop, but never"),
         (Lenient, declared_hooks_are_called_and_others_refused, "at shop that acts only on incoming should be refused"),
     ],
 )

@@ -37,7 +37,10 @@ from colonnade.models.glm_shares import Layout, MaskedProduct, Offsets, Opening,
 from colonnade.models.scores import MaskedScores, MaskSeed, PartialScores
 from colonnade.models.functional.central import Chosen, Correction, Layout, Masked, MaskSeed, Terms
 from colonnade.models.functional.exchange import Offer, PartialPrediction, ReleasedCurves, Surface
+from colonnade.models.oneshot import Statement
+from colonnade.models.served import Labels, Outputs
 from colonnade.models.split import Embedding, Gradient, Outline, Verdict
+from colonnade.models.ushape import Hidden, HiddenGradient, Rows
 from colonnade.wire.codec import decode, encode
 from colonnade.wire.message import Ciphertexts, Message
 
@@ -72,6 +75,12 @@ SAMPLES = [
     Embedding(7, ROWS),
     Gradient(7, ROWS),
     Verdict(2, 1, 0),
+    Rows(1_797, 1),
+    Hidden(7, ROWS),
+    HiddenGradient(7, ROWS),
+    Labels(3, ROWS[0]),
+    Outputs(7, ROWS),
+    Statement(16, 0.25, 0.875),
     Report('{"version": "0.1.0"}'),
     Probe(3, 1, 1.5, np.array([0, 255], np.uint8)),
     LabelGrant(1, 1, 3, NUMBERS, np.array([2, 0, 1])),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from colonnade.errors import DataError
 from colonnade.storage import Tree
@@ -109,3 +110,12 @@ class Inputs:
         """The inputs that `state` wrote down."""
         levels = {name: tuple(values) for name, values in tree["levels"].items()}
         return cls(tuple(tree["numeric"]), tree["means"], tree["scales"], tuple(tree["flagged"]), levels)
+
+
+def present_rows(table: Table) -> NDArray[np.bool_]:
+    """Which rows a party holds: those in which at least one of its columns has a value."""
+    present = np.zeros(len(table), bool)
+    for name, kind in table.kinds.items():
+        column = table.column(name)
+        present |= np.array([value is not None for value in column]) if kind == "categorical" else ~np.isnan(column)
+    return present

@@ -12,80 +12,87 @@ The label party learns the embeddings, from which columns can be reconstructed. 
 embedding, the gradients at the cut, from which labels can be inferred (see colonnade.attacks) unless a defence is held,
 and after which epochs the joint model got better on held-out rows. Of a prediction it learns only that it took place.
 With `fusion="sum"` and no top network the embeddings are the parties' shares of the logits, and their width is the
-number of classes.
+number of classes. Where parties hold different rows, the label party learns which of them a feature party holds.
+
+What stands between embeddings and labels is a choice of the label party: see `colonnade.models.tracks`. Who else could
+hold the top network: see `colonnade.models.ushape` and `colonnade.models.served`.
 
 Gupta and Raskar 2018, arXiv 1810.06060; Vepakomma et al. 2018, arXiv 1812.00564.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypeAlias, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from colonnade.data.partition import FeaturePartition
 from colonnade.errors import DataError, PlanError, ProtocolError
 from colonnade.hooks import At, Phase, Tensor, applied, prepare
-from colonnade.models.base import Estimator, Prediction, require_classes
+from colonnade.models.base import Estimator, Prediction
 from colonnade.models.batches import Batches, hold_out, in_order
+from colonnade.models.cut import (
+    Bottom,
+    Embedding,
+    Gathering,
+    Gradient,
+    Outline,
+    Verdict,
+    gradient_if,
+    learned_inputs,
+    party_role,
+    require_columns,
+    stand_ins,
+)
 from colonnade.models.inputs import Inputs
 from colonnade.models.nets import BottomFactory, TopFactory, bottom_named, top_named
+from colonnade.models.targets import Classes, Numbers, Target
+from colonnade.models.tracks import Head, LocalShape, LocalTrack, Tracks, TracksChoice, holds_factory, tracks_of
+from colonnade.models.training import (
+    DEVICES,
+    OPTIMISERS,
+    PRECISIONS,
+    Machine,
+    OptimiserName,
+    Optimisers,
+    PerNetwork,
+    Side,
+    Stopping,
+    as_array,
+    chosen,
+    loaded,
+    set_mode,
+    values_of,
+)
 from colonnade.party import Party
-from colonnade.secret import Secret
 from colonnade.storage import Tree
+from colonnade.wire.channel import Channel
 from colonnade.wire.message import Float32Array, Int64Array, Message
 
-MOST_CLASSES = 10_000
+__all__ = ["Embedding", "Gradient", "Outline", "SplitClassifier", "SplitNetwork", "SplitRegressor", "Verdict"]
+
+Fusion: TypeAlias = Literal["concat", "sum", "mean"]
+FUSIONS = ("concat", "sum", "mean")
 
 
-@dataclass(frozen=True)
-class Outline(Message, kind="split/outline"):
-    """How wide an embedding the label party expects; with summed logits, the number of classes, which is public."""
-
-    width: int
-
-
-@dataclass(frozen=True)
-class Embedding(Message, kind="split/embedding", reveals={Secret.FEATURES}, per_row="values"):
-    """A feature party's output at the cut, one row per sample of the batch."""
-
-    step: int
-    values: Float32Array
-
-
-@dataclass(frozen=True)
-class Gradient(Message, kind="split/gradient", reveals={Secret.LABELS}, per_row="values"):
-    """Loss gradient at the cut, one row per sample of the batch."""
-
-    step: int
-    values: Float32Array
-
-
-@dataclass(frozen=True)
-class Verdict(Message, kind="split/verdict", reveals={Secret.LABELS}):
-    """Whether the model got better on held-out rows, and whether training ends here."""
-
-    epoch: int
-    improved: int
-    stop: int
-
-
-class SplitClassifier(Estimator):
-    """A classifier cut into a bottom network at each party and a top network at the label party.
+class SplitNetwork(Estimator):
+    """A network cut into a bottom at each party and a top, trained on one party's labels.
 
     Args:
         embedding: The width of each party's embedding; ignored where embeddings are logits.
-        bottom: A name ("mlp") or a callable from `Inputs` and a width to a module.
+        bottom: A name ("mlp", "resnet-mlp", "cnn", "resnet-20") or a callable from `Inputs` and a width to a module.
         top: A name ("mlp", "linear") or a callable from two widths to a module; None only with `fusion="sum"`, where
             embeddings then are logits.
-        fusion: How embeddings are joined: "concat" or "sum".
-        optimiser: "adam" or "sgd", at every party.
-        learning_rate: At every party.
+        fusion: How embeddings are joined: "concat", "sum" or "mean".
+        tracks: What the label party does with its own columns: "single", "shadow-proxy", "shadow-top", an object such
+            as `ShadowTop(private=0.3)`, or a mapping of its settings.
+        optimiser: "adam", "adamw" or "sgd".
+        learning_rate: How far a step goes.
         momentum: Of "sgd".
         weight_decay: At every party.
         batch_size: Rows per step.
@@ -93,12 +100,16 @@ class SplitClassifier(Estimator):
         patience: Epochs without improvement on held-out rows before training stops; None trains to the end, and then
             nothing is held out.
         validation: The share of rows held out for that.
+        overlap: "full" if every party holds every row; "partial" if rows of which a feature party holds no value are
+            to be trained and predicted without it.
+        device: "cpu", "cuda", or "auto" for a GPU where there is one.
+        precision: "float32", or "bfloat16" for mixed precision; losses and messages are float32 in any case.
 
-    >>> SplitClassifier(fusion="sum", top=None).get_params()["fusion"]
-    'sum'
+    `bottom`, `optimiser` and `learning_rate` may be mappings from a network ("bottom", "top", "public", "private", ...)
+    or a party to its value, with "default" for the rest.
     """
 
-    task: ClassVar[Literal["classification"]] = "classification"
+    target: ClassVar[type[Target]]
     hooks: ClassVar[Mapping[str, frozenset[str]]] = {
         "label": frozenset({"labels", "outgoing", "incoming", "loss", "prediction", "modules"}),
         "feature": frozenset({"outgoing", "incoming", "loss", "modules"}),
@@ -106,10 +117,14 @@ class SplitClassifier(Estimator):
 
     sends: ClassVar[Mapping[str, tuple[type[Message], ...]]] = {"label": (Gradient,), "feature": (Embedding,)}
 
-    classes_: NDArray[Any]
+    target_: Target | None
     inputs_: Inputs | None
     bottom_: nn.Module | None
     top_: nn.Module | None
+    local_inputs_: Inputs | None
+    local_: LocalTrack | None
+    partition_: FeaturePartition | None
+    stand_ins_: nn.ParameterList | None
     history_: list[dict[str, float]]
     defences_: list[Tree]
 
@@ -117,22 +132,27 @@ class SplitClassifier(Estimator):
         self,
         *,
         embedding: int = 16,
-        bottom: str | BottomFactory = "mlp",
+        bottom: PerNetwork[str | BottomFactory] = "mlp",
         top: str | TopFactory | None = "mlp",
-        fusion: Literal["concat", "sum"] = "concat",
-        optimiser: Literal["adam", "sgd"] = "adam",
-        learning_rate: float = 3e-3,
+        fusion: Fusion = "concat",
+        tracks: TracksChoice = "single",
+        optimiser: PerNetwork[OptimiserName] = "adam",
+        learning_rate: PerNetwork[float] = 3e-3,
         momentum: float = 0.9,
         weight_decay: float = 0.0,
         batch_size: int = 256,
         epochs: int = 30,
         patience: int | None = 5,
         validation: float = 0.1,
+        overlap: Literal["full", "partial"] = "full",
+        device: Literal["cpu", "cuda", "auto"] = "cpu",
+        precision: Literal["float32", "bfloat16"] = "float32",
     ) -> None:
         self.embedding = embedding
         self.bottom = bottom
         self.top = top
         self.fusion = fusion
+        self.tracks = tracks
         self.optimiser = optimiser
         self.learning_rate = learning_rate
         self.momentum = momentum
@@ -141,19 +161,35 @@ class SplitClassifier(Estimator):
         self.epochs = epochs
         self.patience = patience
         self.validation = validation
+        self.overlap = overlap
+        self.device = device
+        self.precision = precision
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """The classes, at the label party."""
+        target = getattr(self, "target_", None)
+        if not isinstance(target, Classes):
+            raise AttributeError(f"This {type(self).__name__} holds no classes.")
+        return target.classes
 
     def fit(self, party: Party) -> Self:
         """Train together with the other parties; afterwards this holds the party's share."""
         self._validate(party)
         self._prepare(party)
-        train, held_out = hold_out(len(party.own_table), self.validation if self.patience else 0.0, party.shared)
+        self.target_ = self.inputs_ = self.bottom_ = self.top_ = self.local_inputs_ = self.local_ = None
+        self.partition_ = self.stand_ins_ = None
+        self.party_, self.n_received_ = party.name, len(party.feature_parties)
+        self.width_ = self.n_joined_ = self.n_outputs_ = 0
+        n_rows = self.n_rows(party)
+        train, held_out = hold_out(n_rows, self.validation if self.patience else 0.0, party.shared)
         if not len(train):
             raise DataError(
-                f"{party.name} has {len(party.own_table)} rows, of which none is left to train on when "
+                f"{party.name} has {n_rows} rows, of which none is left to train on when "
                 f"{self.validation:.0%} are held out. Bring more rows or set patience to None."
             )
         batches = Batches(train, self.batch_size, party.shared)
-        side: _Side = _LabelSide(self, party, train) if party.holds_labels else _FeatureSide(self, party, train)
+        side = self.side(party, train)
         held_out_batches = in_order(held_out, self.batch_size)
         steps = party.steps(self.epochs * batches.per_epoch, side, name="train")
         for step in steps:
@@ -162,78 +198,188 @@ class SplitClassifier(Estimator):
             if (step + 1) % batches.per_epoch == 0 and side.ends_after(epoch, held_out_batches):
                 steps.stop()
         side.finish()
+        self.history_ = side.history
         self.defences_ = [defence.state() for defence in party.defences]
         return self
 
-    def predict(self, party: Party) -> Prediction | None:
-        """Predict together with the other parties; only the label party learns the result."""
+    def predict(self, party: Party, *, head: Head | None = None) -> Prediction | None:
+        """Predict together with the other parties; only the label party learns the result.
+
+        Args:
+            party: One's own side.
+            head: Which of two heads the label party uses, "federated" or "local"; the one its tracks are for if None.
+        """
         self.require_fitted("used to predict")
         self._prepare(party)
         for defence, learned in zip(party.defences, self.defences_, strict=False):
             defence.restore(learned)
-        batches = in_order(np.arange(len(party.own_table)), self.batch_size)
+        self.to(self.machine.device)
+        return self.predict_side(party, in_order(np.arange(self.n_rows(party)), self.batch_size), head)
+
+    def n_rows(self, party: Party) -> int:
+        """How many rows there are, which a party without a table is told."""
+        return len(party.own_table)
+
+    def side(self, party: Party, train: Int64Array) -> Side:
+        """This party's side of training."""
+        return LabelSide(self, party, train) if party.holds_labels else FeatureSide(self, party, train)
+
+    def predict_side(self, party: Party, batches: Sequence[Int64Array], head: Head | None) -> Prediction | None:
+        """This party's side of a prediction."""
         if not party.holds_labels:
-            bottom = _Bottom(self, party)
-            for step, rows in enumerate(batches):
-                bottom.send(step, rows, phase="predict")
+            Bottom(self, party, party.label_party).send_all(batches)
             return None
-        joint = _Joint(self, party)
-        probabilities = []
+        local = LocalEnd(self, party) if self.head_named(head) == "local" else None
+        joint = Joint(self, party)
+        parts = []
         for step, rows in enumerate(batches):
-            at = At(step, 0, rows, "predict", n_classes=len(self.classes_))
-            logits = joint.logits(joint.collect(step, rows, "predict"))
-            scores, _ = applied(party.defences, "prediction", torch.softmax(logits, dim=1), at)
-            probabilities.append(scores.numpy().astype(np.float64))
-        joined = np.concatenate(probabilities)
-        return Prediction(self.classes_[joined.argmax(axis=1)], joined)
+            passed = joint.forward(step, rows, "predict")
+            outputs = passed.outputs if local is None else local.predict(rows, passed.own, passed.embeddings)
+            parts.append(self.scored(party, outputs, step, rows))
+        return self.require_target().prediction(np.concatenate(parts))
+
+    def scored(self, party: Party, outputs: Tensor, step: int, rows: Int64Array) -> Float32Array:
+        """What a batch of outputs predicts, after the party's defences."""
+        target = self.require_target()
+        at = At(step, 0, rows, "predict", outputs=outputs, n_classes=target.n_classes)
+        scores, _ = applied(party.defences, "prediction", target.scores(outputs), at)
+        return as_array(scores)
+
+    def head_named(self, head: Head | None) -> Head:
+        """The head that predicts; refuses one that is not there."""
+        wanted = self.architecture.predicts if head is None else head
+        if wanted not in ("federated", "local") or (wanted == "local" and self.local_ is None):
+            raise PlanError(
+                f"A prediction uses the head 'federated', or 'local' where the tracks have one; {wanted!r} was asked "
+                f"for and the tracks are {type(self.architecture).__name__}. Choose another head or other tracks."
+            )
+        return wanted
+
+    @property
+    def architecture(self) -> Tracks:
+        """What stands at the label party."""
+        return tracks_of(self.tracks)
+
+    @property
+    def machine(self) -> Machine:
+        """Where this party computes."""
+        return Machine.of(self.device, self.precision)
+
+    def optimisers(self, networks: Mapping[str, nn.Module], party: str) -> Optimisers:
+        """The optimisers of one party's networks."""
+        return Optimisers(
+            networks,
+            party,
+            optimiser=self.optimiser,
+            learning_rate=self.learning_rate,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+        )
+
+    def make_bottom(self, inputs: Inputs, network: str, party: str) -> nn.Module:
+        """A new bottom network."""
+        return self._bottom_factory(network, party)(inputs, self.width_)
+
+    def make_top(self, n_in: int, n_out: int) -> nn.Module | None:
+        """A new top network of the federated track; None where there is none."""
+        choice = self.architecture.federated_top(self.top)
+        return None if choice is None else top_named(choice)(n_in, n_out)
+
+    def make_local(self, inputs: Inputs, n_received: int, n_outputs: int, party: str) -> LocalTrack:
+        """New networks of the local track."""
+        shape = LocalShape(inputs, self.width_, n_received, n_outputs)
+        made = self.architecture.local(self._bottom_factory("private", party), self.top, shape)
+        assert made is not None
+        return made
+
+    def require_target(self) -> Target:
+        """What is predicted, which the label party knows."""
+        assert self.target_ is not None
+        return self.target_
+
+    def to(self, device: torch.device) -> None:
+        """Move this party's networks to a device."""
+        for network in (self.bottom_, self.top_, self.local_, self.stand_ins_):
+            if network is not None:
+                network.to(device)
 
     def share(self) -> Tree:
         """What this party has learned, as a tree of arrays and plain values."""
+        networks = {"bottom": self.bottom_, "top": self.top_, "local": self.local_, "stand_ins": self.stand_ins_}
         return {
-            "classes": self.classes_.tolist() if hasattr(self, "classes_") else None,
+            "target": None if self.target_ is None else self.target_.state(),
             "inputs": None if self.inputs_ is None else self.inputs_.state(),
+            "local_inputs": None if self.local_inputs_ is None else self.local_inputs_.state(),
+            "party": self.party_,
             "width": self.width_,
             "n_joined": self.n_joined_,
-            "bottom": None if self.bottom_ is None else self.bottom_.state_dict(),
-            "top": None if self.top_ is None else self.top_.state_dict(),
+            "n_outputs": self.n_outputs_,
+            "n_received": self.n_received_,
+            **{name: None if network is None else network.state_dict() for name, network in networks.items()},
+            "partition": None if self.partition_ is None else vars(self.partition_),
             "history": self.history_,
             "defences": self.defences_,
         }
 
     def take_share(self, tree: Tree) -> None:
         """Take up what `share` gave."""
-        if tree["classes"] is not None:
-            self.classes_ = np.array(tree["classes"])
-        self.width_, self.n_joined_, self.history_ = tree["width"], tree["n_joined"], tree["history"]
-        self.defences_ = tree["defences"]
+        self.party_, self.width_ = tree["party"], tree["width"]
+        self.n_joined_, self.n_outputs_ = tree["n_joined"], tree["n_outputs"]
+        self.n_received_, self.history_, self.defences_ = tree["n_received"], tree["history"], tree["defences"]
+        self.target_ = None if tree["target"] is None else self.target.of(tree["target"])
         self.inputs_ = None if tree["inputs"] is None else Inputs.of(tree["inputs"])
-        self.bottom_ = self.top_ = None
+        self.local_inputs_ = None if tree["local_inputs"] is None else Inputs.of(tree["local_inputs"])
+        self.partition_ = None
+        if tree["partition"] is not None:
+            saved = tree["partition"]
+            sides = tuple(saved["public"]), tuple(saved["private"])
+            self.partition_ = FeaturePartition(*sides, saved["scores"], saved["by"])
+        self.bottom_ = self.top_ = self.local_ = self.stand_ins_ = None
+        network = self.architecture.bottom if self.target_ is not None else "bottom"
         if self.inputs_ is not None:
-            self.bottom_ = _loaded(bottom_named(self.bottom)(self.inputs_, self.width_), tree["bottom"])
+            self.bottom_ = loaded(self.make_bottom(self.inputs_, network, self.party_), tree["bottom"])
         if tree["top"] is not None:
-            assert self.top is not None
-            self.top_ = _loaded(top_named(self.top)(self.n_joined_, len(self.classes_)), tree["top"])
+            top = self.make_top(self.n_joined_, self.n_outputs_)
+            assert top is not None
+            self.top_ = loaded(top, tree["top"])
+        if self.local_inputs_ is not None:
+            n_outputs = self.require_target().n_outputs
+            local = self.make_local(self.local_inputs_, self.n_received_, n_outputs, self.party_)
+            self.local_ = loaded(local, tree["local"])  # type: ignore[assignment]
+        if tree["stand_ins"] is not None:
+            self.stand_ins_ = loaded(stand_ins(self.n_received_, self.width_), tree["stand_ins"])  # type: ignore[assignment]
 
     @classmethod
     def is_factory(cls, name: str, value: Any) -> bool:
         """Whether a saved parameter names a callable that must be given again."""
-        return name in ("bottom", "top") and isinstance(value, str) and "." in value
+        return name in ("bottom", "top", "tracks") and holds_factory(value)
 
     def summary(self) -> str:
         """What the model is, and what each role learns, in a few lines."""
         cut = "shares of the logits" if self.top is None else f"embeddings of width {self.embedding}"
         lines = [
-            f"SplitClassifier: {cut}, joined by {self.fusion}; {self.optimiser}, learning rate {self.learning_rate:g}.",
+            f"{type(self).__name__}: {cut}, joined by {self.fusion}; {type(self.architecture).__name__} at the label "
+            f"party; {self.optimiser}, learning rate {self.learning_rate}.",
             "Encryption: none; a receiver reads what it is sent. Threat model: curious parties that keep to the rules.",
-            "The label party learns every embedding. A feature party learns gradients at the cut, hence maybe labels.",
+            *self.disclosures(),
         ]
         if self.is_fitted:
-            weights = sum(p.numel() for net in (self.bottom_, self.top_) if net is not None for p in net.parameters())
+            networks = (self.bottom_, self.top_, self.local_)
+            weights = sum(p.numel() for net in networks if net is not None for p in net.parameters())
             lines.append(f"This share: {weights} weights after {len(self.history_)} epochs.")
         return "\n".join(lines)
 
+    def disclosures(self) -> tuple[str, ...]:
+        """Who learns what, one sentence each."""
+        return (
+            "The label party learns every embedding. A feature party learns gradients at the cut, hence maybe labels.",
+        )
+
+    def _bottom_factory(self, network: str, party: str) -> BottomFactory:
+        return bottom_named(cast("str | BottomFactory", chosen(self.bottom, network, party, "bottom")))
+
     def _prepare(self, party: Party) -> None:
-        role = "label" if party.holds_labels else "feature"
+        role = party_role(party)
         prepare(party, self.hooks[role], self.sends[role], type(self).__name__)
 
     def _validate(self, party: Party) -> None:
@@ -242,361 +388,340 @@ class SplitClassifier(Estimator):
                 f"A split network needs a label party and at least one feature party, but the roles are {party.roles}. "
                 "Name both."
             )
+        rates, kinds = values_of(self.learning_rate), values_of(self.optimiser)
         for name, holds, wanted in (
             ("embedding", self.embedding >= 1, "at least 1"),
             ("batch_size", self.batch_size >= 1, "at least 1"),
             ("epochs", self.epochs >= 1, "at least 1"),
-            ("learning_rate", self.learning_rate > 0, "above 0"),
+            ("learning_rate", all(rate > 0 for rate in rates), "above 0"),
             ("validation", 0 < self.validation < 1, "between 0 and 1"),
             ("patience", self.patience is None or self.patience >= 1, "None or at least 1"),
-            ("fusion", self.fusion in ("concat", "sum"), "'concat' or 'sum'"),
-            ("optimiser", self.optimiser in ("adam", "sgd"), "'adam' or 'sgd'"),
+            ("fusion", self.fusion in FUSIONS, "'concat', 'sum' or 'mean'"),
+            ("optimiser", all(kind in OPTIMISERS for kind in kinds), "'adam', 'adamw' or 'sgd'"),
             ("top", self.top is not None or self.fusion == "sum", "a network unless fusion is 'sum'"),
+            ("overlap", self.overlap in ("full", "partial"), "'full' or 'partial'"),
+            ("device", self.device in DEVICES, "'cpu', 'cuda' or 'auto'"),
+            ("precision", self.precision in PRECISIONS, "'float32' or 'bfloat16'"),
         ):
             if not holds:
                 raise PlanError(
-                    f"SplitClassifier's {name} should be {wanted}, but is {getattr(self, name)!r}. Change it."
+                    f"{type(self).__name__}'s {name} should be {wanted}, but is {getattr(self, name)!r}. Change it."
                 )
-
-    def optimiser_for(self, modules: list[nn.Module]) -> torch.optim.Optimizer | None:
-        """The optimiser of one party's modules; None where there is nothing to train."""
-        parameters = [p for module in modules for p in module.parameters()]
-        if not parameters:
-            return None
-        if self.optimiser == "adam":
-            return torch.optim.Adam(parameters, self.learning_rate, weight_decay=self.weight_decay)
-        return torch.optim.SGD(parameters, self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay)
+        # Both refuse what they do not know.
+        tracks_of(self.tracks)
+        Machine.of(self.device, self.precision)
 
 
-class _Bottom:
-    """A party's own bottom network over its own rows, and what it sends of it."""
+class SplitClassifier(SplitNetwork):
+    """A classifier cut into a bottom network at each party and a top network at the label party.
 
-    def __init__(self, model: SplitClassifier, party: Party) -> None:
-        assert model.inputs_ is not None
-        assert model.bottom_ is not None
-        self.party, self.module = party, model.bottom_
-        self.values = torch.from_numpy(model.inputs_.encode(party.own_table))
-        self.inputs = self.values
-        self.penalty: Tensor | None = None
+    Its settings are those of `SplitNetwork`.
 
-    def embed(self, rows: Int64Array, *, train: bool) -> Tensor:
-        _set_mode(self.module, train=train)
-        self.inputs = self.values.index_select(0, torch.from_numpy(rows))
-        with torch.set_grad_enabled(train):
-            out: Tensor = self.module(self.inputs)
-        return out
+    >>> SplitClassifier(fusion="sum", top=None).get_params()["fusion"]
+    'sum'
+    """
 
-    def send(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> Tensor:
-        """Send the embedding of some rows to the label party; returns what a gradient for it goes into.
-
-        That is what was sent, or, where a defence cut it off from the network, the embedding before (straight through).
-        In training, `penalty` afterwards holds what defences add to the loss, if they do.
-        """
-        embedding = self.embed(rows, train=phase == "train")
-        at = At(step, epoch or 0, rows, phase, own={"embedding": embedding}, inputs=self.inputs)
-        self.penalty, penalised = None, tuple[str, ...]()
-        if phase == "train" and self.party.defences:
-            penalty, penalised = applied(self.party.defences, "loss", 0 * embedding.sum(), at)
-            self.penalty = penalty if penalised else None
-        at = replace(at, peer=self.party.roles.label, message=Embedding)
-        sent, names = applied(self.party.defences, "outgoing", embedding, at)
-        names = tuple(dict.fromkeys(penalised + names))
-        message = Embedding(step, sent.detach().numpy())
-        self.party.label_party.send(message, under=names, rows=rows, epoch=epoch)
-        return sent if sent.requires_grad else embedding
+    task = "classification"
+    target = Classes
 
 
-class _Joint:
-    """The label party's side of a forward pass: own and received embeddings, joined, through the top."""
+class SplitRegressor(SplitNetwork):
+    """A regression cut into a bottom network at each party and a top network at the label party.
 
-    def __init__(self, model: SplitClassifier, party: Party) -> None:
-        self.model, self.party = model, party
-        self.bottom = None if model.bottom_ is None else _Bottom(model, party)
-        self.received: dict[str, Tensor] = {}
-        self.changed: tuple[str, ...] = ()
+    Labels are standardised and fitted by least squares. Its settings are those of `SplitNetwork`.
 
-    def collect(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> dict[str, Tensor]:
-        """Every party's embedding of some rows, by name; `received` afterwards holds the peers' as they came."""
-        self.received, self.changed, embeddings = {}, (), {}
-        for line in self.party.feature_parties:
-            shape = (len(rows), self.model.width_)
-            message = line.receive(Embedding, shape=shape, rows=rows, epoch=epoch)
-            _require_answer(message, step, line.peer)
-            came = torch.tensor(message.values, requires_grad=phase == "train")
-            at = At(step, epoch or 0, rows, phase, peer=line.peer, message=Embedding)
-            self.received[line.peer] = came
-            embeddings[line.peer], names = applied(self.party.defences, "incoming", came, at)
-            self.changed += names
-        if self.bottom is not None:
-            embeddings[self.party.name] = self.bottom.embed(rows, train=phase == "train")
-        return embeddings
+    >>> SplitRegressor(top="linear").task
+    'regression'
+    """
 
-    def logits(self, embeddings: Mapping[str, Tensor]) -> Tensor:
-        """The joint model's output; the label party's own embedding comes first."""
-        ordered = [embeddings[name] for name in self.party.roles.holders if name in embeddings]
-        joined = torch.cat(ordered, dim=1) if self.model.fusion == "concat" else torch.stack(ordered).sum(dim=0)
-        if self.model.top_ is None:
-            return joined
-        with torch.set_grad_enabled(any(e.requires_grad for e in ordered)):
-            out: Tensor = self.model.top_(joined)
-        return out
+    task = "regression"
+    target = Numbers
 
 
-class _Side(ABC):
-    """One party's side of training: what it does in a step, and all it needs to go on after a crash."""
+class FeatureSide(Side):
+    """A feature party in training: embeddings up, gradients down.
 
-    modules: list[nn.Module]
-    optimiser: torch.optim.Optimizer | None
+    Args:
+        model: The estimator that is fitted.
+        party: The feature party.
+        train: The rows to train on.
+        line: Where embeddings go and gradients come from; the label party if None.
+        judge: Who says when to stop; the same if None.
+    """
 
-    def __init__(self, model: SplitClassifier, party: Party) -> None:
-        self.model, self.party = model, party
-        self.history: list[dict[str, float]] = []
-        self.best: list[Tree] = []
-
-    def start(self, modules: list[nn.Module]) -> None:
-        self.modules = modules + [module for defence in self.party.defences for module in defence.modules()]
-        self.optimiser = self.model.optimiser_for(self.modules)
-        self._parameters = [p for module in self.modules for p in module.parameters()]
-
-    @abstractmethod
-    def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
-        """Do one step; returns figures to be shown."""
-
-    @abstractmethod
-    def ends_after(self, epoch: int, held_out: list[Int64Array]) -> bool:
-        """Close an epoch; returns whether training ends with it."""
-
-    def forget_gradients(self) -> None:
-        # The optimiser's own zero_grad spends 30 microseconds on profiling, half as much as a message takes.
-        for parameter in self._parameters:
-            parameter.grad = None
-
-    def keep_if_best(self, improved: bool) -> None:
-        if improved:
-            self.best = [_copied(module.state_dict()) for module in self.modules]
-
-    def finish(self) -> None:
-        for module, best in zip(self.modules, self.best, strict=bool(self.best)):
-            module.load_state_dict(_tensors(best))
-        for module in self.modules:
-            module.eval()
-        self.model.history_ = self.history
-
-    def state(self) -> Tree:
-        return {
-            "modules": [_copied(module.state_dict()) for module in self.modules],
-            "optimiser": None if self.optimiser is None else _copied(self.optimiser.state_dict()),
-            "best": self.best,
-            "history": self.history,
-        }
-
-    def restore(self, tree: Tree) -> None:
-        for module, saved in zip(self.modules, tree["modules"], strict=True):
-            module.load_state_dict(_tensors(saved))
-        if self.optimiser is not None:
-            self.optimiser.load_state_dict(_tensors(tree["optimiser"]))
-        self.best, self.history = tree["best"], tree["history"]
-
-
-class _FeatureSide(_Side):
-    """A feature party in training: embeddings up, gradients down."""
-
-    def __init__(self, model: SplitClassifier, party: Party, train: Int64Array) -> None:
-        super().__init__(model, party)
-        model.width_ = party.label_party.receive(Outline).width
-        if model.width_ != model.embedding if model.top is not None else not 2 <= model.width_ <= MOST_CLASSES:
-            wanted = f"{model.embedding}" if model.top is not None else f"2 to {MOST_CLASSES}"
-            raise ProtocolError(
-                f"{party.roles.label} asked for embeddings of width {model.width_}; the plan allows {wanted}. "
-                "Check that both parties run the same plan."
-            )
-        _require_columns(party)
-        model.n_joined_, model.top_ = 0, None
-        model.inputs_ = Inputs.learned(party.own_table, train)
-        model.bottom_ = bottom_named(model.bottom)(model.inputs_, model.width_)
-        self.bottom = _Bottom(model, party)
-        self.start([model.bottom_])
+    def __init__(
+        self,
+        model: SplitNetwork,
+        party: Party,
+        train: Int64Array,
+        line: Channel | None = None,
+        judge: Channel | None = None,
+    ) -> None:
+        model.width_ = model.embedding if line is not None else _asked_width(model, party)
+        require_columns(party)
+        line = line or party.label_party
+        self.judge = judge or line
+        model.inputs_ = learned_inputs(model, party, None, train)
+        model.bottom_ = model.make_bottom(model.inputs_, "bottom", party.name)
+        self.bottom = Bottom(model, party, line)
+        super().__init__(party, {"bottom": model.bottom_}, model.optimisers)
 
     def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
+        """Send embeddings, learn from gradients."""
         sent = self.bottom.send(step, rows, "train", epoch)
-        line = self.party.label_party
-        message = line.receive(Gradient, shape=tuple(sent.shape), rows=rows, epoch=epoch)
-        _require_answer(message, step, line.peer)
-        at = At(step, epoch, rows, "train", peer=line.peer, message=Gradient, own={"embedding": sent.detach()})
-        gradient, _ = applied(self.party.defences, "incoming", torch.tensor(message.values), at)
-        if self.optimiser is not None:
-            self.forget_gradients()
-            penalty = self.bottom.penalty
-            roots, gradients = ([sent], [gradient]) if penalty is None else ([sent, penalty], [gradient, None])
-            torch.autograd.backward(roots, gradients)
-            self.optimiser.step()
+        self.optimisers.forget_gradients()
+        self.bottom.learn(sent, step, rows, epoch)
+        self.optimisers.step()
         return {}
 
-    def ends_after(self, epoch: int, held_out: list[Int64Array]) -> bool:
+    def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
+        """Send embeddings of held-out rows, and hear whether that was better."""
         self.history.append({"epoch": epoch})
         if not held_out:
             return False
-        for step, rows in enumerate(held_out):
-            self.bottom.send(step, rows, "validate", epoch)
-        verdict = self.party.label_party.receive(Verdict)
+        self.bottom.send_all(held_out, "validate", epoch)
+        verdict = self.judge.receive(Verdict)
         self.keep_if_best(bool(verdict.improved))
         return bool(verdict.stop)
 
 
-class _LabelSide(_Side):
-    """The label party in training: joins embeddings, computes the loss, returns gradients."""
+@dataclass(frozen=True)
+class Pass:
+    """One forward pass at the label party: what went in, and what the federated track makes of it."""
 
-    def __init__(self, model: SplitClassifier, party: Party, train: Int64Array) -> None:
-        super().__init__(model, party)
-        table = party.own_table
-        if table.labels is None:
-            raise DataError(f"{party.name} is the label party but its table has no labels. Name the label column.")
-        labels = np.asarray(table.labels)
-        model.classes_ = require_classes(labels, party.name)
-        model.width_ = len(model.classes_) if model.top is None else model.embedding
-        for line in party.feature_parties:
-            line.send(Outline(model.width_))
-        self.labels = torch.from_numpy(np.searchsorted(model.classes_, labels))
-        modules: list[nn.Module] = []
-        model.inputs_ = model.bottom_ = model.top_ = None
-        if table.columns:
-            model.inputs_ = Inputs.learned(table, train)
-            model.bottom_ = bottom_named(model.bottom)(model.inputs_, model.width_)
-            modules.append(model.bottom_)
-        n_embeddings = len(party.feature_parties) + (model.bottom_ is not None)
-        model.n_joined_ = model.width_ * (n_embeddings if model.fusion == "concat" else 1)
-        if model.top is not None:
-            model.top_ = top_named(model.top)(model.n_joined_, len(model.classes_))
-            modules.append(model.top_)
-        self.joint = _Joint(model, party)
-        self.losses: list[float] = []
-        self.start(modules)
+    index: Tensor
+    own: Tensor | None
+    embeddings: list[Tensor]
+    outputs: Tensor
 
-    def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
-        if self.model.top_ is not None:
-            _set_mode(self.model.top_, train=True)
-        embeddings = self.joint.collect(step, rows, "train", epoch)
-        received, defences = self.joint.received, self.party.defences
-        own = {"embedding": embeddings[self.party.name]} if self.party.name in embeddings else {}
-        n_classes = len(self.model.classes_)
-        at = At(step, epoch, rows, "train", own=own, received=received, n_classes=n_classes)
-        labels, relabelled = applied(defences, "labels", self.labels.index_select(0, torch.from_numpy(rows)), at)
-        logits = self.joint.logits(embeddings)
-        at = replace(at, labels=labels, outputs=logits)
-        loss, reweighed = applied(defences, "loss", nn.functional.cross_entropy(logits, labels), at)
-        self.forget_gradients()
-        loss.backward(retain_graph=bool(defences))  # type: ignore[no-untyped-call]
-        for line in self.party.feature_parties:
-            came = received[line.peer]
-            gradient = torch.zeros_like(came) if came.grad is None else came.grad
-            about = replace(at, peer=line.peer, message=Gradient, gradient_if=_gradient_if(logits, came))
-            gradient, blurred = applied(defences, "outgoing", gradient, about)
-            message = Gradient(step, gradient.detach().numpy())
-            under = tuple(dict.fromkeys(self.joint.changed + relabelled + reweighed + blurred))
-            line.send(message, under=under, rows=rows, epoch=epoch)
-        if self.optimiser is not None:
-            self.optimiser.step()
-        value = loss.item()
-        self.losses.append(value)
-        return {"loss": value}
 
-    def ends_after(self, epoch: int, held_out: list[Int64Array]) -> bool:
-        record = {"epoch": epoch, "loss": float(np.mean(self.losses))}
-        self.losses = []
+class Joint:
+    """The label party's networks, over its own rows and the embeddings that arrive."""
+
+    def __init__(self, model: SplitNetwork, party: Party) -> None:
+        self.model, self.machine = model, model.machine
+        model.to(self.machine.device)
+        self.own_name = model.architecture.own
+        self.bottom = None if model.bottom_ is None else Bottom(model, party, None, self.own_name)
+        self.gathering = Gathering(model, party, party.feature_parties)
+
+    def forward(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> Pass:
+        """Collect all embeddings of some rows, and put them through the federated track."""
+        train, top = phase == "train", self.model.top_
+        embeddings = self.gathering.collect(step, rows, phase, epoch)
+        own = None if self.bottom is None else self.bottom.embed(rows, train=train)
+        joined = self.gathering.joined([] if own is None else [own], embeddings)
+        if top is None:
+            return Pass(self.machine.index(rows), own, embeddings, joined)
+        set_mode(top, train=train)
+        with torch.set_grad_enabled(train), self.machine.autocast():
+            outputs: Tensor = top(joined)
+        return Pass(self.machine.index(rows), own, embeddings, outputs.float())
+
+
+class LocalEnd:
+    """The local track over the label party's private columns; nothing of it leaves."""
+
+    def __init__(self, model: SplitNetwork, party: Party) -> None:
+        assert model.local_ is not None
+        assert model.local_inputs_ is not None
+        self.machine = model.machine
+        self.track = model.local_.to(self.machine.device)
+        self.values = torch.from_numpy(model.local_inputs_.encode(party.own_table)).to(self.machine.device)
+
+    def embed(self, index: Tensor, *, train: bool) -> Tensor:
+        """The private embedding of some rows."""
+        set_mode(self.track, train=train)
+        with torch.set_grad_enabled(train), self.machine.autocast():
+            private: Tensor = self.track.private(self.values.index_select(0, index))
+        return private.float()
+
+    def outputs(self, public: Tensor, private: Tensor, received: Sequence[Tensor], *, train: bool) -> Tensor:
+        """The track's outputs, for which everything but the private embedding is cut off."""
+        with torch.set_grad_enabled(train), self.machine.autocast():
+            outputs: Tensor = self.track(public, private, received)
+        return outputs.float()
+
+    def predict(self, rows: Int64Array, public: Tensor | None, received: Sequence[Tensor]) -> Tensor:
+        """The track's outputs for some rows, without training."""
+        assert public is not None
+        private = self.embed(self.machine.index(rows), train=False)
+        return self.outputs(public, private, received, train=False)
+
+
+class LabelledSide(Side):
+    """The side of a party that has labels: the losses of its tracks, and when training ends."""
+
+    def __init__(self, model: SplitNetwork, party: Party, labels: Tensor, networks: Mapping[str, nn.Module]) -> None:
+        self.model, self.target, self.machine = model, model.require_target(), model.machine
+        self.labels = labels.to(self.machine.device)
+        self.local = None if model.local_ is None else LocalEnd(model, party)
+        self.losses: dict[str, list[float]] = {}
+        super().__init__(party, networks, model.optimisers)
+
+    def loss(self, outputs: Tensor, truth: Tensor, at: At) -> tuple[Tensor, At, tuple[str, ...]]:
+        """A track's loss, where it was computed, and the defences that had a hand in it."""
+        defences = self.party.defences
+        if not defences:
+            return self.target.loss(outputs, truth), at, ()
+        at = replace(at, outputs=outputs, n_classes=self.target.n_classes)
+        labels, relabelled = applied(defences, "labels", truth, at)
+        at = replace(at, labels=labels)
+        loss, reweighed = applied(defences, "loss", self.target.loss(outputs, labels), at)
+        return loss, at, tuple(dict.fromkeys(relabelled + reweighed))
+
+    def train_local(self, own: Tensor, private: Tensor, received: Sequence[Tensor], truth: Tensor, at: At) -> float:
+        """The local track's own step, on the true labels and on what is cut off from the federated track."""
+        assert self.local is not None
+        outputs = self.local.outputs(own, private, received, train=True)
+        cut_off = {peer: came.detach() for peer, came in at.received.items()}
+        mine = {self.model.architecture.own: own.detach(), "private": private}
+        about = replace(at, track="local", labels=None, own=mine, received=cut_off)
+        loss, _, _ = self.loss(outputs, truth, about)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.item()
+
+    def note(self, figures: dict[str, float]) -> dict[str, float]:
+        """Keep a step's losses for the epoch's record."""
+        for name, value in figures.items():
+            self.losses.setdefault(name, []).append(value)
+        return figures
+
+    def close(self, epoch: int) -> dict[str, float]:
+        """Put an epoch's mean losses into the history; returns its record."""
+        record = {"epoch": epoch, **{name: float(np.mean(values)) for name, values in self.losses.items()}}
+        self.losses = {}
         self.history.append(record)
-        if not held_out:
-            return False
-        record["validation_loss"], under = self._validation_loss(epoch, held_out)
-        best = min(range(len(self.history)), key=lambda i: self.history[i]["validation_loss"])
-        improved = best == epoch
+        return record
+
+    def judge(self, epoch: int, total: float, n_rows: int, lines: Sequence[Channel], under: tuple[str, ...]) -> bool:
+        """Compare an epoch's loss on held-out rows with earlier ones, and tell the others; returns whether it ends."""
         assert self.model.patience is not None
-        stop = epoch - best >= self.model.patience
+        self.history[-1]["validation_loss"] = total / n_rows
+        improved, stop = Stopping(self.model.patience).verdict(self.history)
         self.keep_if_best(improved)
-        for line in self.party.feature_parties:
+        for line in lines:
             line.send(Verdict(epoch, int(improved), int(stop)), under=under)
         return stop
 
+    def held_out_loss(self, outputs: Tensor, at: At) -> tuple[float, tuple[str, ...]]:
+        """The sum of the losses of some held-out rows, and the defences that had a hand in their labels."""
+        labels, at = (
+            self.labels.index_select(0, self.machine.index(at.rows)),
+            replace(at, n_classes=self.target.n_classes),
+        )
+        labels, relabelled = applied(self.party.defences, "labels", labels, at)
+        return self.target.loss(outputs, labels, "sum").item(), relabelled
+
     def state(self) -> Tree:
+        """All that the next step depends on."""
         return {**super().state(), "losses": self.losses}
 
     def restore(self, tree: Tree) -> None:
+        """Go back to what `state` said."""
         super().restore(tree)
         self.losses = tree["losses"]
 
-    def _validation_loss(self, epoch: int, held_out: list[Int64Array]) -> tuple[float, tuple[str, ...]]:
-        """The loss on held-out rows, and the defences that had a hand in their labels."""
-        if self.model.top_ is not None:
-            self.model.top_.eval()
+
+class LabelSide(LabelledSide):
+    """The label party in training: joins embeddings, computes losses, returns gradients."""
+
+    def __init__(self, model: SplitNetwork, party: Party, train: Int64Array) -> None:
+        labels = learned_target(model, party)
+        model.width_ = model.require_target().n_outputs if model.top is None else model.embedding
+        for line in party.feature_parties:
+            line.send(Outline(model.width_))
+        networks = build_label_networks(model, party, train)
+        networks |= build_top(model, model.n_received_ + (model.bottom_ is not None), model.require_target().n_outputs)
+        self.joint = Joint(model, party)
+        super().__init__(model, party, labels, networks)
+
+    def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
+        """Collect embeddings, compute the losses of all tracks, give gradients back."""
+        joint, defences = self.joint, self.party.defences
+        passed = joint.forward(step, rows, "train", epoch)
+        truth = self.labels.index_select(0, passed.index)
+        own = {} if passed.own is None else {joint.own_name: passed.own}
+        private = None
+        if self.local is not None:
+            private = self.local.embed(passed.index, train=True)
+            own["private"] = private.detach()
+        inputs = None if joint.bottom is None else joint.bottom.inputs
+        at = At(step, epoch, rows, "train", own=own, received=joint.gathering.received, inputs=inputs)
+        loss, at, under = self.loss(passed.outputs, truth, at)
+        self.optimisers.forget_gradients()
+        loss.backward(retain_graph=bool(defences))  # type: ignore[no-untyped-call]
+        asked = gradient_if(self.target.loss, passed.outputs) if defences else None
+        joint.gathering.give_back(step, at, asked, under)
+        figures = {"loss": loss.item()}
+        if private is not None:
+            assert passed.own is not None
+            figures["local_loss"] = self.train_local(passed.own, private, passed.embeddings, truth, at)
+        self.optimisers.step()
+        return self.note(figures)
+
+    def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
+        """Compare with earlier epochs on held-out rows, and tell the others."""
+        self.close(epoch)
+        if not held_out:
+            return False
         total, names = 0.0, dict[str, None]()
         for step, rows in enumerate(held_out):
-            logits = self.joint.logits(self.joint.collect(step, rows, "validate", epoch))
-            n_classes = len(self.model.classes_)
-            at = At(step, epoch, rows, "validate", received=self.joint.received, n_classes=n_classes)
-            labels, relabelled = applied(self.party.defences, "labels", self.labels[torch.from_numpy(rows)], at)
-            names |= dict.fromkeys(relabelled)
-            total += nn.functional.cross_entropy(logits, labels, reduction="sum").item()
-        return total / sum(len(rows) for rows in held_out), tuple(names)
+            passed = self.joint.forward(step, rows, "validate", epoch)
+            at = At(step, epoch, rows, "validate", received=self.joint.gathering.received)
+            loss, relabelled = self.held_out_loss(passed.outputs, at)
+            total, names = total + loss, names | dict.fromkeys(relabelled)
+        return self.judge(epoch, total, sum(map(len, held_out)), self.party.feature_parties, tuple(names))
 
 
-def _gradient_if(logits: Tensor, received: Tensor) -> Callable[[Tensor], Tensor]:
-    """What the gradient at the cut would be if the labels of the batch were others."""
+def learned_target(model: SplitNetwork, party: Party) -> Tensor:
+    """Learn from the label party's labels what is predicted; returns them encoded."""
+    table = party.own_table
+    if table.labels is None:
+        raise DataError(f"{party.name} is the label party but its table has no labels. Name the label column.")
+    labels = np.asarray(table.labels)
+    model.target_ = model.target.learned(labels, party.name)
+    return model.target_.encode(labels)
 
-    def gradient_if(labels: Tensor) -> Tensor:
-        loss = nn.functional.cross_entropy(logits, labels)
-        return torch.autograd.grad(loss, received, retain_graph=True)[0]
 
-    return gradient_if
+def build_label_networks(model: SplitNetwork, party: Party, train: Int64Array) -> dict[str, nn.Module]:
+    """The label party's own bottoms and local head, by name: what does not depend on where the top is."""
+    table, tracks = party.own_table, model.architecture
+    networks: dict[str, nn.Module] = {}
+    partition = model.partition_ = tracks.partition(table, train, party.random.seed("partition"))
+    public = table.columns if partition is None else partition.public
+    if public:
+        model.inputs_ = learned_inputs(model, party, public, train)
+        model.bottom_ = networks[tracks.bottom] = model.make_bottom(model.inputs_, tracks.bottom, party.name)
+    if partition is not None:
+        model.local_inputs_ = learned_inputs(model, party, partition.private, train)
+        n_outputs = model.require_target().n_outputs
+        model.local_ = model.make_local(model.local_inputs_, model.n_received_, n_outputs, party.name)
+        networks["private"] = model.local_.private
+        networks[tracks.local_name] = model.local_.head
+    return networks
 
 
-def _require_answer(message: Embedding | Gradient, step: int, peer: str) -> None:
-    if message.step != step:
+def build_top(model: SplitNetwork, n_embeddings: int, n_outputs: int) -> dict[str, nn.Module]:
+    """The network over the joined embeddings, and what stands in for those that are missing, by name."""
+    networks: dict[str, nn.Module] = {}
+    model.n_joined_ = model.width_ * (n_embeddings if model.fusion == "concat" else 1)
+    model.n_outputs_ = n_outputs
+    model.top_ = model.make_top(model.n_joined_, n_outputs)
+    if model.top_ is not None:
+        networks[model.architecture.top] = model.top_
+    if model.overlap == "partial":
+        networks["stand_ins"] = model.stand_ins_ = stand_ins(model.n_received_, model.width_)
+    return networks
+
+
+def _asked_width(model: SplitNetwork, party: Party) -> int:
+    """The width of embedding that the label party asks for, if the plan allows it."""
+    width = party.label_party.receive(Outline).width
+    if width != model.embedding if model.top is not None else not model.target.is_width(width):
+        wanted = f"{model.embedding}" if model.top is not None else f"that of a {model.task}'s outputs"
         raise ProtocolError(
-            f"Expected {message.kind} for step {step} from {peer}, got one for step {message.step}. "
+            f"{party.roles.label} asked for embeddings of width {width}; the plan allows {wanted}. "
             "Check that both parties run the same plan."
         )
-    # One sum takes a third of the time of looking at each number, and is finite only if all are.
-    with np.errstate(invalid="ignore", over="ignore"):
-        total = message.values.sum()
-    if not np.isfinite(total):
-        raise ProtocolError(
-            f"{message.kind} from {peer} at step {step} holds numbers that are not finite. "
-            "Lower the learning rate, and check the peer's columns for extreme values."
-        )
-
-
-def _require_columns(party: Party) -> None:
-    if not party.own_table.columns:
-        raise DataError(f"{party.name} is a feature party but its table has no columns besides the ids. Bring some.")
-
-
-def _set_mode(module: nn.Module, *, train: bool) -> None:
-    """Put a module into training or evaluation, unless it is there: going through all its parts takes time."""
-    if module.training != train:
-        module.train(train)
-
-
-def _loaded(module: nn.Module, saved: Tree) -> nn.Module:
-    module.load_state_dict(_tensors(saved))
-    return module.eval()
-
-
-def _copied(tree: Tree) -> Tree:
-    """A state dictionary as arrays of its own, so that later steps do not change it."""
-    if isinstance(tree, torch.Tensor):
-        return tree.detach().cpu().numpy().copy()
-    if isinstance(tree, Mapping):
-        return {key: _copied(value) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [_copied(value) for value in tree]
-    return tree
-
-
-def _tensors(tree: Tree) -> Any:
-    """The state dictionary that `_copied` took apart."""
-    if isinstance(tree, np.ndarray):
-        return torch.from_numpy(tree.copy())
-    if isinstance(tree, Mapping):
-        return {key: _tensors(value) for key, value in tree.items()}
-    if isinstance(tree, list):
-        return [_tensors(value) for value in tree]
-    return tree
+    return width

@@ -1,0 +1,126 @@
+"""The network and the batches of `split_overhead`, trained by two parties: in one process, and over gRPC with TLS.
+
+Over the network each party is a process of its own, with a thread of its own, as it would be between organisations; the
+clock runs from the moment at which both are there until the bank has its share. All messages are recorded as digests.
+The central network is trained in the same run, before and after. On a machine with an NVIDIA GPU the same is measured
+there, both parties on the one GPU.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+from collections.abc import Mapping
+from multiprocessing.queues import SimpleQueue
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import torch
+
+from benchmarks.loopback import BANK, SHOP, free_port, issue_certificates
+from benchmarks.split_overhead import EMBEDDING, ROLES, Timings, bottom, make_tables, top, train_apart, train_centrally
+from colonnade import Party, SplitClassifier, join
+from colonnade.run import describe_protocol, public_seed, shared_randomness
+from colonnade.session import connect
+from colonnade.wire.certs import Credentials
+from colonnade.wire.grpc import Patience
+from colonnade.wire.plan import PublicPlan
+
+TARGETS: Mapping[str, float] = {"process_ratio": 1.35, "network_ratio": 2.0}
+SPAWNING = multiprocessing.get_context("spawn")
+
+
+def model(epochs: int, device: str = "cpu") -> SplitClassifier:
+    """The network of `split_overhead`."""
+    return SplitClassifier(
+        embedding=EMBEDDING,
+        bottom=bottom,
+        top=top,
+        batch_size=1024,
+        epochs=epochs,
+        patience=None,
+        device="cuda" if device == "cuda" else "cpu",
+    )
+
+
+def take_part(name: str, folder: Path, port: int, epochs: int, times: SimpleQueue[float]) -> None:
+    """One party's process: train, and say how long that took."""
+    torch.set_num_threads(1)
+    estimator = model(epochs)
+    plan = PublicPlan(ROLES, *describe_protocol(estimator.fit), seed=public_seed(0))
+    party = connect(
+        plan,
+        name,
+        make_tables()[name],
+        addresses={BANK: f"127.0.0.1:{port}", SHOP: None},
+        credentials=Credentials.read(folder, name),
+        directory=folder / name,
+        keep="digests",
+        checkpoint_every=10**9,
+        patience=Patience(start=120, rejoin=60, message=120),
+    )
+
+    def train(party: Party) -> None:
+        begun = perf_counter()
+        estimator.fit(party)
+        if party.holds_labels:
+            times.put(perf_counter() - begun)
+
+    join(train, party)
+
+
+def over_the_network(epochs: int) -> float:
+    """How long training takes two processes, in seconds."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, port = Path(name), free_port()
+        issue_certificates(folder)
+        times: SimpleQueue[float] = SPAWNING.SimpleQueue()
+        parties = [SPAWNING.Process(target=take_part, args=(p, folder, port, epochs, times)) for p in (BANK, SHOP)]
+        for party in parties:
+            party.start()
+        for party in parties:
+            party.join()
+            if party.exitcode != 0:
+                raise RuntimeError(f"A party's process should end well, but ended with {party.exitcode}.")
+        return times.get()
+
+
+def measure(*, quick: bool) -> dict[str, float]:
+    """Ratios of median times to the central network's; on a GPU too, where there is one."""
+    torch.set_num_threads(1)
+    epochs, repetitions = (1, 1) if quick else (20, 5)
+    estimator, tables = model(epochs), make_tables()
+    first = train_apart(estimator, tables, "digests")
+    shared = shared_randomness(first.plan, first.id_digest)
+    central, process = Timings(), Timings()
+    network = []
+    for _ in range(repetitions):
+        central.add(lambda: train_centrally(estimator, tables, shared))
+        process.add(lambda: train_apart(estimator, tables, "digests"))
+        network.append(over_the_network(epochs))
+        central.add(lambda: train_centrally(estimator, tables, shared))
+    alone = median(central.wall)
+    figures = {
+        "process_ratio": median(process.wall) / alone,
+        "network_ratio": median(network) / alone,
+        "central_epoch_ms": 1e3 * alone / epochs,
+        "process_epoch_ms": 1e3 * median(process.wall) / epochs,
+        "network_epoch_ms": 1e3 * median(network) / epochs,
+    }
+    return figures | on_gpu(epochs, repetitions) if torch.cuda.is_available() else figures
+
+
+def on_gpu(epochs: int, repetitions: int) -> dict[str, float]:
+    """The same two ways in process, on a GPU."""
+    tables, estimator = make_tables(), model(epochs, "cuda")
+    apart, together = Timings(), Timings()
+    shared = shared_randomness(train_apart(estimator, tables, "digests").plan, next(iter(tables.values())).id_digest())
+    for _ in range(repetitions):
+        together.add(lambda: train_centrally(estimator, tables, shared, device="cuda"))
+        apart.add(lambda: train_apart(estimator, tables, "digests"))
+    return {
+        "gpu_process_ratio": median(apart.wall) / median(together.wall),
+        "gpu_central_epoch_ms": 1e3 * median(together.wall) / epochs,
+        "gpu_process_epoch_ms": 1e3 * median(apart.wall) / epochs,
+    }

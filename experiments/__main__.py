@@ -1,0 +1,41 @@
+"""`python -m experiments NAME`: run what is not in the journal yet, and write docs/results/NAME.md and .csv."""
+
+from __future__ import annotations
+
+import argparse
+from importlib import import_module
+from pathlib import Path
+
+from colonnade.experiment.sweep import Journal, Local, sweep
+
+EXPERIMENTS = {
+    "wandering": "boundary-wandering learning in both of its forms, on five data sets",
+    "utility": "split, one-shot and label-private networks against central training",
+}
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+
+
+def main() -> None:
+    """Read the command line, sweep, and write the results."""
+    parser = argparse.ArgumentParser(prog="python -m experiments", description="Measure many runs.")
+    parser.add_argument("name", choices=EXPERIMENTS)
+    parser.add_argument("--quick", action="store_true", help="one seed and fewer rows: minutes instead of hours")
+    parser.add_argument("--jobs", type=int, default=None, help="trials at the same time; as many as cores by default")
+    parser.add_argument("--journal", type=Path, default=None, help="where finished trials are kept")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where the results are written")
+    options = parser.parse_args()
+    module = import_module(f"experiments.{options.name}")
+    trials = module.trials(quick=options.quick)
+    path = options.journal or Path("runs") / f"{options.name}.sqlite"
+    with Journal(path) as journal:
+        table = sweep(module.measure, trials, journal=journal, executor=Local(options.jobs))
+    options.out.mkdir(parents=True, exist_ok=True)
+    module.write(table, options.out, quick=options.quick)
+    failed = [text for text in table.column("trial.traceback").to_pylist() if text]
+    print(f"{len(trials)} trials, {len(failed)} of them failed; results are in {options.out / options.name}.md")
+    if failed:
+        raise SystemExit(failed[0])
+
+
+if __name__ == "__main__":
+    main()

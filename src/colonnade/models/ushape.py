@@ -1,0 +1,335 @@
+"""U-shaped split network: a server holds the top, the label party keeps labels, loss and the last layer.
+
+    feature party                  server                         label party
+                                     ◀────────────────────────── Rows                once
+         Embedding(batch) ─────────────▶
+                                     ◀────────────── Embedding(batch)                if it has columns
+                                     Hidden(batch) ─────────────────────▶
+                                     ◀───────── HiddenGradient(batch)
+         ◀───────────── Gradient(batch)
+                                     Gradient(batch) ───────────────────▶            once per batch, if it has columns
+         ◀───────────────────────────────────────────────────── Verdict             once per epoch, with early stopping
+                                     ◀────────────────────────── Verdict
+
+Held-out rows and predictions take the same way up, and no gradient comes back.
+
+The server learns every embedding, from which columns can be reconstructed, and the gradients at its output, from which
+labels can be inferred: it is not given the labels, but is not kept from them either. The label party learns the
+server's outputs, not the embeddings of others. A feature party learns the gradients at its cut, as ever, and after
+which epochs the model got better. A loss on the label party's own embedding, such as boundary wandering, is computed by
+the label party itself.
+
+Vepakomma et al. 2018, arXiv 1812.00564, section 3.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from colonnade.errors import PlanError
+from colonnade.hooks import At, Phase, Tensor, applied
+from colonnade.models.base import Prediction
+from colonnade.models.cut import Bottom, Embedding, Gathering, Gradient, Sent, Verdict, require_answer
+from colonnade.models.split import (
+    FeatureSide,
+    LabelledSide,
+    LocalEnd,
+    SplitNetwork,
+    build_label_networks,
+    build_top,
+    learned_target,
+)
+from colonnade.models.targets import Classes, Numbers
+from colonnade.models.tracks import Head, ShadowTop
+from colonnade.models.training import Side, as_array, set_mode
+from colonnade.party import Party
+from colonnade.secret import Secret
+from colonnade.wire.channel import Channel
+from colonnade.wire.message import Float32Array, Int64Array, Message
+
+
+@dataclass(frozen=True)
+class Rows(Message, kind="split/rows"):
+    """How many rows there are, and whether the label party sends embeddings of its own."""
+
+    number: int
+    with_embeddings: int
+
+
+@dataclass(frozen=True)
+class Hidden(Message, kind="split/hidden", reveals={Secret.FEATURES}, per_row="values"):
+    """The server's output, one row per sample of the batch."""
+
+    step: int
+    values: Float32Array
+
+
+@dataclass(frozen=True)
+class HiddenGradient(Message, kind="split/hidden-gradient", reveals={Secret.LABELS}, per_row="values"):
+    """Loss gradient at the server's output, one row per sample of the batch."""
+
+    step: int
+    values: Float32Array
+
+
+class WithServer(SplitNetwork):
+    """A split network whose top is at a server, which brings no table."""
+
+    def n_rows(self, party: Party) -> int:
+        """How many rows there are; the label party tells the server."""
+        if party.table is not None:
+            if party.holds_labels:
+                party.server.send(Rows(len(party.table), int(bool(party.table.columns))))
+            return len(party.table)
+        told = party.label_party.receive(Rows)
+        self.label_sends_ = bool(told.with_embeddings)
+        return told.number
+
+    def upstream(self, party: Party) -> list[Channel]:
+        """Whom the server gets embeddings from, in the order in which they are joined."""
+        return [*([party.label_party] if self.label_sends_ else []), *party.feature_parties]
+
+    def _validate(self, party: Party) -> None:
+        super()._validate(party)
+        if party.roles.server is None:
+            raise PlanError(
+                f"{type(self).__name__} needs a server that holds the top network, but the roles name none. "
+                "Name one, or use a split network whose top is at the label party."
+            )
+        if self.top is None:
+            raise PlanError(f"{type(self).__name__}'s top should be a network, but is None. Name one such as 'mlp'.")
+        if isinstance(self.architecture, ShadowTop):
+            raise PlanError(
+                f"ShadowTop's main top takes the embeddings of feature parties, but in {type(self).__name__} only the "
+                "server is sent these. Use tracks='shadow-proxy', or a top at the label party."
+            )
+
+
+class UShape(WithServer):
+    """A split network whose top is at a server and whose last layer is at the label party."""
+
+    hooks: ClassVar[Mapping[str, frozenset[str]]] = {
+        "label": frozenset({"labels", "outgoing", "incoming", "loss", "prediction", "modules"}),
+        "feature": frozenset({"outgoing", "incoming", "loss", "modules"}),
+        "server": frozenset({"outgoing", "incoming", "modules"}),
+    }
+    sends: ClassVar[Mapping[str, tuple[type[Message], ...]]] = {
+        "label": (Embedding, HiddenGradient),
+        "feature": (Embedding,),
+        "server": (Hidden, Gradient),
+    }
+
+    def make_top(self, n_in: int, n_out: int) -> nn.Module | None:
+        """The server's network, or the label party's last layer."""
+        if self.target_ is not None:
+            return nn.Sequential(nn.ReLU(), nn.Linear(n_in, n_out))
+        return super().make_top(n_in, n_out)
+
+    def side(self, party: Party, train: Int64Array) -> Side:
+        """This party's side of training."""
+        if party.table is None:
+            return ServerSide(self, party)
+        if party.holds_labels:
+            return UShapedLabelSide(self, party, train)
+        return FeatureSide(self, party, train, party.server, party.label_party)
+
+    def predict_side(self, party: Party, batches: Sequence[Int64Array], head: Head | None) -> Prediction | None:
+        """This party's side of a prediction."""
+        if party.table is None:
+            trunk = Trunk(self, party)
+            for step, rows in enumerate(batches):
+                trunk.forward(step, rows, "predict")
+            return None
+        if not party.holds_labels:
+            Bottom(self, party, party.server).send_all(batches)
+            return None
+        local = LocalEnd(self, party) if self.head_named(head) == "local" else None
+        end, parts = LastLayer(self, party), []
+        for step, rows in enumerate(batches):
+            sent, _, outputs = end.forward(step, rows, "predict")
+            if local is not None:
+                outputs = local.predict(rows, None if sent is None else sent.embedding, [])
+            parts.append(self.scored(party, outputs, step, rows))
+        return self.require_target().prediction(np.concatenate(parts))
+
+    def disclosures(self) -> tuple[str, ...]:
+        """Who learns what, one sentence each."""
+        return (
+            "The server learns every embedding, and gradients at its output, hence maybe labels.",
+            "The label party learns the server's outputs. A feature party learns gradients at the cut, hence maybe "
+            "labels.",
+        )
+
+
+class UShapeClassifier(UShape):
+    """A classifier whose top network is at a server and whose labels and last layer stay with the label party.
+
+    Its settings are those of `SplitNetwork`; the server's output is as wide as an embedding.
+
+    >>> UShapeClassifier(embedding=8).task
+    'classification'
+    """
+
+    task = "classification"
+    target = Classes
+
+
+class UShapeRegressor(UShape):
+    """A regression whose top network is at a server and whose labels and last layer stay with the label party.
+
+    Its settings are those of `SplitNetwork`; the server's output is as wide as an embedding.
+
+    >>> UShapeRegressor(embedding=8).task
+    'regression'
+    """
+
+    task = "regression"
+    target = Numbers
+
+
+class Trunk:
+    """The server's network between the embeddings it is sent and the outputs it gives to the label party."""
+
+    def __init__(self, model: WithServer, party: Party) -> None:
+        self.model, self.party, self.machine = model, party, model.machine
+        self.gathering = Gathering(model, party, model.upstream(party))
+        assert model.top_ is not None
+        self.top = model.top_.to(self.machine.device)
+
+    def forward(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> Tensor:
+        """Collect embeddings, and send what the network makes of them."""
+        joined = self.gathering.joined([], self.gathering.collect(step, rows, phase, epoch))
+        set_mode(self.top, train=phase == "train")
+        with torch.set_grad_enabled(phase == "train"), self.machine.autocast():
+            hidden: Tensor = self.top(joined)
+        hidden = hidden.float()
+        line = self.party.label_party
+        at = At(step, epoch or 0, rows, phase, line.peer, Hidden, received=self.gathering.received)
+        sent, names = applied(self.party.defences, "outgoing", hidden, at)
+        line.send(Hidden(step, as_array(sent)), under=names, rows=rows, epoch=epoch)
+        return sent if sent.requires_grad else hidden
+
+
+class ServerSide(Side):
+    """The server in training: passes embeddings on to the label party, and its gradients back."""
+
+    def __init__(self, model: UShape, party: Party) -> None:
+        model.width_, model.n_received_ = model.embedding, len(model.upstream(party))
+        networks = build_top(model, model.n_received_, model.embedding)
+        self.trunk = Trunk(model, party)
+        super().__init__(party, networks, model.optimisers)
+
+    def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
+        """Send outputs, learn from their gradients, and give gradients back."""
+        hidden = self.trunk.forward(step, rows, "train", epoch)
+        line, gathering = self.party.label_party, self.trunk.gathering
+        message = line.receive(HiddenGradient, shape=tuple(hidden.shape), rows=rows, epoch=epoch)
+        require_answer(message, message.values, step, line.peer)
+        at = At(step, epoch, rows, "train", line.peer, HiddenGradient, received=gathering.received)
+        came = self.trunk.machine.tensor(message.values)
+        gradient, _ = applied(self.party.defences, "incoming", came, at)
+        self.optimisers.forget_gradients()
+        hidden.backward(gradient)  # type: ignore[no-untyped-call]
+        gathering.give_back(step, at, None, ())
+        self.optimisers.step()
+        return {}
+
+    def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
+        """Pass held-out rows on, and hear whether that was better."""
+        self.history.append({"epoch": epoch})
+        if not held_out:
+            return False
+        for step, rows in enumerate(held_out):
+            self.trunk.forward(step, rows, "validate", epoch)
+        verdict = self.party.label_party.receive(Verdict)
+        self.keep_if_best(bool(verdict.improved))
+        return bool(verdict.stop)
+
+
+class LastLayer:
+    """The label party's ends of the network: its own bottom, and the layer behind the server's outputs."""
+
+    def __init__(self, model: UShape, party: Party) -> None:
+        self.model, self.party, self.machine = model, party, model.machine
+        model.to(self.machine.device)
+        own = model.architecture.own
+        self.bottom = None if model.bottom_ is None else Bottom(model, party, party.server, own)
+
+    def forward(
+        self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None
+    ) -> tuple[Sent | None, Tensor, Tensor]:
+        """Send the own embedding; returns it, the server's output as it came, and what the last layer makes of it."""
+        train, line, top = phase == "train", self.party.server, self.model.top_
+        assert top is not None
+        sent = None if self.bottom is None else self.bottom.send(step, rows, phase, epoch, weighs=False)
+        message = line.receive(Hidden, shape=(len(rows), self.model.embedding), rows=rows, epoch=epoch)
+        require_answer(message, message.values, step, line.peer)
+        hidden = self.machine.tensor(message.values, requires_grad=train)
+        at = At(step, epoch or 0, rows, phase, line.peer, Hidden)
+        used, _ = applied(self.party.defences, "incoming", hidden, at)
+        set_mode(top, train=train)
+        with torch.set_grad_enabled(train), self.machine.autocast():
+            outputs: Tensor = top(used)
+        return sent, hidden, outputs.float()
+
+
+class UShapedLabelSide(LabelledSide):
+    """The label party in training: sends embeddings like a feature party, and computes the loss of what comes back."""
+
+    def __init__(self, model: UShape, party: Party, train: Int64Array) -> None:
+        labels = learned_target(model, party)
+        model.width_ = model.n_joined_ = model.embedding
+        model.n_outputs_ = model.require_target().n_outputs
+        networks = build_label_networks(model, party, train)
+        top = model.top_ = model.make_top(model.n_joined_, model.n_outputs_)
+        assert top is not None
+        self.end = LastLayer(model, party)
+        super().__init__(model, party, labels, {**networks, model.architecture.top: top})
+
+    def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
+        """Compute the losses of all tracks, send the gradient to the server, learn from its answer."""
+        line, bottom, index = self.party.server, self.end.bottom, self.machine.index(rows)
+        sent, hidden, outputs = self.end.forward(step, rows, "train", epoch)
+        truth = self.labels.index_select(0, index)
+        own = {} if sent is None else {self.model.architecture.own: sent.embedding}
+        private = None
+        if self.local is not None:
+            private = self.local.embed(index, train=True)
+            own["private"] = private.detach()
+        inputs = None if bottom is None else bottom.inputs
+        at = At(step, epoch, rows, "train", own=own, received={line.peer: hidden}, inputs=inputs)
+        loss, at, under = self.loss(outputs, truth, at)
+        self.optimisers.forget_gradients()
+        # A defence's part of the loss may lie in the own embedding, into which the server's gradient goes as well.
+        loss.backward(retain_graph=bool(self.party.defences))  # type: ignore[no-untyped-call]
+        gradient = torch.zeros_like(hidden) if hidden.grad is None else hidden.grad
+        about = replace(at, peer=line.peer, message=HiddenGradient)
+        gradient, names = applied(self.party.defences, "outgoing", gradient, about)
+        message = HiddenGradient(step, as_array(gradient))
+        line.send(message, under=tuple(dict.fromkeys(under + names)), rows=rows, epoch=epoch)
+        if bottom is not None and sent is not None:
+            bottom.learn(sent, step, rows, epoch)
+        figures = {"loss": loss.item()}
+        if private is not None and sent is not None:
+            figures["local_loss"] = self.train_local(sent.embedding, private, [], truth, at)
+        self.optimisers.step()
+        return self.note(figures)
+
+    def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
+        """Compare with earlier epochs on held-out rows, and tell the others."""
+        self.close(epoch)
+        if not held_out:
+            return False
+        total, names = 0.0, dict[str, None]()
+        for step, rows in enumerate(held_out):
+            _, _, outputs = self.end.forward(step, rows, "validate", epoch)
+            loss, relabelled = self.held_out_loss(outputs, At(step, epoch, rows, "validate"))
+            total, names = total + loss, names | dict.fromkeys(relabelled)
+        lines = [*self.party.feature_parties, self.party.server]
+        return self.judge(epoch, total, sum(map(len, held_out)), lines, tuple(names))

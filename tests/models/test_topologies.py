@@ -1,0 +1,167 @@
+"""Where the top model lives: at the label party, at a server, or at a server that has the labels too."""
+
+import numpy as np
+import pytest
+import torch
+
+from colonnade.errors import PlanError, ProtocolError
+from colonnade.hooks import Defence
+from colonnade.models.served import Labels, ServedClassifier, ServedRegressor
+from colonnade.models.split import Gradient, SplitClassifier
+from colonnade.models.tracks import ShadowTop
+from colonnade.models.ushape import Hidden, HiddenGradient, Rows, UShapeClassifier, UShapeRegressor
+from colonnade.run import simulate
+from colonnade.wire.plan import Roles
+
+WITHOUT = Roles(label="bank", features=("shop",))
+SERVER = Roles(label="bank", features=("shop",), server="cloud")
+QUICK = {"epochs": 2, "patience": None, "batch_size": 64}
+LEARNING = {"epochs": 20, "patience": None, "batch_size": 64, "learning_rate": 0.01}
+
+
+def labels_of(tables):
+    return np.asarray(tables["bank"].labels)
+
+
+def kinds(run, receiver, sender):
+    return {e.kind for e in run.transcripts[receiver].entries if not e.sent and e.peer == sender}
+
+
+@pytest.mark.parametrize("model", [UShapeClassifier, ServedClassifier])
+@pytest.mark.parametrize("tracks", ["single", "shadow-proxy"])
+def test_a_top_at_a_server_learns_to_classify(cancer, predicted, model, tracks):
+    run = simulate(model(tracks=tracks, **LEARNING).fit, cancer, roles=SERVER)
+    for head in ("federated",) if tracks == "single" else ("federated", "local"):
+        accuracy = (predicted(run, cancer, roles=SERVER, head=head).values == labels_of(cancer)).mean()
+        assert accuracy > 0.93, head
+
+
+@pytest.mark.parametrize("model", [UShapeRegressor, ServedRegressor])
+def test_a_top_at_a_server_learns_to_regress(numbers, predicted, model):
+    settings = {**LEARNING, "epochs": 60}
+    prediction = predicted(simulate(model(**settings).fit, numbers, roles=SERVER), numbers, roles=SERVER)
+    truth = labels_of(numbers)
+    assert 1 - ((prediction.values - truth) ** 2).mean() / truth.var() > 0.95
+
+
+@pytest.mark.parametrize("model", [UShapeClassifier, ServedClassifier])
+def test_a_label_party_without_columns_needs_no_bottom(cancer, predicted, model):
+    tables = {**cancer, "bank": cancer["bank"].select([])}
+    run = simulate(model(**LEARNING).fit, tables, roles=SERVER)
+    assert run.results["bank"].bottom_ is None
+    assert (predicted(run, tables, roles=SERVER).values == labels_of(cancer)).mean() > 0.9
+    assert kinds(run, "bank", "cloud") <= {"split/hidden"}
+
+
+def test_served_training_is_the_same_computation_as_at_the_label_party(cancer):
+    """Oracle: with the same initial weights, the shop is sent the same gradients in both topologies."""
+
+    def bottom(inputs, width):
+        torch.manual_seed(len(inputs.numeric[0]))
+        return torch.nn.Linear(inputs.width, width)
+
+    def top(n_in, n_out):
+        torch.manual_seed(7)
+        return torch.nn.Linear(n_in, n_out)
+
+    sent = []
+    for model, roles in ((SplitClassifier, WITHOUT), (ServedClassifier, SERVER)):
+        # The batch schedule follows from the plan, which names the topology; one batch is all rows.
+        settings = {"bottom": bottom, "top": top, "epochs": 3, "patience": None, "batch_size": 569}
+        run = simulate(model(**settings).fit, cancer, roles=roles, keep="all")
+        by_row = []
+        for recorded in run.transcripts["shop"].messages(Gradient):
+            by_row.append(recorded.message.values[np.argsort(recorded.rows)])
+        sent.append(np.stack(by_row))
+    np.testing.assert_allclose(sent[0], sent[1], rtol=1e-3, atol=1e-7)
+
+
+def test_in_u_shape_the_server_is_sent_neither_labels_nor_the_loss(cancer):
+    run = simulate(UShapeClassifier(epochs=2, batch_size=64).fit, cancer, roles=SERVER)
+    assert kinds(run, "cloud", "bank") == {"split/rows", "split/embedding", "split/hidden-gradient", "split/verdict"}
+    assert kinds(run, "cloud", "shop") == {"split/embedding"}
+    assert kinds(run, "shop", "cloud") == {"split/gradient"}
+    assert kinds(run, "bank", "cloud") == {"split/hidden", "split/gradient"}
+    assert kinds(run, "bank", "shop") == set()
+    assert run.results["cloud"].target_ is None
+
+
+def test_a_served_label_party_gives_its_labels_to_the_server_and_to_nobody_else(cancer):
+    run = simulate(ServedClassifier(epochs=2, batch_size=64).fit, cancer, roles=SERVER)
+    (told,) = run.transcripts["cloud"].messages(Labels)
+    np.testing.assert_array_equal(told.message.values, labels_of(cancer))
+    assert kinds(run, "shop", "bank") == set()
+    assert kinds(run, "shop", "cloud") == {"split/gradient", "split/verdict"}
+    assert kinds(run, "bank", "cloud") == {"split/gradient", "split/verdict"}
+
+
+def test_a_loss_on_the_public_embedding_is_computed_where_the_topology_says(cancer):
+    """At the label party in U-shape, at the server where that has the labels; its gradient returns over the wire."""
+    seen = {}
+
+    class Pull(Defence):
+        def __init__(self, where):
+            self.where = where
+
+        def loss(self, loss, at):
+            if at.track == "local":
+                return loss
+            seen[self.where] = (set(at.own), set(at.received), at.labels is not None)
+            return loss + 100 * at.own["public"].sum()
+
+    model = UShapeClassifier(tracks={"name": "shadow-proxy", "by": "random"}, **QUICK)
+    simulate(model.fit, cancer, roles=SERVER, defences={"bank": [Pull("bank")]})
+    model = ServedClassifier(tracks={"name": "shadow-proxy", "by": "random"}, **QUICK)
+    run = simulate(model.fit, cancer, roles=SERVER, defences={"cloud": [Pull("cloud")]}, keep="all")
+    assert seen == {"bank": ({"public", "private"}, {"cloud"}, True), "cloud": ({"public"}, {"shop"}, True)}
+    (first, *_) = run.transcripts["bank"].messages(Gradient)
+    assert first.message.values.mean() > 99
+    (first, *_) = run.transcripts["shop"].messages(Gradient)
+    assert abs(first.message.values).max() < 1
+
+
+def test_early_stopping_returns_every_party_to_the_same_epoch(cancer):
+    noise = {**cancer, "bank": cancer["bank"].with_labels(np.random.default_rng(0).integers(0, 2, 569))}
+    for model in (UShapeClassifier, ServedClassifier):
+        settings = {"epochs": 40, "patience": 2, "validation": 0.3, "learning_rate": 0.02}
+        run = simulate(model(**settings).fit, noise, roles=SERVER)
+        lengths = {len(share.history_) for share in run.results.values()}
+        assert len(lengths) == 1
+        assert lengths.pop() < 40
+
+
+@pytest.mark.parametrize("model", [UShapeClassifier, ServedClassifier])
+def test_what_a_server_cannot_do_is_refused(cancer, model):
+    with pytest.raises(PlanError, match=f"{model.__name__} needs a server that holds the top network"):
+        simulate(model(**QUICK).fit, cancer, roles=WITHOUT)
+    with pytest.raises(PlanError, match="ShadowTop's main top takes the embeddings of feature parties, but in"):
+        simulate(model(tracks=ShadowTop(), **QUICK).fit, cancer, roles=SERVER)
+    with pytest.raises(PlanError, match=f"{model.__name__}'s top should be a network, but is None"):
+        simulate(model(top=None, fusion="sum", **QUICK).fit, cancer, roles=SERVER)
+
+
+def test_labels_that_are_none_are_refused(cancer):
+    def lies(party, honest):
+        party.server.send(Rows(569, 0))
+        party.server.send(Labels(2, np.full(569, 7, np.float32)))
+
+    with pytest.raises(ProtocolError, match="bank sent labels of 2 classes, which are not what a classification"):
+        simulate(ServedClassifier(**QUICK).fit, cancer, roles=SERVER, instead={"bank": lies})
+
+
+def test_a_defence_of_the_server_acts_on_what_it_sends(cancer):
+    class Meddle(Defence):
+        acts_on = (Hidden, Gradient)
+
+        def outgoing(self, tensor, at):
+            return tensor * 0 if at.message is Gradient else tensor + 1
+
+    run = simulate(UShapeClassifier(**QUICK).fit, cancer, roles=SERVER, defences={"cloud": [Meddle()]}, keep="all")
+    assert all((m.message.values == 0).all() for m in run.transcripts["shop"].messages(Gradient))
+    assert {e.under for e in run.transcripts["cloud"].entries if e.sent} == {("Meddle",)}
+    assert any((m.message.values != 0).any() for m in run.transcripts["cloud"].messages(HiddenGradient))
+
+
+def test_summaries_say_who_learns_what():
+    assert "The server learns every embedding and is given all labels." in ServedClassifier().summary()
+    assert "The server learns every embedding, and gradients at its output" in UShapeClassifier().summary()
