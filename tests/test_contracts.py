@@ -86,7 +86,6 @@ SMALL = {
     "functional-boost": {"clip": 3.0, "noise": 0.2, "inputs": "partial", "max_steps": 12},
     "functional-moments": {"clip_x": 3.0, "clip_y": 3.0, "epsilon": 1e6},
     "functional-regression": {"clip": 3.0, "noise": 0.2, "inputs": "partial"},
-    "split-classifier": {"epochs": 3, "batch_size": 32, "embedding": 4, "patience": 2},
     "label-dp-shadow": {**BRIEF, "epsilon": 1.0},
     "one-shot": {**BRIEF, "leak_budget": {"shop": 1.0, "telco": 1.0}},
     "one-shot-regressor": {**BRIEF, "leak_budget": {"shop": 1.0, "telco": 1.0}},
@@ -97,7 +96,7 @@ SMALL = {
     "u-shape-classifier": {**BRIEF, "tracks": {"name": "shadow-proxy", "by": "random"}},
     "u-shape-regressor": BRIEF,
 }
-REGRESSIONS = [model for model in SMALL if model.endswith("-regression")]
+REGRESSIONS = ("linear-regression", "logistic-regression", "poisson-regression")
 
 # What a model must be like for an attack to apply to it, where the small one is not.
 VULNERABLE = {
@@ -105,16 +104,16 @@ VULNERABLE = {
 }
 
 THREE = Roles(label="bank", features=("shop", "telco"))
+JUDGED = replace(THREE, arbiter="judge")
+SERVED = replace(THREE, server="cloud")
+OF_REGRESSIONS = ("coefficient-score", "residue")
+KILLING = "a_killed_run_resumes_to_the_same_end"
 LONG = (
     "a_fresh_interpreter_makes_the_same_guess",
-    "a_killed_run_resumes_to_the_same_end",
     "a_killed_run_resumes_with_it",
     "it_composes_with_every_defence_in_any_order",
+    KILLING,
 )
-OF_REGRESSIONS = ("coefficient-score", "residue")
-JUDGED = Roles(label="bank", features=("shop", "telco"), arbiter="judge")
-FOUR = Roles(label="bank", features=("shop", "telco"), server="cloud")
-KILLING = ("a_killed_run_resumes_to_the_same_end", "a_killed_run_resumes_with_it")
 
 
 def named(checks):
@@ -142,16 +141,26 @@ def more_customers():
 
 
 @pytest.fixture(scope="module")
-def runs(customers, more_customers):
-def tables_of(customers):
-    """Rows that a model can learn from."""
-    curves = FunctionalSetting(n=120, p=4, active=(1, 2), basis=BSplines((0.0, 1.0), 6)).draw(1)[0].tables(2)
-    renamed = dict(zip(THREE.parties, curves.values(), strict=True))
-    return lambda model: renamed if model.startswith("functional") else customers
+def setups(customers, more_customers):
+    """For each model, rows that it can learn from, and who takes part."""
+    drawn = FunctionalSetting(n=120, p=4, active=(1, 2), basis=BSplines((0.0, 1.0), 6)).draw(1)[0].tables(2)
+    curves = dict(zip(THREE.parties, drawn.values(), strict=True))
+
+    def setup_for(model):
+        make, tables, roles = partial(MODELS[model], **SMALL.get(model, {})), customers, THREE
+        if model in REGRESSIONS:
+            tables, roles = more_customers, JUDGED
+        elif model.startswith("functional"):
+            tables, roles = curves, JUDGED if model == "functional-moments" else THREE
+        elif "server" in MODELS[model].hooks:
+            roles = SERVED
+        return Setup(make, tables, roles)
+
+    return setup_for
 
 
 @pytest.fixture(scope="module")
-def runs(customers):
+def runs(customers, more_customers):
     """The run that an attack is checked on; attacks with the same wishes share it."""
     made = {}
 
@@ -181,17 +190,10 @@ def test_a_transport_keeps_its_contract(transport, check):
 
 @pytest.mark.parametrize("check", named(ESTIMATOR_CHECKS))
 @pytest.mark.parametrize("model", MODELS)
-def test_a_model_keeps_its_contract(model, check, customers, more_customers):
-    if model in REGRESSIONS[1:] and check.__name__ in KILLING:
+def test_a_model_keeps_its_contract(model, check, setups):
+    if model in REGRESSIONS[1:] and check.__name__ == KILLING:
         pytest.skip("the regressions differ in their losses only, and killing takes a while")
-    tables, roles = (more_customers, JUDGED) if model in REGRESSIONS else (customers, THREE)
-    check(Setup(partial(MODELS[model], **SMALL.get(model, {})), tables, roles))
-def test_a_model_keeps_its_contract(model, check, tables_of):
-    roles = replace(THREE, arbiter="arbiter") if model == "functional-moments" else THREE
-    check(Setup(partial(MODELS[model], **SMALL.get(model, {})), tables_of(model), roles))
-def test_a_model_keeps_its_contract(model, check, customers):
-    roles = FOUR if "server" in MODELS[model].hooks else THREE
-    check(Setup(partial(MODELS[model], **SMALL.get(model, {})), customers, roles))
+    check(setups(model))
 
 
 @pytest.mark.parametrize("check", named(ATTACK_CHECKS))

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from colonnade.attacks.residue import CoefficientScore, Residue
     from colonnade.attacks.view import View
     from colonnade.audit.report import PrivacyReport
+    from colonnade.curves import Curves
+    from colonnade.data.partition import FeaturePartition, public_private
     from colonnade.defences.compression import AverageGradient, DiscreteGradient, SparseGradient
     from colonnade.defences.confusion import ConfusionalAutoencoder
     from colonnade.defences.embedding import DistanceCorrelation, PotentialEnergy
@@ -27,18 +29,14 @@ if TYPE_CHECKING:
     from colonnade.defences.perturbation import GradientPerturbation
     from colonnade.defences.received import EarlierCut, InformationBottleneck
     from colonnade.defences.wandering import BoundaryWandering
-    from colonnade.curves import Curves
-    from colonnade.data.partition import FeaturePartition, public_private
-    from colonnade.defences.noise import GradientNoise
     from colonnade.errors import ColonnadeError
     from colonnade.experiment.tune import tune_alpha
     from colonnade.hooks import At, Defence
     from colonnade.models.base import Estimator, Prediction
-    from colonnade.models.glm import LinearRegression, LogisticRegression, PoissonRegression
     from colonnade.models.functional.boost import FunctionalBoost
     from colonnade.models.functional.central import MomentRegression
     from colonnade.models.functional.regression import FunctionalRegression
-    from colonnade.models.split import SplitClassifier
+    from colonnade.models.glm import LinearRegression, LogisticRegression, PoissonRegression
     from colonnade.models.labeldp import LabelDPShadow
     from colonnade.models.oneshot import OneShot, OneShotRegressor
     from colonnade.models.served import ServedClassifier, ServedRegressor
@@ -76,23 +74,23 @@ _HOMES = {
     "EmbeddingClusters": "attacks.clustering",
     "EmbeddingNearest": "attacks.clustering",
     "Estimator": "models.base",
+    "FeaturePartition": "data.partition",
+    "FunctionalBoost": "models.functional.boost",
+    "FunctionalRegression": "models.functional.regression",
     "GradientClusters": "attacks.clustering",
     "GradientCompletion": "attacks.completion",
     "GradientNearest": "attacks.clustering",
-    "FunctionalBoost": "models.functional.boost",
-    "FunctionalRegression": "models.functional.regression",
-    "FeaturePartition": "data.partition",
     "GradientNoise": "defences.noise",
     "GradientPerturbation": "defences.perturbation",
     "Grant": "attacks.base",
     "Guess": "attacks.base",
     "InformationBottleneck": "defences.received",
     "IsotropicNoise": "defences.noise",
-    "Marvell": "defences.marvell",
-    "MaxNorm": "defences.noise",
+    "LabelDPShadow": "models.labeldp",
     "LinearRegression": "models.glm",
     "LogisticRegression": "models.glm",
-    "LabelDPShadow": "models.labeldp",
+    "Marvell": "defences.marvell",
+    "MaxNorm": "defences.noise",
     "Message": "wire.message",
     "ModelCompletion": "attacks.completion",
     "MomentRegression": "models.functional.central",
@@ -101,23 +99,21 @@ _HOMES = {
     "OneShot": "models.oneshot",
     "OneShotRegressor": "models.oneshot",
     "Party": "party",
+    "PoissonRegression": "models.glm",
     "PotentialEnergy": "defences.embedding",
     "Prediction": "models.base",
     "PrivacyReport": "audit.report",
     "RandomisedLabels": "defences.labels",
-    "PoissonRegression": "models.glm",
-    "Prediction": "models.base",
-    "PrivacyReport": "audit.report",
     "Residue": "attacks.residue",
     "Roles": "wire.plan",
     "Run": "run",
     "Secret": "secret",
-    "SparseGradient": "defences.compression",
     "ServedClassifier": "models.served",
     "ServedRegressor": "models.served",
     "ShadowProxy": "models.tracks",
     "ShadowTop": "models.tracks",
     "SingleTrack": "models.tracks",
+    "SparseGradient": "defences.compression",
     "SplitClassifier": "models.split",
     "SplitRegressor": "models.split",
     "Table": "table",
@@ -153,23 +149,23 @@ __all__ = [
     "EmbeddingClusters",
     "EmbeddingNearest",
     "Estimator",
+    "FeaturePartition",
+    "FunctionalBoost",
+    "FunctionalRegression",
     "GradientClusters",
     "GradientCompletion",
     "GradientNearest",
-    "FunctionalBoost",
-    "FunctionalRegression",
-    "FeaturePartition",
     "GradientNoise",
     "GradientPerturbation",
     "Grant",
     "Guess",
     "InformationBottleneck",
     "IsotropicNoise",
-    "Marvell",
-    "MaxNorm",
+    "LabelDPShadow",
     "LinearRegression",
     "LogisticRegression",
-    "LabelDPShadow",
+    "Marvell",
+    "MaxNorm",
     "Message",
     "ModelCompletion",
     "MomentRegression",
@@ -178,23 +174,21 @@ __all__ = [
     "OneShot",
     "OneShotRegressor",
     "Party",
+    "PoissonRegression",
     "PotentialEnergy",
     "Prediction",
     "PrivacyReport",
     "RandomisedLabels",
-    "PoissonRegression",
-    "Prediction",
-    "PrivacyReport",
     "Residue",
     "Roles",
     "Run",
     "Secret",
-    "SparseGradient",
     "ServedClassifier",
     "ServedRegressor",
     "ShadowProxy",
     "ShadowTop",
     "SingleTrack",
+    "SparseGradient",
     "SplitClassifier",
     "SplitRegressor",
     "Table",

@@ -321,9 +321,9 @@ class Table:
                 f"The numbers in {owner}'s table must be finite or missing, but there are infinite values in {found}. "
                 "Clip them or make them missing."
             )
-        for field in self._arrow.schema:
-            if isinstance(field.type, CurvesType):
-                self._check_curves(field.name, owner)
+        for column in self._arrow.schema:
+            if isinstance(column.type, CurvesType):
+                self._check_curves(column.name, owner)
         return replace(self, owner=owner)
 
     def _check_curves(self, name: str, owner: str) -> None:

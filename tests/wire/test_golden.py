@@ -6,41 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from colonnade.align.messages import (
-    Agreed,
-    Chosen,
-    Common,
-    Copies,
-    Doubled,
-    Masked,
-    Opening,
-    OrderDigest,
-    Places,
-    Size,
-    Terms,
-)
+from colonnade.align import messages as align
 from colonnade.audit.joint import AloneRatings, LabelGrant, LabelGuess
 from colonnade.experiment.visit import Probe, Report
-from colonnade.models.glm_arbiter import (
-    Columns,
-    EncryptedLoss,
-    EncryptedResiduals,
-    EncryptedScores,
-    Key,
-    Masked,
-    Opened,
-    Schedule,
-)
-from colonnade.models.glm_arbiter import Outline as RegressionOutline
-from colonnade.models.glm_arbiter import Verdict as RegressionVerdict
-from colonnade.models.glm_shares import Layout, MaskedProduct, Offsets, Opening, Operands, SharedVector, SharesKey
-from colonnade.models.scores import MaskedScores, MaskSeed, PartialScores
-from colonnade.models.functional.central import Chosen, Correction, Layout, Masked, MaskSeed, Terms
-from colonnade.models.functional.exchange import Offer, PartialPrediction, ReleasedCurves, Surface
-from colonnade.models.oneshot import Statement
-from colonnade.models.served import Labels, Outputs
-from colonnade.models.split import Embedding, Gradient, Outline, Verdict
-from colonnade.models.ushape import Hidden, HiddenGradient, Rows
+from colonnade.models import glm_arbiter, glm_shares, oneshot, scores, served, split, ushape
+from colonnade.models.functional import central, exchange
 from colonnade.wire.codec import decode, encode
 from colonnade.wire.message import Ciphertexts, Message
 
@@ -51,62 +21,62 @@ POINTS = np.arange(64, dtype=np.uint8).reshape(2, 32)
 CIPHERTEXTS = Ciphertexts("rlwe-8192-156", b"fingerprint", np.array([[1, 2**63]], np.uint64))
 WORDS = np.array([[0, 2**64 - 1]], np.uint64)
 SAMPLES = [
-    Columns(3, 1.5),
-    Schedule(4, 2048),
-    RegressionOutline(0.5, 0.25, 5, 0.125, np.array([1.0, 2.0])),
-    Key(np.array([0, 255], np.uint8)),
-    EncryptedScores(7, CIPHERTEXTS),
-    EncryptedResiduals(7, CIPHERTEXTS),
-    EncryptedLoss(7, CIPHERTEXTS),
-    Masked(7, 2, CIPHERTEXTS),
-    Opened(7, np.array([0, 2**53 - 1], np.uint64)),
-    RegressionVerdict(2, 1),
-    Layout(NUMBERS, 0.5, 0.25, 0.125, np.array([1.0, 2.0])),
-    SharesKey(np.array([0, 255], np.uint8)),
-    SharedVector(7, CIPHERTEXTS),
-    MaskedProduct(7, CIPHERTEXTS),
-    Operands(7, CIPHERTEXTS),
-    Offsets(7, np.array([0, 255], np.uint8)),
-    Opening(np.array([0, 2**64 - 1], np.uint64)),
-    MaskSeed(bytes(range(32))),
-    MaskedScores(np.array([0, 2**64 - 1], np.uint64)),
-    PartialScores(np.array([0.0, -1e300])),
-    Outline(16),
-    Embedding(7, ROWS),
-    Gradient(7, ROWS),
-    Verdict(2, 1, 0),
-    Rows(1_797, 1),
-    Hidden(7, ROWS),
-    HiddenGradient(7, ROWS),
-    Labels(3, ROWS[0]),
-    Outputs(7, ROWS),
-    Statement(16, 0.25, 0.875),
+    glm_arbiter.Columns(3, 1.5),
+    glm_arbiter.Schedule(4, 2048),
+    glm_arbiter.Outline(0.5, 0.25, 5, 0.125, np.array([1.0, 2.0])),
+    glm_arbiter.Key(np.array([0, 255], np.uint8)),
+    glm_arbiter.EncryptedScores(7, CIPHERTEXTS),
+    glm_arbiter.EncryptedResiduals(7, CIPHERTEXTS),
+    glm_arbiter.EncryptedLoss(7, CIPHERTEXTS),
+    glm_arbiter.Masked(7, 2, CIPHERTEXTS),
+    glm_arbiter.Opened(7, np.array([0, 2**53 - 1], np.uint64)),
+    glm_arbiter.Verdict(2, 1),
+    glm_shares.Layout(NUMBERS, 0.5, 0.25, 0.125, np.array([1.0, 2.0])),
+    glm_shares.SharesKey(np.array([0, 255], np.uint8)),
+    glm_shares.SharedVector(7, CIPHERTEXTS),
+    glm_shares.MaskedProduct(7, CIPHERTEXTS),
+    glm_shares.Operands(7, CIPHERTEXTS),
+    glm_shares.Offsets(7, np.array([0, 255], np.uint8)),
+    glm_shares.Opening(np.array([0, 2**64 - 1], np.uint64)),
+    scores.MaskSeed(bytes(range(32))),
+    scores.MaskedScores(np.array([0, 2**64 - 1], np.uint64)),
+    scores.PartialScores(np.array([0.0, -1e300])),
+    split.Outline(16),
+    split.Embedding(7, ROWS),
+    split.Gradient(7, ROWS),
+    split.Verdict(2, 1, 0),
+    ushape.Rows(1_797, 1),
+    ushape.Hidden(7, ROWS),
+    ushape.HiddenGradient(7, ROWS),
+    served.Labels(3, ROWS[0]),
+    served.Outputs(7, ROWS),
+    oneshot.Statement(16, 0.25, 0.875),
     Report('{"version": "0.1.0"}'),
     Probe(3, 1, 1.5, np.array([0, 255], np.uint8)),
     LabelGrant(1, 1, 3, NUMBERS, np.array([2, 0, 1])),
     LabelGuess(1, "", NUMBERS, np.zeros(0, np.int64), np.array([0.5, -1e300, 0.0])),
-    Terms("run", "rules", ["email", "text+integer"], [7, 5]),
-    Opening(bytes(range(32)), 2, 3, ["bank"], [7, 2**40]),
-    Masked(2, 8192, POINTS),
-    Doubled(2, 8192, POINTS[:, :16].copy()),
-    Common(1, POINTS[:, 16:].copy()),
-    Places(1, NUMBERS),
-    Chosen(9, 3, NUMBERS, np.array([-1, 2, 0])),
-    Copies(2, 0, np.array([[1, 2], [3, 1]])),
-    OrderDigest(bytes(range(32))),
-    Agreed([bytes(32), bytes(range(32))], bytes(32), 9),
-    Size(-1),
+    align.Terms("run", "rules", ["email", "text+integer"], [7, 5]),
+    align.Opening(bytes(range(32)), 2, 3, ["bank"], [7, 2**40]),
+    align.Masked(2, 8192, POINTS),
+    align.Doubled(2, 8192, POINTS[:, :16].copy()),
+    align.Common(1, POINTS[:, 16:].copy()),
+    align.Places(1, NUMBERS),
+    align.Chosen(9, 3, NUMBERS, np.array([-1, 2, 0])),
+    align.Copies(2, 0, np.array([[1, 2], [3, 1]])),
+    align.OrderDigest(bytes(range(32))),
+    align.Agreed([bytes(32), bytes(range(32))], bytes(32), 9),
+    align.Size(-1),
     AloneRatings(1, NUMBERS, ["class centroids", "2 clusters"], 1, [ROWS.astype(np.float64), np.zeros((2, 3))]),
-    Offer(["temp"], np.array([123, 125], np.uint8), np.array([np.inf]), np.array([0.2])),
-    ReleasedCurves("temp", ROWS.astype(np.float64)),
-    Surface("temp", ROWS.astype(np.float64), np.array([0.5, -1.5])),
-    PartialPrediction(ROWS.astype(np.float64)),
-    Layout(500, np.array([2, 3]), 20, 10),
-    MaskSeed(bytes(range(32))),
-    Masked("shop", WORDS),
-    Terms(1, [WORDS, WORDS]),
-    Correction(2, [WORDS]),
-    Chosen(NUMBERS),
+    exchange.Offer(["temp"], np.array([123, 125], np.uint8), np.array([np.inf]), np.array([0.2])),
+    exchange.ReleasedCurves("temp", ROWS.astype(np.float64)),
+    exchange.Surface("temp", ROWS.astype(np.float64), np.array([0.5, -1.5])),
+    exchange.PartialPrediction(ROWS.astype(np.float64)),
+    central.Layout(500, np.array([2, 3]), 20, 10),
+    central.MaskSeed(bytes(range(32))),
+    central.Masked("shop", WORDS),
+    central.Terms(1, [WORDS, WORDS]),
+    central.Correction(2, [WORDS]),
+    central.Chosen(NUMBERS),
 ]
 
 
