@@ -12,7 +12,9 @@ from colonnade.align.messages import (
     Common,
     Copies,
     Doubled,
+    Finished,
     Masked,
+    Meeting,
     Opening,
     OrderDigest,
     Places,
@@ -49,6 +51,8 @@ SAMPLES = [
     OrderDigest(bytes(range(32))),
     Agreed([bytes(32), bytes(range(32))], bytes(32), 9),
     Size(-1),
+    Meeting("bank.example:7432", 0),
+    Finished(1),
     AloneRatings(1, NUMBERS, ["class centroids", "2 clusters"], 1, [ROWS.astype(np.float64), np.zeros((2, 3))]),
 ]
 
