@@ -14,6 +14,7 @@ BENCHMARKS: Mapping[str, str] = {
     "split_overhead": "a split network against the same network trained centrally",
     "import_time": "importing the package",
     "transport": "bytes between two processes under TLS, against bare gRPC",
+    "psi": "two parties intersect their ids, against openmined.psi and RR22",
     "resume": "from the return of a killed party to the next step",
 }
 

@@ -16,11 +16,13 @@ FIGURES = {
     "split_overhead": {"digests_ratio", "audit_ratio"},
     "import_time": {"import_s"},
     "transport": {"step_ratio", "bulk_ratio", "receiver_mb"},
+    "psi": {"cpu_ratio", "above_idle_mb", "rr22_ratio", "partition_cpu_s"},
     "resume": {"resume_s"},
 }
 MARKS = {
     "split_overhead": [pytest.mark.slow],
     "transport": [pytest.mark.slow, pytest.mark.network],
+    "psi": [pytest.mark.slow, pytest.mark.network],
     "resume": [pytest.mark.slow, pytest.mark.network],
 }
 
