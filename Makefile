@@ -6,7 +6,7 @@ READY := .venv/.ready
 # The theme's notice about its successor would otherwise stand in every log.
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: setup demo test test-slow check bench docs docs-serve
+.PHONY: setup psi-fast demo test test-slow check bench docs docs-serve
 
 setup: $(READY)
 
@@ -14,6 +14,12 @@ $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,net,paillier,report,shap,dev]'
 	touch $@
+
+# An environment of its own for the engine rr22, whose library wants other versions than we do. It needs Python 3.11.
+psi-fast:
+	test -x .venv-psi-fast/bin/python || $(PYTHON) -m venv .venv-psi-fast
+	.venv-psi-fast/bin/python -m pip install --quiet --no-deps spu==0.9.5
+	@echo "export COLONNADE_PSI_FAST=$(CURDIR)/.venv-psi-fast/bin/python"
 
 demo: setup
 	$(BIN)/colonnade demo

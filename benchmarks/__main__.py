@@ -18,6 +18,7 @@ BENCHMARKS: Mapping[str, str] = {
     "wandering": "the boundary-wandering loss against a matrix of all pairs, and per step of training",
     "encrypted": "an encrypted gradient of 100,000 x 20, against Paillier",
     "glm": "logistic regression with an arbiter, per row and per epoch",
+    "psi": "two parties intersect their ids, against openmined.psi and RR22",
     "resume": "from the return of a killed party to the next step",
 }
 

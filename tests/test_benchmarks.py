@@ -20,6 +20,7 @@ FIGURES = {
     "wandering": {"closed_form_share", "step_overhead"},
     "encrypted": {"paillier_2048_ratio"},
     "glm": {"us_per_row", "fate_ratio"},
+    "psi": {"cpu_ratio", "above_idle_mb", "rr22_ratio", "partition_cpu_s"},
     "resume": {"resume_s"},
 }
 MARKS = {
@@ -29,6 +30,7 @@ MARKS = {
     "wandering": [pytest.mark.slow],
     "split": [pytest.mark.slow, pytest.mark.network],
     "transport": [pytest.mark.slow, pytest.mark.network],
+    "psi": [pytest.mark.slow, pytest.mark.network],
     "resume": [pytest.mark.slow, pytest.mark.network],
 }
 

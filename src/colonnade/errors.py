@@ -48,10 +48,9 @@ class PlanError(ColonnadeError):
 class MissingExtra(PlanError):
     """An optional dependency is not installed."""
 
-    def __init__(self, extra: str, purpose: str) -> None:
-        super().__init__(
-            f"{purpose} needs the extra '{extra}', which is not installed. Run: pip install 'colonnade[{extra}]'"
-        )
+    def __init__(self, extra: str, purpose: str, *, how: str | None = None) -> None:
+        command = how or f"pip install 'colonnade[{extra}]'"
+        super().__init__(f"{purpose} needs the extra '{extra}', which is not installed. Run: {command}")
 
 
 class DataError(ColonnadeError):

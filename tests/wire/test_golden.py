@@ -7,6 +7,21 @@ import numpy as np
 import pytest
 
 from colonnade.align import messages as align
+from colonnade.align.messages import (
+    Agreed,
+    Chosen,
+    Common,
+    Copies,
+    Doubled,
+    Finished,
+    Masked,
+    Meeting,
+    Opening,
+    OrderDigest,
+    Places,
+    Size,
+    Terms,
+)
 from colonnade.audit.joint import AloneRatings, LabelGrant, LabelGuess
 from colonnade.experiment.visit import Probe, Report
 from colonnade.models import glm_arbiter, glm_shares, oneshot, scores, served, split, ushape
@@ -66,6 +81,19 @@ SAMPLES = [
     align.OrderDigest(bytes(range(32))),
     align.Agreed([bytes(32), bytes(range(32))], bytes(32), 9),
     align.Size(-1),
+    Terms("run", "rules", ["email", "text+integer"], [7, 5]),
+    Opening(bytes(range(32)), 2, 3, ["bank"], [7, 2**40]),
+    Masked(2, 8192, POINTS),
+    Doubled(2, 8192, POINTS[:, :16].copy()),
+    Common(1, POINTS[:, 16:].copy()),
+    Places(1, NUMBERS),
+    Chosen(9, 3, NUMBERS, np.array([-1, 2, 0])),
+    Copies(2, 0, np.array([[1, 2], [3, 1]])),
+    OrderDigest(bytes(range(32))),
+    Agreed([bytes(32), bytes(range(32))], bytes(32), 9),
+    Size(-1),
+    Meeting("bank.example:7432", 0),
+    Finished(1),
     AloneRatings(1, NUMBERS, ["class centroids", "2 clusters"], 1, [ROWS.astype(np.float64), np.zeros((2, 3))]),
     exchange.Offer(["temp"], np.array([123, 125], np.uint8), np.array([np.inf]), np.array([0.2])),
     exchange.ReleasedCurves("temp", ROWS.astype(np.float64)),

@@ -114,6 +114,21 @@ class Size(Message, kind="align/size", reveals={Secret.IDS}):
     size: int
 
 
+@dataclass(frozen=True)
+class Meeting(Message, kind="align/meeting"):
+    """Where the sender's side process listens; or, with `started`, that it has been started."""
+
+    address: str
+    started: int
+
+
+@dataclass(frozen=True)
+class Finished(Message, kind="align/finished"):
+    """Whether the sender's side process came to a good end."""
+
+    good: int
+
+
 Part = TypeVar("Part", Masked, Doubled)
 
 

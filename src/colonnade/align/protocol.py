@@ -17,6 +17,7 @@ from colonnade.align.limits import Limits
 from colonnade.align.messages import Opening, Size, Terms
 from colonnade.align.own import Own, Settled, agree_as_follower, bucket_step, durable
 from colonnade.align.ring import Ring
+from colonnade.align.rr22 import FastFollower, FastLeader, SideProcess
 from colonnade.align.settings import Settings
 from colonnade.align.star import Found, StarFollower, StarLeader
 from colonnade.alignment import Alignment
@@ -43,6 +44,7 @@ class Align:
             is used; a party without one is matched by its id column.
         limits: What this party refuses.
         workers: How many processes compute; one per core if None.
+        process: Where the side process of the engine rr22 finds what it needs.
 
     >>> from colonnade import Roles, Table, simulate
     >>> bank = Table.of({"id": ["Ann", "Bob", "Cyd"], "income": [1, 2, 3]})
@@ -57,6 +59,7 @@ class Align:
     columns: Mapping[str, Sequence[str]] = field(default_factory=dict, hash=False)
     limits: Limits = field(default_factory=Limits)
     workers: int | None = None
+    process: SideProcess = field(default_factory=SideProcess)
 
     aligns_rows: ClassVar[bool] = True
 
@@ -163,6 +166,8 @@ class _Alignment:
         for peer in self._asking:
             self.align.limits.admit(party.name, peer, self._mark)
         shown = [_padded(n) for n in ids] if self.settings.pad else ids
+        if self.settings.engine == "rr22":
+            self.align.process.find()
         self._spend_sizes(shown)
         terms = Terms(party.plan.hash, identifiers.hash, list(identifiers.keys), shown)
         settled = self._open(terms) if self.leads else self._accept(terms)
@@ -231,6 +236,8 @@ class _Alignment:
             ids[line.peer] = tuple(terms.ids)
         salt = party.random.child("align", "salt").key
         n = n_buckets(max(max(counts) for counts in ids.values()), self.settings.ids_per_bucket)
+        if self.settings.engine == "rr22":
+            n = 1  # it cuts ids into buckets itself
         if n > MOST_BUCKETS:
             raise PlanError(
                 f"At most {MOST_BUCKETS:,} buckets can be matched, but this would take {n:,}. Raise ids_per_bucket "
@@ -285,9 +292,14 @@ class _Alignment:
     def _side(self, own: Own) -> StarLeader | StarFollower | Ring:
         if self.settings.topology == "ring":
             return Ring(own, self.settings, self.order, self.bystanders)
-        if self.leads:
+        leader, place = self.party.peers.get(self.leader), self.order.index(self.party.name)
+        if self.settings.engine == "rr22":
+            if leader is None:
+                return FastLeader(own, self.settings, self.followers, self.bystanders, self.align.process)
+            return FastFollower(own, self.settings, leader, place, self.align.process)
+        if leader is None:
             return StarLeader(own, self.settings, self.followers, self.bystanders)
-        return StarFollower(own, self.settings, self.party.peers[self.leader], self.order.index(self.party.name))
+        return StarFollower(own, self.settings, leader, place)
 
     def _settled(self, side: StarLeader | StarFollower | Ring, kept: list[Any]) -> Found:
         """The common order; where it is not told to all, the size takes its place."""
@@ -338,7 +350,7 @@ class _Alignment:
 
     def _spend_ids(self, to: Sequence[str]) -> None:
         for peer in to:
-            of_pair = peer == self.leader and self.settings.topology == "star"
+            of_pair = self.settings.engine == "rr22" or (peer == self.leader and self.settings.topology == "star")
             common = f"{self.party.name} has" if of_pair else "all parties have"
             self._spend(f"alignment: {peer} learns which of its own ids {common}")
 
@@ -370,6 +382,10 @@ class _Alignment:
             said.append(
                 f"Every other party learned how many rows {self.leader} keeps, and which of its own are among them."
             )
+        if self.settings.engine == "rr22":
+            said.append("The side processes talked over a line of their own, which is not in the recording.")
+            if len(self.order) > 2 and reveal == "both":
+                said.append(f"By this engine, each other party learned which of its ids {self.leader} has.")
         if settled.n_keys > 1 and not ring:
             said.append(
                 f"By several keys, each other party learned which of its ids {self.leader} has, and by which key."

@@ -119,8 +119,12 @@ class StarLeader:
                 line.send(Places(number, np.sort(found["theirs"])))
         tree["own"] = {"rows": bucket.rows[used], "tags": own.tags(bucket.digests[used])}
         if self.settings.duplicates == "all":
-            tree["own"] |= _copies(bucket, used)
+            tree["own"] |= self.copies(bucket, used)
         return tree
+
+    def copies(self, bucket: Bucket, used: npt.NDArray[np.bool_]) -> Tree:
+        """Which rows have the ids of a bucket that are used."""
+        return _copies(bucket, used)
 
     def _compare(self, line: Channel, listed: Listed, key: int, number: int, secret: bytes) -> Tree:
         settled, name = self.own.settled, self.own.party.name
@@ -232,8 +236,12 @@ class StarFollower:
             require_places(places, listed.rows, leader.peer)
         tree = {"rows": listed.rows, "values": doubled, "places": places}
         if self.settings.duplicates == "all":
-            tree |= _copies(bucket, np.ones(len(bucket), bool)) | {"copied": bucket.rows}
+            tree |= self.copies(bucket)
         return tree
+
+    def copies(self, bucket: Bucket) -> Tree:
+        """Which rows have the ids of a bucket."""
+        return _copies(bucket, np.ones(len(bucket), bool)) | {"copied": bucket.rows}
 
     def _return_doubled(self, key: int, number: int, masking: bytes) -> Digests:
         settled, leader = self.own.settled, self.leader

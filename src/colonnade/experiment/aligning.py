@@ -11,8 +11,10 @@ from colonnade.align.buckets import IDS_PER_BUCKET, Duplicates
 from colonnade.align.identifiers import Identifiers
 from colonnade.align.limits import Limits
 from colonnade.align.protocol import Align
+from colonnade.align.rr22 import SideProcess
 from colonnade.align.settings import Engine, Join, Reveal, Settings, Topology
 from colonnade.errors import PlanError
+from colonnade.experiment.network import check_address
 from colonnade.table import nearest
 
 
@@ -33,6 +35,7 @@ class PlannedAlign:
         fewest: How many ids a set must have; this party's own business, like all that follows.
         most_runs: How many alignments with one peer this party's log may hold.
         workers: How many processes compute; one per core if None.
+        addresses: Where each party's side process of the engine rr22 listens; only the own one is used.
 
     >>> PlannedAlign(keys=("email",), columns={"bank": ("mail",)}).build().settings.keys
     ('email',)
@@ -50,12 +53,15 @@ class PlannedAlign:
     fewest: int = Limits.fewest
     most_runs: int = Limits.most_runs
     workers: int | None = None
+    addresses: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         """Refuse what no alignment could do."""
         self.build()
         if self.workers is not None and self.workers < 1:
             raise PlanError(f"[align] workers should be at least 1, but is {self.workers}. Raise it or leave it out.")
+        for address in self.addresses.values():
+            check_address(address, "[align.addresses]")
         for columns in self.columns.values():
             if self.keys is not None:
                 Identifiers(self.keys, columns)
@@ -65,24 +71,31 @@ class PlannedAlign:
         """What all parties must agree on."""
         return Settings(**{each.name: getattr(self, each.name) for each in fields(Settings)})
 
-    def build(self, log: Path | None = None) -> Align:
+    def build(
+        self, log: Path | None = None, party: str = "", certificates: tuple[Path, Path, Path] | None = None
+    ) -> Align:
         """The protocol.
 
         Args:
             log: Where alignments and refusals are written down.
+            party: Whose side process listens at its address.
+            certificates: The files of its certificate, its key and the authority.
         """
-        return Align(self.settings, self.columns, Limits(self.fewest, self.most_runs, log), self.workers)
+        process = SideProcess(address=self.addresses.get(party), certificates=certificates)
+        return Align(self.settings, self.columns, Limits(self.fewest, self.most_runs, log), self.workers, process)
 
     def check(self, holders: tuple[str, ...]) -> None:
-        """Refuse columns of parties without a table."""
-        for party in self.columns:
+        """Refuse entries of parties without a table."""
+        for key, party in [("columns", each) for each in self.columns] + [
+            ("addresses", each) for each in self.addresses
+        ]:
             if party not in holders:
                 raise PlanError(
-                    f"[align.columns] names columns of {party}, who brings no table; those who do are "
+                    f"[align.{key}] has an entry for {party}, who brings no table; those who do are "
                     f"{', '.join(holders)}.{nearest(party, holders)} Correct the party."
                 )
 
     def written(self) -> dict[str, Any]:
         """The section as plain values."""
-        tree = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "columns"}
-        return tree | ({"columns": dict(self.columns)} if self.columns else {})
+        tree = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: value for name, value in tree.items() if value != {}}

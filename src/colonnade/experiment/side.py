@@ -24,7 +24,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from colonnade.align.protocol import Aligned
+from colonnade.align.protocol import Align, Aligned
 from colonnade.alignment import Alignment
 from colonnade.errors import AuthError, DataError, PlanError, StorageError
 from colonnade.experiment.network import PlannedNetwork, check_address
@@ -39,6 +39,7 @@ from colonnade.wire.plan import PublicPlan
 if TYPE_CHECKING:
     from colonnade.audit.report import PrivacyReport
     from colonnade.checkpoint import Watcher
+    from colonnade.experiment.aligning import PlannedAlign
     from colonnade.experiment.plan import PlannedAudit
     from colonnade.party import Party
     from colonnade.wire.grpc import GrpcTransport, Patience
@@ -224,7 +225,7 @@ class Side:
             )
         with self._alone(self.path):
             write_atomically(self.path / "plan.toml", self.plan.to_toml().encode())
-            protocol, shown = self.plan.align.build(self._log), shown or Shown()
+            protocol, shown = self._planned_align(self.plan.align), shown or Shown()
             name, settings = protocol.described()
             public = replace(self.plan.public(), protocol=name, settings=settings)
             party = self._connect(public, self.table(), self.path, shown)
@@ -334,7 +335,13 @@ class Side:
         """A protocol on rows that are aligned first, if the plan says so; which they are is written to a file."""
         if self.plan.align is None:
             return protocol
-        return Aligned(self.plan.align.build(self._log), protocol, lambda alignment: alignment.save(path))
+        return Aligned(self._planned_align(self.plan.align), protocol, lambda alignment: alignment.save(path))
+
+    def _planned_align(self, planned: PlannedAlign) -> Align:
+        if self.credentials is None:
+            return planned.build(self._log, self.name)
+        own = certificate_path(self.credentials.directory, self.name)
+        return planned.build(self._log, self.name, (own, own.with_suffix(".key"), own.with_name("ca.pem")))
 
     def _connect(self, public: PublicPlan, table: Table | None, directory: Path, shown: Shown) -> Party:
         from colonnade.session import connect

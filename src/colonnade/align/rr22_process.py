@@ -1,0 +1,73 @@
+"""The side process of the engine rr22: a program for an interpreter that has `spu`, and nothing of Colonnade.
+
+It reads a line of JSON from its standard input, computes, writes a byte to the descriptor that it was named, and ends
+when its standard input is closed: with whoever started it.
+
+`spu` is loaded without its own `__init__`, which wants jax and an old numpy and is not needed for intersections.
+"""
+
+import importlib.util
+import json
+import os
+import sys
+import threading
+import types
+from typing import Any
+
+VERSION = "0.9.5"
+
+
+def main() -> None:
+    """Take part in one intersection."""
+    task = json.loads(sys.stdin.readline())
+    watch = threading.Thread(target=end_with_parent, daemon=True)
+    watch.start()
+    link, psi = load()
+    desc = link.Desc()
+    desc.recv_timeout_ms, desc.http_timeout_ms = task["timeout_ms"], task["timeout_ms"]
+    desc.connect_retry_times, desc.connect_retry_interval_ms = 600, 100
+    for name, address in task["parties"]:
+        desc.add_party(name, address)
+    if task["tls"] is not None:
+        desc.enable_ssl = True
+        for options in (desc.client_ssl_opts, desc.server_ssl_opts):
+            options.cert.certificate_path, options.cert.private_key_path = task["tls"]["cert"], task["tls"]["key"]
+            options.verify.ca_file_path, options.verify.verify_depth = task["tls"]["ca"], 1
+    context = link.create_brpc(desc, task["rank"])
+    protocol = psi.PsiProtocolConfig(
+        protocol=psi.PsiProtocol.PROTOCOL_RR22, receiver_rank=0, broadcast_result=task["broadcast"]
+    )
+    config = psi.PsiExecuteConfig(
+        protocol_conf=protocol,
+        input_params=psi.InputParams(path=task["input"], selected_keys=["id"], keys_unique=True),
+        output_params=psi.OutputParams(path=task["output"]),
+    )
+    psi.psi_execute(config, context)
+    # It stays until both are done: who left before the other one's last word has arrived would make that one fail.
+    os.write(task["done"], b"1")
+    watch.join()
+
+
+def load() -> tuple[Any, Any]:
+    """The parts of spu that intersections need."""
+    found = importlib.util.find_spec("spu")
+    if found is None or found.submodule_search_locations is None:
+        raise SystemExit("spu is not installed here")
+    stub = types.ModuleType("spu")
+    stub.__path__ = list(found.submodule_search_locations)
+    sys.modules["spu"] = stub
+    from spu import libspu, psi
+
+    if libspu._get_version() != VERSION:
+        raise SystemExit(f"spu {VERSION} is needed, not {libspu._get_version()}")
+    return libspu.link, psi
+
+
+def end_with_parent() -> None:
+    """Wait for the end of the standard input, which ends with whoever holds its other end."""
+    sys.stdin.read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""The engine rr22 finds what the built-in engine finds, or says what is missing."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from colonnade import Roles, Table, simulate
+from colonnade.align import Align, Settings
+from colonnade.align import rr22 as rr22_module
+from colonnade.align.rr22 import INTERPRETER_VARIABLE, SideProcess
+from colonnade.errors import MissingExtra, PlanError
+from colonnade.wire import certs
+from colonnade.wire.message import Message
+
+installed = pytest.mark.skipif(INTERPRETER_VARIABLE not in os.environ, reason="spu is not installed; `make psi-fast`")
+IDS = {"bank": range(200), "shop": range(50, 300), "telco": range(100, 400)}
+
+
+def align(names, process=None, **how):
+    tables = {name: Table.of({"id": [f"c{i}" for i in IDS[name]]}) for name in names}
+    roles = Roles(label=names[0], features=tuple(names[1:]))
+    protocol = Align(Settings(**how), process=process or SideProcess())
+    return simulate(protocol, tables, roles=roles)
+
+
+@installed
+@pytest.mark.slow
+@pytest.mark.network
+@pytest.mark.parametrize("how", [{}, {"reveal": "one"}, {"join": "left"}, {"duplicates": "all"}], ids=str)
+@pytest.mark.parametrize("names", [("bank", "shop"), ("bank", "shop", "telco")], ids=len)
+def test_both_engines_find_the_same_rows_in_the_same_order(names, how):
+    fast, slow = align(names, engine="rr22", **how), align(names, **how)
+    for name in names:
+        found = [None if run.results[name].rows is None else run.results[name].rows.tolist() for run in (fast, slow)]
+        assert found[0] == found[1]
+    said = "The side processes talked over a line of their own, which is not in the recording."
+    assert said in fast.results["bank"].learned
+
+
+@installed
+@pytest.mark.slow
+@pytest.mark.network
+def test_side_processes_talk_over_tls_where_there_are_certificates(tmp_path):
+    certs.init(tmp_path)
+    for name in ("bank", "shop"):
+        certs.issue(tmp_path, name)
+    files = tuple(tmp_path / name for name in ("bank.pem", "bank.key", "ca.pem"))
+    run = align(("bank", "shop"), SideProcess(certificates=files), engine="rr22")
+    assert run.results["bank"].size == 150
+
+
+@installed
+@pytest.mark.slow
+@pytest.mark.network
+def test_the_drawing_shows_the_messages_of_this_engine():
+    drawn = {kind for kind in ("Meeting", "Finished") if f" {kind} " in rr22_module.__doc__}
+    run = align(("bank", "shop"), engine="rr22")
+    crossed = {Message.kinds[entry.kind].__name__ for entry in run.transcripts["bank"].entries}
+    assert drawn == crossed - {"Terms", "Opening", "Chosen", "OrderDigest", "Agreed"}
+
+
+def test_without_spu_it_is_said_how_to_install_it(monkeypatch):
+    monkeypatch.delenv(INTERPRETER_VARIABLE, raising=False)
+    with pytest.raises(
+        MissingExtra, match=r"rr22 runs spu 0\.9\.5 in an environment of its own.*pip install --no-deps spu"
+    ):
+        align(("bank", "shop"), engine="rr22")
+
+
+def test_an_interpreter_that_fails_the_test_at_the_start_is_refused():
+    with pytest.raises(PlanError, match=r"should find the common ids of two small lists with .*, but does not"):
+        SideProcess(interpreter=Path(sys.executable)).find()
