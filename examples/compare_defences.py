@@ -39,12 +39,13 @@ def main():
     """Compare."""
     parser = argparse.ArgumentParser(description="Compare the defences of the catalogue.")
     parser.add_argument("dataset", nargs="?", default="breast-cancer")
+    parser.add_argument("--rows", type=int, help="how many rows to draw; all if not given")
     parser.add_argument("--defences", nargs="*", default=["none", *DEFENCES])
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--nulls", type=int, default=2)
     options = parser.parse_args()
-    train, held_out = train_test_split(load(options.dataset).split())
+    train, held_out = train_test_split(load(options.dataset, rows=options.rows).split())
     print("| defence | accuracy | best attack | score | null | alone |\n|---|---|---|---|---|---|")
     for name in options.defences:
         try:

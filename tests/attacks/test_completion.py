@@ -36,6 +36,7 @@ def test_an_undefended_run_gives_the_classes_away(run, tables, attack):
     assert share_right(run, tables, attack) > 0.8
 
 
+@pytest.mark.slow
 def test_a_bottom_that_was_trained_jointly_completes_better_than_one_that_was_not():
     tables = load("digits").split()
     trained = simulate(SplitClassifier(epochs=30, patience=None).fit, tables, roles=BOTH)

@@ -23,11 +23,16 @@ BOTH = Roles(label="bank", features=("shop",))
 @pytest.mark.parametrize("entropy", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("n_classes", [2, 3, 10])
 def test_every_class_gets_a_soft_label_of_other_classes_that_decodes_to_it(n_classes, entropy):
-    for seed in range(2):
-        soft, decoder = learned(n_classes, entropy, seed)
-        torch.testing.assert_close(soft.sum(dim=1), torch.ones(n_classes))
-        assert soft.diagonal().max() < 0.05
-        assert decoder(soft).argmax(dim=1).tolist() == list(range(n_classes))
+    soft, decoder = learned(n_classes, entropy, 0)
+    torch.testing.assert_close(soft.sum(dim=1), torch.ones(n_classes))
+    assert soft.diagonal().max() < 0.05
+    assert decoder(soft).argmax(dim=1).tolist() == list(range(n_classes))
+
+
+@pytest.mark.slow
+def test_a_hundred_classes_decode_as_well():
+    soft, decoder = learned(100, 0.5, 0)
+    assert decoder(soft).argmax(dim=1).tolist() == list(range(100))
 
 
 def test_more_entropy_spreads_soft_labels_wider():
@@ -77,7 +82,7 @@ def digits():
 
 
 @pytest.mark.parametrize("also", [[], [DiscreteGradient(bins=12)]], ids=["CAE", "DCAE"])
-@pytest.mark.parametrize("patience", [None, 5])
+@pytest.mark.parametrize("patience", [None, pytest.param(5, marks=pytest.mark.slow)])
 def test_a_model_trained_on_soft_labels_predicts_the_true_ones(digits, also, patience):
     defences = {"bank": [ConfusionalAutoencoder(), *also]}
     model = SplitClassifier(epochs=25, batch_size=64, patience=patience)

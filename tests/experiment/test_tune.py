@@ -33,6 +33,7 @@ def test_the_least_leaking_alpha_among_those_that_are_accurate_enough_is_chosen(
     assert Tuning(tuple(trials), tolerance).chosen == chosen
 
 
+@pytest.mark.slow
 def test_tuning_on_received_embeddings_finds_that_attacks_on_them_get_worse():
     tables = load("digits", rows=600).split()
     tuning = tune_alpha(

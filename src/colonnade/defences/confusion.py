@@ -26,7 +26,7 @@ from colonnade.models.nets import perceptron
 from colonnade.party import Party
 from colonnade.storage import Tree
 
-LEAST_STEPS, MOST_STEPS = 400, 4000
+LEAST_STEPS, MOST_STEPS = 200, 4000
 # The decoder's cross-entropy at which every class is told from the others with a margin.
 DECODED = 0.05
 RATE = 1e-3
@@ -150,7 +150,7 @@ def learned(n_classes: int, entropy: float, seed: int) -> tuple[Tensor, nn.Modul
         if not torch.equal(decoder(soft).argmax(dim=1), classes):
             raise PlanError(
                 f"ConfusionalAutoencoder should find {n_classes} soft labels that can be told apart, but found fewer. "
-                "Give entropy another value."
+                "Raise entropy, or use another defence."
             )
         return soft, decoder.requires_grad_(False).eval()
 
