@@ -4,10 +4,11 @@ import torch
 from torch import nn
 
 from colonnade.data import datasets
+from colonnade.data.partition import extend
 from colonnade.errors import BadFrame, DataError, PlanError
 from colonnade.hooks import Defence
 from colonnade.models.inputs import Inputs
-from colonnade.models.split import Embedding, Gradient, Outline, SplitClassifier
+from colonnade.models.split import Embedding, Gradient, Outline, SplitClassifier, SplitRegressor
 from colonnade.run import simulate
 from colonnade.table import Table
 from colonnade.wire.plan import Roles
@@ -16,16 +17,11 @@ BOTH = Roles(label="bank", features=("shop",))
 QUICK = {"epochs": 2, "patience": None, "batch_size": 64}
 
 
-@pytest.fixture(scope="module")
-def cancer():
-    return datasets.load("breast-cancer").split()
-
-
 def labels_of(tables):
     return np.asarray(tables["bank"].labels)
 
 
-def predicted(run, tables, roles=BOTH, **more):
+def results(run, tables, roles=BOTH, **more):
     return simulate({name: share.predict for name, share in run.results.items()}, tables, roles=roles, **more).results
 
 
@@ -43,9 +39,9 @@ class OneLayer(nn.Linear):
 def test_two_parties_together_learn_to_classify(cancer, settings):
     model = SplitClassifier(epochs=20, patience=None, batch_size=64, learning_rate=0.01, **settings)
     run = simulate(model.fit, cancer, roles=BOTH, seed=1)
-    results = predicted(run, cancer)
-    assert results["shop"] is None
-    prediction = results["bank"]
+    found = results(run, cancer)
+    assert found["shop"] is None
+    prediction = found["bank"]
     assert (prediction.values == labels_of(cancer)).mean() > 0.95
     np.testing.assert_allclose(prediction.probabilities.sum(axis=1), 1, atol=1e-5)
 
@@ -89,14 +85,14 @@ def test_three_parties_and_a_label_party_without_columns():
     roles = Roles(label="bank", features=("shop", "telco"))
     run = simulate(SplitClassifier(epochs=15, patience=None).fit, three, roles=roles)
     assert run.results["bank"].bottom_ is None
-    assert (predicted(run, three, roles)["bank"].values == labels_of(tables)).mean() > 0.9
+    assert (results(run, three, roles)["bank"].values == labels_of(tables)).mean() > 0.9
 
 
 def test_text_labels_come_back_as_text(cancer):
     words = np.where(labels_of(cancer) == 1, "böse", "gut")
     tables = {**cancer, "bank": cancer["bank"].with_labels(words)}
     run = simulate(SplitClassifier(**QUICK).fit, tables, roles=BOTH)
-    assert set(predicted(run, tables)["bank"].values) <= {"böse", "gut"}
+    assert set(results(run, tables)["bank"].values) <= {"böse", "gut"}
 
 
 def test_training_stops_early_and_goes_back_to_the_best_epoch(cancer):
@@ -130,7 +126,7 @@ def test_a_saved_share_predicts_the_same(cancer, tmp_path):
     for name, share in run.results.items():
         share.save(tmp_path / name)
         loaded[name] = SplitClassifier.load(tmp_path / name)
-    before = predicted(run, cancer)["bank"]
+    before = results(run, cancer)["bank"]
     after = simulate({n: e.predict for n, e in loaded.items()}, cancer, roles=BOTH).results["bank"]
     np.testing.assert_array_equal(before.probabilities, after.probabilities)
 
@@ -239,5 +235,175 @@ def test_unknown_columns_and_levels_do_not_stop_a_prediction(cancer):
     bank = Table.of({"id": range(n), "y": generator.integers(0, 2, n)}, labels="y")
     run = simulate(SplitClassifier(**QUICK).fit, {"bank": bank, "shop": shop}, roles=BOTH)
     new_shop = Table.of({"id": [1], "city": ["São Paulo"], "x": np.array([np.nan])})
-    results = predicted(run, {"bank": bank.take([1]).without_labels(), "shop": new_shop})
-    assert np.isfinite(results["bank"].probabilities).all()
+    found = results(run, {"bank": bank.take([1]).without_labels(), "shop": new_shop})
+    assert np.isfinite(found["bank"].probabilities).all()
+
+
+@pytest.mark.parametrize("fusion", ["concat", "sum", "mean"])
+def test_a_regression_predicts_in_the_labels_units(numbers, predicted, fusion):
+    model = SplitRegressor(fusion=fusion, epochs=60, patience=None, batch_size=64, learning_rate=0.01)
+    prediction = predicted(simulate(model.fit, numbers, roles=BOTH), numbers)
+    truth = labels_of(numbers)
+    assert prediction.probabilities is None
+    assert 1 - ((prediction.values - truth) ** 2).mean() / truth.var() > 0.95
+    assert abs(prediction.values.mean() - truth.mean()) < 2
+
+
+def test_labels_that_no_regression_can_learn_are_refused(cancer):
+    constant = {**cancer, "bank": cancer["bank"].with_labels(np.ones(569))}
+    with pytest.raises(DataError, match="bank should have labels that vary to train a regression, but all 569 rows"):
+        simulate(SplitRegressor(**QUICK).fit, constant, roles=BOTH)
+    words = {**cancer, "bank": cancer["bank"].with_labels(["a", "b", *["a"] * 567])}
+    with pytest.raises(DataError, match="bank should have numbers as labels to train a regression"):
+        simulate(SplitRegressor(**QUICK).fit, words, roles=BOTH)
+
+
+@pytest.mark.parametrize("bottom", ["resnet-mlp", "cnn", pytest.param("resnet-20", marks=pytest.mark.slow)])
+def test_the_networks_by_name_learn_images(digits, predicted, bottom):
+    settings = {"epochs": 6 if bottom == "resnet-20" else 12, "patience": None, "batch_size": 128}
+    run = simulate(SplitClassifier(bottom=bottom, **settings).fit, digits, roles=BOTH)
+    assert (predicted(run, digits).values == labels_of(digits)).mean() > 0.85
+
+
+def test_networks_and_parties_have_optimisers_and_rates_of_their_own(cancer):
+    """A rate of next to nothing leaves that network where it was, and only that one."""
+    rates = {"shop": 1e-30, "top": 1e-30, "default": 0.01}
+    shares = {}
+    for epochs in (1, 3):
+        settings = {**QUICK, "epochs": epochs, "optimiser": {"shop": "sgd", "default": "adamw"}, "learning_rate": rates}
+        shares[epochs] = simulate(SplitClassifier(**settings).fit, cancer, roles=BOTH).results
+    for party, network, moves in (("bank", "bottom_", True), ("bank", "top_", False), ("shop", "bottom_", False)):
+        before, after = (getattr(shares[epochs][party], network).parameters() for epochs in (1, 3))
+        moved = any(not torch.allclose(a, b, rtol=1e-6, atol=0) for a, b in zip(before, after, strict=True))
+        assert moved == moves, (party, network)
+
+
+def test_a_network_without_a_rate_is_refused(cancer):
+    with pytest.raises(
+        PlanError, match=r"learning_rate should have a value for the network 'bottom' of bank, but names"
+    ):
+        simulate(SplitClassifier(learning_rate={"top": 0.1, "shop": 0.1}).fit, cancer, roles=BOTH)
+
+
+def test_bottoms_may_differ_between_parties(digits):
+    run = simulate(SplitClassifier(bottom={"shop": "cnn", "default": "mlp"}, **QUICK).fit, digits, roles=BOTH)
+    assert type(run.results["bank"].bottom_) is not type(run.results["shop"].bottom_)
+
+
+def test_mixed_precision_learns_and_sends_single_precision(cancer, predicted):
+    losses = []
+
+    class Look(Defence):
+        def __deepcopy__(self, memo):
+            return self
+
+        def loss(self, loss, at):
+            losses.append((loss.dtype, at.own["embedding"].dtype, at.outputs.dtype, torch.is_autocast_enabled("cpu")))
+            return loss
+
+    model = SplitClassifier(precision="bfloat16", epochs=15, patience=None, batch_size=64, learning_rate=0.01)
+    run = simulate(model.fit, cancer, roles=BOTH, defences={"bank": [Look()]})
+    assert set(losses) == {(torch.float32, torch.float32, torch.float32, False)}
+    (first, *_) = run.transcripts["shop"].messages(Embedding)
+    assert first.message.values.dtype == np.float32
+    assert (predicted(run, cancer).values == labels_of(cancer)).mean() > 0.93
+    exact = simulate(SplitClassifier(**QUICK).fit, cancer, roles=BOTH).transcripts["shop"].digests()
+    rough = (
+        simulate(SplitClassifier(precision="bfloat16", **QUICK).fit, cancer, roles=BOTH).transcripts["shop"].digests()
+    )
+    assert exact != rough
+
+
+def test_a_gpu_that_is_not_there_is_refused(cancer):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(PlanError, match="The device 'cuda' needs an NVIDIA GPU, but there is none"):
+        simulate(SplitClassifier(device="cuda").fit, cancer, roles=BOTH)
+    assert simulate(SplitClassifier(device="auto", **QUICK).fit, cancer, roles=BOTH).results["bank"].is_fitted
+
+
+@pytest.mark.gpu
+def test_a_gpu_trains_to_the_same_loss_within_a_tolerance(cancer):
+    losses = [
+        simulate(SplitClassifier(device=device, **QUICK).fit, cancer, roles=BOTH).results["bank"].history_[-1]["loss"]
+        for device in ("cpu", "cuda")
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-2)
+
+
+def half_of_the_shop(tables):
+    """Tables in which the shop holds every other row only."""
+    held = tables["shop"].take(np.arange(0, len(tables["shop"]), 2))
+    return extend({**tables, "shop": held}, to="bank")
+
+
+@pytest.mark.parametrize("fusion", ["concat", "sum", "mean"])
+def test_rows_that_a_feature_party_does_not_hold_are_trained_and_predicted_without_it(digits, predicted, fusion):
+    tables = half_of_the_shop(digits)
+    model = SplitClassifier(overlap="partial", fusion=fusion, epochs=25, patience=None, batch_size=128)
+    run = simulate(model.fit, tables, roles=BOTH, keep="all")
+    right = predicted(run, tables).values == labels_of(digits)
+    assert right[::2].mean() > 0.95
+    assert right[1::2].mean() > 0.85
+    for recorded in run.transcripts["bank"].messages(Embedding):
+        missing = recorded.rows % 2 == 1
+        assert np.isnan(recorded.message.values[missing]).all()
+        assert not np.isnan(recorded.message.values[~missing]).any()
+    for recorded in run.transcripts["shop"].messages(Gradient):
+        assert (recorded.message.values[recorded.rows % 2 == 1] == 0).all(), "nothing is said about rows it lacks"
+
+
+def test_a_feature_party_that_holds_no_row_is_refused(cancer):
+    arrow = cancer["shop"].to_arrow()
+    columns = {name: np.full(569, np.nan) for name in cancer["shop"].columns}
+    empty = Table.of({"id": arrow.column(cancer["shop"].id_name).to_numpy(), **columns}, owner="shop")
+    bank = (
+        cancer["bank"]
+        .to_arrow()
+        .rename_columns(
+            ["id" if name == cancer["bank"].id_name else name for name in cancer["bank"].to_arrow().column_names]
+        )
+    )
+    tables = {"bank": Table.of(bank, labels="malignant", owner="bank"), "shop": empty}
+    with pytest.raises(DataError, match="shop should hold some of the rows to train on, but all its columns are empty"):
+        simulate(SplitClassifier(overlap="partial", **QUICK).fit, tables, roles=BOTH)
+
+
+def test_a_feature_party_may_weigh_its_own_embedding(cancer):
+    """Its loss hook is called with nothing, attached to its embedding, beside its own columns."""
+    seen = []
+
+    class Shrink(Defence):
+        def __deepcopy__(self, memo):
+            return self
+
+        def loss(self, loss, at):
+            seen.append((float(loss.detach()), at.inputs.shape, at.labels))
+            return loss + 10 * at.own["embedding"].square().mean()
+
+    model = SplitClassifier(epochs=10, patience=None, batch_size=64, learning_rate=0.01)
+    lengths = []
+    for held in ([], [Shrink()]):
+        run = simulate(model.fit, cancer, roles=BOTH, defences={"shop": held})
+        lengths.append(
+            np.abs(np.concatenate([m.message.values for m in run.transcripts["bank"].messages(Embedding)][-5:]))
+        )
+    assert lengths[1].mean() < 0.2 * lengths[0].mean()
+    assert {value for value, _, _ in seen} == {0.0}
+    assert all(shape[1] == 15 and labels is None for _, shape, labels in seen)
+    assert {e.under for e in run.transcripts["shop"].entries if e.sent} == {("Shrink",)}
+
+
+def test_hooks_at_the_label_party_see_outputs_inputs_and_the_number_of_classes(digits):
+    seen = set()
+
+    class Look(Defence):
+        def __deepcopy__(self, memo):
+            return self
+
+        def loss(self, loss, at):
+            seen.add((at.track, at.outputs.shape[1], at.inputs.shape[1], at.n_classes, tuple(at.own)))
+            return loss
+
+    simulate(SplitClassifier(**QUICK).fit, digits, roles=BOTH, defences={"bank": [Look()]})
+    assert seen == {("federated", 10, 32, 10, ("embedding",))}

@@ -1,14 +1,25 @@
-"""Data for simulation: sets by name, and ways to cut tables into parties, training and test rows."""
+"""Data for simulation: sets by name, and ways to cut tables by rows and by columns."""
 
 from colonnade.data.datasets import Dataset, DatasetInfo, available, load
-from colonnade.data.partition import intersect, require_same_rows, split, train_test_split
+from colonnade.data.partition import (
+    FeaturePartition,
+    extend,
+    intersect,
+    public_private,
+    require_same_rows,
+    split,
+    train_test_split,
+)
 
 __all__ = [
     "Dataset",
     "DatasetInfo",
+    "FeaturePartition",
     "available",
+    "extend",
     "intersect",
     "load",
+    "public_private",
     "require_same_rows",
     "split",
     "train_test_split",

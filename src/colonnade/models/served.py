@@ -151,9 +151,10 @@ class ServerEnd:
 
     def __init__(self, model: Served, party: Party) -> None:
         self.machine = model.machine
+        model.to(self.machine.device)
         self.gathering = Gathering(model, party, model.upstream(party))
         assert model.top_ is not None
-        self.top = model.top_.to(self.machine.device)
+        self.top = model.top_
 
     def forward(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> Tensor:
         """Collect embeddings, and put them through the network."""

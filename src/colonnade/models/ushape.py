@@ -198,9 +198,10 @@ class Trunk:
 
     def __init__(self, model: WithServer, party: Party) -> None:
         self.model, self.party, self.machine = model, party, model.machine
+        model.to(self.machine.device)
         self.gathering = Gathering(model, party, model.upstream(party))
         assert model.top_ is not None
-        self.top = model.top_.to(self.machine.device)
+        self.top = model.top_
 
     def forward(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> Tensor:
         """Collect embeddings, and send what the network makes of them."""
