@@ -98,6 +98,9 @@ def _shape(hint: Any, where: str) -> Shape:
         single = _shape(inner, where)
         assert not single.many, f"{where}: lists must be flat"
         return Shape(single.base, single.dtype, many=True)
+    # From NumPy 2.5 on, NDArray is an alias with a name of its own.
+    if get_origin(hint) is NDArray:
+        return Shape(np.ndarray, np.dtype(get_args(hint)[0]))
     if get_origin(hint) is np.ndarray:
         dtype: GenericAlias = get_args(hint)[1]
         return Shape(np.ndarray, np.dtype(get_args(dtype)[0]))
