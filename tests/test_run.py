@@ -123,6 +123,13 @@ def test_a_dishonest_party_is_given_the_honest_protocol():
     assert run.again(instead={}).results["shop"] == "shop"
 
 
+def test_a_defence_that_is_listed_twice_is_held_as_two():
+    once = Defence()
+    run = simulate(lambda party: party.defences, TABLES, roles=BOTH, defences={"bank": [once, once]})
+    first, second = run.results["bank"]
+    assert first is not second
+
+
 def test_a_party_holds_a_copy_of_its_defences():
     held = Defence()
     run = simulate(lambda party: party.defences, TABLES, roles=BOTH, defences={"shop": [held]})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
@@ -132,41 +132,37 @@ def tune_alpha(
         raise PlanError("tune_alpha needs a label party, but the roles name none. Name one.")
     made = [ATTACKS[name]() for name in GEOMETRIC] if attacks is None else list(attacks)
     train, held_out = train_test_split(tables, test=validation)
-    from rich.console import Console
-    from rich.progress import track
-
-    shown = sys.stderr.isatty() if progress is None else progress
-    runs = track(
-        [(alpha, seed) for alpha in alphas for seed in seeds],
-        "alphas",
-        console=Console(stderr=True),
-        disable=not shown,
-    )
-    accuracies: dict[float, list[float]] = {alpha: [] for alpha in alphas}
-    scores: dict[float, list[dict[str, float]]] = {alpha: [] for alpha in alphas}
-    for alpha, seed in runs:
+    tried: dict[float, list[Trial]] = {alpha: [] for alpha in alphas}
+    for alpha, seed in _shown([(alpha, seed) for alpha in alphas for seed in seeds], progress):
         held = copy.copy(wandering or BoundaryWandering())
         held.alpha = alpha
         run = simulate(model.fit, train, roles=roles, seed=seed, defences={roles.label: [held, *beside]})
-        accuracies[alpha].append(quality(run, held_out)["accuracy"])
-        scores[alpha].append(
-            {name_of(attack): best for attack in made if (best := _best(run, attack, seed)) is not None}
-        )
-    names = [
-        name_of(attack) for attack in made if all(name_of(attack) in each for of in scores.values() for each in of)
-    ]
-    if not names:
+        scores = {name_of(attack): _best(run, attack, seed) for attack in made}
+        applied = {name: score for name, score in scores.items() if score is not None}
+        tried[alpha].append(Trial(alpha, quality(run, held_out)["accuracy"], applied))
+    common = [name for name in map(name_of, made) if all(name in t.attacks for ts in tried.values() for t in ts)]
+    if not common:
         raise PlanError(
             "tune_alpha needs an attack that applies to every run, but none of "
             f"{', '.join(map(name_of, made)) or 'no attacks'} does. Give others, or more rows of each class."
         )
-    return Tuning(
-        tuple(
-            Trial(alpha, mean(accuracies[alpha]), {name: mean(each[name] for each in scores[alpha]) for name in names})
-            for alpha in alphas
-        ),
-        tolerance,
-    )
+    return Tuning(tuple(_averaged(trials, common) for trials in tried.values()), tolerance)
+
+
+def _averaged(trials: Sequence[Trial], attacks: Sequence[str]) -> Trial:
+    """Trials of one alpha as one."""
+    scores = {name: mean(trial.attacks[name] for trial in trials) for name in attacks}
+    return Trial(trials[0].alpha, mean(trial.accuracy for trial in trials), scores)
+
+
+def _shown(runs: Sequence[tuple[float, int]], progress: bool | None) -> Iterable[tuple[float, int]]:
+    """The runs, with a bar over them where it is wanted."""
+    if not (sys.stderr.isatty() if progress is None else progress):
+        return runs
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(runs, "alphas", console=Console(stderr=True))
 
 
 def _best(run: Run[Estimator], attack: Attack | ActiveAttack, seed: int) -> float | None:
