@@ -210,11 +210,15 @@ class SplitNetwork(Estimator):
             head: Which of two heads the label party uses, "federated" or "local"; the one its tracks are for if None.
         """
         self.require_fitted("used to predict")
+        self.prepare(party)
+        self.to(self.machine.device)
+        return self.predict_side(party, in_order(np.arange(self.n_rows(party)), self.batch_size), head)
+
+    def prepare(self, party: Party) -> None:
+        """Ready a party's defences for a prediction, as they were when training ended."""
         self._prepare(party)
         for defence, learned in zip(party.defences, self.defences_, strict=False):
             defence.restore(learned)
-        self.to(self.machine.device)
-        return self.predict_side(party, in_order(np.arange(self.n_rows(party)), self.batch_size), head)
 
     def n_rows(self, party: Party) -> int:
         """How many rows there are, which a party without a table is told."""
