@@ -3,6 +3,7 @@
 from collections import Counter
 from itertools import product
 from pathlib import Path
+from statistics import mean
 
 import pyarrow as pa
 import pytest
@@ -78,9 +79,13 @@ def test_a_page_shows_scores_beside_their_controls(wandering, tmp_path):
 
 
 @pytest.mark.slow
-def test_one_shot_and_split_are_measured_on_digits(utility):
-    trials = [t for t in utility.trials(quick=True) if t.configuration["set"] == "digits"]
-    found = {t.configuration["way"]: utility.measure(t) for t in trials}
-    assert found.keys() == {"central", "alone", "split", "one-shot", "label-dp"}
-    assert found["split"]["accuracy"] > found["alone"]["accuracy"]
-    assert 0 < found["one-shot"]["relative_mse"] < 1
+def test_on_digits_a_split_network_is_as_good_as_a_central_one_and_one_shot_nearly_so(utility):
+    """Within one point of the central network, and within one and a half of that, over all seeds of the experiment."""
+    found = {way: [] for way in utility.WAYS}
+    for trial in utility.trials(quick=False):
+        if trial.configuration["set"] == "digits":
+            found[trial.configuration["way"]].append(utility.measure(trial)["accuracy"])
+    accuracy = {way: mean(values) for way, values in found.items()}
+    assert accuracy["split"] > accuracy["central"] - 0.01
+    assert accuracy["one-shot"] > accuracy["split"] - 0.015
+    assert accuracy["alone"] < min(accuracy["split"], accuracy["one-shot"], accuracy["label-dp"])
