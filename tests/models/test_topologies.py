@@ -169,7 +169,7 @@ def test_summaries_say_who_learns_what():
     assert "The server learns every embedding, and gradients at its output" in UShapeClassifier().summary()
 
 
-@pytest.mark.parametrize("model", [UShapeClassifier, ServedClassifier])
+@pytest.mark.parametrize("model", [UShapeClassifier, pytest.param(ServedClassifier, marks=pytest.mark.slow)])
 def test_an_audit_attacks_as_a_feature_party_and_says_why_not_as_the_server(cancer, model):
     run = simulate(model(epochs=5, batch_size=64).fit, cancer, roles=SERVER)
     report = audit(run, [DirectionScore()], nulls=2)
