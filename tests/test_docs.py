@@ -19,6 +19,7 @@ import pytest
 from colonnade.catalogue import DEFENCES
 from colonnade.data import load, split
 from colonnade.experiment.plan import Plan
+from colonnade.models import labeldp, oneshot, served, ushape
 from colonnade.models import split as split_network
 from colonnade.models.split import SplitClassifier
 from colonnade.testing import check_defence, check_estimator
@@ -152,10 +153,27 @@ def test_the_page_on_extending_runs_and_its_classes_keep_their_contracts(elsewhe
     check_estimator(page["OneNumber"], split(patients, cut, labels="party 0"), roles)
 
 
-def test_the_page_on_split_networks_draws_what_the_module_draws():
-    drawing = dedent("\n".join(line for line in split_network.__doc__.splitlines() if line.startswith("    ")))
-    assert "Gradient(batch)" in drawing
-    assert drawing in (DOCS / "protocols" / "split.md").read_text()
+@pytest.mark.parametrize(
+    ("module", "page"),
+    [
+        (split_network, "split"),
+        (ushape, "topologies"),
+        (served, "topologies"),
+        (oneshot, "one-shot"),
+        (labeldp, "label-dp"),
+    ],
+)
+def test_the_page_on_a_protocol_draws_what_the_module_draws(module, page):
+    drawing = dedent("\n".join(line for line in module.__doc__.splitlines() if line.startswith("    ")))
+    assert "Embedding(" in drawing
+    assert drawing in (DOCS / "protocols" / f"{page}.md").read_text()
+
+
+@pytest.mark.parametrize("page", ["split", "topologies", "one-shot", "label-dp"])
+def test_a_page_on_a_protocol_runs(elsewhere, page):
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        run_page(DOCS / "protocols" / f"{page}.md")
+    assert printed.getvalue()
 
 
 def test_the_page_on_split_networks_names_every_option():
@@ -192,6 +210,13 @@ def test_the_script_of_two_parties_runs(tmp_path):
 @pytest.mark.slow
 def test_the_script_of_an_own_attack_runs(tmp_path):
     assert "NearestGradient" in run_script(sys.executable, EXAMPLES / "own_attack.py", folder=tmp_path)
+
+
+@pytest.mark.slow
+def test_the_script_of_one_shot_runs(tmp_path):
+    said = run_script(sys.executable, EXAMPLES / "one_shot.py", folder=tmp_path)
+    assert "32 components: shop allows 97% of its columns' variance" in said
+    assert "shop received 0 messages" in said
 
 
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)

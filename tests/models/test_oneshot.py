@@ -20,7 +20,7 @@ def labels_of(tables):
     return np.asarray(tables["bank"].labels)
 
 
-@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("encoder", ["pca", "rff", pytest.param("autoencoder", marks=pytest.mark.slow)])
 def test_it_learns_from_a_label_free_embedding(digits, predicted, encoder):
     run = simulate(OneShot(leak_budget=ALL, encoder=encoder, epochs=15).fit, digits, roles=BOTH)
     assert (predicted(run, digits).values == labels_of(digits)).mean() > 0.95

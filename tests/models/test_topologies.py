@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from colonnade.attacks.gradient_scores import DirectionScore
+from colonnade.audit import audit
 from colonnade.errors import PlanError, ProtocolError
 from colonnade.hooks import Defence
 from colonnade.models.served import Labels, ServedClassifier, ServedRegressor
@@ -165,3 +167,14 @@ def test_a_defence_of_the_server_acts_on_what_it_sends(cancer):
 def test_summaries_say_who_learns_what():
     assert "The server learns every embedding and is given all labels." in ServedClassifier().summary()
     assert "The server learns every embedding, and gradients at its output" in UShapeClassifier().summary()
+
+
+@pytest.mark.parametrize("model", [UShapeClassifier, pytest.param(ServedClassifier, marks=pytest.mark.slow)])
+def test_an_audit_attacks_as_a_feature_party_and_says_why_not_as_the_server(cancer, model):
+    run = simulate(model(epochs=5, batch_size=64).fit, cancer, roles=SERVER)
+    report = audit(run, [DirectionScore()], nulls=2)
+    assert [(finding.attacker, finding.verdict) for finding in report.attacks] == [("shop", "leaks")]
+    reason = (
+        "DirectionScore by cloud: cloud exchanged split/gradient with several parties, and the attack reads one line"
+    )
+    assert any(why.startswith(reason) for why in report.untested)

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from colonnade.errors import DataError, PlanError
+from colonnade.experiment.plan import Plan
 from colonnade.hooks import Defence
 from colonnade.models.split import Gradient, SplitClassifier, SplitRegressor
 from colonnade.models.tracks import ShadowProxy, ShadowTop, SingleTrack, tracks_of
@@ -240,6 +241,32 @@ def test_tracks_with_a_network_of_ones_own_must_be_given_again_when_loading(canc
 )
 def test_tracks_are_named_in_several_ways(choice, expected):
     assert tracks_of(choice) == expected
+
+
+def test_a_plan_names_tracks_and_rates_in_sections_of_their_own(tmp_path):
+    text = """
+        [data]
+        name = "breast-cancer"
+        [roles]
+        label = "bank"
+        features = ["shop"]
+        [model]
+        name = "split-classifier"
+        bottom = "resnet-mlp"
+        [model.learning_rate]
+        shop = 0.001
+        default = 0.003
+        [model.tracks]
+        name = "shadow-top"
+        private = 0.3
+    """
+    (tmp_path / "plan.toml").write_text(text)
+    plan = Plan.read(tmp_path / "plan.toml")
+    (tmp_path / "again.toml").write_text(plan.to_toml())
+    for read in (plan, Plan.read(tmp_path / "again.toml")):
+        model = read.model.build()
+        assert model.architecture == ShadowTop(private=0.3)
+        assert model.learning_rate == {"shop": 0.001, "default": 0.003}
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,9 @@ class Attempt:
         kinds = {message.kind for message in needs.messages}
         if kinds and not kinds & {entry.kind for entry in side.transcript.entries}:
             return f"{attacker} sent and received no {' or '.join(sorted(kinds))}"
+        for kind in sorted(kinds):
+            if len({(entry.peer, entry.sent) for entry in side.transcript.entries if entry.kind == kind}) > 1:
+                return f"{attacker} exchanged {kind} with several parties, and the attack reads one line"
         if kinds and not any(is_kept(side.transcript, kind) for kind in kinds):
             return f"the run kept only digests of {' and '.join(sorted(kinds))}; run with {setting}"
         return self.attack.unfit(self.view_of(side))

@@ -41,7 +41,7 @@ class Estimator(ABC):
 
     task: ClassVar[Literal["classification", "regression"]]
     hooks: ClassVar[Mapping[str, frozenset[str]]] = {}
-    """The defence hooks called on the side of each role: "label", "feature"."""
+    """The defence hooks called on the side of each role: "label", "feature", "server"."""
     sends: ClassVar[Mapping[str, tuple[type[Message], ...]]] = {}
     """The kinds of messages that go through `outgoing` on the side of each role."""
 

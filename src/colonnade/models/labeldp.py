@@ -140,13 +140,13 @@ class LabelDPShadow(Estimator):
         truth = self.target_.encode(labels)
         randomised = _Randomised(self._randomised(party, truth.numpy()))
         self.shadow_.fit(replace(party, defences=(randomised, *party.defences)))
-        self.shadow_.defences_ = self.shadow_.defences_[1:]
         table = party.own_table
         if table.columns:
             self.inputs_ = Inputs.learned(table, np.arange(len(table)))
         material = self._material(party, "train")
         self.network_ = self._new_network(len(party.feature_parties))
         self.history_ = train_alone(SoloSide(self.recipe, party, self.network_, self.target_, material, truth))
+        self.shadow_.defences_ = [defence.state() for defence in party.defences]
         return self
 
     def predict(self, party: Party, *, head: Head | None = None) -> Prediction | None:
@@ -161,7 +161,7 @@ class LabelDPShadow(Estimator):
             return self.shadow_.predict(party)
         if head not in (None, "local"):
             raise PlanError(f"A prediction uses the head 'local' or 'federated', but {head!r} was asked for. Use one.")
-        self.shadow_._prepare(party)
+        self.shadow_.prepare(party)
         if not party.holds_labels:
             self._send(party)
             return None

@@ -33,7 +33,7 @@ from colonnade.errors import ProtocolError
 from colonnade.hooks import At, Phase, Tensor, applied
 from colonnade.models.base import Prediction
 from colonnade.models.cut import Bottom, Embedding, Gathering, Gradient, Verdict, gradient_if
-from colonnade.models.split import FeatureSide, LabelledSide, LocalEnd, build_label_networks, build_top, learned_target
+from colonnade.models.sides import FeatureSide, LabelledSide, LocalEnd, build_label_networks, build_top, learned_target
 from colonnade.models.targets import Classes, Numbers
 from colonnade.models.tracks import Head
 from colonnade.models.training import Side, as_array, set_mode

@@ -23,7 +23,6 @@ Gupta and Raskar 2018, arXiv 1810.06060; Vepakomma et al. 2018, arXiv 1812.00564
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self, TypeAlias, cast
 
 import numpy as np
@@ -32,25 +31,22 @@ from numpy.typing import NDArray
 from torch import nn
 
 from colonnade.data.partition import FeaturePartition
-from colonnade.errors import DataError, PlanError, ProtocolError
-from colonnade.hooks import At, Phase, Tensor, applied, prepare
+from colonnade.errors import DataError, PlanError
+from colonnade.hooks import At, Tensor, applied, prepare
 from colonnade.models.base import Estimator, Prediction
 from colonnade.models.batches import Batches, hold_out, in_order
 from colonnade.models.cut import (
     Bottom,
     Embedding,
-    Gathering,
     Gradient,
     Outline,
     Verdict,
-    gradient_if,
-    learned_inputs,
     party_role,
-    require_columns,
     stand_ins,
 )
 from colonnade.models.inputs import Inputs
 from colonnade.models.nets import BottomFactory, TopFactory, bottom_named, top_named
+from colonnade.models.sides import FeatureSide, Joint, LabelSide, LocalEnd
 from colonnade.models.targets import Classes, Numbers, Target
 from colonnade.models.tracks import Head, LocalShape, LocalTrack, Tracks, TracksChoice, holds_factory, tracks_of
 from colonnade.models.training import (
@@ -62,16 +58,13 @@ from colonnade.models.training import (
     Optimisers,
     PerNetwork,
     Side,
-    Stopping,
     as_array,
     chosen,
     loaded,
-    set_mode,
     values_of,
 )
 from colonnade.party import Party
 from colonnade.storage import Tree
-from colonnade.wire.channel import Channel
 from colonnade.wire.message import Float32Array, Int64Array, Message
 
 __all__ = ["Embedding", "Gradient", "Outline", "SplitClassifier", "SplitNetwork", "SplitRegressor", "Verdict"]
@@ -210,11 +203,15 @@ class SplitNetwork(Estimator):
             head: Which of two heads the label party uses, "federated" or "local"; the one its tracks are for if None.
         """
         self.require_fitted("used to predict")
+        self.prepare(party)
+        self.to(self.machine.device)
+        return self.predict_side(party, in_order(np.arange(self.n_rows(party)), self.batch_size), head)
+
+    def prepare(self, party: Party) -> None:
+        """Ready a party's defences for a prediction, as they were when training ended."""
         self._prepare(party)
         for defence, learned in zip(party.defences, self.defences_, strict=False):
             defence.restore(learned)
-        self.to(self.machine.device)
-        return self.predict_side(party, in_order(np.arange(self.n_rows(party)), self.batch_size), head)
 
     def n_rows(self, party: Party) -> int:
         """How many rows there are, which a party without a table is told."""
@@ -436,292 +433,3 @@ class SplitRegressor(SplitNetwork):
 
     task = "regression"
     target = Numbers
-
-
-class FeatureSide(Side):
-    """A feature party in training: embeddings up, gradients down.
-
-    Args:
-        model: The estimator that is fitted.
-        party: The feature party.
-        train: The rows to train on.
-        line: Where embeddings go and gradients come from; the label party if None.
-        judge: Who says when to stop; the same if None.
-    """
-
-    def __init__(
-        self,
-        model: SplitNetwork,
-        party: Party,
-        train: Int64Array,
-        line: Channel | None = None,
-        judge: Channel | None = None,
-    ) -> None:
-        model.width_ = model.embedding if line is not None else _asked_width(model, party)
-        require_columns(party)
-        line = line or party.label_party
-        self.judge = judge or line
-        model.inputs_ = learned_inputs(model, party, None, train)
-        model.bottom_ = model.make_bottom(model.inputs_, "bottom", party.name)
-        self.bottom = Bottom(model, party, line)
-        super().__init__(party, {"bottom": model.bottom_}, model.optimisers)
-
-    def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
-        """Send embeddings, learn from gradients."""
-        sent = self.bottom.send(step, rows, "train", epoch)
-        self.optimisers.forget_gradients()
-        self.bottom.learn(sent, step, rows, epoch)
-        self.optimisers.step()
-        return {}
-
-    def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
-        """Send embeddings of held-out rows, and hear whether that was better."""
-        self.history.append({"epoch": epoch})
-        if not held_out:
-            return False
-        self.bottom.send_all(held_out, "validate", epoch)
-        verdict = self.judge.receive(Verdict)
-        self.keep_if_best(bool(verdict.improved))
-        return bool(verdict.stop)
-
-
-@dataclass(frozen=True)
-class Pass:
-    """One forward pass at the label party: what went in, and what the federated track makes of it."""
-
-    index: Tensor
-    own: Tensor | None
-    embeddings: list[Tensor]
-    outputs: Tensor
-
-
-class Joint:
-    """The label party's networks, over its own rows and the embeddings that arrive."""
-
-    def __init__(self, model: SplitNetwork, party: Party) -> None:
-        self.model, self.machine = model, model.machine
-        model.to(self.machine.device)
-        self.own_name = model.architecture.own
-        self.bottom = None if model.bottom_ is None else Bottom(model, party, None, self.own_name)
-        self.gathering = Gathering(model, party, party.feature_parties)
-
-    def forward(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> Pass:
-        """Collect all embeddings of some rows, and put them through the federated track."""
-        train, top = phase == "train", self.model.top_
-        embeddings = self.gathering.collect(step, rows, phase, epoch)
-        own = None if self.bottom is None else self.bottom.embed(rows, train=train)
-        joined = self.gathering.joined([] if own is None else [own], embeddings)
-        if top is None:
-            return Pass(self.machine.index(rows), own, embeddings, joined)
-        set_mode(top, train=train)
-        with torch.set_grad_enabled(train), self.machine.autocast():
-            outputs: Tensor = top(joined)
-        return Pass(self.machine.index(rows), own, embeddings, outputs.float())
-
-
-class LocalEnd:
-    """The local track over the label party's private columns; nothing of it leaves."""
-
-    def __init__(self, model: SplitNetwork, party: Party) -> None:
-        assert model.local_ is not None
-        assert model.local_inputs_ is not None
-        self.machine = model.machine
-        self.track = model.local_.to(self.machine.device)
-        self.values = torch.from_numpy(model.local_inputs_.encode(party.own_table)).to(self.machine.device)
-
-    def embed(self, index: Tensor, *, train: bool) -> Tensor:
-        """The private embedding of some rows."""
-        set_mode(self.track, train=train)
-        with torch.set_grad_enabled(train), self.machine.autocast():
-            private: Tensor = self.track.private(self.values.index_select(0, index))
-        return private.float()
-
-    def outputs(self, public: Tensor, private: Tensor, received: Sequence[Tensor], *, train: bool) -> Tensor:
-        """The track's outputs, for which everything but the private embedding is cut off."""
-        with torch.set_grad_enabled(train), self.machine.autocast():
-            outputs: Tensor = self.track(public, private, received)
-        return outputs.float()
-
-    def predict(self, rows: Int64Array, public: Tensor | None, received: Sequence[Tensor]) -> Tensor:
-        """The track's outputs for some rows, without training."""
-        assert public is not None
-        private = self.embed(self.machine.index(rows), train=False)
-        return self.outputs(public, private, received, train=False)
-
-
-class LabelledSide(Side):
-    """The side of a party that has labels: the losses of its tracks, and when training ends."""
-
-    def __init__(self, model: SplitNetwork, party: Party, labels: Tensor, networks: Mapping[str, nn.Module]) -> None:
-        self.model, self.target, self.machine = model, model.require_target(), model.machine
-        self.labels = labels.to(self.machine.device)
-        self.local = None if model.local_ is None else LocalEnd(model, party)
-        self.losses: dict[str, list[float]] = {}
-        super().__init__(party, networks, model.optimisers)
-
-    def loss(self, outputs: Tensor, truth: Tensor, at: At) -> tuple[Tensor, At, tuple[str, ...]]:
-        """A track's loss, where it was computed, and the defences that had a hand in it."""
-        defences = self.party.defences
-        if not defences:
-            return self.target.loss(outputs, truth), at, ()
-        at = replace(at, outputs=outputs, n_classes=self.target.n_classes)
-        labels, relabelled = applied(defences, "labels", truth, at)
-        at = replace(at, labels=labels)
-        loss, reweighed = applied(defences, "loss", self.target.loss(outputs, labels), at)
-        return loss, at, tuple(dict.fromkeys(relabelled + reweighed))
-
-    def train_local(self, own: Tensor, private: Tensor, received: Sequence[Tensor], truth: Tensor, at: At) -> float:
-        """The local track's own step, on the true labels and on what is cut off from the federated track."""
-        assert self.local is not None
-        outputs = self.local.outputs(own, private, received, train=True)
-        cut_off = {peer: came.detach() for peer, came in at.received.items()}
-        mine = {self.model.architecture.own: own.detach(), "private": private}
-        about = replace(at, track="local", labels=None, own=mine, received=cut_off)
-        loss, _, _ = self.loss(outputs, truth, about)
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss.item()
-
-    def note(self, figures: dict[str, float]) -> dict[str, float]:
-        """Keep a step's losses for the epoch's record."""
-        for name, value in figures.items():
-            self.losses.setdefault(name, []).append(value)
-        return figures
-
-    def close(self, epoch: int) -> dict[str, float]:
-        """Put an epoch's mean losses into the history; returns its record."""
-        record = {"epoch": epoch, **{name: float(np.mean(values)) for name, values in self.losses.items()}}
-        self.losses = {}
-        self.history.append(record)
-        return record
-
-    def judge(self, epoch: int, total: float, n_rows: int, lines: Sequence[Channel], under: tuple[str, ...]) -> bool:
-        """Compare an epoch's loss on held-out rows with earlier ones, and tell the others; returns whether it ends."""
-        assert self.model.patience is not None
-        self.history[-1]["validation_loss"] = total / n_rows
-        improved, stop = Stopping(self.model.patience).verdict(self.history)
-        self.keep_if_best(improved)
-        for line in lines:
-            line.send(Verdict(epoch, int(improved), int(stop)), under=under)
-        return stop
-
-    def held_out_loss(self, outputs: Tensor, at: At) -> tuple[float, tuple[str, ...]]:
-        """The sum of the losses of some held-out rows, and the defences that had a hand in their labels."""
-        labels, at = (
-            self.labels.index_select(0, self.machine.index(at.rows)),
-            replace(at, n_classes=self.target.n_classes),
-        )
-        labels, relabelled = applied(self.party.defences, "labels", labels, at)
-        return self.target.loss(outputs, labels, "sum").item(), relabelled
-
-    def state(self) -> Tree:
-        """All that the next step depends on."""
-        return {**super().state(), "losses": self.losses}
-
-    def restore(self, tree: Tree) -> None:
-        """Go back to what `state` said."""
-        super().restore(tree)
-        self.losses = tree["losses"]
-
-
-class LabelSide(LabelledSide):
-    """The label party in training: joins embeddings, computes losses, returns gradients."""
-
-    def __init__(self, model: SplitNetwork, party: Party, train: Int64Array) -> None:
-        labels = learned_target(model, party)
-        model.width_ = model.require_target().n_outputs if model.top is None else model.embedding
-        for line in party.feature_parties:
-            line.send(Outline(model.width_))
-        networks = build_label_networks(model, party, train)
-        networks |= build_top(model, model.n_received_ + (model.bottom_ is not None), model.require_target().n_outputs)
-        self.joint = Joint(model, party)
-        super().__init__(model, party, labels, networks)
-
-    def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
-        """Collect embeddings, compute the losses of all tracks, give gradients back."""
-        joint, defences = self.joint, self.party.defences
-        passed = joint.forward(step, rows, "train", epoch)
-        truth = self.labels.index_select(0, passed.index)
-        own = {} if passed.own is None else {joint.own_name: passed.own}
-        private = None
-        if self.local is not None:
-            private = self.local.embed(passed.index, train=True)
-            own["private"] = private.detach()
-        inputs = None if joint.bottom is None else joint.bottom.inputs
-        at = At(step, epoch, rows, "train", own=own, received=joint.gathering.received, inputs=inputs)
-        loss, at, under = self.loss(passed.outputs, truth, at)
-        self.optimisers.forget_gradients()
-        loss.backward(retain_graph=bool(defences))  # type: ignore[no-untyped-call]
-        asked = gradient_if(self.target.loss, passed.outputs) if defences else None
-        joint.gathering.give_back(step, at, asked, under)
-        figures = {"loss": loss.item()}
-        if private is not None:
-            assert passed.own is not None
-            figures["local_loss"] = self.train_local(passed.own, private, passed.embeddings, truth, at)
-        self.optimisers.step()
-        return self.note(figures)
-
-    def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
-        """Compare with earlier epochs on held-out rows, and tell the others."""
-        self.close(epoch)
-        if not held_out:
-            return False
-        total, names = 0.0, dict[str, None]()
-        for step, rows in enumerate(held_out):
-            passed = self.joint.forward(step, rows, "validate", epoch)
-            at = At(step, epoch, rows, "validate", received=self.joint.gathering.received)
-            loss, relabelled = self.held_out_loss(passed.outputs, at)
-            total, names = total + loss, names | dict.fromkeys(relabelled)
-        return self.judge(epoch, total, sum(map(len, held_out)), self.party.feature_parties, tuple(names))
-
-
-def learned_target(model: SplitNetwork, party: Party) -> Tensor:
-    """Learn from the label party's labels what is predicted; returns them encoded."""
-    table = party.own_table
-    if table.labels is None:
-        raise DataError(f"{party.name} is the label party but its table has no labels. Name the label column.")
-    labels = np.asarray(table.labels)
-    model.target_ = model.target.learned(labels, party.name)
-    return model.target_.encode(labels)
-
-
-def build_label_networks(model: SplitNetwork, party: Party, train: Int64Array) -> dict[str, nn.Module]:
-    """The label party's own bottoms and local head, by name: what does not depend on where the top is."""
-    table, tracks = party.own_table, model.architecture
-    networks: dict[str, nn.Module] = {}
-    partition = model.partition_ = tracks.partition(table, train, party.random.seed("partition"))
-    public = table.columns if partition is None else partition.public
-    if public:
-        model.inputs_ = learned_inputs(model, party, public, train)
-        model.bottom_ = networks[tracks.bottom] = model.make_bottom(model.inputs_, tracks.bottom, party.name)
-    if partition is not None:
-        model.local_inputs_ = learned_inputs(model, party, partition.private, train)
-        n_outputs = model.require_target().n_outputs
-        model.local_ = model.make_local(model.local_inputs_, model.n_received_, n_outputs, party.name)
-        networks["private"] = model.local_.private
-        networks[tracks.local_name] = model.local_.head
-    return networks
-
-
-def build_top(model: SplitNetwork, n_embeddings: int, n_outputs: int) -> dict[str, nn.Module]:
-    """The network over the joined embeddings, and what stands in for those that are missing, by name."""
-    networks: dict[str, nn.Module] = {}
-    model.n_joined_ = model.width_ * (n_embeddings if model.fusion == "concat" else 1)
-    model.n_outputs_ = n_outputs
-    model.top_ = model.make_top(model.n_joined_, n_outputs)
-    if model.top_ is not None:
-        networks[model.architecture.top] = model.top_
-    if model.overlap == "partial":
-        networks["stand_ins"] = model.stand_ins_ = stand_ins(model.n_received_, model.width_)
-    return networks
-
-
-def _asked_width(model: SplitNetwork, party: Party) -> int:
-    """The width of embedding that the label party asks for, if the plan allows it."""
-    width = party.label_party.receive(Outline).width
-    if width != model.embedding if model.top is not None else not model.target.is_width(width):
-        wanted = f"{model.embedding}" if model.top is not None else f"that of a {model.task}'s outputs"
-        raise ProtocolError(
-            f"{party.roles.label} asked for embeddings of width {width}; the plan allows {wanted}. "
-            "Check that both parties run the same plan."
-        )
-    return width

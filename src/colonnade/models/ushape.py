@@ -36,15 +36,15 @@ from colonnade.errors import PlanError
 from colonnade.hooks import At, Phase, Tensor, applied
 from colonnade.models.base import Prediction
 from colonnade.models.cut import Bottom, Embedding, Gathering, Gradient, Sent, Verdict, require_answer
-from colonnade.models.split import (
+from colonnade.models.sides import (
     FeatureSide,
     LabelledSide,
     LocalEnd,
-    SplitNetwork,
     build_label_networks,
     build_top,
     learned_target,
 )
+from colonnade.models.split import SplitNetwork
 from colonnade.models.targets import Classes, Numbers
 from colonnade.models.tracks import Head, ShadowTop
 from colonnade.models.training import Side, as_array, set_mode

@@ -1,0 +1,41 @@
+"""One party's process: trains a model of the catalogue with the others, and leaves the digests of its frames behind."""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+from colonnade import Roles, join
+from colonnade.catalogue import MODELS
+from colonnade.data import load
+from colonnade.run import describe_protocol, private_randomness, public_seed
+from colonnade.session import connect
+from colonnade.wire.grpc import Patience
+from colonnade.wire.plan import PublicPlan
+from colonnade.wire.transcript import Transcript
+
+
+def main(name: str, model: str, folder: str, settings: str, addresses: str) -> None:
+    torch.set_num_threads(1)
+    where = json.loads(addresses)
+    estimator = MODELS[model](**json.loads(settings))
+    roles = Roles(label="bank", features=("shop",), server="cloud" if "cloud" in where else None)
+    plan = PublicPlan(roles, *describe_protocol(estimator.fit), seed=public_seed(0))
+    party = connect(
+        plan,
+        name,
+        load("breast-cancer").split().get(name),
+        addresses=where,
+        credentials=None,
+        directory=Path(folder, name),
+        random=private_randomness(0, name, plan),
+        patience=Patience(start=120, rejoin=60, message=120),
+    )
+    join(estimator.fit, party)
+    digests = Transcript.load(Path(folder, name, "transcript")).digests()
+    Path(folder, f"{name}.digests").write_text(repr(digests))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
