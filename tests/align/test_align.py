@@ -318,7 +318,7 @@ def test_rows_without_an_id_are_left_out_and_counted():
     run = aligned(tables(["a", None, "", "b"], ["b", "a", None]))
     assert sorted(ids_of(run, "bank")) == ["a", "b"]
     assert [run.results[name].missing for name in ("bank", "shop")] == [2, 1]
-    assert "2 rows without an id" in run.results["bank"].summary()
+    assert "Here 2 rows have no id, and 0 that of an earlier row." in run.results["bank"].summary()
 
 
 def test_repeated_ids_are_refused_with_a_count_unless_the_plan_says_what_to_do():

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from colonnade.align.buckets import MOST_BUCKETS, n_buckets
 from colonnade.align.identifiers import Identifiers
@@ -160,8 +161,9 @@ class _Alignment:
             return self._stand_by()
         party, table = self.party, self.party.own_table
         identifiers = Identifiers.of(table, self.settings.keys, self.align.columns.get(party.name))
-        counted = [self._count(identifiers, key) for key in range(len(identifiers.keys))]
-        ids = [each[0] for each in counted]
+        known = np.zeros(len(table), bool)
+        counted = [self._count(identifiers, key, known) for key in range(len(identifiers.keys))]
+        ids = [n_ids for n_ids, _ in counted]
         self.align.limits.check_size(party.name, party.name, max(ids), party.plan.hash)
         for peer in self._asking:
             self.align.limits.admit(party.name, peer, self._mark)
@@ -188,7 +190,7 @@ class _Alignment:
             partners=found.partners,
             keys=tuple(sorted(extra - {table.id_name, table.label_name})),
             learned=learned,
-            missing=len(table) - counted[0][0] - counted[0][1],
+            missing=int((~known).sum()),
             repeated=counted[0][1],
         )
 
@@ -204,15 +206,16 @@ class _Alignment:
         """What tells this run of this party from others, in its log."""
         return self.party.random.child("align", "mark").key.hex()[:16]
 
-    def _count(self, identifiers: Identifiers, key: int) -> tuple[int, int]:
-        """How many different ids there are under a key, and how many rows repeat one."""
+    def _count(self, identifiers: Identifiers, key: int, known: npt.NDArray[np.bool_]) -> tuple[int, int]:
+        """How many different ids there are under a key, and how many rows repeat one; marks rows that have an id."""
         import pyarrow as pa
 
         table = self.party.own_table
         n_ids, n_held = 0, 0
         salt = self.party.random.child("align", "count").key
         seen: list[np.ndarray[Any, Any]] = []
-        for digests, _ in identifiers.digests(table, key, salt):
+        for digests, rows in identifiers.digests(table, key, salt):
+            known[rows] = True
             seen.append(np.ascontiguousarray(digests[:, :8]).view("<u8").ravel())
             n_held += len(digests)
         if seen:
@@ -368,7 +371,7 @@ class _Alignment:
         if reveal == "size":
             said.append("Every party learned how many ids are common, and nobody which.")
         else:
-            common = "" if found.size is None else f" ({found.size:,} rows)"
+            common = "" if found.size is None or self.settings.join == "left" else f" ({found.size:,} rows)"
             said.append(f"{everybody} learned which of its own ids are common to all{common}.")
         if len(self.order) > 2:
             said.append(
