@@ -626,3 +626,14 @@ def test_training_on_rows_that_are_aligned_first_is_training_on_the_common_rows(
     assert run.results["shop"] is not run.results["bank"]
     assert run.plan.protocol == "SplitClassifier.fit"
     assert run.plan.settings["align"]["join"] == "inner"
+
+
+def test_a_run_that_aligned_its_rows_by_itself_is_not_audited_against_tables_in_another_order():
+    from colonnade import NormScore
+    from colonnade.audit import audit
+    from colonnade.models.split import SplitClassifier
+
+    held = load("bank-shop-telco", rows=300).tables
+    run = simulate(Aligned(Align(), SplitClassifier(epochs=1).fit), held, roles=THREE)
+    with pytest.raises(PlanError, match=r"began with tables that it had to align.*a plan with a section \[align\]"):
+        audit(run, [NormScore()])

@@ -57,11 +57,7 @@ class Identifiers:
 
     def __post_init__(self) -> None:
         """Refuse rules that do not exist, and columns that do not go with them."""
-        if not self.keys:
-            raise PlanError("Ids are read by at least one key, but none was named. Name one such as 'text'.")
-        for key in self.keys:
-            for rule in key.split("+"):
-                _check_rule(rule)
+        check_keys(self.keys)
         if len(self.columns) != len(self.keys):
             raise PlanError(
                 f"Each of the {len(self.keys)} keys ({', '.join(self.keys)}) needs a column, but {len(self.columns)} "
@@ -225,6 +221,19 @@ _READERS: Mapping[str, Callable[[str, str], str | None]] = {
     "phone": _as_phone,
 }
 RULES = ("exact", "text", *_READERS)
+
+
+def check_keys(keys: Sequence[str]) -> None:
+    """Refuse keys with rules that do not exist.
+
+    Raises:
+        PlanError: There is one, or no key at all.
+    """
+    if not keys:
+        raise PlanError("Ids are read by at least one key, but none was named. Name one such as 'text'.")
+    for key in keys:
+        for rule in key.split("+"):
+            _check_rule(rule)
 
 
 def _check_rule(rule: str) -> None:

@@ -67,6 +67,7 @@ class Own:
         settled: What all know.
         folder: Where its buckets are kept if they do not fit into memory.
         n_workers: How many processes compute.
+        n_points: How many points this party multiplies in all.
     """
 
     party: Party
@@ -74,16 +75,12 @@ class Own:
     settled: Settled
     folder: Path
     n_workers: int | None
+    n_points: int
     _held: dict[int, Buckets] = field(default_factory=dict)
     _done: int = 0
 
     def __post_init__(self) -> None:
         self.workers = Workers(self.n_workers, points=self.n_points)
-
-    @property
-    def n_points(self) -> int:
-        """How many points this party multiplies at least."""
-        return sum(self.settled.total(name) for name in self.settled.ids)
 
     def bucket(self, key: int, number: int) -> Bucket:
         """The own ids of a bucket."""
@@ -136,8 +133,7 @@ class Own:
         """Say how many more points were multiplied."""
         self._done += n
         if self.party.watcher is not None:
-            total = max(self.n_points, self._done)
-            self.party.watcher(self.party.name, "align", self._done, total, {})
+            self.party.watcher(self.party.name, "align", self._done, self.n_points, {})
 
     def tags(self, digests: Digests) -> Tags:
         """What the common order is sorted by: hashes of ids under a secret, whatever order the file has."""

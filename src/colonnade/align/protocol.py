@@ -174,7 +174,7 @@ class _Alignment:
         terms = Terms(party.plan.hash, identifiers.hash, list(identifiers.keys), shown)
         settled = self._open(terms) if self.leads else self._accept(terms)
         with self._folder() as folder:
-            own = Own(party, identifiers, settled, folder, self.align.workers)
+            own = Own(party, identifiers, settled, folder, self.align.workers, self._n_points(settled))
             side = self._side(own)
             kept = side.match()
             tree = durable(party, ORDER_STEP, lambda: _tree(self._settled(side, kept)))
@@ -208,19 +208,17 @@ class _Alignment:
 
     def _count(self, identifiers: Identifiers, key: int, known: npt.NDArray[np.bool_]) -> tuple[int, int]:
         """How many different ids there are under a key, and how many rows repeat one; marks rows that have an id."""
-        import pyarrow as pa
-
         table = self.party.own_table
-        n_ids, n_held = 0, 0
-        salt = self.party.random.child("align", "count").key
-        seen: list[np.ndarray[Any, Any]] = []
+        n_held, salt = 0, self.party.random.child("align", "count").key
+        heads = np.empty(len(table), np.uint64)
         for digests, rows in identifiers.digests(table, key, salt):
             known[rows] = True
-            seen.append(np.ascontiguousarray(digests[:, :8]).view("<u8").ravel())
+            heads[n_held : n_held + len(digests)] = np.ascontiguousarray(digests[:, :8]).view("<u8").ravel()
             n_held += len(digests)
-        if seen:
-            n_ids = len(pa.array(np.concatenate(seen)).unique())
-        repeated = n_held - n_ids
+        heads = heads[:n_held]
+        heads.sort()
+        repeated = int((heads[1:] == heads[:-1]).sum())
+        n_ids = n_held - repeated
         if repeated and self.settings.duplicates == "error":
             columns = " and ".join(repr(name) for name in identifiers.columns_of(key))
             raise DataError(
@@ -291,6 +289,12 @@ class _Alignment:
         if len(theirs.ids) != len(mine.ids) or not all(0 <= n <= MOST_IDS for n in theirs.ids):
             raise ProtocolError(f"Expected {peer} to say how many ids it has for each key, got something else.")
         self.align.limits.check_size(name, peer, max(theirs.ids), self.party.plan.hash)
+
+    def _n_points(self, settled: Settled) -> int:
+        """How many points this party multiplies: its own, once for each that it compares with, and those of these."""
+        lists = [settled.total(name) for name in settled.ids]
+        again = len(self.order) - 2 if self.leads and self.settings.topology == "star" else 0
+        return sum(lists) + again * settled.total(self.party.name)
 
     def _side(self, own: Own) -> StarLeader | StarFollower | Ring:
         if self.settings.topology == "ring":
