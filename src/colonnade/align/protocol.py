@@ -209,15 +209,14 @@ class _Alignment:
     def _count(self, identifiers: Identifiers, key: int, known: npt.NDArray[np.bool_]) -> tuple[int, int]:
         """How many different ids there are under a key, and how many rows repeat one; marks rows that have an id."""
         table = self.party.own_table
-        n_held, salt = 0, self.party.random.child("align", "count").key
-        heads = np.empty(len(table), np.uint64)
-        for digests, rows in identifiers.digests(table, key, salt):
+        n_held, hashes = 0, np.empty(len(table), np.int64)
+        for each, rows in identifiers.read(table, key):
             known[rows] = True
-            heads[n_held : n_held + len(digests)] = np.ascontiguousarray(digests[:, :8]).view("<u8").ravel()
-            n_held += len(digests)
-        heads = heads[:n_held]
-        heads.sort()
-        repeated = int((heads[1:] == heads[:-1]).sum())
+            hashes[n_held : n_held + len(each)] = np.fromiter(map(hash, each), np.int64, len(each))
+            n_held += len(each)
+        hashes = hashes[:n_held]
+        hashes.sort()
+        repeated = int((hashes[1:] == hashes[:-1]).sum())
         n_ids = n_held - repeated
         if repeated and self.settings.duplicates == "error":
             columns = " and ".join(repr(name) for name in identifiers.columns_of(key))
