@@ -126,6 +126,7 @@ def test_a_simulated_alignment_says_what_each_party_learned(plan):
     assert set(matched[0]) == set(COMMON)
 
 
+@pytest.mark.slow
 def test_a_training_on_aligned_rows_is_audited_with_what_its_alignment_sent(plan):
     out = plan.parent / "runs"
     said = run("simulate", plan, "--out", out)

@@ -181,6 +181,26 @@ def test_the_page_on_split_networks_names_every_option():
     assert [option for option in SplitClassifier().get_params() if f"| `{option}` |" not in text] == []
 
 
+def test_the_page_on_alignment_runs_and_draws_what_the_module_draws(elsewhere):
+    from colonnade.align import star
+
+    page = run_page(DOCS / "protocols" / "alignment.md")
+    assert {result.size for result in page["run"].results.values()} == {page["run"].results["bank"].size}
+    assert page["shares"]["shop"].is_fitted
+    drawing = dedent("\n".join(line for line in star.__doc__.splitlines() if line.startswith("    ")))
+    assert "OrderDigest" in drawing
+    assert drawing in (DOCS / "protocols" / "alignment.md").read_text()
+
+
+def test_the_page_on_plans_names_every_key_of_an_alignment():
+    from dataclasses import fields
+
+    from colonnade.experiment.aligning import PlannedAlign
+
+    text = (DOCS / "plans.md").read_text()
+    assert [f.name for f in fields(PlannedAlign) if f"`{f.name}`" not in text and f"[align.{f.name}]" not in text] == []
+
+
 def test_every_decision_has_its_line_in_the_list():
     listed = re.findall(r"\((\d{4}-[\w-]+\.md)\)", (DOCS / "decisions" / "index.md").read_text())
     assert listed == [page.name for page in DECISIONS]
@@ -217,6 +237,14 @@ def test_the_script_of_one_shot_runs(tmp_path):
     said = run_script(sys.executable, EXAMPLES / "one_shot.py", folder=tmp_path)
     assert "32 components: shop allows 97% of its columns' variance" in said
     assert "shop received 0 messages" in said
+
+
+def test_the_script_of_dirty_ids_finds_the_two_whom_both_know(tmp_path):
+    said = run_script(sys.executable, EXAMPLES / "align_dirty_ids.py", folder=tmp_path)
+    (shop,) = (line for line in said.splitlines() if line.startswith("shop ["))
+    assert shop.count("None") == 2
+    assert "'s-9'" in shop
+    assert "'s-8'" in shop
 
 
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)

@@ -640,3 +640,48 @@ def test_parts_with_different_columns_are_refused(tmp_path):
         f"All parts under {tmp_path} must have the same columns, but b.parquet differs from the first part in 'x'. "
         "Write the parts again with one schema."
     )
+
+
+# Rows that an alignment says are absent.
+
+
+def test_absent_rows_have_nothing_and_the_mask_goes_where_the_rows_go(tmp_path: Path) -> None:
+    table = Table.of({"id": ["a", "b", "c"], "x": [1.0, 2.0, 3.0], "y": [0, 1, 0]}, labels="y")
+    arranged = table.arranged([2, -1, 0], {"shop": np.array([True, False, False])})
+    assert arranged.ids.to_pylist() == ["c", None, "a"]
+    assert np.isnan(arranged.column("x")).tolist() == [False, True, False]
+    variants = {
+        "as it is": arranged,
+        "without labels": arranged.without_labels(),
+        "with other labels": arranged.with_labels([1, 0, 1]),
+        "of some columns": arranged.select(["x"]),
+        "numbered": arranged.numbered(),
+        "checked": arranged.with_labels([1, 0, 1]).checked("bank", ids=False),
+    }
+    arranged.save(tmp_path / "table")
+    variants["saved and loaded"] = Table.load(tmp_path / "table")
+    for what, variant in variants.items():
+        assert variant.present is not None, what
+        taken = variant.take([1, 2])
+        assert taken.present is not None
+        assert taken.present.tolist() == [False, True], what
+        assert taken.partners["shop"].tolist() == [False, False], what
+
+
+def test_a_table_whose_rows_are_all_there_has_no_mask() -> None:
+    table = Table.of({"id": ["a", "b"]})
+    assert table.arranged([1, 0]).present is None
+    assert (table.present, dict(table.partners)) == (None, {})
+
+
+def test_numbered_rows_are_known_by_their_places() -> None:
+    table = Table.of({"id": ["b", "a"], "x": [1, 2]}).numbered()
+    assert table.ids.to_pylist() == [0, 1]
+    assert table.id_name == "id"
+
+
+def test_rows_without_an_id_pass_where_an_alignment_says_which_belong_together() -> None:
+    table = Table.of({"id": ["a", None, "a"]})
+    assert len(table.checked("bank", ids=False)) == 3
+    with pytest.raises(DataError, match="needs an id"):
+        table.checked("bank")

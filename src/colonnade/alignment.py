@@ -32,8 +32,8 @@ class Alignment:
         partners: At the label party, after a left join: which of the aligned rows each feature party has.
         keys: The columns that people were matched by, besides the id column; no features.
         learned: What each party learned, a sentence each.
-        missing: How many of this party's rows have no id.
-        repeated: How many of its rows have the id of an earlier one.
+        missing: How many of this party's rows have no id under any key.
+        repeated: How many of its rows have the id of an earlier one, under the first key.
 
     >>> table = Table.of({"id": ["a", "b", "c"], "income": [1, 2, 3]}, owner="bank")
     >>> alignment = Alignment(np.array([2, -1, 0]), 3, "d", "s")
@@ -100,5 +100,5 @@ class Alignment:
         if self.size == 0:
             lines.append("No id is held by all parties: check the columns and rules if that is unexpected.")
         if self.missing or self.repeated:
-            lines.append(f"Left out here: {self.missing:,} rows without an id, {self.repeated:,} with a repeated one.")
+            lines.append(f"Here {self.missing:,} rows have no id, and {self.repeated:,} that of an earlier row.")
         return "\n".join((*lines, *self.learned))

@@ -131,7 +131,10 @@ class Table:
         try:
             arrow = _mapped(Path(path))
             names = json.loads(arrow.schema.metadata[_METADATA_KEY])
-            return cls.of(arrow, ids=names["ids"], labels=names["labels"], owner=names["owner"])
+            table = cls.of(arrow, ids=names["ids"], labels=names["labels"], owner=names["owner"])
+            masks = {party: _unpacked(mask, len(table)) for party, mask in names.get("partners", {}).items()}
+            present = None if names.get("present") is None else _unpacked(names["present"], len(table))
+            return replace(table, present=present, partners=masks)
         except FileNotFoundError as error:
             raise StorageError(f"A saved table was expected at {path}, but there is none. Check the path.") from error
         except (OSError, pa.ArrowException, DataError, KeyError, TypeError, ValueError) as error:
@@ -148,7 +151,11 @@ class Table:
         """
         path = Path(path)
         partial = path.with_name(path.name + ".partial")
-        names = {"owner": self.owner, "ids": self.id_name, "labels": self.label_name}
+        names: dict[str, Any] = {"owner": self.owner, "ids": self.id_name, "labels": self.label_name}
+        if self.present is not None:
+            names["present"] = _packed(self.present)
+        if self.partners:
+            names["partners"] = {party: _packed(mask) for party, mask in self.partners.items()}
         arrow = self._arrow.replace_schema_metadata({_METADATA_KEY: json.dumps(names)})
         try:
             try:
@@ -416,6 +423,14 @@ def nearest(name: str, names: Iterable[str]) -> str:
     lowered = {other.lower(): other for other in names}
     found = difflib.get_close_matches(name.lower(), lowered, n=1)
     return f" The nearest name is {lowered[found[0]]!r}." if found else ""
+
+
+def _packed(mask: npt.NDArray[np.bool_]) -> str:
+    return np.packbits(mask).tobytes().hex()
+
+
+def _unpacked(text: str, n: int) -> npt.NDArray[np.bool_]:
+    return np.unpackbits(np.frombuffer(bytes.fromhex(text), np.uint8), count=n).astype(bool)
 
 
 def _whose(owner: str | None) -> str:

@@ -318,7 +318,7 @@ def test_rows_without_an_id_are_left_out_and_counted():
     run = aligned(tables(["a", None, "", "b"], ["b", "a", None]))
     assert sorted(ids_of(run, "bank")) == ["a", "b"]
     assert [run.results[name].missing for name in ("bank", "shop")] == [2, 1]
-    assert "2 rows without an id" in run.results["bank"].summary()
+    assert "Here 2 rows have no id, and 0 that of an earlier row." in run.results["bank"].summary()
 
 
 def test_repeated_ids_are_refused_with_a_count_unless_the_plan_says_what_to_do():
@@ -626,3 +626,14 @@ def test_training_on_rows_that_are_aligned_first_is_training_on_the_common_rows(
     assert run.results["shop"] is not run.results["bank"]
     assert run.plan.protocol == "SplitClassifier.fit"
     assert run.plan.settings["align"]["join"] == "inner"
+
+
+def test_a_run_that_aligned_its_rows_by_itself_is_not_audited_against_tables_in_another_order():
+    from colonnade import NormScore
+    from colonnade.audit import audit
+    from colonnade.models.split import SplitClassifier
+
+    held = load("bank-shop-telco", rows=300).tables
+    run = simulate(Aligned(Align(), SplitClassifier(epochs=1).fit), held, roles=THREE)
+    with pytest.raises(PlanError, match=r"began with tables that it had to align.*a plan with a section \[align\]"):
+        audit(run, [NormScore()])

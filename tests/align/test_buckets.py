@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from colonnade.align.buckets import Bucket, Buckets, Listed, n_buckets, slots
 from colonnade.align.copies import expanded
 from colonnade.align.identifiers import Identifiers
+from colonnade.align.own import positions
 from colonnade.errors import DataError
 from colonnade.privacy.randomness import Randomness
 from colonnade.table import Table
@@ -108,3 +109,17 @@ def test_every_combination_of_rows_with_one_id_comes_once_and_at_the_same_place_
     combined = list(zip(ids, *(column[1].tolist() for column in columns), strict=True))
     wanted = [(i, a, b, c) for i, (n, m, k) in enumerate(counts) for a in range(n) for b in range(m) for c in range(k)]
     assert combined == wanted
+
+
+@given(
+    st.lists(st.integers(0, 2**128 - 1) | st.integers(0, 20) | st.integers(0, 9).map(lambda n: n << 64), unique=True)
+)
+def test_values_are_found_where_they_stand_even_if_they_are_half_alike(numbers):
+    half = len(numbers) // 3
+    among, wanted = numbers[half:], numbers[: 2 * half]
+    cut = [
+        np.frombuffer(b"".join(n.to_bytes(16, "little") for n in each), np.uint8).reshape(-1, 16)
+        for each in (wanted, among)
+    ]
+    expected = [among.index(n) if n in among else -1 for n in wanted]
+    assert positions(*cut).tolist() == expected

@@ -62,7 +62,7 @@ def ending(run):
     }
 
 
-@pytest.mark.parametrize("how", [STAR, RING], ids=["star", "ring"])
+@pytest.mark.parametrize("how", [pytest.param(STAR, id="star"), pytest.param(RING, id="ring", marks=pytest.mark.slow)])
 def test_an_alignment_that_was_killed_between_buckets_ends_like_one_left_in_peace(how, tmp_path):
     expected = ending(align(how, tmp_path / "straight"))
     assert dies(how, tmp_path / "killed", "frame", 14)

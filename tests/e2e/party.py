@@ -107,7 +107,23 @@ def split(party):
     return {"share": model.share(), "predicted": None if prediction is None else prediction.probabilities}
 
 
+def align(party):
+    """Align rows in several buckets, then send something about them."""
+    from colonnade.align import Align, Limits, Settings
+
+    settings = Settings(topology=CONFIG.get("topology", "star"), ids_per_bucket=30)
+    alignment = Align(settings, limits=Limits(fewest=1))(party)
+    aligned = party.aligned(alignment)
+    return {"ids": aligned.own_table.ids.to_pylist(), "schedule": alignment.schedule, "learned": alignment.learned}
+
+
+align.aligns_rows = True
+
+
 def tables_and_defences():
+    if CONFIG["protocol"] == "align":
+        held = {"bank": range(0, 90), "shop": range(20, 110), "telco": range(10, 70)}
+        return {name: Table.of({"id": list(held[name])}) for name in ROLES.parties}, {}
     if CONFIG["protocol"] == "walk":
         rows = {"id": range(3), "x": [1.0, 2.0, 3.0]}
         return {name: Table.of(rows) for name in ROLES.parties}, {}
@@ -149,8 +165,8 @@ def plant(act, number, when, deed):
 
 
 def main() -> int:
-    protocol = {"walk": walk, "split": split}[CONFIG["protocol"]]
-    if protocol is walk:
+    protocol = {"walk": walk, "split": split, "align": align}[CONFIG["protocol"]]
+    if protocol is not split:
         # Walking takes no networks, and their import takes seconds.
         sys.modules["torch"] = None
     else:
@@ -178,6 +194,7 @@ def main() -> int:
         addresses=CONFIG["addresses"],
         credentials=Credentials.read(CONFIG["certs"], name) if CONFIG.get("certs") else None,
         directory=own,
+        aligns=protocol is align,
         random=private_randomness(SEED, name, plan),
         defences=defences.get(name, ()),
         checkpoint_every=3,

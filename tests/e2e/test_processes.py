@@ -365,3 +365,32 @@ def test_an_older_tls_than_1_3_is_refused(federation, certificates):
     assert connected(ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
     with pytest.raises(ssl.SSLError):
         connected(ssl.TLSVersion.TLSv1_2)
+
+
+# Alignments.
+
+
+@pytest.mark.parametrize(("features", "topology"), [(("shop",), "star"), (("shop",), "ring"), (THREE, "star")])
+def test_parties_of_different_processes_align_as_those_of_one_process_do(federation, undisturbed, features, topology):
+    run = federation("align", features=features, topology=topology)
+    run.start()
+    assert run.finish() == undisturbed("align", features=features, topology=topology)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("victim", "death"),
+    [
+        ("bank", ("send", 5)),
+        ("bank", ("receive", 9)),
+        ("bank", ("rename", 6)),
+        ("shop", ("receive", 6)),
+        ("shop", ("rename", 4)),
+        ("shop", ("charge", 2)),
+    ],
+    ids=str,
+)
+def test_an_alignment_that_is_killed_resumes_to_the_same(federation, undisturbed, victim, death):
+    run = federation("align", features=THREE)
+    left = killed_and_started_again(run, victim, (*death, "before"))
+    assert left == undisturbed("align", features=THREE)

@@ -57,11 +57,7 @@ class Identifiers:
 
     def __post_init__(self) -> None:
         """Refuse rules that do not exist, and columns that do not go with them."""
-        if not self.keys:
-            raise PlanError("Ids are read by at least one key, but none was named. Name one such as 'text'.")
-        for key in self.keys:
-            for rule in key.split("+"):
-                _check_rule(rule)
+        check_keys(self.keys)
         if len(self.columns) != len(self.keys):
             raise PlanError(
                 f"Each of the {len(self.keys)} keys ({', '.join(self.keys)}) needs a column, but {len(self.columns)} "
@@ -107,6 +103,13 @@ class Identifiers:
             key: Which of the keys.
             salt: What the digests are keyed with; equal at all parties of a run, and new in every run.
         """
+        secret = blake3(self.hash.encode(), key=salt).digest() + bytes([key])
+        for ids, rows in self.read(table, key):
+            hashed = b"".join([blake2b(each, digest_size=DIGEST_BYTES, key=secret).digest() for each in ids])
+            yield np.frombuffer(hashed, np.uint8).reshape(-1, DIGEST_BYTES), rows
+
+    def read(self, table: Table, key: int) -> Iterator[tuple[list[bytes], npt.NDArray[np.int64]]]:
+        """The ids under a key as the rules read them, and the numbers of their rows, chunk by chunk."""
         rules, names = self.keys[key].split("+"), self.columns_of(key)
         arrow = table.to_arrow()
         for name in names:
@@ -115,19 +118,16 @@ class Identifiers:
                     f"{table.owner or 'The party'} should be matched by its column {name!r}, but has none of that name."
                     f"{nearest(name, arrow.column_names)} Correct the columns of the alignment."
                 )
-        begin, secret = 0, blake3(self.hash.encode(), key=salt).digest() + bytes([key])
+        begin = 0
         for batch in arrow.select(list(dict.fromkeys(names))).to_batches(max_chunksize=_CHUNK):
             parts = [
                 normalised(batch.column(name), rule, column=name, owner=table.owner)
                 for rule, name in zip(rules, names, strict=True)
             ]
-            held = np.flatnonzero(
-                np.logical_and.reduce([part.is_valid().to_numpy(zero_copy_only=False) for part in parts])
-            )
+            valid = [part.is_valid().to_numpy(zero_copy_only=False) for part in parts]
+            held = np.flatnonzero(np.logical_and.reduce(valid))
             texts = [part.take(pa.array(held)).cast(pa.large_binary()).to_pylist() for part in parts]
-            whole = texts[0] if len(texts) == 1 else map(_joined, zip(*texts, strict=True))
-            hashed = b"".join([blake2b(text, digest_size=DIGEST_BYTES, key=secret).digest() for text in whole])
-            yield np.frombuffer(hashed, np.uint8).reshape(-1, DIGEST_BYTES), begin + held
+            yield texts[0] if len(texts) == 1 else [_joined(each) for each in zip(*texts, strict=True)], begin + held
             begin += len(batch)
 
 
@@ -147,6 +147,8 @@ def normalised(values: pa.Array, rule: str, *, column: str = "ids", owner: str |
                 "whole numbers. Use the rule 'integer' at all parties, or turn the column into text."
             )
         written = values.cast(pa.large_string())
+        if name == "integer":
+            return written
         if name == "exact":
             # Neither text nor a number may pass for the other.
             return pc.binary_join_element_wise(
@@ -225,6 +227,19 @@ _READERS: Mapping[str, Callable[[str, str], str | None]] = {
     "phone": _as_phone,
 }
 RULES = ("exact", "text", *_READERS)
+
+
+def check_keys(keys: Sequence[str]) -> None:
+    """Refuse keys with rules that do not exist.
+
+    Raises:
+        PlanError: There is one, or no key at all.
+    """
+    if not keys:
+        raise PlanError("Ids are read by at least one key, but none was named. Name one such as 'text'.")
+    for key in keys:
+        for rule in key.split("+"):
+            _check_rule(rule)
 
 
 def _check_rule(rule: str) -> None:

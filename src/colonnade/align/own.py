@@ -67,6 +67,7 @@ class Own:
         settled: What all know.
         folder: Where its buckets are kept if they do not fit into memory.
         n_workers: How many processes compute.
+        n_points: How many points this party multiplies in all.
     """
 
     party: Party
@@ -74,16 +75,12 @@ class Own:
     settled: Settled
     folder: Path
     n_workers: int | None
+    n_points: int
     _held: dict[int, Buckets] = field(default_factory=dict)
     _done: int = 0
 
     def __post_init__(self) -> None:
         self.workers = Workers(self.n_workers, points=self.n_points)
-
-    @property
-    def n_points(self) -> int:
-        """How many points this party multiplies at least."""
-        return sum(self.settled.total(name) for name in self.settled.ids)
 
     def bucket(self, key: int, number: int) -> Bucket:
         """The own ids of a bucket."""
@@ -136,8 +133,7 @@ class Own:
         """Say how many more points were multiplied."""
         self._done += n
         if self.party.watcher is not None:
-            total = max(self.n_points, self._done)
-            self.party.watcher(self.party.name, "align", self._done, total, {})
+            self.party.watcher(self.party.name, "align", self._done, self.n_points, {})
 
     def tags(self, digests: Digests) -> Tags:
         """What the common order is sorted by: hashes of ids under a secret, whatever order the file has."""
@@ -182,21 +178,26 @@ def gathered(chunks: Iterator[Digests] | Sequence[Digests]) -> Digests:
 
 
 def positions(values: Digests, among: Digests) -> Rows:
-    """Where each value stands among others; -1 where it does not.
+    """Where each value stands among others, which are all different; -1 where it does not.
 
     >>> positions(np.eye(16, dtype=np.uint8)[[2, 0]], np.eye(16, dtype=np.uint8)[:2])
     array([-1,  0])
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
+    wanted, there = _words(values), _words(among)
+    if not len(there):
+        return np.full(len(wanted), -1)
+    order = np.argsort(there[:, 0], kind="stable")
+    heads = there[order, 0]
+    if (heads[1:] == heads[:-1]).any():
+        # Only somebody who searches for such values finds any.
+        index = {value.tobytes(): place for place, value in enumerate(among)}
+        return np.array([index.get(value.tobytes(), -1) for value in values], np.int64)
+    nearest = order[np.minimum(np.searchsorted(heads, wanted[:, 0]), len(heads) - 1)]
+    return np.where((there[nearest] == wanted).all(axis=1), nearest, -1)
 
-    found = pc.index_in(_as_arrow(values, pa), value_set=_as_arrow(among, pa))
-    return np.asarray(pc.fill_null(found, -1).to_numpy(zero_copy_only=False), np.int64)
 
-
-def _as_arrow(values: Digests, pa) -> object:  # type: ignore[no-untyped-def]
-    whole = pa.py_buffer(np.ascontiguousarray(values).tobytes())
-    return pa.Array.from_buffers(pa.binary(VALUE_BYTES), len(values), [None, whole])
+def _words(values: Digests) -> npt.NDArray[np.uint64]:
+    return np.ascontiguousarray(values).view(np.uint64).reshape(-1, 2)
 
 
 def in_order(values: Digests) -> Digests:

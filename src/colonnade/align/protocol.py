@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from colonnade.align.buckets import MOST_BUCKETS, n_buckets
 from colonnade.align.identifiers import Identifiers
@@ -160,8 +161,9 @@ class _Alignment:
             return self._stand_by()
         party, table = self.party, self.party.own_table
         identifiers = Identifiers.of(table, self.settings.keys, self.align.columns.get(party.name))
-        counted = [self._count(identifiers, key) for key in range(len(identifiers.keys))]
-        ids = [each[0] for each in counted]
+        known = np.zeros(len(table), bool)
+        counted = [self._count(identifiers, key, known) for key in range(len(identifiers.keys))]
+        ids = [n_ids for n_ids, _ in counted]
         self.align.limits.check_size(party.name, party.name, max(ids), party.plan.hash)
         for peer in self._asking:
             self.align.limits.admit(party.name, peer, self._mark)
@@ -172,7 +174,7 @@ class _Alignment:
         terms = Terms(party.plan.hash, identifiers.hash, list(identifiers.keys), shown)
         settled = self._open(terms) if self.leads else self._accept(terms)
         with self._folder() as folder:
-            own = Own(party, identifiers, settled, folder, self.align.workers)
+            own = Own(party, identifiers, settled, folder, self.align.workers, self._n_points(settled))
             side = self._side(own)
             kept = side.match()
             tree = durable(party, ORDER_STEP, lambda: _tree(self._settled(side, kept)))
@@ -188,7 +190,7 @@ class _Alignment:
             partners=found.partners,
             keys=tuple(sorted(extra - {table.id_name, table.label_name})),
             learned=learned,
-            missing=len(table) - counted[0][0] - counted[0][1],
+            missing=int((~known).sum()),
             repeated=counted[0][1],
         )
 
@@ -204,20 +206,18 @@ class _Alignment:
         """What tells this run of this party from others, in its log."""
         return self.party.random.child("align", "mark").key.hex()[:16]
 
-    def _count(self, identifiers: Identifiers, key: int) -> tuple[int, int]:
-        """How many different ids there are under a key, and how many rows repeat one."""
-        import pyarrow as pa
-
+    def _count(self, identifiers: Identifiers, key: int, known: npt.NDArray[np.bool_]) -> tuple[int, int]:
+        """How many different ids there are under a key, and how many rows repeat one; marks rows that have an id."""
         table = self.party.own_table
-        n_ids, n_held = 0, 0
-        salt = self.party.random.child("align", "count").key
-        seen: list[np.ndarray[Any, Any]] = []
-        for digests, _ in identifiers.digests(table, key, salt):
-            seen.append(np.ascontiguousarray(digests[:, :8]).view("<u8").ravel())
-            n_held += len(digests)
-        if seen:
-            n_ids = len(pa.array(np.concatenate(seen)).unique())
-        repeated = n_held - n_ids
+        n_held, hashes = 0, np.empty(len(table), np.int64)
+        for each, rows in identifiers.read(table, key):
+            known[rows] = True
+            hashes[n_held : n_held + len(each)] = np.fromiter(map(hash, each), np.int64, len(each))
+            n_held += len(each)
+        hashes = hashes[:n_held]
+        hashes.sort()
+        repeated = int((hashes[1:] == hashes[:-1]).sum())
+        n_ids = n_held - repeated
         if repeated and self.settings.duplicates == "error":
             columns = " and ".join(repr(name) for name in identifiers.columns_of(key))
             raise DataError(
@@ -288,6 +288,12 @@ class _Alignment:
         if len(theirs.ids) != len(mine.ids) or not all(0 <= n <= MOST_IDS for n in theirs.ids):
             raise ProtocolError(f"Expected {peer} to say how many ids it has for each key, got something else.")
         self.align.limits.check_size(name, peer, max(theirs.ids), self.party.plan.hash)
+
+    def _n_points(self, settled: Settled) -> int:
+        """How many points this party multiplies: its own, once for each that it compares with, and those of these."""
+        lists = [settled.total(name) for name in settled.ids]
+        again = len(self.order) - 2 if self.leads and self.settings.topology == "star" else 0
+        return sum(lists) + again * settled.total(self.party.name)
 
     def _side(self, own: Own) -> StarLeader | StarFollower | Ring:
         if self.settings.topology == "ring":
@@ -368,7 +374,7 @@ class _Alignment:
         if reveal == "size":
             said.append("Every party learned how many ids are common, and nobody which.")
         else:
-            common = "" if found.size is None else f" ({found.size:,} rows)"
+            common = "" if found.size is None or self.settings.join == "left" else f" ({found.size:,} rows)"
             said.append(f"{everybody} learned which of its own ids are common to all{common}.")
         if len(self.order) > 2:
             said.append(

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 from colonnade.align.buckets import IDS_PER_BUCKET, Duplicates
+from colonnade.align.identifiers import check_keys
 from colonnade.errors import PlanError
 from colonnade.table import nearest
 
@@ -55,6 +56,8 @@ class Settings:
                     f"[align] {name} should be one of {', '.join(map(repr, allowed))}, but is {value!r}."
                     f"{nearest(str(value), allowed)} Choose one of them."
                 )
+        if self.keys is not None:
+            check_keys(self.keys)
         if self.ids_per_bucket < 1:
             raise PlanError(f"[align] ids_per_bucket should be at least 1, but is {self.ids_per_bucket}. Raise it.")
         several = self.keys is not None and len(self.keys) > 1

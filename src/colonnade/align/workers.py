@@ -6,9 +6,11 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from colonnade.crypto.curve import Points, hash_to_curve, multiply
+from colonnade.errors import CryptoError
 
 CHUNK = 1 << 13
 FEW_POINTS = 1 << 15
@@ -49,12 +51,18 @@ class Workers:
         # Idle workers end after this time, also where their parent was killed.
         pool = get_reusable_executor(max_workers=self._n, timeout=20)
         ahead: deque[Future[Points]] = deque()
-        for chunk in chunks:
-            ahead.append(pool.submit(function, key, chunk))
-            if len(ahead) > 2 * self._n:
+        try:
+            for chunk in chunks:
+                ahead.append(pool.submit(function, key, chunk))
+                if len(ahead) > 2 * self._n:
+                    yield ahead.popleft().result()
+            while ahead:
                 yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
+        except BrokenProcessPool as error:
+            raise CryptoError(
+                f"{self._n} worker processes should multiply points, but one of them was ended from outside, perhaps "
+                "for want of memory. Go on with --resume, and set workers under [align] to fewer."
+            ) from error
 
 
 def _mask(key: bytes, digests: Points) -> Points:

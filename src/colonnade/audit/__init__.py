@@ -44,7 +44,7 @@ from colonnade.audit.report import (
 from colonnade.audit.score import Score, Truth
 from colonnade.errors import PlanError
 from colonnade.privacy.randomness import Randomness
-from colonnade.run import Run
+from colonnade.run import Run, aligns_rows
 
 __all__ = [
     "Best",
@@ -91,6 +91,12 @@ def audit(
         raise PlanError(
             "An audit needs at least one null run to tell a leak from what the attacker's own columns say, "
             f"but nulls is {nulls}. Use 20."
+        )
+    if aligns_rows(run.simulation.protocol):
+        raise PlanError(
+            "An audit compares guesses with tables whose rows are in the common order, but this run began with tables "
+            "that it had to align. Simulate the alignment first, then train on what each party's alignment takes of "
+            "its table, or run a plan with a section [align]."
         )
     attempts, unfit = _plan(run, attacks, seed)
     guesses, without_guess = _guesses(run, attempts)

@@ -1,0 +1,79 @@
+"""The section [align] of a plan."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from colonnade.errors import PlanError
+from colonnade.experiment.aligning import PlannedAlign
+from colonnade.experiment.plan import Plan, PlannedData, PlannedModel
+from colonnade.wire.plan import Roles
+
+PLAN = Plan(
+    PlannedData("bank-shop-telco", rows=400),
+    Roles(label="bank", features=("shop", "telco")),
+    PlannedModel("split-classifier", {"epochs": 1}),
+)
+TEXT = """
+[data]
+name = "bank-shop-telco"
+[roles]
+label = "bank"
+features = ["shop", "telco"]
+[model]
+name = "split-classifier"
+[align]
+{align}
+"""
+
+
+def read(tmp_path: Path, align: str) -> Plan:
+    path = tmp_path / "plan.toml"
+    path.write_text(TEXT.format(align=align))
+    return Plan.read(path)
+
+
+def test_an_empty_section_is_enough(tmp_path: Path) -> None:
+    assert read(tmp_path, "").align == PlannedAlign()
+
+
+def test_a_plan_with_every_key_is_read_and_written_alike(tmp_path: Path) -> None:
+    plan = read(
+        tmp_path,
+        'keys = ["email", "text+integer"]\ntopology = "ring"\nduplicates = "first"\npad = true\nids_per_bucket = 9\n'
+        'fewest = 3\nmost_runs = 4\nworkers = 2\n[align.columns]\nbank = ["mail", "name+born"]\n'
+        '[align.addresses]\nshop = "shop.example:7432"\n',
+    )
+    assert plan.align is not None
+    assert plan.align.columns == {"bank": ("mail", "name+born")}
+    (tmp_path / "again.toml").write_text(plan.to_toml())
+    assert Plan.read(tmp_path / "again.toml") == plan
+    built = plan.align.build(tmp_path / "log", "shop")
+    assert (built.limits.fewest, built.limits.most_runs, built.limits.log) == (3, 4, tmp_path / "log")
+    assert (built.workers, built.process.address) == (2, "shop.example:7432")
+
+
+def test_what_parties_must_agree_on_is_in_the_public_plan_and_the_rest_is_not() -> None:
+    bare, aligned = PLAN.public(), replace(PLAN, align=PlannedAlign()).public()
+    assert bare.hash != aligned.hash
+    own = PlannedAlign(fewest=7, workers=3, columns={"bank": ("customer",)})
+    assert replace(PLAN, align=own).public().hash == aligned.hash
+    assert replace(PLAN, align=PlannedAlign(join="left")).public().hash != aligned.hash
+
+
+@pytest.mark.parametrize(
+    ("align", "said"),
+    [
+        ('key = ["text"]', r"\[align\] takes .* but has the key 'key'. The nearest name is 'keys'"),
+        ('topology = "tree"', r"\[align\] topology should be"),
+        ('keys = ["txt"]', "'txt' was named"),
+        ("workers = 0", "workers should be at least 1, but is 0"),
+        ('[align.columns]\nbnak = ["a"]', r"\[align.columns\] has an entry for bnak, who brings no table.*'bank'"),
+        ('[align.addresses]\nbank = "here"', r"\[align.addresses\] should be a host and a port"),
+        ('keys = ["text"]\n[align.columns]\nbank = ["a", "b"]', "Each of the 1 keys .* but 2 were named"),
+    ],
+)
+def test_a_section_that_cannot_be_followed_is_refused(tmp_path: Path, align: str, said: str) -> None:
+    with pytest.raises(PlanError, match=said):
+        read(tmp_path, align)
