@@ -1,4 +1,4 @@
-"""Regressions without an arbiter: the plain optimiser's coefficients, and nothing but uniform numbers before the end."""
+"""Regressions without an arbiter: the plain optimiser's coefficients, nothing but uniform numbers before the end."""
 
 import numpy as np
 import pytest
@@ -157,7 +157,6 @@ class Decrypted:
     def __init__(self, monkeypatch):
         self.seen = {}
         honest, honest_products = ComputingSide._decrypted, products.decrypt
-        current = []
 
         def decrypted(side, step, line, block, n_values):
             found = honest(side, step, line, block, n_values)
@@ -169,7 +168,6 @@ class Decrypted:
             self.seen.setdefault("bank", []).append(found.copy())
             return found
 
-        assert not current
         monkeypatch.setattr(ComputingSide, "_decrypted", decrypted)
         monkeypatch.setattr(glm_shares.products, "decrypt", of_products)
 
@@ -177,7 +175,7 @@ class Decrypted:
         return np.concatenate(self.seen[name]) / 2.0**64
 
 
-@pytest.mark.parametrize("model", [LinearRegression, LogisticRegression])
+@pytest.mark.parametrize("model", [LinearRegression, pytest.param(LogisticRegression, marks=pytest.mark.slow)])
 def test_all_that_is_decrypted_before_the_end_is_uniform_whatever_the_labels(model, monkeypatch):
     values = columns(3)
     labels = labels_of(model, values)
@@ -235,7 +233,7 @@ def test_the_drawing_shows_the_messages_that_cross():
     assert set(_drawn(glm_shares.__doc__)) == crossed
 
 
-@pytest.mark.parametrize("at", [1, 5, 8])
+@pytest.mark.parametrize("at", [5, *(pytest.param(step, marks=pytest.mark.slow) for step in (0, 1, 8, 9))])
 def test_a_crash_resumes_to_the_same_coefficients_within_the_truncation(at, tmp_path, monkeypatch):
     values = columns(3)
     labels = labels_of(LinearRegression, values)

@@ -197,7 +197,8 @@ class MatrixSide(Side):
 
     def finish(self) -> None:
         """Put what was learned into the model."""
-        self._keep(sum((line.receive(Opening).share for line in self._computing_peers()), np.uint64(0)))
+        first, second = (line.receive(Opening).share for line in self._computing_peers())
+        self._keep(first + second)
 
     def _keep(self, opened: Share) -> None:
         coefficients = reals(np.asarray(opened, np.uint64), COEFFICIENT_BITS)
@@ -386,11 +387,11 @@ class ComputingSide(MatrixSide):
         powers = [w, w2, w3]
         sides = []
         for c in (polynomial.coefficients[:4], polynomial.coefficients[4:]):
-            total = sum(
-                power * _word(round(float(a) * 2.0**VALUE_BITS)) for power, a in zip(powers, c[1:], strict=True)
-            )
+            total = np.zeros_like(w)
+            for power, a in zip(powers, c[1:], strict=True):
+                total += power * _word(round(float(a) * 2.0**VALUE_BITS))
             if self.leading:
-                total = total + _word(round(float(c[0]) * 2.0 ** (2 * VALUE_BITS)))
+                total += _word(round(float(c[0]) * 2.0 ** (2 * VALUE_BITS)))
             sides.append(total)
         low, high = np.split(self._truncated(step, np.concatenate(sides), VALUE_BITS), 2)
         return low + self._product(step, w4, high)
