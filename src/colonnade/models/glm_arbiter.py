@@ -99,7 +99,7 @@ class EncryptedResiduals(Message, kind="glm/encrypted-residuals", reveals={Secre
 
 
 @dataclass(frozen=True)
-class EncryptedLoss(Message, kind="glm/encrypted-loss", reveals={Secret.FEATURES, Secret.LABELS}, fresh=True):
+class EncryptedLoss(Message, kind="glm/encrypted-loss", reveals={Secret.FEATURES}, fresh=True):
     """A feature party's summand of an epoch's loss, under the arbiter's key."""
 
     step: int
@@ -197,7 +197,7 @@ class ArbiterSide(Side):
         size = public.masked_size(masked.n_values, self.block)
         data = accepted(masked.sums, public, size, line.peer)
         # Rounded inside: no noise of a decryption ever leaves the holder of the key.
-        line.send(Opened(step, self.key.decrypt(data, self.block, masked.n_values)))
+        line.send(Opened(step, self.key.decrypt(data, self.block, masked.n_values)), under=("mask",))
         self.n_opened += masked.n_values
 
     def state(self) -> Tree:
@@ -297,7 +297,9 @@ class HolderSide(Side):
         assert self.key is not None
         masked, masks = self.key.masked(data, self.block, n_values)
         self.budget.spend(len(masked) * self.key.coefficients)
-        self.party.arbiter.send(Masked(step, n_values, self.ciphertexts(masked)))
+        self.party.arbiter.send(
+            Masked(step, n_values, self.ciphertexts(masked)), under=(self.key.scheme, "mask", "flood")
+        )
         answer = self.party.arbiter.receive(Opened)
         require_step(answer, step, self.party.arbiter.peer)
         if answer.sums.shape != (n_values,):
@@ -381,7 +383,7 @@ class FeatureSide(HolderSide):
         """Encrypted residuals of a batch, from everybody's parts."""
         assert self.key is not None
         line = self.party.label_party
-        line.send(EncryptedScores(step, self.ciphertexts(own)), rows=rows, epoch=epoch)
+        line.send(EncryptedScores(step, self.ciphertexts(own)), under=(self.key.scheme,), rows=rows, epoch=epoch)
         message = line.receive(EncryptedResiduals, rows=rows, epoch=epoch)
         require_step(message, step, line.peer)
         return accepted(message.residuals, self.key, len(own), line.peer)
@@ -391,7 +393,8 @@ class FeatureSide(HolderSide):
         assert self.key is not None
         assert self.loss is not None
         step = (epoch + 1) * self.n_batches - 1
-        self.party.label_party.send(EncryptedLoss(step, self.ciphertexts(self.key.refreshed(self.loss))))
+        loss = EncryptedLoss(step, self.ciphertexts(self.key.refreshed(self.loss)))
+        self.party.label_party.send(loss, under=(self.key.scheme,))
         return _verdict(self.party, epoch)
 
 
@@ -422,6 +425,11 @@ class LabelSide(HolderSide):
         self.set_up(weights, range_bits, self.target.scale, self.target.curvature, rate)
         self.history: list[dict[str, float]] = []
 
+    def train(self, step: int) -> dict[str, float]:
+        """Do one step; returns figures to be shown."""
+        super().train(step)
+        return {"loss": self.history[-1]["loss"]} if self.history else {}
+
     def part(self, rows: Int64Array) -> Float64Array:
         """This party's part of the residuals of some rows."""
         return self.matrix[rows] @ self.descent.coefficients - self.target.values[rows]
@@ -431,11 +439,12 @@ class LabelSide(HolderSide):
         assert self.key is not None
         total = own
         for line in self.party.feature_parties:
-            message = line.receive(EncryptedScores, rows=rows, epoch=epoch)
-            require_step(message, step, line.peer)
-            total = self.key.add(total, accepted(message.scores, self.key, len(own), line.peer))
+            came = line.receive(EncryptedScores, rows=rows, epoch=epoch)
+            require_step(came, step, line.peer)
+            total = self.key.add(total, accepted(came.scores, self.key, len(own), line.peer))
+        message = EncryptedResiduals(step, self.ciphertexts(total))
         for line in self.party.feature_parties:
-            line.send(EncryptedResiduals(step, self.ciphertexts(total)), rows=rows, epoch=epoch)
+            line.send(message, under=(self.key.scheme,), rows=rows, epoch=epoch)
         return total
 
     def ends_after(self, epoch: int) -> bool:

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 COLUMN_BITS, COEFFICIENT_BITS, VALUE_BITS = 12, 24, 20
 FACTOR_BITS = 16
 MOST_COLUMN_BITS = 16
+HIDDEN = (SHARES.name, "mask", "flood")
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,7 @@ class MatrixSide(Side):
             chosen = None if masks is None else np.uint64(0) - masks
             masked, masks = key.masked(product, block, n_values, chosen)
             self.budgets[line.peer].spend(len(masked) * key.coefficients)
-            line.send(MaskedProduct(step, Ciphertexts(key.scheme, key.fingerprint, masked)))
+            line.send(MaskedProduct(step, Ciphertexts(key.scheme, key.fingerprint, masked)), under=HIDDEN)
             own -= masks
         return own
 
@@ -332,7 +333,7 @@ class ComputingSide(MatrixSide):
             if name != self.party.name:
                 block = self._block("scores", len(rows), part.stop - part.start)
                 vector = self._encrypted(self.coefficients[part], block)
-                self.party.peers[name].send(SharedVector(step, vector))
+                self.party.peers[name].send(SharedVector(step, vector), under=HIDDEN[:1])
         total = self.answer(step, "scores", batch)
         total += self.columns[rows].view(np.uint64) @ self.coefficients[self.parts[self.place]]
         for name, part in zip(holders, self.parts, strict=True):
@@ -348,7 +349,7 @@ class ComputingSide(MatrixSide):
         vector = SharedVector(step, self._encrypted(residuals, block))
         for name in holders:
             if name != self.party.name:
-                self.party.peers[name].send(vector)
+                self.party.peers[name].send(vector, under=HIDDEN[:1])
         gradients = np.zeros_like(self.coefficients)
         own = self.parts[self.place]
         gradients[own] = self.answer(step, "gradients", batch)
@@ -403,7 +404,7 @@ class ComputingSide(MatrixSide):
         if self.leading:
             public = self.key.public
             data = products.encrypt(public, [x] if same else [x, y])
-            self.other.send(Operands(step, Ciphertexts(public.scheme, public.fingerprint, data)))
+            self.other.send(Operands(step, Ciphertexts(public.scheme, public.fingerprint, data)), under=HIDDEN[:1])
             message = self.other.receive(MaskedProduct)
             require_step(message, step, self.other.peer)
             cross = products.decrypt(self.key, accepted(message.product, public, count, self.other.peer), len(x))
@@ -414,7 +415,7 @@ class ComputingSide(MatrixSide):
             data = accepted(operands.shares, key, count if same else 2 * count, self.other.peer)
             masked, cross = products.multiply(key, data, [x + x] if same else [y, x])
             self.budgets[self.other.peer].spend(len(masked) * key.coefficients)
-            self.other.send(MaskedProduct(step, Ciphertexts(key.scheme, key.fingerprint, masked)))
+            self.other.send(MaskedProduct(step, Ciphertexts(key.scheme, key.fingerprint, masked)), under=HIDDEN)
         return self._truncated(step, x * y + cross, VALUE_BITS)
 
     def _truncated(self, step: int, share: Share, bits: int) -> Share:
