@@ -15,7 +15,7 @@ BENCHMARKS: Mapping[str, str] = {
     "import_time": "importing the package",
     "transport": "bytes between two processes under TLS, against bare gRPC",
     "encrypted": "an encrypted gradient of 100,000 x 20, against Paillier",
-    "glm": "logistic regression with an arbiter, per row and per epoch",
+    "glm": "logistic regression with and without an arbiter, per row and per epoch",
     "resume": "from the return of a killed party to the next step",
 }
 

@@ -17,7 +17,7 @@ FIGURES = {
     "import_time": {"import_s"},
     "transport": {"step_ratio", "bulk_ratio", "receiver_mb"},
     "encrypted": {"paillier_2048_ratio"},
-    "glm": {"us_per_row", "fate_ratio"},
+    "glm": {"us_per_row", "fate_ratio", "shares_fate_ratio"},
     "resume": {"resume_s"},
 }
 MARKS = {

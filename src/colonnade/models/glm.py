@@ -268,16 +268,16 @@ class GeneralisedLinearModel(Estimator):
             )
         return abs(last - loss) < self.tolerance
 
-    def watch(self, name: str, epoch: int, usual: float, gradient: Float64Array) -> None:
+    def watch(self, name: str, epoch: int, usual: float, length: float) -> None:
         """Raise the alarm if a gradient is longer than any honest one is.
 
         Args:
             name: Whose gradient it is.
             epoch: When it came.
             usual: How long gradients of the first epoch were, or would be if residuals were noise.
-            gradient: The gradient.
+            length: How long it is.
         """
-        if self.alarm is not None and epoch and not float(np.linalg.norm(gradient)) <= self.alarm * usual:
+        if self.alarm is not None and epoch and not length <= self.alarm * usual:
             raise ProtocolError(
                 f"{name}'s gradients should stay within those of the first epoch, but one is more than {self.alarm:g} "
                 f"times as long in epoch {epoch}. A party sends faked inputs, or the learning rate is too high. "

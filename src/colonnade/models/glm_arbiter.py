@@ -228,6 +228,7 @@ class HolderSide(Side):
         self.key: PublicKey | None = None
         self.prepared: dict[int, Any] = {}
         self.loss: Data | None = None
+        self.squares, self.longest = np.zeros(0), 0.0
         self.budget = Budget(ARBITER, peer=str(party.roles.arbiter))
 
     def set_up(self, weights: Float64Array, range_bits: int, scale: float, curvature: float, rate: float) -> None:
@@ -245,7 +246,7 @@ class HolderSide(Side):
         if not len(weights):
             # Scores are those of the columns that gradients are taken of, to the last bit.
             self.matrix = np.ldexp(self.integers.astype(np.float64), -self.scales)
-        self.weights = weights
+        self.weights, self.squares = weights, (self.matrix**2).sum(axis=1)
         total = float(weights.sum()) if len(weights) else float(self.n_rows)
         design = self.model.design_
         assert design is not None
@@ -273,9 +274,7 @@ class HolderSide(Side):
         residuals = self.exchanged(step, epoch, rows, self.key.encrypt(own, self.block))
         self._add_to_loss(rows, part, residuals)
         gradient = self._gradient(step, batch, residuals)
-        first = self.descent.gradients[: self.n_batches]
-        usual = max([float(np.linalg.norm(self.matrix[rows])), *(float(np.linalg.norm(each)) for each in first)])
-        self.model.watch(self.party.name, epoch, usual, gradient)
+        self._watch(epoch, rows, gradient)
         self.descent.step(gradient)
         return {}
 
@@ -329,6 +328,14 @@ class HolderSide(Side):
         product = self.key.product(self.key.prepare(column, self.block), residuals)
         self.loss = product if self.loss is None else self.key.add(self.loss, product)
 
+    def _watch(self, epoch: int, rows: Int64Array, gradient: Float64Array) -> None:
+        length = float(np.sqrt((gradient**2).sum()))
+        if epoch == 0:
+            self.longest = max(self.longest, length)
+        # Residuals of noise, one unit each, would give gradients as long as the columns.
+        usual = max(self.longest, float(np.sqrt(self.squares[rows].sum())))
+        self.model.watch(self.party.name, epoch, usual, length)
+
     def _require_rows(self) -> None:
         n_columns, fewest = self.matrix.shape[1], min(map(len, self.batches))
         if fewest <= ROWS_PER_COLUMN * n_columns:
@@ -345,13 +352,14 @@ class HolderSide(Side):
             "key": None if self.key is None else self.key.to_bytes(),
             "loss": self.loss,
             "spent": self.budget.spent,
+            "longest": self.longest,
         }
 
     def restore(self, tree: Tree) -> None:
         """Go back to what `state` said."""
         self.descent.restore(tree["descent"])
         self.key = None if tree["key"] is None else SCHEMES[self.model.backend].PublicKey.from_bytes(tree["key"])
-        self.loss, self.budget.spent = tree["loss"], tree["spent"]
+        self.loss, self.budget.spent, self.longest = tree["loss"], tree["spent"], tree["longest"]
 
     def finish(self) -> None:
         """Put what was learned into the model."""
