@@ -1,12 +1,15 @@
 """Regressions with an arbiter: the plain optimiser's coefficients, scikit-learn's model, nothing told on the way."""
 
+import socket
+import threading
+
 import numpy as np
 import pytest
 from scipy import stats
 from sklearn.linear_model import LogisticRegression as PlainLogistic
 from sklearn.linear_model import PoissonRegressor, Ridge
 
-from colonnade.crypto import rlwe
+from colonnade.crypto import rlwe, sampling
 from colonnade.crypto.additive import SUM_BITS
 from colonnade.crypto.fixedpoint import PRODUCT_BITS, Widths, column_scales
 from colonnade.errors import CryptoError, DataError, KeyMismatch, Overflow, PlanError, PrivacyError, ProtocolError
@@ -15,10 +18,11 @@ from colonnade.models.families import LINEAR, LOGISTIC, POISSON
 from colonnade.models.glm import LinearRegression, LogisticRegression, PoissonRegression
 from colonnade.models.glm_arbiter import EncryptedResiduals, EncryptedScores, Masked, Opened
 from colonnade.models.scores import MaskedScores, PartialScores
-from colonnade.run import simulate
+from colonnade.run import join, simulate
+from colonnade.session import connect
 from colonnade.table import Table
 from colonnade.wire.message import Message
-from colonnade.wire.plan import Roles
+from colonnade.wire.plan import PublicPlan, Roles
 
 NAMES = ("bank", "shop", "telco", "insurer", "clinic")
 N = 400
@@ -497,9 +501,56 @@ def test_without_intercept_there_is_none():
 
 def test_a_summary_says_profile_security_and_what_each_role_learns():
     said = LogisticRegression().summary()
-    for words in ("RLWE of degree 8192", "180.8 bits", "experimental and unaudited", "second-order Taylor", "arbiter"):
+    for words in (
+        "RLWE of degree 8192",
+        "180.8 bits",
+        "experimental and unaudited",
+        "second-order Taylor",
+        "Without an",
+    ):
         assert words in said
+    run = fitted(LogisticRegression(epochs=1), columns(2), labels_of(LogisticRegression, columns(2)))
+    assert "Without an" not in run.results["shop"].summary()
+    assert "This share: 2 coefficients." in run.results["shop"].summary()
     assert "Paillier of 3,072 bits" in LogisticRegression(backend="paillier").summary()
+
+
+@pytest.mark.parametrize("batch_size", [None, 130])
+@pytest.mark.parametrize("arbiter", [True, False])
+def test_an_epoch_costs_what_was_computed_before(arbiter, batch_size):
+    values = columns(3)
+    model = LinearRegression(epochs=1, batch_size=batch_size)
+    who = roles(3) if arbiter else Roles(label="bank", features=NAMES[1:3])
+    run = simulate(model.fit, made(values, labels_of(LinearRegression, values)), roles=who)
+    small = ("glm/key", "glm/shares-key")
+    sent = [e.size for t in run.transcripts.values() for e in t.entries if e.sent and e.kind not in small]
+    cost = model.cost(N, {"bank": 3, "shop": 2, "telco": 2}, arbiter=arbiter)
+    assert cost.bytes <= sum(sent) < 1.01 * cost.bytes
+
+
+def test_no_seed_is_drawn_twice_although_a_run_crashes_and_resumes(tmp_path, monkeypatch):
+    seeds = []
+    honest = sampling.secrets.token_bytes
+    monkeypatch.setattr(sampling.secrets, "token_bytes", lambda n: seeds.append(honest(n)) or seeds[-1])
+    values = columns(2)
+    labels = labels_of(LinearRegression, values)
+    original = glm_arbiter.FeatureSide.part
+
+    def dies(side, rows):
+        if len(side.descent.gradients) == 3:
+            raise KeyboardInterrupt
+        return original(side, rows)
+
+    monkeypatch.setattr(glm_arbiter.FeatureSide, "part", dies)
+    options = {"directory": tmp_path, "checkpoint_every": 2}
+    with pytest.raises(KeyboardInterrupt):
+        fitted(LinearRegression(epochs=5, tolerance=0), values, labels, **options)
+    before = len(seeds)
+    monkeypatch.setattr(glm_arbiter.FeatureSide, "part", original)
+    resumed = fitted(LinearRegression(epochs=5, tolerance=0), values, labels, **options)
+    assert 0 < before < len(seeds) == len(set(seeds))
+    straight = fitted(LinearRegression(epochs=5, tolerance=0), values, labels)
+    np.testing.assert_array_equal(coefficients(resumed), coefficients(straight))
 
 
 def test_too_many_rows_are_refused_before_anything_is_sent(monkeypatch):
@@ -512,3 +563,34 @@ def test_sums_never_leave_their_bits():
     for n_rows in (2, 100, 4096, 2**17, 2**19):
         widths = Widths.of(n_rows)
         assert np.ceil(np.log2(n_rows)) + widths.column_bits + widths.residual_bits <= PRODUCT_BITS
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("arbiter", ["judge", None])
+def test_parties_on_a_network_find_the_coefficients_of_a_simulation(arbiter, tmp_path):
+    values = columns(2)
+    tables = made(values, labels_of(LinearRegression, values))
+    who = Roles(label="bank", features=("shop",), arbiter=arbiter)
+    model = LinearRegression(epochs=3, tolerance=0)
+    simulated = simulate(model.fit, tables, roles=who, seed=3)
+    plan = PublicPlan(who, "LinearRegression.fit", {}, 5)
+    addresses = {name: f"127.0.0.1:{free_port()}" for name in who.parties}
+    found = {}
+
+    def live(name):
+        party = connect(plan, name, tables.get(name), addresses=addresses, credentials=None, directory=tmp_path / name)
+        found[name] = join(model.clone().fit, party)
+
+    threads = [threading.Thread(target=live, args=(name,), daemon=True) for name in who.parties]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for name in ("bank", "shop"):
+        np.testing.assert_allclose(found[name].coef_, simulated.results[name].coef_, atol=1e-4)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
