@@ -222,7 +222,7 @@ def test_constant_and_collinear_columns_train():
 def test_separable_labels_train_to_finite_coefficients():
     values = columns(2)
     labels = (values["shop"][:, 0] > 0).astype(np.int64)
-    run = fitted(LogisticRegression(epochs=50), values, labels)
+    run = fitted(LogisticRegression(epochs=15), values, labels)
     score = simulate({n: share.score for n, share in run.results.items()}, made(values, labels), roles=roles())
     assert np.isfinite(coefficients(run)).all()
     assert score.results["bank"] > 0.9
@@ -320,7 +320,7 @@ def test_the_arbiters_view_is_independent_of_labels_and_columns():
     other = {name: 3 * held[::-1] for name, held in values.items()}
     seen = []
     for held, known in ((values, labels), (values, 1 - labels), (other, labels)):
-        run = fitted(LogisticRegression(epochs=25, tolerance=0), held, known)
+        run = fitted(LogisticRegression(epochs=15, tolerance=0), held, known)
         seen.append(masked_values(run) / 2.0**SUM_BITS)
         assert stats.kstest(seen[-1], "uniform").pvalue > 1e-5
     for one, two in ((0, 1), (0, 2)):
@@ -395,7 +395,7 @@ def test_malformed_ciphertexts_are_refused_by_sender():
         simulate(LinearRegression(epochs=1).fit, made(values, labels), roles=roles(), instead={"shop": truncate})
 
 
-@pytest.mark.parametrize("batch_size", [None, 130])
+@pytest.mark.parametrize("batch_size", [None, pytest.param(130, marks=pytest.mark.slow)])
 def test_faked_inputs_raise_an_alarm_at_another_party(batch_size):
     values = columns(2)
     labels = labels_of(LinearRegression, values)
@@ -453,6 +453,7 @@ def test_masked_partial_scores_are_uniform_and_only_their_sum_is_not():
     assert np.abs((seen[0] + seen[1]).view(np.int64)).max() < 2**60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [LinearRegression, LogisticRegression, PoissonRegression])
 def test_the_score_is_scikit_learns(model):
     values = columns(2)
