@@ -163,8 +163,8 @@ class Decrypted:
             self.seen.setdefault(side.party.name, []).append(found.copy())
             return found
 
-        def of_products(key, data, n_values):
-            found = honest_products(key, data, n_values)
+        def of_products(key, data, n_values, n_primes):
+            found = honest_products(key, data, n_values, n_primes)
             self.seen.setdefault("bank", []).append(found.copy())
             return found
 
@@ -192,7 +192,7 @@ def test_all_that_is_decrypted_before_the_end_is_uniform_whatever_the_labels(mod
         assert abs(np.corrcoef(one[:n], two[:n])[0, 1]) < 6 / np.sqrt(n)
 
 
-def test_only_ciphertexts_choices_and_public_numbers_cross_before_the_opening():
+def test_only_ciphertexts_and_public_numbers_cross_before_the_opening():
     values = columns(3)
     labels = labels_of(LogisticRegression, values)
     run = simulate(LogisticRegression(epochs=1).fit, made(values, labels), roles=roles(3), seed=3)
@@ -210,18 +210,6 @@ def test_only_ciphertexts_choices_and_public_numbers_cross_before_the_opening():
         opened = [place for place, kind in enumerate(kinds) if kind is glm_shares.Opening]
         assert opened == list(range(len(kinds) - len(opened), len(kinds))), f"{name} is told coefficients too early"
         assert len(opened) == (1 if name in ("bank", "shop") else 2)
-
-
-def test_the_choice_of_offsets_is_spread_alike_for_any_labels():
-    values = columns(2)
-    counts = []
-    for labels in (labels_of(LinearRegression, values), np.r_[np.zeros(N - 1), 1e9]):
-        run = simulate(LinearRegression(epochs=5).fit, made(values, labels), roles=roles(), seed=3, keep="all")
-        messages = run.transcripts["shop"].messages(glm_shares.Offsets, sent=False)
-        counts.append(np.bincount(np.concatenate([m.message.numbers for m in messages]), minlength=8)[:4])
-    assert stats.chi2_contingency(counts).pvalue > 1e-5
-    # A share is near 0 once in eight times.
-    assert counts[0][1] / counts[0][0] == pytest.approx(1 / 8, abs=0.04)
 
 
 def test_the_drawing_shows_the_messages_that_cross():

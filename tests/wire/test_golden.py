@@ -20,7 +20,7 @@ from colonnade.models.glm_arbiter import (
 )
 from colonnade.models.glm_arbiter import Outline as RegressionOutline
 from colonnade.models.glm_arbiter import Verdict as RegressionVerdict
-from colonnade.models.glm_shares import Layout, MaskedProduct, Offsets, Opening, Operands, SharedVector, SharesKey
+from colonnade.models.glm_shares import Layout, MaskedProduct, Opening, Operands, SharedVector, SharesKey
 from colonnade.models.scores import MaskedScores, MaskSeed, PartialScores
 from colonnade.models.split import Embedding, Gradient, Outline, Verdict
 from colonnade.wire.codec import decode, encode
@@ -46,7 +46,6 @@ SAMPLES = [
     SharedVector(7, CIPHERTEXTS),
     MaskedProduct(7, CIPHERTEXTS),
     Operands(7, CIPHERTEXTS),
-    Offsets(7, np.array([0, 255], np.uint8)),
     Opening(np.array([0, 2**64 - 1], np.uint64)),
     MaskSeed(bytes(range(32))),
     MaskedScores(np.array([0, 2**64 - 1], np.uint64)),

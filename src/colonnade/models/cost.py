@@ -50,8 +50,16 @@ def _on_shares(batch: int, counts: list[int], *, polynomial: bool) -> int:
         scores = -(-count // block) + -(-batch * block // ARBITER.n)
         gradients = -(-batch // shared) + -(-count * shared // ARBITER.n)
         total += n_askers * (scores + gradients)
-    # Two squares and two products: six vectors of operands, four of results.
-    return total + (10 * products.n_ciphertexts(batch) if polynomial else 0)
+    bits = 2 * products.n_ciphertexts(1, products.BITS)
+    # Truncations of gradients and of moves; all coefficients together fit into one ciphertext for each prime.
+    total += 2 * bits * -(-sum(counts) // ARBITER.n)
+    of_batch = products.n_ciphertexts(batch, products.BITS)
+    if not polynomial:
+        return total + 2 * of_batch
+    # Two squares and two products: six vectors of operands, four of results. Scores, four products and both halves of
+    # the polynomial are truncated, the halves in one go.
+    halves = products.n_ciphertexts(2 * batch, products.BITS)
+    return total + 10 * products.n_ciphertexts(batch) + 2 * (5 * of_batch + halves)
 
 
 def _of(ciphertexts: int, backend: str) -> Cost:
