@@ -200,7 +200,6 @@ def test_only_ciphertexts_and_public_numbers_cross_before_the_opening():
         glm_arbiter.Columns,
         glm_shares.Layout,
         glm_shares.SharesKey,
-        glm_shares.Offsets,
         glm_shares.Opening,
     }
     for name, transcript in run.transcripts.items():
