@@ -320,7 +320,7 @@ def test_the_arbiters_view_is_independent_of_labels_and_columns():
     other = {name: 3 * held[::-1] for name, held in values.items()}
     seen = []
     for held, known in ((values, labels), (values, 1 - labels), (other, labels)):
-        run = fitted(LogisticRegression(epochs=15, tolerance=0), held, known)
+        run = fitted(LogisticRegression(epochs=15, tolerance=0), held, known, keep="all")
         seen.append(masked_values(run) / 2.0**SUM_BITS)
         assert stats.kstest(seen[-1], "uniform").pvalue > 1e-5
     for one, two in ((0, 1), (0, 2)):
@@ -341,6 +341,19 @@ def test_no_two_runs_send_the_same_ciphertext_or_key():
     # The arbiter sends each key to both parties, and the label party one ciphertext to its only feature party.
     keys = 2 * len(runs)
     assert len(everything) - len(set(everything)) == keys
+
+
+def test_recordings_keep_ciphertexts_of_the_first_and_the_last_epoch_only():
+    values = columns(2)
+    for arbiter in ("judge", None):
+        who = Roles(label="bank", features=("shop",), arbiter=arbiter)
+        tables = made(values, labels_of(LinearRegression, values))
+        run = simulate(LinearRegression(epochs=4, tolerance=0).fit, tables, roles=who)
+        for transcript in run.transcripts.values():
+            big = [entry for entry in transcript.entries if entry.size > 10_000]
+            kept = {entry.epoch for entry in big if transcript.frames.read(entry.section, entry.place) is not None}
+            assert kept - {None} == {0, 3}
+            assert {entry.kind for entry in big if entry.epoch is None} <= {"glm/shares-key"}
 
 
 def test_every_epoch_has_a_key_of_its_own():

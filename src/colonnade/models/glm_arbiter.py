@@ -138,6 +138,10 @@ class Side(ABC):
         self.model, self.party = model, party
         self.n_batches = self.block = 0
 
+    def epoch_of(self, step: int) -> int:
+        """The epoch of a step; recordings keep the first and the last in full, and no other."""
+        return step // self.n_batches
+
     def begin(self) -> None:  # noqa: B027 - most sides have nothing more to exchange
         """Exchange what is needed before the first step."""
 
@@ -179,7 +183,7 @@ class ArbiterSide(Side):
             self.key = SCHEMES[self.model.backend].SecretKey()
             assert self.key is not None
             for line in self.lines:
-                line.send(Key(np.frombuffer(self.key.public.to_bytes(), np.uint8)))
+                line.send(Key(np.frombuffer(self.key.public.to_bytes(), np.uint8)), epoch=self.epoch_of(step))
         for line in self.lines:
             self._open(step, line)
         return {}
@@ -191,13 +195,14 @@ class ArbiterSide(Side):
 
     def _open(self, step: int, line: Channel) -> None:
         assert self.key is not None
-        masked = line.receive(Masked)
+        masked = line.receive(Masked, epoch=self.epoch_of(step))
         require_step(masked, step, line.peer)
         public = self.key.public
         size = public.masked_size(masked.n_values, self.block)
         data = accepted(masked.sums, public, size, line.peer)
         # Rounded inside: no noise of a decryption ever leaves the holder of the key.
-        line.send(Opened(step, self.key.decrypt(data, self.block, masked.n_values)), under=("mask",))
+        opened = Opened(step, self.key.decrypt(data, self.block, masked.n_values))
+        line.send(opened, under=("mask",), epoch=self.epoch_of(step))
         self.n_opened += masked.n_values
 
     def state(self) -> Tree:
@@ -264,7 +269,8 @@ class HolderSide(Side):
         epoch, batch = divmod(step, self.n_batches)
         if batch == 0:
             line = self.party.arbiter
-            self.key = SCHEMES[self.model.backend].PublicKey.from_bytes(line.receive(Key).key.tobytes())
+            key = line.receive(Key, epoch=self.epoch_of(step)).key.tobytes()
+            self.key = SCHEMES[self.model.backend].PublicKey.from_bytes(key)
             self.loss = None
         assert self.key is not None
         rows = self.batches[batch]
@@ -296,10 +302,9 @@ class HolderSide(Side):
         assert self.key is not None
         masked, masks = self.key.masked(data, self.block, n_values)
         self.budget.spend(len(masked) * self.key.coefficients)
-        self.party.arbiter.send(
-            Masked(step, n_values, self.ciphertexts(masked)), under=(self.key.scheme, "mask", "flood")
-        )
-        answer = self.party.arbiter.receive(Opened)
+        message = Masked(step, n_values, self.ciphertexts(masked))
+        self.party.arbiter.send(message, under=(self.key.scheme, "mask", "flood"), epoch=self.epoch_of(step))
+        answer = self.party.arbiter.receive(Opened, epoch=self.epoch_of(step))
         require_step(answer, step, self.party.arbiter.peer)
         if answer.sums.shape != (n_values,):
             raise ProtocolError(
@@ -402,7 +407,7 @@ class FeatureSide(HolderSide):
         assert self.loss is not None
         step = (epoch + 1) * self.n_batches - 1
         loss = EncryptedLoss(step, self.ciphertexts(self.key.refreshed(self.loss)))
-        self.party.label_party.send(loss, under=(self.key.scheme,))
+        self.party.label_party.send(loss, under=(self.key.scheme,), epoch=epoch)
         return _verdict(self.party, epoch)
 
 
@@ -461,7 +466,7 @@ class LabelSide(HolderSide):
         assert self.loss is not None
         step, total = (epoch + 1) * self.n_batches - 1, self.loss
         for line in self.party.feature_parties:
-            message = line.receive(EncryptedLoss)
+            message = line.receive(EncryptedLoss, epoch=epoch)
             require_step(message, step, line.peer)
             total = self.key.add(total, accepted(message.loss, self.key, 1, line.peer))
         (opened,) = self.opened(step, total, 1)
@@ -471,7 +476,7 @@ class LabelSide(HolderSide):
         self.history.append({"epoch": epoch, "loss": loss})
         verdict = Verdict(epoch, int(stop))
         for line in (*self.party.feature_parties, self.party.arbiter):
-            line.send(verdict)
+            line.send(verdict, epoch=epoch)
         return stop
 
     def state(self) -> Tree:
@@ -513,7 +518,7 @@ def accepted(ciphertexts: Ciphertexts, key: PublicKey, size: int, sender: str) -
 
 def _verdict(party: Party, epoch: int) -> bool:
     line = party.label_party
-    verdict = line.receive(Verdict)
+    verdict = line.receive(Verdict, epoch=epoch)
     if verdict.epoch != epoch:
         raise ProtocolError(
             f"Expected the verdict on epoch {epoch} from {line.peer}, got one on epoch {verdict.epoch}. "

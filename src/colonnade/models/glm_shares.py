@@ -162,15 +162,16 @@ class MatrixSide(Side):
         masks = None
         for line in self._computing_peers():
             key, block = self.keys[line.peer], self._block(what, len(rows), n_rows)
-            message = line.receive(SharedVector)
+            message = line.receive(SharedVector, epoch=self.epoch_of(step))
             require_step(message, step, line.peer)
             data = accepted(message.vector, key, key.vector_size(n_rows, block), line.peer)
-            product = key.product(self._prepared(what, batch, key, block), data)
+            sums = key.product(self._prepared(what, batch, key, block), data)
             # Masks for the two computing parties cancel where this party keeps no share.
             chosen = None if masks is None else np.uint64(0) - masks
-            masked, masks = key.masked(product, block, n_values, chosen)
+            masked, masks = key.masked(sums, block, n_values, chosen)
             self.budgets[line.peer].spend(len(masked) * key.coefficients)
-            line.send(MaskedProduct(step, Ciphertexts(key.scheme, key.fingerprint, masked)), under=HIDDEN)
+            product = MaskedProduct(step, Ciphertexts(key.scheme, key.fingerprint, masked))
+            line.send(product, under=HIDDEN, epoch=self.epoch_of(step))
             own -= masks
         return own
 
@@ -321,7 +322,7 @@ class ComputingSide(MatrixSide):
             if name != self.party.name:
                 block = self._block("scores", len(rows), part.stop - part.start)
                 vector = self._encrypted(self.coefficients[part], block)
-                self.party.peers[name].send(SharedVector(step, vector), under=HIDDEN[:1])
+                self.party.peers[name].send(SharedVector(step, vector), under=HIDDEN[:1], epoch=self.epoch_of(step))
         total = self.answer(step, "scores", batch)
         total += self.columns[rows].view(np.uint64) @ self.coefficients[self.parts[self.place]]
         for name, part in zip(holders, self.parts, strict=True):
@@ -337,7 +338,7 @@ class ComputingSide(MatrixSide):
         vector = SharedVector(step, self._encrypted(residuals, block))
         for name in holders:
             if name != self.party.name:
-                self.party.peers[name].send(vector, under=HIDDEN[:1])
+                self.party.peers[name].send(vector, under=HIDDEN[:1], epoch=self.epoch_of(step))
         gradients = np.zeros_like(self.coefficients)
         own = self.parts[self.place]
         gradients[own] = self.answer(step, "gradients", batch)
@@ -402,18 +403,20 @@ class ComputingSide(MatrixSide):
         if self.leading:
             public = self.key.public
             data = products.encrypt(public, leaders, n_primes)
-            self.other.send(Operands(step, Ciphertexts(public.scheme, public.fingerprint, data)), under=HIDDEN[:1])
-            message = self.other.receive(MaskedProduct)
+            encrypted = Operands(step, Ciphertexts(public.scheme, public.fingerprint, data))
+            self.other.send(encrypted, under=HIDDEN[:1], epoch=self.epoch_of(step))
+            message = self.other.receive(MaskedProduct, epoch=self.epoch_of(step))
             require_step(message, step, self.other.peer)
             answer = accepted(message.product, public, count, self.other.peer)
             return products.decrypt(self.key, answer, n_values, n_primes)
         key = self.keys[self.other.peer]
-        operands = self.other.receive(Operands)
+        operands = self.other.receive(Operands, epoch=self.epoch_of(step))
         require_step(operands, step, self.other.peer)
         data = accepted(operands.shares, key, len(followers) * count, self.other.peer)
         masked, own = products.multiply(key, data, followers, n_primes)
         self.budgets[self.other.peer].spend(len(masked) * key.coefficients)
-        self.other.send(MaskedProduct(step, Ciphertexts(key.scheme, key.fingerprint, masked)), under=HIDDEN)
+        product = MaskedProduct(step, Ciphertexts(key.scheme, key.fingerprint, masked))
+        self.other.send(product, under=HIDDEN, epoch=self.epoch_of(step))
         return own
 
     def _truncated(self, step: int, share: Share, bits: int) -> Share:
@@ -425,7 +428,7 @@ class ComputingSide(MatrixSide):
 
     def _decrypted(self, step: int, line: Channel, block: int, n_values: int) -> Share:
         assert self.key is not None
-        message = line.receive(MaskedProduct)
+        message = line.receive(MaskedProduct, epoch=self.epoch_of(step))
         require_step(message, step, line.peer)
         public = self.key.public
         data = accepted(message.product, public, public.masked_size(n_values, block), line.peer)
