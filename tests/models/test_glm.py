@@ -1,7 +1,9 @@
 """Regressions with an arbiter: the plain optimiser's coefficients, scikit-learn's model, nothing told on the way."""
 
+import json
 import socket
-import threading
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -18,11 +20,10 @@ from colonnade.models.families import LINEAR, LOGISTIC, POISSON
 from colonnade.models.glm import LinearRegression, LogisticRegression, PoissonRegression
 from colonnade.models.glm_arbiter import EncryptedResiduals, EncryptedScores, Masked, Opened
 from colonnade.models.scores import MaskedScores, PartialScores
-from colonnade.run import join, simulate
-from colonnade.session import connect
+from colonnade.run import simulate
 from colonnade.table import Table
 from colonnade.wire.message import Message
-from colonnade.wire.plan import PublicPlan, Roles
+from colonnade.wire.plan import Roles
 
 NAMES = ("bank", "shop", "telco", "insurer", "clinic")
 N = 400
@@ -579,29 +580,40 @@ def test_sums_never_leave_their_bits():
         assert np.ceil(np.log2(n_rows)) + widths.column_bits + widths.residual_bits <= PRODUCT_BITS
 
 
+PARTY = """
+import json, sys
+from pathlib import Path
+from colonnade import LinearRegression, Roles, Table, join
+from colonnade.session import connect
+from colonnade.wire.plan import PublicPlan
+
+name, arbiter, addresses, folder = json.loads(sys.argv[1])
+plan = PublicPlan(Roles(label="bank", features=("shop",), arbiter=arbiter), "LinearRegression.fit", {}, 5)
+path = Path(folder, f"{name}.arrow")
+table = Table.load(path) if path.exists() else None
+party = connect(plan, name, table, addresses=addresses, credentials=None, directory=Path(folder, name))
+join(LinearRegression(epochs=3, tolerance=0).fit, party).save(Path(folder, f"{name}.share"))
+"""
+
+
 @pytest.mark.network
 @pytest.mark.parametrize("arbiter", ["judge", None])
 def test_parties_on_a_network_find_the_coefficients_of_a_simulation(arbiter, tmp_path):
     values = columns(2)
     tables = made(values, labels_of(LinearRegression, values))
     who = Roles(label="bank", features=("shop",), arbiter=arbiter)
-    model = LinearRegression(epochs=3, tolerance=0)
-    simulated = simulate(model.fit, tables, roles=who, seed=3)
-    plan = PublicPlan(who, "LinearRegression.fit", {}, 5)
+    simulated = simulate(LinearRegression(epochs=3, tolerance=0).fit, tables, roles=who, seed=3)
     addresses = {name: f"127.0.0.1:{free_port()}" for name in who.parties}
-    found = {}
-
-    def live(name):
-        party = connect(plan, name, tables.get(name), addresses=addresses, credentials=None, directory=tmp_path / name)
-        found[name] = join(model.clone().fit, party)
-
-    threads = [threading.Thread(target=live, args=(name,), daemon=True) for name in who.parties]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    for name, table in tables.items():
+        table.save(tmp_path / f"{name}.arrow")
+    processes = [
+        subprocess.Popen([sys.executable, "-c", PARTY, json.dumps([name, arbiter, addresses, str(tmp_path)])])
+        for name in who.parties
+    ]
+    assert [process.wait(120) for process in processes] == [0] * len(processes)
     for name in ("bank", "shop"):
-        np.testing.assert_allclose(found[name].coef_, simulated.results[name].coef_, atol=1e-4)
+        found = LinearRegression.load(tmp_path / f"{name}.share")
+        np.testing.assert_allclose(found.coef_, simulated.results[name].coef_, atol=1e-4)
 
 
 def free_port():
