@@ -21,6 +21,7 @@ FIGURES = {
     "encrypted": {"paillier_2048_ratio"},
     "glm": {"us_per_row", "fate_ratio"},
     "psi": {"cpu_ratio", "above_idle_mb", "rr22_ratio", "partition_cpu_s"},
+    "glm": {"us_per_row", "fate_ratio", "shares_fate_ratio"},
     "resume": {"resume_s"},
 }
 MARKS = {

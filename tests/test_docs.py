@@ -17,10 +17,12 @@ from textwrap import dedent
 import pytest
 
 from colonnade.catalogue import DEFENCES
+from colonnade.crypto.profiles import ARBITER, HISTOGRAM, SHARES
 from colonnade.data import load, split
 from colonnade.experiment.plan import Plan
-from colonnade.models import labeldp, oneshot, served, ushape
+from colonnade.models import glm, glm_shares, labeldp, oneshot, served, ushape
 from colonnade.models import split as split_network
+from colonnade.models.glm import LogisticRegression
 from colonnade.models.split import SplitClassifier
 from colonnade.testing import check_defence, check_estimator
 from colonnade.wire.plan import Roles
@@ -199,6 +201,37 @@ def test_the_page_on_plans_names_every_key_of_an_alignment():
 
     text = (DOCS / "plans.md").read_text()
     assert [f.name for f in fields(PlannedAlign) if f"`{f.name}`" not in text and f"[align.{f.name}]" not in text] == []
+
+
+def test_the_page_on_regressions_draws_what_the_modules_draw_and_runs(elsewhere):
+    text = (DOCS / "protocols" / "glm.md").read_text()
+    for module in (glm, glm_shares):
+        drawing = dedent("\n".join(line for line in module.__doc__.splitlines() if line.startswith("    ")))
+        assert "─▶" in drawing
+        assert drawing in text
+    page = run_page(DOCS / "protocols" / "glm.md")
+    assert page["scores"]["bank"] > 0.75
+    assert page["scores"]["shop"] is None
+
+
+def test_the_page_on_regressions_names_every_option():
+    text = (DOCS / "protocols" / "glm.md").read_text()
+    assert [option for option in LogisticRegression().get_params() if f"| `{option}` |" not in text] == []
+
+
+def test_the_page_on_encryption_states_the_frozen_parameters():
+    text = (DOCS / "encryption.md").read_text()
+    for profile in (HISTOGRAM, ARBITER, SHARES):
+        row = next(line for line in text.splitlines() if line.startswith(f"| `{profile.name}`"))
+        for words in (f"| {profile.n} |", f"| {profile.security_bits} |", f"3 × {profile.flood_bits} bits"):
+            assert words in row
+
+
+@pytest.mark.slow
+def test_the_script_of_a_regression_runs(tmp_path):
+    said = run_script(sys.executable, EXAMPLES / "regression.py", folder=tmp_path)
+    assert "Without an arbiter" in said
+    assert "coefficients differ by at most" in said
 
 
 def test_every_decision_has_its_line_in_the_list():

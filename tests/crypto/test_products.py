@@ -37,6 +37,16 @@ def test_products_hold_at_the_ends_of_the_range():
     assert (one + other == np.repeat(ends, 6) * np.tile(ends, 6)).all()
 
 
+def test_products_of_single_bits_take_fewer_ciphertexts():
+    first, second = (words(9000, seed) % np.uint64(2) for seed in (3, 4))
+    data = products.encrypt(KEY, [first], products.BITS)
+    assert len(data) == products.n_ciphertexts(9000, products.BITS) == 6
+    masked, own = products.multiply(KEY, data, [second], products.BITS)
+    one = products.decrypt(SECRET, masked, 9000, products.BITS)
+    assert (one + own == first * second).all()
+    assert stats.kstest(one / 2.0**64, "uniform").pvalue > 1e-5
+
+
 def test_either_share_by_itself_is_uniform():
     for value in (0, 2**64 - 1):
         same = np.full(8192, value, np.uint64)
@@ -52,9 +62,11 @@ def test_a_product_is_never_masked_twice_alike():
 
 
 def test_the_sum_of_products_and_its_mask_stay_below_the_product_of_the_primes():
-    largest = 2 * 2**128 + 2 ** (products.MASK_PIECES * products.MASK_PIECE_BITS)
-    product = int(np.prod([int(p) for p in products.SLOT_PRIMES], dtype=object))
-    assert largest < product / 100
+    for n_primes, most in ((products.WORDS, 2 * 2**128), (products.BITS, 1)):
+        product = int(np.prod([int(p) for p in products.SLOT_PRIMES[:n_primes]], dtype=object))
+        assert most + 2 ** products.mask_bits(n_primes) < product / 100
+        # What a mask leaves open is its product over its range.
+        assert products.mask_bits(n_primes) - np.log2(float(most)) >= 69
     assert not set(products.SLOT_PRIMES) & set(SHARES.primes)
 
 

@@ -1,12 +1,17 @@
 """Regressions with an arbiter: the plain optimiser's coefficients, scikit-learn's model, nothing told on the way."""
 
+import json
+import socket
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from scipy import stats
 from sklearn.linear_model import LogisticRegression as PlainLogistic
 from sklearn.linear_model import PoissonRegressor, Ridge
 
-from colonnade.crypto import rlwe
+from colonnade.crypto import rlwe, sampling
 from colonnade.crypto.additive import SUM_BITS
 from colonnade.crypto.fixedpoint import PRODUCT_BITS, Widths, column_scales
 from colonnade.errors import CryptoError, DataError, KeyMismatch, Overflow, PlanError, PrivacyError, ProtocolError
@@ -218,7 +223,7 @@ def test_constant_and_collinear_columns_train():
 def test_separable_labels_train_to_finite_coefficients():
     values = columns(2)
     labels = (values["shop"][:, 0] > 0).astype(np.int64)
-    run = fitted(LogisticRegression(epochs=50), values, labels)
+    run = fitted(LogisticRegression(epochs=15), values, labels)
     score = simulate({n: share.score for n, share in run.results.items()}, made(values, labels), roles=roles())
     assert np.isfinite(coefficients(run)).all()
     assert score.results["bank"] > 0.9
@@ -316,7 +321,7 @@ def test_the_arbiters_view_is_independent_of_labels_and_columns():
     other = {name: 3 * held[::-1] for name, held in values.items()}
     seen = []
     for held, known in ((values, labels), (values, 1 - labels), (other, labels)):
-        run = fitted(LogisticRegression(epochs=25, tolerance=0), held, known)
+        run = fitted(LogisticRegression(epochs=15, tolerance=0), held, known, keep="all")
         seen.append(masked_values(run) / 2.0**SUM_BITS)
         assert stats.kstest(seen[-1], "uniform").pvalue > 1e-5
     for one, two in ((0, 1), (0, 2)):
@@ -337,6 +342,19 @@ def test_no_two_runs_send_the_same_ciphertext_or_key():
     # The arbiter sends each key to both parties, and the label party one ciphertext to its only feature party.
     keys = 2 * len(runs)
     assert len(everything) - len(set(everything)) == keys
+
+
+def test_recordings_keep_ciphertexts_of_the_first_and_the_last_epoch_only():
+    values = columns(2)
+    for arbiter in ("judge", None):
+        who = Roles(label="bank", features=("shop",), arbiter=arbiter)
+        tables = made(values, labels_of(LinearRegression, values))
+        run = simulate(LinearRegression(epochs=4, tolerance=0).fit, tables, roles=who)
+        for transcript in run.transcripts.values():
+            big = [entry for entry in transcript.entries if entry.size > 10_000]
+            kept = {entry.epoch for entry in big if transcript.frames.read(entry.section, entry.place) is not None}
+            assert kept - {None} == {0, 3}
+            assert {entry.kind for entry in big if entry.epoch is None} <= {"glm/shares-key"}
 
 
 def test_every_epoch_has_a_key_of_its_own():
@@ -391,7 +409,7 @@ def test_malformed_ciphertexts_are_refused_by_sender():
         simulate(LinearRegression(epochs=1).fit, made(values, labels), roles=roles(), instead={"shop": truncate})
 
 
-@pytest.mark.parametrize("batch_size", [None, 130])
+@pytest.mark.parametrize("batch_size", [None, pytest.param(130, marks=pytest.mark.slow)])
 def test_faked_inputs_raise_an_alarm_at_another_party(batch_size):
     values = columns(2)
     labels = labels_of(LinearRegression, values)
@@ -449,6 +467,7 @@ def test_masked_partial_scores_are_uniform_and_only_their_sum_is_not():
     assert np.abs((seen[0] + seen[1]).view(np.int64)).max() < 2**60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [LinearRegression, LogisticRegression, PoissonRegression])
 def test_the_score_is_scikit_learns(model):
     values = columns(2)
@@ -497,9 +516,56 @@ def test_without_intercept_there_is_none():
 
 def test_a_summary_says_profile_security_and_what_each_role_learns():
     said = LogisticRegression().summary()
-    for words in ("RLWE of degree 8192", "180.8 bits", "experimental and unaudited", "second-order Taylor", "arbiter"):
+    for words in (
+        "RLWE of degree 8192",
+        "180.8 bits",
+        "experimental and unaudited",
+        "second-order Taylor",
+        "Without an",
+    ):
         assert words in said
+    run = fitted(LogisticRegression(epochs=1), columns(2), labels_of(LogisticRegression, columns(2)))
+    assert "Without an" not in run.results["shop"].summary()
+    assert "This share: 2 coefficients." in run.results["shop"].summary()
     assert "Paillier of 3,072 bits" in LogisticRegression(backend="paillier").summary()
+
+
+@pytest.mark.parametrize("batch_size", [None, 130])
+@pytest.mark.parametrize("arbiter", [True, False])
+def test_an_epoch_costs_what_was_computed_before(arbiter, batch_size):
+    values = columns(3)
+    model = LinearRegression(epochs=1, batch_size=batch_size)
+    who = roles(3) if arbiter else Roles(label="bank", features=NAMES[1:3])
+    run = simulate(model.fit, made(values, labels_of(LinearRegression, values)), roles=who)
+    small = ("glm/key", "glm/shares-key")
+    sent = [e.size for t in run.transcripts.values() for e in t.entries if e.sent and e.kind not in small]
+    cost = model.cost(N, {"bank": 3, "shop": 2, "telco": 2}, arbiter=arbiter)
+    assert cost.bytes <= sum(sent) < 1.01 * cost.bytes
+
+
+def test_no_seed_is_drawn_twice_although_a_run_crashes_and_resumes(tmp_path, monkeypatch):
+    seeds = []
+    honest = sampling.secrets.token_bytes
+    monkeypatch.setattr(sampling.secrets, "token_bytes", lambda n: seeds.append(honest(n)) or seeds[-1])
+    values = columns(2)
+    labels = labels_of(LinearRegression, values)
+    original = glm_arbiter.FeatureSide.part
+
+    def dies(side, rows):
+        if len(side.descent.gradients) == 3:
+            raise KeyboardInterrupt
+        return original(side, rows)
+
+    monkeypatch.setattr(glm_arbiter.FeatureSide, "part", dies)
+    options = {"directory": tmp_path, "checkpoint_every": 2}
+    with pytest.raises(KeyboardInterrupt):
+        fitted(LinearRegression(epochs=5, tolerance=0), values, labels, **options)
+    before = len(seeds)
+    monkeypatch.setattr(glm_arbiter.FeatureSide, "part", original)
+    resumed = fitted(LinearRegression(epochs=5, tolerance=0), values, labels, **options)
+    assert 0 < before < len(seeds) == len(set(seeds))
+    straight = fitted(LinearRegression(epochs=5, tolerance=0), values, labels)
+    np.testing.assert_array_equal(coefficients(resumed), coefficients(straight))
 
 
 def test_too_many_rows_are_refused_before_anything_is_sent(monkeypatch):
@@ -512,3 +578,45 @@ def test_sums_never_leave_their_bits():
     for n_rows in (2, 100, 4096, 2**17, 2**19):
         widths = Widths.of(n_rows)
         assert np.ceil(np.log2(n_rows)) + widths.column_bits + widths.residual_bits <= PRODUCT_BITS
+
+
+PARTY = """
+import json, sys
+from pathlib import Path
+from colonnade import LinearRegression, Roles, Table, join
+from colonnade.session import connect
+from colonnade.wire.plan import PublicPlan
+
+name, arbiter, addresses, folder = json.loads(sys.argv[1])
+plan = PublicPlan(Roles(label="bank", features=("shop",), arbiter=arbiter), "LinearRegression.fit", {}, 5)
+path = Path(folder, f"{name}.arrow")
+table = Table.load(path) if path.exists() else None
+party = connect(plan, name, table, addresses=addresses, credentials=None, directory=Path(folder, name))
+join(LinearRegression(epochs=3, tolerance=0).fit, party).save(Path(folder, f"{name}.share"))
+"""
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("arbiter", ["judge", None])
+def test_parties_on_a_network_find_the_coefficients_of_a_simulation(arbiter, tmp_path):
+    values = columns(2)
+    tables = made(values, labels_of(LinearRegression, values))
+    who = Roles(label="bank", features=("shop",), arbiter=arbiter)
+    simulated = simulate(LinearRegression(epochs=3, tolerance=0).fit, tables, roles=who, seed=3)
+    addresses = {name: f"127.0.0.1:{free_port()}" for name in who.parties}
+    for name, table in tables.items():
+        table.save(tmp_path / f"{name}.arrow")
+    processes = [
+        subprocess.Popen([sys.executable, "-c", PARTY, json.dumps([name, arbiter, addresses, str(tmp_path)])])
+        for name in who.parties
+    ]
+    assert [process.wait(120) for process in processes] == [0] * len(processes)
+    for name in ("bank", "shop"):
+        found = LinearRegression.load(tmp_path / f"{name}.share")
+        np.testing.assert_allclose(found.coef_, simulated.results[name].coef_, atol=1e-4)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -26,6 +26,21 @@ from colonnade.audit.joint import AloneRatings, LabelGrant, LabelGuess
 from colonnade.experiment.visit import Probe, Report
 from colonnade.models import glm_arbiter, glm_shares, oneshot, scores, served, split, ushape
 from colonnade.models.functional import central, exchange
+from colonnade.models.glm_arbiter import (
+    Columns,
+    EncryptedLoss,
+    EncryptedResiduals,
+    EncryptedScores,
+    Key,
+    Masked,
+    Opened,
+    Schedule,
+)
+from colonnade.models.glm_arbiter import Outline as RegressionOutline
+from colonnade.models.glm_arbiter import Verdict as RegressionVerdict
+from colonnade.models.glm_shares import Layout, MaskedProduct, Opening, Operands, SharedVector, SharesKey
+from colonnade.models.scores import MaskedScores, MaskSeed, PartialScores
+from colonnade.models.split import Embedding, Gradient, Outline, Verdict
 from colonnade.wire.codec import decode, encode
 from colonnade.wire.message import Ciphertexts, Message
 
@@ -66,6 +81,29 @@ SAMPLES = [
     served.Labels(3, ROWS[0]),
     served.Outputs(7, ROWS),
     oneshot.Statement(16, 0.25, 0.875),
+    Columns(3, 1.5),
+    Schedule(4, 2048),
+    RegressionOutline(0.5, 0.25, 5, 0.125, np.array([1.0, 2.0])),
+    Key(np.array([0, 255], np.uint8)),
+    EncryptedScores(7, CIPHERTEXTS),
+    EncryptedResiduals(7, CIPHERTEXTS),
+    EncryptedLoss(7, CIPHERTEXTS),
+    Masked(7, 2, CIPHERTEXTS),
+    Opened(7, np.array([0, 2**53 - 1], np.uint64)),
+    RegressionVerdict(2, 1),
+    Layout(NUMBERS, 0.5, 0.25, 0.125, np.array([1.0, 2.0])),
+    SharesKey(np.array([0, 255], np.uint8)),
+    SharedVector(7, CIPHERTEXTS),
+    MaskedProduct(7, CIPHERTEXTS),
+    Operands(7, CIPHERTEXTS),
+    Opening(np.array([0, 2**64 - 1], np.uint64)),
+    MaskSeed(bytes(range(32))),
+    MaskedScores(np.array([0, 2**64 - 1], np.uint64)),
+    PartialScores(np.array([0.0, -1e300])),
+    Outline(16),
+    Embedding(7, ROWS),
+    Gradient(7, ROWS),
+    Verdict(2, 1, 0),
     Report('{"version": "0.1.0"}'),
     Probe(3, 1, 1.5, np.array([0, 255], np.uint8)),
     LabelGrant(1, 1, 3, NUMBERS, np.array([2, 0, 1])),

@@ -8,7 +8,7 @@ rows both have more; the noise of an encrypted product, which grows with sqrt(N)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, floor, frexp, log2
+from math import ceil, frexp, log2
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,8 +78,3 @@ def column_scales(matrix: NDArray[np.float64], column_bits: int) -> NDArray[np.i
     largest = np.abs(matrix).max(axis=0, initial=0.0)
     exponents = np.array([frexp(value)[1] if value > 0 else 0 for value in largest], np.int64)
     return column_bits - exponents
-
-
-def fraction_bits(largest: float, most_bits: int) -> int:
-    """The number of bits behind the point with which values up to `largest` just fit."""
-    return most_bits - ceil(log2(largest)) if largest > 0 else floor(most_bits)

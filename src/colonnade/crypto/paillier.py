@@ -26,7 +26,7 @@ KEY_BITS = 3072
 LEAST_KEY_BITS = 2048
 # A sum has 53 bits with its sign; a mask of 64 more hides it but for 2^-64.
 _MASK_BITS = SUM_BITS + 64
-_SLOT_BITS = _MASK_BITS + 2
+SLOT_BITS = _MASK_BITS + 2
 _WINDOW = 6
 
 
@@ -120,15 +120,15 @@ class PublicKey:
             drawn = [secrets.randbits(_MASK_BITS) + 2 ** (SUM_BITS - 1) for _ in some]
             total, hiding = _gmpy2().mpz(1), 0
             for ciphertext, mask in zip(reversed(some), reversed(drawn), strict=True):
-                total = powmod(total, 2**_SLOT_BITS, self.square) * ciphertext % self.square
-                hiding = (hiding << _SLOT_BITS) + mask
+                total = powmod(total, 2**SLOT_BITS, self.square) * ciphertext % self.square
+                hiding = (hiding << SLOT_BITS) + mask
             packed.append(total * self._encrypted(hiding) % self.square)
             masks += [mask % 2**SUM_BITS for mask in drawn]
         return self._packed(packed), np.array(masks, np.uint64)
 
     @property
     def _slots(self) -> int:
-        return (self.key_bits - 1) // _SLOT_BITS
+        return (self.key_bits - 1) // SLOT_BITS
 
     @property
     def _words(self) -> int:
@@ -222,7 +222,7 @@ class SecretKey:
         slots, sums = self._public._slots, []
         for number in self.numbers(data):
             number = int(number % self._public.n)
-            sums += [number >> _SLOT_BITS * place & 2**SUM_BITS - 1 for place in range(slots)]
+            sums += [number >> SLOT_BITS * place & 2**SUM_BITS - 1 for place in range(slots)]
         return np.array(sums[:n_values], np.uint64)
 
 

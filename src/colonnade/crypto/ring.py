@@ -79,13 +79,15 @@ class Ring:
 
     def add(self, a: Residues, b: Residues) -> Residues:
         """Sums."""
-        total = a + b
-        return np.asarray(np.minimum(total, total - self._narrow))
+        total: Residues = a + b
+        np.minimum(total, total - self._narrow, out=total)
+        return total
 
     def subtract(self, a: Residues, b: Residues) -> Residues:
         """Differences."""
-        difference = a - b
-        return np.asarray(np.minimum(difference, difference + self._narrow))
+        difference: Residues = a - b
+        np.minimum(difference, difference + self._narrow, out=difference)
+        return difference
 
     def residues(self, integers: NDArray[Any]) -> Residues:
         """The residues (..., L, n) of integers (..., n)."""
@@ -104,8 +106,11 @@ class Ring:
 
     def small(self, integers: NDArray[np.int8]) -> Residues:
         """The residues of integers between -128 and 127."""
-        wide = integers[..., None, :].astype(np.int32)
-        return (wide + (wide < 0) * self._narrow.astype(np.int32)).astype(np.uint32)
+        out = np.empty((*integers.shape[:-1], len(self.primes), integers.shape[-1]), np.uint32)
+        for limb, p in enumerate(self.primes):
+            wrapped = np.concatenate([np.arange(128), np.arange(-128, 0) + int(p)]).astype(np.uint32)
+            out[..., limb, :] = wrapped[integers.view(np.uint8)]
+        return out
 
     def integers(self, residues: Residues) -> NDArray[Any]:
         """The integers between -q/2 and q/2 that have these residues (..., L, m), as Python numbers (..., m)."""

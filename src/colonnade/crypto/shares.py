@@ -2,28 +2,23 @@
 
     value         x = first + second  modulo 2^64, each of them uniform by itself
     fixed point   a real r is round(r 2^f); sums are sums, a product has 2f bits behind the point
-    truncation    both shift their own share, after both have added and subtracted a public random offset
+    truncation    both shift their own share, and take away what wrapped around
 
-Shifting shares goes wrong where they wrap around, which happens if the leading share is within |x| of 0. The leading
-party sees that and names another offset for such a value; its share says nothing about x, so neither does its choice.
-The result is off by at most one unit in its last place, always, while |x| < 2^60.
+Where 0 <= x < 2^63, the two shares add up to x or to x + 2^64, and to x only if both have a top bit of 0. Whether they
+wrapped is thus one less the product of two private bits, which `products` shares between the parties without telling
+anybody. The result of a truncation is x / 2^bits or one unit less, always, while |x| < 2^62.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from colonnade.crypto.fixedpoint import encoded
-from colonnade.errors import CryptoError
 
 Share = NDArray[np.uint64]
 
-# Values that are truncated are below this, so a leading share farther from 0 cannot wrap.
-SAFE_BITS = 60
-MOST_OFFSETS = 255
+MOST_BITS = 62
 
 
 def fixed(values: NDArray[np.float64], fraction_bits: int, what: str) -> Share:
@@ -32,7 +27,7 @@ def fixed(values: NDArray[np.float64], fraction_bits: int, what: str) -> Share:
     >>> reals(fixed(np.array([-1.5]), 20, "example"), 20).tolist()
     [-1.5]
     """
-    return encoded(values, fraction_bits, SAFE_BITS, what).view(np.uint64)
+    return encoded(values, fraction_bits, MOST_BITS - 1, what).view(np.uint64)
 
 
 def reals(values: Share, fraction_bits: int) -> NDArray[np.float64]:
@@ -40,45 +35,33 @@ def reals(values: Share, fraction_bits: int) -> NDArray[np.float64]:
     return np.ldexp(values.view(np.int64).astype(np.float64), -fraction_bits)
 
 
-def choose_offsets(share: Share, offsets: Callable[[int], Share]) -> NDArray[np.uint8]:
-    """For each value of the leading share the number of the first public offset under which it cannot wrap.
+def raised(share: Share, *, leading: bool) -> Share:
+    """The share after 2^62 was added to the value, which makes it positive."""
+    return share + np.uint64(2**MOST_BITS) if leading else share
+
+
+def low_half(share: Share) -> Share:
+    """1 where a raised share's top bit is 0: a party's factor of the product that says what did not wrap."""
+    return np.uint64(1) - (share >> np.uint64(63))
+
+
+def truncated(share: Share, unwrapped: Share, bits: int, *, leading: bool) -> Share:
+    """One party's share of a value divided by 2^bits.
 
     Args:
-        share: The leading party's share.
-        offsets: Uniform values by number, the same at both parties.
-    """
-    numbers = np.zeros(len(share), np.uint8)
-    edge = np.uint64(2**SAFE_BITS)
-    unsafe = np.arange(len(share))
-    for number in range(MOST_OFFSETS):
-        moved = share[unsafe] + offsets(number)[unsafe]
-        numbers[unsafe] = number
-        unsafe = unsafe[moved + edge < edge + edge]
-        if not len(unsafe):
-            return numbers
-    raise CryptoError(
-        f"A share should be uniform, but {len(unsafe)} of {len(share)} values stay near 0 under {MOST_OFFSETS} offsets."
-        " Start the run anew; if it happens again, a party is faulty."
-    )
+        share: Its raised share.
+        unwrapped: Its share of the product of both parties' `low_half`.
+        bits: By how much to shift, from 1 to 62.
+        leading: Whether it leads.
 
-
-def truncated(
-    share: Share, bits: int, numbers: NDArray[np.uint8], offsets: Callable[[int], Share], *, leading: bool
-) -> Share:
-    """One party's share of a value divided by 2^bits, off by at most one together with the other's.
-
-    >>> zero = lambda number: np.zeros(1, np.uint64)
-    >>> first, second = np.array([2**62 + 40], np.uint64), np.array([2**64 - 2**62], np.uint64)
-    >>> numbers = choose_offsets(first, zero)
-    >>> parts = [truncated(each, 3, numbers, zero, leading=each is first) for each in (first, second)]
+    >>> first, second = raised(np.array([2**63 + 40], np.uint64), leading=True), np.array([2**63], np.uint64)
+    >>> shares = np.array([0], np.uint64), low_half(first) * low_half(second)
+    >>> parts = truncated(first, shares[0], 3, leading=True), truncated(second, shares[1], 3, leading=False)
     >>> (parts[0] + parts[1]).tolist()
     [5]
     """
-    moved = np.empty_like(share)
-    for number in np.unique(numbers):
-        chosen = numbers == number
-        moved[chosen] = offsets(int(number))[chosen]
-    places = np.uint64(bits)
+    # What wrapped counts 2^64, that is 2^(64 - bits) after the shift.
+    wrap = np.uint64(2 ** (64 - bits))
     if leading:
-        return (share + moved) >> places
-    return np.uint64(0) - ((moved - share) >> places)
+        return (share >> np.uint64(bits)) - (np.uint64(1) - unwrapped) * wrap - np.uint64(2 ** (MOST_BITS - bits))
+    return (share >> np.uint64(bits)) + unwrapped * wrap

@@ -59,9 +59,8 @@ class Polynomial:
     @classmethod
     def of(cls, function: Callable[[Float64Array], Float64Array], reach: float) -> Polynomial:
         """The Chebyshev interpolation of a function between -reach and reach."""
-        chebyshev = np.polynomial.chebyshev
-        found = chebyshev.chebinterpolate(lambda w: function(reach * w), 7)
-        return cls(reach, np.asarray(chebyshev.cheb2poly(found)))
+        found = np.polynomial.Chebyshev.interpolate(lambda w: function(reach * w), 7)
+        return cls(reach, np.asarray(found.convert(kind=np.polynomial.Polynomial).coef, np.float64))
 
     def __call__(self, scores: Float64Array) -> Float64Array:
         """The approximate mean."""

@@ -99,7 +99,7 @@ class EncryptedResiduals(Message, kind="glm/encrypted-residuals", reveals={Secre
 
 
 @dataclass(frozen=True)
-class EncryptedLoss(Message, kind="glm/encrypted-loss", reveals={Secret.FEATURES, Secret.LABELS}, fresh=True):
+class EncryptedLoss(Message, kind="glm/encrypted-loss", reveals={Secret.FEATURES}, fresh=True):
     """A feature party's summand of an epoch's loss, under the arbiter's key."""
 
     step: int
@@ -137,6 +137,10 @@ class Side(ABC):
     def __init__(self, model: GeneralisedLinearModel, party: Party) -> None:
         self.model, self.party = model, party
         self.n_batches = self.block = 0
+
+    def epoch_of(self, step: int) -> int:
+        """The epoch of a step; recordings keep the first and the last in full, and no other."""
+        return step // self.n_batches
 
     def begin(self) -> None:  # noqa: B027 - most sides have nothing more to exchange
         """Exchange what is needed before the first step."""
@@ -179,7 +183,7 @@ class ArbiterSide(Side):
             self.key = SCHEMES[self.model.backend].SecretKey()
             assert self.key is not None
             for line in self.lines:
-                line.send(Key(np.frombuffer(self.key.public.to_bytes(), np.uint8)))
+                line.send(Key(np.frombuffer(self.key.public.to_bytes(), np.uint8)), epoch=self.epoch_of(step))
         for line in self.lines:
             self._open(step, line)
         return {}
@@ -191,13 +195,14 @@ class ArbiterSide(Side):
 
     def _open(self, step: int, line: Channel) -> None:
         assert self.key is not None
-        masked = line.receive(Masked)
+        masked = line.receive(Masked, epoch=self.epoch_of(step))
         require_step(masked, step, line.peer)
         public = self.key.public
         size = public.masked_size(masked.n_values, self.block)
         data = accepted(masked.sums, public, size, line.peer)
         # Rounded inside: no noise of a decryption ever leaves the holder of the key.
-        line.send(Opened(step, self.key.decrypt(data, self.block, masked.n_values)))
+        opened = Opened(step, self.key.decrypt(data, self.block, masked.n_values))
+        line.send(opened, under=("mask",), epoch=self.epoch_of(step))
         self.n_opened += masked.n_values
 
     def state(self) -> Tree:
@@ -228,6 +233,7 @@ class HolderSide(Side):
         self.key: PublicKey | None = None
         self.prepared: dict[int, Any] = {}
         self.loss: Data | None = None
+        self.squares, self.longest = np.zeros(0), 0.0
         self.budget = Budget(ARBITER, peer=str(party.roles.arbiter))
 
     def set_up(self, weights: Float64Array, range_bits: int, scale: float, curvature: float, rate: float) -> None:
@@ -245,7 +251,7 @@ class HolderSide(Side):
         if not len(weights):
             # Scores are those of the columns that gradients are taken of, to the last bit.
             self.matrix = np.ldexp(self.integers.astype(np.float64), -self.scales)
-        self.weights = weights
+        self.weights, self.squares = weights, (self.matrix**2).sum(axis=1)
         total = float(weights.sum()) if len(weights) else float(self.n_rows)
         design = self.model.design_
         assert design is not None
@@ -263,7 +269,8 @@ class HolderSide(Side):
         epoch, batch = divmod(step, self.n_batches)
         if batch == 0:
             line = self.party.arbiter
-            self.key = SCHEMES[self.model.backend].PublicKey.from_bytes(line.receive(Key).key.tobytes())
+            key = line.receive(Key, epoch=self.epoch_of(step)).key.tobytes()
+            self.key = SCHEMES[self.model.backend].PublicKey.from_bytes(key)
             self.loss = None
         assert self.key is not None
         rows = self.batches[batch]
@@ -273,9 +280,7 @@ class HolderSide(Side):
         residuals = self.exchanged(step, epoch, rows, self.key.encrypt(own, self.block))
         self._add_to_loss(rows, part, residuals)
         gradient = self._gradient(step, batch, residuals)
-        first = self.descent.gradients[: self.n_batches]
-        usual = max([float(np.linalg.norm(self.matrix[rows])), *(float(np.linalg.norm(each)) for each in first)])
-        self.model.watch(self.party.name, epoch, usual, gradient)
+        self._watch(epoch, rows, gradient)
         self.descent.step(gradient)
         return {}
 
@@ -297,8 +302,9 @@ class HolderSide(Side):
         assert self.key is not None
         masked, masks = self.key.masked(data, self.block, n_values)
         self.budget.spend(len(masked) * self.key.coefficients)
-        self.party.arbiter.send(Masked(step, n_values, self.ciphertexts(masked)))
-        answer = self.party.arbiter.receive(Opened)
+        message = Masked(step, n_values, self.ciphertexts(masked))
+        self.party.arbiter.send(message, under=(self.key.scheme, "mask", "flood"), epoch=self.epoch_of(step))
+        answer = self.party.arbiter.receive(Opened, epoch=self.epoch_of(step))
         require_step(answer, step, self.party.arbiter.peer)
         if answer.sums.shape != (n_values,):
             raise ProtocolError(
@@ -327,6 +333,14 @@ class HolderSide(Side):
         product = self.key.product(self.key.prepare(column, self.block), residuals)
         self.loss = product if self.loss is None else self.key.add(self.loss, product)
 
+    def _watch(self, epoch: int, rows: Int64Array, gradient: Float64Array) -> None:
+        length = float(np.sqrt((gradient**2).sum()))
+        if epoch == 0:
+            self.longest = max(self.longest, length)
+        # Residuals of noise, one unit each, would give gradients as long as the columns.
+        usual = max(self.longest, float(np.sqrt(self.squares[rows].sum())))
+        self.model.watch(self.party.name, epoch, usual, length)
+
     def _require_rows(self) -> None:
         n_columns, fewest = self.matrix.shape[1], min(map(len, self.batches))
         if fewest <= ROWS_PER_COLUMN * n_columns:
@@ -343,13 +357,14 @@ class HolderSide(Side):
             "key": None if self.key is None else self.key.to_bytes(),
             "loss": self.loss,
             "spent": self.budget.spent,
+            "longest": self.longest,
         }
 
     def restore(self, tree: Tree) -> None:
         """Go back to what `state` said."""
         self.descent.restore(tree["descent"])
         self.key = None if tree["key"] is None else SCHEMES[self.model.backend].PublicKey.from_bytes(tree["key"])
-        self.loss, self.budget.spent = tree["loss"], tree["spent"]
+        self.loss, self.budget.spent, self.longest = tree["loss"], tree["spent"], tree["longest"]
 
     def finish(self) -> None:
         """Put what was learned into the model."""
@@ -381,7 +396,7 @@ class FeatureSide(HolderSide):
         """Encrypted residuals of a batch, from everybody's parts."""
         assert self.key is not None
         line = self.party.label_party
-        line.send(EncryptedScores(step, self.ciphertexts(own)), rows=rows, epoch=epoch)
+        line.send(EncryptedScores(step, self.ciphertexts(own)), under=(self.key.scheme,), rows=rows, epoch=epoch)
         message = line.receive(EncryptedResiduals, rows=rows, epoch=epoch)
         require_step(message, step, line.peer)
         return accepted(message.residuals, self.key, len(own), line.peer)
@@ -391,7 +406,8 @@ class FeatureSide(HolderSide):
         assert self.key is not None
         assert self.loss is not None
         step = (epoch + 1) * self.n_batches - 1
-        self.party.label_party.send(EncryptedLoss(step, self.ciphertexts(self.key.refreshed(self.loss))))
+        loss = EncryptedLoss(step, self.ciphertexts(self.key.refreshed(self.loss)))
+        self.party.label_party.send(loss, under=(self.key.scheme,), epoch=epoch)
         return _verdict(self.party, epoch)
 
 
@@ -422,6 +438,11 @@ class LabelSide(HolderSide):
         self.set_up(weights, range_bits, self.target.scale, self.target.curvature, rate)
         self.history: list[dict[str, float]] = []
 
+    def train(self, step: int) -> dict[str, float]:
+        """Do one step; returns figures to be shown."""
+        super().train(step)
+        return {"loss": self.history[-1]["loss"]} if self.history else {}
+
     def part(self, rows: Int64Array) -> Float64Array:
         """This party's part of the residuals of some rows."""
         return self.matrix[rows] @ self.descent.coefficients - self.target.values[rows]
@@ -431,11 +452,12 @@ class LabelSide(HolderSide):
         assert self.key is not None
         total = own
         for line in self.party.feature_parties:
-            message = line.receive(EncryptedScores, rows=rows, epoch=epoch)
-            require_step(message, step, line.peer)
-            total = self.key.add(total, accepted(message.scores, self.key, len(own), line.peer))
+            came = line.receive(EncryptedScores, rows=rows, epoch=epoch)
+            require_step(came, step, line.peer)
+            total = self.key.add(total, accepted(came.scores, self.key, len(own), line.peer))
+        message = EncryptedResiduals(step, self.ciphertexts(total))
         for line in self.party.feature_parties:
-            line.send(EncryptedResiduals(step, self.ciphertexts(total)), rows=rows, epoch=epoch)
+            line.send(message, under=(self.key.scheme,), rows=rows, epoch=epoch)
         return total
 
     def ends_after(self, epoch: int) -> bool:
@@ -444,7 +466,7 @@ class LabelSide(HolderSide):
         assert self.loss is not None
         step, total = (epoch + 1) * self.n_batches - 1, self.loss
         for line in self.party.feature_parties:
-            message = line.receive(EncryptedLoss)
+            message = line.receive(EncryptedLoss, epoch=epoch)
             require_step(message, step, line.peer)
             total = self.key.add(total, accepted(message.loss, self.key, 1, line.peer))
         (opened,) = self.opened(step, total, 1)
@@ -454,7 +476,7 @@ class LabelSide(HolderSide):
         self.history.append({"epoch": epoch, "loss": loss})
         verdict = Verdict(epoch, int(stop))
         for line in (*self.party.feature_parties, self.party.arbiter):
-            line.send(verdict)
+            line.send(verdict, epoch=epoch)
         return stop
 
     def state(self) -> Tree:
@@ -496,7 +518,7 @@ def accepted(ciphertexts: Ciphertexts, key: PublicKey, size: int, sender: str) -
 
 def _verdict(party: Party, epoch: int) -> bool:
     line = party.label_party
-    verdict = line.receive(Verdict)
+    verdict = line.receive(Verdict, epoch=epoch)
     if verdict.epoch != epoch:
         raise ProtocolError(
             f"Expected the verdict on epoch {epoch} from {line.peer}, got one on epoch {verdict.epoch}. "

@@ -6,9 +6,8 @@
          ◀──────────────────── SharesKey                                                    once, from both, to all
          ◀───────────────── SharedVector                                                    from each, to all
          MaskedProduct ────────────────▶                                                    from all, to each
-                                    Operands ────────────────────────▶                      per product of shares
-                                    ◀─────────────────── MaskedProduct
-                                    Offsets ─────────────────────────▶                      per truncation
+                                    Operands ────────────────────────▶                      per product of shares,
+                                    ◀─────────────────── MaskedProduct                      and per truncation
          ◀────────────────────── Opening                                                    at the end, from both
 
 The label party and the first feature party compute: of every coefficient, score, residual and gradient each holds one
@@ -21,10 +20,10 @@ holder computes too, less the mask is its share of the product; where it does no
     gradients    X_k' (mean - label)                     one round with all
     update       local, with public factors
 
-Before the end nobody learns anything: what a party decrypts is uniform, and the choice of offsets depends on one
-uniform share. At the end each party learns its own coefficients. The two computing parties must not work together:
-their shares are the coefficients, scores and residuals. Semi-honest, unreviewed. Mohassel and Zhang 2017 (SecureML) for
-training on shares; products are those of `colonnade.crypto.rlwe`, truncation that of `colonnade.crypto.shares`.
+Before the end nobody learns anything: what a party decrypts is uniform. At the end each party learns its own
+coefficients. The two computing parties must not work together: their shares are the coefficients, scores and residuals.
+Semi-honest, unreviewed. Mohassel and Zhang 2017 (SecureML) for training on shares; products are those of
+`colonnade.crypto.rlwe` and `colonnade.crypto.products`, truncation that of `colonnade.crypto.shares`.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from colonnade.crypto.fixedpoint import MOST_ROWS, encoded
 from colonnade.crypto.profiles import DISTANCE_BITS, SHARES, Budget
 from colonnade.crypto.rlwe import PublicKey, SecretKey
 from colonnade.crypto.sampling import Stream
-from colonnade.crypto.shares import Share, choose_offsets, fixed, reals, truncated
+from colonnade.crypto.shares import Share, fixed, low_half, raised, reals, truncated
 from colonnade.errors import Overflow, ProtocolError
 from colonnade.models.glm_arbiter import Columns, Side, accepted, largest_eigenvalue, require_step
 from colonnade.party import Party
@@ -56,6 +55,7 @@ if TYPE_CHECKING:
 COLUMN_BITS, COEFFICIENT_BITS, VALUE_BITS = 12, 24, 20
 FACTOR_BITS = 16
 MOST_COLUMN_BITS = 16
+HIDDEN = (SHARES.name, "mask", "flood")
 
 
 @dataclass(frozen=True)
@@ -106,14 +106,6 @@ class Operands(Message, kind="glm/operands", fresh=True):
 
     step: int
     shares: Ciphertexts
-
-
-@dataclass(frozen=True)
-class Offsets(Message, kind="glm/offsets", fresh=True):
-    """Which public offset makes each value safe to truncate; depends on one uniform share only."""
-
-    step: int
-    numbers: UInt8Array
 
 
 @dataclass(frozen=True)
@@ -170,15 +162,16 @@ class MatrixSide(Side):
         masks = None
         for line in self._computing_peers():
             key, block = self.keys[line.peer], self._block(what, len(rows), n_rows)
-            message = line.receive(SharedVector)
+            message = line.receive(SharedVector, epoch=self.epoch_of(step))
             require_step(message, step, line.peer)
             data = accepted(message.vector, key, key.vector_size(n_rows, block), line.peer)
-            product = key.product(self._prepared(what, batch, key, block), data)
+            sums = key.product(self._prepared(what, batch, key, block), data)
             # Masks for the two computing parties cancel where this party keeps no share.
             chosen = None if masks is None else np.uint64(0) - masks
-            masked, masks = key.masked(product, block, n_values, chosen)
+            masked, masks = key.masked(sums, block, n_values, chosen)
             self.budgets[line.peer].spend(len(masked) * key.coefficients)
-            line.send(MaskedProduct(step, Ciphertexts(key.scheme, key.fingerprint, masked)))
+            product = MaskedProduct(step, Ciphertexts(key.scheme, key.fingerprint, masked))
+            line.send(product, under=HIDDEN, epoch=self.epoch_of(step))
             own -= masks
         return own
 
@@ -197,7 +190,8 @@ class MatrixSide(Side):
 
     def finish(self) -> None:
         """Put what was learned into the model."""
-        self._keep(sum((line.receive(Opening).share for line in self._computing_peers()), np.uint64(0)))
+        first, second = (line.receive(Opening).share for line in self._computing_peers())
+        self._keep(first + second)
 
     def _keep(self, opened: Share) -> None:
         coefficients = reals(np.asarray(opened, np.uint64), COEFFICIENT_BITS)
@@ -262,7 +256,6 @@ class ComputingSide(MatrixSide):
         self.coefficients = np.zeros(int(counts.sum()), np.uint64)
         self.moves = np.zeros(int(counts.sum()), np.uint64)
         self.key: SecretKey | None = None
-        self.n_truncations = 0
 
     def begin(self) -> None:
         """Make a key for this training, and learn the other's."""
@@ -276,9 +269,7 @@ class ComputingSide(MatrixSide):
     def train(self, step: int) -> dict[str, float]:
         """Do one step; returns figures to be shown."""
         batch, rows = step % self.n_batches, self.batches[step % self.n_batches]
-        self.n_truncations = 0
-        scores = self._truncated(step, self._scores(step, batch), COLUMN_BITS + COEFFICIENT_BITS - VALUE_BITS)
-        residuals = self._mean(step, scores)
+        residuals = self._mean(step, self._scores(step, batch))
         if self.leading:
             residuals = residuals - self.labels[rows]
         gradients = self._gradients(step, batch, residuals)
@@ -331,7 +322,7 @@ class ComputingSide(MatrixSide):
             if name != self.party.name:
                 block = self._block("scores", len(rows), part.stop - part.start)
                 vector = self._encrypted(self.coefficients[part], block)
-                self.party.peers[name].send(SharedVector(step, vector))
+                self.party.peers[name].send(SharedVector(step, vector), under=HIDDEN[:1], epoch=self.epoch_of(step))
         total = self.answer(step, "scores", batch)
         total += self.columns[rows].view(np.uint64) @ self.coefficients[self.parts[self.place]]
         for name, part in zip(holders, self.parts, strict=True):
@@ -347,7 +338,7 @@ class ComputingSide(MatrixSide):
         vector = SharedVector(step, self._encrypted(residuals, block))
         for name in holders:
             if name != self.party.name:
-                self.party.peers[name].send(vector)
+                self.party.peers[name].send(vector, under=HIDDEN[:1], epoch=self.epoch_of(step))
         gradients = np.zeros_like(self.coefficients)
         own = self.parts[self.place]
         gradients[own] = self.answer(step, "gradients", batch)
@@ -376,71 +367,68 @@ class ComputingSide(MatrixSide):
 
     def _mean(self, step: int, scores: Share) -> Share:
         """The own share of the link's inverse at shared scores."""
+        places = COLUMN_BITS + COEFFICIENT_BITS - VALUE_BITS
         polynomial = self.model.family.polynomial
         if polynomial is None:
-            return scores
+            return self._truncated(step, scores, places)
         # Scores over the range of the polynomial: between -1 and 1.
-        w = self._truncated(step, scores, int(log2(polynomial.reach)))
+        w = self._truncated(step, scores, places + int(log2(polynomial.reach)))
         w2 = self._product(step, w, w)
         w3, w4 = self._product(step, w2, w), self._product(step, w2, w2)
         powers = [w, w2, w3]
         sides = []
         for c in (polynomial.coefficients[:4], polynomial.coefficients[4:]):
-            total = sum(
-                power * _word(round(float(a) * 2.0**VALUE_BITS)) for power, a in zip(powers, c[1:], strict=True)
-            )
+            total = np.zeros_like(w)
+            for power, a in zip(powers, c[1:], strict=True):
+                total += power * _word(round(float(a) * 2.0**VALUE_BITS))
             if self.leading:
-                total = total + _word(round(float(c[0]) * 2.0 ** (2 * VALUE_BITS)))
+                total += _word(round(float(c[0]) * 2.0 ** (2 * VALUE_BITS)))
             sides.append(total)
         low, high = np.split(self._truncated(step, np.concatenate(sides), VALUE_BITS), 2)
         return low + self._product(step, w4, high)
 
     def _product(self, step: int, x: Share, y: Share) -> Share:
         """The own share of the product of shared vectors, truncated."""
+        if x is y:
+            own, others = [x], [x + x]
+        else:
+            own, others = [x, y], [y, x]
+        return self._truncated(step, x * y + self._crossed(step, own, others, products.WORDS), VALUE_BITS)
+
+    def _crossed(self, step: int, leaders: list[Share], followers: list[Share], n_primes: int) -> Share:
+        """The own share of the sum of products of the leading party's vectors with the following one's."""
         assert self.key is not None
-        same, count = x is y, products.n_ciphertexts(len(x))
+        n_values = len(leaders[0])
+        count = products.n_ciphertexts(n_values, n_primes)
         if self.leading:
             public = self.key.public
-            data = products.encrypt(public, [x] if same else [x, y])
-            self.other.send(Operands(step, Ciphertexts(public.scheme, public.fingerprint, data)))
-            message = self.other.receive(MaskedProduct)
+            data = products.encrypt(public, leaders, n_primes)
+            encrypted = Operands(step, Ciphertexts(public.scheme, public.fingerprint, data))
+            self.other.send(encrypted, under=HIDDEN[:1], epoch=self.epoch_of(step))
+            message = self.other.receive(MaskedProduct, epoch=self.epoch_of(step))
             require_step(message, step, self.other.peer)
-            cross = products.decrypt(self.key, accepted(message.product, public, count, self.other.peer), len(x))
-        else:
-            key = self.keys[self.other.peer]
-            operands = self.other.receive(Operands)
-            require_step(operands, step, self.other.peer)
-            data = accepted(operands.shares, key, count if same else 2 * count, self.other.peer)
-            masked, cross = products.multiply(key, data, [x + x] if same else [y, x])
-            self.budgets[self.other.peer].spend(len(masked) * key.coefficients)
-            self.other.send(MaskedProduct(step, Ciphertexts(key.scheme, key.fingerprint, masked)))
-        return self._truncated(step, x * y + cross, VALUE_BITS)
+            answer = accepted(message.product, public, count, self.other.peer)
+            return products.decrypt(self.key, answer, n_values, n_primes)
+        key = self.keys[self.other.peer]
+        operands = self.other.receive(Operands, epoch=self.epoch_of(step))
+        require_step(operands, step, self.other.peer)
+        data = accepted(operands.shares, key, len(followers) * count, self.other.peer)
+        masked, own = products.multiply(key, data, followers, n_primes)
+        self.budgets[self.other.peer].spend(len(masked) * key.coefficients)
+        product = MaskedProduct(step, Ciphertexts(key.scheme, key.fingerprint, masked))
+        self.other.send(product, under=HIDDEN, epoch=self.epoch_of(step))
+        return own
 
     def _truncated(self, step: int, share: Share, bits: int) -> Share:
         """The own share of shared values divided by a power of two."""
-        self.n_truncations += 1
-        path = ("offsets", step, self.n_truncations)
-
-        def offsets(number: int) -> Share:
-            return self.party.shared.uniform_bits(len(share), *path, number)
-
-        if self.leading:
-            numbers = choose_offsets(share, offsets)
-            self.other.send(Offsets(step, numbers))
-        else:
-            message = self.other.receive(Offsets)
-            require_step(message, step, self.other.peer)
-            numbers = message.numbers
-            if numbers.shape != share.shape:
-                raise ProtocolError(
-                    f"Expected {len(share)} offsets from {self.other.peer}, got {numbers.size}. "
-                    "Check that both parties run the same version."
-                )
-        return truncated(share, bits, numbers, offsets, leading=self.leading)
+        positive = raised(share, leading=self.leading)
+        half = low_half(positive)
+        unwrapped = self._crossed(step, [half], [half], products.BITS)
+        return truncated(positive, unwrapped, bits, leading=self.leading)
 
     def _decrypted(self, step: int, line: Channel, block: int, n_values: int) -> Share:
         assert self.key is not None
-        message = line.receive(MaskedProduct)
+        message = line.receive(MaskedProduct, epoch=self.epoch_of(step))
         require_step(message, step, line.peer)
         public = self.key.public
         data = accepted(message.product, public, public.masked_size(n_values, block), line.peer)
