@@ -17,11 +17,21 @@ FIGURES = {
     "import_time": {"import_s"},
     "transport": {"step_ratio", "bulk_ratio", "receiver_mb"},
     "resume": {"resume_s"},
+    "functional": {"cached_over_kronecker", "step_ratio_32k_to_500", "fit_ms"},
+    "functional_accuracy": {
+        "missed_active",
+        "false_selected",
+        "ratio_to_oracle",
+        "low_rank_ril2",
+        "worst_guarded_ril2",
+    },
 }
 MARKS = {
     "split_overhead": [pytest.mark.slow],
     "transport": [pytest.mark.slow, pytest.mark.network],
     "resume": [pytest.mark.slow, pytest.mark.network],
+    "functional": [pytest.mark.slow],
+    "functional_accuracy": [pytest.mark.slow],
 }
 
 

@@ -107,7 +107,27 @@ def split(party):
     return {"share": model.share(), "predicted": None if prediction is None else prediction.probabilities}
 
 
+def functional(party):
+    """Boost curves, then predict with them."""
+    from colonnade.models.functional.boost import FunctionalBoost
+
+    model = FunctionalBoost(clip=3.0, noise=0.1, max_steps=12, inputs="partial").fit(party)
+    prediction = model.predict(party)
+    return {"share": model.share(), "predicted": None if prediction is None else prediction.values}
+
+
+def curves():
+    from colonnade.curves import BSplines
+    from colonnade.data.functional import FunctionalSetting
+
+    setting = FunctionalSetting(n=120, p=4, active=(1, 2), basis=BSplines((0.0, 1.0), 6))
+    dealt = setting.draw_one(1).tables(len(ROLES.features))
+    return dict(zip(ROLES.parties, dealt.values(), strict=True))
+
+
 def tables_and_defences():
+    if CONFIG["protocol"] == "functional":
+        return curves(), {}
     if CONFIG["protocol"] == "walk":
         rows = {"id": range(3), "x": [1.0, 2.0, 3.0]}
         return {name: Table.of(rows) for name in ROLES.parties}, {}
@@ -149,8 +169,8 @@ def plant(act, number, when, deed):
 
 
 def main() -> int:
-    protocol = {"walk": walk, "split": split}[CONFIG["protocol"]]
-    if protocol is walk:
+    protocol = {"walk": walk, "split": split, "functional": functional}[CONFIG["protocol"]]
+    if protocol is not split:
         # Walking takes no networks, and their import takes seconds.
         sys.modules["torch"] = None
     else:
