@@ -219,7 +219,7 @@ class FunctionalEstimator(Estimator):
             self.held_ = Held.of(party, self.protection, type(self).__name__)
             party.label_party.send(self.held_.offer())
             self.held_.send(party, "fit")
-            self.past_ = PastReleases.of(party)
+            self.past_ = PastReleases.of(party, self.held_)
         return self
 
     def predict(self, party: Party) -> CurvePrediction | None:
@@ -269,7 +269,7 @@ class FunctionalEstimator(Estimator):
         self.traces_ = {name: list(trace) for name, trace in fit.traces.items()}
         self.path_ = [self.design_.names[place] for place in fit.selected]
         self.selected_ = () if self.is_mean_ else tuple(dict.fromkeys(self.path_))
-        self.fitted_ = Curves.of_coordinates(self._combined(z), y.basis)
+        self.fitted_ = Curves.of_coordinates(self.combined(z), y.basis)
 
     def _trained_on(self, n: int) -> Int64Array:
         """The rows that are not held out: folds are cut from what was released, in the order of rows."""
@@ -302,11 +302,12 @@ class FunctionalEstimator(Estimator):
         mean = moments.blocks.mean(axis=0) / moments.freedom
         return asked.absolute(mean, roughness.x, roughness.y)
 
-    def _combined(self, z: FloatArray) -> FloatArray:
+    def combined(self, z: FloatArray) -> FloatArray:
+        """What the coefficients make of inputs, all in coordinates; inputs have shape (rows, columns, size)."""
         return np.asarray(np.einsum("njq,jqk->nk", z - self.z_mean_, self.w_) + self.y_mean_)
 
     def _from_released(self, party: Party) -> FloatArray:
-        return self._combined(self.design_.receive(party))
+        return self.combined(self.design_.receive(party))
 
     def _partial(self, party: Party) -> FloatArray:
         predicted = np.tile(self.y_mean_, (len(party.own_table), 1))
