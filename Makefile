@@ -12,7 +12,7 @@ setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,net,report,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,net,report,r,fda,dev]'
 	touch $@
 
 demo: setup

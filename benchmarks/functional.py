@@ -1,4 +1,4 @@
-"""Speed of functional boosting: the solver against Kronecker products, steps against the number of rows, a whole fit."""
+"""Speed of functional boosting: the solver against Kronecker products, a step against the number of rows, a fit."""
 
 from __future__ import annotations
 

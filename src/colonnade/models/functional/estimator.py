@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 FOLDS = 3
 # A fit is kept if what it gains on rows it has not seen is at least so many standard errors.
 GUARD = 3.0
+# A standard error above this share of all there is to gain comes from few large terms, and is not to be trusted.
+BLUR = 0.1
 
 
 @dataclass(frozen=True)
@@ -292,7 +294,12 @@ class FunctionalEstimator(Estimator):
             fits = [self._fitted(party, rows, roughness, correction, without=fold) for fold in rows.folds]
             gains = np.concatenate([rows.gains(fit.w, fold) for fit, fold in zip(fits, rows.folds, strict=True)])
             found[correction] = float(gains.sum()), float(gains.std(ddof=1) * np.sqrt(len(gains)))
-        certain = {each: gain - error for each, (gain, error) in found.items() if gain >= GUARD * error}
+        total = float(((rows.y - rows.y.mean(axis=0)) ** 2).sum())
+        certain = {
+            each: gain - error
+            for each, (gain, error) in found.items()
+            if gain >= GUARD * error and error <= BLUR * total
+        }
         if certain:
             return max(certain, key=lambda each: certain[each]), False
         return max(found, key=lambda each: found[each][0]), self.guard
