@@ -205,7 +205,7 @@ def test_the_tutorial_on_curves_runs_and_finds_what_its_text_says(elsewhere):
 @needs_folder
 def test_the_script_of_bike_sharing_runs(tmp_path):
     said = run_script(sys.executable, EXAMPLES / "bike_sharing.py", folder=tmp_path)
-    assert "selected temperature, humidity" in said
+    assert "has selected temperature, humidity" in said
     assert (tmp_path / "bike-surface.png").exists()
 
 
