@@ -1,7 +1,7 @@
 """A rental company predicts a day's rentals, hour by hour, from a weather service's curves.
 
-First in the clear, then under differential privacy. Needs bike sharing's curves in the folder that $COLONNADE_DATA names,
-and writes two figures.
+First in the clear, then under differential privacy. Needs bike sharing's curves in the folder that $COLONNADE_DATA
+names, and writes two figures.
 """
 
 from colonnade import FunctionalBoost, Roles, simulate
