@@ -5,6 +5,7 @@ from colonnade.attacks.base import Grant
 from colonnade.attacks.direct import DirectLabel
 from colonnade.attacks.membership import FitMembership, ReleaseMembership
 from colonnade.attacks.view import View
+from colonnade.audit import audit
 from colonnade.audit.attempt import Attempt
 from colonnade.audit.membership import epsilon_bound, measure_membership
 from colonnade.curves import BSplines
@@ -20,7 +21,8 @@ SETTING = FunctionalSetting(n=400, p=4, active=(1, 2), basis=BSplines((0, 100), 
 
 def made(**settings):
     tables = SETTING.draw_one(1).tables(2)
-    return simulate(FunctionalBoost(max_steps=40, **settings).fit, tables, roles=ROLES)
+    model = FunctionalBoost(max_steps=20, guard=False, correction=1.0, **settings)
+    return simulate(model.fit, tables, roles=ROLES)
 
 
 def test_a_release_without_noise_gives_everybody_away():
@@ -90,3 +92,18 @@ def test_an_attack_that_is_told_nothing_or_saw_nothing_is_refused():
     assert Attempt(ReleaseMembership(), "label", Grant(2), 0).unfit(run) == (
         "it must be told candidates, who may have been in the run or not"
     )
+
+
+def test_the_report_puts_the_measured_leak_beside_the_claimed_budget():
+    run = made(clip=3.0, noise=0.5)
+    report = audit(run, [ReleaseMembership()], nulls=20)
+    assert [(finding.attacker, finding.owner, finding.verdict) for finding in report.attacks] == [
+        ("label", "worker 1", "leaks"),
+        ("label", "worker 2", "leaks"),
+    ]
+    assert "Measured epsilon: at least" in report.attacks[0].summary
+    assert report.budget["features"].is_private
+    assert not any("released-curves" in line for line in report.untested)
+    assert "ReleaseMembership" in report.render()
+    silent = audit(run, [FitMembership()], nulls=1)
+    assert "it must be told candidates with their outputs" in silent.untested[0]

@@ -17,6 +17,7 @@ import numpy as np
 
 from colonnade.attacks.base import Attack, Grant, Guess
 from colonnade.audit.attempt import Attempt, Side, name_of
+from colonnade.audit.report import Evidence, Finding, Granted
 from colonnade.audit.score import Score, Truth, value, with_interval
 from colonnade.curves import CurvesType
 from colonnade.errors import PlanError
@@ -69,6 +70,7 @@ def measure_membership(
     attack: Attack,
     *,
     attacker: str | None = None,
+    owner: str | None = None,
     nulls: int = 20,
     seed: int = 0,
     delta: float = 1e-5,
@@ -79,6 +81,7 @@ def measure_membership(
         run: A run whose protocol, tables and roles are used.
         attack: An attack that is told candidates.
         attacker: Who makes it; the label party if None.
+        owner: Whose curves are told of the candidates; everybody's if None.
         nulls: How many AUCs among people who were not in the run to compare with.
         seed: Who is in the run follows from it.
         delta: At which epsilon is told.
@@ -96,7 +99,7 @@ def measure_membership(
     half = run.again(tables={name: table.take(inside) for name, table in tables.items()})
     members = np.isin(np.arange(n_rows), inside).astype(np.int64)
     order = random.permutation(n_rows)
-    grant = Grant(2, candidates={name: z[order] for name, z in _candidates(run).items()})
+    grant = Grant(2, candidates={name: z[order] for name, z in _candidates(run, owner).items()})
     attempt = Attempt(attack, attacker, grant, seed)
     reason = attempt.unfit_for(Side.of(half, attacker))
     if reason is not None:
@@ -140,10 +143,49 @@ def epsilon_bound(scores: Float64Array, members: Int64Array, delta: float, rando
     return bound(float(best), ~half)
 
 
-def _candidates(run: Run[Any]) -> dict[str, Float64Array]:
-    """Everybody's curves in coordinates, by column; the output's under an empty name."""
+def findings_of(
+    run: Run[Any], attack: Attack, *, nulls: int, seed: int, delta: float
+) -> tuple[list[Finding], list[str]]:
+    """What the label party finds about each feature party's curves, for a report, and why there is nothing."""
+    findings, untested = [], []
+    for owner in run.plan.roles.features:
+        try:
+            found = measure_membership(run, attack, owner=owner, nulls=nulls, seed=seed, delta=delta)
+        except PlanError as error:
+            untested.append(f"{name_of(attack)} about {owner}: {error}")
+            continue
+        evidence = Evidence(found.score, 0.5, found.null, None)
+        needs = attack.needs
+        granted = Granted(
+            tuple(message.kind for message in needs.messages), needs.own_features, needs.own_model, needs.known_labels
+        )
+        summary = (
+            f"{(type(attack).__doc__ or '').strip().splitlines()[0]} Measured epsilon: at least {found.measured:.2g}."
+        )
+        findings.append(
+            Finding(
+                attack=found.attack,
+                summary=f"{sentence} Measured epsilon: at least {found.measured:.2g}.",
+                attacker=found.attacker,
+                owner=owner,
+                about=Secret.FEATURES,
+                is_active=False,
+                granted=granted,
+                measure="AUC",
+                rows=2 * found.members,
+                coverage=1.0,
+                plain=evidence,
+                up_to_naming=evidence,
+            )
+        )
+    return findings, untested
+
+
+def _candidates(run: Run[Any], owner: str | None) -> dict[str, Float64Array]:
+    """Curves in coordinates, by column; the output's under an empty name."""
     found: dict[str, Float64Array] = {}
-    for table in run.simulation.tables.values():
+    tables = run.simulation.tables
+    for table in tables.values() if owner is None else [tables[owner]]:
         found |= {name: table.curves(name).coordinates for name, kind in table.kinds.items() if kind == "curves"}
         if table.labels is not None and isinstance(table.labels.type, CurvesType) and table.label_name is not None:
             found[""] = table.curves(table.label_name).coordinates
