@@ -79,7 +79,14 @@ TRANSPORTS = {
 
 # Small enough to train in a moment, and with every message that the model knows.
 SMALL = {
-    "functional-boost": {"clip": 3.0, "noise": 0.2, "inputs": "partial", "max_steps": 12},
+    "functional-boost": {
+        "clip": 3.0,
+        "noise": 0.2,
+        "inputs": "partial",
+        "correction": 1.0,
+        "max_steps": 4,
+        "min_steps": 2,
+    },
     "functional-moments": {"clip_x": 3.0, "clip_y": 3.0, "epsilon": 1e6},
     "functional-regression": {"clip": 3.0, "noise": 0.2, "inputs": "partial"},
     "split-classifier": {"epochs": 3, "batch_size": 32, "embedding": 4, "patience": 2},

@@ -159,9 +159,7 @@ def findings_of(
         granted = Granted(
             tuple(message.kind for message in needs.messages), needs.own_features, needs.own_model, needs.known_labels
         )
-        summary = (
-            f"{(type(attack).__doc__ or '').strip().splitlines()[0]} Measured epsilon: at least {found.measured:.2g}."
-        )
+        sentence = (type(attack).__doc__ or "").strip().splitlines()[0]
         findings.append(
             Finding(
                 attack=found.attack,
