@@ -23,6 +23,14 @@ FIGURES = {
     "psi": {"cpu_ratio", "above_idle_mb", "rr22_ratio", "partition_cpu_s"},
     "glm": {"us_per_row", "fate_ratio", "shares_fate_ratio"},
     "resume": {"resume_s"},
+    "functional": {"cached_over_kronecker", "step_ratio_32k_to_500", "fit_ms"},
+    "functional_accuracy": {
+        "missed_active",
+        "false_selected",
+        "ratio_to_oracle",
+        "low_rank_ril2",
+        "worst_guarded_ril2",
+    },
 }
 MARKS = {
     "encrypted": [pytest.mark.slow],
@@ -33,6 +41,8 @@ MARKS = {
     "transport": [pytest.mark.slow, pytest.mark.network],
     "psi": [pytest.mark.slow, pytest.mark.network],
     "resume": [pytest.mark.slow, pytest.mark.network],
+    "functional": [pytest.mark.slow],
+    "functional_accuracy": [pytest.mark.slow],
 }
 
 

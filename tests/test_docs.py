@@ -5,6 +5,7 @@ import contextlib
 import importlib
 import inspect
 import io
+import os
 import re
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from colonnade.data import load, split
 from colonnade.experiment.plan import Plan
 from colonnade.models import glm, glm_shares, labeldp, oneshot, served, ushape
 from colonnade.models import split as split_network
+from colonnade.models.functional import boost, central
 from colonnade.models.glm import LogisticRegression
 from colonnade.models.split import SplitClassifier
 from colonnade.testing import check_defence, check_estimator
@@ -232,6 +234,51 @@ def test_the_script_of_a_regression_runs(tmp_path):
     said = run_script(sys.executable, EXAMPLES / "regression.py", folder=tmp_path)
     assert "Without an arbiter" in said
     assert "coefficients differ by at most" in said
+
+
+@pytest.mark.slow
+def test_the_page_on_curves_runs_and_selects_what_its_data_depend_on(elsewhere):
+    page = run_page(DOCS / "protocols" / "functional.md")
+    assert page["model"].selected_[0] == "warm"
+    assert page["model"].privacy()["epsilon"] == pytest.approx(500)
+
+
+def test_the_page_on_curves_draws_what_the_modules_draw():
+    text = (DOCS / "protocols" / "functional.md").read_text()
+    for module in (boost, central):
+        drawing = dedent("\n".join(line for line in module.__doc__.splitlines() if line.startswith("    ")))
+        assert "─▶" in drawing
+        assert drawing in text
+
+
+def test_the_page_on_curves_names_every_option():
+    text = (DOCS / "protocols" / "functional.md").read_text()
+    assert [option for option in boost.FunctionalBoost().get_params() if f"| `{option}` |" not in text] == []
+
+
+needs_folder = pytest.mark.skipif(not os.environ.get("COLONNADE_DATA"), reason="COLONNADE_DATA is not set")
+
+
+@pytest.mark.slow
+@needs_folder
+def test_the_tutorial_on_curves_runs_and_finds_what_its_text_says(elsewhere):
+    page = run_page(DOCS / "tutorial-functional.md")
+    assert set(page["company"].selected_) == {"temperature", "humidity"}
+    assert page["ratio"] == pytest.approx(0.75, abs=0.02)
+    assert not page["report"].budget["features"].is_private
+    errors = {epsilon: round(float(error), 2) for epsilon, (error, _) in page["findings"].items()}
+    assert errors[10_000.0] < errors[1_000.0] <= errors[100.0] < 1
+    assert page["findings"][10_000.0][1].leaks
+    assert not page["findings"][100.0][1].leaks
+    assert all(found.measured <= found.claimed for _, found in page["findings"].values())
+
+
+@pytest.mark.slow
+@needs_folder
+def test_the_script_of_bike_sharing_runs(tmp_path):
+    said = run_script(sys.executable, EXAMPLES / "bike_sharing.py", folder=tmp_path)
+    assert "has selected temperature, humidity" in said
+    assert (tmp_path / "bike-surface.png").exists()
 
 
 def test_every_decision_has_its_line_in_the_list():

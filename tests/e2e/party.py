@@ -120,10 +120,30 @@ def align(party):
 align.aligns_rows = True
 
 
+def functional(party):
+    """Boost curves, then predict with them."""
+    from colonnade.models.functional.boost import FunctionalBoost
+
+    model = FunctionalBoost(clip=3.0, noise=0.1, max_steps=12, inputs="partial").fit(party)
+    prediction = model.predict(party)
+    return {"share": model.share(), "predicted": None if prediction is None else prediction.values}
+
+
+def curves():
+    from colonnade.curves import BSplines
+    from colonnade.data.functional import FunctionalSetting
+
+    setting = FunctionalSetting(n=120, p=4, active=(1, 2), basis=BSplines((0.0, 1.0), 6))
+    dealt = setting.draw_one(1).tables(len(ROLES.features))
+    return dict(zip(ROLES.parties, dealt.values(), strict=True))
+
+
 def tables_and_defences():
     if CONFIG["protocol"] == "align":
         held = {"bank": range(0, 90), "shop": range(20, 110), "telco": range(10, 70)}
         return {name: Table.of({"id": list(held[name])}) for name in ROLES.parties}, {}
+    if CONFIG["protocol"] == "functional":
+        return curves(), {}
     if CONFIG["protocol"] == "walk":
         rows = {"id": range(3), "x": [1.0, 2.0, 3.0]}
         return {name: Table.of(rows) for name in ROLES.parties}, {}
@@ -165,7 +185,8 @@ def plant(act, number, when, deed):
 
 
 def main() -> int:
-    protocol = {"walk": walk, "split": split, "align": align}[CONFIG["protocol"]]
+    protocols = {"walk": walk, "split": split, "align": align, "functional": functional}
+    protocol = protocols[CONFIG["protocol"]]
     if protocol is not split:
         # Walking takes no networks, and their import takes seconds.
         sys.modules["torch"] = None

@@ -57,6 +57,34 @@ def test_a_split_network_trained_between_processes_is_the_one_trained_in_one_pro
     assert run.finish() == undisturbed("split", features)
 
 
+@pytest.mark.slow
+def test_curves_boosted_between_processes_are_those_boosted_in_one_process(federation, undisturbed, certificates):
+    run = federation("functional", THREE, certs=certificates)
+    run.start()
+    assert run.finish() == undisturbed("functional", THREE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("victim", "death"),
+    [
+        ("shop", ("charge", 1, "before")),
+        ("shop", ("charge", 2, "after")),
+        ("shop", ("send", 1, "after")),
+        ("shop", ("send", 3, "before")),
+        ("bank", ("receive", 3, "after")),
+        ("bank", ("rename", 3, "before")),
+        ("bank", ("rename", 9, "before")),
+        ("telco", ("finish", 1, "before")),
+    ],
+)
+def test_curves_are_boosted_to_the_same_end_though_a_party_was_killed(
+    federation, undisturbed, certificates, victim, death
+):
+    run = federation("functional", THREE, certs=certificates)
+    assert killed_and_started_again(run, victim, death) == undisturbed("functional", THREE)
+
+
 def test_a_walk_is_charged_once_for_each_release(undisturbed):
     for left in undisturbed().values():
         assert sum(left["ledger"].values()) == 1 + 2 * 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,24 +27,28 @@ class Needs:
         own_features: Whether it reads the attacker's own table.
         own_model: Whether it uses the attacker's own share of the model.
         known_labels: How many labels per class it must be told; the audit draws them and never scores them.
+        candidates: Whether it must be told curves of people who may have been in the run or not.
     """
 
     messages: tuple[type[Message], ...] = ()
     own_features: bool = False
     own_model: bool = False
     known_labels: int = 0
+    candidates: bool = False
 
 
 @dataclass(frozen=True)
 class Grant:
     """What the audit tells an attacker beyond its own view: some labels, and how many classes there are.
 
-    Labels are class numbers, 0 to `n_classes` - 1, in the sorted order of the classes.
+    Labels are class numbers, 0 to `n_classes` - 1, in the sorted order of the classes. Candidates are curves in
+    coordinates, by column; those of the output have an empty name.
     """
 
     n_classes: int
     rows: Int64Array = field(default_factory=lambda: np.zeros(0, np.int64))
     labels: Int64Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    candidates: Mapping[str, Float64Array] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

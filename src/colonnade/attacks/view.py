@@ -82,6 +82,9 @@ class View:
             means=tuple(mean for mean in transcript.means if mean.kind in kinds),
         )
         granted = grant if needs.known_labels else Grant(grant.n_classes)
+        told = grant.candidates if needs.candidates else {}
+        if granted.candidates or told:
+            granted = replace(granted, candidates=told)
         return cls(transcript.party, public, needs, Own(needs, table, model), granted, seed, seen)
 
     @cached_property

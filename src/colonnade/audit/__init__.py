@@ -29,6 +29,7 @@ from colonnade.audit.attempt import Attempt, attack_seed, grant_for, name_of, to
 from colonnade.audit.disclosure import Disclosure, budget, disclosures
 from colonnade.audit.finding import finding_of, never_attacked, scored_part, unscorable
 from colonnade.audit.joint import JointAudit
+from colonnade.audit.membership import MembershipFinding, findings_of, measure_membership
 from colonnade.audit.mirror import audit_own_side
 from colonnade.audit.null import Executor, class_numbers, honesty_check, null_values
 from colonnade.audit.report import (
@@ -55,6 +56,7 @@ __all__ = [
     "Granted",
     "Joint",
     "JointAudit",
+    "MembershipFinding",
     "Mirror",
     "PrivacyReport",
     "RunIdentity",
@@ -63,6 +65,7 @@ __all__ = [
     "audit",
     "audit_own_side",
     "honesty_check",
+    "measure_membership",
 ]
 
 
@@ -98,9 +101,13 @@ def audit(
             "that it had to align. Simulate the alignment first, then train on what each party's alignment takes of "
             "its table, or run a plan with a section [align]."
         )
-    attempts, unfit = _plan(run, attacks, seed)
+    attempts, unfit = _plan(run, [attack for attack in attacks if not attack.needs.candidates], seed)
     guesses, without_guess = _guesses(run, attempts)
     findings, without_null = _findings(run, guesses, nulls, seed, executor, progress) if guesses else ([], [])
+    for attack in attacks:
+        if isinstance(attack, Attack) and attack.needs.candidates:
+            found, unfound = findings_of(run, attack, nulls=nulls, seed=seed, delta=delta)
+            findings, unfit = [*findings, *found], [*unfit, *unfound]
     sent = disclosures(run.transcripts)
     n_rows = len(run.simulation.tables[run.plan.roles.holders[0]])
     return PrivacyReport(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from colonnade.attacks.base import ActiveAttack, Attack, Guess
 from colonnade.audit.alone import Alone
@@ -23,10 +23,11 @@ from colonnade.audit.score import (
     unusable,
     with_interval,
 )
+from colonnade.curves import CurvesType
 from colonnade.secret import Secret
 
 
-def unscorable(attack: Attack | ActiveAttack, owner: str | None, labels: np.ndarray[Any, Any] | None) -> str | None:
+def unscorable(attack: Attack | ActiveAttack, owner: str | None, labels: pa.ChunkedArray | None) -> str | None:
     """Why what an attack says could not be scored; None if it can.
 
     Args:
@@ -38,6 +39,8 @@ def unscorable(attack: Attack | ActiveAttack, owner: str | None, labels: np.ndar
         return f"guesses about {attack.about} cannot be scored yet, only those about labels"
     if labels is None:
         return "nobody in this run holds labels" if owner is None else f"{owner} holds no labels"
+    if isinstance(labels.type, CurvesType):
+        return f"{owner}'s labels are curves, and it guesses classes"
     values = np.asarray(labels)
     if values.dtype.kind == "f" and (values % 1 != 0).any():
         return f"{owner}'s labels are measurements, and it guesses classes"

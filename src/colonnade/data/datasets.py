@@ -22,6 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from colonnade.curves import BSplines, Curves
 from colonnade.data.bank_shop_telco import generate
 from colonnade.data.partition import intersect, split
 from colonnade.errors import DataError, MissingExtra, PlanError, StorageError
@@ -29,7 +30,7 @@ from colonnade.table import Table, nearest
 
 FOLDER_VARIABLE = "COLONNADE_DATA"
 
-Task: TypeAlias = Literal["binary", "classes", "count", "regression", "alignment"]
+Task: TypeAlias = Literal["binary", "classes", "count", "regression", "curves", "alignment"]
 
 
 @dataclass(frozen=True)
@@ -254,6 +255,25 @@ def _mnist(data: bytes) -> pa.Table:
     return _frame(images.reshape(len(images), -1), _pixels(28), digit=digits)
 
 
+def _bike_sharing_curves(data: bytes) -> pa.Table:
+    """Days with at least 20 observed hours: rentals, temperature, humidity and wind as curves over the hours."""
+    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+        observed = np.isfinite(arrays["cnt"]).sum(axis=1) >= 20
+        names = {"temperature": "temp", "humidity": "hum", "wind": "windspeed", "rentals": "cnt"}
+        hours, basis = np.arange(24.0), BSplines((0.0, 23.0), 12)
+        curves = {name: Curves.smooth(arrays[key][observed], hours, basis) for name, key in names.items()}
+        return pa.table({"day": arrays["date"][observed].tolist()} | curves)
+
+
+def _canadian_weather(data: bytes) -> pa.Table:
+    """Temperature and the logarithm of precipitation at 35 places, as curves over the days of a year."""
+    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+        days, basis = np.arange(365) + 0.5, BSplines((0.0, 365.0), 11)
+        names = {"temperature": "temperature_c", "precipitation": "log10_precip"}
+        curves = {name: Curves.smooth(arrays[key], days, basis) for name, key in names.items()}
+        return pa.table({"place": arrays["place"].tolist()} | curves)
+
+
 def _decoded_images(arrow: pa.Table) -> pa.Table:
     try:
         from PIL import Image
@@ -264,7 +284,14 @@ def _decoded_images(arrow: pa.Table) -> pa.Table:
     return _frame(images.transpose(0, 3, 1, 2).reshape(len(images), -1), names, label=arrow.column("label"))
 
 
-_READERS = {"breast-cancer": _breast_cancer, "digits": _digits, "a9a": _a9a, "mnist": _mnist}
+_READERS = {
+    "breast-cancer": _breast_cancer,
+    "digits": _digits,
+    "a9a": _a9a,
+    "mnist": _mnist,
+    "bike-sharing-curves": _bike_sharing_curves,
+    "canadian-weather": _canadian_weather,
+}
 
 
 def _pixels(side: int, prefix: str = "pixel") -> list[str]:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from colonnade.curves import CurvesType
 from colonnade.errors import DataError, MissingExtra, PlanError
 from colonnade.table import Table, nearest
 
@@ -366,11 +367,15 @@ def _require_both_sides(table: Table, public: Sequence[str], private: Sequence[s
 def _strata(tables: Iterable[Table]) -> npt.NDArray[np.int64] | None:
     """A class number per row, from the first labels that are few enough to be classes."""
     for table in tables:
-        if table.labels is not None and not pa.types.is_floating(table.labels.type):
+        if table.labels is not None and not _is_measured(table.labels.type):
             encoded = table.labels.combine_chunks().dictionary_encode()
             if len(encoded.dictionary) <= MAX_STRATA:
                 return np.asarray(encoded.indices.fill_null(-1).to_numpy(), dtype=np.int64)
     return None
+
+
+def _is_measured(label_type: pa.DataType) -> bool:
+    return pa.types.is_floating(label_type) or isinstance(label_type, CurvesType)
 
 
 def _listed(names: Mapping[str, object]) -> str:

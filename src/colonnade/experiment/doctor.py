@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from colonnade.curves import CurvesType
 from colonnade.errors import DataError, PeerUnreachable
 from colonnade.experiment.account import Account, alike
 from colonnade.experiment.check import Check, Checks
@@ -125,7 +126,8 @@ def _look_at_ids(home: Checks, table: Table, name: str) -> None:
 def _require_labels(table: Table, name: str) -> None:
     if table.labels is None:
         raise DataError(f"{name} is the label party but its table has no labels. Name the label column in the plan.")
-    require_classes(np.asarray(table.labels.drop_null()), name)
+    if not isinstance(table.labels.type, CurvesType):
+        require_classes(np.asarray(table.labels.drop_null()), name)
 
 
 def _oddities(table: Table) -> Iterator[str]:

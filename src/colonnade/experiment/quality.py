@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from colonnade.errors import PlanError
 from colonnade.models.base import Estimator, Prediction
+from colonnade.models.functional.estimator import CurvePrediction
+from colonnade.models.functional.metrics import curve_metrics
 from colonnade.run import Run, simulate
 from colonnade.table import Table
 
@@ -19,7 +21,8 @@ def quality(run: Run[Estimator], tables: Mapping[str, Table]) -> dict[str, float
 
     Returns:
         The number of "rows"; for a classifier its "accuracy", the share of the commonest class ("commonest"), which a
-        constant guess would reach, and its "AUC" where both sides of every class occur; else "R2".
+        constant guess would reach, and its "AUC" where both sides of every class occur; for curves their errors
+        (`colonnade.models.functional.metrics`); else "R2".
     """
     shares = {party: share.predict for party, share in run.results.items()}
     simulation = run.simulation
@@ -33,6 +36,10 @@ def quality(run: Run[Estimator], tables: Mapping[str, Table]) -> dict[str, float
             "Quality is measured against the predictions and labels of the label party, but this run has none. "
             "Name a label party, and its label column."
         )
+    if isinstance(prediction, CurvePrediction):
+        name = tables[label].label_name
+        assert name is not None
+        return {"rows": len(tables[label]), **curve_metrics(prediction.curves, tables[label].curves(name))}
     truth = np.asarray(tables[label].labels)
     if run.results[label].task == "classification":
         return {"rows": len(truth), **_of_classes(prediction, truth)}

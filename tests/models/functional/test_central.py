@@ -114,9 +114,9 @@ def test_noise_in_the_second_release_has_half_the_variance_off_the_diagonal(data
     grams = []
 
     class Watched(MomentRegression):
-        def _solve(self, gram, cross, first, chosen, budget, n):
+        def _solve(self, gram, cross, first, chosen, budget, n, variance_y):
             grams.append((gram, chosen, budget.second(len(chosen)).sigma / n))
-            super()._solve(gram, cross, first, chosen, budget, n)
+            super()._solve(gram, cross, first, chosen, budget, n, variance_y)
 
     for seed in range(6):
         simulate(Watched(epsilon=500.0, **SETTINGS).fit, data.take(TRAIN).tables(3), roles=ROLES, seed=seed)

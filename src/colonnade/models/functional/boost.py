@@ -148,7 +148,7 @@ class FunctionalBoost(FunctionalEstimator):
         penalties = self._penalties(halves.train["F"], roughness)
         path = BoostingPath(halves, roughness, penalties, rules)
         judged = "" if without is None else f" without fold {without}"
-        name = f"boost with {100 * correction:.0f} percent corrected{judged}"
+        name = f"boost with {1e6 * correction:.0f} millionths corrected{judged}"
         steps = party.steps(self.max_steps, path, name=name, shared=False)
         for _ in steps:
             path.step()

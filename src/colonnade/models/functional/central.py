@@ -62,6 +62,7 @@ from colonnade.wire.message import Int64Array, Message, UInt64Array
 
 PROTECTION = "moment noise"
 MOST_ROWS = 10_000_000
+GUARD = 3.0
 # Of the squared privacy loss mu^2: for each of two scalars, and for the first stage; the rest is for the second.
 SCALAR_SHARE = 0.02
 FIRST_SHARE = 0.35
@@ -178,7 +179,7 @@ class MomentRegression(Estimator):
         epsilon: What one record (its curves in all columns, its output) may cost in all (replace-one).
         delta: Likewise.
         threshold: By how many standard deviations of noise and sampling an input must stand out to be chosen.
-        ridge: A ridge on the products, as a multiple of the size of their noise.
+        ridge: A ridge on the products, as a multiple of the size of their noise; three and ten times it are tried, too.
         lambda_s: Penalty on roughness of coefficient surfaces in the inputs' time.
         lambda_t: In the output's time.
         lambda_st: In both.
@@ -336,7 +337,7 @@ class MomentRegression(Estimator):
         for line in (party.arbiter, *party.feature_parties):
             line.send(Chosen(chosen))
         gram, cross = self._second_stage(party, own, masked, widths, chosen, bits)
-        self._solve(gram / n, cross / n, crosses[chosen] / n, chosen, budget, n)
+        self._solve(gram / n, cross / n, crosses[chosen] / n, chosen, budget, n, variance_y)
 
     def _first_stage(
         self, party: Party, own: UInt64Array, masked: dict[str, UInt64Array], widths: dict[str, int], bits: int
@@ -416,30 +417,50 @@ class MomentRegression(Estimator):
         return np.flatnonzero(excess > self.threshold * math.sqrt(2 * size * outputs))
 
     def _solve(
-        self, gram: FloatArray, cross: FloatArray, first: FloatArray, chosen: Int64Array, budget: Budget, n: int
+        self,
+        gram: FloatArray,
+        cross: FloatArray,
+        first: FloatArray,
+        chosen: Int64Array,
+        budget: Budget,
+        n: int,
+        variance_y: float,
     ) -> None:
         """Fit to the noisy products, and keep the fit only if the first release, whose noise is its own, agrees."""
         size, outputs = self.design_.basis.size, self.y_basis_.size
         self.w_ = np.zeros((len(self.design_.columns), size, outputs))
         self.is_mean_ = True
-        if len(chosen):
-            roughness = Roughness.of(self.design_.basis, self.y_basis_, self.operator_s, self.operator_t)
-            sigma = budget.second(len(chosen)).sigma / n
-            # The norm of a symmetric matrix of such noise is about sqrt(2 m) sigma.
-            level = sigma * math.sqrt(2 * (len(gram) + outputs))
-            values, vectors = np.linalg.eigh(gram)
-            repaired = (vectors * (np.maximum(values, 0.0) + self.ridge * level + 1e-3)) @ vectors.T
-            omega = np.kron(np.eye(len(chosen)), roughness.x)
-            a2 = self.lambda_t * np.eye(len(gram)) + self.lambda_st * omega
-            w = PenalisedSolver(repaired + self.lambda_s * omega, a2, roughness.y).solve(cross)
-            gain = 2 * float((w * first.reshape(w.shape)).sum()) - float((w * (gram @ w)).sum())
+        best = 0.0
+        for ridge in (self.ridge, 3 * self.ridge, 10 * self.ridge) if len(chosen) else ():
+            w, system, freedom = self._ridge(gram, cross, budget.second(len(chosen)).sigma / n, ridge)
+            # The system holds at least what the inputs vary; the bare products are too small along the fit itself,
+            # which follows their noise. The first release has noise of its own, but is of the same rows: what the fit
+            # owes to their chance is taken off (Mallows 1973).
+            gain = 2 * float((w * first.reshape(w.shape)).sum()) - float((w * (system @ w)).sum())
+            gain -= 2 * outputs * variance_y * freedom / n
             error = 2 * budget.first.sigma / n * float(np.linalg.norm(w))
-            error += sigma * float(np.linalg.norm(w @ w.T))
-            self.is_mean_ = gain < 2 * error
-            if not self.is_mean_:
+            error = math.hypot(error, budget.second(len(chosen)).sigma / n * float(np.linalg.norm(w @ w.T)))
+            if gain - GUARD * error > best:
+                best, self.is_mean_ = gain - GUARD * error, False
                 self.w_[chosen] = w.reshape(len(chosen), size, outputs)
         kept = () if self.is_mean_ else tuple(chosen)
         self.selected_ = tuple(self.design_.names[place] for place in kept)
+
+    def _ridge(
+        self, gram: FloatArray, cross: FloatArray, sigma: float, ridge: float
+    ) -> tuple[FloatArray, FloatArray, float]:
+        """The fit to noisy products with a ridge that is a multiple of their noise, its system and its freedom."""
+        roughness = Roughness.of(self.design_.basis, self.y_basis_, self.operator_s, self.operator_t)
+        # The norm of a symmetric matrix of such noise is about sqrt(2 m) sigma.
+        level = sigma * math.sqrt(2 * (len(gram) + cross.shape[1]))
+        values, vectors = np.linalg.eigh(gram)
+        signal = np.maximum(values, 0.0)
+        shifted = signal + ridge * level + 1e-3
+        system = (vectors * shifted) @ vectors.T
+        omega = np.kron(np.eye(len(gram) // len(roughness.x)), roughness.x)
+        a2 = self.lambda_t * np.eye(len(gram)) + self.lambda_st * omega
+        w = PenalisedSolver(system + self.lambda_s * omega, a2, roughness.y).solve(cross)
+        return w, system, float((signal / shifted).sum())
 
     def share(self) -> Tree:
         """What this party has learned, as a tree of arrays and plain values."""

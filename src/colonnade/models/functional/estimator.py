@@ -40,10 +40,11 @@ from colonnade.wire.message import Int64Array
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-CORRECTIONS = (1.0, 0.5, 0.0)
 FOLDS = 3
 # A fit is kept if what it gains on rows it has not seen is at least so many standard errors.
-GUARD = 2.0
+GUARD = 3.0
+# A standard error above this share of all there is to gain comes from few large terms, and is not to be trusted.
+BLUR = 0.1
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,18 @@ class Rows:
         for each in found[1:]:
             total = total + each
         return total
+
+    def corrections(self) -> tuple[float, ...]:
+        """How much of the noise might be taken off: all of it, none, half, or all but a little.
+
+        What is left acts as a ridge. Under much noise a good one is not half of the noise but as large as what the
+        inputs themselves vary, or ten times that.
+        """
+        moments = self.moments("A") + self.moments("B")
+        noise = float(np.trace(self.noise.mean(axis=0)))
+        varies = max(float(np.trace(moments.gram)) / moments.freedom / len(self.noise), 0.0)
+        near_all = (1 - varies / noise, 1 - 10 * varies / noise)
+        return tuple(dict.fromkeys((1.0, *(each for each in near_all if each > 0.5), 0.5, 0.0)))
 
     def gains(self, w: FloatArray, fold: int) -> FloatArray:
         """What coefficients gain over the mean on each row of a fold that they have not seen.
@@ -208,7 +221,7 @@ class FunctionalEstimator(Estimator):
             self.held_ = Held.of(party, self.protection, type(self).__name__)
             party.label_party.send(self.held_.offer())
             self.held_.send(party, "fit")
-            self.past_ = PastReleases.of(party)
+            self.past_ = PastReleases.of(party, self.held_)
         return self
 
     def predict(self, party: Party) -> CurvePrediction | None:
@@ -258,7 +271,7 @@ class FunctionalEstimator(Estimator):
         self.traces_ = {name: list(trace) for name, trace in fit.traces.items()}
         self.path_ = [self.design_.names[place] for place in fit.selected]
         self.selected_ = () if self.is_mean_ else tuple(dict.fromkeys(self.path_))
-        self.fitted_ = Curves.of_coordinates(self._combined(z), y.basis)
+        self.fitted_ = Curves.of_coordinates(self.combined(z), y.basis)
 
     def _trained_on(self, n: int) -> Int64Array:
         """The rows that are not held out: folds are cut from what was released, in the order of rows."""
@@ -270,30 +283,38 @@ class FunctionalEstimator(Estimator):
     def _judged(self, party: Party, rows: Rows, roughness: Roughness) -> tuple[float, bool]:
         """How much of the noise to take off, and whether the mean is the better prediction all the same.
 
-        Each fold judges fits to the others. Without noise everything is taken off that there is, and nothing is judged.
+        Each fold judges fits to the others, and a fit counts only if its gain is certain. Without noise there is
+        nothing to take off and nothing to judge.
         """
         if not rows.noise.any() or (self.correction != "cv" and not self.guard):
             return 1.0 if self.correction == "cv" else float(self.correction), False
-        candidates = CORRECTIONS if self.correction == "cv" else (float(self.correction),)
+        candidates = rows.corrections() if self.correction == "cv" else (float(self.correction),)
         found = {}
         for correction in candidates:
             fits = [self._fitted(party, rows, roughness, correction, without=fold) for fold in rows.folds]
             gains = np.concatenate([rows.gains(fit.w, fold) for fit, fold in zip(fits, rows.folds, strict=True)])
             found[correction] = float(gains.sum()), float(gains.std(ddof=1) * np.sqrt(len(gains)))
-        best = max(found, key=lambda each: found[each][0])
-        gain, error = found[best]
-        return best, self.guard and gain < GUARD * error
+        total = float(((rows.y - rows.y.mean(axis=0)) ** 2).sum())
+        certain = {
+            each: gain - error
+            for each, (gain, error) in found.items()
+            if gain >= GUARD * error and error <= BLUR * total
+        }
+        if certain:
+            return max(certain, key=lambda each: certain[each]), False
+        return max(found, key=lambda each: found[each][0]), self.guard
 
     def _penalties(self, moments: Moments, roughness: Roughness) -> Penalties:
         asked = Penalties(self.lambda_s, self.lambda_t, self.lambda_st, self.relative)
         mean = moments.blocks.mean(axis=0) / moments.freedom
         return asked.absolute(mean, roughness.x, roughness.y)
 
-    def _combined(self, z: FloatArray) -> FloatArray:
+    def combined(self, z: FloatArray) -> FloatArray:
+        """What the coefficients make of inputs, all in coordinates; inputs have shape (rows, columns, size)."""
         return np.asarray(np.einsum("njq,jqk->nk", z - self.z_mean_, self.w_) + self.y_mean_)
 
     def _from_released(self, party: Party) -> FloatArray:
-        return self._combined(self.design_.receive(party))
+        return self.combined(self.design_.receive(party))
 
     def _partial(self, party: Party) -> FloatArray:
         predicted = np.tile(self.y_mean_, (len(party.own_table), 1))

@@ -376,19 +376,21 @@ class PastReleases:
     ledger: str
 
     @classmethod
-    def of(cls, party: Party) -> PastReleases:
-        """The records of a party's table, and all that its ledger holds about features."""
+    def of(cls, party: Party, held: Held) -> PastReleases:
+        """The records of a party's table, and what releasing their curves has cost."""
         salt = party.random.child("released records").key
-        return cls(_id_digests(party.own_table, salt), salt, party.ledger.to_json())
+        spent = Ledger()
+        for release in held.releases:
+            spent.spend(release.event(held.basis))
+        return cls(_id_digests(party.own_table, salt), salt, spent.to_json())
 
     def carry_over(self, party: Party) -> None:
         """Charge earlier releases of any of these records to the party's present ledger, too."""
         if not np.isin(_id_digests(party.own_table, self.salt), self.ids).any():
             return
         for event, count in Ledger.from_json(self.ledger).events.items():
-            if event.protects is Secret.FEATURES:
-                identity = blake3(f"{self.ledger}{event!r}".encode(), key=self.salt).digest()
-                party.ledger.spend(event, count, identity=identity)
+            identity = blake3(f"{self.ledger}{event!r}".encode(), key=self.salt).digest()
+            party.ledger.spend(event, count, identity=identity)
 
 
 def curve_columns(table: Table, owner: str, estimator: str) -> tuple[str, ...]:
