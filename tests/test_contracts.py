@@ -83,7 +83,6 @@ SMALL = {
     "linear-regression": {"epochs": 2, "batch_size": 180},
     "logistic-regression": {"epochs": 2, "batch_size": 180},
     "poisson-regression": {"epochs": 2, "batch_size": 180},
-    "functional-boost": {"clip": 3.0, "noise": 0.2, "inputs": "partial", "max_steps": 12},
     "functional-boost": {
         "clip": 3.0,
         "noise": 0.2,

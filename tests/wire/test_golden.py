@@ -7,40 +7,10 @@ import numpy as np
 import pytest
 
 from colonnade.align import messages as align
-from colonnade.align.messages import (
-    Agreed,
-    Chosen,
-    Common,
-    Copies,
-    Doubled,
-    Finished,
-    Masked,
-    Meeting,
-    Opening,
-    OrderDigest,
-    Places,
-    Size,
-    Terms,
-)
 from colonnade.audit.joint import AloneRatings, LabelGrant, LabelGuess
 from colonnade.experiment.visit import Probe, Report
 from colonnade.models import glm_arbiter, glm_shares, oneshot, scores, served, split, ushape
 from colonnade.models.functional import central, exchange
-from colonnade.models.glm_arbiter import (
-    Columns,
-    EncryptedLoss,
-    EncryptedResiduals,
-    EncryptedScores,
-    Key,
-    Masked,
-    Opened,
-    Schedule,
-)
-from colonnade.models.glm_arbiter import Outline as RegressionOutline
-from colonnade.models.glm_arbiter import Verdict as RegressionVerdict
-from colonnade.models.glm_shares import Layout, MaskedProduct, Opening, Operands, SharedVector, SharesKey
-from colonnade.models.scores import MaskedScores, MaskSeed, PartialScores
-from colonnade.models.split import Embedding, Gradient, Outline, Verdict
 from colonnade.wire.codec import decode, encode
 from colonnade.wire.message import Ciphertexts, Message
 
@@ -66,7 +36,6 @@ SAMPLES = [
     glm_shares.SharedVector(7, CIPHERTEXTS),
     glm_shares.MaskedProduct(7, CIPHERTEXTS),
     glm_shares.Operands(7, CIPHERTEXTS),
-    glm_shares.Offsets(7, np.array([0, 255], np.uint8)),
     glm_shares.Opening(np.array([0, 2**64 - 1], np.uint64)),
     scores.MaskSeed(bytes(range(32))),
     scores.MaskedScores(np.array([0, 2**64 - 1], np.uint64)),
@@ -81,29 +50,6 @@ SAMPLES = [
     served.Labels(3, ROWS[0]),
     served.Outputs(7, ROWS),
     oneshot.Statement(16, 0.25, 0.875),
-    Columns(3, 1.5),
-    Schedule(4, 2048),
-    RegressionOutline(0.5, 0.25, 5, 0.125, np.array([1.0, 2.0])),
-    Key(np.array([0, 255], np.uint8)),
-    EncryptedScores(7, CIPHERTEXTS),
-    EncryptedResiduals(7, CIPHERTEXTS),
-    EncryptedLoss(7, CIPHERTEXTS),
-    Masked(7, 2, CIPHERTEXTS),
-    Opened(7, np.array([0, 2**53 - 1], np.uint64)),
-    RegressionVerdict(2, 1),
-    Layout(NUMBERS, 0.5, 0.25, 0.125, np.array([1.0, 2.0])),
-    SharesKey(np.array([0, 255], np.uint8)),
-    SharedVector(7, CIPHERTEXTS),
-    MaskedProduct(7, CIPHERTEXTS),
-    Operands(7, CIPHERTEXTS),
-    Opening(np.array([0, 2**64 - 1], np.uint64)),
-    MaskSeed(bytes(range(32))),
-    MaskedScores(np.array([0, 2**64 - 1], np.uint64)),
-    PartialScores(np.array([0.0, -1e300])),
-    Outline(16),
-    Embedding(7, ROWS),
-    Gradient(7, ROWS),
-    Verdict(2, 1, 0),
     Report('{"version": "0.1.0"}'),
     Probe(3, 1, 1.5, np.array([0, 255], np.uint8)),
     LabelGrant(1, 1, 3, NUMBERS, np.array([2, 0, 1])),
@@ -119,19 +65,8 @@ SAMPLES = [
     align.OrderDigest(bytes(range(32))),
     align.Agreed([bytes(32), bytes(range(32))], bytes(32), 9),
     align.Size(-1),
-    Terms("run", "rules", ["email", "text+integer"], [7, 5]),
-    Opening(bytes(range(32)), 2, 3, ["bank"], [7, 2**40]),
-    Masked(2, 8192, POINTS),
-    Doubled(2, 8192, POINTS[:, :16].copy()),
-    Common(1, POINTS[:, 16:].copy()),
-    Places(1, NUMBERS),
-    Chosen(9, 3, NUMBERS, np.array([-1, 2, 0])),
-    Copies(2, 0, np.array([[1, 2], [3, 1]])),
-    OrderDigest(bytes(range(32))),
-    Agreed([bytes(32), bytes(range(32))], bytes(32), 9),
-    Size(-1),
-    Meeting("bank.example:7432", 0),
-    Finished(1),
+    align.Meeting("bank.example:7432", 0),
+    align.Finished(1),
     AloneRatings(1, NUMBERS, ["class centroids", "2 clusters"], 1, [ROWS.astype(np.float64), np.zeros((2, 3))]),
     exchange.Offer(["temp"], np.array([123, 125], np.uint8), np.array([np.inf]), np.array([0.2])),
     exchange.ReleasedCurves("temp", ROWS.astype(np.float64)),
