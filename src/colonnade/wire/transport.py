@@ -81,7 +81,8 @@ class MemoryNetwork:
             if self._turns is not None:
                 self._turns.leave(turn)
         for name, error in self._failures.items():
-            error.add_note(f"This happened at {name}.")
+            if isinstance(error, Exception):  # an interruption is nobody's doing
+                error.add_note(f"This happened at {name}.")
             raise error
         return {name: results[name] for name in self._names}
 
