@@ -51,7 +51,11 @@ BASES = [
 
 
 @pytest.mark.parametrize("basis", BASES, ids=lambda basis: basis.kind)
-@pytest.mark.parametrize("operator", [0, 1, (0.0, 2.0, 0.0), (1.0, -0.5), (lambda t: 1 + t, 1.0)], ids=str)
+@pytest.mark.parametrize(
+    "operator",
+    [0, 1, (0.0, 2.0, 0.0), (1.0, -0.5), (lambda t: 1 + t, 1.0)],
+    ids=["value", "slope", "twice the slope", "constants", "a function of t"],
+)
 def test_penalties_are_the_integrals_that_they_stand_for(basis, operator):
     np.testing.assert_allclose(basis.penalty(operator), brute(basis, operator), rtol=1e-5, atol=1e-6)
 
