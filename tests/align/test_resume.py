@@ -4,6 +4,8 @@ import itertools
 import multiprocessing
 import os
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ from colonnade import Roles, Table, simulate
 from colonnade.align import Align, Limits, Settings
 from colonnade.wire.transport import MemoryTransport
 
+ROOT = Path(__file__).parents[2]
 ROLES = Roles(label="bank", features=("shop", "telco"))
 IDS = {"bank": range(0, 60), "shop": range(20, 80), "telco": range(10, 50)}
 STAR = Settings(ids_per_bucket=20)
@@ -39,6 +42,9 @@ def live(how, directory, act, number):
 
 
 def dies(how, directory, act, number):
+    # The new process looks for this module where this one does.
+    if str(ROOT) not in sys.path:
+        sys.path.append(str(ROOT))
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "colonnade.align", "numba"])
     process = context.Process(target=live, args=(how, directory, act, number))

@@ -175,7 +175,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_name(tmp_path: Path, added: 
             "[data] takes name, rows, seed, test, but has the key 'row'. The nearest name is 'rows'.",
         ),
         ("[roles]", "lable = 'bank'", "[roles] takes features, label, arbiter, server, but has the key 'lable'."),
-        ("[model]", "epoch = 3", "validation, but has the key 'epoch'. The nearest name is 'epochs'."),
+        ("[model]", "epoch = 3", "precision, but has the key 'epoch'. The nearest name is 'epochs'."),
         ("[model]", "parameters = {}", "but has the key 'parameters'."),
     ],
 )
@@ -205,7 +205,7 @@ def test_an_unknown_key_of_a_section_is_refused_with_the_section(
         (
             'name = "split-classifier"',
             'name = "split-classifier"\nfusion = "add"',
-            '[model] fusion should be "concat" or "sum", but is "add".',
+            '[model] fusion should be "concat" or "sum" or "mean", but is "add".',
         ),
         ("[data]", "seed = '1'\n[data]", 'seed should be a whole number, but is "1". Correct the value.'),
         ("[data]", "run = 3\n[data]", "[run] should be a section, but is 3. Correct the value."),

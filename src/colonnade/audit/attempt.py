@@ -94,7 +94,8 @@ class Attempt:
         kinds = {message.kind for message in needs.messages}
         if kinds and not kinds & {entry.kind for entry in side.transcript.entries}:
             return f"{attacker} sent and received no {' or '.join(sorted(kinds))}"
-        for kind in sorted(kinds):
+        # Of candidates an attack asks line by line.
+        for kind in () if needs.candidates else sorted(kinds):
             if len({(entry.peer, entry.sent) for entry in side.transcript.entries if entry.kind == kind}) > 1:
                 return f"{attacker} exchanged {kind} with several parties, and the attack reads one line"
         if kinds and not any(is_kept(side.transcript, kind) for kind in kinds):
