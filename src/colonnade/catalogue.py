@@ -50,8 +50,8 @@ class Names(Mapping[str, T], Generic[T]):
 ATTACKS: Names[type[Attack] | type[ActiveAttack]] = Names(
     "attack",
     {
-        "direct-label": ("attacks.direct", "DirectLabel"),
         "coefficient-score": ("attacks.residue", "CoefficientScore"),
+        "direct-label": ("attacks.direct", "DirectLabel"),
         "direction-score": ("attacks.gradient_scores", "DirectionScore"),
         "embedding-clusters": ("attacks.clustering", "EmbeddingClusters"),
         "embedding-nearest": ("attacks.clustering", "EmbeddingNearest"),
@@ -88,15 +88,15 @@ DEFENCES: Names[type[Defence]] = Names(
 MODELS: Names[type[Estimator]] = Names(
     "model",
     {
-        "linear-regression": ("models.glm", "LinearRegression"),
-        "logistic-regression": ("models.glm", "LogisticRegression"),
-        "poisson-regression": ("models.glm", "PoissonRegression"),
         "functional-boost": ("models.functional.boost", "FunctionalBoost"),
         "functional-moments": ("models.functional.central", "MomentRegression"),
         "functional-regression": ("models.functional.regression", "FunctionalRegression"),
         "label-dp-shadow": ("models.labeldp", "LabelDPShadow"),
+        "linear-regression": ("models.glm", "LinearRegression"),
+        "logistic-regression": ("models.glm", "LogisticRegression"),
         "one-shot": ("models.oneshot", "OneShot"),
         "one-shot-regressor": ("models.oneshot", "OneShotRegressor"),
+        "poisson-regression": ("models.glm", "PoissonRegression"),
         "served-classifier": ("models.served", "ServedClassifier"),
         "served-regressor": ("models.served", "ServedRegressor"),
         "split-classifier": ("models.split", "SplitClassifier"),
