@@ -313,7 +313,7 @@ def test_the_python_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_the_demo_tells_its_story_and_leaves_two_reports(tmp_path: Path) -> None:
     result = call("demo", "--quick", "--out", tmp_path, "--jobs", "2")
     assert result.exit_code == 0, result.stderr
-    assert "does not align privately yet" in result.stdout
+    assert "They find out without showing each other anybody else." in result.stdout
     figures = re.findall(r"^ (the bank alone|bank, shop and telco) +[\d.]+% +([\d.]+)", result.stdout, re.MULTILINE)
     assert [who for who, _ in figures] == ["the bank alone", "bank, shop and telco"]
     folders = {RunFolder.open(path).plan.name: path for path in tmp_path.iterdir()}
