@@ -74,6 +74,23 @@ def test_it_computes_what_one_network_in_one_place_would(cancer):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
 
+class Rotating(nn.Module):
+    """A bottom whose parameters are complex numbers."""
+
+    def __init__(self, inputs, width):
+        super().__init__()
+        self.weights = nn.Parameter(torch.randn(inputs.width, width, dtype=torch.complex64) / inputs.width**0.5)
+
+    def forward(self, values):
+        return (values.to(torch.complex64) @ self.weights).abs()
+
+
+def test_a_bottom_with_complex_parameters_trains(cancer):
+    run = simulate(SplitClassifier(bottom=Rotating, **QUICK).fit, cancer, roles=BOTH)
+    losses = [epoch["loss"] for epoch in run.results["bank"].history_]
+    assert losses[-1] < losses[0]
+
+
 def test_three_parties_and_a_label_party_without_columns():
     tables = datasets.load("breast-cancer").split()
     columns = tables["bank"].columns

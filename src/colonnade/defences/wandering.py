@@ -174,13 +174,12 @@ class _MeanCosine(torch.autograd.Function):
                 weights = 1 / pairs.sum().clamp_min(1).expand_as(pairs)
             else:
                 weights = (pairs > 0) / pairs.clamp_min(1) / (pairs > 0).sum().clamp_min(1)
-            row_weights = weights.index_select(0, labels)
-            others = sums.index_select(0, labels) - units
-            cosines = (units * others).sum(dim=1, keepdim=True)
-            # The derivative along a row's own direction is none, and every pair counts for both its rows.
-            ctx.save_for_backward(2 * row_weights * inverse * (others - cosines * units))
+            # Every pair counts for both its rows; a row's cosine with itself is 1 and has no derivative.
+            pulls = (2 * weights * sums).index_select(0, labels)
+            along = torch.linalg.vecdot(units, pulls)[:, None]
+            ctx.save_for_backward(torch.addcmul(pulls, along, units, value=-1).mul_(inverse))
             ctx.dtype = embedding.dtype
-            value: Tensor = (row_weights * cosines).sum()
+            value: Tensor = along.sum() / 2 - (weights * counts).sum()
         return value
 
     @staticmethod

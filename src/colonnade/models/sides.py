@@ -106,8 +106,9 @@ class Joint:
     def forward(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> Pass:
         """Collect all embeddings of some rows, and put them through the federated track."""
         train, top = phase == "train", self.model.top_
-        embeddings = self.gathering.collect(step, rows, phase, epoch)
+        # The own part first: the others compute theirs meanwhile.
         own = None if self.bottom is None else self.bottom.embed(rows, train=train)
+        embeddings = self.gathering.collect(step, rows, phase, epoch)
         joined = self.gathering.joined([] if own is None else [own], embeddings)
         if top is None:
             return Pass(self.machine.index(rows), own, embeddings, joined)

@@ -107,10 +107,14 @@ class Optimisers:
             trained = [p for p in network.parameters() if p.requires_grad]
             if trained:
                 groups.setdefault(kind, {}).setdefault(rate, []).extend(trained)
+        # The fused forms take a fifth of the time, but only real numbers.
+        fused = all(p.is_floating_point() for network in networks.values() for p in network.parameters())
         make: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
-            "adam": lambda given: torch.optim.Adam(given, weight_decay=weight_decay),
-            "adamw": lambda given: torch.optim.AdamW(given, weight_decay=weight_decay),
-            "sgd": lambda given: torch.optim.SGD(given, lr=0.0, momentum=momentum, weight_decay=weight_decay),
+            "adam": lambda given: torch.optim.Adam(given, weight_decay=weight_decay, fused=fused),
+            "adamw": lambda given: torch.optim.AdamW(given, weight_decay=weight_decay, fused=fused),
+            "sgd": lambda given: torch.optim.SGD(
+                given, lr=0.0, momentum=momentum, weight_decay=weight_decay, fused=fused
+            ),
         }
         self.all = [
             make[kind]([{"params": parameters, "lr": rate} for rate, parameters in by_rate.items()])
