@@ -65,7 +65,7 @@ class LabelDPShadow(Estimator):
         epochs: Passes over the training rows, at most, of the shadow and of the main network each.
         patience: Epochs without improvement on held-out rows before training stops; None trains to the end.
         validation: The share of rows held out for that.
-        device: "cpu", "cuda", or "auto" for a GPU where there is one.
+        device: "cpu", "cuda", or "auto" for a GPU where there is one; parties may differ.
 
     >>> LabelDPShadow(epsilon=0.5).task
     'classification'
@@ -74,6 +74,7 @@ class LabelDPShadow(Estimator):
     task = "classification"
     hooks: ClassVar[Mapping[str, frozenset[str]]] = SplitClassifier.hooks
     sends: ClassVar[Mapping[str, tuple[type[Message], ...]]] = SplitClassifier.sends
+    local_params = SplitClassifier.local_params
 
     shadow_: SplitClassifier
     target_: Classes | None

@@ -95,6 +95,7 @@ class OneShotNetwork(Estimator):
         "feature": frozenset({"outgoing"}),
     }
     sends: ClassVar[Mapping[str, tuple[type[Message], ...]]] = {"label": (), "feature": (Embedding,)}
+    local_params = frozenset({"device"})
 
     target_: Target | None
     inputs_: Inputs | None

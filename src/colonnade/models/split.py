@@ -95,7 +95,7 @@ class SplitNetwork(Estimator):
         validation: The share of rows held out for that.
         overlap: "full" if every party holds every row; "partial" if rows of which a feature party holds no value are
             to be trained and predicted without it.
-        device: "cpu", "cuda", or "auto" for a GPU where there is one.
+        device: "cpu", "cuda", or "auto" for a GPU where there is one; parties may differ.
         precision: "float32", or "bfloat16" for mixed precision; losses and messages are float32 in any case.
 
     `bottom`, `optimiser` and `learning_rate` may be mappings from a network ("bottom", "top", "public", "private", ...)
@@ -109,6 +109,7 @@ class SplitNetwork(Estimator):
     }
 
     sends: ClassVar[Mapping[str, tuple[type[Message], ...]]] = {"label": (Gradient,), "feature": (Embedding,)}
+    local_params = frozenset({"device"})
 
     target_: Target | None
     inputs_: Inputs | None
