@@ -345,6 +345,18 @@ def test_where_a_party_computes_changes_neither_batches_nor_first_weights(cancer
     assert runs[0].transcripts["shop"].digests() == runs[1].transcripts["shop"].digests()
 
 
+def test_a_share_from_a_machine_with_a_gpu_predicts_on_one_without(cancer, tmp_path):
+    run = simulate(SplitClassifier(**QUICK).fit, cancer, roles=BOTH)
+    shares = {}
+    for name, share in run.results.items():
+        share.set_params(device="cuda").save(tmp_path / name)
+        shares[name] = SplitClassifier.load(tmp_path / name, device="cpu")
+    loaded = simulate({name: share.predict for name, share in shares.items()}, cancer, roles=BOTH).results["bank"]
+    for share in run.results.values():
+        share.set_params(device="cpu")
+    np.testing.assert_array_equal(loaded.probabilities, results(run, cancer)["bank"].probabilities)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 @pytest.mark.parametrize("bank", ["cpu", "cuda"])
