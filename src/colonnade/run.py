@@ -333,7 +333,7 @@ def describe_protocol(protocol: Protocol[Any] | Mapping[str, Protocol[Any]]) -> 
     owner = getattr(protocol, "__self__", None)
     if owner is None or not hasattr(owner, "get_params"):
         return name, {}
-    local = getattr(owner, "local_params", frozenset())
+    local: frozenset[str] = getattr(owner, "local_params", frozenset())
     public = {key: value for key, value in owner.get_params().items() if key not in local}
     return f"{type(owner).__name__}.{cast(Any, protocol).__name__}", describe(public)
 
