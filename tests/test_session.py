@@ -124,9 +124,7 @@ def test_rows_in_another_order_are_refused_on_both_sides(tmp_path):
 
 @pytest.mark.network
 def test_checkpoints_at_other_intervals_are_refused(tmp_path):
-    outcomes = run_apart(
-        draw, tmp_path, changes={"bank": {"patience": HASTY}, "shop": {"checkpoint_every": 7}}
-    )
+    outcomes = run_apart(draw, tmp_path, changes={"bank": {"patience": HASTY}, "shop": {"checkpoint_every": 7}})
     assert "bank and shop have different checkpoint interval" in str(outcomes["shop"])
 
 

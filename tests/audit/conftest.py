@@ -102,6 +102,25 @@ class TakePart(ActiveAttack):
         return Guess(rows, classes=classes)
 
 
+class AboutFeatures(Attack):
+    """Guesses columns."""
+
+    needs = Needs()
+    about = Secret.FEATURES
+
+    def guess(self, view: View) -> Guess:
+        raise AssertionError("nobody can score this")
+
+
+class Silent(Attack):
+    """Guesses only what it was told."""
+
+    needs = Needs(known_labels=1)
+
+    def guess(self, view: View) -> Guess:
+        return Guess(view.grant.rows, classes=view.grant.labels)
+
+
 def run_of(
     *,
     strength: float = 8.0,
@@ -140,6 +159,8 @@ def toy() -> SimpleNamespace:
         RankByHint=RankByHint,
         NearestKnown=NearestKnown,
         TakePart=TakePart,
+        AboutFeatures=AboutFeatures,
+        Silent=Silent,
     )
 
 
