@@ -23,22 +23,14 @@ from colonnade import SplitClassifier, simulate
 from colonnade.audit import audit
 from colonnade.catalogue import ATTACKS, DEFENCES
 from colonnade.experiment.sweep import Trial
+from colonnade.experiment.tune import GEOMETRIC
 from experiments.sets import ROLES, ROWS, halves
 
 ALPHAS = (0.0, 0.1, 1.0, 10.0)
 SEEDS = (0, 1, 2)
 NULLS = 20
 FORMS = ("shadow-proxy", "shadow-top")
-ATTACKED_BY = (
-    "norm-score",
-    "direction-score",
-    "embedding-clusters",
-    "embedding-nearest",
-    "gradient-clusters",
-    "gradient-nearest",
-    "model-completion",
-    "gradient-completion",
-)
+ATTACKED_BY = ("norm-score", "direction-score", *GEOMETRIC)
 EPOCHS = 30
 VERSION = 1
 

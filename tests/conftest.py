@@ -1,9 +1,10 @@
 from importlib.util import find_spec
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("colonnade", deadline=None)
+# How fast a machine is, and how busy, is nothing a test should fail by.
+settings.register_profile("colonnade", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("colonnade")
 
 

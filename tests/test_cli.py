@@ -267,7 +267,8 @@ def test_an_interrupted_simulation_exits_as_interrupted(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_killed_simulation_resumes_to_the_same_end(tmp_path: Path) -> None:
     plan = tmp_path / "long.toml"
-    plan.write_text(ENDLESS.replace("100000", "100"))
+    # Long enough that it is still training when its first checkpoint has been seen.
+    plan.write_text(ENDLESS.replace("100000", "300"))
     process = started("simulate", plan, "--out", tmp_path / "killed")
     wait_for_a_checkpoint(tmp_path / "killed", process)
     process.kill()

@@ -1,7 +1,5 @@
 """Everything in the catalogue, and every transport, keeps its contract."""
 
-import random
-import socket
 import tempfile
 import threading
 from dataclasses import replace
@@ -17,6 +15,7 @@ from colonnade.data.functional import FunctionalSetting
 from colonnade.models.split import SplitClassifier
 from colonnade.run import simulate
 from colonnade.testing import ATTACK_CHECKS, DEFENCE_CHECKS, ESTIMATOR_CHECKS, TRANSPORT_CHECKS, Setup, attempt_on
+from colonnade.testing.ports import free_port
 from colonnade.wire import certs
 from colonnade.wire.certs import Credentials
 from colonnade.wire.grpc import GrpcTransport, Patience
@@ -33,19 +32,10 @@ def credentials():
         return {name: Credentials.read(Path(folder, name), name) for name in ("bank", "shop", "telco")}
 
 
-def free_port():
-    # Below the range from which the system takes ports of its own accord.
-    while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)):
-                return port
-
-
 def over_grpc(sides):
     """Run every side in a thread, on a transport of its own with TLS; the first failure is raised."""
     addresses = {name: f"127.0.0.1:{free_port()}" for name in sides}
-    patience = Patience(start=30, rejoin=30, message=30)
+    patience = Patience(start=60, rejoin=60, message=60)
     trusted, results, failures = credentials(), {}, []
 
     def live(name):
@@ -65,7 +55,7 @@ def over_grpc(sides):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
         assert not thread.is_alive(), "a side did not come to its end"
     if failures:
         raise failures[0]

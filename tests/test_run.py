@@ -354,7 +354,7 @@ def test_a_simulation_that_was_killed_resumes_to_the_same_result(kill_at, tmp_pa
     def go(directory, kill_at):
         command = [sys.executable, "-c", WALK, str(tmp_path / directory), str(kill_at)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
 
     straight = go("straight", -1)
     assert straight.returncode == 0, straight.stderr

@@ -1,8 +1,6 @@
 """connect and join, with all parties in this process, each in a thread of its own."""
 
 import json
-import random
-import socket
 import threading
 from dataclasses import dataclass
 
@@ -15,6 +13,7 @@ from colonnade.run import Simulation, join, private_randomness, simulate
 from colonnade.secret import Secret
 from colonnade.session import connect
 from colonnade.table import Table
+from colonnade.testing.ports import free_port
 from colonnade.wire.grpc import Patience
 from colonnade.wire.message import Float64Array, Message
 from colonnade.wire.plan import Roles
@@ -22,7 +21,8 @@ from colonnade.wire.transcript import Transcript
 
 BOTH = Roles(label="bank", features=("shop",))
 WITH_NOTARY = Roles(label="bank", features=("shop",), arbiter="notary")
-SHORT = Patience(start=20, rejoin=20, silence=10, message=20, heartbeat=0.1)
+PATIENT = Patience(start=60, rejoin=60, silence=20, message=60, heartbeat=0.1)
+HASTY = Patience(start=5, heartbeat=0.1)
 SEED = 5
 
 
@@ -43,15 +43,6 @@ def draw(party):
     return {"own": own, "shared": shared, **{name: line.receive(Drawn).value for name, line in party.peers.items()}}
 
 
-def free_port():
-    # Below the range from which the system takes ports of its own accord.
-    while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)):
-                return port
-
-
 def plan_of(protocol, roles=BOTH):
     return Simulation(protocol, {}, roles, SEED, {}, {}, "audit").plan
 
@@ -67,7 +58,7 @@ def run_apart(protocol, folder, *, roles=BOTH, tables=None, changes=None):
             "credentials": None,
             "directory": folder / name,
             "random": private_randomness(SEED, name, plan),
-            "patience": SHORT,
+            "patience": PATIENT,
             **(changes or {}).get(name, {}),
         }
         table = (tables or {}).get(name, rows() if name in roles.holders else None)
@@ -80,7 +71,7 @@ def run_apart(protocol, folder, *, roles=BOTH, tables=None, changes=None):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(40)
+        thread.join(120)
         assert not thread.is_alive(), "a party did not come to its end"
     return outcomes
 
@@ -119,12 +110,11 @@ def test_of_what_is_received_only_digests_are_kept(tmp_path):
 
 @pytest.mark.network
 def test_rows_in_another_order_are_refused_on_both_sides(tmp_path):
-    hasty = Patience(start=2, heartbeat=0.1)
     outcomes = run_apart(
         draw,
         tmp_path,
         tables={"bank": rows(1, 2, 3), "shop": rows(1, 3, 2)},
-        changes={"bank": {"patience": hasty}},
+        changes={"bank": {"patience": HASTY}},
     )
     assert "bank and shop have different rows, or the same rows in another order" in str(outcomes["shop"])
     assert isinstance(outcomes["bank"], PeerUnreachable)
@@ -134,9 +124,7 @@ def test_rows_in_another_order_are_refused_on_both_sides(tmp_path):
 
 @pytest.mark.network
 def test_checkpoints_at_other_intervals_are_refused(tmp_path):
-    outcomes = run_apart(
-        draw, tmp_path, changes={"bank": {"patience": Patience(start=2)}, "shop": {"checkpoint_every": 7}}
-    )
+    outcomes = run_apart(draw, tmp_path, changes={"bank": {"patience": HASTY}, "shop": {"checkpoint_every": 7}})
     assert "bank and shop have different checkpoint interval" in str(outcomes["shop"])
 
 

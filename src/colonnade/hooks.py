@@ -151,6 +151,11 @@ def prepare(party: Party, called: frozenset[str], sent: tuple[type[Message], ...
         defence.before_run(party)
 
 
+def place_of(defence: Defence, party: Party) -> int:
+    """Where a defence stands among its party's: by this, two of a kind draw different numbers."""
+    return next((place for place, held in enumerate(party.defences) if held is defence), 0)
+
+
 def applied(defences: Sequence[Defence], hook: str, value: T, at: At) -> tuple[T, tuple[str, ...]]:
     """What is left of a value after a hook of all defences, and the names of those that changed it."""
     names = []

@@ -324,7 +324,7 @@ def own_copy(protocol: Protocol[R]) -> Protocol[R]:
 
 
 def describe_protocol(protocol: Protocol[Any] | Mapping[str, Protocol[Any]]) -> tuple[str, dict[str, Any]]:
-    """A protocol's name and settings, as a plan holds them."""
+    """A protocol's name and settings, as a public plan holds them: without what is a party's own affair."""
     if isinstance(protocol, Mapping):
         protocol = next(iter(protocol.values()))
     if hasattr(protocol, "described"):
@@ -333,7 +333,9 @@ def describe_protocol(protocol: Protocol[Any] | Mapping[str, Protocol[Any]]) -> 
     owner = getattr(protocol, "__self__", None)
     if owner is None or not hasattr(owner, "get_params"):
         return name, {}
-    return f"{type(owner).__name__}.{cast(Any, protocol).__name__}", describe(owner.get_params())
+    local: frozenset[str] = getattr(owner, "local_params", frozenset())
+    public = {key: value for key, value in owner.get_params().items() if key not in local}
+    return f"{type(owner).__name__}.{cast(Any, protocol).__name__}", describe(public)
 
 
 def describe(value: Any) -> Any:

@@ -5,7 +5,6 @@ from colonnade.attacks.base import Grant
 from colonnade.attacks.clustering import EmbeddingClusters, EmbeddingNearest, GradientClusters, GradientNearest
 from colonnade.attacks.points import Points
 from colonnade.attacks.view import View
-from colonnade.data import load
 from colonnade.errors import PlanError
 from colonnade.models.split import Embedding, Gradient, SplitClassifier
 from colonnade.run import simulate
@@ -16,11 +15,6 @@ from colonnade.wire.transcript import RowMeans, Transcript
 BOTH = Roles(label="bank", features=("shop",))
 ON_GRADIENTS = [GradientClusters, GradientNearest]
 ALL = [EmbeddingClusters, EmbeddingNearest, *ON_GRADIENTS]
-
-
-@pytest.fixture(scope="module")
-def tables():
-    return load("breast-cancer").split()
 
 
 @pytest.fixture(scope="module")

@@ -15,11 +15,6 @@ ATTACKS = [ModelCompletion(), ModelCompletion(fine_tune=False), GradientCompleti
 
 
 @pytest.fixture(scope="module")
-def tables():
-    return load("breast-cancer").split()
-
-
-@pytest.fixture(scope="module")
 def run(tables):
     return simulate(SplitClassifier(epochs=20, patience=None).fit, tables, roles=BOTH)
 

@@ -18,11 +18,6 @@ SCORES = [NormScore, DirectionScore]
 
 
 @pytest.fixture(scope="module")
-def tables():
-    return load("breast-cancer").split()
-
-
-@pytest.fixture(scope="module")
 def run(tables):
     return simulate(SplitClassifier(epochs=5).fit, tables, roles=BOTH, keep="all")
 

@@ -1,7 +1,5 @@
 """A toy run whose leak is known exactly: the label party tells each feature party a hint about every row."""
 
-import random
-import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from colonnade.privacy.ledger import Event
 from colonnade.run import Run, join, private_randomness, simulate
 from colonnade.secret import Secret
 from colonnade.table import Table
+from colonnade.testing.ports import free_port
 from colonnade.wire.message import Float32Array, Message
 from colonnade.wire.plan import Roles
 
@@ -103,6 +102,25 @@ class TakePart(ActiveAttack):
         return Guess(rows, classes=classes)
 
 
+class AboutFeatures(Attack):
+    """Guesses columns."""
+
+    needs = Needs()
+    about = Secret.FEATURES
+
+    def guess(self, view: View) -> Guess:
+        raise AssertionError("nobody can score this")
+
+
+class Silent(Attack):
+    """Guesses only what it was told."""
+
+    needs = Needs(known_labels=1)
+
+    def guess(self, view: View) -> Guess:
+        return Guess(view.grant.rows, classes=view.grant.labels)
+
+
 def run_of(
     *,
     strength: float = 8.0,
@@ -141,6 +159,8 @@ def toy() -> SimpleNamespace:
         RankByHint=RankByHint,
         NearestKnown=NearestKnown,
         TakePart=TakePart,
+        AboutFeatures=AboutFeatures,
+        Silent=Silent,
     )
 
 
@@ -166,7 +186,7 @@ def deployed(tmp_path: Path) -> Callable[..., dict[str, Any]]:
                     credentials=None,
                     directory=tmp_path / folder / name,
                     random=private_randomness(seed, name, plan),
-                    patience=Patience(start=30, rejoin=30, message=30, heartbeat=0.1),
+                    patience=Patience(start=60, rejoin=60, message=60, heartbeat=0.1),
                     **settings.get(name, {}),
                 )
                 outcomes[name] = join(protocols[name], party)
@@ -177,7 +197,7 @@ def deployed(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(120)
         failed = [outcome for outcome in outcomes.values() if isinstance(outcome, BaseException)]
         if failed:
             raise failed[0]
@@ -185,12 +205,3 @@ def deployed(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         return outcomes
 
     return run
-
-
-def free_port() -> int:
-    # Below the range from which the system takes ports of its own, so that it stays free until somebody listens.
-    while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)):
-                return port

@@ -12,7 +12,6 @@ from colonnade.errors import PlanError
 from colonnade.experiment.sweep import Local, Serial
 from colonnade.models.split import Gradient, SplitClassifier
 from colonnade.run import Run, simulate
-from colonnade.secret import Secret
 from colonnade.table import Table
 from colonnade.wire.plan import Roles
 
@@ -38,25 +37,6 @@ def split_run() -> Run[SplitClassifier]:
 @pytest.fixture(scope="module")
 def split_report(split_run: Run[SplitClassifier]) -> PrivacyReport:
     return audit(split_run, ATTACKS, nulls=6)
-
-
-class AboutFeatures(Attack):
-    """Guesses columns."""
-
-    needs = Needs()
-    about = Secret.FEATURES
-
-    def guess(self, view):
-        raise AssertionError("nobody can score this")
-
-
-class Silent(Attack):
-    """Guesses only what it was told."""
-
-    needs = Needs(known_labels=1)
-
-    def guess(self, view):
-        return Guess(view.grant.rows, classes=view.grant.labels)
 
 
 class NeedsModel(Attack):
@@ -192,7 +172,7 @@ def test_a_private_event_bounds_what_a_protected_message_costs(toy: SimpleNamesp
 
 
 def test_attacks_that_do_not_apply_are_listed_with_their_reasons(toy: SimpleNamespace) -> None:
-    attacks = [AboutFeatures(), NeedsModel(), NormScore(), Silent(), DirectionScore()]
+    attacks = [toy.AboutFeatures(), NeedsModel(), NormScore(), toy.Silent(), DirectionScore()]
     report = audit(toy.run(n_classes=3), attacks, nulls=1)
     assert report.attacks == ()
     assert report.untested == (

@@ -57,28 +57,9 @@ class NeedsModel(Attack):
         return Guess(np.arange(30), classes=np.zeros(30, np.int64) + (not view.own.model.is_fitted))
 
 
-class AboutFeatures(Attack):
-    """Guesses columns."""
-
-    needs = Needs()
-    about = Secret.FEATURES
-
-    def guess(self, view):
-        raise AssertionError("nobody can score this")
-
-
-class Silent(Attack):
-    """Guesses only what it was told."""
-
-    needs = Needs(known_labels=1)
-
-    def guess(self, view):
-        return Guess(view.grant.rows, classes=view.grant.labels)
-
-
 def test_the_owner_gets_the_scores_of_a_simulated_audit_and_the_attacker_nothing(toy: SimpleNamespace) -> None:
     run = toy.run(strength=2, signal=1)
-    attacks = [toy.ReadHint(), toy.RankByHint(), toy.NearestKnown(), Silent()]
+    attacks = [toy.ReadHint(), toy.RankByHint(), toy.NearestKnown(), toy.Silent()]
     played = play(run, jointly(run, attacks, seed=3))
     report = played.results["bank"]
     assert [told(f) for f in report.attacks] == [told(f) for f in audit(run, attacks, nulls=1, seed=3).attacks]
@@ -135,7 +116,7 @@ def test_what_was_received_but_not_kept_cannot_be_attacked(toy: SimpleNamespace)
 
 
 def test_what_cannot_be_made_or_scored_is_listed(toy: SimpleNamespace) -> None:
-    report = attacked(toy.run(), [toy.TakePart(), AboutFeatures(), NeedsModel()])
+    report = attacked(toy.run(), [toy.TakePart(), toy.AboutFeatures(), NeedsModel()])
     assert report.untested == (
         "TakePart by shop: it takes part in a run, and the one that a joint audit looks at is over",
         "AboutFeatures by shop: guesses about features cannot be scored yet, only those about labels",

@@ -18,7 +18,6 @@ from colonnade.errors import DataError, PlanError
 from colonnade.models.split import Embedding, Gradient, SplitClassifier
 from colonnade.privacy.ledger import Ledger
 from colonnade.run import Run, simulate
-from colonnade.secret import Secret
 from colonnade.table import Table
 from colonnade.wire.plan import Roles
 from colonnade.wire.transcript import Transcript
@@ -73,16 +72,6 @@ class Greedy(Attack):
         raise AssertionError("only the peer has that")
 
 
-class AboutFeatures(Attack):
-    """Guesses columns."""
-
-    needs = Needs()
-    about = Secret.FEATURES
-
-    def guess(self, view):
-        raise AssertionError("nobody can score this")
-
-
 class Undecided(Attack):
     """Ranks rows by numbers that are none."""
 
@@ -99,15 +88,6 @@ class FirstNine(Attack):
 
     def guess(self, view):
         return Guess(np.arange(9), scores=np.arange(9.0))
-
-
-class Silent(Attack):
-    """Guesses only what it was told."""
-
-    needs = Needs(known_labels=1)
-
-    def guess(self, view):
-        return Guess(view.grant.rows, classes=view.grant.labels)
 
 
 def test_a_party_alone_finds_what_a_simulated_audit_finds(split: SimpleNamespace, report: PrivacyReport) -> None:
@@ -162,7 +142,7 @@ def test_a_deployed_party_needs_nothing_but_the_folder_its_run_left(
 
 
 def test_what_needs_the_peers_own_is_listed_as_untested(toy: SimpleNamespace) -> None:
-    attacks = [toy.NearestKnown(), Greedy(), toy.TakePart(), AboutFeatures(), NormScore(), Silent()]
+    attacks = [toy.NearestKnown(), Greedy(), toy.TakePart(), toy.AboutFeatures(), NormScore(), toy.Silent()]
     report = from_bank(toy.run(), attacks)
     assert report.attacks == ()
     assert report.untested == (

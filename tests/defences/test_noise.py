@@ -27,7 +27,7 @@ def test_noise_by_ratio_has_the_size_and_the_distribution_it_says(held, leaving,
     assert added.std().item() == pytest.approx(size, rel=0.03)
     scale = size if kind == "gaussian" else size / 2**0.5
     distribution = stats.norm if kind == "gaussian" else stats.laplace
-    assert stats.kstest(added.flatten().numpy() / scale, distribution.cdf).pvalue > 1e-4
+    assert stats.kstest(added.flatten().numpy() / scale, distribution.cdf).pvalue > 1e-6
 
 
 @pytest.mark.parametrize(("kind", "deviation"), [("gaussian", 0.01), ("laplace", 0.01 * 2**0.5)])
@@ -53,7 +53,7 @@ def test_under_max_norm_lengths_say_nothing_and_the_part_along_the_gradient_stay
     lengths = sent.norm(dim=1) / gradient.norm(dim=1).max()
     assert lengths.min() > 1 - 1e-4
     assert lengths.max() < 10 + 1e-3
-    assert stats.kstest((lengths.numpy() - 1) / 9, "uniform").pvalue > 1e-4
+    assert stats.kstest((lengths.numpy() - 1) / 9, "uniform").pvalue > 1e-6
     assert abs(stats.spearmanr(lengths, gradient.norm(dim=1)).statistic) < 0.06
     along = (sent * torch.nn.functional.normalize(gradient, dim=1)).sum(dim=1)
     torch.testing.assert_close(along, gradient.norm(dim=1), rtol=1e-2, atol=1e-6)

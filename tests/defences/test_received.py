@@ -53,6 +53,13 @@ def test_each_feature_party_has_a_network_of_its_own_that_keeps_the_width(tables
 
 
 @pytest.mark.parametrize("defence", BOTH_KINDS)
+@pytest.mark.parametrize("phase", ["train", "predict"])
+def test_the_networks_follow_embeddings_to_another_device(tables, defence, phase):
+    elsewhere = torch.empty(5, 4, device="meta")
+    assert ready(defence(), tables).incoming(elsewhere, at(phase)).device == elsewhere.device
+
+
+@pytest.mark.parametrize("defence", BOTH_KINDS)
 def test_where_embeddings_are_logits_the_networks_are_as_wide_as_there_are_classes(tables, defence):
     held = ready(defence(), tables, fusion="sum", top=None)
     assert held.incoming(torch.ones(5, 2), at("predict")).shape == (5, 2)

@@ -14,21 +14,13 @@ from pathlib import Path
 import pytest
 
 from colonnade.privacy.ledger import Ledger
+from colonnade.testing.ports import free_port
 from colonnade.wire import certs
 from colonnade.wire.transcript import Transcript
 
 PARTY = Path(__file__).with_name("party.py")
 collect_ignore = [PARTY.name]
-SECONDS = 90
-
-
-def free_port():
-    # Below the range from which the system takes ports of its own, so that a killed listener gets its port back.
-    while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)):
-                return port
+SECONDS = 180
 
 
 def start(config, log, before=()):
@@ -66,12 +58,12 @@ class Federation:
     def log(self, name):
         return self.folder / f"{name}.log"
 
-    def wait(self, name, seconds=SECONDS):
+    def wait(self, name):
         """How a party's process ends."""
         try:
-            return self.processes[name].wait(seconds)
+            return self.processes[name].wait(SECONDS)
         except subprocess.TimeoutExpired:
-            pytest.fail(f"{name} did not end within {seconds} s; the parties said:\n{self.said()}")
+            pytest.fail(f"{name} did not end within {SECONDS} s; the parties said:\n{self.said()}")
 
     def finish(self):
         """Wait until all have come to a good end; returns what they leave."""

@@ -219,7 +219,7 @@ def main() -> int:
         random=private_randomness(SEED, name, plan),
         defences=defences.get(name, ()),
         checkpoint_every=3,
-        patience=Patience(**{"start": 40, "rejoin": 40, "silence": 10, **CONFIG.get("patience", {})}),
+        patience=Patience(**{"start": 90, "rejoin": 90, "silence": 20, **CONFIG.get("patience", {})}),
     )
     try:
         join(protocol, party, keep=lambda result: write_atomically(own / "result", pack(result)))

@@ -1,8 +1,6 @@
 """Every arrangement of parties exchanges the same frames between processes as within one."""
 
 import json
-import random
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,18 +11,11 @@ import torch
 from colonnade.catalogue import MODELS
 from colonnade.data import load
 from colonnade.run import simulate
+from colonnade.testing.ports import free_port
 from colonnade.wire.plan import Roles
 
 SCRIPT = Path(__file__).parent / "train.py"
 BRIEF = {"epochs": 2, "batch_size": 64}
-
-
-def free_port():
-    while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)):
-                return port
 
 
 @pytest.mark.slow

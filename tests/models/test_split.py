@@ -1,17 +1,21 @@
+from inspect import signature
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from colonnade.catalogue import MODELS
 from colonnade.data import datasets
 from colonnade.data.partition import extend
 from colonnade.errors import BadFrame, DataError, PlanError
 from colonnade.hooks import Defence
 from colonnade.models.inputs import Inputs
 from colonnade.models.split import Embedding, Gradient, Outline, SplitClassifier, SplitRegressor
-from colonnade.run import simulate
+from colonnade.models.training import DEVICES
+from colonnade.run import describe_protocol, simulate
 from colonnade.table import Table
-from colonnade.wire.plan import Roles
+from colonnade.wire.plan import PublicPlan, Roles
 
 BOTH = Roles(label="bank", features=("shop",))
 QUICK = {"epochs": 2, "patience": None, "batch_size": 64}
@@ -339,13 +343,49 @@ def test_a_gpu_that_is_not_there_is_refused(cancer):
     assert simulate(SplitClassifier(device="auto", **QUICK).fit, cancer, roles=BOTH).results["bank"].is_fitted
 
 
+WITH_A_DEVICE = [name for name, model in MODELS.items() if "device" in signature(model).parameters]
+
+
+@pytest.mark.parametrize("name", WITH_A_DEVICE)
+def test_where_a_party_computes_is_no_part_of_the_public_plan(name):
+    plans = [PublicPlan(BOTH, *describe_protocol(MODELS[name](device=device).fit)) for device in DEVICES]
+    assert len({plan.hash for plan in plans}) == 1
+    assert "device" not in plans[0].settings
+    assert plans[0].hash != PublicPlan(BOTH, *describe_protocol(MODELS[name](batch_size=17).fit)).hash
+
+
+def test_where_a_party_computes_changes_neither_batches_nor_first_weights(cancer):
+    """On a machine without a GPU, "auto" is "cpu": then not a bit may differ."""
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU, on which sums come out a little different")
+    runs = [simulate(SplitClassifier(device=device, **QUICK).fit, cancer, roles=BOTH) for device in ("cpu", "auto")]
+    assert runs[0].transcripts["shop"].digests() == runs[1].transcripts["shop"].digests()
+
+
+def test_a_share_from_a_machine_with_a_gpu_predicts_on_one_without(cancer, tmp_path):
+    run = simulate(SplitClassifier(**QUICK).fit, cancer, roles=BOTH)
+    shares = {}
+    for name, share in run.results.items():
+        share.set_params(device="cuda").save(tmp_path / name)
+        shares[name] = SplitClassifier.load(tmp_path / name, device="cpu")
+    loaded = simulate({name: share.predict for name, share in shares.items()}, cancer, roles=BOTH).results["bank"]
+    for share in run.results.values():
+        share.set_params(device="cpu")
+    np.testing.assert_array_equal(loaded.probabilities, results(run, cancer)["bank"].probabilities)
+
+
 @pytest.mark.gpu
-def test_a_gpu_trains_to_the_same_loss_within_a_tolerance(cancer):
-    losses = [
-        simulate(SplitClassifier(device=device, **QUICK).fit, cancer, roles=BOTH).results["bank"].history_[-1]["loss"]
-        for device in ("cpu", "cuda")
-    ]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-2)
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("bank", ["cpu", "cuda"])
+def test_a_gpu_trains_to_the_same_losses_within_a_tolerance(cancer, bank):
+    """Both parties on a GPU, or only one: batches and first weights are the same as without."""
+
+    def losses(**devices):
+        protocols = {name: SplitClassifier(device=device, **QUICK).fit for name, device in devices.items()}
+        history = simulate(protocols, cancer, roles=BOTH).results["bank"].history_
+        return [record["loss"] for record in history]
+
+    assert losses(bank=bank, shop="cuda") == pytest.approx(losses(bank="cpu", shop="cpu"), rel=1e-2)
 
 
 def half_of_the_shop(tables):

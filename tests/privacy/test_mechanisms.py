@@ -77,21 +77,21 @@ def test_the_noise_has_its_distribution_around_every_value(kind, mechanism, dist
     counts = np.bincount(np.searchsorted(edges, out / grid_step(scale) - np.rint(value / grid_step(scale))))
     offset = value / grid_step(scale) - np.rint(value / grid_step(scale))
     expected = np.diff(distribution.cdf((edges - offset) * grid_step(scale), scale=scale), prepend=0, append=1)
-    assert chisquare(counts, N * expected).pvalue >= 1e-4
+    assert chisquare(counts, N * expected).pvalue >= 1e-6
 
 
 @pytest.mark.parametrize(("kind", "mechanism", "distribution"), BOTH)
 def test_the_noise_has_its_moments(kind, mechanism, distribution) -> None:
     out = released(mechanism(1.0, 2.5), np.zeros(N), path=("moments", kind))
     _, variance, _, excess = (float(moment) for moment in distribution.stats(scale=2.5, moments="mvsk"))
-    assert abs(out.mean()) < 4 * math.sqrt(variance / N)
-    assert abs(out.var() / variance - 1) < 4 * math.sqrt((excess + 2) / N)
+    assert abs(out.mean()) < 5 * math.sqrt(variance / N)
+    assert abs(out.var() / variance - 1) < 5 * math.sqrt((excess + 2) / N)
 
 
 @pytest.mark.parametrize(("kind", "mechanism", "distribution"), BOTH)
 def test_the_lowest_bits_of_the_output_are_uniform(kind, mechanism, distribution) -> None:
     index = released(mechanism(1.0, 1.0), np.full(N, 0.123456789), path=("bits", kind)) / grid_step(1.0)
-    assert chisquare(np.bincount(index.astype(int) % 16)).pvalue >= 1e-4
+    assert chisquare(np.bincount(index.astype(int) % 16)).pvalue >= 1e-6
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "laplace"])
@@ -118,9 +118,9 @@ def test_neighbours_cannot_be_told_apart_better_than_promised(kind, mechanism, d
         p, q = (np.mean(out > threshold) for out in (with_one, without))
         error = math.sqrt((p * (1 - p) + math.exp(2 * epsilon) * q * (1 - q)) / N)
         gaps.append((p - math.exp(epsilon) * q - delta) / max(error, 1 / N))
-    assert max(gaps) < 4
+    assert max(gaps) < 5
     # The promise is also used up: the best threshold comes close to it.
-    assert max(gaps) > -4
+    assert max(gaps) > -5
 
 
 @pytest.mark.parametrize(("kind", "mechanism", "distribution"), BOTH)
@@ -193,7 +193,7 @@ def test_releases_that_differ_in_anything_have_independent_noise(kind, mechanism
         for name, (sensitivity, scale, given, how) in releases.items()
     }
     for (one, first), (other, second) in combinations(noises.items(), 2):
-        assert abs(np.corrcoef(first, second)[0, 1]) < 4 / math.sqrt(n), (one, other)
+        assert abs(np.corrcoef(first, second)[0, 1]) < 5 / math.sqrt(n), (one, other)
     assert sum(ledger.events.values()) == len(releases)
 
 
@@ -216,7 +216,7 @@ def test_randomised_labels_that_differ_in_anything_are_flipped_independently() -
         for name, (epsilon, n_classes, given, how) in releases.items()
     }
     for (one, first), (other, second) in combinations(flips.items(), 2):
-        assert abs(np.corrcoef(first, second)[0, 1]) < 4 / math.sqrt(n), (one, other)
+        assert abs(np.corrcoef(first, second)[0, 1]) < 5 / math.sqrt(n), (one, other)
     assert sum(ledger.events.values()) == len(releases)
 
 
@@ -368,12 +368,12 @@ def test_randomised_response_keeps_and_replaces_labels_as_often_as_promised(epsi
         expected[label] *= math.exp(epsilon)
         assert expected[label] == pytest.approx(mechanism.keep_probability, rel=1e-12)
         counts = np.bincount(out, minlength=n_classes)
-        assert chisquare(counts, counts.sum() * expected).pvalue >= 1e-4
+        assert chisquare(counts, counts.sum() * expected).pvalue >= 1e-6
 
 
 def test_labels_are_randomised_independently_of_their_neighbours() -> None:
     kept = RandomisedResponse(1.0, 2).release(np.zeros(N, int), random=RANDOM, ledger=Ledger(), path=("apart",)) == 0
-    assert abs(np.corrcoef(kept[:-1], kept[1:])[0, 1]) < 4 / math.sqrt(N)
+    assert abs(np.corrcoef(kept[:-1], kept[1:])[0, 1]) < 5 / math.sqrt(N)
 
 
 def test_randomised_response_with_an_enormous_epsilon_keeps_every_label() -> None:
@@ -442,7 +442,7 @@ def test_a_release_is_the_same_on_every_platform() -> None:
 def test_steps_of_a_run_have_uncorrelated_noise() -> None:
     draws = [noise((N // 4,), 1.0, "gaussian", RANDOM, ("run", step)) for step in range(4)]
     for one, other in pairwise(draws):
-        assert abs(np.corrcoef(one, other)[0, 1]) < 4 / math.sqrt(N // 4)
+        assert abs(np.corrcoef(one, other)[0, 1]) < 5 / math.sqrt(N // 4)
 
 
 @pytest.mark.parametrize(

@@ -88,13 +88,13 @@ def test_drawing_nothing_gives_nothing() -> None:
 
 def test_every_byte_of_the_cryptographic_stream_is_equally_frequent() -> None:
     counts = np.bincount(Randomness.seeded(0).uniform_bits(200_000).view(np.uint8), minlength=256)
-    assert chisquare(counts).pvalue >= 1e-4
+    assert chisquare(counts).pvalue >= 1e-6
 
 
 def test_streams_of_neighbouring_paths_are_uncorrelated() -> None:
     random = Randomness.seeded(0)
     one, other = (random.uniform_bits(100_000, "step", step).view(np.uint8) for step in (1, 2))
-    assert abs(np.corrcoef(one, other)[0, 1]) < 4 / np.sqrt(one.size)
+    assert abs(np.corrcoef(one, other)[0, 1]) < 5 / np.sqrt(one.size)
 
 
 def test_a_seed_fits_into_63_bits() -> None:

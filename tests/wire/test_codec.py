@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 from colonnade.errors import BadFrame, ProtocolError, WrongMessage
 from colonnade.secret import Secret
-from colonnade.wire.codec import MAX_METADATA, decode, encode, kind_of
+from colonnade.wire.codec import MAX_METADATA, decode, encode
 from colonnade.wire.message import Ciphertexts, Float32Array, Int64Array, Message, UInt8Array
 
 
@@ -196,7 +196,3 @@ def test_damaged_frames_never_end_in_anything_but_a_protocol_error(noise, place,
     for damaged in (bytes(frame), bytes(frame[: place % len(frame)]), noise, b"CLN1" + noise):
         with contextlib.suppress(ProtocolError):
             decode(damaged, Everything)
-
-
-def test_the_kind_can_be_read_without_the_rest():
-    assert kind_of(encode(Plain(np.ones(1, np.float32)))) == "test/plain"

@@ -2,9 +2,7 @@
 
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -17,6 +15,7 @@ from colonnade.errors import AuthError, PlanError, StorageError
 from colonnade.secret import Secret
 from colonnade.storage import pack, unpack
 from colonnade.table import Table
+from colonnade.testing.ports import free_port
 from colonnade.wire.at_rest import OVERHEAD, StorageKey, make_key
 from colonnade.wire.codec import encode
 from colonnade.wire.message import Float32Array, Message
@@ -296,7 +295,7 @@ PARTY = textwrap.dedent(
         random=Randomness.seeded(0, name),
         key_file=key,
         checkpoint_every=3,
-        patience=Patience(start=40, rejoin=40, message=40, heartbeat=0.1),
+        patience=Patience(start=90, rejoin=90, message=90, heartbeat=0.1),
     )
     try:
         join(walk, party)
@@ -328,26 +327,17 @@ def started(tmp_path):
         process.communicate()
 
 
-def free_port():
-    # Below the range from which the system takes ports of its own, so that a killed listener gets its port back.
-    while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)):
-                return port
-
-
 @pytest.mark.slow
 @pytest.mark.network
 def test_a_party_killed_while_it_keeps_its_messages_under_a_key_goes_on_under_that_key_only(tmp_path, started):
     path, other = make_key(tmp_path / "bank.key"), make_key(tmp_path / "other.key")
     first, shop = started("bank", path, dies=5), started("shop", None)
-    assert first.wait(60) == -signal.SIGKILL
+    assert first.wait(120) == -signal.SIGKILL
     mistaken = started("bank", other)
-    assert WRONG_KEY in mistaken.communicate(timeout=60)[1]
-    assert f"PeerFailed: bank stopped: {WRONG_KEY}" in shop.communicate(timeout=60)[1]
+    assert WRONG_KEY in mistaken.communicate(timeout=120)[1]
+    assert f"PeerFailed: bank stopped: {WRONG_KEY}" in shop.communicate(timeout=120)[1]
     last = [started("bank", path), started("shop", None)]
-    assert [process.wait(60) for process in last] == [0, 0], [process.communicate()[1] for process in last]
+    assert [process.wait(120) for process in last] == [0, 0], [process.communicate()[1] for process in last]
     transcript = Transcript.load(tmp_path / "bank" / "transcript", StorageKey.read(path))
     kept = [(m.epoch, m.message.values.tolist()) for m in transcript.messages(Sealed, sent=True)]
     assert kept == [(step // 2, [[step], [step]]) for step in (0, 1, 6, 7)]

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from colonnade.errors import PlanError
-from colonnade.hooks import At, Defence, Tensor
+from colonnade.hooks import At, Defence, Tensor, place_of
 from colonnade.models.nets import perceptron
 from colonnade.party import Party
 from colonnade.storage import Tree
@@ -59,8 +59,7 @@ class ConfusionalAutoencoder(Defence):
 
     def before_run(self, party: Party) -> None:
         """Take a seed of one's own from the party's randomness."""
-        place = next((i for i, held in enumerate(party.defences) if held is self), 0)
-        self._seed = party.random.seed("confusional autoencoder", place)
+        self._seed = party.random.seed("confusional autoencoder", place_of(self, party))
         self._soft: Tensor | None = None
         self._decoder: nn.Module | None = None
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from colonnade.errors import DataError, PlanError
-from colonnade.hooks import At, Defence, Tensor
+from colonnade.hooks import At, Defence, Tensor, place_of
 from colonnade.party import Party
 from colonnade.privacy.mechanisms import RandomisedResponse
 from colonnade.wire.message import Int64Array
@@ -48,8 +48,7 @@ class RandomisedLabels(Defence):
 
     def before_run(self, party: Party) -> None:
         """Take a stream of one's own from the party's randomness."""
-        place = next((i for i, held in enumerate(party.defences) if held is self), 0)
-        self._party, self._place = party, place
+        self._party, self._place = party, place_of(self, party)
         self._shifts: Int64Array | None = None
 
     def labels(self, labels: Tensor, at: At) -> Tensor:

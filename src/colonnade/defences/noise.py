@@ -16,7 +16,7 @@ import torch
 from blake3 import blake3
 
 from colonnade.errors import PlanError
-from colonnade.hooks import At, Defence, Tensor
+from colonnade.hooks import At, Defence, Tensor, place_of
 from colonnade.models.split import Gradient
 from colonnade.party import Party
 from colonnade.privacy.mechanisms import Kind, noise
@@ -29,8 +29,7 @@ class NoisyGradient(Defence):
 
     def before_run(self, party: Party) -> None:
         """Take a stream of one's own from the party's randomness."""
-        place = next((i for i, held in enumerate(party.defences) if held is self), 0)
-        self._random = party.random.child("gradient noise", place)
+        self._random = party.random.child("gradient noise", place_of(self, party))
 
     def outgoing(self, tensor: Tensor, at: At) -> Tensor:
         """Change a gradient; embeddings pass unchanged, and so does a gradient that is nothing or not finite."""

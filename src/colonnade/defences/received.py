@@ -85,7 +85,7 @@ class InformationBottleneck(_NetworksBehind):
 
     def incoming(self, tensor: Tensor, at: At) -> Tensor:
         """Pass an embedding through the bottleneck: at random in training, by its mean otherwise."""
-        bottleneck = self._behind(at)
+        bottleneck = self._behind(at).to(tensor.device)
         assert isinstance(bottleneck, _Bottleneck)
         mean, deviation = bottleneck.encode(tensor)
         if at.phase != "train":
@@ -132,7 +132,7 @@ class EarlierCut(_NetworksBehind):
 
     def incoming(self, tensor: Tensor, at: At) -> Tensor:
         """Pass an embedding through the layers."""
-        out: Tensor = self._behind(at)(tensor)
+        out: Tensor = self._behind(at).to(tensor.device)(tensor)
         return out if at.phase == "train" else out.detach()
 
 

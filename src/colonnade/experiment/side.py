@@ -254,7 +254,10 @@ class Side:
                 f"{model} should hold a model of this plan, but holds one of another. Name the folder that "
                 "`colonnade join` made for this plan, or use the plan of the folder."
             )
-        share = type(self.plan.model.build()).load(trained.model_path)
+        planned = self.plan.model.build()
+        # The share may have been trained on another machine than this one.
+        local = {key: value for key, value in planned.get_params().items() if key in planned.local_params}
+        share = type(planned).load(trained.model_path, **local)
         folder = trained._next_prediction()
         written = out or folder / "prediction.csv"
         if written.suffix not in (".csv", ".parquet"):

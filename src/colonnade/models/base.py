@@ -44,6 +44,8 @@ class Estimator(ABC):
     """The defence hooks called on the side of each role: "label", "feature", "server"."""
     sends: ClassVar[Mapping[str, tuple[type[Message], ...]]] = {}
     """The kinds of messages that go through `outgoing` on the side of each role."""
+    local_params: ClassVar[frozenset[str]] = frozenset()
+    """The parameters that are a party's own affair: no part of the public plan, and free to differ between parties."""
 
     @abstractmethod
     def fit(self, party: Party) -> Self:
@@ -101,12 +103,13 @@ class Estimator(ABC):
         write_tree(Path(path), tree)
 
     @classmethod
-    def load(cls, path: Path | str, **factories: Any) -> Self:
+    def load(cls, path: Path | str, **given: Any) -> Self:
         """Read a share that `save` wrote.
 
         Args:
             path: The file.
-            factories: The callables among the constructor's arguments, which a file cannot hold.
+            given: Constructor's arguments in the place of the saved ones: callables, which a file cannot hold, and what
+                is another on this machine, such as the device.
         """
         tree = read_tree(Path(path))
         if tree.get("estimator") != cls.__name__:
@@ -117,12 +120,12 @@ class Estimator(ABC):
         parameters = tree["parameters"]
         defaults = _parameters(cls)
         for name, value in parameters.items():
-            if name not in factories and cls.is_factory(name, value):
+            if name not in given and cls.is_factory(name, value):
                 raise PlanError(
                     f"{Path(path).name} was fitted with {name}={value}, which a file cannot hold. "
                     f"Give it again: {cls.__name__}.load(path, {name}=...)."
                 )
-        estimator = cls(**{name: value for name, value in {**parameters, **factories}.items() if name in defaults})
+        estimator = cls(**{name: value for name, value in {**parameters, **given}.items() if name in defaults})
         estimator.take_share(tree["share"])
         return estimator
 

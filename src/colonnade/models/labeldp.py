@@ -21,24 +21,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from colonnade.errors import DataError, PlanError
-from colonnade.hooks import At, Defence, Tensor, applied
-from colonnade.models.base import Estimator, Prediction, require_classes
+from colonnade.errors import PlanError
+from colonnade.hooks import At, Defence, Tensor
+from colonnade.models.base import Prediction
 from colonnade.models.batches import in_order
 from colonnade.models.cut import Bottom, Embedding, Gathering, Gradient, Outline, Verdict
 from colonnade.models.inputs import Inputs
 from colonnade.models.nets import BottomFactory, TopFactory
-from colonnade.models.solo import Material, Recipe, SoloNetwork, SoloSide, outputs_alone, train_alone
+from colonnade.models.solo import Material, SoloModel, SoloNetwork
 from colonnade.models.split import SplitClassifier
 from colonnade.models.targets import Classes
-from colonnade.models.tracks import Head, holds_factory
-from colonnade.models.training import Machine, OptimiserName, as_array, loaded
+from colonnade.models.tracks import Head
+from colonnade.models.training import OptimiserName, as_array, loaded
 from colonnade.party import Party
 from colonnade.privacy.mechanisms import RandomisedResponse
 from colonnade.storage import Tree
@@ -49,7 +48,7 @@ __all__ = ["Embedding", "Gradient", "LabelDPShadow", "Outline", "Verdict"]
 NAME = "LabelDPShadow"
 
 
-class LabelDPShadow(Estimator):
+class LabelDPShadow(SoloModel):
     """A classifier whose feature parties see only what follows from labels randomised once.
 
     Args:
@@ -65,21 +64,18 @@ class LabelDPShadow(Estimator):
         epochs: Passes over the training rows, at most, of the shadow and of the main network each.
         patience: Epochs without improvement on held-out rows before training stops; None trains to the end.
         validation: The share of rows held out for that.
-        device: "cpu", "cuda", or "auto" for a GPU where there is one.
+        device: "cpu", "cuda", or "auto" for a GPU where there is one; parties may differ.
 
     >>> LabelDPShadow(epsilon=0.5).task
     'classification'
     """
 
     task = "classification"
+    target = Classes
     hooks: ClassVar[Mapping[str, frozenset[str]]] = SplitClassifier.hooks
     sends: ClassVar[Mapping[str, tuple[type[Message], ...]]] = SplitClassifier.sends
 
     shadow_: SplitClassifier
-    target_: Classes | None
-    inputs_: Inputs | None
-    network_: SoloNetwork | None
-    history_: list[dict[str, float]]
 
     def __init__(
         self,
@@ -110,20 +106,6 @@ class LabelDPShadow(Estimator):
         self.validation = validation
         self.device = device
 
-    @property
-    def classes_(self) -> NDArray[Any]:
-        """The classes, at the label party."""
-        target = getattr(self, "target_", None)
-        if target is None:
-            raise AttributeError("This LabelDPShadow holds no classes.")
-        found: NDArray[Any] = target.classes
-        return found
-
-    @property
-    def recipe(self) -> Recipe:
-        """How the label party trains its main network."""
-        return Recipe(**{name: getattr(self, name) for name in Recipe.__dataclass_fields__})
-
     def fit(self, party: Party) -> Self:
         """Train the shadow together on randomised labels, then the main network alone on the true ones."""
         if not self.epsilon > 0:
@@ -135,9 +117,7 @@ class LabelDPShadow(Estimator):
             self.shadow_.fit(party)
             self._send(party)
             return self
-        labels = _labels(party)
-        self.target_ = Classes(require_classes(labels, party.name))
-        truth = self.target_.encode(labels)
+        truth = self.learn_target(party)
         randomised = _Randomised(self._randomised(party, truth.numpy()))
         self.shadow_.fit(replace(party, defences=(randomised, *party.defences)))
         table = party.own_table
@@ -145,7 +125,7 @@ class LabelDPShadow(Estimator):
             self.inputs_ = Inputs.learned(table, np.arange(len(table)))
         material = self._material(party, "train")
         self.network_ = self._new_network(len(party.feature_parties))
-        self.history_ = train_alone(SoloSide(self.recipe, party, self.network_, self.target_, material, truth))
+        self.train_alone(party, material, truth)
         self.shadow_.defences_ = [defence.state() for defence in party.defences]
         return self
 
@@ -165,15 +145,7 @@ class LabelDPShadow(Estimator):
         if not party.holds_labels:
             self._send(party)
             return None
-        assert self.network_ is not None
-        assert self.target_ is not None
-        material = self._material(party, "predict")
-        network, parts = self.network_.to(Machine.of(self.device, "float32").device), []
-        for step, (rows, outputs) in enumerate(outputs_alone(network, material, len(party.own_table), self.batch_size)):
-            at = At(step, 0, rows, "predict", track="local", outputs=outputs, n_classes=self.target_.n_classes)
-            scores, _ = applied(party.defences, "prediction", self.target_.scores(outputs), at)
-            parts.append(as_array(scores))
-        return self.target_.prediction(np.concatenate(parts))
+        return self.predict_alone(party, self._material(party, "predict"))
 
     def share(self) -> Tree:
         """What this party has learned, as a tree of arrays and plain values."""
@@ -196,11 +168,6 @@ class LabelDPShadow(Estimator):
         if tree["network"] is not None:
             self.network_ = loaded(self._new_network(tree["n_received"]), tree["network"])  # type: ignore[assignment]
 
-    @classmethod
-    def is_factory(cls, name: str, value: Any) -> bool:
-        """Whether a saved parameter names a callable that must be given again."""
-        return name in ("bottom", "top") and holds_factory(value)
-
     def summary(self) -> str:
         """What the model is, and what each role learns, in a few lines."""
         return "\n".join(
@@ -214,8 +181,7 @@ class LabelDPShadow(Estimator):
 
     def _randomised(self, party: Party, truth: Int64Array) -> Int64Array:
         """Every label, randomised once in the life of a run, and what that costs on the ledger."""
-        assert self.target_ is not None
-        response = RandomisedResponse(self.epsilon, self.target_.n_outputs)
+        response = RandomisedResponse(self.epsilon, self.require_target().n_outputs)
         random = party.random.child("randomised labels")
         drawn = party.once(
             "randomised labels", lambda: response.release(truth, random=random, ledger=party.ledger, by=NAME)
@@ -234,9 +200,8 @@ class LabelDPShadow(Estimator):
             gathering.collect(step, rows, "predict")
             for peer, came in gathering.received.items():
                 received[peer].append(as_array(came))
-        device = Machine.of(self.device, "float32").device
         joined = {peer: np.concatenate(parts) for peer, parts in received.items()}
-        return Material.of(party, self.inputs_, joined, device, phase)
+        return Material.of(self, party, joined, phase)
 
     def _batches(self, party: Party) -> list[Int64Array]:
         return in_order(np.arange(len(party.own_table)), self.batch_size)
@@ -247,8 +212,7 @@ class LabelDPShadow(Estimator):
         return SplitClassifier(**given)
 
     def _new_network(self, n_received: int) -> SoloNetwork:
-        assert self.target_ is not None
-        return SoloNetwork(self.recipe, self.inputs_, [self.embedding] * n_received, self.target_.n_outputs)
+        return SoloNetwork(self, [self.embedding] * n_received)
 
 
 class _Randomised(Defence):
@@ -261,9 +225,3 @@ class _Randomised(Defence):
 
     def labels(self, labels: Tensor, at: At) -> Tensor:
         return self.drawn.index_select(0, torch.from_numpy(at.rows)).to(labels.device)
-
-
-def _labels(party: Party) -> NDArray[Any]:
-    if party.own_table.labels is None:
-        raise DataError(f"{party.name} is the label party but its table has no labels. Name the label column.")
-    return np.asarray(party.own_table.labels)

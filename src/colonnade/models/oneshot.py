@@ -20,17 +20,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from colonnade.errors import DataError, PlanError, ProtocolError
-from colonnade.hooks import At, Phase, applied, prepare
-from colonnade.models.base import Estimator, Prediction
+from colonnade.errors import DataError, ProtocolError
+from colonnade.hooks import At, Phase, applied
+from colonnade.models.base import Prediction
 from colonnade.models.batches import in_order
-from colonnade.models.cut import Embedding, party_role, require_answer, require_columns
+from colonnade.models.cut import Embedding, require_answer, require_columns
 from colonnade.models.encoders import (
     ENCODERS,
     Encoder,
@@ -42,10 +41,9 @@ from colonnade.models.encoders import (
 from colonnade.models.inputs import Inputs
 from colonnade.models.leak import Leak, measured_leak, require_within_budget
 from colonnade.models.nets import BottomFactory, TopFactory
-from colonnade.models.solo import Material, Recipe, SoloNetwork, SoloSide, outputs_alone, train_alone
-from colonnade.models.targets import Classes, Numbers, Target
-from colonnade.models.tracks import holds_factory
-from colonnade.models.training import OPTIMISERS, Machine, OptimiserName, as_array, loaded
+from colonnade.models.solo import Material, SoloModel, SoloNetwork
+from colonnade.models.targets import Classes, Numbers
+from colonnade.models.training import OptimiserName, as_array, loaded
 from colonnade.party import Party
 from colonnade.secret import Secret
 from colonnade.storage import Tree
@@ -66,7 +64,7 @@ class Statement(Message, kind="one-shot/statement", reveals={Secret.FEATURES}):
     worst_r2: float
 
 
-class OneShotNetwork(Estimator):
+class OneShotNetwork(SoloModel):
     """A network at the label party over its own columns and the embeddings that feature parties send once.
 
     Args:
@@ -86,24 +84,18 @@ class OneShotNetwork(Estimator):
         epochs: Passes over the training rows, at most.
         patience: Epochs without improvement on the label party's held-out rows before it stops; None trains to the end.
         validation: The share of rows it holds out for that.
-        device: "cpu", "cuda", or "auto" for a GPU where there is one.
+        device: "cpu", "cuda", or "auto" for a GPU where there is one; of interest to the label party only.
     """
 
-    target: ClassVar[type[Target]]
     hooks: ClassVar[Mapping[str, frozenset[str]]] = {
         "label": frozenset({"labels", "incoming", "loss", "prediction", "modules"}),
         "feature": frozenset({"outgoing"}),
     }
     sends: ClassVar[Mapping[str, tuple[type[Message], ...]]] = {"label": (), "feature": (Embedding,)}
 
-    target_: Target | None
-    inputs_: Inputs | None
     encoder_: Encoder | None
     leak_: Leak | None
     stated_: dict[str, dict[str, float]]
-    network_: SoloNetwork | None
-    history_: list[dict[str, float]]
-    defences_: list[Tree]
 
     def __init__(
         self,
@@ -142,31 +134,15 @@ class OneShotNetwork(Estimator):
         self.validation = validation
         self.device = device
 
-    @property
-    def classes_(self) -> NDArray[Any]:
-        """The classes, at the label party."""
-        target = getattr(self, "target_", None)
-        if not isinstance(target, Classes):
-            raise AttributeError(f"This {type(self).__name__} holds no classes.")
-        return target.classes
-
-    @property
-    def recipe(self) -> Recipe:
-        """How the label party trains."""
-        return Recipe(**{name: getattr(self, name) for name in Recipe.__dataclass_fields__})
-
     def fit(self, party: Party) -> Self:
         """Send an embedding, or train on those that come."""
         self._validate(party)
         self._prepare(party)
         self.target_ = self.inputs_ = self.encoder_ = self.leak_ = self.network_ = None
         self.stated_, self.history_ = {}, []
-        rows = np.arange(len(party.own_table))
         if party.holds_labels:
             self._train(party)
         else:
-            require_columns(party)
-            self.inputs_ = Inputs.learned(party.own_table, rows)
             self._encode(party)
         self.defences_ = [defence.state() for defence in party.defences]
         return self
@@ -174,27 +150,15 @@ class OneShotNetwork(Estimator):
     def predict(self, party: Party) -> Prediction | None:
         """Send an embedding of the rows, or predict from those that come; only the label party learns the result."""
         self.require_fitted("used to predict")
-        self._prepare(party)
-        for defence, learned in zip(party.defences, self.defences_, strict=False):
-            defence.restore(learned)
+        self.prepare(party)
         if not party.holds_labels:
-            _send(party, self._sent(party, "predict")[0])
+            _send(party, *self._sent(party, "predict"))
             return None
-        assert self.network_ is not None
-        assert self.target_ is not None
         received = {
             line.peer: _receive(party, line.peer, int(self.stated_[line.peer]["width"]))
             for line in party.feature_parties
         }
-        device = Machine.of(self.device, "float32").device
-        material = Material.of(party, self.inputs_, received, device, "predict")
-        parts = []
-        found = outputs_alone(self.network_.to(device), material, len(party.own_table), self.batch_size)
-        for step, (rows, outputs) in enumerate(found):
-            at = At(step, 0, rows, "predict", track="local", outputs=outputs, n_classes=self.target_.n_classes)
-            scores, _ = applied(party.defences, "prediction", self.target_.scores(outputs), at)
-            parts.append(as_array(scores))
-        return self.target_.prediction(np.concatenate(parts))
+        return self.predict_alone(party, Material.of(self, party, received, "predict"))
 
     def share(self) -> Tree:
         """What this party has learned, as a tree of arrays and plain values."""
@@ -220,11 +184,6 @@ class OneShotNetwork(Estimator):
         if tree["network"] is not None:
             self.network_ = loaded(self._new_network(), tree["network"])  # type: ignore[assignment]
 
-    @classmethod
-    def is_factory(cls, name: str, value: Any) -> bool:
-        """Whether a saved parameter names a callable that must be given again."""
-        return name in ("bottom", "top") and holds_factory(value)
-
     def summary(self) -> str:
         """What the model is, and what each role learns, in a few lines."""
         width = f"{self.components} wide" if self.components else f"that explains {self.variance:.0%} of the variance"
@@ -243,7 +202,8 @@ class OneShotNetwork(Estimator):
 
     def _encode(self, party: Party) -> None:
         """Learn an encoder, see what its embedding gives away, and send it if that is allowed."""
-        assert self.inputs_ is not None
+        require_columns(party)
+        self.inputs_ = Inputs.learned(party.own_table, np.arange(len(party.own_table)))
         x, owners = as_numbers(self.inputs_, self.inputs_.encode(party.own_table))
         most = len(principal_directions(x)[0])
         if not most:
@@ -273,11 +233,7 @@ class OneShotNetwork(Estimator):
 
     def _train(self, party: Party) -> None:
         """Take in what feature parties send, and train alone."""
-        table = party.own_table
-        if table.labels is None:
-            raise DataError(f"{party.name} is the label party but its table has no labels. Name the label column.")
-        labels = np.asarray(table.labels)
-        self.target_ = self.target.learned(labels, party.name)
+        labels = self.learn_target(party)
         received = {}
         for line in party.feature_parties:
             said = line.receive(Statement)
@@ -288,45 +244,22 @@ class OneShotNetwork(Estimator):
                 )
             self.stated_[line.peer] = dict(vars(said))
             received[line.peer] = _receive(party, line.peer, said.width)
-        if table.columns:
-            self.inputs_ = Inputs.learned(table, np.arange(len(table)))
-        device = Machine.of(self.device, "float32").device
-        material = Material.of(party, self.inputs_, received, device, "train")
+        if party.own_table.columns:
+            self.inputs_ = Inputs.learned(party.own_table, np.arange(len(labels)))
+        material = Material.of(self, party, received, "train")
         self.network_ = self._new_network()
-        encoded = self.target_.encode(labels)
-        self.history_ = train_alone(SoloSide(self.recipe, party, self.network_, self.target_, material, encoded))
+        self.train_alone(party, material, labels)
 
     def _new_network(self) -> SoloNetwork:
-        assert self.target_ is not None
-        widths = [int(said["width"]) for said in self.stated_.values()]
-        return SoloNetwork(self.recipe, self.inputs_, widths, self.target_.n_outputs)
-
-    def _prepare(self, party: Party) -> None:
-        role = party_role(party)
-        prepare(party, self.hooks[role], self.sends[role], type(self).__name__)
+        return SoloNetwork(self, [int(said["width"]) for said in self.stated_.values()])
 
     def _validate(self, party: Party) -> None:
-        if party.roles.label is None or not party.roles.features:
-            raise PlanError(
-                f"{type(self).__name__} needs a label party and at least one feature party, but the roles are "
-                f"{party.roles}. Name both."
-            )
-        for name, holds, wanted in (
+        self._require_roles(party)
+        self._require_settings(
             ("encoder", self.encoder in ENCODERS, f"one of {', '.join(ENCODERS)}"),
             ("components", self.components is None or self.components >= 1, "None or at least 1"),
             ("variance", 0 < self.variance <= 1, "above 0 and at most 1"),
-            ("embedding", self.embedding >= 1, "at least 1"),
-            ("batch_size", self.batch_size >= 1, "at least 1"),
-            ("epochs", self.epochs >= 1, "at least 1"),
-            ("learning_rate", self.learning_rate > 0, "above 0"),
-            ("optimiser", self.optimiser in OPTIMISERS, "'adam', 'adamw' or 'sgd'"),
-            ("validation", 0 < self.validation < 1, "between 0 and 1"),
-            ("patience", self.patience is None or self.patience >= 1, "None or at least 1"),
-        ):
-            if not holds:
-                raise PlanError(
-                    f"{type(self).__name__}'s {name} should be {wanted}, but is {getattr(self, name)!r}. Change it."
-                )
+        )
 
 
 class OneShot(OneShotNetwork):
@@ -356,7 +289,7 @@ class OneShotRegressor(OneShotNetwork):
     target = Numbers
 
 
-def _send(party: Party, values: Float32Array, under: tuple[str, ...] = ()) -> None:
+def _send(party: Party, values: Float32Array, under: tuple[str, ...]) -> None:
     for number, rows in enumerate(in_order(np.arange(len(values)), ROWS_PER_MESSAGE)):
         party.label_party.send(Embedding(number, values[rows]), under=under, rows=rows, epoch=0)
 

@@ -30,14 +30,14 @@ import numpy as np
 import torch
 
 from colonnade.errors import ProtocolError
-from colonnade.hooks import At, Phase, Tensor, applied
+from colonnade.hooks import At, Tensor, applied
 from colonnade.models.base import Prediction
-from colonnade.models.cut import Bottom, Embedding, Gathering, Gradient, Verdict, gradient_if
-from colonnade.models.sides import FeatureSide, LabelledSide, LocalEnd, build_label_networks, build_top, learned_target
+from colonnade.models.cut import Bottom, Embedding, Gradient, gradient_if
+from colonnade.models.server import Rows, ServerEnd, WithServer
+from colonnade.models.sides import FeatureSide, LabelledSide, LocalEnd, build_label_networks, build_top, heed
 from colonnade.models.targets import Classes, Numbers
 from colonnade.models.tracks import Head
-from colonnade.models.training import Side, as_array, set_mode
-from colonnade.models.ushape import Rows, WithServer
+from colonnade.models.training import Side, as_array
 from colonnade.party import Party
 from colonnade.secret import Secret
 from colonnade.wire.message import Float32Array, Int64Array, Message
@@ -146,25 +146,6 @@ class ServedRegressor(Served):
     target = Numbers
 
 
-class ServerEnd:
-    """The server's network over the embeddings it is sent."""
-
-    def __init__(self, model: Served, party: Party) -> None:
-        self.machine = model.machine
-        model.to(self.machine.device)
-        self.gathering = Gathering(model, party, model.upstream(party))
-        assert model.top_ is not None
-        self.top = model.top_
-
-    def forward(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> Tensor:
-        """Collect embeddings, and put them through the network."""
-        joined = self.gathering.joined([], self.gathering.collect(step, rows, phase, epoch))
-        set_mode(self.top, train=phase == "train")
-        with torch.set_grad_enabled(phase == "train"), self.machine.autocast():
-            outputs: Tensor = self.top(joined)
-        return outputs.float()
-
-
 class ServingSide(LabelledSide):
     """The server in training: has the labels, computes the loss, and returns gradients to everybody."""
 
@@ -205,23 +186,18 @@ class ServingSide(LabelledSide):
 
     def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
         """Compare with earlier epochs on held-out rows, and tell the others."""
-        self.close(epoch)
-        if not held_out:
-            return False
-        total, names = 0.0, dict[str, None]()
-        for step, rows in enumerate(held_out):
-            outputs = self.end.forward(step, rows, "validate", epoch)
-            loss, relabelled = self.held_out_loss(outputs, At(step, epoch, rows, "validate"))
-            total, names = total + loss, names | dict.fromkeys(relabelled)
         lines = [self.party.label_party, *self.party.feature_parties]
-        return self.judge(epoch, total, sum(map(len, held_out)), lines, tuple(names))
+        return self.judge(epoch, held_out, self._validate, lines)
+
+    def _validate(self, step: int, epoch: int, rows: Int64Array) -> tuple[Tensor, At]:
+        return self.end.forward(step, rows, "validate", epoch), At(step, epoch, rows, "validate")
 
 
 class ServedLabelSide(LabelledSide):
     """The label party in training: gives its labels away, sends embeddings, and trains its local track alone."""
 
     def __init__(self, model: Served, party: Party, train: Int64Array) -> None:
-        labels = learned_target(model, party)
+        labels = model.learn_target(party)
         target = model.require_target()
         model.width_, model.n_outputs_ = model.embedding, target.n_outputs
         rows = np.arange(len(labels))
@@ -259,9 +235,7 @@ class ServedLabelSide(LabelledSide):
             return False
         if self.bottom is not None:
             self.bottom.send_all(held_out, "validate", epoch)
-        verdict = self.party.server.receive(Verdict)
-        self.keep_if_best(bool(verdict.improved))
-        return bool(verdict.stop)
+        return heed(self, self.party.server)
 
 
 def _are_labels(values: Float32Array, n_classes: int) -> bool:

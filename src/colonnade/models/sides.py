@@ -6,7 +6,7 @@ losses of its tracks and says when training ends. `LabelSide` is the label party
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from colonnade.errors import DataError, ProtocolError
+from colonnade.errors import ProtocolError
 from colonnade.hooks import At, Phase, Tensor, applied
 from colonnade.models.cut import (
     Bottom,
@@ -78,9 +78,14 @@ class FeatureSide(Side):
         if not held_out:
             return False
         self.bottom.send_all(held_out, "validate", epoch)
-        verdict = self.judge.receive(Verdict)
-        self.keep_if_best(bool(verdict.improved))
-        return bool(verdict.stop)
+        return heed(self, self.judge)
+
+
+def heed(side: Side, judge: Channel) -> bool:
+    """Hear whether an epoch was the best so far; returns whether training ends with it."""
+    verdict = judge.receive(Verdict)
+    side.keep_if_best(bool(verdict.improved))
+    return bool(verdict.stop)
 
 
 @dataclass(frozen=True)
@@ -186,31 +191,44 @@ class LabelledSide(Side):
             self.losses.setdefault(name, []).append(value)
         return figures
 
-    def close(self, epoch: int) -> dict[str, float]:
-        """Put an epoch's mean losses into the history; returns its record."""
-        record = {"epoch": epoch, **{name: float(np.mean(values)) for name, values in self.losses.items()}}
+    def close(self, epoch: int) -> None:
+        """Put an epoch's mean losses into the history."""
+        self.history.append({"epoch": epoch, **{name: float(np.mean(each)) for name, each in self.losses.items()}})
         self.losses = {}
-        self.history.append(record)
-        return record
 
-    def judge(self, epoch: int, total: float, n_rows: int, lines: Sequence[Channel], under: tuple[str, ...]) -> bool:
-        """Compare an epoch's loss on held-out rows with earlier ones, and tell the others; returns whether it ends."""
+    def judge(
+        self,
+        epoch: int,
+        held_out: Sequence[Int64Array],
+        forward: Callable[[int, int, Int64Array], tuple[Tensor, At]],
+        lines: Sequence[Channel],
+    ) -> bool:
+        """Compare an epoch's loss on held-out rows with earlier ones, and tell the others; returns whether to stop.
+
+        Args:
+            epoch: Its number.
+            held_out: The rows, in batches; without any, nothing is compared and nobody is told.
+            forward: The outputs for a batch, given its number, the epoch and its rows, and where they were computed.
+            lines: Whom to tell.
+        """
+        self.close(epoch)
+        if not held_out:
+            return False
+        total, under = 0.0, dict[str, None]()
+        for step, rows in enumerate(held_out):
+            outputs, at = forward(step, epoch, rows)
+            truth = self.labels.index_select(0, self.machine.index(rows))
+            about = replace(at, n_classes=self.target.n_classes)
+            labels, relabelled = applied(self.party.defences, "labels", truth, about)
+            total += self.target.loss(outputs, labels, "sum").item()
+            under |= dict.fromkeys(relabelled)
+        self.history[-1]["validation_loss"] = total / sum(map(len, held_out))
         assert self.model.patience is not None
-        self.history[-1]["validation_loss"] = total / n_rows
         improved, stop = Stopping(self.model.patience).verdict(self.history)
         self.keep_if_best(improved)
         for line in lines:
-            line.send(Verdict(epoch, int(improved), int(stop)), under=under)
+            line.send(Verdict(epoch, int(improved), int(stop)), under=tuple(under))
         return stop
-
-    def held_out_loss(self, outputs: Tensor, at: At) -> tuple[float, tuple[str, ...]]:
-        """The sum of the losses of some held-out rows, and the defences that had a hand in their labels."""
-        labels, at = (
-            self.labels.index_select(0, self.machine.index(at.rows)),
-            replace(at, n_classes=self.target.n_classes),
-        )
-        labels, relabelled = applied(self.party.defences, "labels", labels, at)
-        return self.target.loss(outputs, labels, "sum").item(), relabelled
 
     def state(self) -> Tree:
         """All that the next step depends on."""
@@ -226,7 +244,7 @@ class LabelSide(LabelledSide):
     """The label party in training: joins embeddings, computes losses, returns gradients."""
 
     def __init__(self, model: SplitNetwork, party: Party, train: Int64Array) -> None:
-        labels = learned_target(model, party)
+        labels = model.learn_target(party)
         model.width_ = model.require_target().n_outputs if model.top is None else model.embedding
         for line in party.feature_parties:
             line.send(Outline(model.width_))
@@ -261,26 +279,11 @@ class LabelSide(LabelledSide):
 
     def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
         """Compare with earlier epochs on held-out rows, and tell the others."""
-        self.close(epoch)
-        if not held_out:
-            return False
-        total, names = 0.0, dict[str, None]()
-        for step, rows in enumerate(held_out):
-            passed = self.joint.forward(step, rows, "validate", epoch)
-            at = At(step, epoch, rows, "validate", received=self.joint.gathering.received)
-            loss, relabelled = self.held_out_loss(passed.outputs, at)
-            total, names = total + loss, names | dict.fromkeys(relabelled)
-        return self.judge(epoch, total, sum(map(len, held_out)), self.party.feature_parties, tuple(names))
+        return self.judge(epoch, held_out, self._validate, self.party.feature_parties)
 
-
-def learned_target(model: SplitNetwork, party: Party) -> Tensor:
-    """Learn from the label party's labels what is predicted; returns them encoded."""
-    table = party.own_table
-    if table.labels is None:
-        raise DataError(f"{party.name} is the label party but its table has no labels. Name the label column.")
-    labels = np.asarray(table.labels)
-    model.target_ = model.target.learned(labels, party.name)
-    return model.target_.encode(labels)
+    def _validate(self, step: int, epoch: int, rows: Int64Array) -> tuple[Tensor, At]:
+        outputs = self.joint.forward(step, rows, "validate", epoch).outputs
+        return outputs, At(step, epoch, rows, "validate", received=self.joint.gathering.received)
 
 
 def build_label_networks(model: SplitNetwork, party: Party, train: Int64Array) -> dict[str, nn.Module]:

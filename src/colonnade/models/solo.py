@@ -14,59 +14,63 @@ import numpy as np
 import torch
 from torch import nn
 
-from colonnade.errors import DataError
 from colonnade.hooks import At, Phase, Tensor, applied
-from colonnade.models.batches import Batches, hold_out, in_order
+from colonnade.models.base import Prediction
+from colonnade.models.batches import in_order
 from colonnade.models.cut import Embedding
 from colonnade.models.inputs import Inputs
 from colonnade.models.nets import BottomFactory, TopFactory, bottom_named, perceptron, top_named
-from colonnade.models.targets import Target
-from colonnade.models.training import Machine, OptimiserName, Optimisers, Side, Stopping, set_mode
+from colonnade.models.network import NetworkModel
+from colonnade.models.training import Machine, OptimiserName, Side, Stopping, set_mode
 from colonnade.party import Party
 from colonnade.wire.message import Float32Array, Int64Array
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """How the label party trains alone.
+class SoloModel(NetworkModel):
+    """A model whose label party trains a network alone, on its own columns and embeddings of every row."""
 
-    >>> Recipe(epochs=3).batch_size
-    256
-    """
+    bottom: str | BottomFactory
+    top: str | TopFactory
+    optimiser: OptimiserName
+    learning_rate: float
+    momentum = 0.9
 
-    embedding: int = 16
-    bottom: str | BottomFactory = "mlp"
-    top: str | TopFactory = "mlp"
-    optimiser: OptimiserName = "adam"
-    learning_rate: float = 3e-3
-    weight_decay: float = 0.0
-    batch_size: int = 256
-    epochs: int = 30
-    patience: int | None = 5
-    validation: float = 0.1
-    device: str = "cpu"
+    inputs_: Inputs | None
+    network_: SoloNetwork | None
 
-    def optimisers(self, networks: Mapping[str, nn.Module], party: str) -> Optimisers:
-        """The optimisers of a party's networks."""
-        return Optimisers(
-            networks,
-            party,
-            optimiser=self.optimiser,
-            learning_rate=self.learning_rate,
-            momentum=0.9,
-            weight_decay=self.weight_decay,
-        )
+    @property
+    def machine(self) -> Machine:
+        """Where this party computes."""
+        return Machine.of(self.device, "float32")
+
+    def train_alone(self, party: Party, material: Material, labels: Tensor) -> None:
+        """Train the network to the end, or until held-out rows say enough. Nothing is sent to anybody."""
+        side = SoloSide(self, party, material, labels)
+        random = party.random.child("alone")
+        self.history_ = self.run_epochs(party, len(labels), random, lambda _: side, name="alone", shared=False)
+
+    def predict_alone(self, party: Party, material: Material) -> Prediction:
+        """What the network makes of everything that was gathered."""
+        assert self.network_ is not None
+        network, parts = self.network_.to(self.machine.device), []
+        for step, rows in enumerate(in_order(np.arange(len(party.own_table)), self.batch_size)):
+            own, received = material.at(self.machine.index(rows))
+            with torch.no_grad():
+                outputs = network(network.embed(own, list(received.values())))
+            parts.append(self.scored(party, outputs, step, rows, track="local"))
+        return self.require_target().prediction(np.concatenate(parts))
 
 
 class SoloNetwork(nn.Module):
     """A bottom over the own columns, one over each party's embedding, and a top over all of them."""
 
-    def __init__(self, recipe: Recipe, inputs: Inputs | None, widths: Sequence[int], n_outputs: int) -> None:
+    def __init__(self, model: SoloModel, widths: Sequence[int]) -> None:
         super().__init__()
-        self.own = None if inputs is None else bottom_named(recipe.bottom)(inputs, recipe.embedding)
-        self.others = nn.ModuleList(perceptron(width, (64,), recipe.embedding) for width in widths)
-        n_joined = recipe.embedding * (len(widths) + (inputs is not None))
-        self.top = top_named(recipe.top)(n_joined, n_outputs)
+        inputs, width = model.inputs_, model.embedding
+        self.own = None if inputs is None else bottom_named(model.bottom)(inputs, width)
+        self.others = nn.ModuleList(perceptron(each, (64,), width) for each in widths)
+        n_joined = width * (len(widths) + (inputs is not None))
+        self.top = top_named(model.top)(n_joined, model.require_target().n_outputs)
 
     def embed(self, own: Tensor | None, received: Sequence[Tensor]) -> list[Tensor]:
         """What stands before the top: the own columns' embedding first."""
@@ -87,20 +91,14 @@ class Material:
     received: Mapping[str, Tensor]
 
     @classmethod
-    def of(
-        cls,
-        party: Party,
-        inputs: Inputs | None,
-        received: Mapping[str, Float32Array],
-        device: torch.device,
-        phase: Phase,
-    ) -> Material:
+    def of(cls, model: SoloModel, party: Party, received: Mapping[str, Float32Array], phase: Phase) -> Material:
         """Encode the own columns, and let the party's defences see what came."""
-        rows, seen = np.arange(len(party.own_table)), {}
+        inputs, machine, seen = model.inputs_, model.machine, {}
+        rows = np.arange(len(party.own_table))
         for peer, values in received.items():
             at = At(0, 0, rows, phase, peer=peer, message=Embedding)
-            seen[peer], _ = applied(party.defences, "incoming", torch.tensor(values, device=device), at)
-        own = None if inputs is None else torch.from_numpy(inputs.encode(party.own_table)).to(device)
+            seen[peer], _ = applied(party.defences, "incoming", machine.tensor(values), at)
+        own = None if inputs is None else torch.from_numpy(inputs.encode(party.own_table)).to(machine.device)
         return cls(own, seen)
 
     def at(self, index: Tensor) -> tuple[Tensor | None, dict[str, Tensor]]:
@@ -110,16 +108,15 @@ class Material:
 
 
 class SoloSide(Side):
-    """The label party training alone."""
+    """The label party training alone, on what it has gathered and the labels, encoded."""
 
-    def __init__(
-        self, recipe: Recipe, party: Party, network: SoloNetwork, target: Target, material: Material, labels: Tensor
-    ) -> None:
-        self.machine = Machine.of(recipe.device, "float32")
-        self.network, self.target, self.material, self.recipe = network, target, material, recipe
+    def __init__(self, model: SoloModel, party: Party, material: Material, labels: Tensor) -> None:
+        assert model.network_ is not None
+        self.model, self.target, self.network, self.material = model, model.require_target(), model.network_, material
+        self.machine = model.machine
         self.labels = labels.to(self.machine.device)
         self.losses: list[float] = []
-        super().__init__(party, {"solo": network.to(self.machine.device)}, recipe.optimisers)
+        super().__init__(party, {"solo": self.network.to(self.machine.device)}, model.optimisers)
 
     def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
         """One step on the true labels."""
@@ -139,7 +136,7 @@ class SoloSide(Side):
         record = {"epoch": float(epoch), "loss": float(np.mean(self.losses))}
         self.losses = []
         self.history.append(record)
-        if not held_out or self.recipe.patience is None:
+        if not held_out or self.model.patience is None:
             return False
         set_mode(self.network, train=False)
         total = 0.0
@@ -148,7 +145,7 @@ class SoloSide(Side):
                 _, outputs, truth = self._pass(step, epoch, rows, "validate")
                 total += self.target.loss(outputs, truth, "sum").item()
         record["validation_loss"] = total / sum(map(len, held_out))
-        improved, stop = Stopping(self.recipe.patience).verdict(self.history)
+        improved, stop = Stopping(self.model.patience).verdict(self.history)
         self.keep_if_best(improved)
         return stop
 
@@ -169,35 +166,3 @@ class SoloSide(Side):
         mine = {} if own is None else {"embedding": embeddings[0]}
         at = At(step, epoch, rows, phase, track="local", own=mine, received=received, inputs=own, outputs=outputs)
         return replace(at, n_classes=self.target.n_classes), outputs, self.labels.index_select(0, index)
-
-
-def train_alone(side: SoloSide) -> list[dict[str, float]]:
-    """Train to the end, or until held-out rows say enough; returns the history. Nothing is sent to anybody."""
-    recipe, party = side.recipe, side.party
-    n_rows, random = len(side.labels), party.random.child("alone")
-    train, held_out = hold_out(n_rows, recipe.validation if recipe.patience else 0.0, random)
-    if not len(train):
-        raise DataError(
-            f"{party.name} has {n_rows} rows, of which none is left to train on when {recipe.validation:.0%} are held "
-            "out. Bring more rows or set patience to None."
-        )
-    batches, held_out_batches = Batches(train, recipe.batch_size, random), in_order(held_out, recipe.batch_size)
-    steps = party.steps(recipe.epochs * batches.per_epoch, side, name="alone", shared=False)
-    for step in steps:
-        epoch, rows = batches.at(step)
-        steps.show(**side.train(step, epoch, rows))
-        if (step + 1) % batches.per_epoch == 0 and side.ends_after(epoch, held_out_batches):
-            steps.stop()
-    side.finish()
-    return side.history
-
-
-def outputs_alone(network: SoloNetwork, material: Material, n_rows: int, size: int) -> list[tuple[Int64Array, Tensor]]:
-    """The network's outputs for all rows, batch by batch."""
-    device = next(network.parameters()).device
-    found = []
-    with torch.no_grad():
-        for rows in in_order(np.arange(n_rows), size):
-            own, received = material.at(torch.from_numpy(rows).to(device))
-            found.append((rows, network(network.embed(own, list(received.values())))))
-    return found

@@ -23,49 +23,27 @@ Gupta and Raskar 2018, arXiv 1810.06060; Vepakomma et al. 2018, arXiv 1812.00564
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, Self, TypeAlias, cast
+from typing import ClassVar, Literal, Self, TypeAlias, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from colonnade.data.partition import FeaturePartition
-from colonnade.errors import DataError, PlanError
-from colonnade.hooks import At, Tensor, applied, prepare
-from colonnade.models.base import Estimator, Prediction
-from colonnade.models.batches import Batches, hold_out, in_order
-from colonnade.models.cut import (
-    Bottom,
-    Embedding,
-    Gradient,
-    Outline,
-    Verdict,
-    party_role,
-    stand_ins,
-)
+from colonnade.errors import PlanError
+from colonnade.models.base import Prediction
+from colonnade.models.batches import in_order
+from colonnade.models.cut import Bottom, Embedding, Gradient, Outline, Verdict, stand_ins
 from colonnade.models.inputs import Inputs
 from colonnade.models.nets import BottomFactory, TopFactory, bottom_named, top_named
+from colonnade.models.network import NetworkModel
 from colonnade.models.sides import FeatureSide, Joint, LabelSide, LocalEnd
-from colonnade.models.targets import Classes, Numbers, Target
-from colonnade.models.tracks import Head, LocalShape, LocalTrack, Tracks, TracksChoice, holds_factory, tracks_of
-from colonnade.models.training import (
-    DEVICES,
-    OPTIMISERS,
-    PRECISIONS,
-    Machine,
-    OptimiserName,
-    Optimisers,
-    PerNetwork,
-    Side,
-    as_array,
-    chosen,
-    loaded,
-    values_of,
-)
+from colonnade.models.targets import Classes, Numbers
+from colonnade.models.tracks import Head, LocalShape, LocalTrack, Tracks, TracksChoice, tracks_of
+from colonnade.models.training import PRECISIONS, Machine, OptimiserName, PerNetwork, Side, chosen, loaded
 from colonnade.party import Party
 from colonnade.storage import Tree
-from colonnade.wire.message import Float32Array, Int64Array, Message
+from colonnade.wire.message import Int64Array, Message
 
 __all__ = ["Embedding", "Gradient", "Outline", "SplitClassifier", "SplitNetwork", "SplitRegressor", "Verdict"]
 
@@ -73,7 +51,7 @@ Fusion: TypeAlias = Literal["concat", "sum", "mean"]
 FUSIONS = ("concat", "sum", "mean")
 
 
-class SplitNetwork(Estimator):
+class SplitNetwork(NetworkModel):
     """A network cut into a bottom at each party and a top, trained on one party's labels.
 
     Args:
@@ -95,22 +73,19 @@ class SplitNetwork(Estimator):
         validation: The share of rows held out for that.
         overlap: "full" if every party holds every row; "partial" if rows of which a feature party holds no value are
             to be trained and predicted without it.
-        device: "cpu", "cuda", or "auto" for a GPU where there is one.
+        device: "cpu", "cuda", or "auto" for a GPU where there is one; parties may differ.
         precision: "float32", or "bfloat16" for mixed precision; losses and messages are float32 in any case.
 
     `bottom`, `optimiser` and `learning_rate` may be mappings from a network ("bottom", "top", "public", "private", ...)
     or a party to its value, with "default" for the rest.
     """
 
-    target: ClassVar[type[Target]]
     hooks: ClassVar[Mapping[str, frozenset[str]]] = {
         "label": frozenset({"labels", "outgoing", "incoming", "loss", "prediction", "modules"}),
         "feature": frozenset({"outgoing", "incoming", "loss", "modules"}),
     }
-
     sends: ClassVar[Mapping[str, tuple[type[Message], ...]]] = {"label": (Gradient,), "feature": (Embedding,)}
 
-    target_: Target | None
     inputs_: Inputs | None
     bottom_: nn.Module | None
     top_: nn.Module | None
@@ -118,8 +93,6 @@ class SplitNetwork(Estimator):
     local_: LocalTrack | None
     partition_: FeaturePartition | None
     stand_ins_: nn.ParameterList | None
-    history_: list[dict[str, float]]
-    defences_: list[Tree]
 
     def __init__(
         self,
@@ -158,14 +131,6 @@ class SplitNetwork(Estimator):
         self.device = device
         self.precision = precision
 
-    @property
-    def classes_(self) -> NDArray[Any]:
-        """The classes, at the label party."""
-        target = getattr(self, "target_", None)
-        if not isinstance(target, Classes):
-            raise AttributeError(f"This {type(self).__name__} holds no classes.")
-        return target.classes
-
     def fit(self, party: Party) -> Self:
         """Train together with the other parties; afterwards this holds the party's share."""
         self._validate(party)
@@ -174,24 +139,9 @@ class SplitNetwork(Estimator):
         self.partition_ = self.stand_ins_ = None
         self.party_, self.n_received_ = party.name, len(party.feature_parties)
         self.width_ = self.n_joined_ = self.n_outputs_ = 0
-        n_rows = self.n_rows(party)
-        train, held_out = hold_out(n_rows, self.validation if self.patience else 0.0, party.shared)
-        if not len(train):
-            raise DataError(
-                f"{party.name} has {n_rows} rows, of which none is left to train on when "
-                f"{self.validation:.0%} are held out. Bring more rows or set patience to None."
-            )
-        batches = Batches(train, self.batch_size, party.shared)
-        side = self.side(party, train)
-        held_out_batches = in_order(held_out, self.batch_size)
-        steps = party.steps(self.epochs * batches.per_epoch, side, name="train")
-        for step in steps:
-            epoch, rows = batches.at(step)
-            steps.show(**side.train(step, epoch, rows))
-            if (step + 1) % batches.per_epoch == 0 and side.ends_after(epoch, held_out_batches):
-                steps.stop()
-        side.finish()
-        self.history_ = side.history
+        self.history_ = self.run_epochs(
+            party, self.n_rows(party), party.shared, lambda train: self.side(party, train), name="train"
+        )
         self.defences_ = [defence.state() for defence in party.defences]
         return self
 
@@ -206,12 +156,6 @@ class SplitNetwork(Estimator):
         self.prepare(party)
         self.to(self.machine.device)
         return self.predict_side(party, in_order(np.arange(self.n_rows(party)), self.batch_size), head)
-
-    def prepare(self, party: Party) -> None:
-        """Ready a party's defences for a prediction, as they were when training ended."""
-        self._prepare(party)
-        for defence, learned in zip(party.defences, self.defences_, strict=False):
-            defence.restore(learned)
 
     def n_rows(self, party: Party) -> int:
         """How many rows there are, which a party without a table is told."""
@@ -235,13 +179,6 @@ class SplitNetwork(Estimator):
             parts.append(self.scored(party, outputs, step, rows))
         return self.require_target().prediction(np.concatenate(parts))
 
-    def scored(self, party: Party, outputs: Tensor, step: int, rows: Int64Array) -> Float32Array:
-        """What a batch of outputs predicts, after the party's defences."""
-        target = self.require_target()
-        at = At(step, 0, rows, "predict", outputs=outputs, n_classes=target.n_classes)
-        scores, _ = applied(party.defences, "prediction", target.scores(outputs), at)
-        return as_array(scores)
-
     def head_named(self, head: Head | None) -> Head:
         """The head that predicts; refuses one that is not there."""
         wanted = self.architecture.predicts if head is None else head
@@ -262,17 +199,6 @@ class SplitNetwork(Estimator):
         """Where this party computes."""
         return Machine.of(self.device, self.precision)
 
-    def optimisers(self, networks: Mapping[str, nn.Module], party: str) -> Optimisers:
-        """The optimisers of one party's networks."""
-        return Optimisers(
-            networks,
-            party,
-            optimiser=self.optimiser,
-            learning_rate=self.learning_rate,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay,
-        )
-
     def make_bottom(self, inputs: Inputs, network: str, party: str) -> nn.Module:
         """A new bottom network."""
         return self._bottom_factory(network, party)(inputs, self.width_)
@@ -288,11 +214,6 @@ class SplitNetwork(Estimator):
         made = self.architecture.local(self._bottom_factory("private", party), self.top, shape)
         assert made is not None
         return made
-
-    def require_target(self) -> Target:
-        """What is predicted, which the label party knows."""
-        assert self.target_ is not None
-        return self.target_
 
     def to(self, device: torch.device) -> None:
         """Move this party's networks to a device."""
@@ -346,11 +267,6 @@ class SplitNetwork(Estimator):
         if tree["stand_ins"] is not None:
             self.stand_ins_ = loaded(stand_ins(self.n_received_, self.width_), tree["stand_ins"])  # type: ignore[assignment]
 
-    @classmethod
-    def is_factory(cls, name: str, value: Any) -> bool:
-        """Whether a saved parameter names a callable that must be given again."""
-        return name in ("bottom", "top", "tracks") and holds_factory(value)
-
     def summary(self) -> str:
         """What the model is, and what each role learns, in a few lines."""
         cut = "shares of the logits" if self.top is None else f"embeddings of width {self.embedding}"
@@ -375,35 +291,14 @@ class SplitNetwork(Estimator):
     def _bottom_factory(self, network: str, party: str) -> BottomFactory:
         return bottom_named(cast("str | BottomFactory", chosen(self.bottom, network, party, "bottom")))
 
-    def _prepare(self, party: Party) -> None:
-        role = party_role(party)
-        prepare(party, self.hooks[role], self.sends[role], type(self).__name__)
-
     def _validate(self, party: Party) -> None:
-        if party.roles.label is None or not party.roles.features:
-            raise PlanError(
-                f"A split network needs a label party and at least one feature party, but the roles are {party.roles}. "
-                "Name both."
-            )
-        rates, kinds = values_of(self.learning_rate), values_of(self.optimiser)
-        for name, holds, wanted in (
-            ("embedding", self.embedding >= 1, "at least 1"),
-            ("batch_size", self.batch_size >= 1, "at least 1"),
-            ("epochs", self.epochs >= 1, "at least 1"),
-            ("learning_rate", all(rate > 0 for rate in rates), "above 0"),
-            ("validation", 0 < self.validation < 1, "between 0 and 1"),
-            ("patience", self.patience is None or self.patience >= 1, "None or at least 1"),
+        self._require_roles(party)
+        self._require_settings(
             ("fusion", self.fusion in FUSIONS, "'concat', 'sum' or 'mean'"),
-            ("optimiser", all(kind in OPTIMISERS for kind in kinds), "'adam', 'adamw' or 'sgd'"),
             ("top", self.top is not None or self.fusion == "sum", "a network unless fusion is 'sum'"),
             ("overlap", self.overlap in ("full", "partial"), "'full' or 'partial'"),
-            ("device", self.device in DEVICES, "'cpu', 'cuda' or 'auto'"),
             ("precision", self.precision in PRECISIONS, "'float32' or 'bfloat16'"),
-        ):
-            if not holds:
-                raise PlanError(
-                    f"{type(self).__name__}'s {name} should be {wanted}, but is {getattr(self, name)!r}. Change it."
-                )
+        )
         # Both refuse what they do not know.
         tracks_of(self.tracks)
         Machine.of(self.device, self.precision)

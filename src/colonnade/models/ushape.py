@@ -32,34 +32,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from colonnade.errors import PlanError
 from colonnade.hooks import At, Phase, Tensor, applied
 from colonnade.models.base import Prediction
-from colonnade.models.cut import Bottom, Embedding, Gathering, Gradient, Sent, Verdict, require_answer
-from colonnade.models.sides import (
-    FeatureSide,
-    LabelledSide,
-    LocalEnd,
-    build_label_networks,
-    build_top,
-    learned_target,
-)
-from colonnade.models.split import SplitNetwork
+from colonnade.models.cut import Bottom, Embedding, Gradient, Sent, require_answer
+from colonnade.models.server import Rows, ServerEnd, WithServer
+from colonnade.models.sides import FeatureSide, LabelledSide, LocalEnd, build_label_networks, build_top, heed
 from colonnade.models.targets import Classes, Numbers
-from colonnade.models.tracks import Head, ShadowTop
+from colonnade.models.tracks import Head
 from colonnade.models.training import Side, as_array, set_mode
 from colonnade.party import Party
 from colonnade.secret import Secret
-from colonnade.wire.channel import Channel
 from colonnade.wire.message import Float32Array, Int64Array, Message
 
-
-@dataclass(frozen=True)
-class Rows(Message, kind="split/rows"):
-    """How many rows there are, and whether the label party sends embeddings of its own."""
-
-    number: int
-    with_embeddings: int
+__all__ = ["Hidden", "HiddenGradient", "Rows", "UShapeClassifier", "UShapeRegressor"]
 
 
 @dataclass(frozen=True)
@@ -76,39 +61,6 @@ class HiddenGradient(Message, kind="split/hidden-gradient", reveals={Secret.LABE
 
     step: int
     values: Float32Array
-
-
-class WithServer(SplitNetwork):
-    """A split network whose top is at a server, which brings no table."""
-
-    def n_rows(self, party: Party) -> int:
-        """How many rows there are; the label party tells the server."""
-        if party.table is not None:
-            if party.holds_labels:
-                party.server.send(Rows(len(party.table), int(bool(party.table.columns))))
-            return len(party.table)
-        told = party.label_party.receive(Rows)
-        self.label_sends_ = bool(told.with_embeddings)
-        return told.number
-
-    def upstream(self, party: Party) -> list[Channel]:
-        """Whom the server gets embeddings from, in the order in which they are joined."""
-        return [*([party.label_party] if self.label_sends_ else []), *party.feature_parties]
-
-    def _validate(self, party: Party) -> None:
-        super()._validate(party)
-        if party.roles.server is None:
-            raise PlanError(
-                f"{type(self).__name__} needs a server that holds the top network, but the roles name none. "
-                "Name one, or use a split network whose top is at the label party."
-            )
-        if self.top is None:
-            raise PlanError(f"{type(self).__name__}'s top should be a network, but is None. Name one such as 'mlp'.")
-        if isinstance(self.architecture, ShadowTop):
-            raise PlanError(
-                f"ShadowTop's main top takes the embeddings of feature parties, but in {type(self).__name__} only the "
-                "server is sent these. Use tracks='shadow-proxy', or a top at the label party."
-            )
 
 
 class UShape(WithServer):
@@ -144,7 +96,7 @@ class UShape(WithServer):
         if party.table is None:
             trunk = Trunk(self, party)
             for step, rows in enumerate(batches):
-                trunk.forward(step, rows, "predict")
+                trunk.pass_on(step, rows, "predict")
             return None
         if not party.holds_labels:
             Bottom(self, party, party.server).send_all(batches)
@@ -193,23 +145,12 @@ class UShapeRegressor(UShape):
     target = Numbers
 
 
-class Trunk:
-    """The server's network between the embeddings it is sent and the outputs it gives to the label party."""
+class Trunk(ServerEnd):
+    """The server's network, whose outputs go to the label party."""
 
-    def __init__(self, model: WithServer, party: Party) -> None:
-        self.model, self.party, self.machine = model, party, model.machine
-        model.to(self.machine.device)
-        self.gathering = Gathering(model, party, model.upstream(party))
-        assert model.top_ is not None
-        self.top = model.top_
-
-    def forward(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> Tensor:
-        """Collect embeddings, and send what the network makes of them."""
-        joined = self.gathering.joined([], self.gathering.collect(step, rows, phase, epoch))
-        set_mode(self.top, train=phase == "train")
-        with torch.set_grad_enabled(phase == "train"), self.machine.autocast():
-            hidden: Tensor = self.top(joined)
-        hidden = hidden.float()
+    def pass_on(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> Tensor:
+        """Send the label party what the network makes of the embeddings; returns what a gradient goes into."""
+        hidden = self.forward(step, rows, phase, epoch)
         line = self.party.label_party
         at = At(step, epoch or 0, rows, phase, line.peer, Hidden, received=self.gathering.received)
         sent, names = applied(self.party.defences, "outgoing", hidden, at)
@@ -228,7 +169,7 @@ class ServerSide(Side):
 
     def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
         """Send outputs, learn from their gradients, and give gradients back."""
-        hidden = self.trunk.forward(step, rows, "train", epoch)
+        hidden = self.trunk.pass_on(step, rows, "train", epoch)
         line, gathering = self.party.label_party, self.trunk.gathering
         message = line.receive(HiddenGradient, shape=tuple(hidden.shape), rows=rows, epoch=epoch)
         require_answer(message, message.values, step, line.peer)
@@ -247,10 +188,8 @@ class ServerSide(Side):
         if not held_out:
             return False
         for step, rows in enumerate(held_out):
-            self.trunk.forward(step, rows, "validate", epoch)
-        verdict = self.party.label_party.receive(Verdict)
-        self.keep_if_best(bool(verdict.improved))
-        return bool(verdict.stop)
+            self.trunk.pass_on(step, rows, "validate", epoch)
+        return heed(self, self.party.label_party)
 
 
 class LastLayer:
@@ -284,7 +223,7 @@ class UShapedLabelSide(LabelledSide):
     """The label party in training: sends embeddings like a feature party, and computes the loss of what comes back."""
 
     def __init__(self, model: UShape, party: Party, train: Int64Array) -> None:
-        labels = learned_target(model, party)
+        labels = model.learn_target(party)
         model.width_ = model.n_joined_ = model.embedding
         model.n_outputs_ = model.require_target().n_outputs
         networks = build_label_networks(model, party, train)
@@ -324,13 +263,8 @@ class UShapedLabelSide(LabelledSide):
 
     def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
         """Compare with earlier epochs on held-out rows, and tell the others."""
-        self.close(epoch)
-        if not held_out:
-            return False
-        total, names = 0.0, dict[str, None]()
-        for step, rows in enumerate(held_out):
-            _, _, outputs = self.end.forward(step, rows, "validate", epoch)
-            loss, relabelled = self.held_out_loss(outputs, At(step, epoch, rows, "validate"))
-            total, names = total + loss, names | dict.fromkeys(relabelled)
-        lines = [*self.party.feature_parties, self.party.server]
-        return self.judge(epoch, total, sum(map(len, held_out)), lines, tuple(names))
+        return self.judge(epoch, held_out, self._validate, [*self.party.feature_parties, self.party.server])
+
+    def _validate(self, step: int, epoch: int, rows: Int64Array) -> tuple[Tensor, At]:
+        _, _, outputs = self.end.forward(step, rows, "validate", epoch)
+        return outputs, At(step, epoch, rows, "validate")

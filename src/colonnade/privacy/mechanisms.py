@@ -19,8 +19,9 @@ give the path a digest of these inputs. Under seeded randomness whoever knows th
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Literal, Self, TypeAlias
+from typing import ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -41,39 +42,25 @@ _LARGEST_INDEX = 2.0**52
 
 
 @dataclass(frozen=True)
-class GaussianMechanism:
-    """Gaussian noise on numbers whose L2 sensitivity, over the whole array released at once, is known.
+class _AdditiveNoise(ABC):
+    """Noise added to numbers whose sensitivity, over the whole array released at once, is known."""
 
-    Example:
-        >>> mechanism = GaussianMechanism.calibrated(1.0, epsilon=1.0, delta=1e-5)
-        >>> round(mechanism.sigma, 6)
-        3.730632
-        >>> ledger = Ledger()
-        >>> means = mechanism.release(
-        ...     [20.0, 30.0], random=Randomness.seeded(0), ledger=ledger, protects=Secret.FEATURES, unit="record"
-        ... )
-        >>> print(ledger.spent(Secret.FEATURES, 1e-5))
-        epsilon 1 at delta 1e-05 per record (replace-one; 1 × gaussian)
-    """
+    kind: ClassVar[Kind]
 
     sensitivity: float
-    sigma: float
 
     def __post_init__(self) -> None:
-        _check_positive(sensitivity=self.sensitivity, sigma=self.sigma)
+        _check_positive(**vars(self))
 
-    @classmethod
-    def calibrated(cls, sensitivity: float, *, epsilon: float, delta: float) -> Self:
-        """Return the mechanism with the least noise that is (epsilon, delta) private (Balle & Wang 2018)."""
-        _check_positive(epsilon=epsilon, delta=delta)
-        if delta >= 1:
-            raise PlanError(f"Expected a delta below 1, got {delta:g}. Give one far below 1 / rows.")
-        return cls(sensitivity, sensitivity / gaussian_mu(epsilon, delta))
+    @property
+    @abstractmethod
+    def noise_scale(self) -> float:
+        """How much noise: the standard deviation of "gaussian", the scale parameter of "laplace"."""
 
     def event(self, protects: Secret, unit: str, adjacency: Adjacency = "replace-one", *, by: str = "") -> Event:
         """Return the event that accounts for one release."""
-        parameters = (("sensitivity", float(self.sensitivity)), ("sigma", float(self.sigma)))
-        return Event(protects, unit, "gaussian", parameters, adjacency, by=by)
+        parameters = tuple(sorted((name, float(value)) for name, value in vars(self).items()))
+        return Event(protects, unit, self.kind, parameters, adjacency, by=by)
 
     def release(
         self,
@@ -98,11 +85,48 @@ class GaussianMechanism:
             BudgetSpent: The ledger's budget does not allow it; nothing was drawn.
         """
         event = self.event(protects, unit, adjacency, by=by)
-        return _release(values, "gaussian", self.sigma, event, random, ledger, path)
+        exact = _check_values(values, self.noise_scale)
+        stream = _stream(exact, event, random, path)
+        ledger.spend(event, identity=_identity(stream))
+        return _noisy(exact, self.kind, self.noise_scale, stream.uniform_bits(2 * exact.size))
 
 
 @dataclass(frozen=True)
-class LaplaceMechanism:
+class GaussianMechanism(_AdditiveNoise):
+    """Gaussian noise on numbers whose L2 sensitivity, over the whole array released at once, is known.
+
+    Example:
+        >>> mechanism = GaussianMechanism.calibrated(1.0, epsilon=1.0, delta=1e-5)
+        >>> round(mechanism.sigma, 6)
+        3.730632
+        >>> ledger = Ledger()
+        >>> means = mechanism.release(
+        ...     [20.0, 30.0], random=Randomness.seeded(0), ledger=ledger, protects=Secret.FEATURES, unit="record"
+        ... )
+        >>> print(ledger.spent(Secret.FEATURES, 1e-5))
+        epsilon 1 at delta 1e-05 per record (replace-one; 1 × gaussian)
+    """
+
+    kind: ClassVar[Kind] = "gaussian"
+
+    sigma: float
+
+    @classmethod
+    def calibrated(cls, sensitivity: float, *, epsilon: float, delta: float) -> Self:
+        """Return the mechanism with the least noise that is (epsilon, delta) private (Balle & Wang 2018)."""
+        _check_positive(epsilon=epsilon, delta=delta)
+        if delta >= 1:
+            raise PlanError(f"Expected a delta below 1, got {delta:g}. Give one far below 1 / rows.")
+        return cls(sensitivity, sensitivity / gaussian_mu(epsilon, delta))
+
+    @property
+    def noise_scale(self) -> float:
+        """The standard deviation."""
+        return self.sigma
+
+
+@dataclass(frozen=True)
+class LaplaceMechanism(_AdditiveNoise):
     """Laplace noise on numbers whose L1 sensitivity, over the whole array released at once, is known.
 
     Example:
@@ -114,11 +138,9 @@ class LaplaceMechanism:
         0.5
     """
 
-    sensitivity: float
-    scale: float
+    kind: ClassVar[Kind] = "laplace"
 
-    def __post_init__(self) -> None:
-        _check_positive(sensitivity=self.sensitivity, scale=self.scale)
+    scale: float
 
     @classmethod
     def calibrated(cls, sensitivity: float, *, epsilon: float) -> Self:
@@ -126,26 +148,10 @@ class LaplaceMechanism:
         _check_positive(epsilon=epsilon)
         return cls(sensitivity, sensitivity / epsilon)
 
-    def event(self, protects: Secret, unit: str, adjacency: Adjacency = "replace-one", *, by: str = "") -> Event:
-        """Return the event that accounts for one release."""
-        parameters = (("scale", float(self.scale)), ("sensitivity", float(self.sensitivity)))
-        return Event(protects, unit, "laplace", parameters, adjacency, by=by)
-
-    def release(
-        self,
-        values: npt.ArrayLike,
-        *,
-        random: Randomness,
-        ledger: Ledger,
-        protects: Secret,
-        unit: str,
-        adjacency: Adjacency = "replace-one",
-        path: tuple[Step, ...] = (),
-        by: str = "",
-    ) -> FloatArray:
-        """Spend the event, then return the values with noise; see `GaussianMechanism.release`."""
-        event = self.event(protects, unit, adjacency, by=by)
-        return _release(values, "laplace", self.scale, event, random, ledger, path)
+    @property
+    def noise_scale(self) -> float:
+        """The scale parameter."""
+        return self.scale
 
 
 @dataclass(frozen=True)
@@ -239,21 +245,6 @@ def grid_step(scale: float) -> float:
     """Return the distance between neighbouring outputs of a mechanism with this noise scale: a power of two."""
     _, exponent = math.frexp(scale)
     return math.ldexp(1.0, exponent - 1 - _STEPS_PER_SCALE_BITS)
-
-
-def _release(
-    values: npt.ArrayLike,
-    kind: Kind,
-    scale: float,
-    event: Event,
-    random: Randomness,
-    ledger: Ledger,
-    path: tuple[Step, ...],
-) -> FloatArray:
-    exact = _check_values(values, scale)
-    stream = _stream(exact, event, random, path)
-    ledger.spend(event, identity=_identity(stream))
-    return _noisy(exact, kind, scale, stream.uniform_bits(2 * exact.size))
 
 
 def _stream(values: FloatArray | IntArray, event: Event, random: Randomness, path: tuple[Step, ...]) -> Randomness:

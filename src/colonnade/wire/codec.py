@@ -100,11 +100,6 @@ def decode(frame: Frame, expected: type[M], *, peer: str = "a peer") -> M:
     return expected(**found)
 
 
-def kind_of(frame: Frame) -> str:
-    """The kind of message a frame holds."""
-    return _open(frame, "a recording")[0]
-
-
 def _open(frame: Frame, peer: str) -> tuple[str, dict[Any, Any], int]:
     size = len(frame)
     if size < _HEAD.size:
