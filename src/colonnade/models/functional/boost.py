@@ -25,8 +25,9 @@ import numpy as np
 
 from colonnade.curves.basis import FloatArray
 from colonnade.errors import PlanError
-from colonnade.models.functional.estimator import Fit, FunctionalEstimator, Rows
+from colonnade.models.functional.estimator import Fit, FunctionalEstimator
 from colonnade.models.functional.exchange import Clip, Inputs
+from colonnade.models.functional.judging import Rows
 from colonnade.models.functional.legacy import legacy_boost
 from colonnade.models.functional.path import BoostingPath, Freedom, Halves, Rules, Stop
 from colonnade.models.functional.refit import joint_fit, low_rank
@@ -42,7 +43,7 @@ class FunctionalBoost(FunctionalEstimator):
     Args:
         shrinkage: How much of each increment is added.
         max_steps: The longest path.
-        min_steps: The shortest path.
+        min_steps: How long a path is at least; the best of all its steps is taken.
         patience: Steps without a new minimum of the criterion before the path ends.
         stop: The criterion: "cv" (each half of the rows judges the other), "aic" or "aicc".
         freedom: How "aic" and "aicc" count degrees of freedom: "exact", or "hutchinson", which is an estimate.
@@ -66,7 +67,8 @@ class FunctionalBoost(FunctionalEstimator):
         metric: "l2", "rkhs", or "legacy" for comparison only.
         adjacency: What a record's change is: "replace-one" or "add-remove".
         correction: How much of the noise is taken off the moments that are trained on; "cv" chooses.
-        guard: Whether to predict the mean where released noise leaves no gain over it on unseen rows.
+        guard: Whether to take only so much of the fit as surely gains over the mean on rows it has not seen, which may be
+            nothing, where released noise leaves that in doubt.
         inputs: How new curves enter a prediction: "released" or "partial".
         hold_out: A fold, counted from 1, and how many there are: rows of that fold are released with the others, so
             that every record is released once whatever is held out, and not trained on.
@@ -184,8 +186,8 @@ class FunctionalBoost(FunctionalEstimator):
         )
         return Fit(x.inverse_root @ operators @ y.root, selected, traces)
 
-    def _judged(self, party: Party, rows: Rows, roughness: Roughness) -> tuple[float, bool]:
-        return (1.0, False) if self.algorithm == "legacy" else super()._judged(party, rows, roughness)
+    def _judged(self, party: Party, rows: Rows, roughness: Roughness) -> tuple[float, float]:
+        return (1.0, 1.0) if self.algorithm == "legacy" else super()._judged(party, rows, roughness)
 
     def _validate(self, party: Party) -> None:
         super()._validate(party)

@@ -6,7 +6,6 @@ import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -28,7 +27,8 @@ from colonnade.models.functional.exchange import (
     Surface,
     check_rows,
 )
-from colonnade.models.functional.moments import Moments, form_moments
+from colonnade.models.functional.judging import Rows
+from colonnade.models.functional.moments import Moments
 from colonnade.models.functional.release import Metric, cost
 from colonnade.models.functional.solve import Penalties, Roughness
 from colonnade.party import Party
@@ -39,13 +39,6 @@ from colonnade.wire.message import Int64Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-FOLDS = 3
-# A fit is kept if what it gains on rows it has not seen is at least so many standard errors.
-GUARD = 3.0
-# A standard error above this share of all there is to gain comes from few large terms, and is not to be trusted.
-BLUR = 0.1
-
 
 @dataclass(frozen=True)
 class CurvePrediction(Prediction):
@@ -80,80 +73,6 @@ class Fit:
     traces: Mapping[str, list[float]]
 
 
-@dataclass(frozen=True)
-class Rows:
-    """The label party's rows: inputs and outputs in coordinates, and their parts.
-
-    A part is a fold and a half. Halves judge each other within a fit; folds judge fits, because judging chooses, and
-    what was chosen by a half is not judged honestly by that half.
-    """
-
-    z: FloatArray
-    y: FloatArray
-    noise: FloatArray
-    parts: Mapping[tuple[int, str], Int64Array]
-    signs: FloatArray | None = None
-
-    @classmethod
-    def of(cls, z: FloatArray, y: FloatArray, noise: FloatArray, order: Int64Array, signs: FloatArray | None) -> Rows:
-        """Rows dealt out to parts in a given order; without noise there is nothing for folds to judge."""
-        n_folds = FOLDS if noise.any() else 1
-        cells = [(fold, half) for fold in range(n_folds) for half in "AB"]
-        dealt = np.array_split(order, len(cells))
-        return cls(z, y, noise, {cell: np.sort(rows) for cell, rows in zip(cells, dealt, strict=True)}, signs)
-
-    @property
-    def folds(self) -> range:
-        """The numbers of the folds."""
-        return range(len(self.parts) // 2)
-
-    def half(self, half: str) -> Int64Array:
-        """The rows of one half."""
-        return np.concatenate([rows for (_, name), rows in self.parts.items() if name == half])
-
-    @cached_property
-    def _moments(self) -> dict[tuple[int, str], Moments]:
-        signs = self.signs
-        return {
-            cell: form_moments(self.z[rows], self.y[rows], self.noise, None if signs is None else signs[rows])
-            for cell, rows in self.parts.items()
-        }
-
-    def moments(self, half: str, *, without: int | None = None) -> Moments:
-        """The moments of one half, perhaps without the rows of a fold."""
-        found = [m for (fold, name), m in self._moments.items() if name == half and fold != without]
-        total = found[0]
-        for each in found[1:]:
-            total = total + each
-        return total
-
-    def corrections(self) -> tuple[float, ...]:
-        """How much of the noise might be taken off: all of it, none, half, or all but a little.
-
-        What is left acts as a ridge. Under much noise a good one is not half of the noise but as large as what the
-        inputs themselves vary, or ten times that.
-        """
-        moments = self.moments("A") + self.moments("B")
-        noise = float(np.trace(self.noise.mean(axis=0)))
-        varies = max(float(np.trace(moments.gram)) / moments.freedom / len(self.noise), 0.0)
-        near_all = (1 - varies / noise, 1 - 10 * varies / noise)
-        return tuple(dict.fromkeys((1.0, *(each for each in near_all if each > 0.5), 0.5, 0.0)))
-
-    def gains(self, w: FloatArray, fold: int) -> FloatArray:
-        """What coefficients gain over the mean on each row of a fold that they have not seen.
-
-        Of a row's squared error the part that released noise adds on average is taken off.
-        """
-        found = []
-        inflation = float(np.einsum("jqk,jqr,jrk->", w, self.noise, w))
-        for half in "AB":
-            rows = self.parts[fold, half]
-            z, y = self.z[rows] - self.z[rows].mean(axis=0), self.y[rows] - self.y[rows].mean(axis=0)
-            fitted = z.reshape(len(rows), -1) @ w.reshape(-1, w.shape[2])
-            found.append(2 * (y * fitted).sum(axis=1) - (fitted**2).sum(axis=1) + inflation)
-        return np.concatenate(found)
-
-
 class FunctionalEstimator(Estimator):
     """A regression of curves on curves of several parties; what the fits have in common."""
 
@@ -165,7 +84,7 @@ class FunctionalEstimator(Estimator):
     y_basis_: Basis
     selected_: tuple[str, ...]
     traces_: dict[str, list[float]]
-    is_mean_: bool
+    factor_: float
 
     def __init__(
         self,
@@ -265,9 +184,9 @@ class FunctionalEstimator(Estimator):
         rows = Rows.of(z, y.coordinates, self.design_.noise, order, signs)
         self.z_mean_, self.y_mean_ = z.mean(axis=0), rows.y.mean(axis=0)
         roughness = Roughness.of(self.design_.basis, y.basis, self.operator_s, self.operator_t)
-        correction, self.is_mean_ = self._judged(party, rows, roughness)
+        correction, self.factor_ = self._judged(party, rows, roughness)
         fit = self._fitted(party, rows, roughness, correction)
-        self.w_ = np.zeros_like(fit.w) if self.is_mean_ else fit.w
+        self.w_ = self.factor_ * fit.w
         self.traces_ = {name: list(trace) for name, trace in fit.traces.items()}
         self.path_ = [self.design_.names[place] for place in fit.selected]
         self.selected_ = () if self.is_mean_ else tuple(dict.fromkeys(self.path_))
@@ -280,34 +199,31 @@ class FunctionalEstimator(Estimator):
         held_out = np.array_split(np.arange(n), folds)[fold - 1]
         return np.setdiff1d(np.arange(n), held_out)
 
-    def _judged(self, party: Party, rows: Rows, roughness: Roughness) -> tuple[float, bool]:
-        """How much of the noise to take off, and whether the mean is the better prediction all the same.
+    def _judged(self, party: Party, rows: Rows, roughness: Roughness) -> tuple[float, float]:
+        """How much of the noise to take off the moments, and how much of the fit to take.
 
-        Each fold judges fits to the others, and a fit counts only if its gain is certain. Without noise there is
-        nothing to take off and nothing to judge.
+        Each fold judges fits to the others. Without noise there is nothing to take off and nothing to judge.
         """
         if not rows.noise.any() or (self.correction != "cv" and not self.guard):
-            return 1.0 if self.correction == "cv" else float(self.correction), False
-        candidates = rows.corrections() if self.correction == "cv" else (float(self.correction),)
-        found = {}
-        for correction in candidates:
-            fits = [self._fitted(party, rows, roughness, correction, without=fold) for fold in rows.folds]
-            gains = np.concatenate([rows.gains(fit.w, fold) for fit, fold in zip(fits, rows.folds, strict=True)])
-            found[correction] = float(gains.sum()), float(gains.std(ddof=1) * np.sqrt(len(gains)))
-        total = float(((rows.y - rows.y.mean(axis=0)) ** 2).sum())
-        certain = {
-            each: gain - error
-            for each, (gain, error) in found.items()
-            if gain >= GUARD * error and error <= BLUR * total
-        }
-        if certain:
-            return max(certain, key=lambda each: certain[each]), False
-        return max(found, key=lambda each: found[each][0]), self.guard
+            return 1.0 if self.correction == "cv" else float(self.correction), 1.0
+        verdicts = {}
+        for correction in rows.corrections() if self.correction == "cv" else (float(self.correction),):
+            fits = [self._fitted(party, rows, roughness, correction, without=fold).w for fold in rows.folds]
+            verdicts[correction] = rows.judge(fits, self.inputs)
+        if not self.guard:
+            return max(verdicts, key=lambda each: verdicts[each].gain), 1.0
+        best = max(verdicts, key=lambda each: verdicts[each].sure_gain)
+        return best, verdicts[best].factor
 
     def _penalties(self, moments: Moments, roughness: Roughness) -> Penalties:
         asked = Penalties(self.lambda_s, self.lambda_t, self.lambda_st, self.relative)
         mean = moments.blocks.mean(axis=0) / moments.freedom
         return asked.absolute(mean, roughness.x, roughness.y)
+
+    @property
+    def is_mean_(self) -> bool:
+        """Whether the mean is predicted, because nothing certain is to be gained over it."""
+        return self.factor_ == 0
 
     def combined(self, z: FloatArray) -> FloatArray:
         """What the coefficients make of inputs, all in coordinates; inputs have shape (rows, columns, size)."""
@@ -400,7 +316,7 @@ class FunctionalEstimator(Estimator):
             "path": list(self.path_),
             "selected": list(self.selected_),
             "traces": self.traces_,
-            "is_mean": self.is_mean_,
+            "factor": self.factor_,
         }
 
     def take_share(self, tree: Tree) -> None:
@@ -413,7 +329,7 @@ class FunctionalEstimator(Estimator):
         self.w_, self.z_mean_, self.y_mean_ = tree["w"], tree["z_mean"], tree["y_mean"]
         self.fitted_ = Curves(tree["fitted"], self.y_basis_)
         self.path_, self.selected_ = list(tree["path"]), tuple(tree["selected"])
-        self.traces_, self.is_mean_ = tree["traces"], tree["is_mean"]
+        self.traces_, self.factor_ = tree["traces"], tree["factor"]
 
     def summary(self) -> str:
         """What the model is, and what each role learns, in a few lines."""

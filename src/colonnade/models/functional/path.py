@@ -120,8 +120,9 @@ class BoostingPath:
 
     @property
     def ended(self) -> bool:
-        """Whether the path is as long as it may be, or has stopped getting better."""
-        return len(self.selected) >= self.rules.max_steps or self._since_best >= self.rules.patience
+        """Whether the path is as long as it may be, or as long as it must be and no longer getting better."""
+        steps, rules = len(self.selected), self.rules
+        return steps >= rules.max_steps or (steps >= rules.min_steps and self._since_best >= rules.patience)
 
     def step(self) -> None:
         """Add an increment of the feature that the halves agree on."""
@@ -155,8 +156,6 @@ class BoostingPath:
             criterion = self._akaike()
             self.traces[self.rules.stop].append(criterion)
             self.traces["df"].append(self._df)
-        if len(self.selected) < self.rules.min_steps:
-            return
         if criterion < self.best.criterion:
             self.best, self._since_best = Best(criterion, len(self.selected), self._b[0].copy()), 0
         else:
