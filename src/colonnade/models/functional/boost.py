@@ -67,8 +67,8 @@ class FunctionalBoost(FunctionalEstimator):
         metric: "l2", "rkhs", or "legacy" for comparison only.
         adjacency: What a record's change is: "replace-one" or "add-remove".
         correction: How much of the noise is taken off the moments that are trained on; "cv" chooses.
-        guard: Whether to take only so much of the fit as surely gains over the mean on rows it has not seen, which may be
-            nothing, where released noise leaves that in doubt.
+        guard: Whether to take only so much of the fit, perhaps nothing, as surely gains over the mean on unseen rows,
+            where released noise leaves that in doubt.
         inputs: How new curves enter a prediction: "released" or "partial".
         hold_out: A fold, counted from 1, and how many there are: rows of that fold are released with the others, so
             that every record is released once whatever is held out, and not trained on.

@@ -40,6 +40,7 @@ from colonnade.wire.message import Int64Array
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+
 @dataclass(frozen=True)
 class CurvePrediction(Prediction):
     """Predicted curves: one row of coefficients per record, in the basis of the outputs.
