@@ -108,7 +108,8 @@ def without_privacy(journal: Journal, quick: bool) -> dict[str, float]:
     folds, replicates = range(1 if quick else 4), range(1, 2 if quick else 11)
     trials = [Trial({"part": "default setting", "fold": fold}, seed) for seed in replicates for fold in folds]
     found = measured(journal, default_setting, trials)
-    mean = {name: float(np.mean([each[name] for each in found])) for name in found[0]}
+    names = ("error", "sensitivity", "specificity", "low_rank", "oracle", "limit")
+    mean = {name: float(np.mean([each[name] for each in found])) for name in names}
     say(
         f"default setting, no privacy, {len(found)} fits",
         f"RIL2 boost {mean['error']:.4f}, low-rank refit {mean['low_rank']:.4f}, oracle {mean['oracle']:.4f}, "
