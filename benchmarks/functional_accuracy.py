@@ -289,7 +289,13 @@ def _boosted(data: FunctionalData, train: FloatArray, test: FloatArray) -> Curve
     tables = data.take(train).tables(1)
     found = {}
     for penalty in PENALTIES:
-        settings = {"lambda_s": penalty, "lambda_t": penalty, "relative": True, "max_steps": 500, "patience": 20}
+        settings: dict[str, Any] = {
+            "lambda_s": penalty,
+            "lambda_t": penalty,
+            "relative": True,
+            "max_steps": 500,
+            "patience": 20,
+        }
         model = FunctionalBoost(inputs="partial", **settings)
         runs = [simulate(model.fit, tables, roles=roles, keep="digests", seed=seed) for seed in range(HALVINGS)]
         found[penalty] = sum(min(run.results["label"].traces_["cv"]) for run in runs), runs[0]

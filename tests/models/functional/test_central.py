@@ -4,7 +4,8 @@ import pytest
 from colonnade.curves import BSplines
 from colonnade.data.functional import FunctionalSetting
 from colonnade.errors import PlanError, ProtocolError
-from colonnade.models.functional.central import Budget, Correction, Masked, MomentRegression, Terms
+from colonnade.models.functional.central import MomentRegression
+from colonnade.models.functional.moment_exchange import Budget, Correction, Masked, Terms
 from colonnade.privacy.ledger import compose
 from colonnade.run import simulate
 from colonnade.secret import Secret

@@ -52,26 +52,8 @@ class FunctionalBoost(FunctionalEstimator):
             singular values of each surface taken off).
         algorithm: "honest", or "legacy", which follows the published algorithm to the letter and is for comparison
             only: increments estimate the whole and are added, and its cross-validation is not out of sample.
-        lambda_s: Penalty on roughness of coefficient surfaces in the inputs' time.
-        lambda_t: In the output's time.
-        lambda_st: In both.
-        relative: Whether penalties are multiples of where data and penalty weigh the same.
-        operator_s: What roughness is in the inputs' time: the order of a derivative, or weights of derivatives.
-        operator_t: What it is in the output's time.
-        clip: The radius to which curves are clipped: one number, one for each column, None, or "empirical" in
-            simulations. It must not depend on the data for privacy to be claimed.
-        noise: The noise on released curves: one number, or one for each column.
-        epsilon: Instead of `noise`: what all curves of a record may cost together.
-        delta: Likewise.
-        n_curves: How many columns feature parties have in all, where `clip` does not name them.
-        metric: "l2", "rkhs", or "legacy" for comparison only.
-        adjacency: What a record's change is: "replace-one" or "add-remove".
-        correction: How much of the noise is taken off the moments that are trained on; "cv" chooses.
-        guard: Whether to take only so much of the fit, perhaps nothing, as surely gains over the mean on unseen rows,
-            where released noise leaves that in doubt.
-        inputs: How new curves enter a prediction: "released" or "partial".
-        hold_out: A fold, counted from 1, and how many there are: rows of that fold are released with the others, so
-            that every record is released once whatever is held out, and not trained on.
+
+    The other arguments are those of `FunctionalRegression`.
 
     >>> FunctionalBoost(stop="aicc").max_steps
     150

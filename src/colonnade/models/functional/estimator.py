@@ -2,61 +2,37 @@
 
 from __future__ import annotations
 
-import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from colonnade.curves import Basis, Curves, basis_of
+from colonnade.curves import Curves
 from colonnade.curves.basis import FloatArray
-from colonnade.errors import DataError, PlanError
+from colonnade.errors import PlanError
 from colonnade.hooks import prepare
-from colonnade.models.base import Estimator, Prediction
 from colonnade.models.functional.exchange import (
     Clip,
     Design,
     Held,
     Inputs,
-    PartialPrediction,
     PastReleases,
     Protection,
-    Surface,
-    check_rows,
 )
 from colonnade.models.functional.judging import Rows
+from colonnade.models.functional.model import CurveModel, CurvePrediction, response
 from colonnade.models.functional.moments import Moments
 from colonnade.models.functional.release import Metric, cost
 from colonnade.models.functional.solve import Penalties, Roughness
 from colonnade.party import Party
-from colonnade.privacy.ledger import Adjacency, Event
-from colonnade.secret import Secret
+from colonnade.privacy.ledger import Adjacency
 from colonnade.storage import Tree
 from colonnade.wire.message import Int64Array
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-
-@dataclass(frozen=True)
-class CurvePrediction(Prediction):
-    """Predicted curves: one row of coefficients per record, in the basis of the outputs.
-
-    >>> from colonnade.curves import BSplines
-    >>> CurvePrediction(np.zeros((3, 5)), basis=BSplines((0, 1), 5)).curves
-    Curves(3 curves on [0, 1], 5 b-splines)
-    """
-
-    basis: Basis | None = None
-
-    @property
-    def curves(self) -> Curves:
-        """The predicted curves."""
-        assert self.basis is not None
-        return Curves(self.values, self.basis)
+    pass
 
 
 @dataclass(frozen=True)
@@ -74,16 +50,11 @@ class Fit:
     traces: Mapping[str, list[float]]
 
 
-class FunctionalEstimator(Estimator):
+class FunctionalEstimator(CurveModel):
     """A regression of curves on curves of several parties; what the fits have in common."""
 
-    task: ClassVar[Literal["regression"]] = "regression"
-
-    design_: Design
     held_: Held
     past_: PastReleases
-    y_basis_: Basis
-    selected_: tuple[str, ...]
     traces_: dict[str, list[float]]
     factor_: float
 
@@ -159,8 +130,9 @@ class FunctionalEstimator(Estimator):
                 self.past_.carry_over(party)
                 self.held_.send(party, "predict")
             return None
-        predicted = self._partial(party) if self.inputs == "partial" else self._from_released(party)
-        return CurvePrediction(predicted @ self.y_basis_.inverse_root, basis=self.y_basis_)
+        if self.inputs == "partial":
+            return self.predicted(self.from_parts(party))
+        return self.predicted(self.combined(self.design_.receive(party)))
 
     @abstractmethod
     def _fitted(
@@ -226,45 +198,6 @@ class FunctionalEstimator(Estimator):
         """Whether the mean is predicted, because nothing certain is to be gained over it."""
         return self.factor_ == 0
 
-    def combined(self, z: FloatArray) -> FloatArray:
-        """What the coefficients make of inputs, all in coordinates; inputs have shape (rows, columns, size)."""
-        return np.asarray(np.einsum("njq,jqk->nk", z - self.z_mean_, self.w_) + self.y_mean_)
-
-    def _from_released(self, party: Party) -> FloatArray:
-        return self.combined(self.design_.receive(party))
-
-    def _partial(self, party: Party) -> FloatArray:
-        predicted = np.tile(self.y_mean_, (len(party.own_table), 1))
-        for place in self.design_.of_party(party.name):
-            z = self.design_.own(party, self.design_.columns[place][1])
-            predicted += (z - self.z_mean_[place]) @ self.w_[place]
-        for line in party.feature_parties:
-            places = self.design_.of_party(line.peer)
-            for place in places:
-                column = self.design_.columns[place][1]
-                line.send(Surface(column, self.w_[place], self.z_mean_[place]))
-            note = "coefficients fitted to the outputs given to feature parties"
-            party.ledger.spend(Event.not_private(Secret.LABELS, note), identity=line.peer.encode())
-        for line in party.feature_parties:
-            rows = np.arange(len(predicted))
-            predicted += line.receive(PartialPrediction, shape=predicted.shape, rows=rows).values
-        return predicted
-
-    @property
-    def B_(self) -> dict[str, FloatArray]:
-        """Each column's operator on raw coefficients: the output's are those of the inputs, less centre, times it."""
-        left, right = self.design_.basis.root, self.y_basis_.inverse_root
-        return {name: left @ w @ right for name, w in zip(self.design_.names, self.w_, strict=True)}
-
-    @property
-    def centers_(self) -> dict[str, Any]:
-        """The means that inputs and outputs are centred by: curves."""
-        x = {
-            name: Curves.of_coordinates(mean[None], self.design_.basis)
-            for name, mean in zip(self.design_.names, self.z_mean_, strict=True)
-        }
-        return {"x": x, "y": Curves.of_coordinates(self.y_mean_[None], self.y_basis_)}
-
     @property
     def sigma_(self) -> dict[str, FloatArray]:
         """The covariance of each column's noise, on raw coefficients."""
@@ -283,39 +216,14 @@ class FunctionalEstimator(Estimator):
         """The roughness of outputs, of raw coefficients."""
         return self.y_basis_.penalty(self.operator_t)
 
-    def surface(self, column: str, s: ArrayLike, t: ArrayLike) -> FloatArray:
-        """The coefficient surface of a column: what the input at s adds to the output at t, per unit of time."""
-        if column not in self.design_.names:
-            raise PlanError(
-                f"There is a surface for {', '.join(self.design_.names)}, but not for {column!r}. Name one of these."
-            )
-        w = self.w_[self.design_.names.index(column)]
-        x, y = self.design_.basis, self.y_basis_
-        # beta(s, t) = phi(s)' B eta(t) with B = Mx^(-1/2) W My^(-1/2), because the model integrates over s.
-        inner = x.inverse_root @ w @ y.inverse_root
-        return np.asarray(x.evaluate(s) @ inner @ y.evaluate(t).T)
-
-    def plot_surface(self, column: str, ax: Axes | None = None, *, n_points: int = 60) -> Axes:
-        """Draw the coefficient surface of a column."""
-        from colonnade.curves.plots import plot_surface
-
-        s = np.linspace(*self.design_.basis.domain, n_points)
-        t = np.linspace(*self.y_basis_.domain, n_points)
-        return plot_surface(s, t, self.surface(column, s, t), ax, column)
-
     def share(self) -> Tree:
         """What this party has learned, as a tree of arrays and plain values."""
         if hasattr(self, "held_"):
             return {"held": self.held_.state(), "past": dict(vars(self.past_))}
         return {
-            "design": self.design_.state(),
-            "y_basis": json.dumps(self.y_basis_.describe()),
-            "w": self.w_,
-            "z_mean": self.z_mean_,
-            "y_mean": self.y_mean_,
+            **self.label_share(),
             "fitted": self.fitted_.coefficients,
             "path": list(self.path_),
-            "selected": list(self.selected_),
             "traces": self.traces_,
             "factor": self.factor_,
         }
@@ -325,11 +233,8 @@ class FunctionalEstimator(Estimator):
         if "held" in tree:
             self.held_, self.past_ = Held.from_state(tree["held"]), PastReleases(**tree["past"])
             return
-        self.design_ = Design.from_state(tree["design"])
-        self.y_basis_ = basis_of(json.loads(tree["y_basis"]))
-        self.w_, self.z_mean_, self.y_mean_ = tree["w"], tree["z_mean"], tree["y_mean"]
-        self.fitted_ = Curves(tree["fitted"], self.y_basis_)
-        self.path_, self.selected_ = list(tree["path"]), tuple(tree["selected"])
+        self.take_label_share(tree)
+        self.fitted_, self.path_ = Curves(tree["fitted"], self.y_basis_), list(tree["path"])
         self.traces_, self.factor_ = tree["traces"], tree["factor"]
 
     def summary(self) -> str:
@@ -395,13 +300,3 @@ class FunctionalEstimator(Estimator):
         ):
             if not holds:
                 raise PlanError(f"{name}'s {setting} should be {wanted}, but is {getattr(self, setting)!r}. Change it.")
-
-
-def response(party: Party) -> Curves:
-    """The label party's curves to predict, checked."""
-    table = party.own_table
-    if table.label_name is None:
-        raise DataError(f"{party.name} is the label party but its table has no labels. Name the column of curves.")
-    curves = table.curves(table.label_name)
-    check_rows(curves, table.label_name, party.name)
-    return curves
