@@ -137,6 +137,16 @@ def test_a_path_ends_with_its_patience_and_keeps_its_best_step(rows, roughness):
     assert len(path.selected) < 500
 
 
+def test_the_best_step_may_come_before_the_shortest_path_ends(rows, roughness):
+    z, y = rows
+    loud = y + 20 * np.random.default_rng(6).normal(size=y.shape)
+    path = made((z, loud), roughness, Rules(min_steps=30, n_rows=N), penalties=Penalties(1e-3, 1e-3))
+    while not path.ended:
+        path.step()
+    assert len(path.selected) == 30
+    assert path.coefficients()[1] == int(np.argmin(path.traces["cv"][1:])) + 1 < 30
+
+
 def test_a_path_that_is_restored_goes_on_as_if_nothing_had_happened(rows, roughness):
     signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(N, 2 * OUTPUTS))
     for rules in (Rules(stop="aicc", n_rows=N), Rules(stop="aic", freedom="hutchinson", n_rows=N), Rules(n_rows=N)):

@@ -119,6 +119,7 @@ class MomentRegression(CurveModel):
         """Train together with the other parties; afterwards this holds the party's share."""
         self._validate(party)
         prepare(party, frozenset(), (), type(self).__name__)
+        _begin(party)
         if party.name == party.roles.arbiter:
             self._deal(party)
         elif party.holds_labels:
@@ -302,3 +303,14 @@ class MomentRegression(CurveModel):
                 raise PlanError(
                     f"MomentRegression's {name} should be {wanted}, but is {getattr(self, name)!r}. Change it."
                 )
+
+
+def _begin(party: Party) -> None:
+    """Refuse a second fit in one run: its masks and noise would be the first one's, and their differences the data."""
+    try:
+        party.checkpoints.begin("release of moments")
+    except PlanError as error:
+        raise PlanError(
+            "MomentRegression should be fitted once in a run, because masks and noise serve one release only, but "
+            f"{party.name} was about to fit it a second time. Fit it in a run of its own, which is charged by itself."
+        ) from error
