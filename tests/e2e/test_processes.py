@@ -76,6 +76,9 @@ def test_curves_boosted_between_processes_are_those_boosted_in_one_process(feder
         ("bank", ("rename", 3, "before")),
         ("bank", ("rename", 9, "before")),
         ("telco", ("finish", 1, "before")),
+        # Predicting.
+        ("bank", ("send", 2, "before")),
+        ("shop", ("receive", 1, "after")),
     ],
 )
 def test_curves_are_boosted_to_the_same_end_though_a_party_was_killed(
@@ -111,6 +114,8 @@ def test_moments_released_between_processes_are_those_released_in_one_process(fe
         ("shop", ("send", 3, "after")),
         ("shop", ("receive", 3, "after")),
         ("shop", ("send", 4, "before")),
+        # Predicting.
+        ("shop", ("send", 5, "before")),
     ],
 )
 def test_moments_are_released_once_and_with_the_same_noise_though_a_party_was_killed(
