@@ -103,6 +103,7 @@ VULNERABLE = {
 THREE = Roles(label="bank", features=("shop", "telco"))
 JUDGED = replace(THREE, arbiter="judge")
 SERVED = replace(THREE, server="cloud")
+OF_CURVES = ("fit-membership", "release-membership")
 OF_REGRESSIONS = ("coefficient-score", "residue")
 KILLING = "a_killed_run_resumes_to_the_same_end"
 LONG = (
@@ -157,7 +158,7 @@ def setups(customers, more_customers):
 
 
 @pytest.fixture(scope="module")
-def runs(customers, more_customers):
+def runs(customers, more_customers, setups):
     """The run that an attack is checked on; attacks with the same wishes share it."""
     made = {}
 
@@ -167,6 +168,10 @@ def runs(customers, more_customers):
                 model = MODELS["logistic-regression"](**SMALL["logistic-regression"])
                 made["regression"] = simulate(model.fit, more_customers, roles=JUDGED, seed=1)
             return made["regression"]
+        if attack in OF_CURVES:
+            if "curves" not in made:
+                made["curves"] = setups("functional-boost").fit(seed=1)
+            return made["curves"]
         wishes = VULNERABLE.get(attack, {})
         key = str(wishes)
         if key not in made:

@@ -55,11 +55,13 @@ ATTACKS: Names[type[Attack] | type[ActiveAttack]] = Names(
         "direction-score": ("attacks.gradient_scores", "DirectionScore"),
         "embedding-clusters": ("attacks.clustering", "EmbeddingClusters"),
         "embedding-nearest": ("attacks.clustering", "EmbeddingNearest"),
+        "fit-membership": ("attacks.membership", "FitMembership"),
         "gradient-clusters": ("attacks.clustering", "GradientClusters"),
         "gradient-completion": ("attacks.completion", "GradientCompletion"),
         "gradient-nearest": ("attacks.clustering", "GradientNearest"),
         "model-completion": ("attacks.completion", "ModelCompletion"),
         "norm-score": ("attacks.gradient_scores", "NormScore"),
+        "release-membership": ("attacks.membership", "ReleaseMembership"),
         "residue": ("attacks.residue", "Residue"),
     },
 )

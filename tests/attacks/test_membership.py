@@ -5,14 +5,16 @@ from colonnade.attacks.base import Grant
 from colonnade.attacks.direct import DirectLabel
 from colonnade.attacks.membership import FitMembership, ReleaseMembership
 from colonnade.attacks.view import View
-from colonnade.audit import audit
+from colonnade.audit import audit, audit_own_side
 from colonnade.audit.attempt import Attempt
-from colonnade.audit.membership import epsilon_bound, measure_membership
+from colonnade.audit.membership import epsilon_bound, measure_membership, most_advantage
+from colonnade.catalogue import ATTACKS
 from colonnade.curves import BSplines
 from colonnade.data.functional import FunctionalSetting
 from colonnade.errors import PlanError
 from colonnade.models.functional.boost import FunctionalBoost
 from colonnade.run import simulate
+from colonnade.table import Table
 from colonnade.wire.plan import Roles
 
 ROLES = Roles(label="label", features=("worker 1", "worker 2"))
@@ -101,9 +103,51 @@ def test_the_report_puts_the_measured_leak_beside_the_claimed_budget():
         ("label", "worker 1", "leaks"),
         ("label", "worker 2", "leaks"),
     ]
-    assert "Measured epsilon: at least" in report.attacks[0].summary
+    assert "measured epsilon at least" in report.attacks[0].summary
+    assert "at most 1.000 by what is claimed" in report.attacks[0].summary
     assert report.budget["features"].is_private
     assert not any("released-curves" in line for line in report.untested)
     assert "ReleaseMembership" in report.render()
-    silent = audit(run, [FitMembership()], nulls=1)
-    assert "it must be told candidates with their outputs" in silent.untested[0]
+
+
+def test_the_report_tells_what_a_fitted_model_says_about_whole_records():
+    (finding,) = audit(made(clip=3.0, noise=0.5), [ATTACKS["fit-membership"]()], nulls=20).attacks
+    assert (finding.attacker, finding.owner, finding.plain.chance) == ("label", "everybody", 0.5)
+    assert "It was told records" in finding.summary
+
+
+def test_where_there_are_no_curves_membership_is_untested_and_nothing_is_run_again(monkeypatch):
+    tables = {"bank": Table.of({"id": range(9), "late": [0, 1, 1] * 3}, labels="late")}
+    run = simulate(
+        lambda party: None,
+        {**tables, "shop": Table.of({"id": range(9)})},
+        roles=Roles(label="bank", features=("shop",)),
+    )
+    monkeypatch.setattr(type(run), "again", None)
+    report = audit(run, [ATTACKS[name]() for name in ("fit-membership", "release-membership")], nulls=1)
+    assert not report.attacks
+    assert "FitMembership about everybody: FitMembership should apply to this run, but" in report.untested[0]
+    assert "bank sent and received no functional/offer or functional/released-curves" in report.untested[1]
+
+
+def test_a_deployed_party_is_told_why_membership_is_untested():
+    run = made(clip=3.0, noise=0.5)
+    own = {"plan": run.plan, "table": run.simulation.tables["label"], "ledger": run.ledgers["label"]}
+    report = audit_own_side(run.transcripts["label"], [ReleaseMembership()], **own)
+    assert report.untested[0] == (
+        "ReleaseMembership: it is judged in a run of its own with half of the people, which takes a simulation"
+    )
+
+
+@pytest.mark.parametrize(("epsilon", "most"), [(0.0, 2e-5 / 2), (1.0, None), (1e9, 1.0), (float("inf"), 1.0)])
+def test_the_largest_advantage_is_that_of_randomised_response(epsilon, most):
+    """Oracle: two answers, the true one e^epsilon times as likely, after all is told with probability delta."""
+    wanted = (np.exp(epsilon) - 1 + 2e-5) / (np.exp(epsilon) + 1) if most is None else most
+    assert most_advantage(epsilon, 1e-5) == pytest.approx(wanted)
+
+
+def test_what_an_attack_gains_is_no_more_than_its_claim_allows():
+    found = measure_membership(made(clip=3.0, noise=40.0), ReleaseMembership())
+    assert found.most_advantage < 1
+    # An advantage of 400 candidates' halves has a standard error of 0.1.
+    assert found.advantage < found.most_advantage + 0.5

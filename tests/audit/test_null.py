@@ -10,7 +10,7 @@ import pytest
 
 from colonnade.attacks.base import Attack, Guess, Needs
 from colonnade.audit.attempt import Attempt, draw_grant, training_rows
-from colonnade.audit.null import _deviation, class_numbers, honesty_check, null_values
+from colonnade.audit.null import deviation, class_numbers, honesty_check, null_values
 from colonnade.audit.score import Truth, scorable, values
 from colonnade.errors import ColonnadeError, PlanError
 from colonnade.wire.transcript import RowMeans, Transcript
@@ -153,14 +153,14 @@ def test_deviations_have_mean_zero_and_variance_one_over_all_orders(kind: str) -
     said = np.array([0, 1, 1, 2, 0, 0])
     guess = Guess(np.arange(6), **{kind: said if kind == "classes" else said + 0.5})
     nothing = np.zeros(0, np.int64)
-    found = [_deviation(guess, Truth(np.array(order), 3, nothing)) for order in permutations(labels)]
+    found = [deviation(guess, Truth(np.array(order), 3, nothing)) for order in permutations(labels)]
     assert np.mean(found) == pytest.approx(0)
     assert np.var(found) == pytest.approx(1)
 
 
 def test_a_guess_that_is_the_same_for_all_rows_deviates_from_nothing() -> None:
     guess = Guess(np.arange(4), classes=np.zeros(4, np.int64))
-    assert _deviation(guess, Truth(np.array([0, 0, 1, 1]), 2, np.zeros(0, np.int64))) == 0
+    assert deviation(guess, Truth(np.array([0, 0, 1, 1]), 2, np.zeros(0, np.int64))) == 0
 
 
 def test_a_grant_tells_as_many_labels_of_each_class_and_a_larger_one_contains_it() -> None:

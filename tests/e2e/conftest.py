@@ -42,14 +42,20 @@ def endings(folder, names):
     }
 
 
+def parties(features, arbiter=None, **_):
+    """Who takes part."""
+    return ("bank", *features, *([] if arbiter is None else [arbiter]))
+
+
 class Federation:
     """The parties of one run, each of which can be started, disturbed and killed by itself."""
 
     def __init__(self, folder, protocol, features, **settings):
-        self.folder, self.names, self.processes = folder, ("bank", *features), {}
+        self.folder, self.names, self.processes = folder, parties(features, **settings), {}
         self.config = {"protocol": protocol, "features": features, "folder": str(folder), **settings}
-        # Only the bank can be reached: the others have no line to each other.
-        self.config.setdefault("addresses", {**dict.fromkeys(self.names), "bank": f"127.0.0.1:{free_port()}"})
+        # Only the bank and an arbiter can be reached: feature parties have no line to each other.
+        reached = {name: f"127.0.0.1:{free_port()}" for name in self.names if name not in features}
+        self.config.setdefault("addresses", {**dict.fromkeys(self.names), **reached})
 
     def start(self, *names, before=(), **changes):
         for name in names or self.names:
@@ -111,7 +117,7 @@ def undisturbed(tmp_path_factory):
             config = {"protocol": protocol, "features": features, "folder": str(folder), "name": None, **settings}
             process = start(config, folder / "log")
             assert process.wait(SECONDS) == 0, (folder / "log").read_text()
-            known[key] = endings(folder, ("bank", *features))
+            known[key] = endings(folder, parties(features, **settings))
         return known[key]
 
     return run

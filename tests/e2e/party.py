@@ -30,7 +30,7 @@ from colonnade.wire.plan import Roles
 
 CONFIG = json.loads(sys.argv[1])
 SEED = 3
-ROLES = Roles(label="bank", features=tuple(CONFIG["features"]))
+ROLES = Roles(label="bank", features=tuple(CONFIG["features"]), arbiter=CONFIG.get("arbiter"))
 
 
 @dataclass(frozen=True)
@@ -129,20 +129,29 @@ def functional(party):
     return {"share": model.share(), "predicted": None if prediction is None else prediction.values}
 
 
+def moments(party):
+    """Fit curves to noisy products, then predict with them."""
+    from colonnade.models.functional.central import MomentRegression
+
+    model = MomentRegression(clip_x=3.0, clip_y=3.0, epsilon=300.0).fit(party)
+    prediction = model.predict(party)
+    return {"share": model.share(), "predicted": None if prediction is None else prediction.values}
+
+
 def curves():
     from colonnade.curves import BSplines
     from colonnade.data.functional import FunctionalSetting
 
     setting = FunctionalSetting(n=120, p=4, active=(1, 2), basis=BSplines((0.0, 1.0), 6))
     dealt = setting.draw_one(1).tables(len(ROLES.features))
-    return dict(zip(ROLES.parties, dealt.values(), strict=True))
+    return dict(zip(ROLES.holders, dealt.values(), strict=True))
 
 
 def tables_and_defences():
     if CONFIG["protocol"] == "align":
         held = {"bank": range(0, 90), "shop": range(20, 110), "telco": range(10, 70)}
         return {name: Table.of({"id": list(held[name])}) for name in ROLES.parties}, {}
-    if CONFIG["protocol"] == "functional":
+    if CONFIG["protocol"] in ("functional", "moments"):
         return curves(), {}
     if CONFIG["protocol"] == "walk":
         rows = {"id": range(3), "x": [1.0, 2.0, 3.0]}
@@ -185,7 +194,7 @@ def plant(act, number, when, deed):
 
 
 def main() -> int:
-    protocols = {"walk": walk, "split": split, "align": align, "functional": functional}
+    protocols = {"walk": walk, "split": split, "align": align, "functional": functional, "moments": moments}
     protocol = protocols[CONFIG["protocol"]]
     if protocol is not split:
         # Walking takes no networks, and their import takes seconds.
@@ -211,7 +220,7 @@ def main() -> int:
     party = connect(
         plan,
         name,
-        tables[name],
+        tables.get(name),
         addresses=CONFIG["addresses"],
         credentials=Credentials.read(CONFIG["certs"], name) if CONFIG.get("certs") else None,
         directory=own,

@@ -76,6 +76,9 @@ def test_curves_boosted_between_processes_are_those_boosted_in_one_process(feder
         ("bank", ("rename", 3, "before")),
         ("bank", ("rename", 9, "before")),
         ("telco", ("finish", 1, "before")),
+        # Predicting.
+        ("bank", ("send", 2, "before")),
+        ("shop", ("receive", 1, "after")),
     ],
 )
 def test_curves_are_boosted_to_the_same_end_though_a_party_was_killed(
@@ -83,6 +86,43 @@ def test_curves_are_boosted_to_the_same_end_though_a_party_was_killed(
 ):
     run = federation("functional", THREE, certs=certificates)
     assert killed_and_started_again(run, victim, death) == undisturbed("functional", THREE)
+
+
+JUDGED = {"arbiter": "telco"}
+
+
+@pytest.mark.slow
+def test_moments_released_between_processes_are_those_released_in_one_process(federation, undisturbed, certificates):
+    run = federation("moments", certs=certificates, **JUDGED)
+    run.start()
+    assert run.finish() == undisturbed("moments", **JUDGED)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("victim", "death"),
+    [
+        ("telco", ("send", 2, "before")),
+        ("telco", ("charge", 1, "before")),
+        ("telco", ("charge", 5, "after")),
+        ("telco", ("send", 4, "before")),
+        ("telco", ("finish", 1, "before")),
+        ("bank", ("send", 1, "after")),
+        ("bank", ("receive", 5, "after")),
+        ("bank", ("charge", 1, "after")),
+        ("bank", ("rename", 3, "before")),
+        ("shop", ("send", 3, "after")),
+        ("shop", ("receive", 3, "after")),
+        ("shop", ("send", 4, "before")),
+        # Predicting.
+        ("shop", ("send", 5, "before")),
+    ],
+)
+def test_moments_are_released_once_and_with_the_same_noise_though_a_party_was_killed(
+    federation, undisturbed, certificates, victim, death
+):
+    run = federation("moments", certs=certificates, **JUDGED)
+    assert killed_and_started_again(run, victim, death) == undisturbed("moments", **JUDGED)
 
 
 def test_a_walk_is_charged_once_for_each_release(undisturbed):

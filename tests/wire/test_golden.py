@@ -10,7 +10,7 @@ from colonnade.align import messages as align
 from colonnade.audit.joint import AloneRatings, LabelGrant, LabelGuess
 from colonnade.experiment.visit import Probe, Report
 from colonnade.models import glm_arbiter, glm_shares, oneshot, scores, served, split, ushape
-from colonnade.models.functional import central, exchange
+from colonnade.models.functional import exchange, moment_exchange
 from colonnade.wire.codec import decode, encode
 from colonnade.wire.message import Ciphertexts, Message
 
@@ -72,12 +72,12 @@ SAMPLES = [
     exchange.ReleasedCurves("temp", ROWS.astype(np.float64)),
     exchange.Surface("temp", ROWS.astype(np.float64), np.array([0.5, -1.5])),
     exchange.PartialPrediction(ROWS.astype(np.float64)),
-    central.Layout(500, np.array([2, 3]), 20, 10),
-    central.MaskSeed(bytes(range(32))),
-    central.Masked("shop", WORDS),
-    central.Terms(1, [WORDS, WORDS]),
-    central.Correction(2, [WORDS]),
-    central.Chosen(NUMBERS),
+    moment_exchange.Layout(500, np.array([2, 3]), 20, 10),
+    moment_exchange.MaskSeed(bytes(range(32))),
+    moment_exchange.Masked("shop", WORDS),
+    moment_exchange.Terms(1, [WORDS, WORDS]),
+    moment_exchange.Correction(2, [WORDS]),
+    moment_exchange.Chosen(NUMBERS),
 ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,14 +27,15 @@ class Needs:
         own_features: Whether it reads the attacker's own table.
         own_model: Whether it uses the attacker's own share of the model.
         known_labels: How many labels per class it must be told; the audit draws them and never scores them.
-        candidates: Whether it must be told curves of people who may have been in the run or not.
+        candidates: What it must be told of people who may have been in the run or not: one party's "curves", or whole
+            "records", with everybody's curves and the output; None if nothing.
     """
 
     messages: tuple[type[Message], ...] = ()
     own_features: bool = False
     own_model: bool = False
     known_labels: int = 0
-    candidates: bool = False
+    candidates: Literal["curves", "records"] | None = None
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from colonnade.wire.message import Float64Array
 class ReleaseMembership(Attack):
     """A candidate that was released lies nearer to one of the released records than its distance to others explains."""
 
-    needs = Needs(messages=(Offer, ReleasedCurves), candidates=True)
+    needs = Needs(messages=(Offer, ReleasedCurves), candidates="curves")
     about = Secret.IDS
 
     def unfit(self, view: View) -> str | None:
@@ -58,7 +58,7 @@ class ReleaseMembership(Attack):
 class FitMembership(Attack):
     """A candidate that was fitted has a smaller error than one that was not; it is told their outputs, too."""
 
-    needs = Needs(candidates=True, own_model=True)
+    needs = Needs(candidates="records", own_model=True)
     about = Secret.IDS
 
     def unfit(self, view: View) -> str | None:

@@ -35,6 +35,8 @@ def unscorable(attack: Attack | ActiveAttack, owner: str | None, labels: pa.Chun
         owner: Whose labels it would be scored against.
         labels: These labels, if there are any.
     """
+    if attack.needs.candidates:
+        return "it is judged in a run of its own with half of the people, which takes a simulation"
     if attack.about is not Secret.LABELS:
         return f"guesses about {attack.about} cannot be scored yet, only those about labels"
     if labels is None:

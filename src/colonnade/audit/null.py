@@ -155,7 +155,7 @@ def honesty_check(
             raise _cannot_be_checked(attack, attacker, reason)
         not_scored = np.union1d(grant.rows, np.setdiff1d(np.arange(len(labels)), rows))
         truth = Truth(permuted, n_classes, not_scored)
-        total += _deviation(scorable(attempt.guess(run.simulation, lambda: run), truth, attack=attempt.name), truth)
+        total += deviation(scorable(attempt.guess(run.simulation, lambda: run), truth, attack=attempt.name), truth)
     return math.erfc(abs(total) / math.sqrt(2 * seeds))
 
 
@@ -202,7 +202,7 @@ def _labels(simulation: Simulation[Any]) -> np.ndarray[Any, Any]:
     return np.asarray(labels)
 
 
-def _deviation(guess: Guess, truth: Truth) -> float:
+def deviation(guess: Guess, truth: Truth) -> float:
     """By how many standard deviations a guess exceeds its mean over all orders of the labels.
 
     Hits and rank sums are both a sum of products x_i y_j(i); its mean and variance over random j are the classical ones

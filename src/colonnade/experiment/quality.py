@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from colonnade.errors import PlanError
 from colonnade.models.base import Estimator, Prediction
-from colonnade.models.functional.estimator import CurvePrediction
 from colonnade.models.functional.metrics import curve_metrics
+from colonnade.models.functional.model import CurvePrediction
 from colonnade.run import Run, simulate
 from colonnade.table import Table
 

@@ -19,6 +19,7 @@ import numpy as np
 from colonnade.attacks.base import ActiveAttack, Attack, Guess
 from colonnade.attacks.view import View
 from colonnade.audit.attempt import Attempt, draw_grant, training_rows
+from colonnade.audit.membership import attempt_with_candidates, membership_honesty
 from colonnade.audit.null import class_numbers, honesty_check
 from colonnade.audit.score import Truth, scorable
 from colonnade.catalogue import MODELS
@@ -41,7 +42,7 @@ def check_attack(attack: Attack | ActiveAttack, run: Run[Any], *, attacker: str 
     Args:
         attack: An attack of a class that other processes can import.
         run: A run that it applies to.
-        attacker: Who makes it; the first feature party if None.
+        attacker: Who makes it; if None the first feature party, or the label party if it is told candidates.
     """
     attempt = attempt_on(run, attack, attacker)
     for check in ATTACK_CHECKS:
@@ -54,9 +55,11 @@ def attempt_on(run: Run[Any], attack: Attack | ActiveAttack, attacker: str | Non
     Args:
         run: The run to attack.
         attack: The attack.
-        attacker: Who makes it; the first feature party if None.
+        attacker: Who makes it; if None the first feature party, or the label party if it is told candidates.
         seed: Which labels are told, and the attack's own randomness, follow from it.
     """
+    if attack.needs.candidates:
+        return attempt_with_candidates(run, attack, attacker, seed=seed)
     attacker = attacker or run.plan.roles.features[0]
     labels, n_classes = class_numbers(run.simulation)
     rows = training_rows(run.transcripts[attacker], len(labels))
@@ -122,10 +125,9 @@ def guess_here() -> None:
 
 def a_guess_is_about_rows_that_exist_and_were_not_granted(attempt: Attempt, run: Run[Any]) -> None:
     """Each row at most once, usable values, and no score for what was told."""
-    labels, _ = class_numbers(run.simulation)
     guess = attempt.guess(run.simulation, lambda: run)
     try:
-        scored = scorable(guess, Truth.of(labels, attempt.grant), attack=attempt.name)
+        scored = scorable(guess, _truth(attempt, run), attack=attempt.name)
     except PlanError as error:
         raise AssertionError(f"A guess should be fit to be scored. {error}") from error
     must(len(scored.rows) > 0, f"{attempt.name} should guess about some rows that it was not told.")
@@ -135,12 +137,22 @@ def a_guess_is_about_rows_that_exist_and_were_not_granted(attempt: Attempt, run:
 
 def it_is_at_chance_where_there_is_nothing_to_find(attempt: Attempt, run: Run[Any]) -> None:
     """Granted and scored from permutations of the labels that nothing else depends on, it knows nothing."""
-    p = honesty_check(run, attempt.attack, attempt.attacker, seeds=SEEDS)
+    if attempt.attack.needs.candidates:
+        p = membership_honesty(run, attempt, seeds=SEEDS)
+    else:
+        p = honesty_check(run, attempt.attack, attempt.attacker, seeds=SEEDS)
     must(
         p >= LEAST_P,
-        f"Granted and scored from {SEEDS} independent permutations of the labels, {attempt.name} should be at "
+        f"Granted and scored from {SEEDS} independent permutations of the truth, {attempt.name} should be at "
         f"chance, but what it scores would happen so with probability {p:.1g}.",
     )
+
+
+def _truth(attempt: Attempt, run: Run[Any]) -> Truth:
+    """What a guess is scored against: labels of rows, or that all candidates were there."""
+    told = list(attempt.grant.candidates.values())
+    labels = np.ones(len(told[0]), np.int64) if told else class_numbers(run.simulation)[0]
+    return Truth.of(labels, attempt.grant)
 
 
 def _packed(guess: Guess) -> bytes:

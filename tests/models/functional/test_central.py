@@ -1,13 +1,19 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from colonnade.curves import BSplines
+from colonnade.attacks.membership import FitMembership
+from colonnade.audit import measure_membership
+from colonnade.curves import BSplines, Curves
 from colonnade.data.functional import FunctionalSetting
-from colonnade.errors import PlanError, ProtocolError
-from colonnade.models.functional.central import Budget, Correction, Masked, MomentRegression, Terms
-from colonnade.privacy.ledger import compose
+from colonnade.errors import BudgetSpent, DataError, PlanError, ProtocolError
+from colonnade.models.functional.central import MomentRegression
+from colonnade.models.functional.moment_exchange import Budget, Correction, Masked, Terms
+from colonnade.privacy.ledger import Ledger, compose
 from colonnade.run import simulate
 from colonnade.secret import Secret
+from colonnade.table import Table
 from colonnade.wire.plan import Roles
 
 SETTING = FunctionalSetting(n=900, p=6, active=(1, 4), basis=BSplines((0, 100), 8))
@@ -185,3 +191,66 @@ def test_it_needs_an_arbiter_and_sound_settings(data):
     }.items():
         with pytest.raises(PlanError, match=words):
             fitted(MomentRegression(**dict([settings])), data)
+
+
+def test_a_second_release_of_the_same_rows_is_charged_and_refused_where_the_budget_is_spent(data):
+    ledger = Ledger({Secret.FEATURES: (250.0, 1e-5), Secret.LABELS: (250.0, 1e-5)})
+
+    def released(seed):
+        kept = {"arbiter": lambda party, honest: honest(replace(party, ledger=ledger))}
+        return fitted(MomentRegression(epsilon=200.0, **SETTINGS), data, seed=seed, instead=kept).results["label"]
+
+    first, charged = released(0), dict(ledger.events)
+    np.testing.assert_array_equal(released(0).w_, first.w_)
+    assert dict(ledger.events) == charged
+    with pytest.raises(BudgetSpent, match="nothing was released"):
+        released(1)
+
+
+def test_a_second_fit_in_one_run_would_reuse_masks_and_is_refused(data):
+    def twice(party):
+        MomentRegression(epsilon=200.0, **SETTINGS).fit(party)
+        return MomentRegression(epsilon=200.0, **SETTINGS).fit(party)
+
+    with pytest.raises(PlanError, match=r"was about to fit it a second time. Fit it in a run of its own"):
+        simulate(twice, data.take(TRAIN).tables(3), roles=ROLES)
+
+
+def test_curves_that_cannot_be_used_are_refused_with_party_and_column(data):
+    train = data.take(TRAIN)
+    constant = Curves(np.tile(train.x[0].coefficients[:1], (800, 1)), train.x[0].basis)
+    elsewhere = Curves(train.x[0].coefficients, BSplines((0, 50), 8))
+    broken = Curves(np.where(np.arange(800)[:, None] == 3, np.nan, train.x[0].coefficients), train.x[0].basis)
+    tables = train.tables(3)
+    for words, changed in {
+        "worker 1's column 'x01' should differ, but all 800 are the same": {"x01": constant},
+        "worker 1's column 'x04' is in another than 'x01'": {"x04": elsewhere},
+        "worker 1's table must be finite, but 1 of 800 in column 'x01'": {"x01": broken},
+        "worker 1's column 'age' holds numeric values": {"age": np.ones(800)},
+    }.items():
+        held = {name: tables["worker 1"].curves(name) for name in tables["worker 1"].columns}
+        table = Table.of({"id": np.arange(800), **held, **changed}, owner="worker 1")
+        with pytest.raises(DataError) as raised:
+            simulate(MomentRegression(**SETTINGS).fit, {**tables, "worker 1": table}, roles=ROLES)
+        assert words in str(raised.value)
+    few = {name: table.take(np.arange(7)) for name, table in tables.items()}
+    with pytest.raises(DataError, match=r"7 curves in .*, but the basis has 8 functions"):
+        simulate(MomentRegression(**SETTINGS).fit, few, roles=ROLES)
+
+
+def test_its_surfaces_predict_and_are_drawn_as_those_of_other_models(data):
+    model = fitted(MomentRegression(epsilon=1e12, **SETTINGS), data).results["label"]
+    test = data.take(TEST)
+    z = np.stack([test.x[int(name[1:]) - 1].coordinates for name in model.design_.names], axis=1)
+    raw = sum(test.x[int(name[1:]) - 1].coefficients @ model.B_[name] for name in model.selected_)
+    np.testing.assert_allclose(model.combined(z) @ model.y_basis_.inverse_root, raw, atol=1e-9)
+    assert model.plot_surface("x01").get_title() == "x01"
+    assert not model.centers_["y"].coefficients.any()
+
+
+def test_membership_in_a_fit_to_moments_can_be_measured(data):
+    run = fitted(MomentRegression(epsilon=200.0, **SETTINGS), data)
+    found = measure_membership(run, FitMembership(), nulls=5)
+    assert found.claimed < 200.0
+    # Noise hides everybody: 400 members among 800, so that the AUC's standard error is 0.02.
+    assert abs(found.score.value - 0.5) < 0.12

@@ -132,9 +132,19 @@ def test_a_path_ends_with_its_patience_and_keeps_its_best_step(rows, roughness):
         path.step()
     _, best = path.coefficients()
     cv = path.traces["cv"]
-    assert len(path.selected) == best + 4
-    assert cv[best] == min(cv[3:])
+    assert len(path.selected) == max(best + 4, 3)
+    assert cv[best] == min(cv[1:])
     assert len(path.selected) < 500
+
+
+def test_the_best_step_may_come_before_the_shortest_path_ends(rows, roughness):
+    z, y = rows
+    loud = y + 20 * np.random.default_rng(6).normal(size=y.shape)
+    path = made((z, loud), roughness, Rules(min_steps=30, n_rows=N), penalties=Penalties(1e-3, 1e-3))
+    while not path.ended:
+        path.step()
+    assert len(path.selected) == 30
+    assert path.coefficients()[1] == int(np.argmin(path.traces["cv"][1:])) + 1 < 30
 
 
 def test_a_path_that_is_restored_goes_on_as_if_nothing_had_happened(rows, roughness):

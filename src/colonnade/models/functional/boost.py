@@ -25,8 +25,9 @@ import numpy as np
 
 from colonnade.curves.basis import FloatArray
 from colonnade.errors import PlanError
-from colonnade.models.functional.estimator import Fit, FunctionalEstimator, Rows
+from colonnade.models.functional.estimator import Fit, FunctionalEstimator
 from colonnade.models.functional.exchange import Clip, Inputs
+from colonnade.models.functional.judging import Rows
 from colonnade.models.functional.legacy import legacy_boost
 from colonnade.models.functional.path import BoostingPath, Freedom, Halves, Rules, Stop
 from colonnade.models.functional.refit import joint_fit, low_rank
@@ -42,7 +43,7 @@ class FunctionalBoost(FunctionalEstimator):
     Args:
         shrinkage: How much of each increment is added.
         max_steps: The longest path.
-        min_steps: The shortest path.
+        min_steps: How long a path is at least; the best of all its steps is taken.
         patience: Steps without a new minimum of the criterion before the path ends.
         stop: The criterion: "cv" (each half of the rows judges the other), "aic" or "aicc".
         freedom: How "aic" and "aicc" count degrees of freedom: "exact", or "hutchinson", which is an estimate.
@@ -51,25 +52,8 @@ class FunctionalBoost(FunctionalEstimator):
             singular values of each surface taken off).
         algorithm: "honest", or "legacy", which follows the published algorithm to the letter and is for comparison
             only: increments estimate the whole and are added, and its cross-validation is not out of sample.
-        lambda_s: Penalty on roughness of coefficient surfaces in the inputs' time.
-        lambda_t: In the output's time.
-        lambda_st: In both.
-        relative: Whether penalties are multiples of where data and penalty weigh the same.
-        operator_s: What roughness is in the inputs' time: the order of a derivative, or weights of derivatives.
-        operator_t: What it is in the output's time.
-        clip: The radius to which curves are clipped: one number, one for each column, None, or "empirical" in
-            simulations. It must not depend on the data for privacy to be claimed.
-        noise: The noise on released curves: one number, or one for each column.
-        epsilon: Instead of `noise`: what all curves of a record may cost together.
-        delta: Likewise.
-        n_curves: How many columns feature parties have in all, where `clip` does not name them.
-        metric: "l2", "rkhs", or "legacy" for comparison only.
-        adjacency: What a record's change is: "replace-one" or "add-remove".
-        correction: How much of the noise is taken off the moments that are trained on; "cv" chooses.
-        guard: Whether to predict the mean where released noise leaves no gain over it on unseen rows.
-        inputs: How new curves enter a prediction: "released" or "partial".
-        hold_out: A fold, counted from 1, and how many there are: rows of that fold are released with the others, so
-            that every record is released once whatever is held out, and not trained on.
+
+    The other arguments are those of `FunctionalRegression`.
 
     >>> FunctionalBoost(stop="aicc").max_steps
     150
@@ -184,8 +168,8 @@ class FunctionalBoost(FunctionalEstimator):
         )
         return Fit(x.inverse_root @ operators @ y.root, selected, traces)
 
-    def _judged(self, party: Party, rows: Rows, roughness: Roughness) -> tuple[float, bool]:
-        return (1.0, False) if self.algorithm == "legacy" else super()._judged(party, rows, roughness)
+    def _judged(self, party: Party, rows: Rows, roughness: Roughness) -> tuple[float, float]:
+        return (1.0, 1.0) if self.algorithm == "legacy" else super()._judged(party, rows, roughness)
 
     def _validate(self, party: Party) -> None:
         super()._validate(party)

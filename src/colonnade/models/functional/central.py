@@ -27,147 +27,39 @@ Noise on products, in the norm in which it is isotropic: Dwork, Talwar, Thakurta
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Self
 
 import numpy as np
 
-from colonnade.curves import Basis, basis_of
 from colonnade.curves.basis import FloatArray
-from colonnade.errors import PlanError, ProtocolError
+from colonnade.errors import PlanError
 from colonnade.hooks import prepare
-from colonnade.models.base import Estimator
-from colonnade.models.functional.estimator import CurvePrediction, response
-from colonnade.models.functional.exchange import Design, Held, PartialPrediction, Protection, Surface
-from colonnade.models.functional.release import UNIT, Release
-from colonnade.models.functional.shared_products import (
-    fraction_bits,
-    from_ring,
-    ring_product,
-    to_ring,
-    uniform,
+from colonnade.models.functional.exchange import Design, Held, Protection
+from colonnade.models.functional.model import CurveModel, CurvePrediction, response
+from colonnade.models.functional.moment_exchange import (
+    MOST_ROWS,
+    PROTECTION,
+    Budget,
+    Layout,
+    MaskSeed,
+    OpenedProducts,
+    deal,
+    give_terms,
+    require,
 )
+from colonnade.models.functional.release import UNIT, Release
 from colonnade.models.functional.solve import PenalisedSolver, Penalties, Roughness
 from colonnade.party import Party
-from colonnade.privacy.gaussian import gaussian_mu
-from colonnade.privacy.ledger import Event
-from colonnade.privacy.mechanisms import GaussianMechanism, noise
-from colonnade.privacy.randomness import Randomness
 from colonnade.secret import Secret
 from colonnade.storage import Tree
-from colonnade.wire.message import Int64Array, Message, UInt64Array
+from colonnade.wire.message import Int64Array
 
-PROTECTION = "moment noise"
-MOST_ROWS = 10_000_000
+# A fit is kept if what it gains by the first release is at least so many standard errors.
 GUARD = 3.0
-# Of the squared privacy loss mu^2: for each of two scalars, and for the first stage; the rest is for the second.
-SCALAR_SHARE = 0.02
-FIRST_SHARE = 0.35
 
 
-@dataclass(frozen=True)
-class Layout(Message, kind="functional/layout"):
-    """How many rows there are, how many columns each feature party has, and how many functions each basis."""
-
-    rows: int
-    columns: Int64Array
-    size: int
-    outputs: int
-
-
-@dataclass(frozen=True)
-class MaskSeed(Message, kind="functional/mask-seed"):
-    """What a holder's mask and pads derive from: known to the arbiter and that holder only."""
-
-    seed: bytes
-
-
-@dataclass(frozen=True)
-class Masked(Message, kind="functional/masked"):
-    """A holder's matrix behind its mask: uniform for everybody but the arbiter, who never sees it."""
-
-    holder: str
-    values: UInt64Array
-
-
-@dataclass(frozen=True)
-class Terms(Message, kind="functional/terms"):
-    """A feature party's terms of the products behind its pads, uniform by themselves."""
-
-    stage: int
-    values: list[UInt64Array]
-
-
-@dataclass(frozen=True)
-class Correction(Message, kind="functional/correction", reveals={Secret.FEATURES, Secret.LABELS}):
-    """The arbiter's terms with noise: they turn the parties' terms into noisy products."""
-
-    stage: int
-    values: list[UInt64Array]
-
-
-@dataclass(frozen=True)
-class Chosen(Message, kind="functional/chosen"):
-    """The inputs that stood out in the first release; it follows from what was released, and adds nothing to it."""
-
-    columns: Int64Array
-
-
-@dataclass(frozen=True)
-class Budget:
-    """Sensitivities and noise of all releases, from the settings and the layout alone.
-
-    One record changes products by the lengths to which its curves are clipped: the sum of all Z_j'Y by at most
-    2 Sx Sy sqrt(p), and the outer product of [z, y] with k chosen inputs by at most sqrt(2) (k Sx^2 + Sy^2) in the
-    Frobenius norm, for which symmetric noise has half the variance off the diagonal.
-    """
-
-    clip_x: float
-    clip_y: float
-    epsilon: float
-    delta: float
-    inputs: int
-
-    @property
-    def mu(self) -> float:
-        """The privacy loss that all releases together may have."""
-        return gaussian_mu(self.epsilon, self.delta)
-
-    @property
-    def scalar_x(self) -> GaussianMechanism:
-        """The squared length of all inputs."""
-        reach = self.inputs * self.clip_x**2
-        return GaussianMechanism(reach, reach / (math.sqrt(SCALAR_SHARE) * self.mu))
-
-    @property
-    def scalar_y(self) -> GaussianMechanism:
-        """The squared length of the output."""
-        reach = self.clip_y**2
-        return GaussianMechanism(reach, reach / (math.sqrt(SCALAR_SHARE) * self.mu))
-
-    @property
-    def first(self) -> GaussianMechanism:
-        """All products of inputs and output."""
-        reach = 2 * self.clip_x * self.clip_y * math.sqrt(self.inputs)
-        return GaussianMechanism(reach, reach / (math.sqrt(FIRST_SHARE) * self.mu))
-
-    def second(self, chosen: int) -> GaussianMechanism:
-        """All products among chosen inputs and the output."""
-        reach = math.sqrt(2) * (chosen * self.clip_x**2 + self.clip_y**2)
-        share = 1 - FIRST_SHARE - 2 * SCALAR_SHARE
-        return GaussianMechanism(reach, reach / (math.sqrt(share) * self.mu))
-
-    def bits(self, rows: int) -> int:
-        """How many bits after the point numbers have."""
-        largest = rows * max(self.clip_x, self.clip_y) ** 2 * self.inputs
-        widest = max(self.first.sigma, self.second(self.inputs).sigma, self.scalar_x.sigma)
-        return fraction_bits(largest + 20 * widest)
-
-
-class MomentRegression(Estimator):
+class MomentRegression(CurveModel):
     """Regression of curves on curves from noisy products, private for inputs and outputs together.
 
     Curves are clipped and their products released once, through masks that an arbiter deals. They are not centred:
@@ -190,12 +82,11 @@ class MomentRegression(Estimator):
     1e-05
     """
 
-    task: ClassVar[Literal["regression"]] = "regression"
+    covered_by: ClassVar[tuple[str, ...]] = (PROTECTION,)
 
-    design_: Design
     held_: Held
-    y_basis_: Basis
-    selected_: tuple[str, ...]
+    dealt_: dict[str, int]
+    is_mean_: bool
 
     def __init__(
         self,
@@ -228,8 +119,9 @@ class MomentRegression(Estimator):
         """Train together with the other parties; afterwards this holds the party's share."""
         self._validate(party)
         prepare(party, frozenset(), (), type(self).__name__)
+        _begin(party)
         if party.name == party.roles.arbiter:
-            self.dealt_ = _deal(party, self)
+            self._deal(party)
         elif party.holds_labels:
             self._fit_label_side(party)
         else:
@@ -245,156 +137,56 @@ class MomentRegression(Estimator):
         if not party.holds_labels:
             self.held_.partial(party)
             return None
-        predicted = np.zeros((len(party.own_table), self.y_basis_.size))
-        for line in party.feature_parties:
-            for place in self.design_.of_party(line.peer):
-                centre = np.zeros(self.design_.basis.size)
-                line.send(Surface(self.design_.columns[place][1], self.w_[place], centre), under=(PROTECTION,))
-        for line in party.feature_parties:
-            rows = np.arange(len(predicted))
-            predicted += line.receive(PartialPrediction, shape=predicted.shape, rows=rows).values
-        return CurvePrediction(predicted @ self.y_basis_.inverse_root, basis=self.y_basis_)
+        return self.predicted(self.from_parts(party))
 
     def budget(self, inputs: int) -> Budget:
         """How the budget is spent on so many inputs."""
         return Budget(self.clip_x, self.clip_y, self.epsilon, self.delta, inputs)
 
+    def _deal(self, party: Party) -> None:
+        layout, peer = party.label_party.receive(Layout), party.label_party.peer
+        told = 0 < layout.rows <= MOST_ROWS and len(layout.columns) == len(party.roles.features)
+        require(told and layout.columns.min() > 0, "a layout of all feature parties", peer)
+        inputs = int(layout.columns.sum())
+        chosen = deal(party, layout, self.budget(inputs))
+        self.dealt_ = {"rows": layout.rows, "inputs": inputs, "chosen": chosen}
+
     def _fit_feature_side(self, party: Party) -> None:
         self.held_ = Held.of(party, Protection(clip=self.clip_x), type(self).__name__)
-        line = party.label_party
+        line, table = party.label_party, party.own_table
         line.send(self.held_.offer())
         seed = party.arbiter.receive(MaskSeed).seed
         layout = line.receive(Layout)
-        table, n = party.own_table, len(party.own_table)
-        _require(layout.rows == n, f"a layout of {n} rows", line.peer)
-        budget = self.budget(int(layout.columns.sum()))
-        bits = budget.bits(n)
+        require(layout.rows == len(table), f"a layout of {len(table)} rows", line.peer)
         columns = zip(self.held_.columns, self.held_.releases, strict=True)
-        z = [release.clipped(self.held_.curves_of(table, column)) for column, release in columns]
-        x = to_ring(np.concatenate(z, axis=1), bits)
-        source = Randomness.from_key(seed, source="system")
-        mask = uniform(source, x.shape, "mask")
-        line.send(Masked(party.name, x - mask))
-        others = {}
-        for name, width in _widths(party, layout).items():
-            if name != party.name:
-                masked = line.receive(Masked)
-                _require(masked.holder == name and masked.values.shape == (n, width), f"{name}'s matrix", line.peer)
-                others[name] = masked.values
-        label = party.roles.label
-        assert label is not None
-        length = (x * x).sum(dtype=np.uint64)[None, None] + uniform(source, (1, 1), "pad", 1, "length")
-        cross = ring_product(mask, others[label])
-        line.send(Terms(1, [length, cross + uniform(source, cross.shape, "pad", 1, label)]))
-        chosen = line.receive(Chosen).columns
-        widths = _widths(party, layout)
-        own = _kept(party.name, chosen, widths, layout.size, label)
-        terms = []
-        for name in widths:
-            kept = _kept(name, chosen, widths, layout.size, label)
-            if name == party.name:
-                product = ring_product(x[:, own], x[:, own])
-            else:
-                product = ring_product(mask[:, own], others[name][:, kept])
-            terms.append(product + uniform(source, product.shape, "pad", 2, str(chosen.tolist()), name))
-        line.send(Terms(2, terms))
+        clipped = [release.clipped(self.held_.curves_of(table, column)) for column, release in columns]
+        bits = self.budget(int(layout.columns.sum())).bits(layout.rows)
+        give_terms(party, layout, np.concatenate(clipped, axis=1), seed, bits)
 
     def _fit_label_side(self, party: Party) -> None:
         y = response(party)
-        label, n = party.name, len(y)
         self.design_ = Design.collected(party, Protection(clip=self.clip_x), type(self).__name__)
         self.y_basis_ = y.basis
-        if self.design_.of_party(label):
+        if self.design_.of_party(party.name):
             raise PlanError(
-                f"MomentRegression takes inputs of feature parties only, but {label} has columns of curves besides its "
-                "output. Give them to a feature party."
+                f"MomentRegression takes inputs of feature parties only, but {party.name} has columns of curves "
+                "besides its output. Give them to a feature party."
             )
         counts = [len(self.design_.of_party(name)) for name in party.roles.features]
-        layout = Layout(n, np.array(counts), self.design_.basis.size, y.basis.size)
-        party.arbiter.send(layout)
-        for line in party.feature_parties:
-            line.send(layout)
-        budget = self.budget(sum(counts))
-        bits = budget.bits(n)
-        source = Randomness.from_key(party.arbiter.receive(MaskSeed).seed, source="system")
-        clipped = Release(self.clip_y, 0.0).clipped(y)
-        own = to_ring(clipped, bits)
-        masked = {label: own - uniform(source, own.shape, "mask")}
-        widths = _widths(party, layout)
-        for line in party.feature_parties:
-            message = line.receive(Masked)
-            _require(
-                message.values.shape == (n, widths[line.peer]), f"a matrix of {widths[line.peer]} columns", line.peer
-            )
-            masked[line.peer] = message.values
-        for line in party.feature_parties:
-            for name, values in masked.items():
-                if name != line.peer:
-                    line.send(Masked(name, values))
-        lengths, crosses = self._first_stage(party, own, masked, widths, bits)
-        variance_y = self._variance_y(party, clipped, budget)
-        chosen = self._choose(lengths, crosses, variance_y, budget, n)
+        n, inputs, size, outputs = len(y), sum(counts), self.design_.basis.size, y.basis.size
+        layout = Layout(n, np.array(counts), size, outputs)
         for line in (party.arbiter, *party.feature_parties):
-            line.send(Chosen(chosen))
-        gram, cross = self._second_stage(party, own, masked, widths, chosen, bits)
+            line.send(layout)
+        # Curves are not centred.
+        self.z_mean_, self.y_mean_ = np.zeros((inputs, size)), np.zeros(outputs)
+        budget = self.budget(inputs)
+        clipped = Release(self.clip_y, 0.0).clipped(y)
+        products = OpenedProducts(party, layout, clipped, budget.bits(n))
+        length, crosses = products.first()
+        variance_y = self._variance_y(party, clipped, budget)
+        chosen = self._choose(length, crosses, variance_y, budget, n)
+        gram, cross = products.second(chosen)
         self._solve(gram / n, cross / n, crosses[chosen] / n, chosen, budget, n, variance_y)
-
-    def _first_stage(
-        self, party: Party, own: UInt64Array, masked: dict[str, UInt64Array], widths: dict[str, int], bits: int
-    ) -> tuple[float, FloatArray]:
-        """The noisy squared length of all inputs, and the noisy products of every input with the output."""
-        length, parts = np.zeros((1, 1), np.uint64), []
-        for line in party.feature_parties:
-            theirs = _terms(line.receive(Terms), 1, [(1, 1), (widths[line.peer], own.shape[1])], line.peer)
-            length = length + theirs[0]
-            parts.append(theirs[1] + ring_product(masked[line.peer], own))
-        shapes = [(1, 1), (sum(widths.values()) - own.shape[1], own.shape[1])]
-        correction = party.arbiter.receive(Correction)
-        theirs = _terms(correction, 1, shapes, party.arbiter.peer)
-        cross = from_ring(np.concatenate(parts) + theirs[1], 2 * bits)
-        size = self.design_.basis.size
-        return float(from_ring(length + theirs[0], 2 * bits)[0, 0]), cross.reshape(-1, size, own.shape[1])
-
-    def _second_stage(
-        self,
-        party: Party,
-        own: UInt64Array,
-        masked: dict[str, UInt64Array],
-        widths: dict[str, int],
-        chosen: Int64Array,
-        bits: int,
-    ) -> tuple[FloatArray, FloatArray]:
-        """The noisy products among chosen inputs, and with the output."""
-        names, size = list(widths), self.design_.basis.size
-        assert names[0] == party.name
-        kept = {name: _kept(name, chosen, widths, size, party.name) for name in names}
-        ends = np.cumsum([0, *(len(kept[name]) for name in names)])
-        place = {name: slice(ends[i], ends[i + 1]) for i, name in enumerate(names)}
-        total = np.zeros((ends[-1], ends[-1]), np.uint64)
-        for line in party.feature_parties:
-            p = line.peer
-            shapes = [(len(kept[p]), len(kept[name])) for name in names]
-            for name, term in zip(names, _terms(line.receive(Terms), 2, shapes, p), strict=True):
-                if name == party.name:
-                    total[place[p], place[name]] += term + ring_product(masked[p][:, kept[p]], own)
-                elif name == p:
-                    total[place[p], place[p]] += term
-                else:
-                    # What p computes is A_p'E_q; its transpose belongs to the product of q with p.
-                    total[place[p], place[name]] += term
-                    total[place[name], place[p]] += term.T
-                    if names.index(p) < names.index(name):
-                        both = ring_product(masked[p][:, kept[p]], masked[name][:, kept[name]])
-                        total[place[p], place[name]] += both
-                        total[place[name], place[p]] += both.T
-        inputs = slice(ends[1], ends[-1])
-        n_inputs = int(ends[-1] - ends[1])
-        correction = party.arbiter.receive(Correction)
-        shapes = [(n_inputs, n_inputs), (n_inputs, own.shape[1])]
-        theirs = _terms(correction, 2, shapes, party.arbiter.peer)
-        gram = from_ring(total[inputs, inputs] + theirs[0], 2 * bits)
-        cross = from_ring(total[inputs, place[party.name]] + theirs[1], 2 * bits)
-        return (gram + gram.T) / 2, cross
 
     def _variance_y(self, party: Party, clipped: FloatArray, budget: Budget) -> float:
         released = budget.scalar_y.release(
@@ -468,13 +260,7 @@ class MomentRegression(Estimator):
             return {"dealt": self.dealt_}
         if hasattr(self, "held_"):
             return {"held": self.held_.state()}
-        return {
-            "design": self.design_.state(),
-            "y_basis": json.dumps(self.y_basis_.describe()),
-            "w": self.w_,
-            "selected": list(self.selected_),
-            "is_mean": self.is_mean_,
-        }
+        return {**self.label_share(), "is_mean": self.is_mean_}
 
     def take_share(self, tree: Tree) -> None:
         """Take up what `share` gave."""
@@ -483,16 +269,8 @@ class MomentRegression(Estimator):
         elif "held" in tree:
             self.held_ = Held.from_state(tree["held"])
         else:
-            self.design_ = Design.from_state(tree["design"])
-            self.y_basis_ = basis_of(json.loads(tree["y_basis"]))
-            self.w_, self.is_mean_ = tree["w"], tree["is_mean"]
-            self.selected_ = tuple(tree["selected"])
-
-    @property
-    def B_(self) -> dict[str, FloatArray]:
-        """Each column's operator on raw coefficients."""
-        left, right = self.design_.basis.root, self.y_basis_.inverse_root
-        return {name: left @ w @ right for name, w in zip(self.design_.names, self.w_, strict=True)}
+            self.take_label_share(tree)
+            self.is_mean_ = tree["is_mean"]
 
     def summary(self) -> str:
         """What the model is, and what each role learns, in a few lines."""
@@ -527,122 +305,12 @@ class MomentRegression(Estimator):
                 )
 
 
-def _deal(party: Party, model: MomentRegression) -> dict[str, int]:
-    """The arbiter's side: deal masks, and add the noise to the terms that the masks leave over."""
-    layout = party.label_party.receive(Layout)
-    _require(
-        0 < layout.rows <= MOST_ROWS and len(layout.columns) == len(party.roles.features) and layout.columns.min() > 0,
-        "a layout of all feature parties",
-        party.label_party.peer,
-    )
-    widths = _widths(party, layout)
-    names, label, n = list(widths), party.label_party.peer, layout.rows
-    inputs = int(layout.columns.sum())
-    budget = model.budget(inputs)
-    bits = budget.bits(n)
-    sources = {name: party.random.child("masks", name) for name in names}
-    for name in names:
-        party.peers[name].send(MaskSeed(sources[name].key))
-    masks = {name: uniform(sources[name], (n, widths[name]), "mask") for name in names}
-    length = _noise(party, (1, 1), budget.scalar_x, 2 * bits, "length", (Secret.FEATURES,))
-    crosses = []
-    for name in names[1:]:
-        shape = (widths[name], layout.outputs)
-        length = length - uniform(sources[name], (1, 1), "pad", 1, "length")
-        pad = uniform(sources[name], shape, "pad", 1, label)
-        crosses.append(ring_product(masks[name], masks[label]) - pad)
-    shape = (inputs * layout.size, layout.outputs)
-    first = _noise(party, shape, budget.first, 2 * bits, "first", (Secret.FEATURES, Secret.LABELS))
-    terms = [length, np.concatenate(crosses) + first]
-    party.label_party.send(Correction(1, terms), under=(PROTECTION,))
-
-    chosen = party.label_party.receive(Chosen).columns
-    _require(
-        bool(((chosen >= 0) & (chosen < inputs)).all() and (np.diff(chosen) > 0).all()),
-        "rising numbers of inputs",
-        label,
-    )
-    kept = {name: _kept(name, chosen, widths, layout.size, label) for name in names}
-    ends = np.cumsum([0, *(len(kept[name]) for name in names)])
-    place = {name: slice(ends[i], ends[i + 1]) for i, name in enumerate(names)}
-    total = np.zeros((ends[-1], ends[-1]), np.uint64)
-    for p in names[1:]:
-        for q in names:
-            shape = (len(kept[p]), len(kept[q]))
-            # Were the choice another after a crash, so would be the pads and the noise.
-            pad = uniform(sources[p], shape, "pad", 2, str(chosen.tolist()), q)
-            total[place[p], place[q]] -= pad
-            if q == label:
-                total[place[p], place[q]] += ring_product(masks[p][:, kept[p]], masks[q][:, kept[q]])
-            elif q != p:
-                total[place[q], place[p]] -= pad.T
-                total[place[p], place[q]] += ring_product(masks[p][:, kept[p]], masks[q][:, kept[q]])
-    width = int(ends[-1])
-    if len(chosen):
-        mechanism = budget.second(len(chosen))
-        stage = f"second of {chosen.tolist()}"
-        flat = _noise(party, (width, width), mechanism, 2 * bits, stage, (Secret.FEATURES, Secret.LABELS))
-        # Symmetric, isotropic in the Frobenius norm: half the variance off the diagonal.
-        signed = flat.view(np.int64)
-        upper = np.triu(np.rint(signed / math.sqrt(2)).astype(np.int64), 1)
-        symmetric = (upper + upper.T + np.diag(np.diag(signed))).view(np.uint64)
-        total = total + symmetric
-    inputs_at = slice(int(ends[1]), width)
-    party.label_party.send(
-        Correction(2, [total[inputs_at, inputs_at], total[inputs_at, place[label]]]), under=(PROTECTION,)
-    )
-    return {"rows": n, "inputs": inputs, "chosen": len(chosen)}
-
-
-def _noise(
-    party: Party,
-    shape: tuple[int, ...],
-    mechanism: GaussianMechanism,
-    bits: int,
-    stage: str,
-    protects: tuple[Secret, ...],
-) -> UInt64Array:
-    """Noise as integers modulo 2^64, charged to the arbiter's ledger in the same breath."""
-    for secret in protects:
-        event: Event = mechanism.event(secret, UNIT, by=PROTECTION)
-        party.ledger.spend(event, identity=party.random.child("moments", stage).key)
-    drawn = noise(shape, mechanism.sigma, "gaussian", party.random, ("moments", stage))
-    return np.rint(np.ldexp(drawn, bits)).astype(np.int64).view(np.uint64)
-
-
-def _widths(party: Party, layout: Layout) -> dict[str, int]:
-    """How many columns of numbers each holder has; the label party first."""
-    label = party.roles.label
-    assert label is not None
-    counts = zip(party.roles.features, layout.columns.tolist(), strict=True)
-    return {label: layout.outputs} | {name: n * layout.size for name, n in counts}
-
-
-def _kept(name: str, chosen: Int64Array, widths: dict[str, int], size: int, label: str) -> Int64Array:
-    """Which of a holder's columns of numbers belong to chosen inputs; all of the output's."""
-    if name == label:
-        return np.arange(widths[label])
-    before = sum(width // size for other, width in list(widths.items())[1:] if _comes_before(other, name, widths))
-    own = chosen[(chosen >= before) & (chosen < before + widths[name] // size)] - before
-    return (own[:, None] * size + np.arange(size)).ravel()
-
-
-def _comes_before(other: str, name: str, widths: dict[str, int]) -> bool:
-    names = list(widths)
-    return names.index(other) < names.index(name)
-
-
-def _terms(message: Terms | Correction, stage: int, shapes: Sequence[tuple[int, ...]], peer: str) -> list[UInt64Array]:
-    found = [values.shape for values in message.values]
-    _require(
-        message.stage == stage and found == list(shapes), f"{message.kind} of stage {stage} and shapes {shapes}", peer
-    )
-    return message.values
-
-
-def _require(holds: bool, wanted: str, peer: str) -> None:
-    if not holds:
-        raise ProtocolError(
-            f"Expected {wanted} from {peer}, got something else. Check that all parties run the same plan on equally "
-            "many rows."
-        )
+def _begin(party: Party) -> None:
+    """Refuse a second fit in one run: its masks and noise would be the first one's, and their differences the data."""
+    try:
+        party.checkpoints.begin("release of moments")
+    except PlanError as error:
+        raise PlanError(
+            "MomentRegression should be fitted once in a run, because masks and noise serve one release only, but "
+            f"{party.name} was about to fit it a second time. Fit it in a run of its own, which is charged by itself."
+        ) from error

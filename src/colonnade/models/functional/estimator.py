@@ -2,67 +2,37 @@
 
 from __future__ import annotations
 
-import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from colonnade.curves import Basis, Curves, basis_of
+from colonnade.curves import Curves
 from colonnade.curves.basis import FloatArray
-from colonnade.errors import DataError, PlanError
+from colonnade.errors import PlanError
 from colonnade.hooks import prepare
-from colonnade.models.base import Estimator, Prediction
 from colonnade.models.functional.exchange import (
     Clip,
     Design,
     Held,
     Inputs,
-    PartialPrediction,
     PastReleases,
     Protection,
-    Surface,
-    check_rows,
 )
-from colonnade.models.functional.moments import Moments, form_moments
+from colonnade.models.functional.judging import Rows
+from colonnade.models.functional.model import CurveModel, CurvePrediction, response
+from colonnade.models.functional.moments import Moments
 from colonnade.models.functional.release import Metric, cost
 from colonnade.models.functional.solve import Penalties, Roughness
 from colonnade.party import Party
-from colonnade.privacy.ledger import Adjacency, Event
-from colonnade.secret import Secret
+from colonnade.privacy.ledger import Adjacency
 from colonnade.storage import Tree
 from colonnade.wire.message import Int64Array
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-FOLDS = 3
-# A fit is kept if what it gains on rows it has not seen is at least so many standard errors.
-GUARD = 3.0
-# A standard error above this share of all there is to gain comes from few large terms, and is not to be trusted.
-BLUR = 0.1
-
-
-@dataclass(frozen=True)
-class CurvePrediction(Prediction):
-    """Predicted curves: one row of coefficients per record, in the basis of the outputs.
-
-    >>> from colonnade.curves import BSplines
-    >>> CurvePrediction(np.zeros((3, 5)), basis=BSplines((0, 1), 5)).curves
-    Curves(3 curves on [0, 1], 5 b-splines)
-    """
-
-    basis: Basis | None = None
-
-    @property
-    def curves(self) -> Curves:
-        """The predicted curves."""
-        assert self.basis is not None
-        return Curves(self.values, self.basis)
+    pass
 
 
 @dataclass(frozen=True)
@@ -80,92 +50,13 @@ class Fit:
     traces: Mapping[str, list[float]]
 
 
-@dataclass(frozen=True)
-class Rows:
-    """The label party's rows: inputs and outputs in coordinates, and their parts.
-
-    A part is a fold and a half. Halves judge each other within a fit; folds judge fits, because judging chooses, and
-    what was chosen by a half is not judged honestly by that half.
-    """
-
-    z: FloatArray
-    y: FloatArray
-    noise: FloatArray
-    parts: Mapping[tuple[int, str], Int64Array]
-    signs: FloatArray | None = None
-
-    @classmethod
-    def of(cls, z: FloatArray, y: FloatArray, noise: FloatArray, order: Int64Array, signs: FloatArray | None) -> Rows:
-        """Rows dealt out to parts in a given order; without noise there is nothing for folds to judge."""
-        n_folds = FOLDS if noise.any() else 1
-        cells = [(fold, half) for fold in range(n_folds) for half in "AB"]
-        dealt = np.array_split(order, len(cells))
-        return cls(z, y, noise, {cell: np.sort(rows) for cell, rows in zip(cells, dealt, strict=True)}, signs)
-
-    @property
-    def folds(self) -> range:
-        """The numbers of the folds."""
-        return range(len(self.parts) // 2)
-
-    def half(self, half: str) -> Int64Array:
-        """The rows of one half."""
-        return np.concatenate([rows for (_, name), rows in self.parts.items() if name == half])
-
-    @cached_property
-    def _moments(self) -> dict[tuple[int, str], Moments]:
-        signs = self.signs
-        return {
-            cell: form_moments(self.z[rows], self.y[rows], self.noise, None if signs is None else signs[rows])
-            for cell, rows in self.parts.items()
-        }
-
-    def moments(self, half: str, *, without: int | None = None) -> Moments:
-        """The moments of one half, perhaps without the rows of a fold."""
-        found = [m for (fold, name), m in self._moments.items() if name == half and fold != without]
-        total = found[0]
-        for each in found[1:]:
-            total = total + each
-        return total
-
-    def corrections(self) -> tuple[float, ...]:
-        """How much of the noise might be taken off: all of it, none, half, or all but a little.
-
-        What is left acts as a ridge. Under much noise a good one is not half of the noise but as large as what the
-        inputs themselves vary, or ten times that.
-        """
-        moments = self.moments("A") + self.moments("B")
-        noise = float(np.trace(self.noise.mean(axis=0)))
-        varies = max(float(np.trace(moments.gram)) / moments.freedom / len(self.noise), 0.0)
-        near_all = (1 - varies / noise, 1 - 10 * varies / noise)
-        return tuple(dict.fromkeys((1.0, *(each for each in near_all if each > 0.5), 0.5, 0.0)))
-
-    def gains(self, w: FloatArray, fold: int) -> FloatArray:
-        """What coefficients gain over the mean on each row of a fold that they have not seen.
-
-        Of a row's squared error the part that released noise adds on average is taken off.
-        """
-        found = []
-        inflation = float(np.einsum("jqk,jqr,jrk->", w, self.noise, w))
-        for half in "AB":
-            rows = self.parts[fold, half]
-            z, y = self.z[rows] - self.z[rows].mean(axis=0), self.y[rows] - self.y[rows].mean(axis=0)
-            fitted = z.reshape(len(rows), -1) @ w.reshape(-1, w.shape[2])
-            found.append(2 * (y * fitted).sum(axis=1) - (fitted**2).sum(axis=1) + inflation)
-        return np.concatenate(found)
-
-
-class FunctionalEstimator(Estimator):
+class FunctionalEstimator(CurveModel):
     """A regression of curves on curves of several parties; what the fits have in common."""
 
-    task: ClassVar[Literal["regression"]] = "regression"
-
-    design_: Design
     held_: Held
     past_: PastReleases
-    y_basis_: Basis
-    selected_: tuple[str, ...]
     traces_: dict[str, list[float]]
-    is_mean_: bool
+    factor_: float
 
     def __init__(
         self,
@@ -239,8 +130,9 @@ class FunctionalEstimator(Estimator):
                 self.past_.carry_over(party)
                 self.held_.send(party, "predict")
             return None
-        predicted = self._partial(party) if self.inputs == "partial" else self._from_released(party)
-        return CurvePrediction(predicted @ self.y_basis_.inverse_root, basis=self.y_basis_)
+        if self.inputs == "partial":
+            return self.predicted(self.from_parts(party))
+        return self.predicted(self.combined(self.design_.receive(party)))
 
     @abstractmethod
     def _fitted(
@@ -265,9 +157,9 @@ class FunctionalEstimator(Estimator):
         rows = Rows.of(z, y.coordinates, self.design_.noise, order, signs)
         self.z_mean_, self.y_mean_ = z.mean(axis=0), rows.y.mean(axis=0)
         roughness = Roughness.of(self.design_.basis, y.basis, self.operator_s, self.operator_t)
-        correction, self.is_mean_ = self._judged(party, rows, roughness)
+        correction, self.factor_ = self._judged(party, rows, roughness)
         fit = self._fitted(party, rows, roughness, correction)
-        self.w_ = np.zeros_like(fit.w) if self.is_mean_ else fit.w
+        self.w_ = self.factor_ * fit.w
         self.traces_ = {name: list(trace) for name, trace in fit.traces.items()}
         self.path_ = [self.design_.names[place] for place in fit.selected]
         self.selected_ = () if self.is_mean_ else tuple(dict.fromkeys(self.path_))
@@ -280,73 +172,31 @@ class FunctionalEstimator(Estimator):
         held_out = np.array_split(np.arange(n), folds)[fold - 1]
         return np.setdiff1d(np.arange(n), held_out)
 
-    def _judged(self, party: Party, rows: Rows, roughness: Roughness) -> tuple[float, bool]:
-        """How much of the noise to take off, and whether the mean is the better prediction all the same.
+    def _judged(self, party: Party, rows: Rows, roughness: Roughness) -> tuple[float, float]:
+        """How much of the noise to take off the moments, and how much of the fit to take.
 
-        Each fold judges fits to the others, and a fit counts only if its gain is certain. Without noise there is
-        nothing to take off and nothing to judge.
+        Each fold judges fits to the others. Without noise there is nothing to take off and nothing to judge.
         """
         if not rows.noise.any() or (self.correction != "cv" and not self.guard):
-            return 1.0 if self.correction == "cv" else float(self.correction), False
-        candidates = rows.corrections() if self.correction == "cv" else (float(self.correction),)
-        found = {}
-        for correction in candidates:
-            fits = [self._fitted(party, rows, roughness, correction, without=fold) for fold in rows.folds]
-            gains = np.concatenate([rows.gains(fit.w, fold) for fit, fold in zip(fits, rows.folds, strict=True)])
-            found[correction] = float(gains.sum()), float(gains.std(ddof=1) * np.sqrt(len(gains)))
-        total = float(((rows.y - rows.y.mean(axis=0)) ** 2).sum())
-        certain = {
-            each: gain - error
-            for each, (gain, error) in found.items()
-            if gain >= GUARD * error and error <= BLUR * total
-        }
-        if certain:
-            return max(certain, key=lambda each: certain[each]), False
-        return max(found, key=lambda each: found[each][0]), self.guard
+            return 1.0 if self.correction == "cv" else float(self.correction), 1.0
+        verdicts = {}
+        for correction in rows.corrections() if self.correction == "cv" else (float(self.correction),):
+            fits = [self._fitted(party, rows, roughness, correction, without=fold).w for fold in rows.folds]
+            verdicts[correction] = rows.judge(fits, self.inputs)
+        if not self.guard:
+            return max(verdicts, key=lambda each: verdicts[each].gain), 1.0
+        best = max(verdicts, key=lambda each: verdicts[each].sure_gain)
+        return best, verdicts[best].factor
 
     def _penalties(self, moments: Moments, roughness: Roughness) -> Penalties:
         asked = Penalties(self.lambda_s, self.lambda_t, self.lambda_st, self.relative)
         mean = moments.blocks.mean(axis=0) / moments.freedom
         return asked.absolute(mean, roughness.x, roughness.y)
 
-    def combined(self, z: FloatArray) -> FloatArray:
-        """What the coefficients make of inputs, all in coordinates; inputs have shape (rows, columns, size)."""
-        return np.asarray(np.einsum("njq,jqk->nk", z - self.z_mean_, self.w_) + self.y_mean_)
-
-    def _from_released(self, party: Party) -> FloatArray:
-        return self.combined(self.design_.receive(party))
-
-    def _partial(self, party: Party) -> FloatArray:
-        predicted = np.tile(self.y_mean_, (len(party.own_table), 1))
-        for place in self.design_.of_party(party.name):
-            z = self.design_.own(party, self.design_.columns[place][1])
-            predicted += (z - self.z_mean_[place]) @ self.w_[place]
-        for line in party.feature_parties:
-            places = self.design_.of_party(line.peer)
-            for place in places:
-                column = self.design_.columns[place][1]
-                line.send(Surface(column, self.w_[place], self.z_mean_[place]))
-            note = "coefficients fitted to the outputs given to feature parties"
-            party.ledger.spend(Event.not_private(Secret.LABELS, note), identity=line.peer.encode())
-        for line in party.feature_parties:
-            rows = np.arange(len(predicted))
-            predicted += line.receive(PartialPrediction, shape=predicted.shape, rows=rows).values
-        return predicted
-
     @property
-    def B_(self) -> dict[str, FloatArray]:
-        """Each column's operator on raw coefficients: the output's are those of the inputs, less centre, times it."""
-        left, right = self.design_.basis.root, self.y_basis_.inverse_root
-        return {name: left @ w @ right for name, w in zip(self.design_.names, self.w_, strict=True)}
-
-    @property
-    def centers_(self) -> dict[str, Any]:
-        """The means that inputs and outputs are centred by: curves."""
-        x = {
-            name: Curves.of_coordinates(mean[None], self.design_.basis)
-            for name, mean in zip(self.design_.names, self.z_mean_, strict=True)
-        }
-        return {"x": x, "y": Curves.of_coordinates(self.y_mean_[None], self.y_basis_)}
+    def is_mean_(self) -> bool:
+        """Whether the mean is predicted, because nothing certain is to be gained over it."""
+        return self.factor_ == 0
 
     @property
     def sigma_(self) -> dict[str, FloatArray]:
@@ -366,41 +216,16 @@ class FunctionalEstimator(Estimator):
         """The roughness of outputs, of raw coefficients."""
         return self.y_basis_.penalty(self.operator_t)
 
-    def surface(self, column: str, s: ArrayLike, t: ArrayLike) -> FloatArray:
-        """The coefficient surface of a column: what the input at s adds to the output at t, per unit of time."""
-        if column not in self.design_.names:
-            raise PlanError(
-                f"There is a surface for {', '.join(self.design_.names)}, but not for {column!r}. Name one of these."
-            )
-        w = self.w_[self.design_.names.index(column)]
-        x, y = self.design_.basis, self.y_basis_
-        # beta(s, t) = phi(s)' B eta(t) with B = Mx^(-1/2) W My^(-1/2), because the model integrates over s.
-        inner = x.inverse_root @ w @ y.inverse_root
-        return np.asarray(x.evaluate(s) @ inner @ y.evaluate(t).T)
-
-    def plot_surface(self, column: str, ax: Axes | None = None, *, n_points: int = 60) -> Axes:
-        """Draw the coefficient surface of a column."""
-        from colonnade.curves.plots import plot_surface
-
-        s = np.linspace(*self.design_.basis.domain, n_points)
-        t = np.linspace(*self.y_basis_.domain, n_points)
-        return plot_surface(s, t, self.surface(column, s, t), ax, column)
-
     def share(self) -> Tree:
         """What this party has learned, as a tree of arrays and plain values."""
         if hasattr(self, "held_"):
             return {"held": self.held_.state(), "past": dict(vars(self.past_))}
         return {
-            "design": self.design_.state(),
-            "y_basis": json.dumps(self.y_basis_.describe()),
-            "w": self.w_,
-            "z_mean": self.z_mean_,
-            "y_mean": self.y_mean_,
+            **self.label_share(),
             "fitted": self.fitted_.coefficients,
             "path": list(self.path_),
-            "selected": list(self.selected_),
             "traces": self.traces_,
-            "is_mean": self.is_mean_,
+            "factor": self.factor_,
         }
 
     def take_share(self, tree: Tree) -> None:
@@ -408,12 +233,9 @@ class FunctionalEstimator(Estimator):
         if "held" in tree:
             self.held_, self.past_ = Held.from_state(tree["held"]), PastReleases(**tree["past"])
             return
-        self.design_ = Design.from_state(tree["design"])
-        self.y_basis_ = basis_of(json.loads(tree["y_basis"]))
-        self.w_, self.z_mean_, self.y_mean_ = tree["w"], tree["z_mean"], tree["y_mean"]
-        self.fitted_ = Curves(tree["fitted"], self.y_basis_)
-        self.path_, self.selected_ = list(tree["path"]), tuple(tree["selected"])
-        self.traces_, self.is_mean_ = tree["traces"], tree["is_mean"]
+        self.take_label_share(tree)
+        self.fitted_, self.path_ = Curves(tree["fitted"], self.y_basis_), list(tree["path"])
+        self.traces_, self.factor_ = tree["traces"], tree["factor"]
 
     def summary(self) -> str:
         """What the model is, and what each role learns, in a few lines."""
@@ -478,13 +300,3 @@ class FunctionalEstimator(Estimator):
         ):
             if not holds:
                 raise PlanError(f"{name}'s {setting} should be {wanted}, but is {getattr(self, setting)!r}. Change it.")
-
-
-def response(party: Party) -> Curves:
-    """The label party's curves to predict, checked."""
-    table = party.own_table
-    if table.label_name is None:
-        raise DataError(f"{party.name} is the label party but its table has no labels. Name the column of curves.")
-    curves = table.curves(table.label_name)
-    check_rows(curves, table.label_name, party.name)
-    return curves

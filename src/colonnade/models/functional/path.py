@@ -84,12 +84,11 @@ class BoostingPath:
         self.rules = rules
         self._train = [halves.train[name] for name in PATHS]
         self._test = [halves.evaluate[name] for name in TESTS]
-        self._freedom = np.array([m.freedom for m in self._train], dtype=np.float64)[:, None, None, None]
         solvers = [
             BlockSolver(m.blocks / m.freedom, roughness.x, roughness.rotation[0], penalties) for m in self._train
         ]
         # All paths stand in one array, so that a step is a handful of products of arrays.
-        self._left_of = np.stack([each.left for each in solvers])
+        self._left_of = np.stack([each.left / m.freedom for each, m in zip(solvers, self._train, strict=True)])
         self._left_t = np.stack([each.left_t for each in solvers])
         self._gains = np.stack([each.gains for each in solvers])
         self._grams = np.stack([m.gram for m in self._train])
@@ -120,23 +119,23 @@ class BoostingPath:
 
     @property
     def ended(self) -> bool:
-        """Whether the path is as long as it may be, or has stopped getting better."""
-        return len(self.selected) >= self.rules.max_steps or self._since_best >= self.rules.patience
+        """Whether the path is as long as it may be, or as long as it must be and no longer getting better."""
+        steps, rules = len(self.selected), self.rules
+        return steps >= rules.max_steps or (steps >= rules.min_steps and self._since_best >= rules.patience)
 
     def step(self) -> None:
         """Add an increment of the feature that the halves agree on."""
         shape = (-1, self._features, self._size, self._outputs)
-        increments = self._left_of @ ((self._left_t @ self._own.reshape(shape)) * self._gains)
-        increments /= self._freedom
-        halves = increments[1:]
+        halves = self._left_of[1:] @ ((self._left_t[1:] @ self._own[1:].reshape(shape)) * self._gains[1:])
         scores = (halves * (self._diagonal @ halves - 2 * self._other.reshape(shape))).sum(axis=(0, 2, 3))
         chosen = int(np.argmin(scores))
         rows = slice(chosen * self._size, (chosen + 1) * self._size)
-        added = self.rules.shrinkage * increments[:, chosen]
-        seen = added[1:]
+        # The path on all rows has no say in the choice, so that it needs one feature's increment only.
+        whole = self._left_of[0, chosen] @ ((self._left_t[0, chosen] @ self._own[0, rows]) * self._gains[0, chosen])
+        added = self.rules.shrinkage * np.concatenate([whole[None], halves[:, chosen]])
+        full, seen = added[0], added[1:]
         change = self._diagonal[:, chosen] @ seen - 2 * self._other[:, rows]
         self._left_out += float((seen * change).sum())
-        full = added[0]
         self._sse += float((full * (self._grams[0, rows, rows] @ full - 2 * self._own[0, rows])).sum())
         if self.rules.stop != "cv":
             self._update_freedom(chosen, rows)
@@ -155,8 +154,6 @@ class BoostingPath:
             criterion = self._akaike()
             self.traces[self.rules.stop].append(criterion)
             self.traces["df"].append(self._df)
-        if len(self.selected) < self.rules.min_steps:
-            return
         if criterion < self.best.criterion:
             self.best, self._since_best = Best(criterion, len(self.selected), self._b[0].copy()), 0
         else:
@@ -179,7 +176,7 @@ class BoostingPath:
         full, nu = self._train[0], self.rules.shrinkage
         left, left_t, gains = self._left_of[0, chosen], self._left_t[0, chosen], self._gains[0, chosen]
         if self.rules.freedom == "hutchinson":
-            delta = nu * (left @ ((left_t @ self._probe_left[:, rows]) * gains)) / full.freedom
+            delta = nu * (left @ ((left_t @ self._probe_left[:, rows]) * gains))
             self._probed[:, chosen] += delta
             self._probe_left -= full.gram[:, rows] @ delta
             flat = self._probed.reshape(self._probes.shape)
@@ -193,7 +190,7 @@ class BoostingPath:
         own = slice(place * size, (place + 1) * size)
         right = -(full.gram[rows][:, kept] @ self._hat)
         right[:, np.arange(size), np.arange(own.start, own.stop)] += 1
-        change = nu * (left @ (gains.T[:, :, None] * (left_t @ right))) / full.freedom
+        change = nu * (left @ (gains.T[:, :, None] * (left_t @ right)))
         self._hat[:, own] += change
         self._df += float(np.einsum("kab,ba->", change, full.gram[np.ix_(kept, np.arange(rows.start, rows.stop))]))
 

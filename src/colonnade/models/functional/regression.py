@@ -16,7 +16,8 @@ Ramsay & Silverman 2005, "Functional data analysis", chapter 16; release: see co
 
 from __future__ import annotations
 
-from colonnade.models.functional.estimator import Fit, FunctionalEstimator, Rows
+from colonnade.models.functional.estimator import Fit, FunctionalEstimator
+from colonnade.models.functional.judging import Rows
 from colonnade.models.functional.refit import joint_fit
 from colonnade.models.functional.solve import Roughness
 from colonnade.party import Party
@@ -41,7 +42,8 @@ class FunctionalRegression(FunctionalEstimator):
         metric: "l2", "rkhs", or "legacy" for comparison only.
         adjacency: What a record's change is: "replace-one" or "add-remove".
         correction: How much of the noise is taken off the moments that are trained on; "cv" chooses.
-        guard: Whether to predict the mean where released noise leaves no gain over it on unseen rows.
+        guard: Whether to take only so much of the fit, perhaps nothing, as surely gains over the mean on unseen rows,
+            where released noise leaves that in doubt.
         inputs: How new curves enter a prediction: "released" or "partial".
         hold_out: A fold, counted from 1, and how many there are: rows of that fold are released with the others, so
             that every record is released once whatever is held out, and not trained on.
