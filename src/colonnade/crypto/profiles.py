@@ -12,8 +12,6 @@ from math import log2, prod, sqrt
 
 from blake3 import blake3
 
-from colonnade.errors import BudgetSpent
-
 # Fisher information of a sum of three uniforms of width W is 4.56 / W^2.
 FISHER = 4.56
 # The largest statistical distance that any profile may reach at its caps.
@@ -110,29 +108,3 @@ SHARES = Profile(
     most_rows=2**19,
     most_values=2**30,
 )
-
-
-class Budget:
-    """How many values one peer has been answered about one data set; past the profile's cap it refuses.
-
-    >>> budget = Budget(HISTOGRAM, peer="bank")
-    >>> budget.spend(640)
-    >>> budget.spent
-    640
-    """
-
-    def __init__(self, profile: Profile, *, peer: str, spent: int = 0) -> None:
-        self.profile, self.peer, self.spent = profile, peer, spent
-
-    def spend(self, values: int) -> None:
-        """Count values about to be answered.
-
-        Raises:
-            BudgetSpent: They would exceed the cap; nothing was counted.
-        """
-        if self.spent + values > self.profile.most_values:
-            raise BudgetSpent(
-                f"{self.peer} may be answered {self.profile.most_values} encrypted values about one data set, but "
-                f"{self.spent} were answered and {values} more are asked for. Train with fewer steps or rows of data."
-            )
-        self.spent += values
