@@ -446,11 +446,11 @@ def test_faked_inputs_raise_an_alarm_at_the_other_party_who_stops(liar, batch_si
     for side in (glm_arbiter.FeatureSide, glm_arbiter.LabelSide):
 
         def part(self, rows, honest=side.part):
-            lies = self.party.name == liar and len(self.descent.gradients) in (9, 10)
-            return honest(self, rows) + (fake[rows] if lies else 0.0)
+            lies = self.party.name == liar and len(self.descent.gradients) == 9
+            return fake[rows] if lies else honest(self, rows)
 
         monkeypatch.setattr(side, "part", part)
-    model = LinearRegression(epochs=20, batch_size=batch_size, tolerance=0)
+    model = LinearRegression(epochs=10 if batch_size is None else 4, batch_size=batch_size, momentum=0.0, tolerance=0)
     words = (
         r"shop's gradients should stay" if liar == "bank" else r"(bank's gradients should stay|The mean loss should)"
     )
