@@ -14,6 +14,7 @@ profile is experimental and unaudited, and all of this is for semi-honest partie
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any
@@ -31,6 +32,7 @@ from colonnade.errors import CryptoError, KeyMismatch
 # Columns that take more when they are transformed are transformed anew for each product.
 MOST_CACHED_BYTES = 2**29
 _CHUNK_BYTES = 2**26
+_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,10 @@ class PublicKey:
         """Encrypt a vector, fresh every time."""
         padded = np.zeros((-(-len(values) // block), ARBITER.n), np.int64)
         padded[:, :block].flat[: len(values)] = values
-        return self.encrypted(self._ring.scaled(padded, self.profile.message_bits))
+        out = np.empty((len(padded), *self._pair.shape), np.uint32)
+        for some in _portions(len(padded)):
+            out[some] = self.encrypted(self._ring.scaled(padded[some], self.profile.message_bits))
+        return out
 
     def add(self, a: Residues, b: Residues) -> Residues:
         """Encryptions of sums."""
@@ -180,9 +185,12 @@ class PublicKey:
             sums = masks[:, ::block].ravel()
             sums[:n_values] = chosen
             masks[:, ::block] = sums.reshape(len(data), -1)
-        hiding = self._ring.scaled(masks.view(np.int64), bits)
-        hiding = self._ring.add(hiding, self._ring.flood(stream, shape, self.profile.flood_bits))
-        return self._ring.add(data, self.encrypted(hiding)), masks[:, ::block].ravel()[:n_values].copy()
+        out = np.empty_like(data)
+        for some in _portions(len(data)):
+            hiding = self._ring.scaled(masks[some].view(np.int64), bits)
+            flood = self._ring.flood(stream, masks[some].shape, self.profile.flood_bits)
+            out[some] = self._ring.add(data[some], self.encrypted(self._ring.add(hiding, flood)))
+        return out, masks[:, ::block].ravel()[:n_values].copy()
 
     def encrypted(self, messages: Residues) -> Residues:
         """Encryptions (K, 2, L, n) of polynomials (K, L, n), with randomness drawn for this call only."""
@@ -228,7 +236,10 @@ class SecretKey:
 
     def decrypt(self, data: Residues, block: int, n_values: int) -> NDArray[np.uint64]:
         """The first so many sums of ciphertexts, rounded to integers, modulo 2^53."""
-        return self.decrypted(data)[0][:, ::block].ravel()[:n_values]
+        out = np.empty((len(data), ARBITER.n // block), np.uint64)
+        for some in _portions(len(data)):
+            out[some] = self.decrypted(data[some])[0][:, ::block]
+        return out.ravel()[:n_values]
 
     def decrypted(self, data: Residues) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
         """All coefficients of ciphertexts, and how far each was from an integer, which nobody else may learn."""
@@ -238,6 +249,12 @@ class SecretKey:
         """The coefficients of ciphertexts before they are rounded: messages with their noise."""
         message = self._ring.subtract(data[:, 0], self._ring.times(data[:, 1], self._secret))
         return self._ring.inverse(np.ascontiguousarray(message))
+
+
+def _portions(n_ciphertexts: int) -> Iterator[slice]:
+    """Ciphertexts in portions: what is drawn for one takes several times its memory."""
+    for start in range(0, n_ciphertexts, _AT_ONCE):
+        yield slice(start, min(start + _AT_ONCE, n_ciphertexts))
 
 
 def rows_per_block(n_rows: int, n_columns: int) -> int:
