@@ -6,7 +6,7 @@ binomial errors. Nothing here can be chosen by a plan: other values are other co
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from math import log2, prod, sqrt
 
@@ -83,12 +83,10 @@ HISTOGRAM = Profile(
     most_values=2**27,
 )
 
-_PRIMES_8192 = (67043329, 66994177, 66961409, 66813953, 66551809, 66420737)
-
 ARBITER = Profile(
     name="rlwe-8192-156",
     n=8192,
-    primes=_PRIMES_8192,
+    primes=(67043329, 66994177, 66961409, 66813953, 66551809, 66420737),
     scale_bits=0,
     message_bits=53,
     flood_bits=100,
@@ -97,14 +95,4 @@ ARBITER = Profile(
     most_values=2**30,
 )
 
-SHARES = Profile(
-    name="shares-8192-156",
-    n=8192,
-    primes=_PRIMES_8192,
-    scale_bits=0,
-    message_bits=64,
-    flood_bits=90,
-    security_bits=180.8,
-    most_rows=2**19,
-    most_values=2**30,
-)
+SHARES = replace(ARBITER, name="shares-8192-156", message_bits=64, flood_bits=90)
