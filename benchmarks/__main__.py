@@ -17,6 +17,7 @@ BENCHMARKS: Mapping[str, str] = {
     "transport": "bytes between two processes under TLS, against bare gRPC",
     "wandering": "the boundary-wandering loss against a matrix of all pairs, and per step of training",
     "encrypted": "an encrypted gradient of 100,000 x 20, against Paillier",
+    "lattice": "how well the frozen lattice profiles hide, by arithmetic and by the lattice-estimator",
     "psi": "two parties intersect their ids, against openmined.psi and RR22",
     "glm": "logistic regression with and without an arbiter, per row and per epoch",
     "resume": "from the return of a killed party to the next step",

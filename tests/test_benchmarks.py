@@ -19,6 +19,7 @@ FIGURES = {
     "transport": {"step_ratio", "bulk_ratio", "receiver_mb"},
     "wandering": {"closed_form_share", "step_overhead"},
     "encrypted": {"paillier_2048_ratio"},
+    "lattice": {"distance_ratio"},
     "psi": {"cpu_ratio", "above_idle_mb", "rr22_ratio", "partition_cpu_s"},
     "glm": {"us_per_row", "fate_ratio", "shares_fate_ratio"},
     "resume": {"resume_s"},

@@ -193,8 +193,6 @@ def test_a_transport_keeps_its_contract(transport, check):
 @pytest.mark.parametrize("check", named(ESTIMATOR_CHECKS))
 @pytest.mark.parametrize("model", MODELS)
 def test_a_model_keeps_its_contract(model, check, setups):
-    if model in REGRESSIONS[1:] and check.__name__ == KILLING:
-        pytest.skip("the regressions differ in their losses only, and killing takes a while")
     check(setups(model))
 
 

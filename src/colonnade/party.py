@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Protocol as Protocol_
 from typing import TypeAlias, TypeVar
 
@@ -12,6 +13,8 @@ import numpy.typing as npt
 
 from colonnade.alignment import Alignment
 from colonnade.checkpoint import Checkpoints, GlobalGenerators, Resumable, Steps, Watcher
+from colonnade.crypto.budget import Budget
+from colonnade.crypto.profiles import Profile
 from colonnade.errors import DataError, PlanError
 from colonnade.hooks import Defence
 from colonnade.privacy.ledger import Ledger
@@ -46,6 +49,7 @@ class Party:
     """One organisation's side of a run: its rows, its randomness, its lines to the others.
 
     `random` is the party's own; `shared` is equal at all parties and no secret (the batch schedule comes from it).
+    `answers` is the file in which it counts, over all its runs, what it answered to whom about its rows.
     """
 
     name: str
@@ -60,6 +64,7 @@ class Party:
     checkpoints: Checkpoints = field(default_factory=lambda: Checkpoints(None), repr=False)
     watcher: Watcher | None = field(default=None, repr=False)
     session: Session | None = field(default=None, repr=False)
+    answers: Path | None = None
 
     @property
     def roles(self) -> Roles:
@@ -138,6 +143,11 @@ class Party:
         It comes back as plain data: tuples as lists, tensors as arrays.
         """
         return self.checkpoints.once(name, make)
+
+    def budget(self, profile: Profile, peer: str) -> Budget:
+        """How many encrypted values a peer may still be answered about this party's rows."""
+        data = "" if self.answers is None else self.own_table.digest()
+        return Budget(profile, peer=peer, data=data, log=self.answers)
 
     def _line(self, name: str | None, role: str) -> Channel:
         if name is None or name not in self.peers:

@@ -176,6 +176,7 @@ class Simulation(Generic[R]):
                     defences=tuple(copy.deepcopy(held) for held in self.defences.get(name, ())),
                     checkpoints=checkpoints[name],
                     watcher=watcher,
+                    answers=folder and folder / "answers",
                 )
                 parties[name] = party
                 honest = _own_copy(self.protocol, name)

@@ -36,6 +36,7 @@ def connect(
     addresses: Mapping[str, str | None],
     credentials: Credentials | None,
     directory: Path | str,
+    answers: Path | str | None = None,
     listen: str | None = None,
     aligns: bool = False,
     random: Randomness | None = None,
@@ -58,6 +59,8 @@ def connect(
         addresses: Where each party listens, `host:port`; None for those that only dial.
         credentials: This party's certificate and key; None sends in the clear, for tests on one machine.
         directory: Where checkpoints, the recording and the status are kept; a crashed run goes on from there.
+        answers: Where it is counted how much each peer was answered about the own rows; one file for all runs on them.
+            None counts in the directory, hence for this run only.
         listen: Where to listen, if not at the own address.
         aligns: Whether the protocol begins by aligning rows. Otherwise a digest of the ids in their order must be equal
             at all parties, and is told to them.
@@ -142,6 +145,7 @@ def connect(
         checkpoints=checkpoints,
         watcher=watcher,
         session=session,
+        answers=Path(answers) if answers is not None else folder / "answers",
     )
 
 

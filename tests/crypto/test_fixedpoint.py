@@ -40,12 +40,12 @@ def test_numbers_that_do_not_fit_are_refused_by_count_and_never_shown(value):
 
 @given(st.floats(1e-30, 1e30), st.integers(8, 20))
 def test_a_column_fills_the_bits_it_is_given(largest, bits):
-    (scale,) = column_scales(np.array([[largest], [-largest / 2]]), bits)
+    (scale,) = column_scales(np.array([largest]), bits)
     assert 2 ** (bits - 1) <= np.ldexp(largest, int(scale)) <= 2**bits
 
 
 def test_a_column_of_zeros_has_a_scale():
-    assert column_scales(np.zeros((3, 1)), 12).tolist() == [12]
+    assert column_scales(np.zeros(1), 12).tolist() == [12]
 
 
 @given(st.integers(-(2**52), 2**52 - 1), st.integers(0, 2**53 - 1))

@@ -10,7 +10,8 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from colonnade.crypto import sampling
+from colonnade.crypto import hinted, sampling
+from colonnade.crypto.budget import Budget
 from colonnade.crypto.hinted import (
     MOST_TOTAL,
     Asker,
@@ -21,7 +22,8 @@ from colonnade.crypto.hinted import (
     commitment,
     joint_seed,
 )
-from colonnade.crypto.profiles import HISTOGRAM, Budget
+from colonnade.crypto.packing import n_words
+from colonnade.crypto.profiles import HISTOGRAM
 from colonnade.crypto.ring import Ring
 from colonnade.crypto.sampling import Stream
 from colonnade.errors import BudgetSpent, CryptoError, KeyMismatch, Overflow
@@ -31,9 +33,9 @@ N = HISTOGRAM.n
 TINY = replace(HISTOGRAM, name="tiny", n=64, primes=(67107713, 67107457, 67106561, 67104769))
 
 
-def pair(rows, profile=HISTOGRAM, **options):
+def pair(rows, profile=HISTOGRAM, log=None, **options):
     public = PublicMatrix(bytes(32), rows.shape[1], profile)
-    holder = Holder(rows, public, Budget(profile, peer="bank"), **options)
+    holder = Holder(rows, public, Budget(profile, peer="bank", log=log), **options)
     return holder, Asker(public, holder.hint())
 
 
@@ -112,7 +114,14 @@ def spied(monkeypatch):
     return Spied.drawn
 
 
+def with_whole_hints(monkeypatch):
+    for name in ("halved", "restored"):
+        monkeypatch.setattr(hinted, name, lambda ring, hints: hints)
+
+
 def without_flood(monkeypatch):
+    """Nothing hides the noise of answers: neither the flood, nor what is missing of halved hints."""
+    with_whole_hints(monkeypatch)
     zeros = lambda ring, stream, shape, bits: np.zeros((*shape[:-1], len(ring.primes), shape[-1]), np.uint32)  # noqa: E731
     monkeypatch.setattr(Ring, "flood", zeros)
 
@@ -199,11 +208,12 @@ def test_noise_gives_nothing_away_under_the_flood(monkeypatch):
     assert np.mean([roc_auc_score(*each) for each in zip(rows, estimates, strict=True)]) == pytest.approx(0.5, abs=0.05)
 
 
-def test_a_new_hint_has_new_masks_and_new_errors(spied):
+def test_a_new_hint_has_new_masks_and_new_errors(monkeypatch, spied):
+    with_whole_hints(monkeypatch)
     rows = Indicators(np.ones((3, 10), bool))
     public = PublicMatrix(bytes(32), 10)
     holder = Holder(rows, public, Budget(HISTOGRAM, peer="bank"), shuffled=False)
-    hints = [holder.hint().view(np.uint32) for _ in range(2)]
+    hints = [holder.hint() for _ in range(2)]
     masks, errors = ([each.reshape(3, N) for each in spied[start::2]] for start in (0, 1))
     assert (masks[0] != masks[1]).mean() > 0.5
     ring = public.ring
@@ -215,7 +225,7 @@ def test_a_new_hint_has_new_masks_and_new_errors(spied):
 
 def test_no_state_holds_a_bare_hint_or_a_mask():
     holder, _ = pair(Indicators(np.ones((3, 10), bool)))
-    assert set(holder.state()) == {"spent", "last"}
+    assert set(holder.state()) == {"last"}
 
 
 def test_the_public_polynomials_depend_on_both_nonces():
@@ -275,20 +285,19 @@ def test_an_asker_with_open_secrets_cannot_be_copied(act):
         act(asker)
 
 
-def test_the_budget_and_the_numbers_survive_a_restart():
-    rows = Indicators(np.ones((2, 10), bool))
-    holder, asker = pair(rows)
+def test_the_budget_and_the_numbers_survive_a_restart(tmp_path):
+    rows, few = Indicators(np.ones((2, 10), bool)), replace(HISTOGRAM, most_values=3)
+    holder, asker = pair(rows, few, tmp_path / "answers")
     query = asker.ask(np.ones((1, 10), np.int64))
     holder.answer(query.number, query.data)
-    again, asker = pair(rows)
+    again, asker = pair(rows, few, tmp_path / "answers")
     again.restore(holder.state())
     assert again.budget.spent == 2
     old = asker.ask(np.ones((1, 10), np.int64))
     with pytest.raises(CryptoError, match=r"a number above 0, got 0"):
         again.answer(old.number, old.data)
-    again.budget.spent = HISTOGRAM.most_values - 1
     new = asker.ask(np.ones((1, 10), np.int64))
-    with pytest.raises(BudgetSpent, match=r"bank may be answered"):
+    with pytest.raises(BudgetSpent, match=r"bank may be answered 3 encrypted values .* but 2 were answered and 2 more"):
         again.answer(new.number, new.data)
 
 
@@ -298,7 +307,7 @@ def test_queries_that_are_none_are_refused():
     with pytest.raises(CryptoError, match=r"Expected a query of shape"):
         holder.answer(query.number, query.data[:, :1])
     with pytest.raises(CryptoError, match=r"residues below their primes"):
-        holder.answer(query.number, np.full_like(query.data, 2**63))
+        holder.answer(query.number, np.full_like(query.data, 2**64 - 1))
     constant = query.data.copy()
     constant[0, -1] = 0
     with pytest.raises(CryptoError, match=r"should look random, but part of it is constant"):
@@ -310,7 +319,7 @@ def test_a_query_before_the_hint_is_refused():
     public = PublicMatrix(bytes(32), 10)
     holder = Holder(Indicators(np.ones((2, 10), bool)), public, Budget(HISTOGRAM, peer="bank"))
     with pytest.raises(CryptoError, match=r"before a hint was given. Give the hint first."):
-        holder.answer(0, np.zeros((1, 2, 4, N // 2), np.uint64))
+        holder.answer(0, np.zeros((1, 2, 4, n_words(N)), np.uint64))
 
 
 def test_an_answer_that_no_honest_holder_gives_is_refused():
@@ -321,6 +330,32 @@ def test_an_answer_that_no_honest_holder_gives_is_refused():
         CryptoError, match=r"a possible sum with noise within its bound and is not. The holder is faulty"
     ):
         asker.read(query.number, np.ascontiguousarray(answer[::-1]) ^ np.uint64(0xFFFF))
+
+
+def test_a_halved_hint_is_off_by_less_than_its_lower_half_and_takes_half_the_bytes():
+    ring = PublicMatrix(bytes(32), 1).ring
+    whole = Stream(bytes(32)).residues((3, N), ring.primes)
+    # The ends of the range, where a digit of the wrong radix would show.
+    ends = np.array([0, 1, 2**52 - 1, 2**52, ring.modulus - 1], object)
+    whole[0, :, : len(ends)] = [[int(end) % int(p) for end in ends] for p in ring.primes]
+    halves = hinted.halved(ring, whole)
+    off = ring.integers(ring.subtract(hinted.restored(ring, halves), whole))
+    assert max(abs(int(each)) for each in off.ravel()) <= 2**51
+    # 52 bits of 104; in memory a residue takes 32 bits of its 26.
+    assert halves.nbytes == 3 * N * 52 // 8
+
+
+def test_a_hint_of_another_shape_is_refused():
+    public = PublicMatrix(bytes(32), 10)
+    with pytest.raises(CryptoError, match=r"Expected hints in halves of 1664 words, got an array of shape \(2, 4, 5\)"):
+        Asker(public, np.zeros((2, 4, 5), np.uint64))
+
+
+def test_a_query_takes_thirteen_bytes_for_each_number():
+    _, asker = pair(Indicators(np.ones((2, 3 * N), bool)))
+    query = asker.ask(np.ones((2, 3 * N), np.int64))
+    # Besides the numbers there is one more block, for the mask.
+    assert query.data.nbytes == 2 * 13 * 4 * N
 
 
 def test_too_long_a_vector_is_refused():

@@ -21,7 +21,7 @@ def test_python_paillier_decrypts_what_was_encrypted_here_and_the_other_way_roun
     numbers = [int.from_bytes(row.astype("<u8").tobytes(), "little") for row in ours]
     decrypted = [private.raw_decrypt(number) for number in numbers]
     assert [d - int(KEY.n) if d > KEY.n // 2 else d for d in decrypted] == values
-    theirs = KEY._packed([public.raw_encrypt(value % int(KEY.n)) for value in values])
+    theirs = KEY._words_of([public.raw_encrypt(value % int(KEY.n)) for value in values])
     assert [int(number) for number in SECRET.numbers(theirs)] == values
 
 
@@ -31,7 +31,7 @@ def test_masked_sums_are_exact_and_packed():
     product = KEY.product(KEY.prepare(matrix, 1), KEY.encrypt(vector, 1))
     masked, masks = KEY.masked(product, 1, 20)
     assert len(masked) == KEY.masked_size(20, 1) == 2
-    KEY.checked(masked, 2, "shop")
+    assert (KEY.unpacked(KEY.packed(masked), 2, "shop") == masked).all()
     assert (unmasked(SECRET.decrypt(masked, 1, 20), masks) == matrix.T @ vector).all()
 
 
@@ -72,6 +72,6 @@ def test_a_key_that_is_none_is_refused():
 def test_ciphertexts_that_are_none_are_refused_by_sender():
     data = KEY.encrypt(np.array([1]), 1)
     with pytest.raises(CryptoError, match=r"Expected 2 ciphertexts of paillier-2048 from shop"):
-        KEY.checked(data, 2, "shop")
+        KEY.unpacked(data, 2, "shop")
     with pytest.raises(CryptoError, match=r"from shop should be invertible"):
-        KEY.checked(np.zeros_like(data), 1, "shop")
+        KEY.unpacked(np.zeros_like(data), 1, "shop")

@@ -6,8 +6,7 @@ import pytest
 
 from colonnade.crypto import rlwe
 from colonnade.crypto.fixedpoint import MOST_ROWS, Widths
-from colonnade.crypto.profiles import ARBITER, DISTANCE_BITS, HISTOGRAM, SHARES, Budget
-from colonnade.errors import BudgetSpent
+from colonnade.crypto.profiles import ARBITER, DISTANCE_BITS, HISTOGRAM, SHARES
 
 PROFILES = [HISTOGRAM, ARBITER, SHARES]
 
@@ -71,11 +70,3 @@ def test_sums_of_lanes_and_of_doubles_stay_exact():
     # A histogram lane sums 26-bit residues; a mask is 26 bits times n terms in a double.
     assert 26 + log2(HISTOGRAM.most_rows) < 64
     assert 26 + log2(HISTOGRAM.n) < 53
-
-
-def test_a_spent_budget_refuses_and_counts_nothing():
-    budget = Budget(HISTOGRAM, peer="bank", spent=HISTOGRAM.most_values - 10)
-    with pytest.raises(BudgetSpent, match=r"bank may be answered 134217728 .* 134217718 were answered and 11 more"):
-        budget.spend(11)
-    budget.spend(10)
-    assert budget.spent == HISTOGRAM.most_values

@@ -14,8 +14,8 @@ from colonnade.crypto.sampling import Stream
 from colonnade.errors import CryptoError
 
 MANY = 10_000_000
-# Four chi-square tests and one more at this level fail by chance once in 20,000 runs.
-LEVEL = 1e-5
+# System randomness: some ten tests at this level fail by chance once in 100,000 runs.
+LEVEL = 1e-6
 
 
 def test_ternary_secrets_are_uniform():
@@ -69,11 +69,9 @@ def test_the_flood_has_the_law_of_three_uniforms_down_to_its_last_bit(profile):
         scaled + 1.5, lambda x: (x**3 - 3 * np.clip(x - 1, 0, None) ** 3 + 3 * np.clip(x - 2, 0, None) ** 3) / 6
     )
     assert law.pvalue > LEVEL
-    for low in (8, 16):
-        counts = np.bincount([int(value) % 2**low % 256 for value in flood], minlength=256)
+    for place in (0, 8, 16, bits - 12):
+        counts = np.bincount([int(value) >> place & 255 for value in flood], minlength=256)
         assert stats.chisquare(counts).pvalue > LEVEL
-    middle = np.bincount([int(value) >> bits - 12 & 255 for value in flood], minlength=256)
-    assert (middle > 0).all()
 
 
 def test_no_two_floods_are_alike():

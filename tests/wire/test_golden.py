@@ -9,7 +9,7 @@ import pytest
 from colonnade.align import messages as align
 from colonnade.audit.joint import AloneRatings, LabelGrant, LabelGuess
 from colonnade.experiment.visit import Probe, Report
-from colonnade.models import glm_arbiter, glm_shares, oneshot, scores, served, split, ushape
+from colonnade.models import glm_arbiter, glm_shares, glm_side, oneshot, scores, served, split, ushape
 from colonnade.models.functional import exchange, moment_exchange
 from colonnade.wire.codec import decode, encode
 from colonnade.wire.message import Ciphertexts, Message
@@ -21,18 +21,17 @@ POINTS = np.arange(64, dtype=np.uint8).reshape(2, 32)
 CIPHERTEXTS = Ciphertexts("rlwe-8192-156", b"fingerprint", np.array([[1, 2**63]], np.uint64))
 WORDS = np.array([[0, 2**64 - 1]], np.uint64)
 SAMPLES = [
-    glm_arbiter.Columns(3, 1.5),
+    glm_side.Columns(3, 1.5),
     glm_arbiter.Schedule(4, 2048),
-    glm_arbiter.Outline(0.5, 0.25, 5, 0.125, np.array([1.0, 2.0])),
-    glm_arbiter.Key(np.array([0, 255], np.uint8)),
+    glm_arbiter.Outline(0.5, 0.25, 0.125, np.array([1.0, 2.0]), 5),
+    glm_side.Key(np.array([0, 255], np.uint8)),
     glm_arbiter.EncryptedScores(7, CIPHERTEXTS),
     glm_arbiter.EncryptedResiduals(7, CIPHERTEXTS),
     glm_arbiter.EncryptedLoss(7, CIPHERTEXTS),
-    glm_arbiter.Masked(7, 2, CIPHERTEXTS),
+    glm_arbiter.Masked(7, CIPHERTEXTS, 2),
     glm_arbiter.Opened(7, np.array([0, 2**53 - 1], np.uint64)),
-    glm_arbiter.Verdict(2, 1),
-    glm_shares.Layout(NUMBERS, 0.5, 0.25, 0.125, np.array([1.0, 2.0])),
-    glm_shares.SharesKey(np.array([0, 255], np.uint8)),
+    glm_side.Verdict(2, 1),
+    glm_shares.Layout(0.5, 0.25, 0.125, np.array([1.0, 2.0]), NUMBERS),
     glm_shares.SharedVector(7, CIPHERTEXTS),
     glm_shares.MaskedProduct(7, CIPHERTEXTS),
     glm_shares.Operands(7, CIPHERTEXTS),

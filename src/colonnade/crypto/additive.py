@@ -1,8 +1,8 @@
 """Additive: what a protocol asks of an additively homomorphic key, whichever scheme it belongs to.
 
-Ciphertexts are arrays of uint64 as they cross between parties. A vector of N rows is encrypted in blocks; a prepared
-matrix times it gives one sum per column, several to a ciphertext. Sums are integers below 2^52, and what a secret key
-returns of them is modulo 2^53.
+Ciphertexts are arrays: of words as they cross between parties, of whatever suits a scheme while it computes. A vector
+of N rows is encrypted in blocks; a prepared matrix times it gives one sum per column, several to a ciphertext. Sums are
+integers below 2^52, and what a secret key returns of them is modulo 2^53.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Data: TypeAlias = NDArray[np.uint64]
+Data: TypeAlias = NDArray[Any]
+"""Ciphertexts as a scheme computes with them."""
 
 SUM_BITS = 53
 
@@ -37,14 +38,17 @@ class PublicKey(Protocol):
     def encrypt(self, values: NDArray[np.int64], block: int) -> Data:
         """Encrypt a vector, fresh every time."""
 
-    def checked(self, data: Data, n_ciphertexts: int, sender: str) -> Data:
-        """Refuse what is no array of so many ciphertexts of this scheme."""
+    def packed(self, data: Data) -> NDArray[np.uint64]:
+        """Ciphertexts as they cross."""
+
+    def unpacked(self, words: NDArray[np.uint64], n_ciphertexts: int, sender: str) -> Data:
+        """Ciphertexts that crossed; refuses what is no array of so many of this scheme."""
 
     def add(self, a: Data, b: Data) -> Data:
         """Encryptions of sums."""
 
-    def prepare(self, matrix: NDArray[np.int64], block: int, *, cached: bool = True) -> Any:
-        """A matrix (rows, columns) as `product` needs it; `cached` if it is used many times and memory allows."""
+    def prepare(self, matrix: Any, block: int, *, cached: bool = True) -> Any:
+        """A matrix (rows, columns), dense or sparse, for `product`; `cached` if it is used often and memory allows."""
 
     def product(self, prepared: Any, data: Data) -> Data:
         """Encryptions of the sums over rows, for each column; not for anybody's eyes before `refreshed` or `masked`."""

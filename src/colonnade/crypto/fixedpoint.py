@@ -73,8 +73,7 @@ def encoded(values: NDArray[np.float64], fraction_bits: int, most_bits: int, wha
     return scaled.astype(np.int64)
 
 
-def column_scales(matrix: NDArray[np.float64], column_bits: int) -> NDArray[np.int64]:
-    """For each column the number of bits behind the point with which its largest value just fits."""
-    largest = np.abs(matrix).max(axis=0, initial=0.0)
+def column_scales(largest: NDArray[np.float64], column_bits: int) -> NDArray[np.int64]:
+    """For each column, given its largest absolute value, the bits behind the point with which that just fits."""
     exponents = np.array([frexp(value)[1] if value > 0 else 0 for value in largest], np.int64)
     return column_bits - exponents

@@ -1,14 +1,15 @@
 """Hinted RLWE: a private fixed 0/1 matrix times private fresh vectors, by plain additions.
 
     once      both expand public a_1 ... a_m and a' from nonces of both
-    holder    w_S = sum of a_j times row S;  sends the hint  w_S + u_S a' + e_S               for each row S
+    holder    w_S = sum of a_j times row S;  sends the hint  w_S + u_S a' + e_S               for each row S, upper half
     asker     draws a fresh s; sends  b_j = a_j s + e_j + 2^67 m_j  and  b' = a' s + e'        for each vector m
     holder    adds up b over row S; sends the sum + (u_S b')_0 + flood                         one number per row
     asker     subtracts (hint s)_0 and rounds: the exact sum of m over row S
 
 The asker learns the sums and nothing else; the holder learns nothing. For semi-honest parties: the argument rests on
 RLWE and on the flood, is ours, and has not been reviewed. An asker that lies can read memberships out of honest
-answers. Never reuse s: a repeated query is answered with the same bytes, a changed one needs a new number. The idea of
+answers. The lower 52 bits of a hint are not sent: that halves it, tells less, and adds at most 2^63 to the noise. Never
+reuse s: a repeated query is answered with the same bytes, a changed one needs a new number. The idea of
 the hint is that of SimplePIR (Henzinger et al. 2023); masks and flood are added because here the matrix is private too.
 """
 
@@ -17,21 +18,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hmac import compare_digest
+from math import prod
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from colonnade.crypto.profiles import HISTOGRAM, Budget, Profile
-from colonnade.crypto.ring import Residues, ring_of
+from colonnade.crypto.budget import Budget
+from colonnade.crypto.packing import n_words, packed, unpacked
+from colonnade.crypto.profiles import HISTOGRAM, Profile
+from colonnade.crypto.ring import Residues, Ring, ring_of
 from colonnade.crypto.sampling import SEED_BYTES, Stream
 from colonnade.errors import CryptoError, KeyMismatch, Overflow
 
 # The absolute values of a vector sum to at most this; twice as much would still decrypt.
 MOST_TOTAL = 2**35
-# No honest noise below the flood exceeds this, even with errors that are as large as they can be.
-_MOST_NOISE = 2**24
+# No honest noise below the flood exceeds this, even with errors that are as large as they can be: their own part, and
+# what the lower halves of hints are off by, 2^51 for each of the 4,096 coefficients.
+_MOST_NOISE = 2**24 + 2**63
+_DROPPED_BITS = 52
 _ROWS_AT_ONCE = 256
 
 
@@ -178,7 +184,7 @@ class Holder:
         self._last, self._digest, self._answer = -1, b"", np.zeros(0, np.uint64)
 
     def hint(self) -> NDArray[np.uint64]:
-        """A hint for every row, re-randomised and in a new order: (R, L, n / 2). Queries so far become worthless."""
+        """A hint for every row, re-randomised and in a new order, halved. Queries so far become worthless."""
         stream, ring, (count, n) = Stream(), self._public.ring, (len(self._bare), self._public.profile.n)
         if self._shuffled:
             self.order = stream.permutation(count)
@@ -190,10 +196,10 @@ class Holder:
             hidden = ring.inverse(ring.add(masked, self._bare[self.order[some]]))
             errors = stream.errors(hidden.shape[0] * n).reshape(-1, n)
             out[some] = ring.add(hidden, ring.small(errors))
-        return _packed(out)
+        return halved(ring, out)
 
     def answer(self, number: int, query: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """The flooded sums over every row, for each vector of a query: (R, Q, L / 2).
+        """The flooded sums (R, Q, L) over every row, for each vector of a query, packed.
 
         A query that comes again gets the same bytes; another one needs a higher number.
         """
@@ -205,32 +211,32 @@ class Holder:
         self.budget.spend(sums.shape[0] * sums.shape[1])
         flood = ring.flood(Stream(), sums.shape[:2], profile.flood_bits)
         total = (sums + np.moveaxis(flood, -2, -1)) % ring.primes
-        self._last, self._digest, self._answer = number, digest, _packed(total.astype(np.uint32))
+        self._last, self._digest, self._answer = number, digest, packed(total.astype(np.uint32).ravel())
         return self._answer
 
     def shared(self, number: int, query: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], Residues]:
         """The sums hidden altogether: what the asker gets, and this side's share (R, Q, L) of 2^67 times the sums.
 
-        The mask is uniform in Z_q, so this costs no budget; the shares are off by the noise, which is below 2^24.
+        The mask is uniform in Z_q, so this costs no budget; the shares are off by the noise, which is below 2^64.
         """
         sums, ring = self._sums(number, query), self._public.ring
         masks = np.moveaxis(Stream().residues(sums.shape[:2], ring.primes), -2, -1)
         self._last, self._digest = number, b""
         own = (ring.primes - masks) % ring.primes
-        return _packed(((sums + masks) % ring.primes).astype(np.uint32)), own.astype(np.uint32)
+        return packed(((sums + masks) % ring.primes).astype(np.uint32).ravel()), own.astype(np.uint32)
 
     def state(self) -> dict[str, Any]:
-        """What must survive a restart: the budget and the numbers of queries; never a hint or a mask."""
-        return {"spent": self.budget.spent, "last": self._last}
+        """What must survive a restart besides the budget: the numbers of queries; never a hint or a mask."""
+        return {"last": self._last}
 
     def restore(self, tree: Mapping[str, Any]) -> None:
         """Go back to what `state` said; a new hint is needed before the next answer."""
-        self.budget.spent, self._last = max(self.budget.spent, tree["spent"]), tree["last"]
+        self._last = tree["last"]
 
     def _sums(self, number: int, query: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """The sums over rows plus (u_S b')_0, before any flood: (R, Q, L)."""
         public, ring = self._public, self._public.ring
-        shape = (public.n_blocks + 1, len(ring.primes), ring.n // 2)
+        shape = (public.n_blocks + 1, len(ring.primes), n_words(ring.n))
         if not len(self._masks):
             raise CryptoError("A query came before a hint was given. Give the hint first.")
         if number <= self._last:
@@ -239,7 +245,7 @@ class Holder:
             )
         if query.ndim != 4 or query.shape[1:] != shape:
             raise CryptoError(f"Expected a query of shape (Q, {shape}), got {query.shape}. Check the number of rows.")
-        residues = np.ascontiguousarray(query).view(np.uint32)
+        residues = unpacked(query, ring.n)
         if (residues >= ring.primes.astype(np.uint32)[:, None]).any():
             raise CryptoError("A query should hold residues below their primes and does not. The asker is faulty.")
         if (residues == residues[..., :1]).all(axis=-1).any():
@@ -269,10 +275,7 @@ class Asker:
     """The side of the private vectors: encrypts each under a secret of its own and reads the answer once."""
 
     def __init__(self, public: PublicMatrix, hint: NDArray[np.uint64], *, first: int = 0) -> None:
-        ring = public.ring
-        if hint.ndim != 3 or hint.shape[1:] != (len(ring.primes), ring.n // 2):
-            raise CryptoError(f"Expected hints of {public.profile.name}, got an array of shape {hint.shape}.")
-        self._public, self.hint, self.next = public, hint.view(np.uint32), first
+        self._public, self.hint, self.next = public, restored(public.ring, hint), first
         self._pending: dict[int, tuple[NDArray[np.int8], NDArray[np.int64]]] = {}
 
     def __reduce__(self) -> NoReturn:
@@ -309,7 +312,7 @@ class Asker:
             out[query, :-1] = ring.add(out[query, :-1], scaled)
         number, self.next = self.next, self.next + 1
         self._pending[number] = secrets, totals.astype(np.int64)
-        return Query(number, _packed(out))
+        return Query(number, packed(out))
 
     def read(self, number: int, answer: NDArray[np.uint64]) -> NDArray[np.int64]:
         """The sums (R, Q) in an answer; its query is then over.
@@ -344,9 +347,10 @@ class Asker:
     def _opened(self, secrets: NDArray[np.int8], answer: NDArray[np.uint64]) -> Residues:
         ring = self._public.ring
         limbs = len(ring.primes)
-        if answer.shape != (len(self.hint), len(secrets), limbs // 2):
+        shape = (len(self.hint), len(secrets), limbs)
+        if answer.shape != (n_words(prod(shape)),):
             raise CryptoError(f"Expected an answer for {len(self.hint)} rows, got an array of shape {answer.shape}.")
-        residues = np.ascontiguousarray(answer).view(np.uint32).astype(np.int64)
+        residues = unpacked(answer, prod(shape)).reshape(shape).astype(np.int64)
         mirrored = _mirrored(secrets).astype(np.float64).T
         out = np.empty(residues.shape, np.uint32)
         for start in range(0, len(residues), _ROWS_AT_ONCE):
@@ -362,5 +366,25 @@ def _mirrored(polynomials: NDArray[Any]) -> NDArray[Any]:
     return np.concatenate([polynomials[..., :1], -polynomials[..., :0:-1]], axis=-1)
 
 
-def _packed(residues: Residues) -> NDArray[np.uint64]:
-    return np.ascontiguousarray(residues).view(np.uint64)
+def halved(ring: Ring, hints: Residues) -> NDArray[np.uint64]:
+    """The upper halves of hints (R, 4, n), packed: (R, 2, n_words(n))."""
+    from colonnade.crypto import kernels
+
+    upper = np.empty((len(hints), ring.n), np.uint64)
+    primes = [int(p) for p in ring.primes]
+    inverses = [[0 if p == other else pow(p, -1, other) for other in primes] for p in primes]
+    kernels.high_halves(hints, ring.primes, np.array(inverses, np.uint64), upper)
+    digits = np.stack([upper & np.uint64(2**26 - 1), upper >> np.uint64(26)], axis=1)
+    return packed(digits.astype(np.uint32))
+
+
+def restored(ring: Ring, words: NDArray[np.uint64]) -> Residues:
+    """Hints (R, L, n) from their upper halves, each coefficient off by at most 2^51."""
+    if words.ndim != 3 or words.shape[1:] != (2, n_words(ring.n)):
+        raise CryptoError(
+            f"Expected hints in halves of {n_words(ring.n)} words, got an array of shape {words.shape}. "
+            "Check that both parties run the same version."
+        )
+    digits = unpacked(words, ring.n).astype(np.int64)
+    upper = digits[:, 0] + (digits[:, 1] << 26)
+    return ring.combined([upper, np.ones_like(upper)], [2**_DROPPED_BITS, 2 ** (_DROPPED_BITS - 1)])

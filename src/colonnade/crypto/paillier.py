@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import secrets
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from blake3 import blake3
@@ -21,6 +21,9 @@ from numpy.typing import NDArray
 
 from colonnade.crypto.additive import SUM_BITS, Data
 from colonnade.errors import CryptoError, KeyMismatch, MissingExtra, PlanError
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 KEY_BITS = 3072
 LEAST_KEY_BITS = 2048
@@ -73,47 +76,55 @@ class PublicKey:
 
     def encrypt(self, values: NDArray[np.int64], block: int) -> Data:
         """Encrypt a vector, fresh every time."""
-        return self._packed([self._encrypted(int(value)) for value in values])
+        return self._words_of([self._encrypted(int(value)) for value in values])
 
-    def checked(self, data: Data, n_ciphertexts: int, sender: str) -> Data:
-        """Refuse what is no array of so many ciphertexts of this scheme."""
-        if data.shape != (n_ciphertexts, self._words):
+    def packed(self, data: Data) -> NDArray[np.uint64]:
+        """Ciphertexts as they cross, which is as they are."""
+        return data
+
+    def unpacked(self, words: NDArray[np.uint64], n_ciphertexts: int, sender: str) -> Data:
+        """Ciphertexts that crossed; refuses what is no array of so many of this scheme."""
+        if words.shape != (n_ciphertexts, self._words):
             raise CryptoError(
-                f"Expected {n_ciphertexts} ciphertexts of {self.scheme} from {sender}, got shape {data.shape}. "
+                f"Expected {n_ciphertexts} ciphertexts of {self.scheme} from {sender}, got shape {words.shape}. "
                 "Check that both parties run the same plan."
             )
         gcd = _gmpy2().gcd
-        if any(not 0 < each < self.square or gcd(each, self.n) != 1 for each in self._unpacked(data)):
+        if any(not 0 < each < self.square or gcd(each, self.n) != 1 for each in self._numbers(words)):
             raise CryptoError(f"Ciphertexts from {sender} should be invertible modulo n^2. {sender} is faulty.")
-        return data
+        return words
 
     def add(self, a: Data, b: Data) -> Data:
         """Encryptions of sums."""
-        pairs = zip(self._unpacked(a), self._unpacked(b), strict=True)
-        return self._packed([x * y % self.square for x, y in pairs])
+        pairs = zip(self._numbers(a), self._numbers(b), strict=True)
+        return self._words_of([x * y % self.square for x, y in pairs])
 
-    def prepare(self, matrix: NDArray[np.int64], block: int, *, cached: bool = True) -> NDArray[np.int64]:
-        """A matrix (rows, columns) as `product` needs it."""
-        return matrix
+    def prepare(self, matrix: Any, block: int, *, cached: bool = True) -> csr_array:
+        """A matrix (rows, columns), dense or sparse, as `product` needs it: without its zeros."""
+        from scipy.sparse import csr_array
 
-    def product(self, prepared: NDArray[np.int64], data: Data) -> Data:
+        return csr_array(matrix)
+
+    def product(self, prepared: csr_array, data: Data) -> Data:
         """Encryptions of the sums over rows, for each column; not for anybody's eyes before `refreshed` or `masked`."""
         gmpy2 = _gmpy2()
         totals = [gmpy2.mpz(1)] * prepared.shape[1]
-        for row, ciphertext in zip(prepared, self._unpacked(data), strict=True):
-            inverse = gmpy2.invert(ciphertext, self.square) if (row < 0).any() else ciphertext
-            for column, entry in enumerate(row.tolist()):
+        ends = zip(prepared.indptr, prepared.indptr[1:], self._numbers(data), strict=False)
+        for start, stop, ciphertext in ends:
+            columns, entries = prepared.indices[start:stop].tolist(), prepared.data[start:stop].tolist()
+            inverse = gmpy2.invert(ciphertext, self.square) if min(entries, default=0) < 0 else ciphertext
+            for column, entry in zip(columns, entries, strict=True):
                 power = gmpy2.powmod(inverse if entry < 0 else ciphertext, abs(entry), self.square)
                 totals[column] = totals[column] * power % self.square
-        return self._packed(totals)
+        return self._words_of(totals)
 
     def refreshed(self, data: Data) -> Data:
         """The same sums in ciphertexts that tell somebody without the key nothing about the matrix."""
-        return self.add(data, self._packed([self._encrypted(0) for _ in data]))
+        return self.add(data, self._words_of([self._encrypted(0) for _ in data]))
 
     def masked(self, data: Data, block: int, n_values: int) -> tuple[Data, NDArray[np.uint64]]:
         """The sums plus masks, several to a ciphertext, and the masks modulo 2^53."""
-        powmod, sums, masks, packed = _gmpy2().powmod, self._unpacked(data), [], []
+        powmod, sums, masks, packed = _gmpy2().powmod, self._numbers(data), [], []
         for start in range(0, n_values, self._slots):
             some = sums[start : start + self._slots]
             # 2^52 makes every slot positive, so that none borrows from the next.
@@ -124,7 +135,7 @@ class PublicKey:
                 hiding = (hiding << SLOT_BITS) + mask
             packed.append(total * self._encrypted(hiding) % self.square)
             masks += [mask % 2**SUM_BITS for mask in drawn]
-        return self._packed(packed), np.array(masks, np.uint64)
+        return self._words_of(packed), np.array(masks, np.uint64)
 
     @property
     def _slots(self) -> int:
@@ -153,12 +164,12 @@ class PublicKey:
             exponent >>= _WINDOW
         return (1 + message % self.n * self.n) * blinding % self.square
 
-    def _packed(self, numbers: list[Any]) -> Data:
+    def _words_of(self, numbers: list[Any]) -> Data:
         size = 8 * self._words
         data = b"".join(int(number).to_bytes(size, "little") for number in numbers)
         return np.frombuffer(data, "<u8").astype(np.uint64).reshape(-1, self._words)
 
-    def _unpacked(self, data: Data) -> list[Any]:
+    def _numbers(self, data: Data) -> list[Any]:
         mpz = _gmpy2().mpz
         return [mpz(int.from_bytes(row.astype("<u8").tobytes(), "little")) for row in data]
 
@@ -209,7 +220,7 @@ class SecretKey:
         """The numbers in ciphertexts, between -n/2 and n/2."""
         gmpy2, n = _gmpy2(), self._public.n
         out = []
-        for ciphertext in self._public._unpacked(data):
+        for ciphertext in self._public._numbers(data):
             modulo_p, modulo_q = (
                 (gmpy2.powmod(ciphertext, r - 1, square) - 1) // r * factor % r for r, square, factor in self._halves
             )

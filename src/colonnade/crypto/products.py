@@ -20,10 +20,9 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from colonnade.crypto.additive import Data
 from colonnade.crypto.profiles import SHARES
 from colonnade.crypto.ring import Residues, Ring, ring_of
-from colonnade.crypto.rlwe import PublicKey, SecretKey, packed, unpacked
+from colonnade.crypto.rlwe import PublicKey, SecretKey
 from colonnade.crypto.sampling import Stream
 from colonnade.crypto.shares import Share
 
@@ -50,16 +49,16 @@ def n_ciphertexts(n_values: int, n_primes: int = WORDS) -> int:
     return -(-n_values // SHARES.n) * n_primes
 
 
-def encrypt(key: PublicKey, vectors: list[Share], n_primes: int = WORDS) -> Data:
+def encrypt(key: PublicKey, vectors: list[Share], n_primes: int = WORDS) -> Residues:
     """The asker's vectors, one after the other, under its own key."""
-    return np.concatenate([packed(key.encrypted(_messages(_polynomials(vector, n_primes)))) for vector in vectors])
+    return np.concatenate([key.encrypted(_messages(_polynomials(vector, n_primes))) for vector in vectors])
 
 
-def multiply(key: PublicKey, data: Data, vectors: list[Share], n_primes: int = WORDS) -> tuple[Data, Share]:
+def multiply(key: PublicKey, data: Residues, vectors: list[Share], n_primes: int = WORDS) -> tuple[Residues, Share]:
     """What the asker decrypts, and the helper's share of the sum of products with its own vectors."""
     ring, n_values, count = ring_of(SHARES), len(vectors[0]), n_ciphertexts(len(vectors[0]), n_primes)
     factors = [ring.forward(ring.residues(_polynomials(vector, n_primes))) for vector in vectors]
-    pairs = unpacked(data).reshape(len(vectors), count, 2, len(ring.primes), ring.n)
+    pairs = data.reshape(len(vectors), count, 2, len(ring.primes), ring.n)
     total = np.empty((count, 2, len(ring.primes), ring.n), np.uint32)
     for place in range(count):
         own = np.stack([factor.reshape(count, *factor.shape[2:])[place] for factor in factors])[None]
@@ -74,10 +73,10 @@ def multiply(key: PublicKey, data: Data, vectors: list[Share], n_primes: int = W
     hiding = _messages(_centred(slots.inverse(mask)))
     hiding = ring.add(hiding, ring.flood(stream, (count, ring.n), FLOOD_BITS))
     low = words[0].view(np.uint64) + (words[1].view(np.uint64) << np.uint64(PIECE_BITS))
-    return packed(ring.add(total, key.encrypted(hiding))), (np.uint64(0) - low).ravel()[:n_values]
+    return ring.add(total, key.encrypted(hiding)), (np.uint64(0) - low).ravel()[:n_values]
 
 
-def decrypt(key: SecretKey, data: Data, n_values: int, n_primes: int = WORDS) -> Share:
+def decrypt(key: SecretKey, data: Residues, n_values: int, n_primes: int = WORDS) -> Share:
     """The asker's share."""
     ring, slots = ring_of(SHARES), _slots(n_primes)
     residues = key.residues(data).reshape(-1, n_primes, len(ring.primes), ring.n)

@@ -6,13 +6,11 @@ binomial errors. Nothing here can be chosen by a plan: other values are other co
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from math import log2, prod, sqrt
 
 from blake3 import blake3
-
-from colonnade.errors import BudgetSpent
 
 # Fisher information of a sum of three uniforms of width W is 4.56 / W^2.
 FISHER = 4.56
@@ -85,12 +83,10 @@ HISTOGRAM = Profile(
     most_values=2**27,
 )
 
-_PRIMES_8192 = (67043329, 66994177, 66961409, 66813953, 66551809, 66420737)
-
 ARBITER = Profile(
     name="rlwe-8192-156",
     n=8192,
-    primes=_PRIMES_8192,
+    primes=(67043329, 66994177, 66961409, 66813953, 66551809, 66420737),
     scale_bits=0,
     message_bits=53,
     flood_bits=100,
@@ -99,40 +95,4 @@ ARBITER = Profile(
     most_values=2**30,
 )
 
-SHARES = Profile(
-    name="shares-8192-156",
-    n=8192,
-    primes=_PRIMES_8192,
-    scale_bits=0,
-    message_bits=64,
-    flood_bits=90,
-    security_bits=180.8,
-    most_rows=2**19,
-    most_values=2**30,
-)
-
-
-class Budget:
-    """How many values one peer has been answered about one data set; past the profile's cap it refuses.
-
-    >>> budget = Budget(HISTOGRAM, peer="bank")
-    >>> budget.spend(640)
-    >>> budget.spent
-    640
-    """
-
-    def __init__(self, profile: Profile, *, peer: str, spent: int = 0) -> None:
-        self.profile, self.peer, self.spent = profile, peer, spent
-
-    def spend(self, values: int) -> None:
-        """Count values about to be answered.
-
-        Raises:
-            BudgetSpent: They would exceed the cap; nothing was counted.
-        """
-        if self.spent + values > self.profile.most_values:
-            raise BudgetSpent(
-                f"{self.peer} may be answered {self.profile.most_values} encrypted values about one data set, but "
-                f"{self.spent} were answered and {values} more are asked for. Train with fewer steps or rows of data."
-            )
-        self.spent += values
+SHARES = replace(ARBITER, name="shares-8192-156", message_bits=64, flood_bits=90)

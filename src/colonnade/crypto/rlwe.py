@@ -14,14 +14,16 @@ profile is experimental and unaudited, and all of this is for semi-honest partie
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import sqrt
+from typing import Any
 
 import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from colonnade.crypto.additive import Data
+from colonnade.crypto.packing import n_words, packed, unpacked
 from colonnade.crypto.profiles import ARBITER, Profile
 from colonnade.crypto.ring import Residues, ring_of
 from colonnade.crypto.sampling import SEED_BYTES, Stream
@@ -30,13 +32,17 @@ from colonnade.errors import CryptoError, KeyMismatch
 # Columns that take more when they are transformed are transformed anew for each product.
 MOST_CACHED_BYTES = 2**29
 _CHUNK_BYTES = 2**26
+_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
 class Columns:
-    """A matrix for products: its columns in groups, its rows in blocks, transformed where memory allows."""
+    """A matrix for products: its columns in groups, its rows in blocks, transformed where memory allows.
 
-    matrix: NDArray[np.int64]
+    It may be a sparse one of SciPy; no more of it is ever made dense at once than is transformed at once.
+    """
+
+    matrix: Any
     block: int
     cached: Residues | None
 
@@ -75,7 +81,7 @@ class PublicKey:
 
     def to_bytes(self) -> bytes:
         """The key as it crosses: parameters' digest, seed of a, and b."""
-        return b"".join((self.profile.fingerprint, self._seed, self._pair[0].astype("<u4").tobytes()))
+        return b"".join((self.profile.fingerprint, self._seed, packed(self._pair[0]).astype("<u8").tobytes()))
 
     @classmethod
     def from_bytes(cls, data: bytes, profile: Profile = ARBITER) -> PublicKey:
@@ -85,13 +91,14 @@ class PublicKey:
             KeyMismatch: It belongs to other parameters or is no key at all.
         """
         head = len(profile.fingerprint)
-        shape = (len(profile.primes), profile.n)
-        if data[:head] != profile.fingerprint or len(data) != head + SEED_BYTES + 4 * shape[0] * shape[1]:
+        shape = (len(profile.primes), n_words(profile.n))
+        if data[:head] != profile.fingerprint or len(data) != head + SEED_BYTES + 8 * shape[0] * shape[1]:
             raise KeyMismatch(
                 f"Expected a public key of {profile.name}, got {len(data)} bytes of another kind. "
                 "Check that all parties run the same version."
             )
-        b = np.frombuffer(data[head + SEED_BYTES :], "<u4").reshape(shape).astype(np.uint32)
+        words = np.frombuffer(data[head + SEED_BYTES :], "<u8").reshape(shape).astype(np.uint64)
+        b = unpacked(words, profile.n)
         if (b >= np.array(profile.primes)[:, None]).any() or (b == b[:, :1]).all():
             raise KeyMismatch(
                 "Expected a public key whose residues are canonical and random, got one whose are not. "
@@ -107,21 +114,19 @@ class PublicKey:
         """How many ciphertexts so many masked sums have."""
         return -(-n_values * block // ARBITER.n)
 
-    def encrypt(self, values: NDArray[np.int64], block: int) -> Data:
-        """Encrypt a vector, fresh every time."""
-        padded = np.zeros((-(-len(values) // block), ARBITER.n), np.int64)
-        padded[:, :block].flat[: len(values)] = values
-        return packed(self.encrypted(self._ring.scaled(padded, self.profile.message_bits)))
+    def packed(self, data: Residues) -> NDArray[np.uint64]:
+        """Ciphertexts as they cross."""
+        return packed(data)
 
-    def checked(self, data: Data, n_ciphertexts: int, sender: str) -> Data:
-        """Refuse what is no array of so many ciphertexts of this scheme."""
-        shape = (n_ciphertexts, 2, len(ARBITER.primes), ARBITER.n // 2)
-        if data.shape != shape:
+    def unpacked(self, words: NDArray[np.uint64], n_ciphertexts: int, sender: str) -> Residues:
+        """Ciphertexts that crossed; refuses what is no array of so many of this scheme."""
+        shape = (n_ciphertexts, 2, len(ARBITER.primes), n_words(ARBITER.n))
+        if words.shape != shape:
             raise CryptoError(
                 f"Expected {n_ciphertexts} ciphertexts of {self.scheme}, an array of shape {shape}, from {sender}, got "
-                f"shape {data.shape}. Check that both parties run the same plan."
+                f"shape {words.shape}. Check that both parties run the same plan."
             )
-        residues = unpacked(data)
+        residues = unpacked(words, ARBITER.n)
         if (residues >= self._ring.primes.astype(np.uint32)[:, None]).any():
             raise CryptoError(
                 f"Ciphertexts from {sender} should hold residues below their primes and do not. {sender} is faulty."
@@ -130,37 +135,46 @@ class PublicKey:
             raise CryptoError(
                 f"Ciphertexts from {sender} should look random, but some are constant. {sender} is faulty."
             )
-        return data
+        return residues
 
-    def add(self, a: Data, b: Data) -> Data:
+    def encrypt(self, values: NDArray[np.int64], block: int) -> Residues:
+        """Encrypt a vector, fresh every time."""
+        padded = np.zeros((-(-len(values) // block), ARBITER.n), np.int64)
+        padded[:, :block].flat[: len(values)] = values
+        out = np.empty((len(padded), *self._pair.shape), np.uint32)
+        for some in _portions(len(padded)):
+            out[some] = self.encrypted(self._ring.scaled(padded[some], self.profile.message_bits))
+        return out
+
+    def add(self, a: Residues, b: Residues) -> Residues:
         """Encryptions of sums."""
-        return packed(self._ring.add(unpacked(a), unpacked(b)))
+        return self._ring.add(a, b)
 
-    def prepare(self, matrix: NDArray[np.int64], block: int, *, cached: bool = True) -> Columns:
+    def prepare(self, matrix: Any, block: int, *, cached: bool = True) -> Columns:
         """A matrix (rows, columns) as `product` needs it, transformed once if it is used many times."""
         bare = Columns(matrix, block, None)
         if not cached:
             return bare
         return Columns(matrix, block, _polynomials(matrix, block, slice(0, bare.n_groups)))
 
-    def product(self, prepared: Columns, data: Data) -> Data:
+    def product(self, prepared: Columns, data: Residues) -> Residues:
         """Encryptions of the sums over rows, for each column; not for anybody's eyes before `refreshed` or `masked`."""
-        vector = np.ascontiguousarray(np.moveaxis(unpacked(data), 1, 0))
+        vector = np.ascontiguousarray(np.moveaxis(data, 1, 0))
         out = np.empty((prepared.n_groups, *vector.shape[:1], *vector.shape[2:]), np.uint32)
         step = max(1, _CHUNK_BYTES // (4 * vector[0].size))
         for start in range(0, prepared.n_groups, step):
             groups = slice(start, min(start + step, prepared.n_groups))
             out[groups] = self._ring.dot(prepared.transformed(groups), vector)
-        return packed(out)
+        return out
 
-    def refreshed(self, data: Data) -> Data:
+    def refreshed(self, data: Residues) -> Residues:
         """The same sums in ciphertexts that tell somebody without the key nothing about the matrix."""
         zeros = np.zeros((len(data), *self._pair.shape[1:]), np.uint32)
-        return packed(self._ring.add(unpacked(data), self.encrypted(zeros)))
+        return self._ring.add(data, self.encrypted(zeros))
 
     def masked(
-        self, data: Data, block: int, n_values: int, chosen: NDArray[np.uint64] | None = None
-    ) -> tuple[Data, NDArray[np.uint64]]:
+        self, data: Residues, block: int, n_values: int, chosen: NDArray[np.uint64] | None = None
+    ) -> tuple[Residues, NDArray[np.uint64]]:
         """The sums plus masks, in ciphertexts that tell the holder of the key nothing else; and the masks.
 
         Masks are uniform at every coefficient; those of the sums may be chosen, if they were drawn uniformly elsewhere.
@@ -171,10 +185,12 @@ class PublicKey:
             sums = masks[:, ::block].ravel()
             sums[:n_values] = chosen
             masks[:, ::block] = sums.reshape(len(data), -1)
-        hiding = self._ring.scaled(masks.view(np.int64), bits)
-        hiding = self._ring.add(hiding, self._ring.flood(stream, shape, self.profile.flood_bits))
-        hidden = packed(self._ring.add(unpacked(data), self.encrypted(hiding)))
-        return hidden, masks[:, ::block].ravel()[:n_values].copy()
+        out = np.empty_like(data)
+        for some in _portions(len(data)):
+            hiding = self._ring.scaled(masks[some].view(np.int64), bits)
+            flood = self._ring.flood(stream, masks[some].shape, self.profile.flood_bits)
+            out[some] = self._ring.add(data[some], self.encrypted(self._ring.add(hiding, flood)))
+        return out, masks[:, ::block].ravel()[:n_values].copy()
 
     def encrypted(self, messages: Residues) -> Residues:
         """Encryptions (K, 2, L, n) of polynomials (K, L, n), with randomness drawn for this call only."""
@@ -218,19 +234,27 @@ class SecretKey:
         """The key that `to_bytes` wrote down."""
         return cls(data, profile)
 
-    def decrypt(self, data: Data, block: int, n_values: int) -> NDArray[np.uint64]:
+    def decrypt(self, data: Residues, block: int, n_values: int) -> NDArray[np.uint64]:
         """The first so many sums of ciphertexts, rounded to integers, modulo 2^53."""
-        return self.decrypted(data)[0][:, ::block].ravel()[:n_values]
+        out = np.empty((len(data), ARBITER.n // block), np.uint64)
+        for some in _portions(len(data)):
+            out[some] = self.decrypted(data[some])[0][:, ::block]
+        return out.ravel()[:n_values]
 
-    def decrypted(self, data: Data) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
+    def decrypted(self, data: Residues) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
         """All coefficients of ciphertexts, and how far each was from an integer, which nobody else may learn."""
         return self._ring.rounded(self.residues(data), self._public.profile.message_bits)
 
-    def residues(self, data: Data) -> Residues:
+    def residues(self, data: Residues) -> Residues:
         """The coefficients of ciphertexts before they are rounded: messages with their noise."""
-        pairs = unpacked(data)
-        message = self._ring.subtract(pairs[:, 0], self._ring.times(pairs[:, 1], self._secret))
+        message = self._ring.subtract(data[:, 0], self._ring.times(data[:, 1], self._secret))
         return self._ring.inverse(np.ascontiguousarray(message))
+
+
+def _portions(n_ciphertexts: int) -> Iterator[slice]:
+    """Ciphertexts in portions: what is drawn for one takes several times its memory."""
+    for start in range(0, n_ciphertexts, _AT_ONCE):
+        yield slice(start, min(start + _AT_ONCE, n_ciphertexts))
 
 
 def rows_per_block(n_rows: int, n_columns: int) -> int:
@@ -266,25 +290,16 @@ def _expanded(seed: bytes) -> Residues:
     return Stream(seed).residues((ring.n,), ring.primes)
 
 
-def _polynomials(matrix: NDArray[np.int64], block: int, groups: slice) -> Residues:
+def _polynomials(matrix: Any, block: int, groups: slice) -> Residues:
     """The transformed polynomials (groups, blocks, L, n) of some groups of columns."""
     ring, width = ring_of(ARBITER), ARBITER.n // block
     columns = matrix[:, groups.start * width : groups.stop * width]
-    n_blocks, n_groups = -(-len(columns) // block), groups.stop - groups.start
+    n_blocks, n_groups = -(-columns.shape[0] // block), groups.stop - groups.start
     padded = np.zeros((n_blocks * block, n_groups * width), np.int64)
-    padded[: columns.shape[0], : columns.shape[1]] = columns
+    dense = columns if isinstance(columns, np.ndarray) else columns.toarray()
+    padded[: dense.shape[0], : dense.shape[1]] = dense
     # Exponents fk - i: each column backwards, all of it moved down by k - 1, and what falls below 0 comes in negated.
     backwards = padded.reshape(n_blocks, block, n_groups, width)[:, ::-1].transpose(2, 0, 3, 1)
     flat = backwards.reshape(n_groups, n_blocks, ARBITER.n)
     rolled = np.concatenate([flat[..., block - 1 :], -flat[..., : block - 1]], axis=-1)
     return ring.forward(ring.residues(rolled))
-
-
-def packed(residues: Residues) -> Data:
-    """Residues as they cross, two to a word."""
-    return np.ascontiguousarray(residues).view(np.uint64)
-
-
-def unpacked(data: Data) -> Residues:
-    """Residues that crossed."""
-    return np.ascontiguousarray(data).view(np.uint32)

@@ -357,6 +357,7 @@ class Side:
             addresses=self.addresses,
             credentials=self.credentials,
             directory=directory,
+            answers=self.path.parent.parent / f"answers-of-{self.name}",
             listen=self.listen,
             aligns=plan.align is not None,
             random=private_randomness(plan.seed, self.name, public) if network.randomness == "seeded" else None,

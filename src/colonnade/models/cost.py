@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from colonnade.crypto import paillier, products, rlwe
+from colonnade.crypto.packing import n_words
 from colonnade.crypto.profiles import ARBITER
 
 if TYPE_CHECKING:
     from colonnade.models.glm import GeneralisedLinearModel
 
-_BYTES = {"rlwe": 2 * len(ARBITER.primes) * ARBITER.n * 4, "paillier": paillier.KEY_BITS // 4}
+_BYTES = {"rlwe": 2 * len(ARBITER.primes) * n_words(ARBITER.n) * 8, "paillier": paillier.KEY_BITS // 4}
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,11 @@ def cost_of(model: GeneralisedLinearModel, n_rows: int, columns: Mapping[str, in
     batch = -(-n_rows // n_batches)
     counts = list(columns.values())
     if not arbiter:
-        return _of(n_batches * _on_shares(batch, counts, polynomial=model.family.polynomial is not None), "rlwe")
+        total = n_batches * _on_shares(batch, counts, polynomial=model.family.polynomial is not None)
+        if model.tolerance and model.epochs > 1:
+            # The squares of changes, and two looks into tables.
+            total += 2 * products.n_ciphertexts(sum(counts)) + 4
+        return _of(total, "rlwe")
     peers = len(counts) - 1
     if model.backend == "paillier":
         slots = (paillier.KEY_BITS - 1) // paillier.SLOT_BITS

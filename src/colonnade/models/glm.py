@@ -44,8 +44,9 @@ from colonnade.models.batches import fixed
 from colonnade.models.cost import Cost, cost_of
 from colonnade.models.design import Design
 from colonnade.models.families import LINEAR, LOGISTIC, POISSON, Family, Quadratic
-from colonnade.models.glm_arbiter import SCHEMES, ArbiterSide, Backend, FeatureSide, LabelSide, Side
+from colonnade.models.glm_arbiter import SCHEMES, ArbiterSide, Backend, FeatureSide, LabelSide
 from colonnade.models.glm_shares import ComputingSide, MatrixSide
+from colonnade.models.glm_side import Side
 from colonnade.models.scores import Sending, summed
 from colonnade.party import Party
 from colonnade.storage import Tree
@@ -61,7 +62,8 @@ class GeneralisedLinearModel(Estimator):
         batch_size: Rows per step, at least; None takes all. Batches are the same in every epoch.
         learning_rate: The length of a step along the gradient of the mean loss; None takes one that cannot diverge.
         momentum: How much of a step is taken again in the next one.
-        tolerance: Training ends when the mean loss of an epoch changes by less.
+        tolerance: Training ends when the mean loss of an epoch changes by less; without an arbiter, when the change of
+            the coefficients says so. 0 runs all epochs.
         intercept: Whether the label party has an intercept.
         standardised: Whether each party standardises its own columns first.
         weights: The label party's column with a weight for each row, which all parties then know.
@@ -199,8 +201,8 @@ class GeneralisedLinearModel(Estimator):
             "gradients of its own coefficients, the label party the loss of each epoch, the arbiter nothing but the "
             "number of masked sums. It must work together with nobody.",
             "shares": f"Without an arbiter: {'exact' if exact else 'a polynomial of degree 7'}; {SECURITY['shares']}. "
-            "Nobody learns anything before the end, then each party its own coefficients. The label party and the "
-            "first feature party must not work together.",
+            "Nobody learns anything but when training ends, then each party its own coefficients. The label party and "
+            "the first feature party must not work together.",
         }
         lines = [
             f"{type(self).__name__}: penalty {self.penalty:g}, momentum {self.momentum:g}, up to {self.epochs} epochs.",

@@ -11,7 +11,7 @@ than one sum from each: with two parties these are L_A + L_AB/2 and L_B + L_AB/2
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, log2
@@ -22,14 +22,25 @@ import numpy as np
 from colonnade.crypto import paillier, rlwe
 from colonnade.crypto.additive import Data, PublicKey, SecretKey, unmasked
 from colonnade.crypto.fixedpoint import PRODUCT_BITS, Widths, column_scales, encoded
-from colonnade.crypto.profiles import ARBITER, Budget
-from colonnade.errors import DataError, KeyMismatch, PrivacyError, ProtocolError
+from colonnade.crypto.profiles import ARBITER
+from colonnade.errors import PrivacyError, ProtocolError
 from colonnade.models.descent import Descent
+from colonnade.models.glm_side import Columns, Descending, Encrypted, Key, Side, Verdict, accepted, sealed, told
+from colonnade.models.matrix import (
+    Matrix,
+    entries,
+    largest,
+    largest_eigenvalue,
+    of_columns,
+    squares,
+    weighted,
+    with_entries,
+)
 from colonnade.party import Party
 from colonnade.secret import Secret
 from colonnade.storage import Tree
 from colonnade.wire.channel import Channel
-from colonnade.wire.message import Ciphertexts, Float64Array, Int64Array, Message, UInt8Array, UInt64Array
+from colonnade.wire.message import Ciphertexts, Float64Array, Int64Array, Message, UInt64Array
 
 if TYPE_CHECKING:
     from colonnade.models.glm import GeneralisedLinearModel
@@ -41,14 +52,6 @@ SCHEMES: Mapping[str, Any] = {"rlwe": rlwe, "paillier": paillier}
 
 
 @dataclass(frozen=True)
-class Columns(Message, kind="glm/columns", reveals={Secret.FEATURES}):
-    """How many columns a feature party has, and the largest eigenvalue of their covariance, for the step size."""
-
-    count: int
-    curvature: float
-
-
-@dataclass(frozen=True)
 class Schedule(Message, kind="glm/schedule"):
     """How many batches an epoch has, and how many rows a ciphertext."""
 
@@ -57,62 +60,34 @@ class Schedule(Message, kind="glm/schedule"):
 
 
 @dataclass(frozen=True)
-class Outline(Message, kind="glm/outline", reveals={Secret.LABELS}):
-    """What feature parties must know to take steps of the right length.
+class Outline(Descending, Message, kind="glm/outline", reveals={Secret.LABELS}):
+    """How steps are taken; and scores are at most two to the power of `range_bits`."""
 
-    Attributes:
-        scale: The power of two that linear regression divides labels by.
-        curvature: How strongly the loss bends; for Poisson regression the mean of the labels.
-        range_bits: Scores are at most two to this power.
-        learning_rate: The length of a step.
-        weights: The weight of each row, if rows are weighted.
-    """
-
-    scale: float
-    curvature: float
     range_bits: int
-    learning_rate: float
-    weights: Float64Array
 
 
 @dataclass(frozen=True)
-class Key(Message, kind="glm/key", fresh=True):
-    """The arbiter's public key for one epoch."""
-
-    key: UInt8Array
-
-
-@dataclass(frozen=True)
-class EncryptedScores(Message, kind="glm/encrypted-scores", reveals={Secret.FEATURES}, fresh=True):
+class EncryptedScores(Encrypted, Message, kind="glm/encrypted-scores", reveals={Secret.FEATURES}, fresh=True):
     """A feature party's part of the scores of a batch, under the arbiter's key."""
 
-    step: int
-    scores: Ciphertexts
-
 
 @dataclass(frozen=True)
-class EncryptedResiduals(Message, kind="glm/encrypted-residuals", reveals={Secret.FEATURES, Secret.LABELS}, fresh=True):
+class EncryptedResiduals(
+    Encrypted, Message, kind="glm/encrypted-residuals", reveals={Secret.FEATURES, Secret.LABELS}, fresh=True
+):
     """Scores less pseudo-responses of a batch, under the arbiter's key."""
 
-    step: int
-    residuals: Ciphertexts
-
 
 @dataclass(frozen=True)
-class EncryptedLoss(Message, kind="glm/encrypted-loss", reveals={Secret.FEATURES}, fresh=True):
+class EncryptedLoss(Encrypted, Message, kind="glm/encrypted-loss", reveals={Secret.FEATURES}, fresh=True):
     """A feature party's summand of an epoch's loss, under the arbiter's key."""
 
-    step: int
-    loss: Ciphertexts
-
 
 @dataclass(frozen=True)
-class Masked(Message, kind="glm/masked", fresh=True):
-    """Sums to be decrypted: uniform masks hide them, a flood hides their noise."""
+class Masked(Encrypted, Message, kind="glm/masked", fresh=True):
+    """So many sums to be decrypted: uniform masks hide them, a flood hides their noise."""
 
-    step: int
     n_values: int
-    sums: Ciphertexts
 
 
 @dataclass(frozen=True)
@@ -121,49 +96,6 @@ class Opened(Message, kind="glm/opened", fresh=True):
 
     step: int
     sums: UInt64Array
-
-
-@dataclass(frozen=True)
-class Verdict(Message, kind="glm/verdict", reveals={Secret.LABELS}):
-    """Whether training ends with this epoch."""
-
-    epoch: int
-    stop: int
-
-
-class Side(ABC):
-    """One party's side of training: what it does in a step, and all it needs to go on after a crash."""
-
-    def __init__(self, model: GeneralisedLinearModel, party: Party) -> None:
-        self.model, self.party = model, party
-        self.n_batches = self.block = 0
-
-    def epoch_of(self, step: int) -> int:
-        """The epoch of a step; recordings keep the first and the last in full, and no other."""
-        return step // self.n_batches
-
-    def begin(self) -> None:  # noqa: B027 - most sides have nothing more to exchange
-        """Exchange what is needed before the first step."""
-
-    @abstractmethod
-    def train(self, step: int) -> dict[str, float]:
-        """Do one step; returns figures to be shown."""
-
-    @abstractmethod
-    def ends_after(self, epoch: int) -> bool:
-        """Close an epoch; returns whether training ends with it."""
-
-    @abstractmethod
-    def state(self) -> Tree:
-        """All that the next step depends on."""
-
-    @abstractmethod
-    def restore(self, tree: Tree) -> None:
-        """Go back to what `state` said."""
-
-    @abstractmethod
-    def finish(self) -> None:
-        """Put what was learned into the model."""
 
 
 class ArbiterSide(Side):
@@ -191,15 +123,12 @@ class ArbiterSide(Side):
     def ends_after(self, epoch: int) -> bool:
         """Close an epoch; returns whether training ends with it."""
         self._open((epoch + 1) * self.n_batches - 1, self.lines[0])
-        return bool(_verdict(self.party, epoch))
+        return told(self.party, epoch)
 
     def _open(self, step: int, line: Channel) -> None:
         assert self.key is not None
-        masked = line.receive(Masked, epoch=self.epoch_of(step))
-        require_step(masked, step, line.peer)
-        public = self.key.public
-        size = public.masked_size(masked.n_values, self.block)
-        data = accepted(masked.sums, public, size, line.peer)
+        masked, public = line.receive(Masked, epoch=self.epoch_of(step)), self.key.public
+        data = accepted(masked, step, public, public.masked_size(masked.n_values, self.block), line.peer)
         # Rounded inside: no noise of a decryption ever leaves the holder of the key.
         opened = Opened(step, self.key.decrypt(data, self.block, masked.n_values))
         line.send(opened, under=("mask",), epoch=self.epoch_of(step))
@@ -222,47 +151,48 @@ class ArbiterSide(Side):
 class HolderSide(Side):
     """A party with columns: its coefficients, its encrypted products, its masks."""
 
+    block: int
     descent: Descent
-    range_bits: int
 
-    def __init__(self, model: GeneralisedLinearModel, party: Party, matrix: Float64Array) -> None:
+    def __init__(self, model: GeneralisedLinearModel, party: Party, matrix: Matrix) -> None:
         super().__init__(model, party)
         self.batches = model.batches(party)
-        self.matrix, self.n_rows = matrix, len(matrix)
+        self.matrix, (self.n_rows, self.n_columns) = matrix, matrix.shape
+        self.of_batch, self.of_all = Widths.of(max(map(len, self.batches))), Widths.of(self.n_rows)
         self._require_rows()
         self.key: PublicKey | None = None
         self.prepared: dict[int, Any] = {}
         self.loss: Data | None = None
         self.squares, self.longest = np.zeros(0), 0.0
-        self.budget = Budget(ARBITER, peer=str(party.roles.arbiter))
+        self.budget = party.budget(ARBITER, party.arbiter.peer)
 
-    def set_up(self, weights: Float64Array, range_bits: int, scale: float, curvature: float, rate: float) -> None:
+    def set_up(self, outline: Outline) -> None:
         """Quantise the columns and set up the descent; what is public about that has been agreed."""
-        n_parties = len(self.party.roles.holders)
-        of_batch, of_all = Widths.of(max(map(len, self.batches))), Widths.of(self.n_rows)
-        self.range_bits = range_bits
+        n_parties, weights = len(self.party.roles.holders), outline.weights
+        self.range_bits = outline.range_bits
         # Sums over parties and over rows must fit: each party's part leaves room for those of the others.
-        self.part_bits = of_all.residual_bits - ceil(log2(n_parties))
-        self.loss_bits = PRODUCT_BITS - ceil(log2(max(self.n_rows, 1))) - of_all.residual_bits
+        self.part_bits = self.of_all.residual_bits - ceil(log2(n_parties))
+        self.loss_bits = PRODUCT_BITS - ceil(log2(max(self.n_rows, 1))) - self.of_all.residual_bits
         self.loss_bits -= ceil(log2(n_parties))
-        weighted = self.matrix * weights[:, None] if len(weights) else self.matrix
-        self.scales = column_scales(weighted, of_batch.column_bits)
-        self.integers = np.rint(np.ldexp(weighted, self.scales)).astype(np.int64)
+        columns = weighted(self.matrix, weights)
+        self.scales = column_scales(largest(columns), self.of_batch.column_bits)
+        places = of_columns(columns, self.scales)
+        self.integers = with_entries(columns, np.rint(np.ldexp(entries(columns), places)).astype(np.int64))
         if not len(weights):
             # Scores are those of the columns that gradients are taken of, to the last bit.
-            self.matrix = np.ldexp(self.integers.astype(np.float64), -self.scales)
-        self.weights, self.squares = weights, (self.matrix**2).sum(axis=1)
+            self.matrix = with_entries(columns, np.ldexp(entries(self.integers).astype(np.float64), -places))
+        self.weights, self.squares = weights, squares(self.matrix, axis=1)
         total = float(weights.sum()) if len(weights) else float(self.n_rows)
         design = self.model.design_
         assert design is not None
         self.descent = Descent(
             penalised=design.penalised,
             penalty=self.model.penalty / total,
-            factor=curvature * self.n_batches / total,
-            learning_rate=rate,
+            factor=outline.curvature * self.n_batches / total,
+            learning_rate=outline.learning_rate,
             momentum=self.model.momentum,
         )
-        self.label_scale = scale
+        self.label_scale = outline.scale
 
     def train(self, step: int) -> dict[str, float]:
         """Do one step; returns figures to be shown."""
@@ -295,21 +225,20 @@ class HolderSide(Side):
     def ciphertexts(self, data: Data) -> Ciphertexts:
         """Ciphertexts that say which key they belong to."""
         assert self.key is not None
-        return Ciphertexts(self.key.scheme, self.key.fingerprint, data)
+        return sealed(data, self.key)
 
     def opened(self, step: int, data: Data, n_values: int) -> Int64Array:
         """Sums that the arbiter decrypts without seeing them."""
         assert self.key is not None
         masked, masks = self.key.masked(data, self.block, n_values)
         self.budget.spend(len(masked) * self.key.coefficients)
-        message = Masked(step, n_values, self.ciphertexts(masked))
+        message = Masked(step, self.ciphertexts(masked), n_values)
         self.party.arbiter.send(message, under=(self.key.scheme, "mask", "flood"), epoch=self.epoch_of(step))
         answer = self.party.arbiter.receive(Opened, epoch=self.epoch_of(step))
-        require_step(answer, step, self.party.arbiter.peer)
-        if answer.sums.shape != (n_values,):
+        if answer.step != step or answer.sums.shape != (n_values,):
             raise ProtocolError(
-                f"Expected {n_values} opened sums from {self.party.arbiter.peer}, got {answer.sums.size}. "
-                "Check that all parties run the same version."
+                f"Expected {n_values} opened sums of step {step} from {self.party.arbiter.peer}, got "
+                f"{answer.sums.size} of step {answer.step}. Check that all parties run the same plan."
             )
         return unmasked(answer.sums, masks)
 
@@ -317,12 +246,12 @@ class HolderSide(Side):
         assert self.key is not None
         prepared = self.prepared.get(batch)
         if prepared is None:
-            integers = self.integers[self.batches[batch]]
-            prepared = self.key.prepare(integers, self.block, cached=rlwe.fits_cache(self.integers.size))
-            if rlwe.fits_cache(self.integers.size):
+            integers, fits = self.integers[self.batches[batch]], rlwe.fits_cache(self.n_rows * self.n_columns)
+            prepared = self.key.prepare(integers, self.block, cached=fits)
+            if fits:
                 self.prepared[batch] = prepared
         product = self.key.product(prepared, residuals)
-        sums = self.opened(step, product, self.integers.shape[1])
+        sums = self.opened(step, product, self.n_columns)
         return np.ldexp(sums.astype(np.float64), -self.scales - (self.part_bits - self.range_bits))
 
     def _add_to_loss(self, rows: Int64Array, part: Float64Array, residuals: Data) -> None:
@@ -342,7 +271,7 @@ class HolderSide(Side):
         self.model.watch(self.party.name, epoch, usual, length)
 
     def _require_rows(self) -> None:
-        n_columns, fewest = self.matrix.shape[1], min(map(len, self.batches))
+        n_columns, fewest = self.n_columns, min(map(len, self.batches))
         if fewest <= ROWS_PER_COLUMN * n_columns:
             raise PrivacyError(
                 f"{self.party.name} has {n_columns} columns, so a batch needs more than {ROWS_PER_COLUMN * n_columns} "
@@ -356,7 +285,6 @@ class HolderSide(Side):
             "descent": self.descent.state(),
             "key": None if self.key is None else self.key.to_bytes(),
             "loss": self.loss,
-            "spent": self.budget.spent,
             "longest": self.longest,
         }
 
@@ -364,7 +292,7 @@ class HolderSide(Side):
         """Go back to what `state` said."""
         self.descent.restore(tree["descent"])
         self.key = None if tree["key"] is None else SCHEMES[self.model.backend].PublicKey.from_bytes(tree["key"])
-        self.loss, self.budget.spent, self.longest = tree["loss"], tree["spent"], tree["longest"]
+        self.loss, self.longest = tree["loss"], tree["longest"]
 
     def finish(self) -> None:
         """Put what was learned into the model."""
@@ -375,10 +303,10 @@ class HolderSide(Side):
 class FeatureSide(HolderSide):
     """A party with columns and without labels."""
 
-    def __init__(self, model: GeneralisedLinearModel, party: Party, matrix: Float64Array) -> None:
+    def __init__(self, model: GeneralisedLinearModel, party: Party, matrix: Matrix) -> None:
         super().__init__(model, party, matrix)
         line = party.label_party
-        line.send(Columns(matrix.shape[1], largest_eigenvalue(party.name, matrix)))
+        line.send(Columns(self.n_columns, largest_eigenvalue(party.name, matrix)))
         schedule, outline = line.receive(Schedule), line.receive(Outline)
         self.n_batches, self.block = schedule.n_batches, schedule.block
         if schedule.n_batches != len(self.batches) or len(outline.weights) not in (0, self.n_rows):
@@ -386,11 +314,11 @@ class FeatureSide(HolderSide):
                 f"Expected {len(self.batches)} batches and a weight for none or all of {self.n_rows} rows from "
                 f"{line.peer}, got {schedule.n_batches} and {len(outline.weights)}. Check that both run the same plan."
             )
-        self.set_up(outline.weights, outline.range_bits, outline.scale, outline.curvature, outline.learning_rate)
+        self.set_up(outline)
 
     def part(self, rows: Int64Array) -> Float64Array:
         """This party's part of the residuals of some rows."""
-        return self.matrix[rows] @ self.descent.coefficients
+        return np.asarray(self.matrix[rows] @ self.descent.coefficients)
 
     def exchanged(self, step: int, epoch: int, rows: Int64Array, own: Data) -> Data:
         """Encrypted residuals of a batch, from everybody's parts."""
@@ -398,8 +326,7 @@ class FeatureSide(HolderSide):
         line = self.party.label_party
         line.send(EncryptedScores(step, self.ciphertexts(own)), under=(self.key.scheme,), rows=rows, epoch=epoch)
         message = line.receive(EncryptedResiduals, rows=rows, epoch=epoch)
-        require_step(message, step, line.peer)
-        return accepted(message.residuals, self.key, len(own), line.peer)
+        return accepted(message, step, self.key, len(own), line.peer)
 
     def ends_after(self, epoch: int) -> bool:
         """Close an epoch; returns whether training ends with it."""
@@ -408,34 +335,33 @@ class FeatureSide(HolderSide):
         step = (epoch + 1) * self.n_batches - 1
         loss = EncryptedLoss(step, self.ciphertexts(self.key.refreshed(self.loss)))
         self.party.label_party.send(loss, under=(self.key.scheme,), epoch=epoch)
-        return _verdict(self.party, epoch)
+        return told(self.party, epoch)
 
 
 class LabelSide(HolderSide):
     """The party with labels: adds up everybody's parts, sees the loss, says when training ends."""
 
-    def __init__(self, model: GeneralisedLinearModel, party: Party, matrix: Float64Array) -> None:
+    def __init__(self, model: GeneralisedLinearModel, party: Party, matrix: Matrix) -> None:
         super().__init__(model, party, matrix)
         self.target = model.quadratic(party)
         weights = model.row_weights(party)
         columns = [line.receive(Columns) for line in party.feature_parties]
         self.n_batches = len(self.batches)
-        wide = max([matrix.shape[1], *(each.count for each in columns)])
+        wide = max([self.n_columns, *(each.count for each in columns)])
         self.block = SCHEMES[model.backend].rows_per_block(max(map(len, self.batches)), wide)
-        largest = float(np.abs(self.target.values).max(initial=1.0))
-        range_bits = max(5, ceil(log2(largest)) + 2)
+        range_bits = max(5, ceil(log2(float(np.abs(self.target.values).max(initial=1.0)))) + 2)
         heaviest = float(weights.max(initial=1.0))
         bend = self.target.curvature * heaviest
         bend *= largest_eigenvalue(party.name, matrix) + sum(each.curvature for each in columns)
         bend += model.penalty / max(self.n_rows, 1)
         rate = model.learning_rate if model.learning_rate is not None else 1 / max(bend, 1e-12)
         schedule = Schedule(self.n_batches, self.block)
-        outline = Outline(self.target.scale, self.target.curvature, range_bits, rate, weights)
+        outline = Outline(self.target.scale, self.target.curvature, rate, weights, range_bits)
         party.arbiter.send(schedule)
         for line in party.feature_parties:
             line.send(schedule)
             line.send(outline)
-        self.set_up(weights, range_bits, self.target.scale, self.target.curvature, rate)
+        self.set_up(outline)
         self.history: list[dict[str, float]] = []
 
     def train(self, step: int) -> dict[str, float]:
@@ -445,7 +371,7 @@ class LabelSide(HolderSide):
 
     def part(self, rows: Int64Array) -> Float64Array:
         """This party's part of the residuals of some rows."""
-        return self.matrix[rows] @ self.descent.coefficients - self.target.values[rows]
+        return np.asarray(self.matrix[rows] @ self.descent.coefficients - self.target.values[rows])
 
     def exchanged(self, step: int, epoch: int, rows: Int64Array, own: Data) -> Data:
         """Encrypted residuals of a batch, from everybody's parts."""
@@ -453,8 +379,7 @@ class LabelSide(HolderSide):
         total = own
         for line in self.party.feature_parties:
             came = line.receive(EncryptedScores, rows=rows, epoch=epoch)
-            require_step(came, step, line.peer)
-            total = self.key.add(total, accepted(came.scores, self.key, len(own), line.peer))
+            total = self.key.add(total, accepted(came, step, self.key, len(own), line.peer))
         message = EncryptedResiduals(step, self.ciphertexts(total))
         for line in self.party.feature_parties:
             line.send(message, under=(self.key.scheme,), rows=rows, epoch=epoch)
@@ -467,8 +392,7 @@ class LabelSide(HolderSide):
         step, total = (epoch + 1) * self.n_batches - 1, self.loss
         for line in self.party.feature_parties:
             message = line.receive(EncryptedLoss, epoch=epoch)
-            require_step(message, step, line.peer)
-            total = self.key.add(total, accepted(message.loss, self.key, 1, line.peer))
+            total = self.key.add(total, accepted(message, step, self.key, 1, line.peer))
         (opened,) = self.opened(step, total, 1)
         squares = float(np.ldexp(float(opened), -(self.loss_bits + self.part_bits - 2 * self.range_bits)))
         loss = self.target.loss(squares, self.n_rows)
@@ -493,44 +417,3 @@ class LabelSide(HolderSide):
         super().finish()
         self.model.history_ = self.history
         self.model.centre_ = self.target.centre
-
-
-def largest_eigenvalue(name: str, matrix: Float64Array) -> float:
-    """The largest eigenvalue of the mean square matrix of a party's columns."""
-    if not matrix.shape[1]:
-        return 0.0
-    with np.errstate(over="ignore"):
-        square = matrix.T @ matrix / max(len(matrix), 1)
-    if not np.isfinite(square).all():
-        raise DataError(f"{name} has columns whose squares are not finite. Standardise them or leave them out.")
-    return float(np.linalg.eigvalsh(square)[-1])
-
-
-def accepted(ciphertexts: Ciphertexts, key: PublicKey, size: int, sender: str) -> Data:
-    """The data of ciphertexts that belong to a key and are as many as expected."""
-    if ciphertexts.scheme != key.scheme or ciphertexts.key != key.fingerprint:
-        raise KeyMismatch(
-            f"Expected ciphertexts of {key.scheme} under this epoch's key from {sender}, got some of "
-            f"{ciphertexts.scheme[:64]!r} under another. Check that all parties run the same plan and got the same key."
-        )
-    return key.checked(ciphertexts.data, size, sender)
-
-
-def _verdict(party: Party, epoch: int) -> bool:
-    line = party.label_party
-    verdict = line.receive(Verdict, epoch=epoch)
-    if verdict.epoch != epoch:
-        raise ProtocolError(
-            f"Expected the verdict on epoch {epoch} from {line.peer}, got one on epoch {verdict.epoch}. "
-            "Check that both parties run the same plan."
-        )
-    return bool(verdict.stop)
-
-
-def require_step(message: Any, step: int, peer: str) -> None:
-    """Refuse a message about another step."""
-    if message.step != step:
-        raise ProtocolError(
-            f"Expected {message.kind} for step {step} from {peer}, got one for step {message.step}. "
-            "Check that both parties run the same plan."
-        )

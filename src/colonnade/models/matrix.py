@@ -1,0 +1,95 @@
+"""Matrix: a party's columns as numbers, dense, or sparse where most of them are 0.
+
+Both kinds know their shape, products, transposes, sums and rows by number. What else a linear model does with one works
+on its entries, which are all numbers of a dense matrix and the stored ones of a sparse matrix, so it is written once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from colonnade.errors import DataError
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+Matrix: TypeAlias = "NDArray[Any] | csr_array"
+
+
+def entries(matrix: Matrix) -> NDArray[Any]:
+    """The numbers that may differ from 0.
+
+    >>> from scipy.sparse import csr_array
+    >>> entries(csr_array(np.array([[0, 5], [7, 0]]))).tolist()
+    [5, 7]
+    """
+    return matrix if isinstance(matrix, np.ndarray) else np.asarray(matrix.data)
+
+
+def with_entries(matrix: Matrix, values: NDArray[Any]) -> Matrix:
+    """The matrix that has other numbers at the same places."""
+    if isinstance(matrix, np.ndarray):
+        return values
+    from scipy.sparse import csr_array
+
+    return csr_array((values, matrix.indices, matrix.indptr), shape=matrix.shape)
+
+
+def of_columns(matrix: Matrix, values: NDArray[Any]) -> NDArray[Any]:
+    """For each entry, the value of its column."""
+    return values[None] if isinstance(matrix, np.ndarray) else values[matrix.indices]
+
+
+def of_rows(matrix: Matrix, values: NDArray[Any]) -> NDArray[Any]:
+    """For each entry, the value of its row."""
+    return values[:, None] if isinstance(matrix, np.ndarray) else np.repeat(values, np.diff(matrix.indptr))
+
+
+def weighted(matrix: Matrix, weights: NDArray[np.float64]) -> Matrix:
+    """Each row times its weight; an empty vector of weights weighs nothing."""
+    return with_entries(matrix, entries(matrix) * of_rows(matrix, weights)) if len(weights) else matrix
+
+
+def largest(matrix: Matrix) -> NDArray[np.float64]:
+    """The largest absolute value of each column."""
+    found = np.zeros(matrix.shape[1])
+    if isinstance(matrix, np.ndarray):
+        return np.asarray(np.abs(matrix).max(axis=0, initial=0.0))
+    np.maximum.at(found, matrix.indices, np.abs(matrix.data))
+    return found
+
+
+def squares(matrix: Matrix, *, axis: int) -> NDArray[np.float64]:
+    """The sums of the squares over rows (0) or columns (1)."""
+    return np.asarray(with_entries(matrix, entries(matrix).astype(np.float64) ** 2).sum(axis=axis))
+
+
+def totals(matrix: Matrix, *, axis: int) -> NDArray[np.float64]:
+    """The sums of the absolute values over rows (0) or columns (1)."""
+    return np.asarray(with_entries(matrix, np.abs(entries(matrix)).astype(np.float64)).sum(axis=axis))
+
+
+def words(matrix: Matrix) -> Matrix:
+    """The integers of a matrix modulo 2^64."""
+    return with_entries(matrix, entries(matrix).view(np.uint64))
+
+
+def largest_eigenvalue(owner: str, matrix: Matrix) -> float:
+    """The largest eigenvalue of the mean square matrix of a party's columns."""
+    n_rows, n_columns = matrix.shape
+    if not n_columns:
+        return 0.0
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(squares(matrix, axis=0)).all()
+    if not finite:
+        raise DataError(f"{owner} has columns whose squares are not finite. Standardise them or leave them out.")
+    if isinstance(matrix, np.ndarray):
+        return float(np.linalg.eigvalsh(matrix.T @ matrix / max(n_rows, 1))[-1])
+    from scipy.sparse.linalg import LinearOperator, eigsh
+
+    # The same start each time: all that is told to others must be the same when a run is repeated.
+    square = LinearOperator((n_columns, n_columns), matvec=lambda v: matrix.T @ (matrix @ v) / n_rows, dtype=np.float64)
+    return float(eigsh(square, k=1, v0=np.ones(n_columns), return_eigenvectors=False)[0])
