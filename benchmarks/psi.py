@@ -26,7 +26,7 @@ import psutil
 from benchmarks.loopback import BANK, SHOP, free_port
 from colonnade import Align, Roles, Table, join
 from colonnade.align import Settings
-from colonnade.align.buckets import Buckets, n_buckets
+from colonnade.align.buckets import Buckets
 from colonnade.align.identifiers import Identifiers
 from colonnade.align.rr22 import SideProcess
 from colonnade.session import connect
@@ -150,7 +150,14 @@ def partition(n_ids: int) -> float:
     table = Table.of({"id": [f"user{i:012d}" for i in range(n_ids)]})
     with tempfile.TemporaryDirectory() as folder:
         begun = process_time()
-        Buckets(Identifiers.of(table, None, None), table, 0, bytes(32), n=max(2, n_buckets(n_ids)), folder=Path(folder))
+        Buckets(
+            Identifiers.of(table, None, None),
+            table,
+            0,
+            bytes(32),
+            n=max(2, Settings().n_buckets(n_ids)),
+            folder=Path(folder),
+        )
         return process_time() - begun
 
 

@@ -15,6 +15,7 @@ from blake3 import blake3
 from colonnade.align.buckets import Bucket, Buckets, Digests, Listed, Rows, slots
 from colonnade.align.identifiers import Identifiers
 from colonnade.align.messages import VALUE_BYTES, Agreed, Masked, OrderDigest, parts
+from colonnade.align.shelf import Shelf
 from colonnade.align.workers import CHUNK, Workers
 from colonnade.crypto.curve import POINT_BYTES, make_key
 from colonnade.errors import ProtocolError
@@ -40,12 +41,6 @@ class Settled:
     def slots(self, party: str, key: int) -> int:
         """How many ids of a party go out in each bucket."""
         return slots(self.ids[party][key], self.n_buckets)
-
-    def offset(self, party: str, key: int, bucket: int) -> int:
-        """Where a bucket begins in all lists of a party, one after the other."""
-        return sum(self.n_buckets * self.slots(party, earlier) for earlier in range(key)) + bucket * self.slots(
-            party, key
-        )
 
     def total(self, party: str) -> int:
         """How long all lists of a party are together."""
@@ -81,6 +76,7 @@ class Own:
 
     def __post_init__(self) -> None:
         self.workers = Workers(self.n_workers, points=self.n_points)
+        self.shelf = Shelf(self.folder / "left", self.settled.n_keys, self.settled.n_buckets)
 
     def bucket(self, key: int, number: int) -> Bucket:
         """The own ids of a bucket."""
@@ -98,6 +94,7 @@ class Own:
         """Delete what was kept in files."""
         for buckets in self._held.values():
             buckets.delete()
+        self.shelf.delete()
 
     def secret(self, whom: str) -> Randomness:
         """The source of this run's secrets towards somebody, from the system, drawn once and written down first."""
@@ -200,6 +197,19 @@ def _words(values: Digests) -> npt.NDArray[np.uint64]:
     return np.ascontiguousarray(values).view(np.uint64).reshape(-1, 2)
 
 
+def rows_among(rows: Rows, others: Rows) -> Rows:
+    """Where each row stands among others, which are all different; -1 where it does not.
+
+    >>> rows_among(np.array([7, 3]), np.array([3, 5]))
+    array([-1,  0])
+    """
+    if not len(others):
+        return np.full(len(rows), -1)
+    order = np.argsort(others)
+    nearest = order[np.minimum(np.searchsorted(others, rows, sorter=order), len(others) - 1)]
+    return np.where(others[nearest] == rows, nearest, -1)
+
+
 def in_order(values: Digests) -> Digests:
     """The values sorted, which forgets whose order they had."""
     high, low = np.ascontiguousarray(values).view(">u8").reshape(-1, 2).T
@@ -209,6 +219,11 @@ def in_order(values: Digests) -> Digests:
 def order_digest(values: Digests, present: npt.NDArray[np.bool_]) -> bytes:
     """A digest of an order: the values of its rows, and which of them have one."""
     return blake3(np.ascontiguousarray(values).tobytes() + np.packbits(present).tobytes()).digest()
+
+
+def whole_digest(digests: Sequence[bytes]) -> bytes:
+    """A digest of an order that was put together stretch by stretch."""
+    return blake3(b"".join(digests)).digest()
 
 
 def agree_as_leader(

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from colonnade.align.buckets import MOST_BUCKETS, n_buckets
+from colonnade.align.buckets import MOST_BUCKETS
 from colonnade.align.identifiers import Identifiers
 from colonnade.align.limits import Limits
 from colonnade.align.messages import Opening, Size, Terms
@@ -235,9 +235,7 @@ class _Alignment:
             self._check_terms(mine, terms, line.peer)
             ids[line.peer] = tuple(terms.ids)
         salt = party.random.child("align", "salt").key
-        n = n_buckets(max(max(counts) for counts in ids.values()), self.settings.ids_per_bucket)
-        if self.settings.engine == "rr22":
-            n = 1  # it cuts ids into buckets itself
+        n = self.settings.n_buckets(max(max(counts) for counts in ids.values()))
         if n > MOST_BUCKETS:
             raise PlanError(
                 f"At most {MOST_BUCKETS:,} buckets can be matched, but this would take {n:,}. Raise ids_per_bucket "
@@ -291,9 +289,11 @@ class _Alignment:
 
     def _n_points(self, settled: Settled) -> int:
         """How many points this party multiplies: its own, once for each that it compares with, and those of these."""
-        lists = [settled.total(name) for name in settled.ids]
-        again = len(self.order) - 2 if self.leads and self.settings.topology == "star" else 0
-        return sum(lists) + again * settled.total(self.party.name)
+        lines = len(self.order) - 1 if self.leads and self.settings.topology == "star" else 1
+        own = lines * settled.total(self.party.name)
+        if self.settings.engine == "rr22":
+            return own  # here it is ids that are matched, not points
+        return own + sum(settled.total(name) for name in settled.ids if name != self.party.name)
 
     def _side(self, own: Own) -> StarLeader | StarFollower | Ring:
         if self.settings.topology == "ring":

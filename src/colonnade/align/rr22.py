@@ -1,8 +1,8 @@
 """The engine rr22: two-party intersection by SecretFlow's `spu`, much faster than the curve, in a process beside us.
 
     leader                                    each other party
-         Meeting ⇄ Meeting                                    once per key: where the side processes listen
-         Finished ⇄ Finished                                  once per key
+         Meeting ⇄ Meeting                                    once per key and bucket: where the side processes listen
+         Finished ⇄ Finished                                  once per key and bucket
 
 The two side processes talk to each other over a line of their own, with TLS where the run has it. **What they say is
 not in our recording**, so the audit knows nothing of it but that it took place. `spu` checks that the other side's
@@ -20,15 +20,17 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import select
+import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 from binascii import hexlify, unhexlify
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +38,10 @@ import numpy as np
 import numpy.typing as npt
 
 from colonnade.align import rr22_process
-from colonnade.align.buckets import Bucket, Digests
+from colonnade.align.buckets import Bucket, Digests, Listed, Rows
 from colonnade.align.identifiers import DIGEST_BYTES
 from colonnade.align.messages import Finished, Meeting
-from colonnade.align.own import Own, bucket_step, durable, positions
+from colonnade.align.own import Own, positions
 from colonnade.align.settings import Settings
 from colonnade.align.star import StarFollower, StarLeader
 from colonnade.errors import MissingExtra, PlanError, ProtocolError
@@ -134,8 +136,14 @@ class Running:
         self._process.stdin.write(json.dumps(task | {"done": done}).encode() + b"\n")
         self._process.stdin.flush()
 
-    def wait(self) -> bool:
-        """Wait until it is done; returns whether it has come to a good end."""
+    def wait(self, check: Callable[[], None] = lambda: None) -> bool:
+        """Wait until it is done; returns whether it has come to a good end.
+
+        Args:
+            check: Called now and then; what it raises ends the waiting.
+        """
+        while not select.select([self._done], [], [], 0.5)[0]:
+            check()
         return os.read(self._done, 1) == b"1"
 
     def close(self) -> None:
@@ -147,42 +155,41 @@ class Running:
         os.close(self._done)
 
 
-@dataclass
-class _Pairs:
-    """What leader and followers do alike."""
+def _common(
+    own: Own, settings: Settings, process: SideProcess, line: Channel, bucket: Bucket, key: int, number: int
+) -> tuple[Digests, Rows]:
+    """The digests that a bucket has in common with a peer's, in an order that both share, and the own rows of them.
 
-    own: Own
-    settings: Settings
-    process: SideProcess
-
-    def common(self, line: Channel, bucket: Bucket, *, leads: bool) -> Digests:
-        """The digests that a bucket has in common with a peer's, in an order that both share; empty if not told."""
-        with tempfile.TemporaryDirectory(prefix="colonnade-") as name:
-            folder, me = Path(name), self.own.party.name
-            _write(folder / "input.csv", bucket.digests)
-            broadcast = self.settings.reveal == "both"
-            with _meeting(line, self.process.address) as addresses:
-                mine, theirs = (me, addresses[0]), (line.peer, addresses[1])
-                running = self.process.start(
-                    folder, 0 if leads else 1, [mine, theirs] if leads else [theirs, mine], broadcast=broadcast
-                )
-            try:
-                # Whoever waited here before the other one has started would keep a simulation from starting it.
-                line.send(Meeting("", 1))
-                line.receive(Meeting)
-                good = running.wait()
-                line.send(Finished(int(good)))
-                both = bool(line.receive(Finished).good) and good
-            finally:
-                running.close()
-            if not both:
-                raise ProtocolError(
-                    f"The side processes of {me} and {line.peer} should have found their common ids, but "
-                    f"{line.peer if good else me}'s failed: {_last_words(folder / 'log')}. Check that both can reach "
-                    "each other at the addresses under [align.addresses], or use engine = 'ecdh'."
-                )
-            self.own.progress(len(bucket))
-            return _read(folder / "output.csv") if leads or broadcast else np.zeros((0, DIGEST_BYTES), np.uint8)
+    Both are empty where they are not told.
+    """
+    me, peer = own.party.name, line.peer
+    leads, broadcast = me == own.party.roles.holders[0], settings.reveal == "both"
+    slots = own.settled.slots(me, key)
+    listed = Listed.filled(bucket, slots, own.secret(peer).child("list", key, number))
+    with _side_folder(own.folder) as folder:
+        _write(folder / "input.csv", listed.digests)
+        with _meeting(line, process.address) as (mine, theirs):
+            parties = [(me, mine), (peer, theirs)] if leads else [(peer, theirs), (me, mine)]
+            running = process.start(folder, 0 if leads else 1, parties, broadcast=broadcast)
+        try:
+            # Whoever waited here before the other one has started would keep a simulation from starting it.
+            line.send(Meeting("", 1))
+            line.receive(Meeting)
+            good = running.wait(line.check)
+            line.send(Finished(int(good)))
+            both = bool(line.receive(Finished).good) and good
+        finally:
+            running.close()
+        if not both:
+            raise ProtocolError(
+                f"The side processes of {me} and {peer} should have found their common ids, but "
+                f"{peer if good else me}'s failed: {_last_words(folder / 'log')}. Check that both can reach "
+                "each other at the addresses under [align.addresses], or use engine = 'ecdh'."
+            )
+        own.progress(slots)
+        told = leads or broadcast
+        digests = _read(folder / "output.csv") if told else np.zeros((0, DIGEST_BYTES), np.uint8)
+    return digests, _rows(digests, bucket, peer)
 
 
 @dataclass
@@ -191,35 +198,15 @@ class FastLeader(StarLeader):
 
     process: SideProcess = field(default_factory=SideProcess)
 
-    def match(self) -> list[Tree]:
-        """Match key by key; returns what each left."""
-        own = self.own
-        matched = {line.peer: np.zeros(len(own.party.own_table), bool) for line in self.lines}
-        kept = []
-        for key, bucket in own.settled.rounds:
-            kept.append(durable(own.party, bucket_step(key, bucket), partial(self._pair, key, matched)))
-            for peer in matched:
-                matched[peer][kept[-1][peer]["rows"]] = True
-        return kept
-
-    def _pair(self, key: int, matched: dict[str, npt.NDArray[np.bool_]]) -> Tree:
-        own, bucket = self.own, self.own.bucket(key, 0)
-        used = np.full(len(bucket), self.settings.join == "left")
-        tree: Tree = {}
+    def _match(self, key: int, number: int, matched: dict[str, npt.NDArray[np.bool_]]) -> Tree:
+        bucket, pairs = self.own.bucket(key, number), {}
         for line in self.lines:
             left = bucket.without(matched[line.peer])
-            digests = _Pairs(own, self.settings, self.process).common(line, left, leads=True)
-            rows, places = _rows(digests, left, line.peer), np.arange(len(digests))
-            used |= np.isin(bucket.rows, rows)
-            tree[line.peer] = {
-                "rows": rows,
-                "mine": places + own.settled.offset(own.party.name, key, 0),
-                "theirs": places,
-                "begin": own.settled.offset(line.peer, key, 0),
-                "values": digests,
-            }
-        tree["own"] = {"rows": bucket.rows[used], "tags": own.tags(bucket.digests[used])}
-        return tree | ({"own": tree["own"] | self.copies(bucket, used)} if self.settings.duplicates == "all" else {})
+            digests, rows = _common(self.own, self.settings, self.process, line, left, key, number)
+            places = np.arange(len(rows))
+            lengths = [len(rows), len(rows)]
+            pairs[line.peer] = {"rows": rows, "mine": places, "theirs": places, "values": digests, "lengths": lengths}
+        return self.left(bucket, pairs)
 
 
 @dataclass
@@ -228,27 +215,23 @@ class FastFollower(StarFollower):
 
     process: SideProcess = field(default_factory=SideProcess)
 
-    def match(self) -> list[Tree]:
-        """Take part in the matching, key by key; returns what each left."""
-        own = self.own
-        matched = np.zeros(len(own.party.own_table), bool)
-        kept = []
-        for key, bucket in own.settled.rounds:
-            kept.append(durable(own.party, bucket_step(key, bucket), partial(self._pair, key, matched)))
-            matched[kept[-1]["rows"][kept[-1]["places"]]] = True
-        return kept
+    def _match(self, key: int, number: int, matched: npt.NDArray[np.bool_]) -> Tree:
+        bucket = self.own.bucket(key, number).without(matched)
+        digests, rows = _common(self.own, self.settings, self.process, self.leader, bucket, key, number)
+        return self.left(bucket, {"rows": rows, "values": digests, "places": np.arange(len(rows))})
 
-    def _pair(self, key: int, matched: npt.NDArray[np.bool_]) -> Tree:
-        own, settled, leader = self.own, self.own.settled, self.leader
-        bucket = own.bucket(key, 0).without(matched)
-        digests = _Pairs(own, self.settings, self.process).common(leader, bucket, leads=False)
-        found = _rows(digests, bucket, leader.peer)
-        # As long as the lists of the built-in engine are, so that places mean the same.
-        rows = np.full(settled.slots(own.party.name, key), -1)
-        values = np.zeros((settled.slots(leader.peer, key), DIGEST_BYTES), np.uint8)
-        rows[: len(found)], values[: len(found)] = found, digests
-        tree = {"rows": rows, "values": values, "places": np.arange(len(found))}
-        return tree | (self.copies(bucket) if self.settings.duplicates == "all" else {})
+
+@contextmanager
+def _side_folder(beside: Path) -> Iterator[Path]:
+    """A folder for the files of a side process, gone when the block ends; so is what a killed run left there."""
+    folder = beside / "side"
+    with explained("make a folder for the side process"):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -264,7 +247,7 @@ def _meeting(line: Channel, address: str | None) -> Iterator[tuple[str, str]]:
     yield mine, theirs
 
 
-def _rows(digests: Digests, bucket: Bucket, peer: str) -> npt.NDArray[np.int64]:
+def _rows(digests: Digests, bucket: Bucket, peer: str) -> Rows:
     """The own rows of common digests."""
     found = positions(digests, bucket.digests)
     if (found < 0).any() or len(np.unique(found)) != len(found):
