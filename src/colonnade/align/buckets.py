@@ -47,9 +47,8 @@ class Bucket:
 
     @classmethod
     def of(cls, digests: Digests, rows: Rows) -> Bucket:
-        """The bucket of these digests; of several rows with one id the first stands for it."""
-        high, low = np.ascontiguousarray(digests).view(">u8").reshape(-1, 2).T
-        order = np.lexsort((rows, low, high))
+        """The bucket of these digests, of rows from the first on; of several with one id the first stands for it."""
+        order = digest_order(digests)
         digests, rows = digests[order], rows[order]
         new = np.ones(len(rows), bool)
         new[1:] = (digests[1:] != digests[:-1]).any(axis=1)
@@ -165,6 +164,15 @@ class Buckets:
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:05d}"
+
+
+def digest_order(digests: Digests) -> Rows:
+    """The order that sorts digests; equal ones keep the order they have."""
+    high, low = np.ascontiguousarray(digests).view(">u8").astype(np.uint64).reshape(-1, 2).T
+    order = np.argsort(high)
+    heads = high[order]
+    # Halves that are alike are almost always those of equal digests, for which a quick sort is not enough.
+    return np.lexsort((low, high)) if (heads[1:] == heads[:-1]).any() else order
 
 
 def n_buckets(n_ids: int, per_bucket: int) -> int:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
 
-from colonnade.align.buckets import Bucket, Buckets, Digests, Listed, Rows, slots
+from colonnade.align.buckets import Bucket, Buckets, Digests, Listed, Rows, digest_order, slots
 from colonnade.align.identifiers import Identifiers
 from colonnade.align.messages import VALUE_BYTES, Agreed, Masked, OrderDigest, parts
 from colonnade.align.shelf import Shelf
@@ -133,10 +132,13 @@ class Own:
             self.party.watcher(self.party.name, "align", self._done, self.n_points, {})
 
     def tags(self, digests: Digests) -> Tags:
-        """What the common order is sorted by: hashes of ids under a secret, whatever order the file has."""
-        key = self.party.random.child("align", "order").key
-        hashed = b"".join([blake2b(digest.tobytes(), digest_size=8, key=key).digest() for digest in digests])
-        return np.frombuffer(hashed, "<u8").astype(np.uint64)
+        """What the common order is sorted by: digests encrypted under a secret, whatever order the file has."""
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+        # A digest is one block, and no two are alike, so that of each block alone nothing can be told.
+        cipher = Cipher(algorithms.AES(self.party.random.child("align", "order").key), modes.ECB())
+        encrypted = cipher.encryptor().update(np.ascontiguousarray(digests).tobytes())
+        return np.frombuffer(encrypted, "<u8").reshape(-1, 2)[:, 0].astype(np.uint64)
 
 
 class _Kept:
@@ -212,8 +214,7 @@ def rows_among(rows: Rows, others: Rows) -> Rows:
 
 def in_order(values: Digests) -> Digests:
     """The values sorted, which forgets whose order they had."""
-    high, low = np.ascontiguousarray(values).view(">u8").reshape(-1, 2).T
-    return values[np.lexsort((low, high))]
+    return values[digest_order(values)]
 
 
 def order_digest(values: Digests, present: npt.NDArray[np.bool_]) -> bytes:
