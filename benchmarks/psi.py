@@ -7,6 +7,7 @@ seconds are those of both parties together, from the moment when tables and libr
 
 from __future__ import annotations
 
+import ctypes
 import json
 import multiprocessing
 import resource
@@ -79,10 +80,7 @@ class Pair:
 
     def take_part(self, name: str, said: SimpleQueue[dict[str, float]]) -> None:
         """The life of one party's process."""
-        process = SideProcess(self.interpreter)
-        protocol = Align(self.settings, workers=1, process=process)
-        if self.settings.engine == "rr22":
-            process.find()
+        protocol = Align(self.settings, workers=1, process=SideProcess(self.interpreter))
         progress = Progress()
         plan = PublicPlan(Roles(label=BANK, features=(SHOP,)), *protocol.described())
         party = connect(
@@ -112,6 +110,7 @@ class Pair:
                 wall=perf_counter() - begun,
                 cpu=process_time() - cpu + after.ru_utime + after.ru_stime - children.ru_utime - children.ru_stime,
                 mb=(peak() - idle) / 1e6,
+                peak_mb=peak() / 1e6,
                 side_mb=after.ru_maxrss * 1024 / 1e6,
                 bytes=sum(entry.size for entry in ready.recording.transcript().entries if entry.sent),
             )
@@ -131,7 +130,7 @@ class Pair:
         if any(process.exitcode for process in processes):
             raise RuntimeError("A party of the benchmark failed.")
         one, other = said.get(), said.get()
-        longest = {key: max(one[key], other[key]) for key in ("wall", "mb", "side_mb")}
+        longest = {key: max(one[key], other[key]) for key in ("wall", "mb", "peak_mb", "side_mb")}
         return longest | {key: one[key] + other[key] for key in ("cpu", "bytes")}
 
 
@@ -143,7 +142,9 @@ def made_ids(start: int, n: int) -> pa.ChunkedArray:
 
 
 def forget_peak() -> None:
-    """Let the highest memory of this process count from now on."""
+    """Let the highest memory of this process count from now on, after giving back what lies unused."""
+    pa.default_memory_pool().release_unused()
+    ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
 
 

@@ -24,11 +24,13 @@ def measure(*, quick: bool) -> dict[str, float]:
     """Both engines, at two sizes each."""
     small, large = (20_000, 40_000) if quick else (2_000_000, 10_000_000)
     figures: dict[str, float] = {"ids": float(large)}
-    for engine, prefix in (("rr22", "rr22_"), ("ecdh", "")):
+    engines: tuple[tuple[Engine, str], ...] = (("rr22", "rr22_"), ("ecdh", ""))
+    for engine, prefix in engines:
         few, many = (intersect(engine, n_ids) for n_ids in (small, large))
         figures |= {
             f"{prefix}bytes_per_id": (many["mb"] - few["mb"]) * 1e6 / (large - small),
             f"{prefix}above_idle_mb": many["mb"],
+            f"{prefix}peak_mb": many["peak_mb"],
             f"{prefix}s": many["wall"],
             f"{prefix}cpu_s": many["cpu"],
         }

@@ -20,6 +20,7 @@ from colonnade.align.own import Own, Settled, agree_as_follower, bucket_step, du
 from colonnade.align.ring import Ring
 from colonnade.align.rr22 import FastFollower, FastLeader, SideProcess
 from colonnade.align.settings import Settings
+from colonnade.align.shelf import Shelf
 from colonnade.align.star import Found, StarFollower, StarLeader
 from colonnade.alignment import Alignment
 from colonnade.errors import DataError, PlanError, ProtocolError
@@ -307,7 +308,7 @@ class _Alignment:
             return StarLeader(own, self.settings, self.followers, self.bystanders)
         return StarFollower(own, self.settings, leader, place)
 
-    def _settled(self, side: StarLeader | StarFollower | Ring, kept: list[Any]) -> Found:
+    def _settled(self, side: StarLeader | StarFollower | Ring, kept: Shelf) -> Found:
         """The common order; where it is not told to all, the size takes its place."""
         if self.settings.reveal == "both":
             self._spend_ids(self._asking)

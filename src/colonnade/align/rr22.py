@@ -27,9 +27,10 @@ import subprocess
 import sys
 import tempfile
 from binascii import hexlify, unhexlify
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import IntEnum
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,9 @@ from colonnade.wire.channel import Channel
 
 INTERPRETER_VARIABLE = "COLONNADE_PSI_FAST"
 PROGRAM = Path(rr22_process.__file__)
+
+# About one pair in thirty does not meet, on a machine with more to do than it can.
+MOST_MEETINGS = 6
 
 _HEX_BYTES = 2 * DIGEST_BYTES
 
@@ -96,31 +100,34 @@ class SideProcess:
     def start(self, folder: Path, rank: int, parties: list[tuple[str, str]], *, broadcast: bool) -> Running:
         """Start it on the digests that lie in its folder."""
         tls = None if self.certificates is None else dict(zip(("cert", "key", "ca"), self.certificates, strict=True))
-        return Running(self.find(), folder, rank, parties, broadcast, tls, self.timeout_s)
+        task = {
+            "sides": [_side(folder, rank)],
+            "parties": parties,
+            "broadcast": broadcast,
+            "tls": None if tls is None else {name: str(path) for name, path in tls.items()},
+            "timeout_ms": int(self.timeout_s * 1000),
+        }
+        return Running(self.find(), folder, task)
+
+
+class Ending(IntEnum):
+    """How a side process ends; a number of the message `Finished`."""
+
+    NOT_MET = -1
+    FAILED = 0
+    GOOD = 1
 
 
 class Running:
-    """A side process at work; it ends with this one."""
+    """A side process at work; it ends with this one.
 
-    def __init__(
-        self,
-        interpreter: Path,
-        folder: Path,
-        rank: int,
-        parties: list[tuple[str, str]],
-        broadcast: bool,
-        tls: dict[str, Path] | None = None,
-        timeout_s: float = 600.0,
-    ) -> None:
-        task = {
-            "rank": rank,
-            "parties": parties,
-            "input": str(folder / "input.csv"),
-            "output": str(folder / "output.csv"),
-            "broadcast": broadcast,
-            "tls": None if tls is None else {name: str(path) for name, path in tls.items()},
-            "timeout_ms": int(timeout_s * 1000),
-        }
+    Args:
+        interpreter: What runs it.
+        folder: Where it works.
+        task: What it is told.
+    """
+
+    def __init__(self, interpreter: Path, folder: Path, task: Mapping[str, Any]) -> None:
         self._done, done = os.pipe()
         with explained(f"start {interpreter}"), (folder / "log").open("wb") as log, open(done, "wb") as theirs:
             self._process = subprocess.Popen(
@@ -133,18 +140,19 @@ class Running:
                 pass_fds=[theirs.fileno()],
             )
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(task | {"done": done}).encode() + b"\n")
+        self._process.stdin.write(json.dumps({**task, "done": done}).encode() + b"\n")
         self._process.stdin.flush()
 
-    def wait(self, check: Callable[[], None] = lambda: None) -> bool:
-        """Wait until it is done; returns whether it has come to a good end.
+    def wait(self, check: Callable[[], None] = lambda: None) -> Ending:
+        """Wait until it is done.
 
         Args:
             check: Called now and then; what it raises ends the waiting.
         """
         while not select.select([self._done], [], [], 0.5)[0]:
             check()
-        return os.read(self._done, 1) == b"1"
+        said = os.read(self._done, 1)
+        return {rr22_process.GOOD: Ending.GOOD, rr22_process.NOT_MET: Ending.NOT_MET}.get(said, Ending.FAILED)
 
     def close(self) -> None:
         """End it."""
@@ -168,28 +176,38 @@ def _common(
     listed = Listed.filled(bucket, slots, own.secret(peer).child("list", key, number))
     with _side_folder(own.folder) as folder:
         _write(folder / "input.csv", listed.digests)
-        with _meeting(line, process.address) as (mine, theirs):
-            parties = [(me, mine), (peer, theirs)] if leads else [(peer, theirs), (me, mine)]
-            running = process.start(folder, 0 if leads else 1, parties, broadcast=broadcast)
-        try:
-            # Whoever waited here before the other one has started would keep a simulation from starting it.
-            line.send(Meeting("", 1))
-            line.receive(Meeting)
-            good = running.wait(line.check)
-            line.send(Finished(int(good)))
-            both = bool(line.receive(Finished).good) and good
-        finally:
-            running.close()
-        if not both:
+        for _ in range(MOST_MEETINGS):
+            mine, theirs = _run_pair(process, folder, line, me, leads=leads, broadcast=broadcast)
+            if Ending.NOT_MET not in (mine, theirs):
+                break
+        if (mine, theirs) != (Ending.GOOD, Ending.GOOD):
             raise ProtocolError(
                 f"The side processes of {me} and {peer} should have found their common ids, but "
-                f"{peer if good else me}'s failed: {_last_words(folder / 'log')}. Check that both can reach "
-                "each other at the addresses under [align.addresses], or use engine = 'ecdh'."
+                f"{peer if mine == Ending.GOOD else me}'s failed: {_last_words(folder / 'log')}. Check that both can "
+                "reach each other at the addresses under [align.addresses], or use engine = 'ecdh'."
             )
         own.progress(slots)
         told = leads or broadcast
         digests = in_order(_read(folder / "output.csv")) if told else np.zeros((0, DIGEST_BYTES), np.uint8)
     return digests, _rows(digests, bucket, peer)
+
+
+def _run_pair(
+    process: SideProcess, folder: Path, line: Channel, me: str, *, leads: bool, broadcast: bool
+) -> tuple[int, int]:
+    """Run a side process beside the peer's; returns how the own one and the peer's ended."""
+    with _meeting(line, process.address) as (mine, theirs):
+        parties = [(me, mine), (line.peer, theirs)] if leads else [(line.peer, theirs), (me, mine)]
+        running = process.start(folder, 0 if leads else 1, parties, broadcast=broadcast)
+        try:
+            # Whoever waited here before the other one has started would keep a simulation from starting it.
+            line.send(Meeting("", 1))
+            line.receive(Meeting)
+            ending = running.wait(line.check)
+            line.send(Finished(int(ending)))
+            return ending, line.receive(Finished).good
+        finally:
+            running.close()
 
 
 @dataclass
@@ -236,15 +254,15 @@ def _side_folder(beside: Path) -> Iterator[Path]:
 
 @contextmanager
 def _meeting(line: Channel, address: str | None) -> Iterator[tuple[str, str]]:
-    """Tell each other where the side processes listen; the own port is held until the block ends."""
+    """Tell each other where the side processes listen; the own port is held against others until the block ends."""
     with socket.socket() as held:
+        # The side process may listen at a port that is held so; nobody who asks for any free port is given it.
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if address is None:
             held.bind(("127.0.0.1", 0))
         mine = address or f"127.0.0.1:{held.getsockname()[1]}"
         line.send(Meeting(mine, 0))
-        theirs = line.receive(Meeting).address
-    yield mine, theirs
+        yield mine, line.receive(Meeting).address
 
 
 def _rows(digests: Digests, bucket: Bucket, peer: str) -> Rows:
@@ -277,34 +295,32 @@ def _last_words(log: Path) -> str:
     return lines[-1][:200] if lines else "it said nothing about why"
 
 
+def _side(folder: Path, rank: int) -> dict[str, Any]:
+    """What a side process is told of one side."""
+    return {"rank": rank, "input": str(folder / "input.csv"), "output": str(folder / "output.csv")}
+
+
 @cache
 def _self_test(interpreter: Path) -> None:
-    """Let two side processes intersect two small lists, before they are trusted with large ones."""
+    """Let a side process intersect two small lists by itself, before it is trusted with large ones."""
     lists = (np.arange(60), np.arange(20, 90))
-    with tempfile.TemporaryDirectory(prefix="colonnade-") as name, socket.socket() as one, socket.socket() as other:
-        for held in (one, other):
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            held.bind(("127.0.0.1", 0))
-        parties = [(str(rank), f"127.0.0.1:{held.getsockname()[1]}") for rank, held in enumerate((one, other))]
-        one.close()
-        other.close()
-        started: list[Running] = []
-        found: list[Any] = []
+    with tempfile.TemporaryDirectory(prefix="colonnade-") as name:
+        folders = [Path(name) / str(rank) for rank in range(2)]
+        for folder, numbers in zip(folders, lists, strict=True):
+            folder.mkdir()
+            _write(folder / "input.csv", _numbered(numbers))
+        sides = [_side(folder, rank) for rank, folder in enumerate(folders)]
+        parties = [(str(rank), "here") for rank in range(2)]
+        task = {"sides": sides, "parties": parties, "broadcast": True, "tls": None, "timeout_ms": 30_000}
+        running = Running(interpreter, Path(name), task)
         try:
-            for rank, numbers in enumerate(lists):
-                folder = Path(name) / str(rank)
-                folder.mkdir()
-                _write(folder / "input.csv", _numbered(numbers))
-                started.append(Running(interpreter, folder, rank, parties, broadcast=True, timeout_s=30))
-            for rank, good in enumerate([running.wait() for running in started]):
-                found.append(_read(Path(name) / str(rank) / "output.csv") if good else None)
-            words = "" if all(each is not None for each in found) else _last_words(Path(name) / "0" / "log")
+            good = running.wait() == Ending.GOOD
         finally:
-            for running in started:
-                running.close()
-    wanted = {each.tobytes() for each in _numbered(np.arange(20, 60))}
-    right = all(each is not None and {value.tobytes() for value in each} == wanted for each in found)
-    if not right:
+            running.close()
+        found = [in_order(_read(folder / "output.csv")) for folder in folders] if good else []
+        words = "" if good else _last_words(Path(name) / "log")
+    wanted = in_order(_numbered(np.arange(20, 60)))
+    if not good or not all(np.array_equal(each, wanted) for each in found):
         raise PlanError(
             f"The engine rr22 should find the common ids of two small lists with {interpreter}, but does not"
             f"{f': {words}' if words else ''}. Install spu {rr22_process.VERSION} there, or use engine = 'ecdh'."

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -173,7 +174,7 @@ class StarLeader:
         whole = agree_as_leader(self.lines, wholes, self.bystanders, schedule, len(rows))
         return Found(rows, len(rows), whole, schedule.hex(), partners if self.settings.join == "left" else {})
 
-    def _ordered(self, trees: list[Tree], pairs: dict[str, dict[str, Rows]]) -> Rows:
+    def _ordered(self, trees: list[Tree], pairs: dict[str, dict[str, Any]]) -> Rows:
         """The rows of a stretch that are used, in their order."""
         party = self.own.party
         listed = np.concatenate([tree["own"]["rows"] for tree in trees])
@@ -316,7 +317,7 @@ class StarFollower:
 MOST_KEPT = 1 << 33
 
 
-def _joined(found: list[Tree]) -> dict[str, npt.NDArray[np.int64]]:
+def _joined(found: list[Tree]) -> dict[str, Any]:
     """What the buckets of a stretch left about one peer; places count from the stretch's begin."""
     begins = np.cumsum([[0, 0], *(each["lengths"] for each in found)], axis=0)
     return {
@@ -327,7 +328,7 @@ def _joined(found: list[Tree]) -> dict[str, npt.NDArray[np.int64]]:
     }
 
 
-def _tell_order(line: Channel, rows: Rows, pair: dict[str, Rows]) -> tuple[npt.NDArray[np.bool_], bytes]:
+def _tell_order(line: Channel, rows: Rows, pair: dict[str, Any]) -> tuple[npt.NDArray[np.bool_], bytes]:
     """Tell a peer where the rows of a stretch stand in the lists; returns which of them it has, and a digest."""
     at = rows_among(rows, pair["rows"])
     present = at >= 0
