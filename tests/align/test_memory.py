@@ -48,7 +48,10 @@ def taken(n_ids: int, topology: str) -> int:
     """Bytes that both parties of an alignment take in one process, above those of their tables."""
     source = str(Path(colonnade.__path__[0]).parent)
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(n_ids), topology], capture_output=True, text=True, env={"PYTHONPATH": source}
+        [sys.executable, "-c", PROGRAM, str(n_ids), topology],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": source},
     )
     assert done.returncode == 0, done.stderr
     return int(json.loads(done.stdout.splitlines()[-1]))

@@ -177,6 +177,7 @@ class _Alignment:
         with self._folder() as folder:
             own = Own(party, identifiers, settled, folder, self.align.workers, self._n_points(settled))
             side = self._side(own)
+            self._spend_outcome(settled)
             kept = side.match()
             tree = durable(party, ORDER_STEP, lambda: _tree(self._settled(side, kept)))
             own.close()
@@ -310,12 +311,9 @@ class _Alignment:
 
     def _settled(self, side: StarLeader | StarFollower | Ring, kept: Shelf) -> Found:
         """The common order; where it is not told to all, the size takes its place."""
-        if self.settings.reveal == "both":
-            self._spend_ids(self._asking)
-            return side.settle(kept)
-        if self.settings.reveal == "one" and not self.leads:
-            self._spend_ids((self.leader,))
         found = side.settle(kept)
+        if self.settings.reveal == "both":
+            return found
         told = self.settings.reveal == "size"
         if self.leads:
             for line in (*self.followers, *self.bystanders):
@@ -355,11 +353,28 @@ class _Alignment:
         for peer in self._asking:
             self._spend(f"alignment: {peer} learns that {self.party.name} has {counts} ids")
 
-    def _spend_ids(self, to: Sequence[str]) -> None:
-        for peer in to:
-            of_pair = self.settings.engine == "rr22" or (peer == self.leader and self.settings.topology == "star")
-            common = f"{self.party.name} has" if of_pair else "all parties have"
-            self._spend(f"alignment: {peer} learns which of its own ids {common}")
+    def _spend_outcome(self, settled: Settled) -> None:
+        """Write down what the others will learn from the comparison."""
+        settings, me = self.settings, self.party.name
+        star, several = settings.topology == "star", settled.n_keys > 1
+        for peer in self._asking:
+            if settings.reveal == "size":
+                self._spend(f"alignment: {peer} learns how many ids are common")
+            elif settings.reveal == "both" or peer == self.leader:
+                of_pair = settings.engine == "rr22" or (star and (several or peer == self.leader))
+                common = (
+                    f"{me} has{', and by which key' if several and star else ''}" if of_pair else "all parties have"
+                )
+                self._spend(f"alignment: {peer} learns which of its own ids {common}")
+            if not star and peer == self.leader and len(self.order) > 2:
+                self._spend(f"alignment: {peer} learns how many ids each group of parties has in common")
+            if settings.join == "left" and self.leads:
+                self._spend(f"alignment: {peer} learns how many rows {me} keeps")
+        if settings.duplicates == "all":
+            # The leader tells every party's numbers to all.
+            for peer in self.order:
+                if peer != me:
+                    self._spend(f"alignment: {peer} learns how many rows {me} has for each common id")
 
     def _spend(self, note: str) -> None:
         """Write down, before it happens, what another one learns of this party."""
