@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,10 +48,10 @@ class Shelf:
         return iter([list(self)])
 
     def delete(self) -> None:
-        """Delete the files."""
+        """Delete the files, and what a killed run may have left among them."""
         with explained("delete what the buckets of an alignment left"):
-            for number in range(0 if self._in_memory else self._n):
-                self._path(number).unlink(missing_ok=True)
+            if self._folder.exists():
+                shutil.rmtree(self._folder)
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:05d}.safetensors"
