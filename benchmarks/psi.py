@@ -111,7 +111,6 @@ class Pair:
                 cpu=process_time() - cpu + after.ru_utime + after.ru_stime - children.ru_utime - children.ru_stime,
                 mb=(peak() - idle) / 1e6,
                 peak_mb=peak() / 1e6,
-                side_mb=after.ru_maxrss * 1024 / 1e6,
                 bytes=sum(entry.size for entry in ready.recording.transcript().entries if entry.sent),
             )
 
@@ -130,7 +129,7 @@ class Pair:
         if any(process.exitcode for process in processes):
             raise RuntimeError("A party of the benchmark failed.")
         one, other = said.get(), said.get()
-        longest = {key: max(one[key], other[key]) for key in ("wall", "mb", "peak_mb", "side_mb")}
+        longest = {key: max(one[key], other[key]) for key in ("wall", "mb", "peak_mb")}
         return longest | {key: one[key] + other[key] for key in ("cpu", "bytes")}
 
 
