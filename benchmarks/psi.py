@@ -7,6 +7,7 @@ seconds are those of both parties together, from the moment when tables and libr
 
 from __future__ import annotations
 
+import ctypes
 import json
 import multiprocessing
 import resource
@@ -22,13 +23,15 @@ from typing import Any
 
 import numpy as np
 import psutil
+import pyarrow as pa
 
 from benchmarks.loopback import BANK, SHOP, free_port
 from colonnade import Align, Roles, Table, join
 from colonnade.align import Settings
-from colonnade.align.buckets import Buckets, n_buckets
+from colonnade.align.buckets import Buckets
 from colonnade.align.identifiers import Identifiers
 from colonnade.align.rr22 import SideProcess
+from colonnade.console import Progress
 from colonnade.session import connect
 from colonnade.wire.plan import PublicPlan
 
@@ -68,18 +71,17 @@ class Pair:
     n_ids: int
     settings: Settings
     interpreter: Path | None = None
+    watched: bool = False
 
     def ids(self, name: str) -> Table:
         """A party's ids, half of which the other one has."""
         start = 0 if name == BANK else self.n_ids // 2
-        return Table.of({"id": [f"user{i:012d}" for i in range(start, start + self.n_ids)]}, owner=name)
+        return Table.of({"id": made_ids(start, self.n_ids)}, owner=name)
 
     def take_part(self, name: str, said: SimpleQueue[dict[str, float]]) -> None:
         """The life of one party's process."""
-        process = SideProcess(self.interpreter)
-        protocol = Align(self.settings, workers=1, process=process)
-        if self.settings.engine == "rr22":
-            process.find()
+        protocol = Align(self.settings, workers=1, process=SideProcess(self.interpreter))
+        progress = Progress()
         plan = PublicPlan(Roles(label=BANK, features=(SHOP,)), *protocol.described())
         party = connect(
             plan,
@@ -90,6 +92,7 @@ class Pair:
             directory=self.folder / name,
             aligns=True,
             keep="digests",
+            watcher=progress.step if self.watched and name == BANK else None,
         )
         times: dict[str, float] = {}
 
@@ -97,6 +100,7 @@ class Pair:
             from colonnade.crypto.curve import hash_to_curve
 
             hash_to_curve(np.zeros((1, 16), np.uint8))  # compiles, or loads what was compiled
+            forget_peak()
             idle, cpu, begun = psutil.Process().memory_info().rss, process_time(), perf_counter()
             children = resource.getrusage(resource.RUSAGE_CHILDREN)
             alignment = protocol(ready)
@@ -105,11 +109,13 @@ class Pair:
             times.update(
                 wall=perf_counter() - begun,
                 cpu=process_time() - cpu + after.ru_utime + after.ru_stime - children.ru_utime - children.ru_stime,
-                mb=(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - idle) / 1e6,
+                mb=(peak() - idle) / 1e6,
+                peak_mb=peak() / 1e6,
                 bytes=sum(entry.size for entry in ready.recording.transcript().entries if entry.sent),
             )
 
-        join(timed, party)
+        with progress:
+            join(timed, party)
         said.put(times)
 
     def run(self) -> dict[str, float]:
@@ -123,8 +129,28 @@ class Pair:
         if any(process.exitcode for process in processes):
             raise RuntimeError("A party of the benchmark failed.")
         one, other = said.get(), said.get()
-        longest = {key: max(one[key], other[key]) for key in ("wall", "mb")}
+        longest = {key: max(one[key], other[key]) for key in ("wall", "mb", "peak_mb")}
         return longest | {key: one[key] + other[key] for key in ("cpu", "bytes")}
+
+
+def made_ids(start: int, n: int) -> pa.ChunkedArray:
+    """Ids with numbers from a start on, made a few at a time."""
+    stop = start + n
+    chunks = (range(begin, min(begin + 65_536, stop)) for begin in range(start, stop, 65_536))
+    return pa.chunked_array([pa.array([f"user{i:012d}" for i in chunk], pa.large_string()) for chunk in chunks])
+
+
+def forget_peak() -> None:
+    """Let the highest memory of this process count from now on, after giving back what lies unused."""
+    pa.default_memory_pool().release_unused()
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak() -> int:
+    """The highest memory of this process, in bytes."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.split("VmHWM:")[1].split()[0])
 
 
 def environment(name: str, package: str, *options: str) -> Path:
@@ -147,10 +173,17 @@ def openmined(n_ids: int) -> dict[str, float]:
 
 def partition(n_ids: int) -> float:
     """Processor seconds to cut ids into buckets on disk."""
-    table = Table.of({"id": [f"user{i:012d}" for i in range(n_ids)]})
+    table = Table.of({"id": made_ids(0, n_ids)})
     with tempfile.TemporaryDirectory() as folder:
         begun = process_time()
-        Buckets(Identifiers.of(table, None, None), table, 0, bytes(32), n=max(2, n_buckets(n_ids)), folder=Path(folder))
+        Buckets(
+            Identifiers.of(table, None, None),
+            table,
+            0,
+            bytes(32),
+            n=max(2, Settings().n_buckets(n_ids)),
+            folder=Path(folder),
+        )
         return process_time() - begun
 
 

@@ -154,6 +154,23 @@ def test_a_plan_without_the_section_cannot_be_aligned(plan):
     assert "needs a section [align] in the plan" in run("align", plan, "--out", plan.parent / "runs", code=2)
 
 
+def only_align(plan, *, labels):
+    """Leave nothing in a plan but what an alignment needs."""
+    text = plan.read_text()
+    text = text[: text.index("[model]")] + text[text.index("[run]") :]
+    plan.write_text(text if labels else text.replace('labels = "default"\n', ""))
+
+
+@pytest.mark.parametrize("labels", [True, False])
+def test_a_plan_without_a_model_aligns_and_does_nothing_else(plan, labels):
+    only_align(plan, labels=labels)
+    assert "140 aligned rows" in run("align", plan, "--out", plan.parent / "runs")
+    again = run("align", plan, "--out", plan.parent / "runs")
+    assert "140 aligned rows" in again
+    said = run("simulate", plan, "--out", plan.parent / "other", code=2)
+    assert "A training needs a section [model] in the plan, but this one only aligns" in said
+
+
 def test_rows_without_a_partner_are_trained_on_with_those_who_have_one(plan):
     write_plan(plan.parent, align='join = "left"')
     said = run("simulate", plan, "--out", plan.parent / "runs")
@@ -188,6 +205,18 @@ def test_two_processes_align_and_one_that_was_killed_resumes_to_the_same(plan):
     assert [(entry["peer"], entry["what"]) for entry in log] == [("bank", "aligned")]
     again = run("align", plan, "--as", "bank", "--insecure", "--out", plan.parent / "runs" / "bank")
     assert "bank's side of this alignment has finished" in again
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_two_processes_align_by_a_plan_without_a_model(plan):
+    only_align(plan, labels=False)
+    said = finish(plan, [start_doctor(plan, name) for name in ("bank", "shop")])
+    assert "Nothing is wrong. Run: colonnade align" in said
+    said = finish(plan, [start(plan, name, "align") for name in ("bank", "shop")])
+    assert "140 aligned rows" in said
+    refused = run("join", plan, "--as", "bank", "--insecure", "--out", plan.parent / "runs" / "bank", code=2)
+    assert "this one only aligns" in refused
 
 
 @pytest.mark.network

@@ -121,7 +121,7 @@ def simulate(
     planned = Plan.read(plan)
     if seed is not None:
         planned = replace(planned, seed=seed)
-    planned.require_shown()
+    planned.require_training()
     folder = RunFolder.create(planned, out, existing="resume" if resume else "refuse")
     try:
         if planned.align is not None:

@@ -155,7 +155,8 @@ def doctor(
     if wrong:
         say(f"{len(wrong)} of {len(checks)} lines are wrong.", style="red")
         raise typer.Exit(exit_code(checks))
-    say("Nothing is wrong. Run: " + f"colonnade join {plan} --as {name}", style="green")
+    command = "align" if planned.model is None else "join"
+    say("Nothing is wrong. Run: " + f"colonnade {command} {plan} --as {name}", style="green")
 
 
 def align(

@@ -211,10 +211,73 @@ def test_the_ledger_says_what_each_side_learned(topology):
         assert "alignment: telco learns which of its own ids all parties have" in notes["bank"]
         assert "bank learned besides which of its ids each other party has." in run.results["bank"].learned
     else:
-        assert "alignment: telco learns that shop has 60 ids" in notes["shop"]
+        assert notes["shop"] == [
+            "alignment: bank learns that shop has 60 ids",
+            "alignment: telco learns that shop has 60 ids",
+            "alignment: bank learns which of its own ids all parties have",
+            "alignment: bank learns how many ids each group of parties has in common",
+            "alignment: telco learns which of its own ids all parties have",
+        ]
         said = "bank learned besides how many ids each group of parties has in common, but not which."
         assert said in run.results["telco"].learned
     assert "(bank 50," in run.results["bank"].learned[0]
+
+
+@pytest.mark.parametrize(
+    ("how", "of_bank", "of_shop"),
+    [
+        ({"reveal": "one"}, [], ["bank learns which of its own ids shop has"]),
+        ({"reveal": "size"}, ["shop learns how many ids are common"], ["bank learns how many ids are common"]),
+        (
+            {"join": "left", "duplicates": "all"},
+            [
+                "shop learns which of its own ids all parties have",
+                "shop learns how many rows bank keeps",
+                "shop learns how many rows bank has for each common id",
+            ],
+            [
+                "bank learns which of its own ids shop has",
+                "bank learns how many rows shop has for each common id",
+            ],
+        ),
+    ],
+    ids=["one", "size", "left, all"],
+)
+def test_the_ledger_knows_what_a_setting_shows_besides(how, of_bank, of_shop):
+    run = aligned(tables(range(9), range(5)), **how)
+    for name, expected in (("bank", of_bank), ("shop", of_shop)):
+        notes = [event.note.removeprefix("alignment: ") for event in run.ledgers[name].events]
+        assert notes[1:] == expected
+
+
+def test_what_is_learned_is_in_the_ledger_before_anything_is_compared():
+    seen = []
+
+    def spy(party, honest):
+        send = party.peers["bank"].send
+
+        def noting(message, **named):
+            if isinstance(message, Masked):
+                seen.append([event.note for event in party.ledger.events])
+            send(message, **named)
+
+        party.peers["bank"].send = noting
+        return honest(party)
+
+    simulate(Align(limits=ANY_SIZE), tables([1, 2], [1, 2]), roles=PAIR, instead={"shop": spy})
+    assert "alignment: bank learns which of its own ids shop has" in seen[0]
+
+
+def test_whoever_watches_is_told_of_all_points_to_the_last():
+    told = []
+
+    def watched(party, honest):
+        watcher = lambda name, loop, done, total, figures: told.append((loop, done, total))  # noqa: E731
+        return honest(replace(party, watcher=watcher))
+
+    simulate(Align(limits=ANY_SIZE), tables(range(50), range(80)), roles=PAIR, instead={"shop": watched})
+    assert told[-1] == ("align", 130, 130)
+    assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
 
 
 def test_padding_shows_a_power_of_two_in_place_of_a_size():

@@ -7,12 +7,14 @@ import itertools
 import json
 import os
 import signal
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from colonnade.align.rr22 import Running
 from colonnade.errors import ColonnadeError, DataError
 from colonnade.party import Party
 from colonnade.privacy import ledger
@@ -111,7 +113,8 @@ def align(party):
     """Align rows in several buckets, then send something about them."""
     from colonnade.align import Align, Limits, Settings
 
-    settings = Settings(topology=CONFIG.get("topology", "star"), ids_per_bucket=30)
+    chosen = {name: CONFIG[name] for name in ("topology", "engine") if name in CONFIG}
+    settings = Settings(**chosen, ids_per_bucket=30)
     alignment = Align(settings, limits=Limits(fewest=1))(party)
     aligned = party.aligned(alignment)
     return {"ids": aligned.own_table.ids.to_pylist(), "schedule": alignment.schedule, "learned": alignment.learned}
@@ -173,6 +176,8 @@ ACTS = {
     "meet": (GrpcTransport, "meet"),
     "finish": (GrpcTransport, "finish"),
     "await": (GrpcTransport, "_await"),
+    "spawn": (subprocess, "Popen"),
+    "side": (Running, "wait"),
 }
 
 

@@ -10,7 +10,10 @@ import subprocess
 import time
 from contextlib import suppress
 
+import psutil
 import pytest
+
+from colonnade.align.rr22 import INTERPRETER_VARIABLE
 
 pytestmark = pytest.mark.network
 
@@ -462,3 +465,51 @@ def test_an_alignment_that_is_killed_resumes_to_the_same(federation, undisturbed
     run = federation("align", features=THREE)
     left = killed_and_started_again(run, victim, (*death, "before"))
     assert left == undisturbed("align", features=THREE)
+
+
+def side_processes(folder):
+    """The side processes of the engine rr22 that live and work for parties of this folder."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            mine = any(part.endswith("rr22_process.py") for part in process.cmdline())
+            if mine and process.cwd().startswith(str(folder)) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+    return found
+
+
+# One side process tests itself; from the second on, each is that of a bucket.
+RR22_DEATHS = {
+    "self-test": ("spawn", 1, "after"),
+    "terms": ("send", 1, "before"),
+    "meeting": ("send", 2, "after"),
+    "start of the first side process": ("spawn", 2, "after"),
+    "first bucket": ("side", 2, "before"),
+    "end of the first side process": ("side", 2, "after"),
+    "checkpoint of the first bucket": ("rename", 6, "before"),
+    "second bucket": ("side", 3, "before"),
+    "last bucket": ("side", 4, "before"),
+    "finishing": ("finish", 1, "before"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(INTERPRETER_VARIABLE not in os.environ, reason="spu is not installed; `make psi-fast`")
+@pytest.mark.parametrize("victim", ["bank", "shop"])
+@pytest.mark.parametrize("phase", RR22_DEATHS)
+def test_an_rr22_alignment_that_is_killed_resumes_to_the_same_and_leaves_no_process(
+    federation, undisturbed, victim, phase
+):
+    run = federation("align", engine="rr22")
+    run.start(*(name for name in run.names if name != victim))
+    run.start(victim, planted=[(*RR22_DEATHS[phase], "SIGKILL")])
+    assert run.wait(victim) == KILLED, run.said()
+    until(lambda: not side_processes(run.folder / victim))
+    run.start(victim)
+    left = run.finish()
+    # The transcripts name ports, which are others each time.
+    expected = undisturbed("align", engine="rr22")
+    for name in run.names:
+        assert (left[name]["result"], left[name]["ledger"]) == (expected[name]["result"], expected[name]["ledger"])
+    assert side_processes(run.folder) == []
+    assert [path for path in run.folder.rglob("buckets/**/*") if path.is_file()] == []

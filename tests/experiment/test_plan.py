@@ -219,7 +219,11 @@ def test_a_value_of_another_type_is_refused_with_its_key(tmp_path: Path, old: st
 @pytest.mark.parametrize(
     ("old", "said"),
     [
-        ('[model]\nname = "split-classifier"', "The plan needs the key 'model', but it is missing. Add it."),
+        (
+            '[model]\nname = "split-classifier"',
+            "A plan should train a model, or align rows, or both, but this one has neither [model] nor [align]. Add a "
+            "section [model]; an alignment alone takes a section [align] and no defences.",
+        ),
         ('name = "split-classifier"', "[model] needs the key 'name', but it is missing. Add it."),
         ('features = ["shop"]', "[roles] needs the key 'features', but it is missing. Add it."),
         (
@@ -375,7 +379,7 @@ def test_the_public_part_is_that_of_the_run() -> None:
         data=PlannedData("breast-cancer", rows=60), model=PlannedModel("split-classifier", {"epochs": 1}), seed=4
     )
     tables = plan.tables().train
-    run = simulate(plan.model.build().fit, tables, roles=plan.roles, seed=4)
+    run = simulate(plan.trained.build().fit, tables, roles=plan.roles, seed=4)
     assert plan.public() == run.plan
     assert "breast-cancer" not in plan.public().to_json()
 

@@ -178,7 +178,7 @@ def test_a_peer_that_has_handed_nothing_over_is_known_by_its_name(federation: Pa
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as `train` leaves it at shop."""
     plan = replace(PLAN, roles=Roles(label="bank", features=("shop",)))
-    model = plan.model.build()
+    model = plan.trained.build()
     run = simulate(model.fit, plan.tables().train, roles=plan.roles, seed=plan.seed)
     folder = tmp_path_factory.mktemp("trained")
     run.results["shop"].save(folder / "model.safetensors")

@@ -1,7 +1,7 @@
 """Alignment: parties find their common rows without showing the others.
 
 identifiers    how ids are read
-buckets        ids cut into parts that fit into memory
+buckets, shelf ids cut into parts that fit into memory, and what each part leaves
 star, ring     who compares what with whom
 protocol       Align and Aligned: what a party runs
 limits         what it refuses

@@ -26,7 +26,6 @@ Duplicates: TypeAlias = Literal["error", "first", "all"]
 Digests: TypeAlias = npt.NDArray[np.uint8]
 Rows: TypeAlias = npt.NDArray[np.int64]
 
-IDS_PER_BUCKET = 1 << 17
 MOST_BUCKETS = 1 << 14
 
 _RECORD = np.dtype([("digest", np.uint8, (DIGEST_BYTES,)), ("row", "<i8")])
@@ -48,9 +47,8 @@ class Bucket:
 
     @classmethod
     def of(cls, digests: Digests, rows: Rows) -> Bucket:
-        """The bucket of these digests; of several rows with one id the first stands for it."""
-        high, low = np.ascontiguousarray(digests).view(">u8").reshape(-1, 2).T
-        order = np.lexsort((rows, low, high))
+        """The bucket of these digests, of rows from the first on; of several with one id the first stands for it."""
+        order = digest_order(digests)
         digests, rows = digests[order], rows[order]
         new = np.ones(len(rows), bool)
         new[1:] = (digests[1:] != digests[:-1]).any(axis=1)
@@ -82,6 +80,13 @@ class Listed:
             slots: How many digests go out.
             random: A secret source that serves this list only; the same one gives the same list again.
         """
+        filled = cls.filled(bucket, slots, random)
+        order = np.argsort(random.uniform_bits(slots, "shuffle"), kind="stable")
+        return cls(filled.digests[order], filled.rows[order])
+
+    @classmethod
+    def filled(cls, bucket: Bucket, slots: int, random: Randomness) -> Listed:
+        """Fill a bucket up, but leave it in the order of its digests."""
         n_filling = slots - len(bucket)
         if n_filling < 0:
             raise DataError(
@@ -89,9 +94,8 @@ class Listed:
                 "Check that the ids were not made to collide, then run the alignment anew."
             )
         filling = random.uniform_bits(2 * n_filling, "filling").view(np.uint8).reshape(-1, DIGEST_BYTES)
-        order = np.argsort(random.uniform_bits(slots, "shuffle"), kind="stable")
         rows = np.concatenate([bucket.rows, np.full(n_filling, -1)])
-        return cls(np.concatenate([bucket.digests, filling])[order], rows[order])
+        return cls(np.concatenate([bucket.digests, filling]), rows)
 
     def chunks(self, size: int) -> Iterator[Digests]:
         """The digests in parts."""
@@ -162,7 +166,16 @@ class Buckets:
         return self._folder / f"{number:05d}"
 
 
-def n_buckets(n_ids: int, per_bucket: int = IDS_PER_BUCKET) -> int:
+def digest_order(digests: Digests) -> Rows:
+    """The order that sorts digests; equal ones keep the order they have."""
+    high, low = np.ascontiguousarray(digests).view(">u8").astype(np.uint64).reshape(-1, 2).T
+    order = np.argsort(high)
+    heads = high[order]
+    # Halves that are alike are almost always those of equal digests, for which a quick sort is not enough.
+    return np.lexsort((low, high)) if (heads[1:] == heads[:-1]).any() else order
+
+
+def n_buckets(n_ids: int, per_bucket: int) -> int:
     """Into how many buckets so many ids are cut."""
     return max(1, math.ceil(n_ids / per_bucket))
 

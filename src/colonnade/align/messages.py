@@ -124,7 +124,7 @@ class Meeting(Message, kind="align/meeting"):
 
 @dataclass(frozen=True)
 class Finished(Message, kind="align/finished"):
-    """Whether the sender's side process came to a good end."""
+    """How the sender's side process ended: 1 well, 0 not, -1 without having met the other one."""
 
     good: int
 

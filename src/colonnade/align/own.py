@@ -5,16 +5,16 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
 
-from colonnade.align.buckets import Bucket, Buckets, Digests, Listed, Rows, slots
+from colonnade.align.buckets import Bucket, Buckets, Digests, Listed, Rows, digest_order, slots
 from colonnade.align.identifiers import Identifiers
 from colonnade.align.messages import VALUE_BYTES, Agreed, Masked, OrderDigest, parts
+from colonnade.align.shelf import Shelf
 from colonnade.align.workers import CHUNK, Workers
 from colonnade.crypto.curve import POINT_BYTES, make_key
 from colonnade.errors import ProtocolError
@@ -40,12 +40,6 @@ class Settled:
     def slots(self, party: str, key: int) -> int:
         """How many ids of a party go out in each bucket."""
         return slots(self.ids[party][key], self.n_buckets)
-
-    def offset(self, party: str, key: int, bucket: int) -> int:
-        """Where a bucket begins in all lists of a party, one after the other."""
-        return sum(self.n_buckets * self.slots(party, earlier) for earlier in range(key)) + bucket * self.slots(
-            party, key
-        )
 
     def total(self, party: str) -> int:
         """How long all lists of a party are together."""
@@ -81,6 +75,7 @@ class Own:
 
     def __post_init__(self) -> None:
         self.workers = Workers(self.n_workers, points=self.n_points)
+        self.shelf = Shelf(self.folder / "left", self.settled.n_keys, self.settled.n_buckets)
 
     def bucket(self, key: int, number: int) -> Bucket:
         """The own ids of a bucket."""
@@ -98,6 +93,7 @@ class Own:
         """Delete what was kept in files."""
         for buckets in self._held.values():
             buckets.delete()
+        self.shelf.delete()
 
     def secret(self, whom: str) -> Randomness:
         """The source of this run's secrets towards somebody, from the system, drawn once and written down first."""
@@ -136,10 +132,13 @@ class Own:
             self.party.watcher(self.party.name, "align", self._done, self.n_points, {})
 
     def tags(self, digests: Digests) -> Tags:
-        """What the common order is sorted by: hashes of ids under a secret, whatever order the file has."""
-        key = self.party.random.child("align", "order").key
-        hashed = b"".join([blake2b(digest.tobytes(), digest_size=8, key=key).digest() for digest in digests])
-        return np.frombuffer(hashed, "<u8").astype(np.uint64)
+        """What the common order is sorted by: digests encrypted under a secret, whatever order the file has."""
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+        # A digest is one block, and no two are alike, so that of each block alone nothing can be told.
+        cipher = Cipher(algorithms.AES(self.party.random.child("align", "order").key), modes.ECB())
+        encrypted = cipher.encryptor().update(np.ascontiguousarray(digests).tobytes())
+        return np.frombuffer(encrypted, "<u8").reshape(-1, 2)[:, 0].astype(np.uint64)
 
 
 class _Kept:
@@ -200,15 +199,32 @@ def _words(values: Digests) -> npt.NDArray[np.uint64]:
     return np.ascontiguousarray(values).view(np.uint64).reshape(-1, 2)
 
 
+def rows_among(rows: Rows, others: Rows) -> Rows:
+    """Where each row stands among others, which are all different; -1 where it does not.
+
+    >>> rows_among(np.array([7, 3]), np.array([3, 5]))
+    array([-1,  0])
+    """
+    if not len(others):
+        return np.full(len(rows), -1)
+    order = np.argsort(others)
+    nearest = order[np.minimum(np.searchsorted(others, rows, sorter=order), len(others) - 1)]
+    return np.where(others[nearest] == rows, nearest, -1)
+
+
 def in_order(values: Digests) -> Digests:
     """The values sorted, which forgets whose order they had."""
-    high, low = np.ascontiguousarray(values).view(">u8").reshape(-1, 2).T
-    return values[np.lexsort((low, high))]
+    return values[digest_order(values)]
 
 
 def order_digest(values: Digests, present: npt.NDArray[np.bool_]) -> bytes:
     """A digest of an order: the values of its rows, and which of them have one."""
     return blake3(np.ascontiguousarray(values).tobytes() + np.packbits(present).tobytes()).digest()
+
+
+def whole_digest(digests: Sequence[bytes]) -> bytes:
+    """A digest of an order that was put together stretch by stretch."""
+    return blake3(b"".join(digests)).digest()
 
 
 def agree_as_leader(

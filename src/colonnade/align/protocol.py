@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from colonnade.align.buckets import MOST_BUCKETS, n_buckets
+from colonnade.align.buckets import MOST_BUCKETS
 from colonnade.align.identifiers import Identifiers
 from colonnade.align.limits import Limits
 from colonnade.align.messages import Opening, Size, Terms
@@ -20,6 +20,7 @@ from colonnade.align.own import Own, Settled, agree_as_follower, bucket_step, du
 from colonnade.align.ring import Ring
 from colonnade.align.rr22 import FastFollower, FastLeader, SideProcess
 from colonnade.align.settings import Settings
+from colonnade.align.shelf import Shelf
 from colonnade.align.star import Found, StarFollower, StarLeader
 from colonnade.alignment import Alignment
 from colonnade.errors import DataError, PlanError, ProtocolError
@@ -176,6 +177,7 @@ class _Alignment:
         with self._folder() as folder:
             own = Own(party, identifiers, settled, folder, self.align.workers, self._n_points(settled))
             side = self._side(own)
+            self._spend_outcome(settled)
             kept = side.match()
             tree = durable(party, ORDER_STEP, lambda: _tree(self._settled(side, kept)))
             own.close()
@@ -235,9 +237,7 @@ class _Alignment:
             self._check_terms(mine, terms, line.peer)
             ids[line.peer] = tuple(terms.ids)
         salt = party.random.child("align", "salt").key
-        n = n_buckets(max(max(counts) for counts in ids.values()), self.settings.ids_per_bucket)
-        if self.settings.engine == "rr22":
-            n = 1  # it cuts ids into buckets itself
+        n = self.settings.n_buckets(max(max(counts) for counts in ids.values()))
         if n > MOST_BUCKETS:
             raise PlanError(
                 f"At most {MOST_BUCKETS:,} buckets can be matched, but this would take {n:,}. Raise ids_per_bucket "
@@ -291,9 +291,11 @@ class _Alignment:
 
     def _n_points(self, settled: Settled) -> int:
         """How many points this party multiplies: its own, once for each that it compares with, and those of these."""
-        lists = [settled.total(name) for name in settled.ids]
-        again = len(self.order) - 2 if self.leads and self.settings.topology == "star" else 0
-        return sum(lists) + again * settled.total(self.party.name)
+        lines = len(self.order) - 1 if self.leads and self.settings.topology == "star" else 1
+        own = lines * settled.total(self.party.name)
+        if self.settings.engine == "rr22":
+            return own  # here it is ids that are matched, not points
+        return own + sum(settled.total(name) for name in settled.ids if name != self.party.name)
 
     def _side(self, own: Own) -> StarLeader | StarFollower | Ring:
         if self.settings.topology == "ring":
@@ -307,14 +309,11 @@ class _Alignment:
             return StarLeader(own, self.settings, self.followers, self.bystanders)
         return StarFollower(own, self.settings, leader, place)
 
-    def _settled(self, side: StarLeader | StarFollower | Ring, kept: list[Any]) -> Found:
+    def _settled(self, side: StarLeader | StarFollower | Ring, kept: Shelf) -> Found:
         """The common order; where it is not told to all, the size takes its place."""
-        if self.settings.reveal == "both":
-            self._spend_ids(self._asking)
-            return side.settle(kept)
-        if self.settings.reveal == "one" and not self.leads:
-            self._spend_ids((self.leader,))
         found = side.settle(kept)
+        if self.settings.reveal == "both":
+            return found
         told = self.settings.reveal == "size"
         if self.leads:
             for line in (*self.followers, *self.bystanders):
@@ -354,11 +353,28 @@ class _Alignment:
         for peer in self._asking:
             self._spend(f"alignment: {peer} learns that {self.party.name} has {counts} ids")
 
-    def _spend_ids(self, to: Sequence[str]) -> None:
-        for peer in to:
-            of_pair = self.settings.engine == "rr22" or (peer == self.leader and self.settings.topology == "star")
-            common = f"{self.party.name} has" if of_pair else "all parties have"
-            self._spend(f"alignment: {peer} learns which of its own ids {common}")
+    def _spend_outcome(self, settled: Settled) -> None:
+        """Write down what the others will learn from the comparison."""
+        settings, me = self.settings, self.party.name
+        star, several = settings.topology == "star", settled.n_keys > 1
+        for peer in self._asking:
+            if settings.reveal == "size":
+                self._spend(f"alignment: {peer} learns how many ids are common")
+            elif settings.reveal == "both" or peer == self.leader:
+                of_pair = settings.engine == "rr22" or (star and (several or peer == self.leader))
+                common = (
+                    f"{me} has{', and by which key' if several and star else ''}" if of_pair else "all parties have"
+                )
+                self._spend(f"alignment: {peer} learns which of its own ids {common}")
+            if not star and peer == self.leader and len(self.order) > 2:
+                self._spend(f"alignment: {peer} learns how many ids each group of parties has in common")
+            if settings.join == "left" and self.leads:
+                self._spend(f"alignment: {peer} learns how many rows {me} keeps")
+        if settings.duplicates == "all":
+            # The leader tells every party's numbers to all.
+            for peer in self.order:
+                if peer != me:
+                    self._spend(f"alignment: {peer} learns how many rows {me} has for each common id")
 
     def _spend(self, note: str) -> None:
         """Write down, before it happens, what another one learns of this party."""

@@ -33,7 +33,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from colonnade.align.buckets import Digests
+from colonnade.align.buckets import Digests, Rows
 from colonnade.align.messages import (
     VALUE_BYTES,
     Common,
@@ -55,8 +55,11 @@ from colonnade.align.own import (
     in_order,
     order_digest,
     positions,
+    rows_among,
+    whole_digest,
 )
 from colonnade.align.settings import Settings
+from colonnade.align.shelf import Shelf
 from colonnade.align.star import Found, require_places
 from colonnade.align.workers import CHUNK
 from colonnade.crypto.curve import POINT_BYTES
@@ -89,14 +92,15 @@ class Ring:
     def _others(self) -> tuple[Channel, ...]:
         return tuple(self.own.party.peers[name] for name in self.order if name != self.own.party.name)
 
-    def match(self) -> list[Tree]:
+    def match(self) -> Shelf:
         """Match bucket by bucket; returns what each left."""
         own = self.own
         matched = np.zeros(len(own.party.own_table), bool)
-        kept = []
+        kept = own.shelf
         for key, bucket in own.settled.rounds:
-            kept.append(durable(own.party, bucket_step(key, bucket), partial(self._match, key, bucket, matched)))
-            matched[kept[-1]["rows"]] = True
+            tree = durable(own.party, bucket_step(key, bucket), partial(self._match, key, bucket, matched))
+            matched[tree["rows"]] = True
+            kept.put(tree)
         return kept
 
     def _match(self, key: int, number: int, matched: npt.NDArray[np.bool_]) -> Tree:
@@ -115,9 +119,7 @@ class Ring:
         rows = listed.rows[places]
         tree: Tree = {"rows": rows, "values": common}
         if self._leads:
-            digest_of = dict(zip(bucket.rows.tolist(), bucket.digests, strict=True))
-            digests = np.array([digest_of[row] for row in rows.tolist()], np.uint8).reshape(-1, bucket.digests.shape[1])
-            tree["tags"] = own.tags(digests)
+            tree["tags"] = own.tags(bucket.digests[rows_among(rows, bucket.rows)])
         return tree
 
     def _turn(self, key: int, number: int, masking: bytes) -> Digests:
@@ -178,34 +180,43 @@ class Ring:
             )
         return places
 
-    def settle(self, kept: list[Tree]) -> Found:
+    def settle(self, kept: Shelf) -> Found:
         """Agree on the order of the common rows."""
         if self.settings.reveal == "size":
             return Found(None, sum(tree["size"] for tree in kept) if self._leads else None)
-        rows = np.concatenate([np.zeros(0, np.int64), *(tree["rows"] for tree in kept)])
         if self.settings.reveal == "one" and not self._leads:
             return Found(None, None)
-        values = gathered([tree["values"] for tree in kept])
-        everywhere = np.ones(len(rows), bool)
-        if not self._leads:
-            order, _ = receive_order(self._line(0), len(rows))
-            if not np.array_equal(np.sort(order), np.arange(len(rows))):
-                raise ProtocolError(
-                    f"Expected {self.order[0]} to send an order of {len(rows):,} rows, got something else. Both must "
-                    "run the same version."
-                )
-            digest = order_digest(values[order], everywhere)
-            whole, agreed = agree_as_follower(self._line(0), digest, len(rows))
-            return Found(rows[order], len(rows), whole, agreed.schedule.hex())
-        order = np.argsort(np.concatenate([np.zeros(0, np.uint64), *(tree["tags"] for tree in kept)]), kind="stable")
+        ordered, digests = [], []
+        for trees in kept.stretches(self.settings):
+            found = np.concatenate([tree["rows"] for tree in trees])
+            order = self._order(trees, len(found))
+            ordered.append(found[order])
+            values = gathered([tree["values"] for tree in trees])
+            digests.append(order_digest(values[order], np.ones(len(order), bool)))
+        rows, digest = np.concatenate(ordered), whole_digest(digests)
         if self.settings.reveal == "one":
-            return Found(rows[order], len(rows))
-        for line in self._others:
-            send_order(line, order, np.zeros(0, np.int64))
-        digests = [order_digest(values[order], everywhere)] * len(self._others)
+            return Found(rows, len(rows))
+        if not self._leads:
+            whole, agreed = agree_as_follower(self._line(0), digest, len(rows))
+            return Found(rows, len(rows), whole, agreed.schedule.hex())
         schedule = self.own.party.random.child("align", "schedule").key
-        whole = agree_as_leader(self._others, digests, self.bystanders, schedule, len(rows))
-        return Found(rows[order], len(rows), whole, schedule.hex())
+        whole = agree_as_leader(self._others, [digest] * len(self._others), self.bystanders, schedule, len(rows))
+        return Found(rows, len(rows), whole, schedule.hex())
+
+    def _order(self, trees: list[Tree], n: int) -> Rows:
+        """The order of the n rows of a stretch: the leader decides on it and tells the others."""
+        if self._leads:
+            order = np.argsort(np.concatenate([tree["tags"] for tree in trees]), kind="stable")
+            for line in self._others if self.settings.reveal == "both" else ():
+                send_order(line, order, np.zeros(0, np.int64))
+            return order
+        order, _ = receive_order(self._line(0), n)
+        if not np.array_equal(np.sort(order), np.arange(n)):
+            raise ProtocolError(
+                f"Expected {self.order[0]} to send an order of {n:,} rows, got something else. Both must run the same "
+                "version."
+            )
+        return order
 
 
 def _received(line: Channel, number: int, total: int) -> Iterator[Digests]:

@@ -1,8 +1,8 @@
 """The engine rr22: two-party intersection by SecretFlow's `spu`, much faster than the curve, in a process beside us.
 
     leader                                    each other party
-         Meeting ⇄ Meeting                                    once per key: where the side processes listen
-         Finished ⇄ Finished                                  once per key
+         Meeting ⇄ Meeting                                    once per key and bucket: where the side processes listen
+         Finished ⇄ Finished                                  once per key and bucket
 
 The two side processes talk to each other over a line of their own, with TLS where the run has it. **What they say is
 not in our recording**, so the audit knows nothing of it but that it took place. `spu` checks that the other side's
@@ -20,15 +20,18 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import select
+import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 from binascii import hexlify, unhexlify
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, partial
+from enum import IntEnum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +39,10 @@ import numpy as np
 import numpy.typing as npt
 
 from colonnade.align import rr22_process
-from colonnade.align.buckets import Bucket, Digests
+from colonnade.align.buckets import Bucket, Digests, Listed, Rows
 from colonnade.align.identifiers import DIGEST_BYTES
 from colonnade.align.messages import Finished, Meeting
-from colonnade.align.own import Own, bucket_step, durable, positions
+from colonnade.align.own import Own, in_order, positions
 from colonnade.align.settings import Settings
 from colonnade.align.star import StarFollower, StarLeader
 from colonnade.errors import MissingExtra, PlanError, ProtocolError
@@ -48,6 +51,9 @@ from colonnade.wire.channel import Channel
 
 INTERPRETER_VARIABLE = "COLONNADE_PSI_FAST"
 PROGRAM = Path(rr22_process.__file__)
+
+# About one pair in thirty does not meet, on a machine with more to do than it can.
+MOST_MEETINGS = 6
 
 _HEX_BYTES = 2 * DIGEST_BYTES
 
@@ -94,31 +100,34 @@ class SideProcess:
     def start(self, folder: Path, rank: int, parties: list[tuple[str, str]], *, broadcast: bool) -> Running:
         """Start it on the digests that lie in its folder."""
         tls = None if self.certificates is None else dict(zip(("cert", "key", "ca"), self.certificates, strict=True))
-        return Running(self.find(), folder, rank, parties, broadcast, tls, self.timeout_s)
+        task = {
+            "sides": [_side(folder, rank)],
+            "parties": parties,
+            "broadcast": broadcast,
+            "tls": None if tls is None else {name: str(path) for name, path in tls.items()},
+            "timeout_ms": int(self.timeout_s * 1000),
+        }
+        return Running(self.find(), folder, task)
+
+
+class Ending(IntEnum):
+    """How a side process ends; a number of the message `Finished`."""
+
+    NOT_MET = -1
+    FAILED = 0
+    GOOD = 1
 
 
 class Running:
-    """A side process at work; it ends with this one."""
+    """A side process at work; it ends with this one.
 
-    def __init__(
-        self,
-        interpreter: Path,
-        folder: Path,
-        rank: int,
-        parties: list[tuple[str, str]],
-        broadcast: bool,
-        tls: dict[str, Path] | None = None,
-        timeout_s: float = 600.0,
-    ) -> None:
-        task = {
-            "rank": rank,
-            "parties": parties,
-            "input": str(folder / "input.csv"),
-            "output": str(folder / "output.csv"),
-            "broadcast": broadcast,
-            "tls": None if tls is None else {name: str(path) for name, path in tls.items()},
-            "timeout_ms": int(timeout_s * 1000),
-        }
+    Args:
+        interpreter: What runs it.
+        folder: Where it works.
+        task: What it is told.
+    """
+
+    def __init__(self, interpreter: Path, folder: Path, task: Mapping[str, Any]) -> None:
         self._done, done = os.pipe()
         with explained(f"start {interpreter}"), (folder / "log").open("wb") as log, open(done, "wb") as theirs:
             self._process = subprocess.Popen(
@@ -131,12 +140,19 @@ class Running:
                 pass_fds=[theirs.fileno()],
             )
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(task | {"done": done}).encode() + b"\n")
+        self._process.stdin.write(json.dumps({**task, "done": done}).encode() + b"\n")
         self._process.stdin.flush()
 
-    def wait(self) -> bool:
-        """Wait until it is done; returns whether it has come to a good end."""
-        return os.read(self._done, 1) == b"1"
+    def wait(self, check: Callable[[], None] = lambda: None) -> Ending:
+        """Wait until it is done.
+
+        Args:
+            check: Called now and then; what it raises ends the waiting.
+        """
+        while not select.select([self._done], [], [], 0.5)[0]:
+            check()
+        said = os.read(self._done, 1)
+        return {rr22_process.GOOD: Ending.GOOD, rr22_process.NOT_MET: Ending.NOT_MET}.get(said, Ending.FAILED)
 
     def close(self) -> None:
         """End it."""
@@ -147,42 +163,51 @@ class Running:
         os.close(self._done)
 
 
-@dataclass
-class _Pairs:
-    """What leader and followers do alike."""
+def _common(
+    own: Own, settings: Settings, process: SideProcess, line: Channel, bucket: Bucket, key: int, number: int
+) -> tuple[Digests, Rows]:
+    """The digests that a bucket has in common with a peer's, in an order that both share, and the own rows of them.
 
-    own: Own
-    settings: Settings
-    process: SideProcess
+    Both are empty where they are not told.
+    """
+    me, peer = own.party.name, line.peer
+    leads, broadcast = me == own.party.roles.holders[0], settings.reveal == "both"
+    slots = own.settled.slots(me, key)
+    listed = Listed.filled(bucket, slots, own.secret(peer).child("list", key, number))
+    with _side_folder(own.folder) as folder:
+        _write(folder / "input.csv", listed.digests)
+        for _ in range(MOST_MEETINGS):
+            mine, theirs = _run_pair(process, folder, line, me, leads=leads, broadcast=broadcast)
+            if Ending.NOT_MET not in (mine, theirs):
+                break
+        if (mine, theirs) != (Ending.GOOD, Ending.GOOD):
+            raise ProtocolError(
+                f"The side processes of {me} and {peer} should have found their common ids, but "
+                f"{peer if mine == Ending.GOOD else me}'s failed: {_last_words(folder / 'log')}. Check that both can "
+                "reach each other at the addresses under [align.addresses], or use engine = 'ecdh'."
+            )
+        own.progress(slots)
+        told = leads or broadcast
+        digests = in_order(_read(folder / "output.csv")) if told else np.zeros((0, DIGEST_BYTES), np.uint8)
+    return digests, _rows(digests, bucket, peer)
 
-    def common(self, line: Channel, bucket: Bucket, *, leads: bool) -> Digests:
-        """The digests that a bucket has in common with a peer's, in an order that both share; empty if not told."""
-        with tempfile.TemporaryDirectory(prefix="colonnade-") as name:
-            folder, me = Path(name), self.own.party.name
-            _write(folder / "input.csv", bucket.digests)
-            broadcast = self.settings.reveal == "both"
-            with _meeting(line, self.process.address) as addresses:
-                mine, theirs = (me, addresses[0]), (line.peer, addresses[1])
-                running = self.process.start(
-                    folder, 0 if leads else 1, [mine, theirs] if leads else [theirs, mine], broadcast=broadcast
-                )
-            try:
-                # Whoever waited here before the other one has started would keep a simulation from starting it.
-                line.send(Meeting("", 1))
-                line.receive(Meeting)
-                good = running.wait()
-                line.send(Finished(int(good)))
-                both = bool(line.receive(Finished).good) and good
-            finally:
-                running.close()
-            if not both:
-                raise ProtocolError(
-                    f"The side processes of {me} and {line.peer} should have found their common ids, but "
-                    f"{line.peer if good else me}'s failed: {_last_words(folder / 'log')}. Check that both can reach "
-                    "each other at the addresses under [align.addresses], or use engine = 'ecdh'."
-                )
-            self.own.progress(len(bucket))
-            return _read(folder / "output.csv") if leads or broadcast else np.zeros((0, DIGEST_BYTES), np.uint8)
+
+def _run_pair(
+    process: SideProcess, folder: Path, line: Channel, me: str, *, leads: bool, broadcast: bool
+) -> tuple[int, int]:
+    """Run a side process beside the peer's; returns how the own one and the peer's ended."""
+    with _meeting(line, process.address) as (mine, theirs):
+        parties = [(me, mine), (line.peer, theirs)] if leads else [(line.peer, theirs), (me, mine)]
+        running = process.start(folder, 0 if leads else 1, parties, broadcast=broadcast)
+        try:
+            # Whoever waited here before the other one has started would keep a simulation from starting it.
+            line.send(Meeting("", 1))
+            line.receive(Meeting)
+            ending = running.wait(line.check)
+            line.send(Finished(int(ending)))
+            return ending, line.receive(Finished).good
+        finally:
+            running.close()
 
 
 @dataclass
@@ -191,35 +216,15 @@ class FastLeader(StarLeader):
 
     process: SideProcess = field(default_factory=SideProcess)
 
-    def match(self) -> list[Tree]:
-        """Match key by key; returns what each left."""
-        own = self.own
-        matched = {line.peer: np.zeros(len(own.party.own_table), bool) for line in self.lines}
-        kept = []
-        for key, bucket in own.settled.rounds:
-            kept.append(durable(own.party, bucket_step(key, bucket), partial(self._pair, key, matched)))
-            for peer in matched:
-                matched[peer][kept[-1][peer]["rows"]] = True
-        return kept
-
-    def _pair(self, key: int, matched: dict[str, npt.NDArray[np.bool_]]) -> Tree:
-        own, bucket = self.own, self.own.bucket(key, 0)
-        used = np.full(len(bucket), self.settings.join == "left")
-        tree: Tree = {}
+    def _match(self, key: int, number: int, matched: dict[str, npt.NDArray[np.bool_]]) -> Tree:
+        bucket, pairs = self.own.bucket(key, number), {}
         for line in self.lines:
             left = bucket.without(matched[line.peer])
-            digests = _Pairs(own, self.settings, self.process).common(line, left, leads=True)
-            rows, places = _rows(digests, left, line.peer), np.arange(len(digests))
-            used |= np.isin(bucket.rows, rows)
-            tree[line.peer] = {
-                "rows": rows,
-                "mine": places + own.settled.offset(own.party.name, key, 0),
-                "theirs": places,
-                "begin": own.settled.offset(line.peer, key, 0),
-                "values": digests,
-            }
-        tree["own"] = {"rows": bucket.rows[used], "tags": own.tags(bucket.digests[used])}
-        return tree | ({"own": tree["own"] | self.copies(bucket, used)} if self.settings.duplicates == "all" else {})
+            digests, rows = _common(self.own, self.settings, self.process, line, left, key, number)
+            places = np.arange(len(rows))
+            lengths = [len(rows), len(rows)]
+            pairs[line.peer] = {"rows": rows, "mine": places, "theirs": places, "values": digests, "lengths": lengths}
+        return self.left(bucket, pairs)
 
 
 @dataclass
@@ -228,46 +233,42 @@ class FastFollower(StarFollower):
 
     process: SideProcess = field(default_factory=SideProcess)
 
-    def match(self) -> list[Tree]:
-        """Take part in the matching, key by key; returns what each left."""
-        own = self.own
-        matched = np.zeros(len(own.party.own_table), bool)
-        kept = []
-        for key, bucket in own.settled.rounds:
-            kept.append(durable(own.party, bucket_step(key, bucket), partial(self._pair, key, matched)))
-            matched[kept[-1]["rows"][kept[-1]["places"]]] = True
-        return kept
+    def _match(self, key: int, number: int, matched: npt.NDArray[np.bool_]) -> Tree:
+        bucket = self.own.bucket(key, number).without(matched)
+        digests, rows = _common(self.own, self.settings, self.process, self.leader, bucket, key, number)
+        return self.left(bucket, {"rows": rows, "values": digests, "places": np.arange(len(rows))})
 
-    def _pair(self, key: int, matched: npt.NDArray[np.bool_]) -> Tree:
-        own, settled, leader = self.own, self.own.settled, self.leader
-        bucket = own.bucket(key, 0).without(matched)
-        digests = _Pairs(own, self.settings, self.process).common(leader, bucket, leads=False)
-        found = _rows(digests, bucket, leader.peer)
-        # As long as the lists of the built-in engine are, so that places mean the same.
-        rows = np.full(settled.slots(own.party.name, key), -1)
-        values = np.zeros((settled.slots(leader.peer, key), DIGEST_BYTES), np.uint8)
-        rows[: len(found)], values[: len(found)] = found, digests
-        tree = {"rows": rows, "values": values, "places": np.arange(len(found))}
-        return tree | (self.copies(bucket) if self.settings.duplicates == "all" else {})
+
+@contextmanager
+def _side_folder(beside: Path) -> Iterator[Path]:
+    """A folder for the files of a side process, gone when the block ends; so is what a killed run left there."""
+    folder = beside / "side"
+    with explained("make a folder for the side process"):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
 def _meeting(line: Channel, address: str | None) -> Iterator[tuple[str, str]]:
-    """Tell each other where the side processes listen; the own port is held until the block ends."""
+    """Tell each other where the side processes listen; the own port is held against others until the block ends."""
     with socket.socket() as held:
+        # The side process may listen at a port that is held so; nobody who asks for any free port is given it.
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if address is None:
             held.bind(("127.0.0.1", 0))
         mine = address or f"127.0.0.1:{held.getsockname()[1]}"
         line.send(Meeting(mine, 0))
-        theirs = line.receive(Meeting).address
-    yield mine, theirs
+        yield mine, line.receive(Meeting).address
 
 
-def _rows(digests: Digests, bucket: Bucket, peer: str) -> npt.NDArray[np.int64]:
-    """The own rows of common digests."""
+def _rows(digests: Digests, bucket: Bucket, peer: str) -> Rows:
+    """The own rows of common digests, which are sorted like those of a bucket."""
     found = positions(digests, bucket.digests)
-    if (found < 0).any() or len(np.unique(found)) != len(found):
+    if (found < 0).any() or (np.diff(found) <= 0).any():
         raise ProtocolError(
             f"The side process should name ids that this party and {peer} have, each once, but named others. Use "
             "engine = 'ecdh'."
@@ -294,34 +295,32 @@ def _last_words(log: Path) -> str:
     return lines[-1][:200] if lines else "it said nothing about why"
 
 
+def _side(folder: Path, rank: int) -> dict[str, Any]:
+    """What a side process is told of one side."""
+    return {"rank": rank, "input": str(folder / "input.csv"), "output": str(folder / "output.csv")}
+
+
 @cache
 def _self_test(interpreter: Path) -> None:
-    """Let two side processes intersect two small lists, before they are trusted with large ones."""
+    """Let a side process intersect two small lists by itself, before it is trusted with large ones."""
     lists = (np.arange(60), np.arange(20, 90))
-    with tempfile.TemporaryDirectory(prefix="colonnade-") as name, socket.socket() as one, socket.socket() as other:
-        for held in (one, other):
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            held.bind(("127.0.0.1", 0))
-        parties = [(str(rank), f"127.0.0.1:{held.getsockname()[1]}") for rank, held in enumerate((one, other))]
-        one.close()
-        other.close()
-        started: list[Running] = []
-        found: list[Any] = []
+    with tempfile.TemporaryDirectory(prefix="colonnade-") as name:
+        folders = [Path(name) / str(rank) for rank in range(2)]
+        for folder, numbers in zip(folders, lists, strict=True):
+            folder.mkdir()
+            _write(folder / "input.csv", _numbered(numbers))
+        sides = [_side(folder, rank) for rank, folder in enumerate(folders)]
+        parties = [(str(rank), "here") for rank in range(2)]
+        task = {"sides": sides, "parties": parties, "broadcast": True, "tls": None, "timeout_ms": 30_000}
+        running = Running(interpreter, Path(name), task)
         try:
-            for rank, numbers in enumerate(lists):
-                folder = Path(name) / str(rank)
-                folder.mkdir()
-                _write(folder / "input.csv", _numbered(numbers))
-                started.append(Running(interpreter, folder, rank, parties, broadcast=True, timeout_s=30))
-            for rank, good in enumerate([running.wait() for running in started]):
-                found.append(_read(Path(name) / str(rank) / "output.csv") if good else None)
-            words = "" if all(each is not None for each in found) else _last_words(Path(name) / "0" / "log")
+            good = running.wait() == Ending.GOOD
         finally:
-            for running in started:
-                running.close()
-    wanted = {each.tobytes() for each in _numbered(np.arange(20, 60))}
-    right = all(each is not None and {value.tobytes() for value in each} == wanted for each in found)
-    if not right or not np.array_equal(found[0], found[1]):
+            running.close()
+        found = [in_order(_read(folder / "output.csv")) for folder in folders] if good else []
+        words = "" if good else _last_words(Path(name) / "log")
+    wanted = in_order(_numbered(np.arange(20, 60)))
+    if not good or not all(np.array_equal(each, wanted) for each in found):
         raise PlanError(
             f"The engine rr22 should find the common ids of two small lists with {interpreter}, but does not"
             f"{f': {words}' if words else ''}. Install spu {rr22_process.VERSION} there, or use engine = 'ecdh'."

@@ -12,40 +12,74 @@ import os
 import sys
 import threading
 import types
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 VERSION = "0.9.5"
 
+MEETING_S = 15.0
+
+# What is written to the descriptor.
+GOOD, NOT_MET = b"1", b"0"
+
 
 def main() -> None:
-    """Take part in one intersection."""
+    """Take part in one intersection; in both sides of it, if the task names both."""
     task = json.loads(sys.stdin.readline())
     watch = threading.Thread(target=end_with_parent, daemon=True)
     watch.start()
     link, psi = load()
-    desc = link.Desc()
-    desc.recv_timeout_ms, desc.http_timeout_ms = task["timeout_ms"], task["timeout_ms"]
-    desc.connect_retry_times, desc.connect_retry_interval_ms = 600, 100
-    for name, address in task["parties"]:
-        desc.add_party(name, address)
-    if task["tls"] is not None:
-        desc.enable_ssl = True
-        for options in (desc.client_ssl_opts, desc.server_ssl_opts):
-            options.cert.certificate_path, options.cert.private_key_path = task["tls"]["cert"], task["tls"]["key"]
-            options.verify.ca_file_path, options.verify.verify_depth = task["tls"]["ca"], 1
-    context = link.create_brpc(desc, task["rank"])
+    with ThreadPoolExecutor(len(task["sides"])) as threads:
+        list(threads.map(lambda side: intersect(link, psi, task, side), task["sides"]))
+    # It stays until both are done: who left before the other one's last word has arrived would make that one fail.
+    os.write(task["done"], GOOD)
+    watch.join()
+
+
+def intersect(link: Any, psi: Any, task: dict[str, Any], side: dict[str, Any]) -> None:
+    """Be one side of an intersection."""
     protocol = psi.PsiProtocolConfig(
         protocol=psi.PsiProtocol.PROTOCOL_RR22, receiver_rank=0, broadcast_result=task["broadcast"]
     )
     config = psi.PsiExecuteConfig(
         protocol_conf=protocol,
-        input_params=psi.InputParams(path=task["input"], selected_keys=["id"], keys_unique=True),
-        output_params=psi.OutputParams(path=task["output"]),
+        input_params=psi.InputParams(path=side["input"], selected_keys=["id"], keys_unique=True),
+        # Whoever reads the result sorts it in memory; spu would do so by way of files.
+        output_params=psi.OutputParams(path=side["output"], disable_alignment=True),
     )
-    psi.psi_execute(config, context)
-    # It stays until both are done: who left before the other one's last word has arrived would make that one fail.
-    os.write(task["done"], b"1")
-    watch.join()
+    line = connected(link, task, side["rank"])
+    meet(line, task["done"])
+    psi.psi_execute(config, line)
+
+
+def meet(line: Any, done: int) -> None:
+    """Hear from the other side once, or give up: now and then both wait for ever for a first message that was sent."""
+
+    def give_up() -> None:
+        os.write(done, NOT_MET)
+        os._exit(1)
+
+    patience = threading.Timer(MEETING_S, give_up)
+    patience.start()
+    line.all_gather("here")
+    patience.cancel()
+
+
+def connected(link: Any, task: dict[str, Any], rank: int) -> Any:
+    """The line to the other side: within this process if both are here."""
+    desc = link.Desc()
+    desc.recv_timeout_ms, desc.http_timeout_ms = task["timeout_ms"], task["timeout_ms"]
+    desc.connect_retry_times, desc.connect_retry_interval_ms = 600, 100
+    for name, address in task["parties"]:
+        desc.add_party(name, address)
+    if len(task["sides"]) > 1:
+        return link.create_mem(desc, rank)
+    if task["tls"] is not None:
+        desc.enable_ssl = True
+        for options in (desc.client_ssl_opts, desc.server_ssl_opts):
+            options.cert.certificate_path, options.cert.private_key_path = task["tls"]["cert"], task["tls"]["key"]
+            options.verify.ca_file_path, options.verify.verify_depth = task["tls"]["ca"], 1
+    return link.create_brpc(desc, rank)
 
 
 def load() -> tuple[Any, Any]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
-from colonnade.align.buckets import IDS_PER_BUCKET, Duplicates
+from colonnade.align.buckets import Duplicates, n_buckets
 from colonnade.align.identifiers import check_keys
 from colonnade.errors import PlanError
 from colonnade.table import nearest
@@ -14,6 +15,9 @@ Topology: TypeAlias = Literal["star", "ring"]
 Reveal: TypeAlias = Literal["both", "one", "size"]
 Join: TypeAlias = Literal["inner", "left"]
 Engine: TypeAlias = Literal["ecdh", "rr22"]
+
+# A side process takes as long to start as it needs for many ids.
+IDS_PER_BUCKET: Mapping[Engine, int] = {"ecdh": 1 << 17, "rr22": 1 << 20}
 
 _CHOICES = {"topology": Topology, "reveal": Reveal, "join": Join, "duplicates": Duplicates, "engine": Engine}
 
@@ -32,7 +36,7 @@ class Settings:
             with all of the other parties'. The last shows every party how often each common id occurs at the others.
         engine: "ecdh" is built in; "rr22" needs the extra `psi-fast`.
         pad: Whether the number of ids is rounded up to a power of two before it is shown.
-        ids_per_bucket: How many ids are matched at a time.
+        ids_per_bucket: How many ids are matched at a time; if None, as many as suit the engine.
 
     >>> Settings(join="left").describe()["join"]
     'left'
@@ -45,7 +49,7 @@ class Settings:
     duplicates: Duplicates = "error"
     engine: Engine = "ecdh"
     pad: bool = False
-    ids_per_bucket: int = IDS_PER_BUCKET
+    ids_per_bucket: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what does not go together."""
@@ -58,7 +62,7 @@ class Settings:
                 )
         if self.keys is not None:
             check_keys(self.keys)
-        if self.ids_per_bucket < 1:
+        if self.ids_per_bucket is not None and self.ids_per_bucket < 1:
             raise PlanError(f"[align] ids_per_bucket should be at least 1, but is {self.ids_per_bucket}. Raise it.")
         several = self.keys is not None and len(self.keys) > 1
         for wrong, what, instead in (
@@ -73,6 +77,10 @@ class Settings:
         ):
             if wrong:
                 raise PlanError(f"[align] {what} goes with {instead} only, but this plan has another one. Change one.")
+
+    def n_buckets(self, n_ids: int) -> int:
+        """Into how many buckets so many ids are cut."""
+        return n_buckets(n_ids, self.ids_per_bucket or IDS_PER_BUCKET[self.engine])
 
     def describe(self) -> dict[str, Any]:
         """The settings as plain data."""

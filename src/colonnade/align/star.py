@@ -32,6 +32,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -59,8 +60,11 @@ from colonnade.align.own import (
     in_order,
     order_digest,
     positions,
+    rows_among,
+    whole_digest,
 )
 from colonnade.align.settings import Settings
+from colonnade.align.shelf import Shelf
 from colonnade.align.workers import CHUNK
 from colonnade.errors import ProtocolError
 from colonnade.storage import Tree
@@ -89,15 +93,16 @@ class StarLeader:
     lines: tuple[Channel, ...]
     bystanders: tuple[Channel, ...]
 
-    def match(self) -> list[Tree]:
+    def match(self) -> Shelf:
         """Match bucket by bucket; returns what each left."""
         own, n_rows = self.own, len(self.own.party.own_table)
         matched = {line.peer: np.zeros(n_rows, bool) for line in self.lines}
-        kept = []
+        kept = own.shelf
         for key, bucket in own.settled.rounds:
-            kept.append(durable(own.party, bucket_step(key, bucket), partial(self._match, key, bucket, matched)))
+            tree = durable(own.party, bucket_step(key, bucket), partial(self._match, key, bucket, matched))
             for peer in matched:
-                matched[peer][kept[-1][peer]["rows"]] = True
+                matched[peer][tree[peer]["rows"]] = True
+            kept.put(tree)
         return kept
 
     def _match(self, key: int, number: int, matched: dict[str, npt.NDArray[np.bool_]]) -> Tree:
@@ -108,23 +113,23 @@ class StarLeader:
             left, secret = bucket.without(matched[line.peer]), secrets[line.peer]
             lists[line.peer] = own.listed(left, key, number, secret)
             own.send_masked(line, lists[line.peer], number, secret.child("key", key).key)
-        tree: Tree = {}
-        used = np.zeros(len(bucket), bool) if self.settings.join == "inner" else np.ones(len(bucket), bool)
+        pairs: Tree = {}
         for line in self.lines:
-            found = self._compare(line, lists[line.peer], key, number, secrets[line.peer].child("key", key).key)
-            tree[line.peer] = found
-            if self.settings.reveal != "size":
-                used |= np.isin(bucket.rows, found["rows"])
+            masking = secrets[line.peer].child("key", key).key
+            pairs[line.peer] = self._compare(line, lists[line.peer], key, number, masking)
             if own.settled.n_keys > 1:
-                line.send(Places(number, np.sort(found["theirs"])))
-        tree["own"] = {"rows": bucket.rows[used], "tags": own.tags(bucket.digests[used])}
-        if self.settings.duplicates == "all":
-            tree["own"] |= self.copies(bucket, used)
-        return tree
+                line.send(Places(number, np.sort(pairs[line.peer]["theirs"])))
+        return self.left(bucket, pairs)
 
-    def copies(self, bucket: Bucket, used: npt.NDArray[np.bool_]) -> Tree:
-        """Which rows have the ids of a bucket that are used."""
-        return _copies(bucket, used)
+    def left(self, bucket: Bucket, pairs: Tree) -> Tree:
+        """What a bucket leaves: what was found with each peer, and the own ids that may be used."""
+        used = np.full(len(bucket), self.settings.join == "left")
+        for pair in pairs.values():
+            used |= np.isin(bucket.rows, pair["rows"])
+        own = {"rows": bucket.rows[used], "tags": self.own.tags(bucket.digests[used])}
+        if self.settings.duplicates == "all":
+            own |= _copies(bucket, used)
+        return pairs | {"own": own}
 
     def _compare(self, line: Channel, listed: Listed, key: int, number: int, secret: bytes) -> Tree:
         settled, name = self.own.settled, self.own.party.name
@@ -136,49 +141,54 @@ class StarLeader:
         mine = np.flatnonzero((found >= 0) & (listed.rows >= 0))
         return {
             "rows": listed.rows[mine],
-            "mine": mine + settled.offset(name, key, number),
+            "mine": mine,
             "theirs": found[mine],
-            "begin": settled.offset(line.peer, key, number),
             "values": returned[mine],
+            "lengths": [len(returned), len(theirs)],
         }
 
-    def settle(self, kept: list[Tree]) -> Found:
+    def settle(self, kept: Shelf) -> Found:
         """Put the common rows into an order, tell the others, and compare it with them."""
         if self.settings.reveal == "size":
             return Found(None, sum(tree[self.lines[0].peer]["size"] for tree in kept))
-        own, n_rows = self.own, len(self.own.party.own_table)
-        pairs = {line.peer: _joined(kept, line.peer) for line in self.lines}
-        listed = np.zeros(n_rows, bool)
-        tags = own.party.random.uniform_bits(n_rows, "align", "rows without an id")
-        for tree in reversed(kept):  # the first key that a row has an id under counts
-            tags[tree["own"]["rows"]], listed[tree["own"]["rows"]] = tree["own"]["tags"], True
-        if self.settings.join == "left":
-            rows = np.flatnonzero(listed | self._without_id())
-        else:
-            common = np.ones(n_rows, bool)
-            for pair in pairs.values():
-                held = np.zeros(n_rows, bool)
-                held[pair["rows"]] = True
-                common &= held
-            rows = np.flatnonzero(common)
-        rows = rows[np.argsort(tags[rows], kind="stable")]
+        ordered: list[Rows] = []
+        present: dict[str, list[npt.NDArray[np.bool_]]] = {line.peer: [] for line in self.lines}
+        digests: dict[str, list[bytes]] = {line.peer: [] for line in self.lines}
+        for trees in kept.stretches(self.settings):
+            pairs = {line.peer: _joined([tree[line.peer] for tree in trees]) for line in self.lines}
+            ordered.append(self._ordered(trees, pairs))
+            if self.settings.reveal == "one":
+                continue
+            for line in self.lines:
+                there, digest = _tell_order(line, ordered[-1], pairs[line.peer])
+                present[line.peer].append(there)
+                digests[line.peer].append(digest)
+        rows = np.concatenate(ordered)
         if self.settings.reveal == "one":
             return Found(rows, len(rows))
-        digests, partners = [], {}
-        for line in self.lines:
-            pair, at = pairs[line.peer], np.full(n_rows, -1)
-            at[pair["rows"]] = np.arange(len(pair["rows"]))
-            at = at[rows]
-            partners[line.peer] = present = at >= 0
-            theirs, mine = np.full((2, len(rows)), -1)
-            theirs[present], mine[present] = pair["theirs"][at[present]], pair["mine"][at[present]]
-            send_order(line, theirs, mine)
-            digests.append(order_digest(pair["values"][at[present]], present))
+        partners = {peer: np.concatenate(masks) for peer, masks in present.items()}
+        wholes = [whole_digest(each) for each in digests.values()]
         if self.settings.duplicates == "all":
-            rows, partners, digests = self._with_copies(kept, rows, partners, digests)
-        schedule = own.party.random.child("align", "schedule").key
-        whole = agree_as_leader(self.lines, digests, self.bystanders, schedule, len(rows))
+            rows, partners, wholes = self._with_copies(list(kept), rows, partners, wholes)
+        schedule = self.own.party.random.child("align", "schedule").key
+        whole = agree_as_leader(self.lines, wholes, self.bystanders, schedule, len(rows))
         return Found(rows, len(rows), whole, schedule.hex(), partners if self.settings.join == "left" else {})
+
+    def _ordered(self, trees: list[Tree], pairs: dict[str, dict[str, Any]]) -> Rows:
+        """The rows of a stretch that are used, in their order."""
+        party = self.own.party
+        listed = np.concatenate([tree["own"]["rows"] for tree in trees])
+        # The first key that a row has an id under counts.
+        rows, first = np.unique(listed, return_index=True)
+        tags = np.concatenate([tree["own"]["tags"] for tree in trees])[first]
+        if self.settings.join == "left":
+            others = np.setdiff1d(np.flatnonzero(self._without_id()), rows)
+            drawn = party.random.uniform_bits(len(party.own_table), "align", "rows without an id")
+            rows, tags = np.concatenate([rows, others]), np.concatenate([tags, drawn[others]])
+        else:
+            common = np.logical_and.reduce([np.isin(rows, pair["rows"]) for pair in pairs.values()])
+            rows, tags = rows[common], tags[common]
+        return rows[np.argsort(tags, kind="stable")]
 
     def _without_id(self) -> npt.NDArray[np.bool_]:
         """The own rows that have no id under any key."""
@@ -213,14 +223,15 @@ class StarFollower:
     leader: Channel
     column: int
 
-    def match(self) -> list[Tree]:
+    def match(self) -> Shelf:
         """Take part in the matching, bucket by bucket; returns what each left."""
         own = self.own
         matched = np.zeros(len(own.party.own_table), bool)
-        kept = []
+        kept = own.shelf
         for key, bucket in own.settled.rounds:
-            kept.append(durable(own.party, bucket_step(key, bucket), partial(self._match, key, bucket, matched)))
-            matched[kept[-1]["rows"][kept[-1]["places"]]] = True
+            tree = durable(own.party, bucket_step(key, bucket), partial(self._match, key, bucket, matched))
+            matched[tree["rows"][tree["places"]]] = True
+            kept.put(tree)
         return kept
 
     def _match(self, key: int, number: int, matched: npt.NDArray[np.bool_]) -> Tree:
@@ -234,14 +245,13 @@ class StarFollower:
         if settled.n_keys > 1:
             places = leader.receive(Places).places
             require_places(places, listed.rows, leader.peer)
-        tree = {"rows": listed.rows, "values": doubled, "places": places}
-        if self.settings.duplicates == "all":
-            tree |= self.copies(bucket)
-        return tree
+        return self.left(bucket, {"rows": listed.rows, "values": doubled, "places": places})
 
-    def copies(self, bucket: Bucket) -> Tree:
-        """Which rows have the ids of a bucket."""
-        return _copies(bucket, np.ones(len(bucket), bool)) | {"copied": bucket.rows}
+    def left(self, bucket: Bucket, found: Tree) -> Tree:
+        """What a bucket leaves: what was found, and which rows have its ids."""
+        if self.settings.duplicates != "all":
+            return found
+        return found | _copies(bucket, np.ones(len(bucket), bool)) | {"copied": bucket.rows}
 
     def _return_doubled(self, key: int, number: int, masking: bytes) -> Digests:
         settled, leader = self.own.settled, self.leader
@@ -259,29 +269,38 @@ class StarFollower:
                 leader.send(Doubled(number, begin, forgotten[begin : begin + CHUNK]))
         return whole
 
-    def settle(self, kept: list[Tree]) -> Found:
+    def settle(self, kept: Shelf) -> Found:
         """Take the order that the leader sends, and compare it."""
         if self.settings.reveal != "both":
             return Found(None, None)
-        settled, leader = self.own.settled, self.leader
-        listed = np.concatenate([np.zeros(0, np.int64), *(tree["rows"] for tree in kept)])
-        most = settled.total(leader.peer) + (MOST_KEPT if self.settings.join == "left" else 0)
+        ordered, digests = [], []
+        for trees in kept.stretches(self.settings):
+            rows, digest = self._hear_order(trees)
+            ordered.append(rows)
+            digests.append(digest)
+        rows, whole = np.concatenate(ordered), whole_digest(digests)
+        if self.settings.duplicates == "all":
+            rows, whole = self._with_copies(list(kept), rows, whole)
+        agreed_digest, agreed = agree_as_follower(self.leader, whole, len(rows))
+        return Found(rows, len(rows), agreed_digest, agreed.schedule.hex())
+
+    def _hear_order(self, trees: list[Tree]) -> tuple[Rows, bytes]:
+        """The rows of a stretch in the order that the leader sends, and a digest of it."""
+        leader = self.leader
+        listed = np.concatenate([tree["rows"] for tree in trees])
+        values = gathered([tree["values"] for tree in trees])
+        most = len(values) + (MOST_KEPT if self.settings.join == "left" else 0)
         theirs, mine = receive_order(leader, most)
         present = theirs >= 0
         require_places(theirs[present], listed, leader.peer)
-        values = gathered([tree["values"] for tree in kept])
         if len(mine) != len(theirs) or ((mine >= 0) != present).any() or (mine >= len(values)).any():
             raise ProtocolError(
                 f"Expected {leader.peer} to name its own place for each of {present.sum():,} common rows, got others. "
                 "Both must run the same version."
             )
-        digest = order_digest(values[mine[present]], present)
         rows = np.full(len(theirs), -1)
         rows[present] = listed[theirs[present]]
-        if self.settings.duplicates == "all":
-            rows, digest = self._with_copies(kept, rows, digest)
-        whole, agreed = agree_as_follower(leader, digest, len(rows))
-        return Found(rows, len(rows), whole, agreed.schedule.hex())
+        return rows, order_digest(values[mine[present]], present)
 
     def _with_copies(self, kept: list[Tree], rows: Rows, digest: bytes) -> tuple[Rows, bytes]:
         n_rows, present = len(self.own.party.own_table), rows >= 0
@@ -298,19 +317,25 @@ class StarFollower:
 MOST_KEPT = 1 << 33
 
 
-def _joined(kept: list[Tree], peer: str) -> dict[str, npt.NDArray[np.int64]]:
-    """What all buckets left about one peer."""
-    empty = {"rows": (0,), "mine": (0,), "theirs": (0,), "values": (0, VALUE_BYTES)}
-    whole = {}
-    for name, shape in empty.items():
-        start = np.zeros(shape, np.uint8 if name == "values" else np.int64)
-        whole[name] = np.concatenate([start, *(_placed(tree[peer], name) for tree in kept)])
-    return whole
+def _joined(found: list[Tree]) -> dict[str, Any]:
+    """What the buckets of a stretch left about one peer; places count from the stretch's begin."""
+    begins = np.cumsum([[0, 0], *(each["lengths"] for each in found)], axis=0)
+    return {
+        "rows": np.concatenate([each["rows"] for each in found]),
+        "mine": np.concatenate([each["mine"] + begin for each, (begin, _) in zip(found, begins, strict=False)]),
+        "theirs": np.concatenate([each["theirs"] + begin for each, (_, begin) in zip(found, begins, strict=False)]),
+        "values": np.concatenate([each["values"] for each in found]),
+    }
 
 
-def _placed(found: Tree, name: str) -> npt.NDArray[np.int64]:
-    placed: npt.NDArray[np.int64] = found[name] + found["begin"] if name == "theirs" else found[name]
-    return placed
+def _tell_order(line: Channel, rows: Rows, pair: dict[str, Any]) -> tuple[npt.NDArray[np.bool_], bytes]:
+    """Tell a peer where the rows of a stretch stand in the lists; returns which of them it has, and a digest."""
+    at = rows_among(rows, pair["rows"])
+    present = at >= 0
+    theirs, mine = np.full((2, len(rows)), -1)
+    theirs[present], mine[present] = pair["theirs"][at[present]], pair["mine"][at[present]]
+    send_order(line, theirs, mine)
+    return present, order_digest(pair["values"][at[present]], present)
 
 
 def require_places(places: Rows, listed: Rows, peer: str) -> None:

@@ -63,7 +63,7 @@ class Account:
         account = cls(__version__, python, public, plan.run.checkpoint_every, -1, "", "", "", 0, wrong)
         if table is None:
             return account
-        counts = table.labels is not None and needs_classes(plan.model.build())
+        counts = table.labels is not None and plan.model is not None and needs_classes(plan.model.build())
         return replace(
             account,
             rows=len(table),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from colonnade.align.buckets import IDS_PER_BUCKET, Duplicates
+from colonnade.align.buckets import Duplicates
 from colonnade.align.identifiers import Identifiers
 from colonnade.align.limits import Limits
 from colonnade.align.protocol import Align
@@ -31,7 +31,7 @@ class PlannedAlign:
         duplicates: What to do with repeated ids: "error", "first" or "all".
         engine: "ecdh", or "rr22" with the extra `psi-fast`.
         pad: Whether sizes are rounded up to a power of two before they are shown.
-        ids_per_bucket: How many ids are matched at a time.
+        ids_per_bucket: How many ids are matched at a time; if None, as many as suit the engine.
         fewest: How many ids a set must have; this party's own business, like all that follows.
         most_runs: How many alignments with one peer this party's log may hold.
         workers: How many processes compute; one per core if None.
@@ -49,7 +49,7 @@ class PlannedAlign:
     duplicates: Duplicates = "error"
     engine: Engine = "ecdh"
     pad: bool = False
-    ids_per_bucket: int = IDS_PER_BUCKET
+    ids_per_bucket: int | None = None
     fewest: int = Limits.fewest
     most_runs: int = Limits.most_runs
     workers: int | None = None

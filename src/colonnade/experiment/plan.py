@@ -6,7 +6,7 @@ A plan is built in Python from the dataclasses below, or read from a TOML file w
     [data]          PlannedData       a named set, or a file for each party: [data.bank]
     [roles]         Roles             who does what
     [align]         PlannedAlign      how the parties find their common rows
-    [model]         PlannedModel      a name of the catalogue and its parameters
+    [model]         PlannedModel      a name of the catalogue and its parameters; without it, a plan only aligns
     [[defences]]    PlannedDefence    who holds what
     [audit]         PlannedAudit      which attacks, and how thoroughly
     [run]           PlannedRun        what is kept
@@ -245,7 +245,7 @@ class Tables:
 
 @dataclass(frozen=True)
 class Plan:
-    """What an experiment will do.
+    """What an experiment will do: train a model, or, without one, only align.
 
     >>> roles = Roles(label="bank", features=("shop",))
     >>> plan = Plan(PlannedData("breast-cancer"), roles, PlannedModel("split-classifier"), seed=7)
@@ -255,7 +255,7 @@ class Plan:
 
     data: PlannedData
     roles: Roles
-    model: PlannedModel
+    model: PlannedModel | None = None
     defences: tuple[PlannedDefence, ...] = ()
     audit: PlannedAudit = field(default_factory=PlannedAudit)
     run: PlannedRun = field(default_factory=PlannedRun)
@@ -274,6 +274,12 @@ class Plan:
                     "Rename it."
                 )
         parties = self.roles.parties
+        if self.model is None and (self.align is None or self.defences):
+            found = "defences and no [model]" if self.defences else "neither [model] nor [align]"
+            raise PlanError(
+                f"A plan should train a model, or align rows, or both, but this one has {found}. Add a section "
+                "[model]; an alignment alone takes a section [align] and no defences."
+            )
         for defence in self.defences:
             if defence.party not in parties:
                 raise PlanError(
@@ -311,6 +317,8 @@ class Plan:
 
     def public(self) -> PublicPlan:
         """What every party may know of it."""
+        if self.model is None:
+            return self.alignment({}).plan
         plan = self.simulation({}).plan
         if self.align is None:
             return plan
@@ -335,12 +343,40 @@ class Plan:
         train, test = train_test_split(common, test=self.data.test, seed=self.data.seed)
         return Tables(held, train, test)
 
-    def require_shown(self) -> None:
-        """Refuse to train on rows that nobody may know.
+    @property
+    def aligned(self) -> PlannedAlign:
+        """How rows are aligned.
 
         Raises:
-            PlanError: The alignment does not tell all parties which of their rows are common.
+            PlanError: They are not.
         """
+        if self.align is None:
+            raise PlanError(
+                "An alignment needs a section [align] in the plan, but there is none. Add it; it may be empty."
+            )
+        return self.align
+
+    @property
+    def trained(self) -> PlannedModel:
+        """The model that is trained.
+
+        Raises:
+            PlanError: There is none.
+        """
+        if self.model is None:
+            raise PlanError(
+                "A training needs a section [model] in the plan, but this one only aligns. Add it, or use "
+                "`colonnade align`."
+            )
+        return self.model
+
+    def require_training(self) -> None:
+        """Refuse to train without a model, or on rows that nobody may know.
+
+        Raises:
+            PlanError: There is no model, or the alignment does not tell all parties which of their rows are common.
+        """
+        _ = self.trained
         if self.align is not None and self.align.reveal != "both":
             raise PlanError(
                 "Training needs parties that know which of their rows are common, but [align] has reveal = "
@@ -352,7 +388,11 @@ class Plan:
         defences: dict[str, tuple[Defence, ...]] = {}
         for planned in self.defences:
             defences[planned.party] = (*defences.get(planned.party, ()), planned.build())
-        return Simulation(self.model.build().fit, tables, self.roles, self.seed, defences, {}, self.run.keep)
+        return Simulation(self.trained.build().fit, tables, self.roles, self.seed, defences, {}, self.run.keep)
+
+    def alignment(self, tables: Mapping[str, Table]) -> Simulation[Alignment]:
+        """The planned alignment of these tables, ready to run."""
+        return Simulation(self.aligned.build(), tables, self.roles, self.seed, {}, {}, self.run.keep)
 
     def to_toml(self) -> str:
         """The plan as TOML that `read` understands anywhere on this machine: its paths are absolute."""
@@ -364,7 +404,7 @@ class Plan:
             "data": data | files,
             "roles": asdict(self.roles),
             "align": None if self.align is None else self.align.written(),
-            "model": {"name": self.model.name, **_written(self.model.parameters)},
+            "model": None if self.model is None else {"name": self.model.name, **_written(self.model.parameters)},
             "defences": [{"party": d.party, "name": d.name, **_written(d.parameters)} for d in self.defences],
             "audit": asdict(self.audit),
             "run": asdict(self.run),
@@ -386,7 +426,7 @@ class Plan:
                     f"[data.{party}] names a file, but {party} has no role that takes one; those who have are "
                     f"{', '.join(holders)}. Give {party} a role or leave the section out."
                 )
-        if label is not None and label in files and files[label].labels is None:
+        if self.model is not None and label is not None and label in files and files[label].labels is None:
             raise PlanError(
                 f"{label} is the label party, but [data.{label}] names no label column. Add the key 'labels'."
             )

@@ -195,11 +195,11 @@ class Side:
                 f"{self.path} should be new, but holds {self.name}'s side of this run, whose status is "
                 f"'{self.status}'. Go on with --resume, delete it to start anew, or choose another folder with --out."
             )
-        self.plan.require_shown()
+        self.plan.require_training()
         with self._alone(self.path):
             table = self.table()
             write_atomically(self.path / "plan.toml", self.plan.to_toml().encode())
-            model, shown = self.plan.model.build(), shown or Shown()
+            model, shown = self.plan.trained.build(), shown or Shown()
             party = self._connect(self.plan.public(), table, self.path, shown)
             protocol = self._on_aligned_rows(model.fit, self.alignment_path)
             return join(self._recognising(protocol, shown), party, keep=lambda share: share.save(self.model_path))
@@ -214,10 +214,7 @@ class Side:
         Raises:
             PlanError: The plan has no section [align], or there is an interrupted alignment that is not to be resumed.
         """
-        if self.plan.align is None:
-            raise PlanError(
-                "An alignment needs a section [align] in the plan, but there is none. Add it; it may be empty."
-            )
+        planned, public = self.plan.aligned, self.plan.alignment({}).plan
         if self.status != "planned" and not resume:
             raise PlanError(
                 f"{self.path} should be new, but holds {self.name}'s side of this alignment, whose status is "
@@ -225,9 +222,7 @@ class Side:
             )
         with self._alone(self.path):
             write_atomically(self.path / "plan.toml", self.plan.to_toml().encode())
-            protocol, shown = self._planned_align(self.plan.align), shown or Shown()
-            name, settings = protocol.described()
-            public = replace(self.plan.public(), protocol=name, settings=settings)
+            protocol, shown = self._planned_align(planned), shown or Shown()
             party = self._connect(public, self.table(), self.path, shown)
             kept = self.alignment_path
             return join(self._recognising(protocol, shown), party, keep=lambda alignment: alignment.save(kept))
@@ -254,7 +249,7 @@ class Side:
                 f"{model} should hold a model of this plan, but holds one of another. Name the folder that "
                 "`colonnade join` made for this plan, or use the plan of the folder."
             )
-        planned = self.plan.model.build()
+        planned = self.plan.trained.build()
         # The share may have been trained on another machine than this one.
         local = {key: value for key, value in planned.get_params().items() if key in planned.local_params}
         share = type(planned).load(trained.model_path, **local)

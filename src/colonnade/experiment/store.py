@@ -31,7 +31,7 @@ from colonnade.experiment.plan import Plan, PlannedAudit, Tables
 from colonnade.experiment.quality import quality
 from colonnade.models.base import Estimator
 from colonnade.privacy.ledger import Ledger
-from colonnade.run import Run, Simulation
+from colonnade.run import Run
 from colonnade.storage import explained, write_atomically
 from colonnade.wire.transcript import Transcript
 
@@ -116,7 +116,7 @@ class RunFolder:
         Raises:
             DataError: They are not what they were when the run began.
         """
-        self.plan.require_shown()
+        self.plan.require_training()
         tables = self.plan.tables(None if self.plan.align is None else self.alignments())
         if self._has("run.json"):
             written = self._identity()["tables"]
@@ -137,17 +137,11 @@ class RunFolder:
         Raises:
             PlanError: The plan asks for none.
         """
-        folder, planned, parties = self.path / "alignment", self.plan.align, self.plan.roles.parties
-        if planned is None:
-            raise PlanError(
-                "An alignment needs a section [align] in the plan, but there is none. Add it; it may be empty."
-            )
-        files = {party: folder / party / "alignment.safetensors" for party in parties}
+        folder = self.path / "alignment"
+        files = {party: folder / party / "alignment.safetensors" for party in self.plan.roles.parties}
         if not all(self._has(str(path.relative_to(self.path))) for path in files.values()):
-            held = self.plan.data.load(self.plan.roles.holders)
-            run = Simulation(planned.build(), held, self.plan.roles, self.plan.seed, {}, {}, self.plan.run.keep).run(
-                folder, self.plan.run.checkpoint_every, progress
-            )
+            simulation = self.plan.alignment(self.plan.data.load(self.plan.roles.holders))
+            run = simulation.run(folder, self.plan.run.checkpoint_every, progress)
             for party, alignment in run.results.items():
                 alignment.save(files[party])
         with _undamaged(folder):
@@ -234,7 +228,7 @@ class RunFolder:
         return PrivacyReport.from_json(self._read("report.json"))
 
     def _share(self, party: str) -> Estimator:
-        model, path = self.plan.model.build(), self.path / party / "model.safetensors"
+        model, path = self.plan.trained.build(), self.path / party / "model.safetensors"
         with _undamaged(path):
             return type(model).load(path) if self._has(f"{party}/model.safetensors") else model
 

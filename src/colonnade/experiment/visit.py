@@ -236,7 +236,7 @@ class Visitor:
             found.good("clock", f"{abs(link.ahead):.1f} s apart")
         found.good("line", f"{1000 * link.latency:.1f} ms for a round trip, {link.bandwidth / 1e6:.1f} MB/s")
         label, rows = self.plan.roles.label, max(self.mine.rows, theirs.rows)
-        if label not in (self.name, peer) or rows < 1:
+        if label not in (self.name, peer) or rows < 1 or self.plan.model is None:
             return
         n_classes = self.mine.classes if label == self.name else theirs.classes
         expected = traffic(self.plan.model.build(), rows, n_classes)

@@ -69,6 +69,10 @@ class Channel:
         self._recording.add(message, frame, sent=False, peer=self.peer, rows=rows, epoch=epoch)
         return message
 
+    def check(self) -> None:
+        """Raise what keeps the run from going on, for those who wait for something else than a message."""
+        self._transport.check()
+
     def _require_rows(self, message: Message, rows: Int64Array | None, shape: tuple[int, ...] | None = None) -> None:
         """Refuse an array of one row per sample that has not as many rows as there are samples, or another shape."""
         if message.per_row is None or (rows is None and shape is None):

@@ -189,7 +189,7 @@ class GrpcTransport(Transport):
 
     def send(self, peer: str, frame: Frame) -> None:
         """Put a frame into the outbox; never waits for the peer."""
-        self._check()
+        self.check()
         self._line(peer).put(frame, self.epoch)
 
     def receive(self, peer: str) -> Frame:
@@ -203,7 +203,7 @@ class GrpcTransport(Transport):
                 frame = line.take(self.epoch)
                 if frame is not None:
                     return frame
-                self._check()
+                self.check()
                 if done:
                     raise PeerLeft(
                         f"{self.name} waits for a message from {peer}, but {peer} has finished. "
@@ -266,7 +266,7 @@ class GrpcTransport(Transport):
             deadline = time.monotonic() + self._patience.silence
             with self._changed:
                 while not self._left.issuperset(self._lines) and (left := deadline - time.monotonic()) > 0:
-                    self._check()
+                    self.check()
                     self._changed.wait(left)
         else:
             line = self._lines[self.leader]
@@ -369,7 +369,8 @@ class GrpcTransport(Transport):
                 line.put_control({"settled": settled})
             self.on_settled(settled)
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise what keeps the run from going on: a failure somewhere, or a peer that was started anew."""
         self._raise_failure()
         interrupted = self._interrupted
         if interrupted is not None:
@@ -401,7 +402,7 @@ class GrpcTransport(Transport):
         begun = time.monotonic()
         with self._changed:
             while not condition():
-                self._check()
+                self.check()
                 self._require_alive(line, begun)
                 self._changed.wait(0.2)
 

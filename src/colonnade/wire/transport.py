@@ -28,6 +28,10 @@ class Transport(ABC):
     def receive(self, peer: str) -> Frame:
         """Wait for the next frame from one named peer."""
 
+    def check(self) -> None:
+        """Raise what keeps the run from going on, if there is anything of the kind."""
+        return
+
 
 class Turns(Protocol):
     """What is to be put in place when a party gets its turn, and put away when it yields."""

@@ -1,0 +1,66 @@
+"""What an alignment holds in memory hardly grows with the number of ids."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import colonnade
+
+PROGRAM = """
+import json, sys, tempfile
+from pathlib import Path
+import pyarrow as pa
+from colonnade import Roles, Table, simulate
+from colonnade.align import Align, Settings
+from colonnade.align.own import Own
+
+# The curve's work takes no memory that lasts, and nearly all of the time: here points stand for themselves.
+from colonnade.align.workers import Workers
+Workers.mask = lambda self, key, digests: (each.repeat(2, axis=1) for each in digests)
+Workers.multiply = lambda self, key, points: points
+
+def table(start, n):
+    numbers = range(start, start + n)
+    chunks = [pa.array(numbers[i : i + 65536], pa.int64()) for i in range(0, n, 65536)]
+    return Table.of({"id": pa.chunked_array(chunks)})
+
+def status(name):
+    return 1024 * int(Path("/proc/self/status").read_text().split(name)[1].split()[0])
+
+n, topology = int(sys.argv[1]), sys.argv[2]
+tables = {"bank": table(0, n), "shop": table(n // 2, n)}
+Path("/proc/self/clear_refs").write_text("5")
+idle = status("VmRSS:")
+with tempfile.TemporaryDirectory() as folder:
+    run = simulate(
+        Align(Settings(topology=topology, ids_per_bucket=1 << 15)), tables,
+        roles=Roles(label="bank", features=("shop",)), directory=Path(folder), keep="digests",
+    )
+assert run.results["shop"].size == n - n // 2
+print(json.dumps(status("VmHWM:") - idle))
+"""
+
+
+def taken(n_ids: int, topology: str) -> int:
+    """Bytes that both parties of an alignment take in one process, above those of their tables."""
+    source = str(Path(colonnade.__path__[0]).parent)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(n_ids), topology],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": source},
+    )
+    assert done.returncode == 0, done.stderr
+    return int(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux tells the highest memory")
+@pytest.mark.parametrize("topology", ["star", "ring"])
+def test_a_party_takes_less_than_32_bytes_for_each_further_id(topology: str) -> None:
+    few, many = 500_000, 2_000_000
+    growth = (taken(many, topology) - taken(few, topology)) / (many - few)
+    assert growth < 2 * 32, f"{growth:.0f} bytes for each id of both parties"
