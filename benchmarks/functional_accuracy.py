@@ -4,7 +4,7 @@ Prints tables for a reader. The figures with targets are those of the published 
 replicates, 4 folds), the worst relative error of guarded fits under any amount of noise, and real data. Records under
 privacy are drawn from a seed that had no part in any choice of the models' design.
 
-It takes a quarter of an hour. With BENCHMARK_JOURNAL naming a file, what was measured is written down there, and a run that was
+It takes half an hour. With BENCHMARK_JOURNAL naming a file, what was measured is written down there, and a run that was
 stopped goes on where it was.
 """
 

@@ -10,7 +10,7 @@ import pytest
 
 from colonnade.attacks.base import Attack, Guess, Needs
 from colonnade.audit.attempt import Attempt, draw_grant, training_rows
-from colonnade.audit.null import deviation, class_numbers, honesty_check, null_values
+from colonnade.audit.null import class_numbers, deviation, honesty_check, null_values
 from colonnade.audit.score import Truth, scorable, values
 from colonnade.errors import ColonnadeError, PlanError
 from colonnade.wire.transcript import RowMeans, Transcript

@@ -282,8 +282,8 @@ class MomentRegression(CurveModel):
         """What the model is, and what each role learns, in a few lines."""
         lines = [
             f"MomentRegression: epsilon {self.epsilon:g} at delta {self.delta:g} per record, inputs and output.",
-            "Products: with an arbiter behind masks modulo 2^64, which it deals, and it must not collude with the label "
-            "party; between two parties alone by RLWE, with noise of both.",
+            "Products: with an arbiter behind masks modulo 2^64, which it deals, and it must not collude with the "
+            "label party; between two parties alone by RLWE, with noise of both.",
             "Threat model: curious parties that keep to the rules.",
             "The label party learns noisy products. A feature party learns which inputs were chosen.",
         ]
