@@ -15,7 +15,8 @@
          PartialPrediction ─────────▶                                      once per prediction
 
 Stage 1 releases the products of all inputs with the output; inputs that stand out are chosen. Stage 2 releases all
-products among the chosen inputs and with the output. Products are computed on masked numbers
+products among the chosen inputs and with the output. Two parties do this alone, by encryption
+(colonnade.models.functional.moment_shares). With an arbiter, products are computed on masked numbers
 (colonnade.models.functional.shared_products), and the arbiter, who deals the masks, adds the noise to its term. The
 label party learns the noisy products and nothing else of the inputs; a feature party learns which inputs were chosen;
 the arbiter learns how many rows and columns there are, and which were chosen. The arbiter must not collude with the
@@ -63,7 +64,8 @@ GUARD = 3.0
 class MomentRegression(CurveModel):
     """Regression of curves on curves from noisy products, private for inputs and outputs together.
 
-    Curves are clipped and their products released once, through masks that an arbiter deals. They are not centred:
+    Curves are clipped and their products released once: between two parties by encryption, and with several feature
+    parties through masks that an arbiter deals. They are not centred:
     subtract public mean curves first.
 
     Args:
