@@ -23,7 +23,7 @@ from colonnade.data import load, split
 from colonnade.experiment.plan import Plan
 from colonnade.models import glm, glm_shares, labeldp, oneshot, served, ushape
 from colonnade.models import split as split_network
-from colonnade.models.functional import boost, central
+from colonnade.models.functional import boost, central, moment_shares
 from colonnade.models.glm import LogisticRegression
 from colonnade.models.split import SplitClassifier
 from colonnade.testing import check_defence, check_estimator
@@ -245,7 +245,7 @@ def test_the_page_on_curves_runs_and_selects_what_its_data_depend_on(elsewhere):
 
 def test_the_page_on_curves_draws_what_the_modules_draw():
     text = (DOCS / "protocols" / "functional.md").read_text()
-    for module in (boost, central):
+    for module in (boost, central, moment_shares):
         drawing = dedent("\n".join(line for line in module.__doc__.splitlines() if line.startswith("    ")))
         assert "─▶" in drawing
         assert drawing in text

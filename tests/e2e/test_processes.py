@@ -128,6 +128,29 @@ def test_moments_are_released_once_and_with_the_same_noise_though_a_party_was_ki
     assert killed_and_started_again(run, victim, death) == undisturbed("moments", **JUDGED)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("victim", "death"),
+    [
+        (None, None),
+        ("bank", ("charge", 1, "after")),
+        ("bank", ("receive", 4, "after")),
+        ("shop", ("charge", 2, "after")),
+        ("shop", ("send", 5, "after")),
+    ],
+)
+def test_moments_released_by_two_parties_alone_are_the_same_over_the_network_and_after_a_crash(
+    federation, undisturbed, certificates, victim, death
+):
+    run = federation("moments", certs=certificates)
+    if victim is None:
+        run.start()
+        left = run.finish()
+    else:
+        left = killed_and_started_again(run, victim, death)
+    assert left == undisturbed("moments")
+
+
 def test_a_walk_is_charged_once_for_each_release(undisturbed):
     for left in undisturbed().values():
         assert sum(left["ledger"].values()) == 1 + 2 * 8

@@ -401,9 +401,7 @@ def test_ciphertexts_under_another_key_are_refused():
         finally:
             glm_arbiter.FeatureSide.ciphertexts = original
 
-    with pytest.raises(
-        KeyMismatch, match=r"under this epoch's key from shop, got some of 'rlwe-8192-156' under another"
-    ):
+    with pytest.raises(KeyMismatch, match=r"under the key in use from shop, got some of 'rlwe-8192-156' under another"):
         simulate(LinearRegression(epochs=1).fit, made(values, labels), roles=roles(), instead={"shop": disagree})
 
 

@@ -10,7 +10,7 @@ from colonnade.align import messages as align
 from colonnade.audit.joint import AloneRatings, LabelGrant, LabelGuess
 from colonnade.experiment.visit import Probe, Report
 from colonnade.models import glm_arbiter, glm_shares, glm_side, oneshot, scores, served, split, ushape
-from colonnade.models.functional import exchange, moment_exchange
+from colonnade.models.functional import exchange, moment_exchange, moment_shares
 from colonnade.wire.codec import decode, encode
 from colonnade.wire.message import Ciphertexts, Message
 
@@ -77,6 +77,9 @@ SAMPLES = [
     moment_exchange.Terms(1, [WORDS, WORDS]),
     moment_exchange.Correction(2, [WORDS]),
     moment_exchange.Chosen(NUMBERS),
+    moment_shares.EncryptedOutputs(np.array([0, 255], np.uint8), CIPHERTEXTS),
+    moment_shares.MaskedProducts(1, CIPHERTEXTS),
+    moment_shares.NoisyShares(2, [WORDS, WORDS]),
 ]
 
 

@@ -25,7 +25,7 @@ from colonnade.crypto.fixedpoint import PRODUCT_BITS, Widths, column_scales, enc
 from colonnade.crypto.profiles import ARBITER
 from colonnade.errors import PrivacyError, ProtocolError
 from colonnade.models.descent import Descent
-from colonnade.models.glm_side import Columns, Descending, Encrypted, Key, Side, Verdict, accepted, sealed, told
+from colonnade.models.glm_side import Columns, Descending, Encrypted, Key, Side, Verdict, accepted, told
 from colonnade.models.matrix import (
     Matrix,
     entries,
@@ -36,6 +36,7 @@ from colonnade.models.matrix import (
     weighted,
     with_entries,
 )
+from colonnade.models.sealing import sealed
 from colonnade.party import Party
 from colonnade.secret import Secret
 from colonnade.storage import Tree

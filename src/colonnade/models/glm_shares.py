@@ -46,8 +46,9 @@ from colonnade.crypto.rlwe import PublicKey, SecretKey
 from colonnade.crypto.sampling import Stream
 from colonnade.crypto.shares import MOST_BITS, Share, fixed, low_half, raised, reals, truncated
 from colonnade.errors import Overflow, ProtocolError
-from colonnade.models.glm_side import Columns, Descending, Encrypted, Key, Side, Verdict, accepted, sealed, told
+from colonnade.models.glm_side import Columns, Descending, Encrypted, Key, Side, Verdict, accepted, told
 from colonnade.models.matrix import Matrix, entries, largest_eigenvalue, squares, totals, weighted, with_entries, words
+from colonnade.models.sealing import sealed
 from colonnade.party import Party
 from colonnade.secret import Secret
 from colonnade.storage import Tree

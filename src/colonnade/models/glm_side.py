@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from colonnade.crypto.additive import Data, PublicKey
-from colonnade.errors import KeyMismatch, ProtocolError
+from colonnade.errors import ProtocolError
+from colonnade.models.sealing import unsealed
 from colonnade.party import Party
 from colonnade.secret import Secret
 from colonnade.storage import Tree
@@ -100,11 +101,6 @@ class Side(ABC):
         """Put what was learned into the model."""
 
 
-def sealed(data: Data, key: PublicKey) -> Ciphertexts:
-    """Ciphertexts as they cross, with the name of the key that they belong to."""
-    return Ciphertexts(key.scheme, key.fingerprint, key.packed(data))
-
-
 def accepted(message: Encrypted, step: int, key: PublicKey, size: int, sender: str) -> Data:
     """The ciphertexts of a message, if they belong to this step and this key and are as many as expected."""
     if message.step != step:
@@ -112,13 +108,7 @@ def accepted(message: Encrypted, step: int, key: PublicKey, size: int, sender: s
             f"Expected {type(message).__name__} for step {step} from {sender}, got one for step {message.step}. "
             "Check that both parties run the same plan."
         )
-    found = message.ciphertexts
-    if found.scheme != key.scheme or found.key != key.fingerprint:
-        raise KeyMismatch(
-            f"Expected ciphertexts of {key.scheme} under this epoch's key from {sender}, got some of "
-            f"{found.scheme[:64]!r} under another. Check that all parties run the same plan and got the same key."
-        )
-    return key.unpacked(found.data, size, sender)
+    return unsealed(message.ciphertexts, key, size, sender)
 
 
 def told(party: Party, epoch: int) -> bool:

@@ -181,7 +181,7 @@ def test_a_correction_of_another_shape_is_found_out(data):
 def test_it_needs_an_arbiter_and_sound_settings(data):
     tables = data.take(TRAIN).tables(3)
     without = Roles(label="label", features=ROLES.features)
-    with pytest.raises(PlanError, match="a feature party and an arbiter who deals masks"):
+    with pytest.raises(PlanError, match="or several with an arbiter who deals masks"):
         simulate(MomentRegression().fit, tables, roles=without)
     for settings, words in {
         ("clip_x", 0.0): "clip_x should be above 0, but is 0.0",

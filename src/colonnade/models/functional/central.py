@@ -15,7 +15,8 @@
          PartialPrediction ─────────▶                                      once per prediction
 
 Stage 1 releases the products of all inputs with the output; inputs that stand out are chosen. Stage 2 releases all
-products among the chosen inputs and with the output. Products are computed on masked numbers
+products among the chosen inputs and with the output. Two parties do this alone, by encryption
+(colonnade.models.functional.moment_shares). With an arbiter, products are computed on masked numbers
 (colonnade.models.functional.shared_products), and the arbiter, who deals the masks, adds the noise to its term. The
 label party learns the noisy products and nothing else of the inputs; a feature party learns which inputs were chosen;
 the arbiter learns how many rows and columns there are, and which were chosen. The arbiter must not collude with the
@@ -48,6 +49,7 @@ from colonnade.models.functional.moment_exchange import (
     give_terms,
     require,
 )
+from colonnade.models.functional.moment_shares import GivenShares, OpenedShares
 from colonnade.models.functional.release import UNIT, Release
 from colonnade.models.functional.solve import PenalisedSolver, Penalties, Roughness
 from colonnade.party import Party
@@ -62,7 +64,8 @@ GUARD = 3.0
 class MomentRegression(CurveModel):
     """Regression of curves on curves from noisy products, private for inputs and outputs together.
 
-    Curves are clipped and their products released once, through masks that an arbiter deals. They are not centred:
+    Curves are clipped and their products released once: between two parties by encryption, and with several feature
+    parties through masks that an arbiter deals. They are not centred:
     subtract public mean curves first.
 
     Args:
@@ -139,29 +142,33 @@ class MomentRegression(CurveModel):
             return None
         return self.predicted(self.from_parts(party))
 
-    def budget(self, inputs: int) -> Budget:
-        """How the budget is spent on so many inputs."""
-        return Budget(self.clip_x, self.clip_y, self.epsilon, self.delta, inputs)
+    def _budget(self, party: Party, inputs: int) -> Budget:
+        """How the budget is spent on so many inputs; without an arbiter both parties add noise."""
+        n_noises = 2 if party.roles.arbiter is None else 1
+        return Budget(self.clip_x, self.clip_y, self.epsilon, self.delta, inputs, n_noises)
 
     def _deal(self, party: Party) -> None:
         layout, peer = party.label_party.receive(Layout), party.label_party.peer
         told = 0 < layout.rows <= MOST_ROWS and len(layout.columns) == len(party.roles.features)
         require(told and layout.columns.min() > 0, "a layout of all feature parties", peer)
         inputs = int(layout.columns.sum())
-        chosen = deal(party, layout, self.budget(inputs))
+        chosen = deal(party, layout, self._budget(party, inputs))
         self.dealt_ = {"rows": layout.rows, "inputs": inputs, "chosen": chosen}
 
     def _fit_feature_side(self, party: Party) -> None:
         self.held_ = Held.of(party, Protection(clip=self.clip_x), type(self).__name__)
         line, table = party.label_party, party.own_table
         line.send(self.held_.offer())
-        seed = party.arbiter.receive(MaskSeed).seed
+        seed = None if party.roles.arbiter is None else party.arbiter.receive(MaskSeed).seed
         layout = line.receive(Layout)
         require(layout.rows == len(table), f"a layout of {len(table)} rows", line.peer)
         columns = zip(self.held_.columns, self.held_.releases, strict=True)
-        clipped = [release.clipped(self.held_.curves_of(table, column)) for column, release in columns]
-        bits = self.budget(int(layout.columns.sum())).bits(layout.rows)
-        give_terms(party, layout, np.concatenate(clipped, axis=1), seed, bits)
+        parts = [release.clipped(self.held_.curves_of(table, column)) for column, release in columns]
+        clipped, budget = np.concatenate(parts, axis=1), self._budget(party, int(layout.columns.sum()))
+        if seed is None:
+            GivenShares(party, layout, clipped, budget).give()
+        else:
+            give_terms(party, layout, clipped, seed, budget.bits(layout.rows))
 
     def _fit_label_side(self, party: Party) -> None:
         y = response(party)
@@ -175,13 +182,14 @@ class MomentRegression(CurveModel):
         counts = [len(self.design_.of_party(name)) for name in party.roles.features]
         n, inputs, size, outputs = len(y), sum(counts), self.design_.basis.size, y.basis.size
         layout = Layout(n, np.array(counts), size, outputs)
-        for line in (party.arbiter, *party.feature_parties):
+        for line in party.peers.values():
             line.send(layout)
         # Curves are not centred.
         self.z_mean_, self.y_mean_ = np.zeros((inputs, size)), np.zeros(outputs)
-        budget = self.budget(inputs)
+        budget = self._budget(party, inputs)
         clipped = Release(self.clip_y, 0.0).clipped(y)
-        products = OpenedProducts(party, layout, clipped, budget.bits(n))
+        opened = OpenedShares if party.roles.arbiter is None else OpenedProducts
+        products = opened(party, layout, clipped, budget)
         length, crosses = products.first()
         variance_y = self._variance_y(party, clipped, budget)
         chosen = self._choose(length, crosses, variance_y, budget, n)
@@ -204,7 +212,7 @@ class MomentRegression(CurveModel):
         """The inputs whose products with the output are larger than noise and sampling make them."""
         inputs, size, outputs = crosses.shape
         variance_x = max(length, 0.0) / (n * inputs * size)
-        variance = budget.first.sigma**2 + n * variance_x * variance_y
+        variance = budget.first_deviation**2 + n * variance_x * variance_y
         excess = (crosses**2).sum(axis=(1, 2)) / variance - size * outputs
         return np.flatnonzero(excess > self.threshold * math.sqrt(2 * size * outputs))
 
@@ -230,7 +238,7 @@ class MomentRegression(CurveModel):
             # owes to their chance is taken off (Mallows 1973).
             gain = 2 * float((w * first.reshape(w.shape)).sum()) - float((w * (system @ w)).sum())
             gain -= 2 * outputs * variance_y * freedom / n
-            error = 2 * budget.first.sigma / n * float(np.linalg.norm(w))
+            error = 2 * budget.first_deviation / n * float(np.linalg.norm(w))
             error = math.hypot(error, budget.second(len(chosen)).sigma / n * float(np.linalg.norm(w @ w.T)))
             if gain - GUARD * error > best:
                 best, self.is_mean_ = gain - GUARD * error, False
@@ -276,7 +284,9 @@ class MomentRegression(CurveModel):
         """What the model is, and what each role learns, in a few lines."""
         lines = [
             f"MomentRegression: epsilon {self.epsilon:g} at delta {self.delta:g} per record, inputs and output.",
-            "Encryption: additive masks modulo 2^64 from an arbiter, who must not collude with the label party.",
+            "Products: with an arbiter behind masks modulo 2^64, which it deals, and it must not collude with the "
+            "label party; between two parties alone by RLWE, with noise of both.",
+            "Threat model: curious parties that keep to the rules.",
             "The label party learns noisy products. A feature party learns which inputs were chosen.",
         ]
         if hasattr(self, "w_"):
@@ -285,10 +295,11 @@ class MomentRegression(CurveModel):
         return "\n".join(lines)
 
     def _validate(self, party: Party) -> None:
-        if party.roles.label is None or not party.roles.features or party.roles.arbiter is None:
+        roles = party.roles
+        if roles.label is None or not roles.features or (roles.arbiter is None and len(roles.features) > 1):
             raise PlanError(
-                "MomentRegression needs a label party, a feature party and an arbiter who deals masks, but the roles "
-                f"are {party.roles}. Name all three."
+                "MomentRegression needs a label party and one feature party, or several with an arbiter who deals "
+                f"masks, but the roles are {roles}. Name an arbiter."
             )
         Penalties(self.lambda_s, self.lambda_t, self.lambda_st)
         for name, holds, wanted in (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from colonnade.wire.message import Int64Array, Message, UInt64Array
 
 PROTECTION = "moment noise"
 MOST_ROWS = 10_000_000
+SHARE_BITS, MOST_SHARE_BITS = 12, 15
 # Of the squared privacy loss mu^2: for each of two scalars, and for the first stage; the rest is for the second.
 SCALAR_SHARE = 0.02
 FIRST_SHARE = 0.35
@@ -78,6 +80,22 @@ class Chosen(Message, kind="functional/chosen"):
     columns: Int64Array
 
 
+class HasTerms(Protocol):
+    """A message with matrices of one stage."""
+
+    @property
+    def kind(self) -> str:
+        """What kind of message it is."""
+
+    @property
+    def stage(self) -> int:
+        """Of which stage."""
+
+    @property
+    def values(self) -> list[UInt64Array]:
+        """The matrices."""
+
+
 @dataclass(frozen=True)
 class Budget:
     """Sensitivities and noise of all releases, from the settings and the layout alone.
@@ -85,6 +103,9 @@ class Budget:
     One record changes products by the lengths to which its curves are clipped: the sum of all Z_j'Y by at most
     2 Sx Sy sqrt(p), and the outer product of [z, y] with k chosen inputs by at most sqrt(2) (k Sx^2 + Sy^2) in the
     Frobenius norm, for which symmetric noise has half the variance off the diagonal.
+
+    Attributes:
+        n_noises: How many parties each add such noise to products of inputs and output.
     """
 
     clip_x: float
@@ -92,6 +113,7 @@ class Budget:
     epsilon: float
     delta: float
     inputs: int
+    n_noises: int = 1
 
     @property
     def mu(self) -> float:
@@ -117,6 +139,15 @@ class Budget:
         """All products among chosen inputs and the output."""
         reach = math.sqrt(2) * (chosen * self.clip_x**2 + self.clip_y**2)
         return self._mechanism(reach, 1 - FIRST_SHARE - 2 * SCALAR_SHARE)
+
+    @property
+    def first_deviation(self) -> float:
+        """The standard deviation of all noise on a product of an input and the output in the first stage."""
+        return self.first.sigma * math.sqrt(self.n_noises)
+
+    def share_bits(self, rows: int) -> int:
+        """How many bits after the point encrypted numbers have: none is longer than 16 bits."""
+        return min(SHARE_BITS, MOST_SHARE_BITS - math.ceil(math.log2(self.clip_x)), self.bits(rows))
 
     def bits(self, rows: int) -> int:
         """How many bits after the point numbers have."""
@@ -225,22 +256,18 @@ def deal(party: Party, layout: Layout, budget: Budget) -> int:
     for name in names:
         party.peers[name].send(MaskSeed(sources[name].key))
     masks = {name: uniform(sources[name], (n, widths[name]), "mask") for name in names}
-    length = _noise(party, (1, 1), budget.scalar_x, bits, "length", (Secret.FEATURES,))
+    length = noise_on_ring(party, (1, 1), budget.scalar_x, bits, "length", (Secret.FEATURES,))
     crosses = []
     for name in names[1:]:
         length = length - uniform(sources[name], (1, 1), "pad", 1, "length")
         pad = uniform(sources[name], (widths[name], layout.outputs), "pad", 1, label)
         crosses.append(ring_product(masks[name], masks[label]) - pad)
     shape = (budget.inputs * layout.size, layout.outputs)
-    first = _noise(party, shape, budget.first, bits, "first", (Secret.FEATURES, Secret.LABELS))
+    first = noise_on_ring(party, shape, budget.first, bits, "first", (Secret.FEATURES, Secret.LABELS))
     party.label_party.send(Correction(1, [length, np.concatenate(crosses) + first]), under=(PROTECTION,))
 
     chosen = party.label_party.receive(Chosen).columns
-    require(
-        bool(((chosen >= 0) & (chosen < budget.inputs)).all() and (np.diff(chosen) > 0).all()),
-        "rising numbers of inputs",
-        label,
-    )
+    require_chosen(chosen, budget.inputs, label)
     blocks = Blocks.of(widths, chosen, layout.size)
     total, kept = blocks.zeros(), blocks.kept
     for p in names[1:]:
@@ -252,7 +279,8 @@ def deal(party: Party, layout: Layout, budget: Budget) -> int:
             if q not in (p, label):
                 total[blocks.at(q), blocks.at(p)] -= pad.T
     if len(chosen):
-        total = total + _symmetric_noise(party, blocks.width, budget.second(len(chosen)), bits, chosen)
+        both = (Secret.FEATURES, Secret.LABELS)
+        total = total + symmetric_noise(party, blocks.width, budget.second(len(chosen)), bits, chosen, both)
     products = total[blocks.inputs, blocks.inputs], total[blocks.inputs, blocks.at(label)]
     party.label_party.send(Correction(2, list(products)), under=(PROTECTION,))
     return len(chosen)
@@ -265,10 +293,11 @@ class OpenedProducts:
         party: The label party.
         layout: What it has told everybody.
         clipped: Its outputs in coordinates, clipped.
-        bits: How many bits after the point numbers have.
+        budget: How much noise.
     """
 
-    def __init__(self, party: Party, layout: Layout, clipped: FloatArray, bits: int) -> None:
+    def __init__(self, party: Party, layout: Layout, clipped: FloatArray, budget: Budget) -> None:
+        bits = budget.bits(layout.rows)
         self._party, self._layout, self._bits = party, layout, 2 * bits
         self._widths = widths_of(party, layout)
         source = Randomness.from_key(party.arbiter.receive(MaskSeed).seed, source="system")
@@ -288,12 +317,12 @@ class OpenedProducts:
         outputs = self._layout.outputs
         length, parts = np.zeros((1, 1), np.uint64), []
         for line in self._party.feature_parties:
-            theirs = _terms(line.receive(Terms), 1, [(1, 1), (self._widths[line.peer], outputs)], line.peer)
+            theirs = terms_of(line.receive(Terms), 1, [(1, 1), (self._widths[line.peer], outputs)], line.peer)
             length = length + theirs[0]
             parts.append(theirs[1] + ring_product(self._masked[line.peer], self._own))
         shapes = [(1, 1), (sum(self._widths.values()) - outputs, outputs)]
         arbiter = self._party.arbiter
-        correction = _terms(arbiter.receive(Correction), 1, shapes, arbiter.peer)
+        correction = terms_of(arbiter.receive(Correction), 1, shapes, arbiter.peer)
         cross = from_ring(np.concatenate(parts) + correction[1], self._bits)
         return float(from_ring(length + correction[0], self._bits)[0, 0]), cross.reshape(-1, self._layout.size, outputs)
 
@@ -308,7 +337,7 @@ class OpenedProducts:
         for line in party.feature_parties:
             p = line.peer
             shapes = [(len(kept[p]), len(kept[name])) for name in names]
-            for name, term in zip(names, _terms(line.receive(Terms), 2, shapes, p), strict=True):
+            for name, term in zip(names, terms_of(line.receive(Terms), 2, shapes, p), strict=True):
                 total[blocks.at(p), blocks.at(name)] += term
                 if name == label:
                     total[blocks.at(p), blocks.at(name)] += ring_product(masked[p], self._own)
@@ -321,7 +350,7 @@ class OpenedProducts:
                         total[blocks.at(name), blocks.at(p)] += both.T
         products = total[blocks.inputs, blocks.inputs], total[blocks.inputs, blocks.at(label)]
         arbiter = party.arbiter
-        theirs = _terms(arbiter.receive(Correction), 2, [each.shape for each in products], arbiter.peer)
+        theirs = terms_of(arbiter.receive(Correction), 2, [each.shape for each in products], arbiter.peer)
         gram, cross = (from_ring(a + b, self._bits) for a, b in zip(products, theirs, strict=True))
         return (gram + gram.T) / 2, cross
 
@@ -335,22 +364,33 @@ def require(holds: bool, wanted: str, peer: str) -> None:
         )
 
 
+def require_chosen(chosen: Int64Array, inputs: int, peer: str) -> None:
+    """Refuse a choice of inputs that do not exist."""
+    exist = (chosen >= 0) & (chosen < inputs)
+    require(bool(exist.all() and (np.diff(chosen) > 0).all()), "rising numbers of inputs", peer)
+
+
 def _pad(source: Randomness, shape: tuple[int, ...], chosen: Int64Array, name: str) -> UInt64Array:
     """A feature party's pad in the second stage. Were the choice another after a crash, so would be the pad."""
     return uniform(source, shape, "pad", 2, str(chosen.tolist()), name)
 
 
-def _symmetric_noise(
-    party: Party, width: int, mechanism: GaussianMechanism, bits: int, chosen: Int64Array
+def symmetric_noise(
+    party: Party,
+    width: int,
+    mechanism: GaussianMechanism,
+    bits: int,
+    chosen: Int64Array,
+    protects: tuple[Secret, ...],
 ) -> UInt64Array:
     """Noise that is symmetric, and isotropic in the Frobenius norm: half the variance off the diagonal."""
     stage = f"second of {chosen.tolist()}"
-    drawn = _noise(party, (width, width), mechanism, bits, stage, (Secret.FEATURES, Secret.LABELS)).view(np.int64)
+    drawn = noise_on_ring(party, (width, width), mechanism, bits, stage, protects).view(np.int64)
     upper = np.triu(np.rint(drawn / math.sqrt(2)).astype(np.int64), 1)
     return (upper + upper.T + np.diag(np.diag(drawn))).view(np.uint64)
 
 
-def _noise(
+def noise_on_ring(
     party: Party,
     shape: tuple[int, ...],
     mechanism: GaussianMechanism,
@@ -358,7 +398,7 @@ def _noise(
     stage: str,
     protects: tuple[Secret, ...],
 ) -> UInt64Array:
-    """Noise as integers modulo 2^64, charged to the arbiter's ledger in the same breath."""
+    """Noise as integers modulo 2^64, charged to the ledger of whoever adds it in the same breath."""
     for secret in protects:
         party.ledger.spend(
             mechanism.event(secret, UNIT, by=PROTECTION), identity=party.random.child("moments", stage).key
@@ -367,7 +407,8 @@ def _noise(
     return np.rint(np.ldexp(drawn, bits)).astype(np.int64).view(np.uint64)
 
 
-def _terms(message: Terms | Correction, stage: int, shapes: Sequence[tuple[int, ...]], peer: str) -> list[UInt64Array]:
+def terms_of(message: HasTerms, stage: int, shapes: Sequence[tuple[int, ...]], peer: str) -> list[UInt64Array]:
+    """The matrices of a message, which must be of a stage and of given shapes."""
     found = [values.shape for values in message.values]
     require(
         message.stage == stage and found == list(shapes), f"{message.kind} of stage {stage} and shapes {shapes}", peer
