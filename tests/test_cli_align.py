@@ -2,9 +2,7 @@
 
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +18,7 @@ from colonnade.alignment import Alignment
 from colonnade.cli import app
 from colonnade.privacy.ledger import Ledger
 from colonnade.table import Table
+from colonnade.testing.ports import free_port
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(colonnade.__path__[0]).parent), "OMP_NUM_THREADS": "1"}
 PLAN = """
@@ -53,14 +52,6 @@ address = "127.0.0.1:{port}"
 FILE = '[data.{party}]\npath = "{party}.csv"\nids = "customer"\n'
 BANK, SHOP = range(0, 200), range(60, 260)
 COMMON = range(60, 200)
-
-
-def free_port():
-    while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)
-        with socket.socket() as trial:
-            if trial.connect_ex(("127.0.0.1", port)):
-                return port
 
 
 @pytest.fixture

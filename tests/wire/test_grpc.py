@@ -32,6 +32,7 @@ from colonnade.errors import (
     StorageError,
     WireError,
 )
+from colonnade.testing.ports import free_port
 from colonnade.wire import certs
 from colonnade.wire.certs import Credentials
 from colonnade.wire.envelope import LAST, Envelope, Type, note_bytes
@@ -45,15 +46,6 @@ MEBIBYTE = 2**20
 SHORT = Patience(start=20, rejoin=20, silence=10, message=20, heartbeat=0.1)
 BRIEF = replace(SHORT, start=1.5)
 AGREED = {"version": "1.0", "plan": "the plan", "rows": "the rows"}
-
-
-def free_port():
-    # Below the range from which the system takes ports of its own, so that a port stays free while nobody listens.
-    while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)):
-                return port
 
 
 def addresses_of(*listening, dialling=()):
