@@ -639,6 +639,9 @@ def test_parties_on_a_network_find_the_coefficients_of_a_simulation(arbiter, tmp
     for name in ("bank", "shop"):
         found = LinearRegression.load(tmp_path / f"{name}.share")
         np.testing.assert_allclose(found.coef_, simulated.results[name].coef_, atol=1e-4)
+    # What the shop answered is counted: to the arbiter, or to the computing party.
+    (portion,) = (json.loads(line) for line in (tmp_path / "shop" / "answers").read_text().splitlines())
+    assert portion["peer"] == ("judge" if arbiter else "bank")
 
 
 def free_port():
