@@ -621,6 +621,7 @@ join(LinearRegression(epochs=3, tolerance=0).fit, party).save(Path(folder, f"{na
 """
 
 
+@pytest.mark.slow
 @pytest.mark.network
 @pytest.mark.parametrize("arbiter", ["judge", None])
 def test_parties_on_a_network_find_the_coefficients_of_a_simulation(arbiter, tmp_path):
