@@ -1,7 +1,6 @@
 """Regressions with an arbiter: the plain optimiser's coefficients, scikit-learn's model, nothing told on the way."""
 
 import json
-import socket
 import subprocess
 import sys
 
@@ -22,6 +21,7 @@ from colonnade.models.glm_arbiter import EncryptedResiduals, EncryptedScores, Ma
 from colonnade.models.scores import MaskedScores, PartialScores
 from colonnade.run import simulate
 from colonnade.table import Table
+from colonnade.testing.ports import free_port
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Message
 from colonnade.wire.plan import Roles
@@ -619,6 +619,7 @@ join(LinearRegression(epochs=3, tolerance=0).fit, party).save(Path(folder, f"{na
 """
 
 
+@pytest.mark.slow
 @pytest.mark.network
 @pytest.mark.parametrize("arbiter", ["judge", None])
 def test_parties_on_a_network_find_the_coefficients_of_a_simulation(arbiter, tmp_path):
@@ -637,9 +638,6 @@ def test_parties_on_a_network_find_the_coefficients_of_a_simulation(arbiter, tmp
     for name in ("bank", "shop"):
         found = LinearRegression.load(tmp_path / f"{name}.share")
         np.testing.assert_allclose(found.coef_, simulated.results[name].coef_, atol=1e-4)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    # What the shop answered is counted: to the arbiter, or to the computing party.
+    (portion,) = (json.loads(line) for line in (tmp_path / "shop" / "answers").read_text().splitlines())
+    assert portion["peer"] == ("judge" if arbiter else "bank")

@@ -20,7 +20,7 @@ batches of at most ten rows per own column are refused (see colonnade.attacks). 
 epoch, feature parties and arbiter when training ended. The arbiter sees sums under uniform masks, hence nothing but how
 many there are. It must not work together with any party: together with the label party it could read every score.
 
-Without an arbiter everything is shared and nothing opened before the end: see `glm_shares`.
+Without an arbiter everything is shared, and before the end nothing is opened but whether it has come: see `glm_shares`.
 
 The objective is the sum of the losses of all rows plus penalty/2 times the squared coefficients of all parties, the
 intercept excepted. Yang et al. 2019, "Federated machine learning: concept and applications"; the approximation of
