@@ -161,7 +161,7 @@ def test_linear_regression_is_ridge(n_parties):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n_parties", [2, 5])
+@pytest.mark.parametrize("n_parties", [2, 3, 4, 5])
 def test_logistic_regression_is_close_to_scikit_learns_where_scores_are_small(n_parties):
     values = columns(n_parties)
     labels = labels_of(LogisticRegression, columns(2))
@@ -172,7 +172,7 @@ def test_logistic_regression_is_close_to_scikit_learns_where_scores_are_small(n_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n_parties", [2, 5])
+@pytest.mark.parametrize("n_parties", [2, 3, 4, 5])
 def test_poisson_regression_is_close_to_scikit_learns_where_rates_vary_little(n_parties):
     values = columns(n_parties)
     random = np.random.default_rng(0)
