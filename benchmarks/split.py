@@ -9,6 +9,7 @@ there, both parties on the one GPU.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import tempfile
 from collections.abc import Mapping
@@ -22,7 +23,8 @@ import torch
 from benchmarks.loopback import BANK, SHOP, free_port, issue_certificates
 from benchmarks.split_overhead import EMBEDDING, ROLES, Timings, bottom, make_tables, top, train_apart, train_centrally
 from colonnade import Party, SplitClassifier, join
-from colonnade.run import describe_protocol, public_seed, shared_randomness
+from colonnade.party import shared_randomness
+from colonnade.run import describe_protocol, public_seed
 from colonnade.session import connect
 from colonnade.wire.certs import Credentials
 from colonnade.wire.grpc import Patience
@@ -65,6 +67,7 @@ def take_part(name: str, folder: Path, port: int, epochs: int, times: SimpleQueu
     )
 
     def train(party: Party) -> None:
+        gc.collect()  # what loading has left behind takes a sixth of a second
         begun = perf_counter()
         estimator.fit(party)
         if party.holds_labels:

@@ -22,8 +22,8 @@ from colonnade import Roles, Run, SplitClassifier, Table, simulate
 from colonnade.models.batches import Batches
 from colonnade.models.inputs import Inputs
 from colonnade.models.nets import TabularMLP, mlp_top
+from colonnade.party import shared_randomness
 from colonnade.privacy.randomness import Randomness
-from colonnade.run import shared_randomness
 from colonnade.wire.transcript import Keep
 
 TARGETS: Mapping[str, float] = {"digests_ratio": 1.35, "audit_ratio": 1.6}

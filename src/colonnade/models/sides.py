@@ -90,12 +90,22 @@ def heed(side: Side, judge: Channel) -> bool:
 
 @dataclass(frozen=True)
 class Pass:
-    """One forward pass at the label party: what went in, and what the federated track makes of it."""
+    """One forward pass at the label party: what went in, and what the federated track makes of it.
+
+    The own embedding is cut off from the network that made it, so that others get their gradients before that network
+    gets its own.
+    """
 
     index: Tensor
+    made: Tensor | None
     own: Tensor | None
     embeddings: list[Tensor]
     outputs: Tensor
+
+    def trace_back(self) -> None:
+        """Take the gradient in the own embedding through the network that made it."""
+        if self.own is not None and self.own.grad is not None and self.made is not None and self.made.requires_grad:
+            self.made.backward(self.own.grad)  # type: ignore[no-untyped-call]
 
 
 class Joint:
@@ -112,15 +122,16 @@ class Joint:
         """Collect all embeddings of some rows, and put them through the federated track."""
         train, top = phase == "train", self.model.top_
         # The own part first: the others compute theirs meanwhile.
-        own = None if self.bottom is None else self.bottom.embed(rows, train=train)
+        made = None if self.bottom is None else self.bottom.embed(rows, train=train)
+        own = None if made is None else made.detach().requires_grad_(train)
         embeddings = self.gathering.collect(step, rows, phase, epoch)
         joined = self.gathering.joined([] if own is None else [own], embeddings)
         if top is None:
-            return Pass(self.machine.index(rows), own, embeddings, joined)
+            return Pass(self.machine.index(rows), made, own, embeddings, joined)
         set_mode(top, train=train)
         with torch.set_grad_enabled(train), self.machine.autocast():
             outputs: Tensor = top(joined)
-        return Pass(self.machine.index(rows), own, embeddings, outputs.float())
+        return Pass(self.machine.index(rows), made, own, embeddings, outputs.float())
 
 
 class LocalEnd:
@@ -270,6 +281,7 @@ class LabelSide(LabelledSide):
         loss.backward(retain_graph=bool(defences))  # type: ignore[no-untyped-call]
         asked = gradient_if(self.target.loss, passed.outputs) if defences else None
         joint.gathering.give_back(step, at, asked, under)
+        passed.trace_back()
         figures = {"loss": loss.item()}
         if private is not None:
             assert passed.own is not None
