@@ -2,7 +2,8 @@
 
     leader                                    each other party
          Meeting ⇄ Meeting                                    once per key and bucket: where the side processes listen
-         Finished ⇄ Finished                                  once per key and bucket
+         Meeting ⇄ Meeting                                    then twice: that they were set going
+         Finished ⇄ Finished                                  and that they have met, and are done
 
 The two side processes talk to each other over a line of their own, with TLS where the run has it. **What they say is
 not in our recording**, so the audit knows nothing of it but that it took place. `spu` checks that the other side's
@@ -111,11 +112,12 @@ class SideProcess:
 
 
 class Ending(IntEnum):
-    """How a side process ends; a number of the message `Finished`."""
+    """How far a side process came; a number of the message `Finished`."""
 
     NOT_MET = -1
     FAILED = 0
     GOOD = 1
+    MET = 2
 
 
 class Running:
@@ -144,7 +146,7 @@ class Running:
         self._process.stdin.flush()
 
     def wait(self, check: Callable[[], None] = lambda: None) -> Ending:
-        """Wait until it is done.
+        """Wait until it has met the other one, and once more until it is done.
 
         Args:
             check: Called now and then; what it raises ends the waiting.
@@ -152,7 +154,18 @@ class Running:
         while not select.select([self._done], [], [], 0.5)[0]:
             check()
         said = os.read(self._done, 1)
-        return {rr22_process.GOOD: Ending.GOOD, rr22_process.NOT_MET: Ending.NOT_MET}.get(said, Ending.FAILED)
+        known = {
+            rr22_process.GOOD: Ending.GOOD,
+            rr22_process.MET: Ending.MET,
+            rr22_process.NOT_MET: Ending.NOT_MET,
+        }
+        return known.get(said, Ending.FAILED)
+
+    def go_on(self) -> None:
+        """Let it begin, now that both have met."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"go\n")
+        self._process.stdin.flush()
 
     def close(self) -> None:
         """End it."""
@@ -183,7 +196,7 @@ def _common(
         if (mine, theirs) != (Ending.GOOD, Ending.GOOD):
             raise ProtocolError(
                 f"The side processes of {me} and {peer} should have found their common ids, but "
-                f"{peer if mine == Ending.GOOD else me}'s failed: {_last_words(folder / 'log')}. Check that both can "
+                f"{me if mine == Ending.FAILED else peer}'s failed: {_last_words(folder / 'log')}. Check that both can "
                 "reach each other at the addresses under [align.addresses], or use engine = 'ecdh'."
             )
         own.progress(slots)
@@ -200,14 +213,23 @@ def _run_pair(
         parties = [(me, mine), (line.peer, theirs)] if leads else [(line.peer, theirs), (me, mine)]
         running = process.start(folder, 0 if leads else 1, parties, broadcast=broadcast)
         try:
-            # Whoever waited here before the other one has started would keep a simulation from starting it.
-            line.send(Meeting("", 1))
-            line.receive(Meeting)
-            ending = running.wait(line.check)
-            line.send(Finished(int(ending)))
-            return ending, line.receive(Finished).good
+            met = _awaited(running, line)
+            if met != (Ending.MET, Ending.MET):
+                return met
+            running.go_on()
+            return _awaited(running, line)
         finally:
             running.close()
+
+
+def _awaited(running: Running, line: Channel) -> tuple[int, int]:
+    """How far the own side process and the peer's came, once both have stopped."""
+    # Whoever waited here before the other one has set its process going would keep a simulation from doing so.
+    line.send(Meeting("", 1))
+    line.receive(Meeting)
+    ending = running.wait(line.check)
+    line.send(Finished(int(ending)))
+    return ending, line.receive(Finished).good
 
 
 @dataclass

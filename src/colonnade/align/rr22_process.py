@@ -20,7 +20,9 @@ VERSION = "0.9.5"
 MEETING_S = 15.0
 
 # What is written to the descriptor.
-GOOD, NOT_MET = b"1", b"0"
+GOOD, MET, NOT_MET = b"1", b"2", b"0"
+
+_told_to_go = threading.Event()
 
 
 def main() -> None:
@@ -47,39 +49,47 @@ def intersect(link: Any, psi: Any, task: dict[str, Any], side: dict[str, Any]) -
         # Whoever reads the result sorts it in memory; spu would do so by way of files.
         output_params=psi.OutputParams(path=side["output"], disable_alignment=True),
     )
-    line = connected(link, task, side["rank"])
-    meet(line, task["done"])
+    if len(task["sides"]) > 1:
+        line = link.create_mem(described(link, task), side["rank"])
+    else:
+        line = meet(link, task, side["rank"])
     psi.psi_execute(config, line)
 
 
-def meet(line: Any, done: int) -> None:
-    """Hear from the other side once, or give up: now and then both wait for ever for a first message that was sent."""
+def meet(link: Any, task: dict[str, Any], rank: int) -> Any:
+    """The line to the other side, once that was heard from and both parents know of it.
+
+    Now and then one or both wait for ever for a first message that was sent, and give up here; whoever went on alone
+    would wait much longer.
+    """
 
     def give_up() -> None:
-        os.write(done, NOT_MET)
+        os.write(task["done"], NOT_MET)
         os._exit(1)
 
     patience = threading.Timer(MEETING_S, give_up)
     patience.start()
+    line = link.create_brpc(described(link, task), rank)
     line.all_gather("here")
     patience.cancel()
+    os.write(task["done"], MET)
+    _told_to_go.wait()
+    return line
 
 
-def connected(link: Any, task: dict[str, Any], rank: int) -> Any:
-    """The line to the other side: within this process if both are here."""
+def described(link: Any, task: dict[str, Any]) -> Any:
+    """Who takes part, where, and how long to wait."""
     desc = link.Desc()
     desc.recv_timeout_ms, desc.http_timeout_ms = task["timeout_ms"], task["timeout_ms"]
     desc.connect_retry_times, desc.connect_retry_interval_ms = 600, 100
     for name, address in task["parties"]:
         desc.add_party(name, address)
-    if len(task["sides"]) > 1:
-        return link.create_mem(desc, rank)
     if task["tls"] is not None:
         desc.enable_ssl = True
         for options in (desc.client_ssl_opts, desc.server_ssl_opts):
             options.cert.certificate_path, options.cert.private_key_path = task["tls"]["cert"], task["tls"]["key"]
             options.verify.ca_file_path, options.verify.verify_depth = task["tls"]["ca"], 1
-    return link.create_brpc(desc, rank)
+    return desc
 
 
 def load() -> tuple[Any, Any]:
@@ -98,8 +108,10 @@ def load() -> tuple[Any, Any]:
 
 
 def end_with_parent() -> None:
-    """Wait for the end of the standard input, which ends with whoever holds its other end."""
-    sys.stdin.read()
+    """Wait to be told to go on, then for the end of the standard input, which ends with who holds its other end."""
+    if sys.stdin.readline():
+        _told_to_go.set()
+        sys.stdin.read()
     os._exit(1)
 
 
