@@ -377,6 +377,8 @@ def test_a_share_from_a_machine_with_a_gpu_predicts_on_one_without(cancer, tmp_p
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 @pytest.mark.parametrize("bank", ["cpu", "cuda"])
+# PyTorch says this once in every process whose first use of cuBLAS is in its thread for gradients.
+@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")
 def test_a_gpu_trains_to_the_same_losses_within_a_tolerance(cancer, bank):
     """Both parties on a GPU, or only one: batches and first weights are the same as without."""
 
