@@ -9,9 +9,8 @@ one received the other way; `total` is the length of the whole frame of which th
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -39,11 +38,11 @@ class Type(IntEnum):
 LAST = 1
 """Flag of the last piece of a frame."""
 
+_TYPES = {int(type_): type_ for type_ in Type}
 _SEQUENCED = (Type.DATA, Type.CONTROL)
 
 
-@dataclass(frozen=True, slots=True)
-class Envelope:
+class Envelope(NamedTuple):
     """One piece of traffic between two parties.
 
     >>> Envelope.unpack(Envelope(Type.DATA, epoch=1, seq=7, total=5, flags=LAST, payload=b"hello").pack()).seq
@@ -70,16 +69,15 @@ class Envelope:
         Raises:
             BadFrame: The bytes are not an envelope.
         """
-        if len(data) < _HEAD.size or data[:4] != _MAGIC:
+        if len(data) < _HEAD.size or not data.startswith(_MAGIC):
             raise BadFrame(
                 f"Expected an envelope from a peer, got {len(data)} other bytes. The peer speaks something else."
             )
         _, number, flags, zero, epoch, seq, ack, total = _HEAD.unpack_from(data)
         payload = memoryview(data)[_HEAD.size :]
-        try:
-            type_ = Type(number)
-        except ValueError:
-            raise BadFrame(f"A peer sent an envelope of unknown type {number}. It runs another version.") from None
+        type_ = _TYPES.get(number)
+        if type_ is None:
+            raise BadFrame(f"A peer sent an envelope of unknown type {number}. It runs another version.")
         limit = CHUNK_BYTES if type_ is Type.DATA else MAX_CONTROL_BYTES
         if len(payload) > limit or flags > LAST or zero or (type_ in _SEQUENCED and not seq):
             raise BadFrame(

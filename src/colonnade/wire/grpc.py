@@ -60,11 +60,16 @@ except ImportError as error:
     raise MissingExtra("net", "A run between machines") from error
 
 # glibc gives freed pieces of 1 MiB back to the system and asks for them again, cleared page by page: more work than
-# encrypting them. Elsewhere there is no such setting, nor the need for it.
+# encrypting them. It also keeps a heap for every thread, and gRPC has a thread for every core, so that pieces in all of
+# these would add up to more than the frame they make up. Elsewhere there are no such settings, nor the need for them.
 with contextlib.suppress(OSError, AttributeError):
-    _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-    for _setting in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
-        ctypes.CDLL(None).mallopt(_setting, 32 * CHUNK_BYTES)
+    _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+    for _setting, _value in (
+        (_M_TRIM_THRESHOLD, 32 * CHUNK_BYTES),
+        (_M_MMAP_THRESHOLD, 32 * CHUNK_BYTES),
+        (_M_ARENA_MAX, 2),
+    ):
+        ctypes.CDLL(None).mallopt(_setting, _value)
 
 _METHOD = "/colonnade.Wire/Exchange"
 _MANY = 2**32
@@ -197,20 +202,19 @@ class GrpcTransport(Transport):
         line = self._line(peer)
         begun = time.monotonic()
         while True:
-            with line.changed:
-                # Asked before the frame, for a peer says so behind its last one.
-                done = self._has_finished(peer)
-                frame = line.take(self.epoch)
-                if frame is not None:
-                    return frame
-                self.check()
-                if done:
-                    raise PeerLeft(
-                        f"{self.name} waits for a message from {peer}, but {peer} has finished. "
-                        "Check that both run the same protocol with the same settings."
-                    )
-                self._require_alive(line, begun)
-                line.changed.wait(1.0 if line.connected else 0.2)
+            # Asked before the frame, for a peer says so behind its last one.
+            done = self._has_finished(peer)
+            frame = line.take(self.epoch)
+            if frame is not None:
+                return frame
+            self.check()
+            if done:
+                raise PeerLeft(
+                    f"{self.name} waits for a message from {peer}, but {peer} has finished. "
+                    "Check that both run the same protocol with the same settings."
+                )
+            self._require_alive(line, begun)
+            line.news.wait(1.0 if line.connected else 0.2)
 
     def meet(self, newest: int) -> tuple[int, int]:
         """Wait until all parties are here; returns the new epoch and the checkpoint from which all go on.
@@ -410,11 +414,10 @@ class GrpcTransport(Transport):
         """Wait until peers have acknowledged everything, unless they have left."""
         deadline = time.monotonic() + seconds
         for line in lines:
-            with line.changed:
-                while not line.drained and (even_if_cut or line.connected) and line.peer not in self._left:
-                    if time.monotonic() > deadline:
-                        return
-                    line.changed.wait(0.1)
+            while not line.drained and (even_if_cut or line.connected) and line.peer not in self._left:
+                if time.monotonic() > deadline:
+                    return
+                line.news.wait(0.1)
 
     def _absent(self) -> list[str]:
         if self.name == self.leader:
@@ -448,8 +451,7 @@ class GrpcTransport(Transport):
 
     def _wake(self) -> None:
         for line in self._lines.values():
-            with line.changed:
-                line.changed.notify_all()
+            line.news.give()
 
     # Connections.
 
@@ -458,10 +460,7 @@ class GrpcTransport(Transport):
             ThreadPoolExecutor(max_workers=2 * len(self._addresses) + 2, thread_name_prefix="colonnade"),
             options=_OPTIONS,
         )
-        handler = grpc.stream_stream_rpc_method_handler(self._answer)
-        self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("colonnade.Wire", {"Exchange": handler}),)
-        )
+        self._server.add_generic_rpc_handlers((_Service(self._answer),))
         try:
             if self._credentials is None:
                 port = self._server.add_insecure_port(address)
@@ -496,7 +495,7 @@ class GrpcTransport(Transport):
             self._credentials = self._credentials.current()
         return self._credentials
 
-    def _answer(self, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+    def _answer(self, arrivals: _Arrivals, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """The listening side of one stream."""
         who = None
         self._streams += 1
@@ -515,6 +514,7 @@ class GrpcTransport(Transport):
         self._refused.pop(line.peer, None)
         yield self._hello(line)
         connection = line.attach(peer_received, context.cancel)
+        arrivals.go_to(partial(self._take_in, line, connection))
         reader = threading.Thread(target=self._read, args=(line, connection, requests), daemon=True)
         reader.start()
         yield from self._write(line, connection)
@@ -544,7 +544,7 @@ class GrpcTransport(Transport):
 
     def _exchange(self, line: Line, channel: grpc.Channel) -> None:
         accepted: list[Connection] = []
-        ready = threading.Event()
+        ready, arrivals = threading.Event(), _Arrivals()
 
         def requests() -> Iterator[bytes]:
             yield self._hello(line)
@@ -552,7 +552,7 @@ class GrpcTransport(Transport):
             if accepted:
                 yield from self._write(line, accepted[0])
 
-        call = channel.stream_stream(_METHOD)(requests())
+        call = channel.stream_stream(_METHOD, response_deserializer=arrivals)(requests())
         try:
             with _within(self._patience.silence, call.cancel):
                 answer = Envelope.unpack(next(call))
@@ -560,6 +560,7 @@ class GrpcTransport(Transport):
                 raise AuthError(f"{line.peer} refused {self.name}: {answer.note.get('because')}")
             _, peer_received = self._accept(answer, line.peer)
             accepted.append(line.attach(peer_received, call.cancel))
+            arrivals.go_to(partial(self._take_in, line, accepted[0]))
             ready.set()
             self._read(line, accepted[0], call)
         except StopIteration:
@@ -578,16 +579,23 @@ class GrpcTransport(Transport):
         finally:
             line.detach(connection)
 
-    def _read(self, line: Line, connection: Connection, incoming: Iterator[bytes]) -> None:
+    def _take_in(self, line: Line, connection: Connection, data: bytes) -> None:
         try:
-            for data in incoming:
+            line.incoming(connection, Envelope.unpack(data))
+        except Gap:
+            line.detach(connection)  # it is taken up again, and what is missing is sent again
+        except Exception as error:
+            line.detach(connection)
+            self._fail_locally(error)
+
+    def _read(self, line: Line, connection: Connection, incoming: Iterator[bytes]) -> None:
+        """Ask for one message after the other until the connection ends."""
+        try:
+            for _ in incoming:
                 if connection.closed:
                     break
-                line.incoming(connection, Envelope.unpack(data))
-        except (Gap, grpc.RpcError):
-            pass  # the connection is taken up again, and what is missing is sent again
-        except Exception as error:
-            self._fail_locally(error)
+        except grpc.RpcError:
+            pass  # the connection is taken up again
         finally:
             line.detach(connection)
             connection.cancel()
@@ -632,7 +640,7 @@ class GrpcTransport(Transport):
         if "agree rows" in hello.note:
             self.agreement.setdefault("rows", str(hello.note["agree rows"]))
         line = self._lines[name]
-        with self._changed, line.changed:
+        with self._changed, line.lock:
             seen = received if knows == self.incarnation else 0
             if seen > line.sent:
                 raise ProtocolError(f"{name} claims to have received what was never sent to it. It is faulty.")
@@ -692,6 +700,41 @@ class GrpcTransport(Transport):
         thread = threading.Thread(target=target, args=args, daemon=True)
         self._threads.append(thread)
         thread.start()
+
+
+class _Arrivals:
+    """What comes over one stream: a greeting for who asks, and then messages that go to their place at once.
+
+    It stands where gRPC unpacks messages, in gRPC's own thread. A thread of ours that waits for messages and hands them
+    to a protocol, which waits as well, would be a second change of threads for each.
+    """
+
+    def __init__(self) -> None:
+        self._take_in: Callable[[bytes], None] | None = None
+
+    def go_to(self, take_in: Callable[[bytes], None]) -> None:
+        """Say what takes in all that comes from now on; it must not raise."""
+        self._take_in = take_in
+
+    def __call__(self, data: bytes) -> bytes:
+        if self._take_in is None:
+            return data
+        self._take_in(data)
+        return b""
+
+
+class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """The one method that peers call; every stream has arrivals of its own."""
+
+    def __init__(self, answer: Callable[[_Arrivals, Iterator[bytes], grpc.ServicerContext], Iterator[bytes]]) -> None:
+        self._answer = answer
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        """How gRPC is to handle a call."""
+        if handler_call_details.method != _METHOD:
+            return None
+        arrivals = _Arrivals()
+        return grpc.stream_stream_rpc_method_handler(partial(self._answer, arrivals), request_deserializer=arrivals)
 
 
 @contextlib.contextmanager

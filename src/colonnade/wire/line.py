@@ -15,7 +15,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from queue import Empty, SimpleQueue
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +36,7 @@ class Gap(Exception):
     """Something is missing from the sequence: the connection is to be cut and taken up again."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Waiting(NamedTuple):
     """An envelope in the outbox; of those that spilled to disk only the place is held."""
 
     type: Type
@@ -172,6 +172,32 @@ def _references_to_unused() -> int:
 _UNUSED = _references_to_unused()
 
 
+class Signal:
+    """Says to one thread that it should look again; cheaper than a condition, which every message would pay for twice.
+
+    >>> signal = Signal()
+    >>> signal.give()
+    >>> signal.wait(0.0), signal.wait(0.0)
+    (True, False)
+    """
+
+    def __init__(self) -> None:
+        self._given: SimpleQueue[None] = SimpleQueue()
+
+    def give(self) -> None:
+        """Wake the thread that waits, or spare it its next wait."""
+        if self._given.empty():
+            self._given.put(None)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the signal; returns whether it came."""
+        try:
+            self._given.get(timeout=seconds)
+        except Empty:
+            return False
+        return True
+
+
 @dataclass
 class Connection:
     """One stream to a peer; a line has at most one at a time."""
@@ -181,6 +207,7 @@ class Connection:
     closed: bool = False
     in_flight: deque[tuple[int, int]] = field(default_factory=deque)
     in_flight_bytes: int = 0
+    to_send: Signal = field(default_factory=Signal)
 
 
 class Line:
@@ -195,10 +222,8 @@ class Line:
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
         self.peer, self._on_control, self._heartbeat_s, self._spill = peer, on_control, heartbeat_s, spill
-        lock = threading.RLock()
-        self.changed = threading.Condition(lock)
-        # The thread that sends waits apart, so that a frame that arrives wakes only the one who takes it.
-        self._to_send = threading.Condition(lock)
+        self.lock = threading.RLock()
+        self.news = Signal()
         self.peer_incarnation: bytes | None = None
         self.heard_at = time.monotonic()
         self._connection: Connection | None = None
@@ -209,7 +234,7 @@ class Line:
 
     def reset(self) -> None:
         """Start both directions anew: the peer is another process than before."""
-        with self.changed:
+        with self.lock:
             self._detach(self._connection)
         self._outbox.close()
         self._outbox = Outbox(self._spill)
@@ -228,64 +253,66 @@ class Line:
 
     def attach(self, peer_received: int, cancel: Callable[[], Any] = lambda: None) -> Connection:
         """Carry the line over a new connection, going on behind what the peer has received."""
-        with self.changed:
+        with self.lock:
             self._detach(self._connection)
             self._outbox.forget(peer_received)
             self._connection = Connection(peer_received, cancel)
             self.heard_at = time.monotonic()
-            self.changed.notify_all()
+            self.news.give()
             return self._connection
 
     def detach(self, connection: Connection) -> None:
         """Note that a connection has ended."""
-        with self.changed:
+        with self.lock:
             self._detach(connection)
-            self.changed.notify_all()
+            self.news.give()
 
     def cut_if_silent(self, seconds: float) -> None:
         """End the connection if nothing came over it for a while."""
-        with self.changed:
+        with self.lock:
             connection = self._connection
-            if connection is not None and time.monotonic() - self.heard_at > seconds:
-                self._detach(connection)
-                connection.cancel()
-                self.changed.notify_all()
+            if connection is None or time.monotonic() - self.heard_at <= seconds:
+                return
+            self._detach(connection)
+            self.news.give()
+        # Not under the lock: gRPC's thread may hold the stream's own lock and wait for this one.
+        connection.cancel()
 
     def close(self) -> Connection | None:
         """End the connection once its stream has run out, and give back the file of what was never sent."""
-        with self.changed:
+        with self.lock:
             connection = self._connection
             self._detach(connection)
             self._outbox.close()
-            self.changed.notify_all()
+            self.news.give()
             return connection
 
     def _detach(self, connection: Connection | None) -> None:
         if connection is not None:
             connection.closed = True
-            self._to_send.notify_all()
+            connection.to_send.give()
             if self._connection is connection:
                 self._connection = None
 
     def put(self, frame: Frame, epoch: int) -> None:
         """Put a frame into the outbox, in pieces."""
         view = memoryview(frame)
-        with self.changed:
+        with self.lock:
             for start in range(0, max(len(view), 1), CHUNK_BYTES):
                 piece = view[start : start + CHUNK_BYTES]
                 flags = LAST if start + CHUNK_BYTES >= len(view) else 0
                 self._outbox.add(Type.DATA, epoch, piece, len(view), flags)
-            self._to_send.notify_all()
+            self._send_on()
 
     def put_control(self, note: dict[str, Any]) -> None:
         """Put a small message to the peer's runner into the outbox."""
-        with self.changed:
+        with self.lock:
             self._outbox.add(Type.CONTROL, 0, note_bytes(note))
-            self._to_send.notify_all()
+            self._send_on()
 
     def take(self, epoch: int) -> Frame | None:
         """The next frame of an epoch, if it is there; frames of earlier epochs are dropped."""
-        with self.changed:
+        with self.lock:
             self.leave(epoch - 1)
             if not self._inbox or self._inbox[0][0] > epoch:
                 return None
@@ -293,7 +320,7 @@ class Line:
 
     def leave(self, epoch: int) -> None:
         """Drop the frames of an epoch and of those before it, whether they are here or still to come."""
-        with self.changed:
+        with self.lock:
             self._first_epoch = epoch + 1
             while self._inbox and self._inbox[0][0] <= epoch:
                 self._pop()
@@ -302,8 +329,12 @@ class Line:
         frame = self._inbox.popleft()[1]
         self._inbox_bytes -= len(frame) + HEAD_BYTES
         if self._acknowledgement_due():
-            self._to_send.notify_all()
+            self._send_on()
         return frame
+
+    def _send_on(self) -> None:
+        if self._connection is not None:
+            self._connection.to_send.give()
 
     @property
     def sent(self) -> int:
@@ -320,7 +351,7 @@ class Line:
         next_after = connection.peer_received
         silent_since = time.monotonic()
         while True:
-            with self.changed:
+            with self.lock:
                 if connection.closed:
                     break
                 waiting = self._outbox.after(next_after)
@@ -344,10 +375,12 @@ class Line:
                 elif pause <= 0:
                     envelope = Envelope(Type.HEARTBEAT, ack=self._acknowledge(), total=next_after)
                 else:
-                    self._to_send.wait(pause)
-                    continue
-            yield envelope.pack()
-            silent_since = time.monotonic()
+                    envelope = None
+            if envelope is None:
+                connection.to_send.wait(pause)
+            else:
+                yield envelope.pack()
+                silent_since = time.monotonic()
         if self._answer_now:
             # The peer may wait for this before it leaves.
             yield Envelope(Type.ACK, ack=self._acknowledge()).pack()
@@ -360,7 +393,7 @@ class Line:
             BadFrame: It does not fit what came before.
         """
         note = None
-        with self.changed:
+        with self.lock:
             if connection.closed:
                 return
             self.heard_at = time.monotonic()
@@ -380,9 +413,9 @@ class Line:
                 else:
                     self._assemble(envelope)
             if envelope.type is not Type.DATA or envelope.flags & LAST:
-                self.changed.notify_all()
+                self.news.give()
             if self._acknowledgement_due():
-                self._to_send.notify_all()
+                connection.to_send.give()
         if note is not None:
             self._on_control(self.peer, note)
 
@@ -422,7 +455,7 @@ class Line:
         if ack > self._outbox.seq:
             raise BadFrame(f"{self.peer} acknowledged what was never sent to it. The peer is faulty.")
         if connection.in_flight_bytes >= WINDOW_BYTES:
-            self._to_send.notify_all()
+            connection.to_send.give()
         while connection.in_flight and connection.in_flight[0][0] <= ack:
             connection.in_flight_bytes -= connection.in_flight.popleft()[1]
         self._outbox.forget(ack)
