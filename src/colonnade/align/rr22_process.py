@@ -31,14 +31,17 @@ def main() -> None:
     watch = threading.Thread(target=end_with_parent, daemon=True)
     watch.start()
     link, psi = load()
-    with ThreadPoolExecutor(len(task["sides"])) as threads:
-        list(threads.map(lambda side: intersect(link, psi, task, side), task["sides"]))
-    # It stays until both are done: who left before the other one's last word has arrived would make that one fail.
+    sides = task["sides"]
+    with ThreadPoolExecutor(len(sides)) as threads:
+        # A line that is let go of drops what it has not sent yet, and the other side would wait for that until its
+        # patience ends. So this process holds them, and stays, until both are done.
+        lines = list(threads.map(lambda side: connected(link, task, side["rank"]), sides))
+        list(threads.map(lambda side, line: intersect(psi, task, side, line), sides, lines))
     os.write(task["done"], GOOD)
     watch.join()
 
 
-def intersect(link: Any, psi: Any, task: dict[str, Any], side: dict[str, Any]) -> None:
+def intersect(psi: Any, task: dict[str, Any], side: dict[str, Any], line: Any) -> None:
     """Be one side of an intersection."""
     protocol = psi.PsiProtocolConfig(
         protocol=psi.PsiProtocol.PROTOCOL_RR22, receiver_rank=0, broadcast_result=task["broadcast"]
@@ -49,11 +52,14 @@ def intersect(link: Any, psi: Any, task: dict[str, Any], side: dict[str, Any]) -
         # Whoever reads the result sorts it in memory; spu would do so by way of files.
         output_params=psi.OutputParams(path=side["output"], disable_alignment=True),
     )
-    if len(task["sides"]) > 1:
-        line = link.create_mem(described(link, task), side["rank"])
-    else:
-        line = meet(link, task, side["rank"])
     psi.psi_execute(config, line)
+
+
+def connected(link: Any, task: dict[str, Any], rank: int) -> Any:
+    """The line to the other side: within this process if both are here."""
+    if len(task["sides"]) > 1:
+        return link.create_mem(described(link, task), rank)
+    return meet(link, task, rank)
 
 
 def meet(link: Any, task: dict[str, Any], rank: int) -> Any:
