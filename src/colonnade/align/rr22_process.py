@@ -71,6 +71,9 @@ def connected(link: Any, task: dict[str, Any], rank: int) -> Any:
     patience = threading.Timer(seconds, give_up)
     patience.start()
     line = link.create_brpc(desc, rank)
+    # When it begins to intersect, spu connects once more by a message that looks like the first, and that is lost if it
+    # comes before the other side has taken the first. Whoever says this has taken it.
+    line.all_gather("here")
     patience.cancel()
     return line
 
