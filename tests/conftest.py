@@ -1,4 +1,8 @@
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,3 +19,28 @@ def one_torch_thread() -> None:
         import torch
 
         torch.set_num_threads(1)
+
+
+@pytest.fixture
+def no_trace_stays() -> Iterator[None]:
+    """Fail a test after which a file that `spu` writes to /tmp stays there."""
+    before = _traces()
+    yield
+    left = _traces() - before
+    # Those of other tests that run meanwhile go when these are done.
+    end = time.monotonic() + 60
+    while any(path.exists() for path in left):
+        assert time.monotonic() < end, f"these stay: {left}"
+        time.sleep(0.05)
+
+
+def _traces() -> set[Path]:
+    """The traces of side processes of this source tree, whose program they name."""
+    from colonnade.align.rr22 import PROGRAM
+
+    found = set()
+    for path in Path("/tmp").glob("psi_*.trace"):
+        with suppress(OSError):
+            if str(PROGRAM).encode() in path.read_bytes():
+                found.add(path)
+    return found

@@ -1,7 +1,10 @@
 """The engine rr22 finds what the built-in engine finds, or says what is missing."""
 
 import os
+import shutil
 import sys
+import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,8 @@ from colonnade import Roles, Table, simulate
 from colonnade.align import Align, Settings
 from colonnade.align import rr22 as rr22_module
 from colonnade.align.rr22 import INTERPRETER_VARIABLE, SideProcess
-from colonnade.errors import MissingExtra, PlanError
+from colonnade.errors import MissingExtra, PlanError, ProtocolError
+from colonnade.testing.ports import free_port
 from colonnade.wire import certs
 from colonnade.wire.message import Message
 
@@ -54,6 +58,26 @@ def test_side_processes_talk_over_tls_where_there_are_certificates(tmp_path):
 @installed
 @pytest.mark.slow
 @pytest.mark.network
+@pytest.mark.parametrize("attempt", range(3))
+def test_side_processes_on_a_machine_with_too_much_to_do_all_come_to_an_end(tmp_path, attempt):
+    # Where a first or a last word was lost, one pair in ten to a hundred waited for it for ever.
+    process = SideProcess(timeout_s=30)
+    process.find(tmp_path)
+    with ExitStack() as stack:
+        running = []
+        for pair in range(8):
+            parties = [(name, f"127.0.0.1:{free_port()}") for name in ("bank", "shop")]
+            for rank in range(2):
+                folder = stack.enter_context(rr22_module._side_folder(tmp_path / f"{pair}-{rank}"))
+                (folder / "input.csv").write_text("".join(["id\n", *(f"{rank + i:064x}\n" for i in range(30))]))
+                running.append(process.start(folder, rank, parties, broadcast=True))
+                stack.callback(running[-1].close)
+        assert [each.wait() for each in running] == [True] * len(running)
+
+
+@installed
+@pytest.mark.slow
+@pytest.mark.network
 def test_the_drawing_shows_the_messages_of_this_engine():
     drawn = {kind for kind in ("Meeting", "Finished") if f" {kind} " in rr22_module.__doc__}
     run = align(("bank", "shop"), engine="rr22")
@@ -69,6 +93,45 @@ def test_without_spu_it_is_said_how_to_install_it(monkeypatch):
         align(("bank", "shop"), engine="rr22")
 
 
-def test_an_interpreter_that_fails_the_test_at_the_start_is_refused():
+@pytest.mark.parametrize("interpreter", [sys.executable, shutil.which("false")])
+def test_an_interpreter_that_fails_the_test_at_the_start_is_refused(interpreter, tmp_path):
     with pytest.raises(PlanError, match=r"should find the common ids of two small lists with .*, but does not"):
-        SideProcess(interpreter=Path(sys.executable)).find()
+        SideProcess(interpreter=Path(interpreter)).find(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@installed
+@pytest.mark.slow
+@pytest.mark.network
+def test_side_processes_that_do_not_meet_end_the_run_with_what_they_said():
+    same = SideProcess(address=f"127.0.0.1:{free_port()}", timeout_s=5)
+    with pytest.raises(
+        ProtocolError,
+        match=r"^The side processes of bank and shop should have found their common ids, but bank's failed: "
+        r".*[Ee]rror.*\. Check that both can reach each other at the addresses under \[align\.addresses\], or use "
+        r"engine = 'ecdh'\.",
+    ):
+        align(("bank", "shop"), same, engine="rr22")
+
+
+@installed
+@pytest.mark.slow
+@pytest.mark.network
+def test_a_side_process_gives_up_where_nobody_answers(tmp_path):
+    (tmp_path / "input.csv").write_text("id\n")
+    parties = [(name, f"127.0.0.1:{free_port()}") for name in ("bank", "shop")]
+    running = SideProcess(timeout_s=2).start(tmp_path, 0, parties, broadcast=True)
+    assert not running.wait()
+    running.close()
+    assert "Error: the other side was not met within 2 s" in (tmp_path / "log").read_text()
+
+
+@installed
+@pytest.mark.slow
+@pytest.mark.network
+@pytest.mark.usefixtures("no_trace_stays")
+def test_nothing_is_left_in_the_temp_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(rr22_module, "_tested", set())
+    assert align(("bank", "shop"), engine="rr22").results["bank"].size == 150
+    assert list(tmp_path.iterdir()) == []

@@ -518,12 +518,16 @@ RR22_DEATHS = {
 
 @pytest.mark.slow
 @pytest.mark.skipif(INTERPRETER_VARIABLE not in os.environ, reason="spu is not installed; `make psi-fast`")
+@pytest.mark.usefixtures("no_trace_stays")
 @pytest.mark.parametrize("victim", ["bank", "shop"])
 @pytest.mark.parametrize("phase", RR22_DEATHS)
-def test_an_rr22_alignment_that_is_killed_resumes_to_the_same_and_leaves_no_process(
-    federation, undisturbed, victim, phase
+def test_an_rr22_alignment_that_is_killed_resumes_to_the_same_and_leaves_nothing(
+    federation, undisturbed, monkeypatch, victim, phase
 ):
     run = federation("align", engine="rr22")
+    temporary = run.folder / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     run.start(*(name for name in run.names if name != victim))
     run.start(victim, planted=[(*RR22_DEATHS[phase], "SIGKILL")])
     assert run.wait(victim) == KILLED, run.said()
@@ -536,3 +540,25 @@ def test_an_rr22_alignment_that_is_killed_resumes_to_the_same_and_leaves_no_proc
         assert (left[name]["result"], left[name]["ledger"]) == (expected[name]["result"], expected[name]["ledger"])
     assert side_processes(run.folder) == []
     assert [path for path in run.folder.rglob("buckets/**/*") if path.is_file()] == []
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(INTERPRETER_VARIABLE not in os.environ, reason="spu is not installed; `make psi-fast`")
+def test_a_side_process_that_is_killed_ends_the_run_everywhere_with_its_party_s_words(federation):
+    run = federation("align", engine="rr22")
+    run.start()
+    folder = run.folder / "shop" / "checkpoints" / "buckets" / "side"
+
+    def killed():
+        # That of a bucket: the one that is tested with small lists has no such file.
+        found = side_processes(folder) if (folder / "input.csv").exists() else []
+        for pid in found:
+            os.kill(pid, signal.SIGKILL)
+        return bool(found)
+
+    until(killed)
+    assert {name: run.wait(name) for name in run.names} == {"shop": 8, "bank": 4}
+    words = "The side processes of shop and bank should have found their common ids, but shop's failed: "
+    assert f"ProtocolError: {words}" in run.status("shop")["error"]
+    assert f"PeerFailed: shop stopped: {words}" in run.status("bank")["error"]

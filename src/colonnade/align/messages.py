@@ -116,7 +116,7 @@ class Size(Message, kind="align/size", reveals={Secret.IDS}):
 
 @dataclass(frozen=True)
 class Meeting(Message, kind="align/meeting"):
-    """Where the sender's side process listens; or, with `started`, that it was set going."""
+    """Where the sender's side process listens; or, with `started`, that it was started."""
 
     address: str
     started: int
@@ -124,7 +124,7 @@ class Meeting(Message, kind="align/meeting"):
 
 @dataclass(frozen=True)
 class Finished(Message, kind="align/finished"):
-    """How far the sender's side process came: 2 met the other one, 1 ended well, 0 not, -1 without having met it."""
+    """How the sender's side process ended: 1 well, 0 not."""
 
     good: int
 

@@ -169,12 +169,12 @@ class _Alignment:
         for peer in self._asking:
             self.align.limits.admit(party.name, peer, self._mark)
         shown = [_padded(n) for n in ids] if self.settings.pad else ids
-        if self.settings.engine == "rr22":
-            self.align.process.find()
-        self._spend_sizes(shown)
-        terms = Terms(party.plan.hash, identifiers.hash, list(identifiers.keys), shown)
-        settled = self._open(terms) if self.leads else self._accept(terms)
         with self._folder() as folder:
+            if self.settings.engine == "rr22":
+                self.align.process.find(folder)
+            self._spend_sizes(shown)
+            terms = Terms(party.plan.hash, identifiers.hash, list(identifiers.keys), shown)
+            settled = self._open(terms) if self.leads else self._accept(terms)
             own = Own(party, identifiers, settled, folder, self.align.workers, self._n_points(settled))
             side = self._side(own)
             self._spend_outcome(settled)

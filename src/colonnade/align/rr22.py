@@ -2,8 +2,8 @@
 
     leader                                    each other party
          Meeting ⇄ Meeting                                    once per key and bucket: where the side processes listen
-         Meeting ⇄ Meeting                                    then twice: that they were set going
-         Finished ⇄ Finished                                  and that they have met, and are done
+         Meeting ⇄ Meeting                                    that they were started
+         Finished ⇄ Finished                                  and how they ended
 
 The two side processes talk to each other over a line of their own, with TLS where the run has it. **What they say is
 not in our recording**, so the audit knows nothing of it but that it took place. `spu` checks that the other side's
@@ -21,18 +21,16 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import select
 import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from binascii import hexlify, unhexlify
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from enum import IntEnum
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +51,8 @@ from colonnade.wire.channel import Channel
 INTERPRETER_VARIABLE = "COLONNADE_PSI_FAST"
 PROGRAM = Path(rr22_process.__file__)
 
-# About one pair in thirty does not meet, on a machine with more to do than it can.
-MOST_MEETINGS = 6
+# Where spu says that it left a file which nobody asked for, and whose place cannot be chosen.
+_TRACE = re.compile(rb"Trace has been written to (/tmp/psi_[\w-]+\.trace)\.")
 
 _HEX_BYTES = 2 * DIGEST_BYTES
 
@@ -79,8 +77,11 @@ class SideProcess:
     certificates: tuple[Path, Path, Path] | None = None
     timeout_s: float = 600.0
 
-    def find(self) -> Path:
+    def find(self, folder: Path) -> Path:
         """The interpreter, which has passed its test.
+
+        Args:
+            folder: Where it may work meanwhile.
 
         Raises:
             MissingExtra: There is none.
@@ -95,7 +96,9 @@ class SideProcess:
                 f"&& export {INTERPRETER_VARIABLE}=$PWD/psi-fast/bin/python",
             )
         interpreter = Path(named or sys.executable)
-        _self_test(interpreter)
+        if interpreter not in _tested:
+            _self_test(interpreter, folder)
+            _tested.add(interpreter)
         return interpreter
 
     def start(self, folder: Path, rank: int, parties: list[tuple[str, str]], *, broadcast: bool) -> Running:
@@ -108,16 +111,7 @@ class SideProcess:
             "tls": None if tls is None else {name: str(path) for name, path in tls.items()},
             "timeout_ms": int(self.timeout_s * 1000),
         }
-        return Running(self.find(), folder, task)
-
-
-class Ending(IntEnum):
-    """How far a side process came; a number of the message `Finished`."""
-
-    NOT_MET = -1
-    FAILED = 0
-    GOOD = 1
-    MET = 2
+        return Running(self.find(folder), folder, task)
 
 
 class Running:
@@ -142,35 +136,25 @@ class Running:
                 pass_fds=[theirs.fileno()],
             )
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({**task, "done": done}).encode() + b"\n")
-        self._process.stdin.flush()
+        with suppress(BrokenPipeError):  # whoever waits for it learns that it ended
+            self._process.stdin.write(json.dumps({**task, "done": done}).encode() + b"\n")
+            self._process.stdin.flush()
 
-    def wait(self, check: Callable[[], None] = lambda: None) -> Ending:
-        """Wait until it has met the other one, and once more until it is done.
+    def wait(self, check: Callable[[], None] = lambda: None) -> bool:
+        """Wait until it is done; returns whether it did well.
 
         Args:
             check: Called now and then; what it raises ends the waiting.
         """
         while not select.select([self._done], [], [], 0.5)[0]:
             check()
-        said = os.read(self._done, 1)
-        known = {
-            rr22_process.GOOD: Ending.GOOD,
-            rr22_process.MET: Ending.MET,
-            rr22_process.NOT_MET: Ending.NOT_MET,
-        }
-        return known.get(said, Ending.FAILED)
-
-    def go_on(self) -> None:
-        """Let it begin, now that both have met."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(b"go\n")
-        self._process.stdin.flush()
+        return os.read(self._done, 1) == rr22_process.GOOD
 
     def close(self) -> None:
         """End it."""
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._process.kill()
         self._process.wait()
         os.close(self._done)
@@ -189,47 +173,34 @@ def _common(
     listed = Listed.filled(bucket, slots, own.secret(peer).child("list", key, number))
     with _side_folder(own.folder) as folder:
         _write(folder / "input.csv", listed.digests)
-        for _ in range(MOST_MEETINGS):
-            mine, theirs = _run_pair(process, folder, line, me, leads=leads, broadcast=broadcast)
-            if Ending.NOT_MET not in (mine, theirs):
-                break
-        if (mine, theirs) != (Ending.GOOD, Ending.GOOD):
-            raise ProtocolError(
-                f"The side processes of {me} and {peer} should have found their common ids, but "
-                f"{me if mine == Ending.FAILED else peer}'s failed: {_last_words(folder / 'log')}. Check that both can "
-                "reach each other at the addresses under [align.addresses], or use engine = 'ecdh'."
-            )
+        _run_pair(process, folder, line, me, leads=leads, broadcast=broadcast)
         own.progress(slots)
         told = leads or broadcast
         digests = in_order(_read(folder / "output.csv")) if told else np.zeros((0, DIGEST_BYTES), np.uint8)
     return digests, _rows(digests, bucket, peer)
 
 
-def _run_pair(
-    process: SideProcess, folder: Path, line: Channel, me: str, *, leads: bool, broadcast: bool
-) -> tuple[int, int]:
-    """Run a side process beside the peer's; returns how the own one and the peer's ended."""
+def _run_pair(process: SideProcess, folder: Path, line: Channel, me: str, *, leads: bool, broadcast: bool) -> None:
+    """Run a side process beside the peer's, until both are done."""
+    peer = line.peer
     with _meeting(line, process.address) as (mine, theirs):
-        parties = [(me, mine), (line.peer, theirs)] if leads else [(line.peer, theirs), (me, mine)]
+        parties = [(me, mine), (peer, theirs)] if leads else [(peer, theirs), (me, mine)]
         running = process.start(folder, 0 if leads else 1, parties, broadcast=broadcast)
         try:
-            met = _awaited(running, line)
-            if met != (Ending.MET, Ending.MET):
-                return met
-            running.go_on()
-            return _awaited(running, line)
+            # Whoever waited here before the other one has started would keep a simulation from starting it.
+            line.send(Meeting("", 1))
+            line.receive(Meeting)
+            good = running.wait(line.check)
+            line.send(Finished(int(good)))
+            # Who fails says so at once: the other one's process may be waiting for this one's.
+            if not good or not line.receive(Finished).good:
+                raise ProtocolError(
+                    f"The side processes of {me} and {peer} should have found their common ids, but "
+                    f"{peer if good else me}'s failed: {_last_words(folder / 'log')}. Check that both can reach each "
+                    "other at the addresses under [align.addresses], or use engine = 'ecdh'."
+                )
         finally:
             running.close()
-
-
-def _awaited(running: Running, line: Channel) -> tuple[int, int]:
-    """How far the own side process and the peer's came, once both have stopped."""
-    # Whoever waited here before the other one has set its process going would keep a simulation from doing so.
-    line.send(Meeting("", 1))
-    line.receive(Meeting)
-    ending = running.wait(line.check)
-    line.send(Finished(int(ending)))
-    return ending, line.receive(Finished).good
 
 
 @dataclass
@@ -266,12 +237,20 @@ def _side_folder(beside: Path) -> Iterator[Path]:
     """A folder for the files of a side process, gone when the block ends; so is what a killed run left there."""
     folder = beside / "side"
     with explained("make a folder for the side process"):
-        shutil.rmtree(folder, ignore_errors=True)
+        _delete(folder)
         folder.mkdir(parents=True)
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        _delete(folder)
+
+
+def _delete(folder: Path) -> None:
+    """Delete a side process's folder, and what it left elsewhere."""
+    with suppress(OSError):
+        for path in _TRACE.findall((folder / "log").read_bytes()):
+            Path(os.fsdecode(path)).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -322,25 +301,27 @@ def _side(folder: Path, rank: int) -> dict[str, Any]:
     return {"rank": rank, "input": str(folder / "input.csv"), "output": str(folder / "output.csv")}
 
 
-@cache
-def _self_test(interpreter: Path) -> None:
+_tested: set[Path] = set()
+
+
+def _self_test(interpreter: Path, beside: Path) -> None:
     """Let a side process intersect two small lists by itself, before it is trusted with large ones."""
     lists = (np.arange(60), np.arange(20, 90))
-    with tempfile.TemporaryDirectory(prefix="colonnade-") as name:
-        folders = [Path(name) / str(rank) for rank in range(2)]
+    with _side_folder(beside) as whole:
+        folders = [whole / str(rank) for rank in range(2)]
         for folder, numbers in zip(folders, lists, strict=True):
             folder.mkdir()
             _write(folder / "input.csv", _numbered(numbers))
         sides = [_side(folder, rank) for rank, folder in enumerate(folders)]
         parties = [(str(rank), "here") for rank in range(2)]
         task = {"sides": sides, "parties": parties, "broadcast": True, "tls": None, "timeout_ms": 30_000}
-        running = Running(interpreter, Path(name), task)
+        running = Running(interpreter, whole, task)
         try:
-            good = running.wait() == Ending.GOOD
+            good = running.wait()
         finally:
             running.close()
         found = [in_order(_read(folder / "output.csv")) for folder in folders] if good else []
-        words = "" if good else _last_words(Path(name) / "log")
+        words = "" if good else _last_words(whole / "log")
     wanted = in_order(_numbered(np.arange(20, 60)))
     if not good or not all(np.array_equal(each, wanted) for each in found):
         raise PlanError(

@@ -11,18 +11,18 @@ import json
 import os
 import sys
 import threading
+import traceback
 import types
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 VERSION = "0.9.5"
 
-MEETING_S = 15.0
+# Both are started at the same time, on machines that may have much else to do.
+MEETING_S = 60.0
 
-# What is written to the descriptor.
-GOOD, MET, NOT_MET = b"1", b"2", b"0"
-
-_told_to_go = threading.Event()
+# What is written to the descriptor when all went well.
+GOOD = b"1"
 
 
 def main() -> None:
@@ -31,14 +31,17 @@ def main() -> None:
     watch = threading.Thread(target=end_with_parent, daemon=True)
     watch.start()
     link, psi = load()
-    with ThreadPoolExecutor(len(task["sides"])) as threads:
-        list(threads.map(lambda side: intersect(link, psi, task, side), task["sides"]))
-    # It stays until both are done: who left before the other one's last word has arrived would make that one fail.
+    sides = task["sides"]
+    with ThreadPoolExecutor(len(sides)) as threads:
+        # A line that is let go of drops what it has not sent yet, and the other side would wait for that until its
+        # patience ends. So this process holds them, and stays, until both are done.
+        lines = list(threads.map(lambda side: connected(link, task, side["rank"]), sides))
+        list(threads.map(lambda side, line: intersect(psi, task, side, line), sides, lines))
     os.write(task["done"], GOOD)
     watch.join()
 
 
-def intersect(link: Any, psi: Any, task: dict[str, Any], side: dict[str, Any]) -> None:
+def intersect(psi: Any, task: dict[str, Any], side: dict[str, Any], line: Any) -> None:
     """Be one side of an intersection."""
     protocol = psi.PsiProtocolConfig(
         protocol=psi.PsiProtocol.PROTOCOL_RR22, receiver_rank=0, broadcast_result=task["broadcast"]
@@ -49,31 +52,29 @@ def intersect(link: Any, psi: Any, task: dict[str, Any], side: dict[str, Any]) -
         # Whoever reads the result sorts it in memory; spu would do so by way of files.
         output_params=psi.OutputParams(path=side["output"], disable_alignment=True),
     )
-    if len(task["sides"]) > 1:
-        line = link.create_mem(described(link, task), side["rank"])
-    else:
-        line = meet(link, task, side["rank"])
     psi.psi_execute(config, line)
 
 
-def meet(link: Any, task: dict[str, Any], rank: int) -> Any:
-    """The line to the other side, once that was heard from and both parents know of it.
+def connected(link: Any, task: dict[str, Any], rank: int) -> Any:
+    """The line to the other side: within this process if both are here."""
+    desc = described(link, task)
+    if len(task["sides"]) > 1:
+        return link.create_mem(desc, rank)
 
-    Now and then one or both wait for ever for a first message that was sent, and give up here; whoever went on alone
-    would wait much longer.
-    """
+    seconds = min(MEETING_S, task["timeout_ms"] / 1000)
 
     def give_up() -> None:
-        os.write(task["done"], NOT_MET)
+        print(f"Error: the other side was not met within {seconds:.0f} s", flush=True)
         os._exit(1)
 
-    patience = threading.Timer(MEETING_S, give_up)
+    # spu waits for the first message as long as for any other.
+    patience = threading.Timer(seconds, give_up)
     patience.start()
-    line = link.create_brpc(described(link, task), rank)
+    line = link.create_brpc(desc, rank)
+    # When it begins to intersect, spu connects once more by a message that looks like the first, and that is lost if it
+    # comes before the other side has taken the first. Whoever says this has taken it.
     line.all_gather("here")
     patience.cancel()
-    os.write(task["done"], MET)
-    _told_to_go.wait()
     return line
 
 
@@ -108,12 +109,15 @@ def load() -> tuple[Any, Any]:
 
 
 def end_with_parent() -> None:
-    """Wait to be told to go on, then for the end of the standard input, which ends with who holds its other end."""
-    if sys.stdin.readline():
-        _told_to_go.set()
-        sys.stdin.read()
+    """Wait for the end of the standard input, which ends with whoever holds its other end."""
+    sys.stdin.read()
     os._exit(1)
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Exception:
+        traceback.print_exc()
+        # A line that is put away in good order may wait for the other side.
+        os._exit(1)
