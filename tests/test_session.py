@@ -1,6 +1,7 @@
 """connect and join, with all parties in this process, each in a thread of its own."""
 
 import json
+import shutil
 import threading
 from dataclasses import dataclass
 
@@ -29,6 +30,16 @@ SEED = 5
 @dataclass(frozen=True)
 class Drawn(Message, kind="test/drawn", reveals={Secret.FEATURES}):
     value: Float64Array
+
+
+class Nothing:
+    """A state without anything in it."""
+
+    def state(self):
+        return {}
+
+    def restore(self, tree):
+        pass
 
 
 def rows(*ids):
@@ -140,6 +151,33 @@ def test_a_failure_is_in_both_status_files_in_its_own_words(tmp_path):
     assert str(outcomes["bank"]) == "shop stopped: No rows are left."
     assert status(tmp_path, "shop")["error"] == "DataError: No rows are left."
     assert status(tmp_path, "bank")["error"] == "PeerFailed: shop stopped: No rows are left."
+
+
+@pytest.mark.network
+def test_a_failure_says_in_which_step_it_happened(tmp_path):
+    def fails(party):
+        for step in party.steps(5, Nothing(), name="walk"):
+            party.peers["shop" if party.name == "bank" else "bank"].send(Drawn(np.zeros(1)))
+            party.peers["shop" if party.name == "bank" else "bank"].receive(Drawn)
+            if step == 3 and party.name == "shop":
+                raise DataError("No rows are left.")
+
+    outcomes = run_apart(fails, tmp_path)
+    assert str(outcomes["bank"]) == "shop stopped at step 3 of walk: No rows are left."
+
+
+@pytest.mark.network
+def test_others_hear_of_a_failure_whose_status_cannot_be_written(tmp_path):
+    def fails(party):
+        if party.name == "bank":
+            return party.peers["shop"].receive(Drawn)
+        shutil.rmtree(tmp_path / "shop")
+        (tmp_path / "shop").write_text("in the way")
+        raise DataError("The disk is gone.")
+
+    outcomes = run_apart(fails, tmp_path)
+    assert str(outcomes["shop"]) == "The disk is gone."
+    assert str(outcomes["bank"]) == "shop stopped: The disk is gone."
 
 
 @pytest.mark.network

@@ -91,7 +91,7 @@ class Checkpoints:
     """A party's own folder of checkpoints; without a folder, nothing is kept.
 
     Shared checkpoints are numbered alike at all parties. `resume_from` is the newest one that all hold; the runner
-    finds it before the protocol starts.
+    finds it before the protocol starts. `at` says in which step of which shared loop the party is, if in any.
 
     >>> Checkpoints(None).once("key", lambda: 7)
     7
@@ -100,6 +100,7 @@ class Checkpoints:
     def __init__(self, directory: Path | None, *, every: int = 50) -> None:
         self.directory, self.every = directory, every
         self.resume_from = 0
+        self.at = ""
         self.on_write: Callable[[int], None] = lambda number: None
         self._written = 0
         self._made: dict[str, Any] = {}
@@ -219,12 +220,16 @@ class Steps:
         """Yield the numbers of the steps that are still to be done."""
         self._checkpoints.begin(self._name)
         for step in range(self._resume(), self._n):
+            if self._shared:
+                self._checkpoints.at = f"step {step} of {self._name}"
             yield step
             finished = self._stopped or step + 1 == self._n
             if self._watcher is not None:
                 self._watcher(self._party, self._name, self._n if finished else step + 1, self._n, self._figures)
             if finished or (step + 1) % self._checkpoints.every == 0:
                 self._write(step + 1, finished)
+            if self._shared:
+                self._checkpoints.at = ""
             if finished:
                 return
 

@@ -37,7 +37,7 @@ class Session(Protocol_):
     def finish(self, party: Party) -> None:
         """Write down what was seen, and wait until all others have finished too."""
 
-    def fail(self, error: BaseException) -> None:
+    def fail(self, party: Party, error: BaseException) -> None:
         """Tell the others why this party stops, and write it down."""
 
     def close(self) -> None:

@@ -67,7 +67,7 @@ def join(protocol: Protocol[R], party: Party, *, keep: Callable[[R], None] | Non
                 continue
             return result
     except BaseException as error:
-        party.session.fail(error)
+        party.session.fail(party, error)
         raise
     finally:
         party.session.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Literal
 
 from colonnade._version import __version__
 from colonnade.checkpoint import Checkpoints, Watcher
-from colonnade.errors import PlanError
+from colonnade.errors import PlanError, StorageError
 from colonnade.hooks import Defence
 from colonnade.party import Party, shared_randomness
 from colonnade.privacy.ledger import Ledger
@@ -187,10 +188,11 @@ class NetworkSession:
         self.transport.finish()
         self.status.write("finished")
 
-    def fail(self, error: BaseException) -> None:
-        """Tell the others why this party stops, and write it down."""
-        self.status.write("stopped" if isinstance(error, KeyboardInterrupt) else "failed", error)
-        self.transport.fail(error)
+    def fail(self, party: Party, error: BaseException) -> None:
+        """Write down why this party stops, and tell the others."""
+        with suppress(StorageError):  # a full disk is no reason to let the others wait
+            self.status.write("stopped" if isinstance(error, KeyboardInterrupt) else "failed", error)
+        self.transport.fail(error, at=party.checkpoints.at)
 
     def close(self) -> None:
         """End all connections."""

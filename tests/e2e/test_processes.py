@@ -330,7 +330,7 @@ def test_a_party_that_fails_ends_the_run_everywhere_with_its_words(federation, f
         assert status["status"] == "failed"
         assert "The vault is empty." in status["error"]
         if name != failing:
-            assert f"{failing} stopped: " in status["error"]
+            assert f"{failing} stopped at step {step} of home: " in status["error"]
 
 
 @pytest.mark.slow

@@ -334,9 +334,9 @@ def test_another_certificate_than_the_one_handed_over_is_wrong(
     certs.issue(authority, "shop", out=tmp_path / "new")
     (tmp_path / "new" / "bank.pem").write_bytes((authority / "shop.pem").read_bytes())
     found = examined(plans, {"shop": {"certificates": tmp_path / "new"}})
-    check = wrong(found["shop"])["bank", "certificate"]
-    assert check.said.startswith(f"bank shows another certificate than the one in {tmp_path / 'new' / 'bank.pem'}")
-    assert check.fix == "Compare the words by telephone, then replace or delete the file."
+    check = wrong(found["shop"])["bank", "reach"]
+    assert f"Expected bank to show the certificate in {tmp_path / 'new' / 'bank.pem'}" in check.said
+    assert check.fix.endswith("compare the words by telephone, then replace or delete the file.")
 
 
 @pytest.mark.parametrize(("ahead", "words"), [(3600, "ahead"), (-3600, "behind")])

@@ -159,8 +159,9 @@ def test_a_peer_is_recognised_by_the_certificate_it_has_handed_over(federation: 
     shop = Side.of(PLAN, "shop", tmp_path, certificates=federation)
     bank, other = (certs.show(federation / f"{name}.pem") for name in ("bank", "shop"))
     assert shop.expected("bank") == bank
-    shop.recognise("bank", bank)
-    assert refusal(AuthError, lambda: shop.recognise("bank", other)) == (
+    assert shop.credentials is not None
+    shop.credentials.recognise("bank", bank)
+    assert refusal(AuthError, lambda: shop.credentials.recognise("bank", other)) == (
         f"Expected bank to show the certificate in {federation / 'bank.pem'}, whose words are '{bank.words}', but it "
         f"shows one whose words are '{other.words}'. If bank has a new one, compare the words by telephone, then "
         "replace or delete the file."
@@ -170,7 +171,8 @@ def test_a_peer_is_recognised_by_the_certificate_it_has_handed_over(federation: 
 def test_a_peer_that_has_handed_nothing_over_is_known_by_its_name(federation: Path, tmp_path: Path) -> None:
     shop = Side.of(PLAN, "shop", tmp_path, certificates=federation)
     assert shop.expected("notary") is None
-    shop.recognise("notary", certs.show(federation / "bank.pem"))
+    assert shop.credentials is not None
+    shop.credentials.recognise("notary", certs.show(federation / "bank.pem"))
     assert side(tmp_path).expected("bank") is None
 
 

@@ -2,6 +2,7 @@
 
 import random
 import re
+import shutil
 import socket
 import ssl
 import threading
@@ -261,11 +262,10 @@ def test_a_failure_is_told_although_the_connection_has_just_been_cut(pair, faili
 
 def test_a_failure_behind_more_than_the_outbox_can_hold_is_told(pair, tmp_path, monkeypatch):
     bank, shop = pair
-    shop._lines["bank"]._outbox._memory_bytes = 0
+    shop._lines["bank"]._outbox._memory_bytes = MEBIBYTE
     shop._lines["bank"]._outbox._directory = tmp_path / "missing"
     with pytest.raises(StorageError, match="Could not spill unsent messages") as failure:
-        shop.send("bank", bytes(5 * MEBIBYTE))
-    shop._lines["bank"]._outbox._memory_bytes = MEBIBYTE
+        shop.send("bank", bytes(50 * MEBIBYTE))
     _, heard = at_once(partial(shop.fail, failure.value), partial(bank.receive, "shop"))
     assert isinstance(heard, PeerFailed)
     assert "Could not spill unsent messages" in str(heard)
@@ -740,9 +740,27 @@ def test_a_certificate_that_does_not_hold_is_refused_with_the_reason(opened, tru
         assert BROKEN_HANDSHAKE.search(str(at_bank))
 
 
-def test_a_client_whose_authority_the_listener_does_not_know_is_refused_with_the_reason(opened, trusted, foreign):
+@pytest.mark.parametrize("other", ["bank", "shop"])
+def test_a_certificate_that_was_handed_over_is_the_only_one_that_passes(opened, trusted, tmp_path, other):
+    """One of the two shows another certificate, which their authority has signed as well."""
+    folders = {name: tmp_path / name for name in ("bank", "shop")}
+    for folder in folders.values():
+        shutil.copytree(trusted["bank"].directory, folder)
+    (folders[other] / f"{other}.key").unlink()
+    certs.issue(folders[other], other)
+    deceived = "shop" if other == "bank" else "bank"
+    said = dict(zip(folders, both_sides(opened, *(Credentials.read(folders[n], n) for n in folders)), strict=True))
+    assert isinstance(said["shop"], AuthError)
+    words = f"Expected {other} to show the certificate in {folders[deceived] / other}.pem, whose words are"
+    assert words in str(said[deceived])
+    assert words in str(said["shop"]), "the dialling side is told, whichever of the two refuses"
+
+
+def test_a_client_whose_authority_the_listener_does_not_know_is_refused_with_the_reason(
+    opened, trusted, foreign, tmp_path
+):
     # It trusts the right authority but shows a certificate of another one.
-    intruder = replace(foreign["shop"], ca_pem=trusted["shop"].ca_pem)
+    intruder = replace(foreign["shop"], ca_pem=trusted["shop"].ca_pem, directory=tmp_path)
     at_bank, at_shop = both_sides(opened, trusted["bank"], intruder)
     assert isinstance(at_shop, AuthError)
     assert "it refuses the own certificate" in str(at_shop) or "it ended the handshake" in str(at_shop)

@@ -413,9 +413,41 @@ def test_a_line_that_is_not_read_keeps_only_its_cap_in_memory(tmp_path):
     for number in range(2 * OUTBOX_MEMORY_BYTES // MEBIBYTE):
         other.incoming(far, Envelope.unpack(next(stream)))
         assert other.take(EPOCH) == bytes([number]) * MEBIBYTE
-        line.incoming(near, Envelope(Type.ACK, ack=other.received))
+        line.incoming(near, Envelope(Type.ACK, ack=other._acknowledge()))
     line.close()
     other.close()
+
+
+def test_a_peer_that_sends_more_than_it_has_credit_for_is_found_out():
+    line = Line("shop", on_control=lambda peer, note: None)
+    connection, piece = line.attach(0), bytes(CHUNK_BYTES)
+
+    def flood():
+        for seq in range(1, 2 * WINDOW_BYTES // CHUNK_BYTES):
+            line.incoming(connection, Envelope(Type.DATA, EPOCH, seq, 0, len(piece), LAST, piece))
+
+    with pytest.raises(BadFrame, match="shop sends on although 16777216 bytes were not acknowledged"):
+        flood()
+    assert line.received * CHUNK_BYTES <= WINDOW_BYTES + CHUNK_BYTES
+    line.close()
+
+
+def test_an_acknowledgement_is_left_to_the_connection_that_took_over(pair):
+    pair.ends["bank"].put_control({"done": 1})
+    pair.deliver("bank", pair.next("bank"))
+    old = pair.streams["shop"]
+    pair.connect()
+    assert list(old) == []
+    assert pair.next("shop").type is Type.ACK
+
+
+def test_a_control_message_needs_no_disk(tmp_path):
+    line = Line("shop", on_control=lambda peer, note: None, spill=tmp_path / "missing")
+    with pytest.raises(StorageError):
+        line.put(bytes(OUTBOX_MEMORY_BYTES + CHUNK_BYTES), EPOCH)
+    line.put_control({"failed": "The disk is full.", "at": ""})
+    assert line.sent == OUTBOX_MEMORY_BYTES // CHUNK_BYTES + 1
+    line.close()
 
 
 def test_a_full_disk_is_told_and_leaves_no_hole_in_the_sequence(tmp_path):

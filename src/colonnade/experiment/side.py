@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from colonnade.align.protocol import Align, Aligned
 from colonnade.alignment import Alignment
-from colonnade.errors import AuthError, DataError, PlanError, StorageError
+from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.experiment.network import PlannedNetwork, check_address
 from colonnade.experiment.plan import Plan
 from colonnade.models.base import Estimator, Prediction
 from colonnade.run import describe_protocol, join, private_randomness
 from colonnade.storage import explained, write_atomically
 from colonnade.table import Table, nearest
-from colonnade.wire.certs import Credentials, Identity, certificate_path, show
+from colonnade.wire.certs import Credentials, Identity, certificate_path, identity_of
 from colonnade.wire.plan import PublicPlan
 
 if TYPE_CHECKING:
@@ -161,24 +161,8 @@ class Side:
         """Whom the certificate in this party's folder names that the peer has handed over, if it has."""
         if self.credentials is None:
             return None
-        path = certificate_path(self.credentials.directory, peer)
-        return show(path) if path.exists() else None
-
-    def recognise(self, peer: str, shown: Identity | None) -> None:
-        """Refuse a peer that shows another certificate than the one it has handed over.
-
-        Raises:
-            AuthError: The fingerprints differ.
-        """
-        expected = self.expected(peer)
-        if expected is not None and shown is not None and expected.fingerprint != shown.fingerprint:
-            assert self.credentials is not None
-            path = certificate_path(self.credentials.directory, peer)
-            raise AuthError(
-                f"Expected {peer} to show the certificate in {path}, whose words are '{expected.words}', but it shows "
-                f"one whose words are '{shown.words}'. If {peer} has a new one, compare the words by telephone, then "
-                "replace or delete the file."
-            )
+        pem = self.credentials.handed_over(peer)
+        return None if pem is None else identity_of(pem)
 
     def train(self, *, resume: bool = False, shown: Shown | None = None) -> Estimator:
         """Train with the other parties, and keep the own share of the model.
@@ -202,7 +186,7 @@ class Side:
             model, shown = self.plan.trained.build(), shown or Shown()
             party = self._connect(self.plan.public(), table, self.path, shown)
             protocol = self._on_aligned_rows(model.fit, self.alignment_path)
-            return join(self._recognising(protocol, shown), party, keep=lambda share: share.save(self.model_path))
+            return join(self._introducing(protocol, shown), party, keep=lambda share: share.save(self.model_path))
 
     def align(self, *, resume: bool = False, shown: Shown | None = None) -> Alignment:
         """Align with the other parties and do nothing else; the outcome lies at `alignment_path`.
@@ -225,7 +209,7 @@ class Side:
             protocol, shown = self._planned_align(planned), shown or Shown()
             party = self._connect(public, self.table(), self.path, shown)
             kept = self.alignment_path
-            return join(self._recognising(protocol, shown), party, keep=lambda alignment: alignment.save(kept))
+            return join(self._introducing(protocol, shown), party, keep=lambda alignment: alignment.save(kept))
 
     def of_alignment(self) -> Side:
         """The side of an alignment alone, which has a folder of its own."""
@@ -269,7 +253,7 @@ class Side:
 
         party = self._connect(public, table, folder, shown)
         protocol = self._on_aligned_rows(share.predict, folder / "alignment.safetensors")
-        prediction = join(self._recognising(protocol, shown), party, keep=keep)
+        prediction = join(self._introducing(protocol, shown), party, keep=keep)
         return None if prediction is None else written
 
     def audit(self, planned: PlannedAudit | None = None) -> PrivacyReport:
@@ -366,18 +350,16 @@ class Side:
             watcher=shown.step,
         )
 
-    def _recognising(self, protocol: Callable[[Party], R], shown: Shown) -> Callable[[Party], R]:
-        """A protocol that looks at the peers' certificates before it sends anything."""
+    def _introducing(self, protocol: Callable[[Party], R], shown: Shown) -> Callable[[Party], R]:
+        """A protocol that first says whom this party has met."""
 
-        def recognised(party: Party) -> R:
+        def introduced(party: Party) -> R:
             transport: GrpcTransport = party.session.transport  # type: ignore[union-attr]
             for peer in transport.peers:
-                identity = transport.identity(peer)
-                self.recognise(peer, identity)
-                shown.met(peer, identity)
+                shown.met(peer, transport.identity(peer))
             return protocol(party)
 
-        return recognised
+        return introduced
 
     def _rows_to_predict(self, file: Path | None) -> Table | None:
         if self.name not in self.plan.roles.holders:

@@ -186,6 +186,26 @@ class Credentials:
         """
         return Credentials.read(self.directory, self.name) if self.changed() else self
 
+    def handed_over(self, peer: str) -> bytes | None:
+        """The certificate that a peer has handed over, if it lies in the folder: no other one is good for this peer."""
+        path = certificate_path(self.directory, peer)
+        return _read(path) if path.exists() else None
+
+    def recognise(self, peer: str, shown: Identity) -> None:
+        """Refuse a peer that shows another certificate than the one it has handed over.
+
+        Raises:
+            AuthError: The fingerprints differ.
+        """
+        pem = self.handed_over(peer)
+        path = certificate_path(self.directory, peer)
+        if pem is not None and (expected := identity_of(pem, path)).fingerprint != shown.fingerprint:
+            raise AuthError(
+                f"Expected {peer} to show the certificate in {path}, whose words are '{expected.words}', but it shows "
+                f"one whose words are '{shown.words}'. If {peer} has a new one, compare the words by telephone, then "
+                "replace or delete the file."
+            )
+
 
 def init(directory: str | Path, *, federation: str = "colonnade", days: int = 3650) -> Path:
     """Make the authority of a federation: ``ca.pem`` for everybody, ``ca.key`` for its keeper alone.

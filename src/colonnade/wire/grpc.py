@@ -50,7 +50,7 @@ from colonnade.wire.transport import Transport
 
 # gRPC has no setting for the oldest TLS version it accepts. With only this suite for TLS 1.2, which needs a key shared
 # beforehand, no 1.2 handshake can succeed; TLS 1.3 chooses its suites by itself. Read when gRPC is first imported.
-os.environ.setdefault("GRPC_SSL_CIPHER_SUITES", "ECDHE-PSK-CHACHA20-POLY1305")
+os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-PSK-CHACHA20-POLY1305"
 # Its log would stand between our sentences; what matters of it is raised.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
@@ -159,6 +159,7 @@ class GrpcTransport(Transport):
         self._done: dict[str, int] = {}
         self._left: set[str] = set()
         self._checkpoints: dict[str, int] = {}
+        self._settled: int | None = None
         self._start: tuple[int, int] | None = None
         self._all_done = False
         self._interrupted: str | None = None
@@ -254,6 +255,7 @@ class GrpcTransport(Transport):
         if self.name == self.leader:
             with self._changed:
                 self._note_checkpoint(self.name, number)
+            self._settle()
         else:
             self._lines[self.leader].put_control({"holds": number})
 
@@ -278,19 +280,19 @@ class GrpcTransport(Transport):
             line.put_control({"left": self.epoch})
             self._drain([line], seconds=3.0, even_if_cut=False)
 
-    def fail(self, error: BaseException) -> None:
-        """Tell all peers why this party stops."""
+    def fail(self, error: BaseException, *, at: str = "") -> None:
+        """Tell all peers why this party stops, and where in the protocol."""
         words = str(error) if isinstance(error, ColonnadeError) else type(error).__name__
         if isinstance(error, KeyboardInterrupt):
             words = "its operator ended it."
         met = [line for line in self._lines.values() if line.peer_incarnation is not None]
         for line in met:
-            line.put_control({"failed": words[:2000]})
+            line.put_control({"failed": words[:2000], "at": at})
         self._drain(met, seconds=3.0, even_if_cut=True)
 
-    def flush(self, seconds: float) -> None:
-        """Wait until the peers that are connected have everything that was sent to them."""
-        self._drain(list(self._lines.values()), seconds=seconds, even_if_cut=False)
+    def flush(self, peer: str, seconds: float) -> None:
+        """Wait until a peer, if it is connected, has everything that was sent to it."""
+        self._drain([self._line(peer)], seconds=seconds, even_if_cut=False)
 
     @property
     def insecure(self) -> bool:
@@ -338,14 +340,15 @@ class GrpcTransport(Transport):
                     if self._interrupted == peer:
                         self._interrupted = None
                 case {"settled": int(number)} if peer == self.leader:
-                    self.on_settled(number)
+                    self._settled = number
                 case {"done": int(epoch)}:
                     self._done[peer] = epoch
                 case {"end": int(epoch)} if peer == self.leader:
                     self._all_done = epoch == self.epoch
-                case {"failed": str(words)}:
+                case {"failed": str(words), "at": str(at)}:
                     self._left.add(peer)
-                    self._failure = self._failure or PeerFailed(f"{peer} stopped: {words}")
+                    where = f" at {at[:100]}" if at else ""
+                    self._failure = self._failure or PeerFailed(f"{peer} stopped{where}: {words}")
                 case _:
                     self._failure = ProtocolError(f"{peer} sent a control message that this version does not know.")
             self._changed.notify_all()
@@ -371,7 +374,15 @@ class GrpcTransport(Transport):
             settled = min(self._checkpoints.values())
             for line in self._lines.values():
                 line.put_control({"settled": settled})
-            self.on_settled(settled)
+            self._settled = settled
+
+    def _settle(self) -> None:
+        """Act on what all parties hold by now; it takes a disk's time, which gRPC's thread does not have."""
+        if self._settled is not None:
+            with self._changed:
+                number, self._settled = self._settled, None
+            if number is not None:
+                self.on_settled(number)
 
     def check(self) -> None:
         """Raise what keeps the run from going on: a failure somewhere, or a peer that was started anew."""
@@ -428,10 +439,10 @@ class GrpcTransport(Transport):
 
     def _explain_absence(self) -> str:
         absent = self._absent() or [f"{self.leader} (which waits for others)"]
-        strangers = [f" {who} was refused: {why}" for who, why in self._refused.items() if who not in self._lines]
-        # gRPC says nothing of a handshake that failed, only that one began.
+        strangers = [f" {who} was refused: {why}" for who, why in self.refused.items() if who not in self._lines]
+        # gRPC says nothing of a handshake that failed, only that one began; peers that were met before look, too.
         failed = self._handshakes - self._streams
-        if failed > 0:
+        if failed > 0 and all(line.peer_incarnation is None for line in self._lines.values()):
             strangers.append(
                 f" Somebody tried to connect {failed} times and did not get through TLS: its certificate is missing, "
                 "has expired or is signed by another authority than this party's, or it finds the same of this party's."
@@ -501,10 +512,11 @@ class GrpcTransport(Transport):
         self._streams += 1
         try:
             with _within(self._patience.silence, context.cancel):
-                who = self._identity(context)
-                if who is not None:
-                    self._require_peer(who)
-                line, peer_received = self._accept(Envelope.unpack(next(requests)), who)
+                identity = self._identity(context)
+                if identity is not None:
+                    who = identity.name
+                    self._recognise(identity)
+                line, connection = self._accept(Envelope.unpack(next(requests)), who, context.cancel)
         except (StopIteration, grpc.RpcError):
             return
         except WireError as error:
@@ -512,12 +524,13 @@ class GrpcTransport(Transport):
             yield Envelope(Type.REFUSAL, payload=note_bytes({"because": str(error)})).pack()
             return
         self._refused.pop(line.peer, None)
-        yield self._hello(line)
-        connection = line.attach(peer_received, context.cancel)
         arrivals.go_to(partial(self._take_in, line, connection))
-        reader = threading.Thread(target=self._read, args=(line, connection, requests), daemon=True)
-        reader.start()
-        yield from self._write(line, connection)
+        try:
+            yield self._hello(line)
+            threading.Thread(target=self._read, args=(line, connection, requests), daemon=True).start()
+            yield from self._write(line, connection)
+        finally:
+            line.detach(connection)
 
     def _dial(self, peer: str, address: str) -> None:
         """The dialling side of one line: connect, and connect again."""
@@ -558,9 +571,9 @@ class GrpcTransport(Transport):
                 answer = Envelope.unpack(next(call))
             if answer.type is Type.REFUSAL:
                 raise AuthError(f"{line.peer} refused {self.name}: {answer.note.get('because')}")
-            _, peer_received = self._accept(answer, line.peer)
-            accepted.append(line.attach(peer_received, call.cancel))
-            arrivals.go_to(partial(self._take_in, line, accepted[0]))
+            _, connection = self._accept(answer, line.peer, call.cancel)
+            accepted.append(connection)
+            arrivals.go_to(partial(self._take_in, line, connection))
             ready.set()
             self._read(line, accepted[0], call)
         except StopIteration:
@@ -594,8 +607,11 @@ class GrpcTransport(Transport):
             for _ in incoming:
                 if connection.closed:
                     break
+                self._settle()
         except grpc.RpcError:
             pass  # the connection is taken up again
+        except Exception as error:
+            self._fail_locally(error)
         finally:
             line.detach(connection)
             connection.cancel()
@@ -610,8 +626,8 @@ class GrpcTransport(Transport):
         }
         return Envelope(Type.HELLO, payload=note_bytes(note)).pack()
 
-    def _accept(self, hello: Envelope, expected: str | None) -> tuple[Line, int]:
-        """Check who greets; returns its line and how much of our traffic it has."""
+    def _accept(self, hello: Envelope, expected: str | None, cancel: Callable[[], Any]) -> tuple[Line, Connection]:
+        """Check who greets; returns its line, which goes on over this connection."""
         match hello.note if hello.type is Type.HELLO else None:
             case {
                 "name": str(name),
@@ -631,7 +647,7 @@ class GrpcTransport(Transport):
             raise AuthError(
                 f"{name} was started a second time while this process of it was running. Run each party once."
             )
-        for key, value in self.agreement.items():
+        for key, value in dict(self.agreement).items():
             theirs = hello.note.get(f"agree {key}")
             if theirs is None and key == "rows":
                 continue  # an arbiter or a server has none of its own
@@ -653,8 +669,9 @@ class GrpcTransport(Transport):
                     self._interrupted = self._interrupted or name
                     self._changed.notify_all()
                 line.peer_incarnation = incarnation
+            connection = line.attach(seen, cancel)
         self._wake()
-        return line, seen
+        return line, connection
 
     def _require_peer(self, name: str) -> None:
         if name not in self._lines:
@@ -663,7 +680,7 @@ class GrpcTransport(Transport):
                 "Take part under one of these names, each at its own machine."
             )
 
-    def _identity(self, context: grpc.ServicerContext) -> str | None:
+    def _identity(self, context: grpc.ServicerContext) -> Identity | None:
         if self._credentials is None:
             return None
         shown = context.auth_context()
@@ -672,16 +689,23 @@ class GrpcTransport(Transport):
         # A resumed TLS session does not show that the certificate still holds, so its dates are looked at here.
         identity = identity_of(shown["x509_pem_cert"][0])
         identity.check_dates()
+        return identity
+
+    def _recognise(self, identity: Identity) -> None:
+        assert self._credentials is not None
         if identity.name is None:
             raise AuthError("A peer shows an authority's certificate. Issue it one with `colonnade certs issue`.")
+        self._require_peer(identity.name)
+        self._credentials.recognise(identity.name, identity)
         self._identities[identity.name] = identity
-        return identity.name
 
     def _channel(self, peer: str, address: str) -> grpc.Channel:
         if self._credentials is None:
             return grpc.insecure_channel(address, options=_OPTIONS)
         current = self._renewed()
-        secure = grpc.ssl_channel_credentials(current.ca_pem, current.key_pem, current.certificate_pem)
+        # A certificate that the peer has handed over is trusted in place of the authority, hence no other one.
+        trusted = current.handed_over(peer) or current.ca_pem
+        secure = grpc.ssl_channel_credentials(trusted, current.key_pem, current.certificate_pem)
         named = (("grpc.ssl_target_name_override", host_of(peer)),)
         return grpc.secure_channel(address, secure, options=(*_OPTIONS, *named))
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from colonnade.errors import AuthError
 from colonnade.wire.certs import Credentials, Identity, host_of, identity_of
 
 
@@ -19,9 +20,12 @@ def diagnose(address: str, peer: str, credentials: Credentials) -> str | None:
     """Why a TLS connection to a peer fails, in words; None if the cause is not TLS, such as nobody listening."""
     try:
         with _shaken_hands(address, peer, credentials) as secure:
+            credentials.recognise(peer, _shown(secure))
             secure.settimeout(2.0)
             if not secure.read(1):
                 return "it refuses the own certificate. Check both with `colonnade certs show`, and that ca.pem is one."
+    except AuthError as error:
+        return str(error)
     except ssl.SSLCertVerificationError as error:
         return f"{error.verify_message}. Check its certificate with `colonnade certs show`."
     except (TimeoutError, ssl.SSLEOFError):
@@ -38,9 +42,13 @@ def shown_identity(address: str, peer: str, credentials: Credentials) -> Identit
     """Whom the certificate names that a listening peer shows; None if it cannot be reached or does not prove itself."""
     try:
         with _shaken_hands(address, peer, credentials) as secure:
-            shown = secure.getpeercert(binary_form=True)
+            return _shown(secure)
     except OSError:
         return None
+
+
+def _shown(secure: ssl.SSLSocket) -> Identity:
+    shown = secure.getpeercert(binary_form=True)
     assert shown is not None
     return identity_of(ssl.DER_cert_to_PEM_cert(shown).encode())
 

@@ -68,7 +68,8 @@ class Outbox:
         """Put one more envelope at the end."""
         size, offset = len(payload), 0
         kept: bytes | memoryview | None = payload
-        if self._in_memory + size > self._memory_bytes:
+        # Where the disk is full, a control message still says so.
+        if type_ is Type.DATA and self._in_memory + size > self._memory_bytes:
             with explained("spill unsent messages to disk"):
                 if self._spill is None:
                     self._spill = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115
@@ -207,6 +208,7 @@ class Connection:
     closed: bool = False
     in_flight: deque[tuple[int, int]] = field(default_factory=deque)
     in_flight_bytes: int = 0
+    unanswered_bytes: int = 0
     to_send: Signal = field(default_factory=Signal)
 
 
@@ -297,12 +299,13 @@ class Line:
     def put(self, frame: Frame, epoch: int) -> None:
         """Put a frame into the outbox, in pieces."""
         view = memoryview(frame)
-        with self.lock:
-            for start in range(0, max(len(view), 1), CHUNK_BYTES):
-                piece = view[start : start + CHUNK_BYTES]
-                flags = LAST if start + CHUNK_BYTES >= len(view) else 0
+        for start in range(0, max(len(view), 1), CHUNK_BYTES):
+            piece = view[start : start + CHUNK_BYTES]
+            flags = LAST if start + CHUNK_BYTES >= len(view) else 0
+            # Anew for each piece, for those that spill to disk take their time, and gRPC's thread may want the lock.
+            with self.lock:
                 self._outbox.add(Type.DATA, epoch, piece, len(view), flags)
-            self._send_on()
+                self._send_on()
 
     def put_control(self, note: dict[str, Any]) -> None:
         """Put a small message to the peer's runner into the outbox."""
@@ -381,9 +384,12 @@ class Line:
             else:
                 yield envelope.pack()
                 silent_since = time.monotonic()
-        if self._answer_now:
-            # The peer may wait for this before it leaves.
-            yield Envelope(Type.ACK, ack=self._acknowledge()).pack()
+        with self.lock:
+            # The peer may wait for this before it leaves; if it has come back it gets it over the new connection.
+            due = self._answer_now and self._connection is None
+            last = Envelope(Type.ACK, ack=self._acknowledge()) if due else None
+        if last is not None:
+            yield last.pack()
 
     def incoming(self, connection: Connection, envelope: Envelope) -> None:
         """Take in an envelope.
@@ -406,7 +412,13 @@ class Line:
                 if envelope.seq != self.received + 1:
                     raise Gap
                 self.received = envelope.seq
-                self._unacknowledged_bytes += len(envelope.payload) + HEAD_BYTES
+                size = len(envelope.payload) + HEAD_BYTES
+                self._unacknowledged_bytes += size
+                connection.unanswered_bytes += size
+                if connection.unanswered_bytes > WINDOW_BYTES + CHUNK_BYTES + HEAD_BYTES:
+                    raise BadFrame(
+                        f"{self.peer} sends on although {WINDOW_BYTES} bytes were not acknowledged. The peer is faulty."
+                    )
                 if envelope.type is Type.CONTROL:
                     note = envelope.note
                     self._answer_now = True
@@ -449,6 +461,8 @@ class Line:
         if self._inbox_bytes < WINDOW_BYTES:
             self._acknowledged = self.received
             self._unacknowledged_bytes = 0
+            if self._connection is not None:
+                self._connection.unanswered_bytes = 0
         return self._acknowledged
 
     def _release_credit(self, connection: Connection, ack: int) -> None:
