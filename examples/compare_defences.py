@@ -13,26 +13,21 @@ import argparse
 from statistics import mean
 
 from colonnade import Roles, SplitClassifier, simulate
-from colonnade.audit import audit
-from colonnade.catalogue import ATTACKS, DEFENCES
+from colonnade.catalogue import DEFENCES
 from colonnade.data import load, train_test_split
 from colonnade.errors import PlanError
+from colonnade.experiment.compare import averaged, best_of, standings
 from colonnade.experiment.quality import quality
 
 ROLES = Roles(label="bank", features=("shop",))
 
 
 def trial(name, tables, held_out, seed, epochs, nulls):
-    """Accuracy, and for each attack its score, null and alone."""
+    """Accuracy, and how each attack did."""
     defences = {} if name == "none" else {"bank": [DEFENCES[name]()]}
     model = SplitClassifier(epochs=epochs, patience=None)
     run = simulate(model.fit, tables, roles=ROLES, seed=seed, defences=defences)
-    report = audit(run, [make() for make in ATTACKS.values()], nulls=nulls, seed=seed, progress=False)
-    found = {}
-    for finding in report.attacks:
-        evidence = finding.up_to_naming
-        found[finding.attack] = evidence.score.value, mean(evidence.null), evidence.alone.value
-    return quality(run, held_out)["accuracy"], found
+    return quality(run, held_out)["accuracy"], standings(run, nulls=nulls, seed=seed)
 
 
 def main():
@@ -55,11 +50,9 @@ def main():
         except PlanError as refusal:
             print(f"| {name} | {refusal} | | | | |")
             continue
-        scores = {
-            attack: [mean(found[attack][part] for _, found in trials) for part in range(3)] for attack in trials[0][1]
-        }
-        best = max(scores, key=lambda attack: scores[attack][0])
-        figures = " | ".join(f"{value:.2f}" for value in scores[best])
+        scores = averaged([found for _, found in trials])
+        best = best_of(scores)
+        figures = " | ".join(f"{value:.2f}" for value in (scores[best].score, scores[best].null, scores[best].alone))
         print(f"| {name} | {mean(accuracy for accuracy, _ in trials):.3f} | {best} | {figures} |", flush=True)
 
 

@@ -11,6 +11,7 @@ from colonnade.experiment.sweep import Journal, Local, sweep
 EXPERIMENTS = {
     "wandering": "boundary-wandering learning in both of its forms, on five data sets",
     "utility": "split, one-shot and label-private networks against central training",
+    "defences": "every defence of the catalogue, boundary wandering with others after it, and the label-private shadow",
 }
 RESULTS = Path(__file__).parents[1] / "docs" / "results"
 

@@ -22,13 +22,15 @@ QUICK_ROWS = 4_000
 TEST = 0.3
 
 
-def halves(name: str, seed: int, *, quick: bool = False) -> tuple[dict[str, Table], dict[str, Table]]:
-    """A set's tables to train on and to test on; the seed says which rows these are."""
+def halves(
+    name: str, seed: int, *, quick: bool = False, most: int | None = None
+) -> tuple[dict[str, Table], dict[str, Table]]:
+    """A set's tables to train on and to test on; the seed says which rows these are, and `most` how many at most."""
     if name == "stress":
         return train_test_split(_stressed(seed), test=TEST, seed=seed)
     rows = ROWS[name]
-    if quick and rows is not None:
-        rows = min(rows, QUICK_ROWS)
+    if rows is not None:
+        rows = min(rows, QUICK_ROWS if quick else rows, most or rows)
     return train_test_split(load(name, rows=rows, seed=seed).split(), test=TEST, seed=seed)
 
 

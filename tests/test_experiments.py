@@ -1,12 +1,20 @@
 """The experiments ask what they say they ask; what they find is in docs/results."""
 
 from collections import Counter
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import mean
 
 import pyarrow as pa
 import pytest
+
+from colonnade import LabelDPShadow, Roles, SplitClassifier, simulate
+from colonnade.attacks.gradient_scores import DirectionScore
+from colonnade.audit import audit
+from colonnade.catalogue import DEFENCES
+from colonnade.data import load, train_test_split
+from colonnade.experiment.sweep import Trial
 
 ROOT = Path(__file__).parents[1]
 
@@ -25,6 +33,14 @@ def utility(monkeypatch):
     from experiments import utility
 
     return utility
+
+
+@pytest.fixture
+def defences(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT)
+    from experiments import defences
+
+    return defences
 
 
 def test_wandering_is_measured_in_both_forms_on_five_sets_for_every_alpha_and_seed(wandering):
@@ -57,10 +73,107 @@ def test_every_set_and_form_has_twenty_null_runs(wandering):
     assert len(nulls) == 10
 
 
-def test_no_trial_is_made_twice(wandering, utility):
-    for experiment, quick in product((wandering, utility), (True, False)):
+def test_no_trial_is_made_twice(wandering, utility, defences):
+    for experiment, quick in product((wandering, utility, defences), (True, False)):
         trials = experiment.trials(quick=quick)
         assert len({trial.key for trial in trials}) == len(trials)
+
+
+def test_every_defence_of_the_catalogue_is_measured_on_both_sets_with_every_seed(defences):
+    found = {
+        (t.configuration["set"], t.configuration["defence"], t.seed)
+        for t in defences.trials(quick=False)
+        if t.configuration["part"] == "catalogue"
+    }
+    assert found == set(product(("digits", "credit-default"), ("none", *DEFENCES), (0, 1, 2)))
+
+
+def test_wandering_is_measured_with_every_scope_kernel_and_alpha_and_with_a_shield_of_gradients(defences):
+    cells = [t.configuration for t in defences.trials(quick=True) if t.configuration["part"] == "wandering"]
+    plain = {(c["scope"], c["kernel"], c["alpha"]) for c in cells if c["shield"] == "none"}
+    assert plain == set(product(("public", "received"), ("cosine", "gaussian"), (1.0, 5.0)))
+    shielded = [c for c in cells if c["shield"] != "none"]
+    assert {(c["scope"], c["alpha"]) for c in shielded} == {("received", 1.0)}
+    for cell in shielded:
+        held = defences._held(cell)
+        assert [type(each) for each in held] == [DEFENCES["boundary-wandering"], DEFENCES[cell["shield"]]]
+
+
+@pytest.fixture
+def small(defences, monkeypatch):
+    """A trial of each part, on few rows and for few epochs."""
+    tables = load("breast-cancer", rows=200).split()
+    monkeypatch.setattr(defences, "halves", lambda *_, **__: train_test_split(tables, test=0.3))
+    monkeypatch.setattr(defences, "EPOCHS", 2)
+    monkeypatch.setattr(defences, "LabelDPShadow", partial(LabelDPShadow, epochs=2))
+
+    def measured(**wanted):
+        first = next(t for t in defences.trials(quick=True) if wanted.items() <= t.configuration.items())
+        trial = Trial({**first.configuration, "nulls": 1}, seed=0)
+        return {**trial.configuration, **defences.measure(trial)}
+
+    return measured
+
+
+@pytest.mark.slow
+def test_a_trial_of_each_part_is_told_on_the_page(defences, small, tmp_path):
+    found = [
+        small(part="catalogue", set="digits", defence="none"),
+        small(part="catalogue", set="digits", defence="max-norm"),
+        small(part="wandering", shield="sparse-gradient"),
+        small(part="label-dp", epsilon=4.0),
+    ]
+    assert all("RandomisedPosterior" not in row for row in found[:3])
+    assert found[3]["RandomisedPosterior"].keys() == found[3]["ModelCompletion"].keys() == {"score", "null", "alone"}
+    rows = [flat(row) | {"trial.state": "done", "trial.seed": 0, "trial.key": "k"} for row in found]
+    defences.write(table_of(rows), tmp_path, quick=True)
+    page = (tmp_path / "defences.md").read_text()
+    for row in found[:2]:
+        best = max((name for name in row if isinstance(row[name], dict)), key=lambda name: row[name]["score"])
+        figures = " / ".join(f"{row[best][key]:.2f}" for key in ("score", "null", "alone"))
+        assert f"| {row['defence']} | {row['accuracy']:.3f} | {best} | {figures} |" in page
+    assert f"| received | cosine | 1 | sparse-gradient | {found[2]['accuracy']:.3f} |" in page
+    assert f"| 4 | {found[3]['accuracy']:.3f} | {found[3]['AUC']:.3f} |" in page
+    assert "RandomisedPosterior.alone" in (tmp_path / "defences.csv").read_text()
+
+
+def test_a_refusal_is_told_on_the_page(defences, tmp_path):
+    cell = next(t.configuration for t in defences.trials(quick=True) if t.configuration.get("defence") == "marvell")
+    row = {**cell, "refused": "Two classes only.", "trial.state": "done", "trial.seed": 0, "trial.key": "k"}
+    defences.write(table_of([row]), tmp_path, quick=True)
+    assert "| marvell | refused: Two classes only. |" in (tmp_path / "defences.md").read_text()
+
+
+def test_labels_randomised_once_are_read_off_gradients_and_taught_to_a_classifier(defences):
+    """At epsilon 2 the posterior tells more than the randomised labels by themselves, on rows it was not told."""
+    train = load("breast-cancer").split()
+    run = simulate(LabelDPShadow(epsilon=2.0).fit, train, roles=Roles(label="bank", features=("shop",)), seed=0)
+    attacks = [DirectionScore(), defences.RandomisedPosterior()]
+    found = defences.standings(run, attacks, nulls=1, seed=0)
+    assert found["RandomisedPosterior"].score > found["DirectionScore"].score
+    assert found["RandomisedPosterior"].score > 0.9
+
+
+def test_the_posterior_is_for_runs_with_randomised_labels_only(defences):
+    roles = Roles(label="bank", features=("shop",))
+    run = simulate(SplitClassifier(epochs=1).fit, load("breast-cancer").split(), roles=roles)
+    (reason, *_) = audit(run, [defences.RandomisedPosterior()], nulls=1).untested
+    assert reason == (
+        "RandomisedPosterior by shop: the model's settings name no epsilon with which labels were randomised"
+    )
+
+
+def flat(row):
+    """Figures as the journal's table names them."""
+    found = {}
+    for name, value in row.items():
+        found |= {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
+    return found
+
+
+def table_of(rows):
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pa.Table.from_pylist([{name: row.get(name) for name in names} for row in rows])
 
 
 def test_a_page_shows_scores_beside_their_controls(wandering, tmp_path):

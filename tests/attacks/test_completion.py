@@ -5,6 +5,7 @@ import torch
 from colonnade.attacks.completion import GradientCompletion, ModelCompletion
 from colonnade.data import load
 from colonnade.errors import PlanError
+from colonnade.models.labeldp import LabelDPShadow
 from colonnade.models.split import SplitClassifier
 from colonnade.run import simulate
 from colonnade.testing import attempt_on
@@ -55,6 +56,11 @@ def test_a_guess_leaves_the_libraries_generators_and_threads_as_they_were(run):
     attempt.attack.guess(attempt.view(run))
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.get_num_threads() == threads
+
+
+def test_the_bottom_of_a_shadow_that_was_trained_jointly_can_be_completed(tables):
+    run = simulate(LabelDPShadow(epsilon=8.0, epochs=20, patience=None).fit, tables, roles=BOTH)
+    assert share_right(run, tables, ModelCompletion()) > 0.8
 
 
 def test_a_share_without_a_network_cannot_be_completed(run):

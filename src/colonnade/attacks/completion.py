@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,14 +56,14 @@ class ModelCompletion(Attack):
 
     def unfit(self, view: View) -> str | None:
         """Only where the attacker's share has a network."""
-        if getattr(view.own.model, "bottom_", None) is None:
+        if getattr(_trained_jointly(view), "bottom_", None) is None:
             return "its share of the model has no bottom network to complete"
         return None
 
     def guess(self, view: View) -> Guess:
         """Complete the model and use it on all rows."""
-        model, grant = view.own.model, view.grant
-        bottom, inputs = copy.deepcopy(model.bottom_).cpu().eval(), model.inputs_  # type: ignore[attr-defined]
+        model, grant = _trained_jointly(view), view.grant
+        bottom, inputs = copy.deepcopy(model.bottom_).cpu().eval(), model.inputs_
         x = torch.from_numpy(inputs.encode(view.own.table))
         with _reproducible(view):
             if not self.fine_tune:
@@ -101,6 +102,11 @@ class GradientCompletion(Attack):
         with _reproducible(view):
             classes = _completed(nn.Identity(), x, known, labels, view.grant.n_classes, self.self_training, HEAD_RATE)
         return Guess(points.rows, classes=classes)
+
+
+def _trained_jointly(view: View) -> Any:
+    """The part of the attacker's share that was trained together with the others."""
+    return getattr(view.own.model, "shadow_", view.own.model)
 
 
 def _completed(

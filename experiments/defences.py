@@ -1,0 +1,238 @@
+"""What each defence costs in accuracy, and what the attacks of the catalogue find beside it.
+
+Three questions, each on rows that were held out and against every attack that applies. First, a split network with each
+defence of the catalogue in turn, at its default settings, on digits and on credit default. Second, boundary wandering
+on digits: on the label party's own embedding ("public") or on those of the feature party ("received"), with either
+kernel, and on received embeddings with a defence of gradients after it. Third, the label-private shadow on adult. There
+one more attack is made, which knows how labels were randomised: it reads the randomised labels off the gradients,
+learns a classifier on its own columns from them, and joins both (`RandomisedPosterior`).
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import pyarrow as pa
+
+from colonnade import LabelDPShadow, SplitClassifier, simulate
+from colonnade.catalogue import ATTACKS, DEFENCES
+from colonnade.errors import PlanError
+from colonnade.experiment.compare import Standing, averaged, best_of, standings
+from colonnade.experiment.quality import quality
+from colonnade.experiment.sweep import Trial
+from experiments.posterior import RandomisedPosterior
+from experiments.sets import ROLES, halves
+
+# Rows to draw at most of the sets on which every defence is held.
+SETS = {"digits": None, "credit-default": 3_000}
+SCOPES, KERNELS, ALPHAS = ("public", "received"), ("cosine", "gaussian"), (1.0, 5.0)
+SHIELDS = ("gradient-noise", "max-norm", "isotropic-noise", "sparse-gradient")
+EPSILONS = (0.5, 1.0, 2.0, 4.0)
+SEEDS = (0, 1, 2)
+NULLS, QUICK_NULLS = 5, 2
+EPOCHS = 30
+VERSION = 1
+
+
+def trials(*, quick: bool) -> list[Trial]:
+    """Every configuration with every seed; the longest first, so that no core is idle in the end."""
+    nulls = QUICK_NULLS if quick else NULLS
+    cells = [{**cell, "nulls": nulls, "quick": quick, "version": VERSION} for cell in _cells()]
+    cost = {"label-dp": 3, "catalogue": 2}
+    cells.sort(key=lambda cell: -cost.get(cell["part"], 1))
+    return [Trial(cell, seed) for cell in cells for seed in (SEEDS[:1] if quick else SEEDS)]
+
+
+def _cells() -> Iterator[dict[str, Any]]:
+    for name in SETS:
+        for defence in ("none", *DEFENCES):
+            yield {"part": "catalogue", "set": name, "defence": defence}
+    yield from _wandering_cells()
+    for epsilon in EPSILONS:
+        yield {"part": "label-dp", "set": "adult", "epsilon": epsilon}
+
+
+def _wandering_cells() -> Iterator[dict[str, Any]]:
+    for scope in SCOPES:
+        for kernel in KERNELS:
+            for alpha in ALPHAS:
+                yield _wandering_cell(scope, kernel, alpha, "none")
+    for shield in SHIELDS:
+        yield _wandering_cell("received", "cosine", 1.0, shield)
+
+
+def _wandering_cell(scope: str, kernel: str, alpha: float, shield: str) -> dict[str, Any]:
+    return {"part": "wandering", "set": "digits", "scope": scope, "kernel": kernel, "alpha": alpha, "shield": shield}
+
+
+def measure(trial: Trial) -> Mapping[str, Any]:
+    """Train, predict and attack; or say why the defence was refused."""
+    import torch
+
+    torch.set_num_threads(1)
+    cell = trial.configuration
+    train, test = halves(cell["set"], trial.seed, quick=cell["quick"], most=SETS.get(cell["set"]))
+    attacks: list[Any] = [make() for make in ATTACKS.values()]
+    model: Any = SplitClassifier(epochs=EPOCHS, patience=None)
+    if cell["part"] == "label-dp":
+        model, attacks = LabelDPShadow(epsilon=cell["epsilon"]), [*attacks, RandomisedPosterior()]
+    try:
+        run = simulate(model.fit, train, roles=ROLES, seed=trial.seed, defences={"bank": _held(cell)})
+    except PlanError as refusal:
+        return {"refused": str(refusal)}
+    found = standings(run, attacks, nulls=cell["nulls"], seed=trial.seed)
+    return {**quality(run, test), **{name: asdict(standing) for name, standing in found.items()}}
+
+
+def _held(cell: Mapping[str, Any]) -> list[Any]:
+    """The defences that the label party holds, in their order."""
+    if cell["part"] == "catalogue":
+        return [] if cell["defence"] == "none" else [DEFENCES[cell["defence"]]()]
+    if cell["part"] == "label-dp":
+        return []
+    wandering: Any = DEFENCES["boundary-wandering"]
+    first = wandering(alpha=cell["alpha"], scope=cell["scope"], kernel=cell["kernel"])
+    return [first] if cell["shield"] == "none" else [first, DEFENCES[cell["shield"]]()]
+
+
+def write(table: pa.Table, out: Path, *, quick: bool) -> None:
+    """One CSV with every figure, and one page with a table for each question."""
+    rows = [row for row in table.to_pylist() if row["trial.state"] == "done"]
+    with (out / "defences.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        names = [name for name in table.column_names if name not in ("trial.key", "trial.traceback", "trial.started")]
+        writer.writerow(names)
+        writer.writerows([[row[name] for name in names] for row in rows])
+    (out / "defences.md").write_text(page(rows, quick=quick), encoding="utf-8")
+
+
+def page(rows: Sequence[Mapping[str, Any]], *, quick: bool) -> str:
+    """The results for a reader."""
+    n_seeds, flag = len({row["trial.seed"] for row in rows}), " --quick" if quick else ""
+    lines = [
+        "# Defences, measured",
+        "",
+        *(__doc__ or "").strip().splitlines()[2:],
+        "",
+        f"Means over {n_seeds} seed{'s' if n_seeds > 1 else ''}, {EPOCHS} epochs, 70 % of the rows to train on; made "
+        f"with `python -m experiments defences{flag}`. `defences.csv` beside this page has every figure of each trial.",
+        "",
+        "An attack's score is a balanced accuracy, or AUC for `NormScore`, `DirectionScore` and `RandomisedPosterior`, "
+        "on rows whose labels it was not told, under the names of classes that suit it best. *null* is its mean in "
+        f"{QUICK_NULLS if quick else NULLS} runs of each seed with permuted labels, *alone* what the attacker reaches "
+        "with its own columns and the same known labels. The best attack is the one with the highest score. A score at "
+        "the level of *alone* proves nothing: an attack that was not made may do better. Those that solve for the "
+        "classes in a penalty's own gradient were not made.",
+    ]  # fmt: skip
+    for title, tell in (
+        ("Every defence at its default settings", _catalogue),
+        ("Boundary wandering on digits", _wandering),
+        ("Label-private shadow on adult", _label_dp),
+    ):
+        told = list(tell(rows))
+        if told:
+            lines += ["", f"## {title}", "", *told]
+    return "\n".join(lines) + "\n"
+
+
+def _catalogue(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    rows = [row for row in rows if row["part"] == "catalogue"]
+    if not rows:
+        return
+    sets = [name for name in SETS if any(row["set"] == name for row in rows)]
+    yield "| defence | " + " | ".join(f"{name}: accuracy | best attack | score / null / alone" for name in sets) + " |"
+    yield "|" + "---|" * (1 + 3 * len(sets))
+    for defence in ("none", *DEFENCES):
+        held = [row for row in rows if row["defence"] == defence]
+        if not held:
+            continue
+        cells: list[str] = []
+        for name in sets:
+            mine = [row for row in held if row["set"] == name]
+            refusals = [row["refused"] for row in mine if row.get("refused")]
+            if refusals or not mine:
+                cells += [f"refused: {refusals[0]}" if refusals else "", "", ""]
+                continue
+            found = _standings(mine)
+            best = best_of(found)
+            cells += [f"{mean(row['accuracy'] for row in mine):.3f}", best, _all_of(found[best])]
+        yield f"| {defence} | {' | '.join(cells)} |"
+
+
+def _wandering(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    undefended = [row for row in rows if row["part"] == "catalogue" and row["set"] == "digits"]
+    undefended = [row for row in undefended if row["defence"] == "none"]
+    rows = [row for row in rows if row["part"] == "wandering"]
+    if not rows:
+        return
+    attacks = sorted(_standings(rows))
+    yield "Each attack's score / null / alone."
+    yield ""
+    yield "| scope | kernel | alpha | then | accuracy | " + " | ".join(attacks) + " |"
+    yield "|" + "---|" * (5 + len(attacks))
+    if undefended:
+        yield "| | | | | " + _scores(undefended, attacks)
+    for cell in _wandering_cells():
+        mine = [row for row in rows if all(row[key] == value for key, value in cell.items())]
+        if mine:
+            shield = "" if cell["shield"] == "none" else cell["shield"]
+            yield f"| {cell['scope']} | {cell['kernel']} | {cell['alpha']:g} | {shield} | {_scores(mine, attacks)}"
+
+
+def _label_dp(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    rows = [row for row in rows if row["part"] == "label-dp"]
+    if not rows:
+        return
+    attacks = sorted(_standings(rows))
+    yield (
+        "*excess* is by how many points the attack that exceeds the attacker alone by most does so, measured alike. "
+        "`predict` uses the main network, whose accuracy and AUC these are. Each attack's score / null / alone."
+    )
+    yield ""
+    yield "| epsilon | accuracy | AUC | best attack | excess | by | " + " | ".join(attacks) + " |"
+    yield "|" + "---|" * (6 + len(attacks))
+    for epsilon in EPSILONS:
+        mine = [row for row in rows if row["epsilon"] == epsilon]
+        if not mine:
+            continue
+        found = _standings(mine)
+        most = max(found, key=lambda name: found[name].excess)
+        shown = [
+            f"{epsilon:g}",
+            *(f"{mean(row[key] for row in mine):.3f}" for key in ("accuracy", "AUC")),
+            best_of(found),
+            f"{100 * found[most].excess:+.0f}",
+            most,
+            *(_all_of(found[name]) for name in attacks),
+        ]
+        yield f"| {' | '.join(shown)} |"
+
+
+def _standings(rows: Sequence[Mapping[str, Any]]) -> dict[str, Standing]:
+    """What the figures of some trials say of each attack, on average."""
+    return averaged(
+        [
+            {
+                name.removesuffix(".score"): Standing(row[name], *(row[name[:-5] + key] for key in ("null", "alone")))
+                for name in row
+                if name.endswith(".score") and row[name] is not None
+            }
+            for row in rows
+        ]
+    )
+
+
+def _scores(rows: Sequence[Mapping[str, Any]], attacks: Sequence[str]) -> str:
+    found = _standings(rows)
+    cells = [f"{mean(row['accuracy'] for row in rows):.3f}"]
+    cells += [_all_of(found[name]) if name in found else "" for name in attacks]
+    return " | ".join(cells) + " |"
+
+
+def _all_of(standing: Standing) -> str:
+    return f"{standing.score:.2f} / {standing.null:.2f} / {standing.alone:.2f}"

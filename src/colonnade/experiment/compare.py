@@ -1,0 +1,94 @@
+"""Comparing defences: what each attack scores in a run beside its controls, and which attack does best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean
+
+from colonnade.attacks.base import ActiveAttack, Attack
+from colonnade.audit import Executor, audit
+from colonnade.catalogue import ATTACKS
+from colonnade.models.base import Estimator
+from colonnade.run import Run
+from colonnade.secret import Secret
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How an attack on labels did, under the names of the classes that suit it best.
+
+    Attributes:
+        score: On rows whose labels it was not told.
+        null: The same attack's mean score in runs with permuted labels.
+        alone: What the attacker reaches with its own columns and the same known labels.
+
+    >>> Standing(score=0.9, null=0.5, alone=0.75).excess
+    0.15
+    """
+
+    score: float
+    null: float
+    alone: float
+
+    @property
+    def excess(self) -> float:
+        """By how much it exceeds the attacker alone."""
+        return round(self.score - self.alone, 12)
+
+
+def standings(
+    run: Run[Estimator],
+    attacks: Sequence[Attack | ActiveAttack] | None = None,
+    *,
+    nulls: int,
+    seed: int,
+    executor: Executor | None = None,
+) -> dict[str, Standing]:
+    """Make attacks on the labels of a run, and say how each did.
+
+    Args:
+        run: The run to attack.
+        attacks: What to attack with; if None, every attack of the catalogue. Those that do not apply are left out.
+        nulls: How many times the run is repeated with permuted labels.
+        seed: Grants, permutations and the attacks' own randomness follow from it.
+        executor: What repeats the run; one repetition after the other in this process if None.
+    """
+    made = [make() for make in ATTACKS.values()] if attacks is None else attacks
+    report = audit(run, made, nulls=nulls, seed=seed, executor=executor, progress=False)
+    found: dict[str, Standing] = {}
+    for finding in report.attacks:
+        evidence = finding.up_to_naming
+        if finding.about is not Secret.LABELS or evidence.alone is None:
+            continue
+        standing = Standing(evidence.score.value, mean(evidence.null), evidence.alone.value)
+        # Several feature parties may make the same attack; the one that does best counts.
+        if finding.attack not in found or found[finding.attack].score < standing.score:
+            found[finding.attack] = standing
+    return found
+
+
+def averaged(trials: Sequence[Mapping[str, Standing]]) -> dict[str, Standing]:
+    """The standing of each attack that was made in every trial, on average over the trials.
+
+    >>> averaged([{"A": Standing(0.9, 0.5, 0.7)}, {"A": Standing(0.7, 0.5, 0.7)}])["A"].score
+    0.8
+    """
+    common = [name for name in trials[0] if all(name in trial for trial in trials)]
+    return {
+        name: Standing(
+            score=mean(trial[name].score for trial in trials),
+            null=mean(trial[name].null for trial in trials),
+            alone=mean(trial[name].alone for trial in trials),
+        )
+        for name in common
+    }
+
+
+def best_of(found: Mapping[str, Standing]) -> str:
+    """The attack with the highest score.
+
+    >>> best_of({"A": Standing(0.8, 0.5, 0.5), "B": Standing(0.9, 0.5, 0.9)})
+    'B'
+    """
+    return max(found, key=lambda name: found[name].score)

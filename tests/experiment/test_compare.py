@@ -1,0 +1,45 @@
+from dataclasses import replace
+
+import pytest
+
+from colonnade.attacks.clustering import GradientNearest
+from colonnade.attacks.gradient_scores import NormScore
+from colonnade.audit import audit
+from colonnade.data import load
+from colonnade.experiment.compare import Standing, averaged, best_of, standings
+from colonnade.models.split import SplitClassifier
+from colonnade.run import simulate
+from colonnade.wire.plan import Roles
+
+
+@pytest.fixture(scope="module")
+def run():
+    roles = Roles(label="bank", features=("shop", "club"))
+    tables = load("digits", rows=400).split()
+    columns = tables["shop"].columns
+    tables["club"] = replace(tables["shop"].select(columns[:12]), owner="club")
+    tables["shop"] = tables["shop"].select(columns[12:])
+    return simulate(SplitClassifier(epochs=3).fit, tables, roles=roles)
+
+
+def test_an_attack_that_several_parties_make_stands_as_it_does_for_the_best_of_them(run):
+    found = standings(run, [GradientNearest()], nulls=2, seed=3)
+    told = [finding.up_to_naming for finding in audit(run, [GradientNearest()], nulls=2, seed=3).attacks]
+    best = max(told, key=lambda evidence: evidence.score.value)
+    assert len(told) == 2
+    assert found == {
+        "GradientNearest": Standing(best.score.value, sum(best.null) / 2, best.alone.value),
+    }
+
+
+def test_attacks_that_do_not_apply_have_no_standing(run):
+    assert standings(run, [NormScore()], nulls=1, seed=0) == {}
+
+
+def test_only_attacks_of_every_trial_are_averaged():
+    first, second = Standing(0.5, 0.1, 0.4), Standing(0.7, 0.3, 0.6)
+    assert averaged([{"A": first, "B": first}, {"A": second}]) == {"A": Standing(0.6, 0.2, 0.5)}
+
+
+def test_the_best_attack_has_the_highest_score_whatever_its_controls():
+    assert best_of({"A": Standing(0.7, 0.1, 0.1), "B": Standing(0.8, 0.8, 0.8)}) == "B"
