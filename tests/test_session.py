@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from colonnade.errors import BudgetSpent, DataError, PeerFailed, PeerUnreachable, PlanError
+from colonnade.errors import AuthError, BudgetSpent, DataError, PeerFailed, PeerUnreachable, PlanError
 from colonnade.privacy.mechanisms import LaplaceMechanism
 from colonnade.run import Simulation, join, private_randomness, simulate
 from colonnade.secret import Secret
@@ -164,6 +164,29 @@ def test_a_failure_says_in_which_step_it_happened(tmp_path):
 
     outcomes = run_apart(fails, tmp_path)
     assert str(outcomes["bank"]) == "shop stopped at step 3 of walk: No rows are left."
+
+
+@pytest.mark.network
+def test_sides_of_different_runs_of_one_plan_are_refused_on_both_sides(tmp_path):
+    stopped = True
+
+    def walks(party):
+        for step in party.steps(5, Nothing(), name="walk"):
+            if stopped and step == 3:
+                raise DataError("Enough for today.")
+
+    each = {name: {"checkpoint_every": 1, "patience": HASTY} for name in ("bank", "shop")}
+    for run in ("first", "second"):
+        run_apart(walks, tmp_path / run, changes=each)
+    stopped = False
+    (tmp_path / "first" / "shop").rename(tmp_path / "first" / "other")
+    (tmp_path / "second" / "shop").rename(tmp_path / "first" / "shop")
+    outcomes = run_apart(walks, tmp_path / "first", changes=each)
+    assert isinstance(outcomes["shop"], AuthError)
+    for outcome in outcomes.values():
+        assert "bank and shop go on with different runs of the same plan." in str(outcome)
+    shutil.rmtree(tmp_path / "first" / "shop")
+    assert run_apart(walks, tmp_path / "first", changes=each) == {"bank": None, "shop": None}, "both start anew"
 
 
 @pytest.mark.network

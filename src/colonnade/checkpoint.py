@@ -19,7 +19,7 @@ import numpy as np
 from numpy.random.mtrand import get_bit_generator, set_bit_generator
 
 from colonnade.errors import PlanError
-from colonnade.storage import Tree, explained, pack, read_tree, unpack, write_tree
+from colonnade.storage import Tree, explained, pack, read_tree, unpack, write_atomically, write_tree
 
 T = TypeVar("T")
 
@@ -110,6 +110,19 @@ class Checkpoints:
     def newest(self) -> int:
         """The number of the newest shared checkpoint in the folder; 0 if there is none."""
         return max(self._files(), default=0)
+
+    @property
+    def run(self) -> bytes:
+        """What all parties call the run that the checkpoints are of; nothing if there are none."""
+        if self.directory is None or self.newest == 0:
+            return b""
+        with explained("read which run the checkpoints are of"):
+            return (self.directory / "run").read_bytes()
+
+    def belong_to(self, run: bytes) -> None:
+        """Note which run the checkpoints from here on are of."""
+        if self.directory is not None and self.run != run:
+            write_atomically(self.directory / "run", run)
 
     def resume(self, number: int) -> None:
         """Go back to a shared checkpoint and forget those after it."""

@@ -117,6 +117,8 @@ def connect(
         on_wait=on_wait,
     )
     checkpoints = Checkpoints(folder / "checkpoints", every=checkpoint_every)
+    if checkpoints.run:
+        transport.runs = [checkpoints.run]
     identity = {
         **agreement,
         "party": name,
@@ -170,6 +172,7 @@ class NetworkSession:
             self.transport.open()
         _, common = self.transport.meet(checkpoints.newest)
         checkpoints.resume(common)
+        checkpoints.belong_to(self.transport.runs[-1])
         if common == 0:
             shutil.rmtree(self.directory / "transcript", ignore_errors=True)
         recording = self.record()

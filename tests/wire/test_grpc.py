@@ -409,7 +409,7 @@ def test_a_report_that_was_overtaken_does_not_begin_another_epoch(opened):
 def test_a_beginning_that_comes_before_a_party_asks_for_it_is_not_lost(pair):
     bank, shop = pair
     bank._lines["shop"].put_control({"restart": 1})
-    bank._lines["shop"].put_control({"start": 2, "from": 0})
+    bank._lines["shop"].put_control({"start": 2, "from": 0, "run": b"again"})
     until(lambda: shop._start == (2, 0))
     assert at_once(partial(shop.meet, 0)) == [(2, 0)]
 
@@ -838,6 +838,7 @@ def hello(**changes):
         "incarnation": b"i" * 16,
         "knows": b"",
         "received": 0,
+        "runs": [],
     }
     kept = {key: value for key, value in {**note, **changes}.items() if value is not None}
     return Envelope(Type.HELLO, payload=note_bytes(kept)).pack()

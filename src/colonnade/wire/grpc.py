@@ -134,6 +134,7 @@ class GrpcTransport(Transport):
         self.name, self.leader = name, next(iter(addresses))
         self.epoch = 0
         self.incarnation = secrets.token_bytes(16)
+        self.runs: list[bytes] = []
         self.on_settled: Callable[[int], None] = lambda number: None
         self.agreement = dict(agreement)
         self._addresses, self._credentials = dict(addresses), credentials
@@ -335,8 +336,11 @@ class GrpcTransport(Transport):
                 case {"restart": int(epoch)} if peer == self.leader:
                     if self.epoch and epoch >= self.epoch:
                         self._interrupted = self._interrupted or peer
-                case {"start": int(epoch), "from": int(common)} if peer == self.leader and epoch <= _MANY:
+                case {"start": int(epoch), "from": int(common), "run": bytes(run)} if (
+                    peer == self.leader and epoch <= _MANY
+                ):
                     self._start = epoch, common
+                    self._belong_to(run)
                     if self._interrupted == peer:
                         self._interrupted = None
                 case {"settled": int(number)} if peer == self.leader:
@@ -365,8 +369,15 @@ class GrpcTransport(Transport):
             self._begun = dict.fromkeys(self._lines, epoch)
             self._interrupted = None
             self._start = epoch, common
+            if common == 0 or not self.runs:
+                self._belong_to(secrets.token_bytes(16))
             for line in self._lines.values():
-                line.put_control({"start": epoch, "from": common})
+                line.put_control({"start": epoch, "from": common, "run": self.runs[-1]})
+
+    def _belong_to(self, run: bytes) -> None:
+        """Take part in a run that all begin anew; a peer that has not heard of it yet is known by an earlier one."""
+        if run not in self.runs[-1:]:
+            self.runs = [*self.runs[-100:], run]
 
     def _note_checkpoint(self, party: str, number: int) -> None:
         self._checkpoints[party] = number
@@ -620,6 +631,7 @@ class GrpcTransport(Transport):
         note = {
             **{f"agree {key}": value for key, value in self.agreement.items()},
             "name": self.name,
+            "runs": self.runs,
             "incarnation": self.incarnation,
             "knows": line.peer_incarnation or b"",
             "received": line.received,
@@ -634,6 +646,7 @@ class GrpcTransport(Transport):
                 "incarnation": bytes(incarnation),
                 "knows": bytes(knows),
                 "received": int(received),
+                "runs": list(runs),
             } if received >= 0:
                 pass
             case _:
@@ -653,6 +666,12 @@ class GrpcTransport(Transport):
                 continue  # an arbiter or a server has none of its own
             if theirs != value:
                 raise disagreement(key, self.name, value, name, theirs)
+        # Who holds no checkpoint goes on with any run.
+        if self.runs and runs and not any(run in self.runs for run in runs):
+            raise AuthError(
+                f"{self.name} and {name} go on with different runs of the same plan. Give both their side of one run, "
+                "or delete one side to start anew."
+            )
         if "agree rows" in hello.note:
             self.agreement.setdefault("rows", str(hello.note["agree rows"]))
         line = self._lines[name]
