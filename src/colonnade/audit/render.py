@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from colonnade.audit.disclosure import Disclosure
 from colonnade.audit.report import Evidence, Finding, PrivacyReport, Verdict
 from colonnade.audit.score import Measure
+from colonnade.audit.stated import Stated
 from colonnade.errors import MissingExtra
 from colonnade.secret import Secret
 
@@ -38,6 +39,7 @@ class Question:
     Attributes:
         kinds: The messages that depend on the secret.
         is_repeated: Whether the null repeats the run, and so tells what the messages say from what the attacker knows.
+        stated: What the owner itself found could be rebuilt; None where it stated nothing.
 
     >>> Question("bank", "shop", Secret.FEATURES, (), ("split/embedding",)).title
     "What could bank learn about shop's features?"
@@ -49,6 +51,7 @@ class Question:
     findings: tuple[Finding, ...]
     kinds: tuple[str, ...]
     is_repeated: bool = True
+    stated: Stated | None = None
 
     @property
     def title(self) -> str:
@@ -63,6 +66,8 @@ class Question:
     @property
     def sentence(self) -> str:
         """The answer in a few sentences."""
+        if self.stated is not None:
+            return f"{self.stated} {self._found() if self.findings else 'This audit made no attack on them.'}"
         unread = [kind for kind in self.kinds if not any(finding.reads(kind) for finding in self.findings)]
         found = self._found() if self.findings else "Nobody tried."
         return f"{found} What {' and '.join(unread)} may give away has not been measured." if unread else found
@@ -132,12 +137,16 @@ def questions(report: PrivacyReport) -> tuple[Question, ...]:
     for disclosure in report.disclosures:
         for secret in disclosure.reveals:
             kinds.setdefault((disclosure.receiver, disclosure.sender, secret), []).append(disclosure.kind)
+    stated = {(said.receiver, said.owner, Secret.FEATURES): said for said in report.stated}
+    for key in stated:
+        kinds.setdefault(key, [])
     asked = [
         Question(
             *key,
             tuple(sorted((f for f in report.attacks if (f.attacker, f.owner, f.about) == key), key=_severity)),
             tuple(dict.fromkeys(revealing)),
             is_repeated=report.run.mode == "simulated",
+            stated=stated.get(key),
         )
         for key, revealing in kinds.items()
     ]
