@@ -51,7 +51,7 @@ def test_a_report_on_one_shot_shows_what_each_feature_party_stated(run: Run[OneS
         assert figures(run, party) in text
         assert figures(run, party) in page
     for question in questions(report):
-        assert question.about is Secret.FEATURES
+        assert (question.about, question.answer) == (Secret.FEATURES, "measured by its owner")
         assert "has not been measured" not in question.sentence
         assert "This audit made no attack on them." in question.sentence
 

@@ -19,15 +19,23 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-Answer: TypeAlias = Verdict | Literal["not tested"]
+Answer: TypeAlias = Verdict | Literal["not tested", "measured by its owner"]
 
-_ORDER: tuple[Answer, ...] = ("not tested", "no leak found", "no more than alone", "leaks up to naming", "leaks")
+_ORDER: tuple[Answer, ...] = (
+    "not tested",
+    "no leak found",
+    "measured by its owner",
+    "no more than alone",
+    "leaks up to naming",
+    "leaks",
+)
 IN_THE_CLEAR = "TLS was off in this run: whoever was on the way could read and change every message."
 _STYLES: dict[Answer, str] = {
     "leaks": "bold red",
     "leaks up to naming": "bold yellow",
     "no more than alone": "bold magenta",
     "no leak found": "bold blue",
+    "measured by its owner": "bold magenta",
     "not tested": "dim",
 }
 
@@ -61,7 +69,9 @@ class Question:
     @property
     def answer(self) -> Answer:
         """The answer in one word."""
-        return self.findings[0].verdict if self.findings else "not tested"
+        if self.findings:
+            return self.findings[0].verdict
+        return "not tested" if self.stated is None else "measured by its owner"
 
     @property
     def sentence(self) -> str:
