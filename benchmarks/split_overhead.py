@@ -1,9 +1,10 @@
 """A split network, trained in one process, against the same network trained centrally in plain PyTorch.
 
 30,000 rows, two parties with 12 columns each, bottoms with a hidden layer of 64 and an embedding of 32, batches of
-1,024, one thread. Both ways start from the parties' tables and the same weights and use the same batches and the same
-optimiser, so both reach the same loss; that is checked. The central network has Adam as PyTorch comes with it, the
-parties have its fused form, as always; `digests_ratio_fused` compares with a central network that has that, too.
+1,024, one thread. Both ways start from the parties' tables and the same weights and use the same batches and Adam with
+the same settings, so both reach the same loss; that is checked. The central network has the implementation of Adam that
+PyTorch takes by default, the parties have the fused one, as always; `digests_ratio_fused` and `audit_ratio_fused`
+compare with a central network that has that, too, and have no target.
 """
 
 from __future__ import annotations

@@ -119,8 +119,10 @@ def page(rows: Sequence[Mapping[str, Any]], *, quick: bool) -> str:
         "",
         *(__doc__ or "").strip().splitlines()[2:],
         "",
-        f"Means over {n_seeds} seed{'s' if n_seeds > 1 else ''}, {EPOCHS} epochs, 70 % of the rows to train on; made "
-        f"with `python -m experiments defences{flag}`. `defences.csv` beside this page has every figure of each trial.",
+        f"Means over {n_seeds} seed{'s' if n_seeds > 1 else ''}, {EPOCHS} epochs, 70 % of the rows to train on"
+        + (", at most 4,000 rows: the reduced grid" if quick else "")
+        + f"; made with `python -m experiments defences{flag}`. "
+        "`defences.csv` beside this page has every figure of each trial.",
         "",
         "An attack's score is a balanced accuracy, or AUC for `NormScore`, `DirectionScore` and `RandomisedPosterior`, "
         "on rows whose labels it was not told, under the names of classes that suit it best. *null* is its mean in "

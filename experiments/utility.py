@@ -1,9 +1,11 @@
 """What splitting a network costs in accuracy: against central training, one shot, and on labels randomised once.
 
-The central network is the default multilayer perceptron on all columns in one place. The label party alone has its own
-columns only. One shot uses the default rule for the width of its embedding; beside its accuracy stands what the label
-party could rebuild of the feature party's columns. The stress set is digits with 96 columns of high variance that say
-nothing.
+The central network is the default multilayer perceptron on all columns in one place. That is one bottom where a split
+network has one at each of two parties, and so the smaller network of the two: *central-wide* has a bottom with twice as
+many hidden units and an embedding twice as wide, so that as much reaches the same top. The label party alone has its
+own columns only. One shot uses the default rule for the width of its embedding; beside its accuracy stands what the
+label party could rebuild of the feature party's columns. The stress set is digits with 96 columns of high variance that
+say nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -21,9 +23,16 @@ from colonnade.experiment.quality import quality
 from colonnade.experiment.sweep import Trial
 from experiments.sets import ROLES, halves
 
+if TYPE_CHECKING:
+    from torch import nn
+
+    from colonnade.models.inputs import Inputs
+
 SETS = ("digits", "mnist", "credit-default", "adult", "breast-cancer", "stress")
-WAYS = ("central", "alone", "split", "one-shot", "label-dp")
+WAYS = ("central", "central-wide", "alone", "split", "one-shot", "label-dp")
 SEEDS = (0, 1, 2)
+# The default widths of a bottom: of its embedding and of its hidden layer.
+EMBEDDING, HIDDEN = 16, 64
 VERSION = 1
 
 
@@ -41,9 +50,13 @@ def measure(trial: Trial) -> Mapping[str, Any]:
     torch.set_num_threads(1)
     name, way = trial.configuration["set"], trial.configuration["way"]
     train, test = halves(name, trial.seed, quick=trial.configuration["quick"])
-    if way in ("central", "alone"):
-        train, test = (_gathered(tables, everything=way == "central") for tables in (train, test))
-    models = {"one-shot": OneShot(leak_budget={"shop": 1.0}), "label-dp": LabelDPShadow(epsilon=0.5)}
+    if way in ("central", "central-wide", "alone"):
+        train, test = (_gathered(tables, everything=way != "alone") for tables in (train, test))
+    models = {
+        "central-wide": SplitClassifier(embedding=2 * EMBEDDING, bottom=wide),
+        "one-shot": OneShot(leak_budget={"shop": 1.0}),
+        "label-dp": LabelDPShadow(epsilon=0.5),
+    }
     model: Any = models.get(way, SplitClassifier())
     run = simulate(model.fit, train, roles=ROLES, seed=trial.seed, keep="digests")
     figures: dict[str, Any] = dict(quality(run, test))
@@ -52,6 +65,13 @@ def measure(trial: Trial) -> Mapping[str, Any]:
         width = run.results["bank"].stated_["shop"]["width"]
         figures |= {"width": width, "relative_mse": leak.relative_mse, "worst_r2": leak.worst_r2}
     return figures
+
+
+def wide(inputs: Inputs, width: int) -> nn.Module:
+    """The default bottom with twice as many hidden units."""
+    from colonnade.models.nets import TabularMLP
+
+    return TabularMLP(inputs, width, hidden=(2 * HIDDEN,))
 
 
 def _gathered(tables: Mapping[str, Table], *, everything: bool) -> dict[str, Table]:

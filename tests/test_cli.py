@@ -121,6 +121,13 @@ def test_simulating_says_how_good_the_model_is_and_where_it_lies(plan: Path, tmp
     assert f"Run: colonnade audit {folder}\n" in result.stdout
 
 
+def test_simulating_one_shot_says_beside_its_quality_what_can_be_rebuilt(plan: Path, tmp_path: Path) -> None:
+    plan.write_text(PLAN.replace('"split-classifier"', '"one-shot"\nleak_budget = {shop = 1.0}'))
+    said = " ".join(call("simulate", plan, "--out", tmp_path / "runs").stdout.split())
+    found = r"On held-out rows: .* By shop's own measurement, .* relative MSE 0\.\d\d .* worst column R² \d\.\d\d"
+    assert re.search(found, said)
+
+
 def test_another_seed_on_the_command_line_is_another_run(plan: Path, tmp_path: Path) -> None:
     assert call("simulate", plan, "--out", tmp_path / "runs", "--seed", "5").exit_code == 0
     assert RunFolder.open(only_folder(tmp_path / "runs")).plan.seed == 5

@@ -115,6 +115,7 @@ def simulate(
     seed: Annotated[int | None, typer.Option(help="Another seed than the plan's.")] = None,
 ) -> None:
     """Train as a plan says, with all parties in this process."""
+    from colonnade.audit.stated import statements
     from colonnade.experiment.plan import Plan
     from colonnade.experiment.store import RunFolder
 
@@ -133,11 +134,13 @@ def simulate(
             f"{', '.join(tables.held)} hold {n_train + n_test:,} common rows, found {how}: "
             f"{n_train:,} to train on, {n_test:,} held out."
         )
-        folder.simulate(progress=None, tables=tables)
+        run = folder.simulate(progress=None, tables=tables)
     except KeyboardInterrupt as interrupt:
         interrupt.add_note("The same command with --resume goes on where this one stopped.")
         raise
     say(_in_words(folder.metrics()))
+    for stated in statements(run.transcripts):
+        say(str(stated))
     say(f"Written to {folder.path}. What could the parties have learned? Run: colonnade audit {folder.path}")
 
 

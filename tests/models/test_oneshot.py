@@ -143,6 +143,16 @@ def test_an_absurd_width_is_refused(cancer):
         simulate(OneShot(leak_budget=ALL).fit, cancer, roles=BOTH, instead={"shop": lies})
 
 
+@pytest.mark.parametrize("figures", [(float("nan"), 0.5), (0.5, 1.5), (-0.1, 0.5)])
+def test_an_absurd_statement_is_refused(cancer, figures):
+    def lies(party, honest):
+        party.label_party.send(Statement(4, *figures))
+
+    words = "shop should state a relative MSE and a worst column R² from 0 to 1, but states .* run the same version"
+    with pytest.raises(ProtocolError, match=words):
+        simulate(OneShot(leak_budget=ALL).fit, cancer, roles=BOTH, instead={"shop": lies})
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

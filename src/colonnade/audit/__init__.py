@@ -43,6 +43,7 @@ from colonnade.audit.report import (
     Simulated,
 )
 from colonnade.audit.score import Score, Truth
+from colonnade.audit.stated import Stated, statements
 from colonnade.errors import PlanError
 from colonnade.privacy.randomness import Randomness
 from colonnade.run import Run, aligns_rows
@@ -62,6 +63,7 @@ __all__ = [
     "RunIdentity",
     "Score",
     "Simulated",
+    "Stated",
     "audit",
     "audit_own_side",
     "honesty_check",
@@ -116,6 +118,7 @@ def audit(
         budget=budget(sent, run.ledgers, delta),
         attacks=tuple(findings),
         untested=(*unfit, *without_guess, *without_null, *never_attacked(sent, findings)),
+        stated=statements(run.transcripts),
     )
 
 

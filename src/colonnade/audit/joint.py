@@ -27,6 +27,7 @@ from colonnade.audit.mirror import require_rows
 from colonnade.audit.null import numbered, permuted_truth_values, require_permutations
 from colonnade.audit.report import Finding, Joint, PrivacyReport, RunIdentity
 from colonnade.audit.score import Truth
+from colonnade.audit.stated import statements
 from colonnade.errors import PlanError, ProtocolError
 from colonnade.models.base import Estimator
 from colonnade.party import Party
@@ -204,6 +205,7 @@ class JointAudit:
             budget=budget(sent, ledgers, self.delta),
             attacks=tuple(findings),
             untested=(*untested, *never_attacked(sent, findings)),
+            stated=statements({self.owner: self.transcript}),
         )
 
     def _score(

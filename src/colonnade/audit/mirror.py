@@ -21,6 +21,7 @@ from colonnade.audit.finding import finding_of, never_attacked, scored_part, uns
 from colonnade.audit.null import numbered, permuted_truth_values, require_permutations
 from colonnade.audit.report import Finding, Mirror, PrivacyReport, RunIdentity
 from colonnade.audit.score import Truth
+from colonnade.audit.stated import statements
 from colonnade.errors import DataError
 from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.randomness import Randomness, Source
@@ -99,6 +100,7 @@ def audit_own_side(
         budget=budget(sent, {owner: ledger}, delta),
         attacks=tuple(findings),
         untested=(*untested, *alone, *never_attacked(sent, findings)),
+        stated=statements({owner: transcript}),
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from colonnade.audit.disclosure import Disclosure
 from colonnade.audit.report import Evidence, Finding, PrivacyReport, Verdict
 from colonnade.audit.score import Measure
+from colonnade.audit.stated import Stated
 from colonnade.errors import MissingExtra
 from colonnade.secret import Secret
 
@@ -18,15 +19,23 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-Answer: TypeAlias = Verdict | Literal["not tested"]
+Answer: TypeAlias = Verdict | Literal["not tested", "measured by its owner"]
 
-_ORDER: tuple[Answer, ...] = ("not tested", "no leak found", "no more than alone", "leaks up to naming", "leaks")
+_ORDER: tuple[Answer, ...] = (
+    "not tested",
+    "no leak found",
+    "measured by its owner",
+    "no more than alone",
+    "leaks up to naming",
+    "leaks",
+)
 IN_THE_CLEAR = "TLS was off in this run: whoever was on the way could read and change every message."
 _STYLES: dict[Answer, str] = {
     "leaks": "bold red",
     "leaks up to naming": "bold yellow",
     "no more than alone": "bold magenta",
     "no leak found": "bold blue",
+    "measured by its owner": "bold magenta",
     "not tested": "dim",
 }
 
@@ -38,6 +47,7 @@ class Question:
     Attributes:
         kinds: The messages that depend on the secret.
         is_repeated: Whether the null repeats the run, and so tells what the messages say from what the attacker knows.
+        stated: What the owner itself found could be rebuilt; None where it stated nothing.
 
     >>> Question("bank", "shop", Secret.FEATURES, (), ("split/embedding",)).title
     "What could bank learn about shop's features?"
@@ -49,6 +59,7 @@ class Question:
     findings: tuple[Finding, ...]
     kinds: tuple[str, ...]
     is_repeated: bool = True
+    stated: Stated | None = None
 
     @property
     def title(self) -> str:
@@ -58,11 +69,15 @@ class Question:
     @property
     def answer(self) -> Answer:
         """The answer in one word."""
-        return self.findings[0].verdict if self.findings else "not tested"
+        if self.findings:
+            return self.findings[0].verdict
+        return "not tested" if self.stated is None else "measured by its owner"
 
     @property
     def sentence(self) -> str:
         """The answer in a few sentences."""
+        if self.stated is not None:
+            return f"{self.stated} {self._found() if self.findings else 'This audit made no attack on them.'}"
         unread = [kind for kind in self.kinds if not any(finding.reads(kind) for finding in self.findings)]
         found = self._found() if self.findings else "Nobody tried."
         return f"{found} What {' and '.join(unread)} may give away has not been measured." if unread else found
@@ -132,12 +147,16 @@ def questions(report: PrivacyReport) -> tuple[Question, ...]:
     for disclosure in report.disclosures:
         for secret in disclosure.reveals:
             kinds.setdefault((disclosure.receiver, disclosure.sender, secret), []).append(disclosure.kind)
+    stated = {(said.receiver, said.owner, Secret.FEATURES): said for said in report.stated}
+    for key in stated:
+        kinds.setdefault(key, [])
     asked = [
         Question(
             *key,
             tuple(sorted((f for f in report.attacks if (f.attacker, f.owner, f.about) == key), key=_severity)),
             tuple(dict.fromkeys(revealing)),
             is_repeated=report.run.mode == "simulated",
+            stated=stated.get(key),
         )
         for key, revealing in kinds.items()
     ]

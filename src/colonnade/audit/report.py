@@ -13,6 +13,7 @@ from colonnade._version import __version__
 from colonnade.audit.alone import Best
 from colonnade.audit.disclosure import Disclosure
 from colonnade.audit.score import Measure, Score
+from colonnade.audit.stated import Stated
 from colonnade.errors import StorageError
 from colonnade.privacy.ledger import Spent
 from colonnade.privacy.randomness import Source
@@ -264,6 +265,7 @@ class PrivacyReport:
         budget: What was spent on each secret, from all ledgers; "not private" is spelled out.
         attacks: What the attacks found out.
         untested: Attacks that do not apply or were not made, and why.
+        stated: What parties themselves found could be rebuilt of their columns.
 
     >>> identity = RunIdentity("0" * 64, "SplitClassifier.fit", {"bank": "label party"}, 9, 0, "seeded", "simulated")
     >>> report = PrivacyReport(identity, (), {}, (), ("NormScore by shop: it tells two classes apart",))
@@ -276,6 +278,7 @@ class PrivacyReport:
     budget: Mapping[str, Spent]
     attacks: tuple[Finding, ...]
     untested: tuple[str, ...]
+    stated: tuple[Stated, ...] = ()
 
     def to_json(self) -> str:
         """The report as JSON, which later versions can still read."""
@@ -310,6 +313,7 @@ class PrivacyReport:
                 budget={secret: _spent(item) for secret, item in tree["budget"].items()},
                 attacks=tuple(_finding(item) for item in tree["attacks"]),
                 untested=tuple(tree["untested"]),
+                stated=tuple(Stated(**item) for item in tree.get("stated", ())),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise StorageError(

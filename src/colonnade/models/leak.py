@@ -2,7 +2,8 @@
 
 Whoever receives an embedding and knows some records can learn to rebuild the others. The owner tries that before it
 sends anything: by ridge regression and by kernel ridge regression from a twentieth of the rows, and by least squares
-from all of them. Of each it believes the worst. Stronger attacks may exist: this is a measurement, not a bound.
+from all of them. Of each it believes the worst. Stronger attacks may exist, and whoever receives the embedding may have
+columns of its own that are correlated with these: this is a measurement, not a bound.
 """
 
 from __future__ import annotations
@@ -14,9 +15,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from colonnade.errors import LeakBudgetSpent, PlanError
-from colonnade.wire.message import Float64Array
+from colonnade.secret import Secret
+from colonnade.wire.message import Float64Array, Message
 
 KNOWN_SHARE, LEAST_KNOWN, MOST_KNOWN, MOST_SCORED = 0.05, 50, 1_000, 2_000
+
+
+@dataclass(frozen=True)
+class Statement(Message, kind="one-shot/statement", reveals={Secret.FEATURES}):
+    """How wide an embedding will come, and what its sender found could be rebuilt of its columns from it."""
+
+    width: int
+    relative_mse: float
+    worst_r2: float
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ were not chosen by labels, and nothing computed from labels is given to it by an
 The price is paid on the other side. The label party learns an embedding of every row that is as good for rebuilding the
 columns as it is wide: so many principal components as a table has columns are the table. The feature party therefore
 measures what could be rebuilt before it sends anything, states it, and refuses above the budget that its owner set.
+It measures with its embedding alone. The label party has columns of its own too, which the feature party cannot know;
+where these are correlated with the feature party's, more can be rebuilt than was stated.
 
 Principal components after Hotelling 1933; random Fourier features after Rahimi and Recht 2007.
 """
@@ -19,7 +21,6 @@ Principal components after Hotelling 1933; random Fourier features after Rahimi 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
 import numpy as np
@@ -39,13 +40,12 @@ from colonnade.models.encoders import (
     width_by_variance,
 )
 from colonnade.models.inputs import Inputs
-from colonnade.models.leak import Leak, measured_leak, require_within_budget
+from colonnade.models.leak import Leak, Statement, measured_leak, require_within_budget
 from colonnade.models.nets import BottomFactory, TopFactory
 from colonnade.models.solo import Material, SoloModel, SoloNetwork
 from colonnade.models.targets import Classes, Numbers
 from colonnade.models.training import OptimiserName, as_array, loaded
 from colonnade.party import Party
-from colonnade.secret import Secret
 from colonnade.storage import Tree
 from colonnade.wire.message import Float32Array, Message
 
@@ -53,15 +53,6 @@ __all__ = ["Embedding", "OneShot", "OneShotRegressor", "Statement"]
 
 MOST_WIDE = 100_000
 ROWS_PER_MESSAGE = 65_536
-
-
-@dataclass(frozen=True)
-class Statement(Message, kind="one-shot/statement", reveals={Secret.FEATURES}):
-    """How wide an embedding will come, and what its sender found could be rebuilt of its columns from it."""
-
-    width: int
-    relative_mse: float
-    worst_r2: float
 
 
 class OneShotNetwork(SoloModel):
@@ -197,7 +188,7 @@ class OneShotNetwork(SoloModel):
         if self.is_fitted:
             for peer, said in self.stated_.items():
                 figures = f"relative MSE {said['relative_mse']:.2f}, worst column R² {said['worst_r2']:.2f}"
-                lines.append(f"Of {peer}'s columns, by its own measurement: {figures}.")
+                lines.append(f"Of {peer}'s columns, by its own measurement: {figures}, at width {said['width']}.")
         return "\n".join(lines)
 
     def _encode(self, party: Party) -> None:
@@ -242,6 +233,11 @@ class OneShotNetwork(SoloModel):
                     f"{line.peer} announced an embedding of width {said.width}; 1 to {MOST_WIDE} are possible. "
                     "Check that both parties run the same plan."
                 )
+            if not (0 <= said.relative_mse <= 1 and 0 <= said.worst_r2 <= 1):
+                raise ProtocolError(
+                    f"{line.peer} should state a relative MSE and a worst column R² from 0 to 1, but states "
+                    f"{said.relative_mse} and {said.worst_r2}. Check that both parties run the same version."
+                )
             self.stated_[line.peer] = dict(vars(said))
             received[line.peer] = _receive(party, line.peer, said.width)
         if party.own_table.columns:
@@ -266,7 +262,8 @@ class OneShot(OneShotNetwork):
     """A classifier for which feature parties send a label-free embedding once and are sent nothing.
 
     Its settings are those of `OneShotNetwork`. Nothing about labels reaches a feature party, by construction; what the
-    label party could rebuild of a feature party's columns is measured, stated, and bounded by the owner's budget.
+    label party could rebuild of a feature party's columns is measured, stated, and held to the owner's budget. It is
+    measured from the embedding alone: with correlated columns of its own, the label party can rebuild more.
 
     >>> OneShot(leak_budget={"shop": 0.9}).encoder
     'pca'
@@ -279,7 +276,8 @@ class OneShot(OneShotNetwork):
 class OneShotRegressor(OneShotNetwork):
     """A regression for which feature parties send a label-free embedding once and are sent nothing.
 
-    Its settings are those of `OneShotNetwork`.
+    Its settings are those of `OneShotNetwork`. What the label party could rebuild of a feature party's columns is
+    measured as for `OneShot`: from the embedding alone.
 
     >>> OneShotRegressor(leak_budget={"shop": 0.9}).variance
     0.95
