@@ -93,7 +93,8 @@ class Served(WithServer):
         if not party.holds_labels:
             Bottom(self, party, party.server).send_all(batches)
             return None
-        local = LocalEnd(self, party) if self.head_named(head) == "local" else None
+        track = self.head_named(head)
+        local = LocalEnd(self, party) if track == "local" else None
         bottom = None if self.bottom_ is None else Bottom(self, party, party.server, self.architecture.own)
         target, parts = self.require_target(), []
         for step, rows in enumerate(batches):
@@ -102,7 +103,7 @@ class Served(WithServer):
             outputs = torch.tensor(party.server.receive(Outputs, shape=shape, rows=rows).values)
             if local is not None:
                 outputs = local.predict(rows, None if sent is None else sent.embedding, [])
-            parts.append(self.scored(party, outputs, step, rows))
+            parts.append(self.scored(party, outputs, step, rows, track=track))
         return target.prediction(np.concatenate(parts))
 
     def disclosures(self) -> tuple[str, ...]:

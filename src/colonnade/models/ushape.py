@@ -101,13 +101,14 @@ class UShape(WithServer):
         if not party.holds_labels:
             Bottom(self, party, party.server).send_all(batches)
             return None
-        local = LocalEnd(self, party) if self.head_named(head) == "local" else None
+        track = self.head_named(head)
+        local = LocalEnd(self, party) if track == "local" else None
         end, parts = LastLayer(self, party), []
         for step, rows in enumerate(batches):
             sent, _, outputs = end.forward(step, rows, "predict")
             if local is not None:
                 outputs = local.predict(rows, None if sent is None else sent.embedding, [])
-            parts.append(self.scored(party, outputs, step, rows))
+            parts.append(self.scored(party, outputs, step, rows, track=track))
         return self.require_target().prediction(np.concatenate(parts))
 
     def disclosures(self) -> tuple[str, ...]:
