@@ -202,6 +202,16 @@ def test_two_tracks_regress_as_well(numbers, predicted):
     assert 1 - ((prediction.values - truth) ** 2).mean() / truth.var() > 0.95
 
 
+def test_counts_are_ranked_as_numbers_when_they_are_regressed(numbers):
+    """Whole numbers of many values: as classes of their own, no column would say more than any other."""
+    counts = {**numbers, "bank": numbers["bank"].with_labels(np.rint(labels_of(numbers) * 10).astype(int))}
+    model = SplitRegressor(tracks=ShadowTop(private=0.34), **QUICK)
+    scores = simulate(model.fit, counts, roles=BOTH).results["bank"].partition_.scores
+    as_measured = {**counts, "bank": counts["bank"].with_labels(labels_of(counts).astype(float))}
+    measured = simulate(model.fit, as_measured, roles=BOTH).results["bank"].partition_.scores
+    assert scores == pytest.approx(measured)
+
+
 def test_saved_tracks_are_read_back(cancer, predicted, tmp_path):
     tracks = ShadowTop(private=0.3, by="random", main_top="linear")
     run = simulate(SplitClassifier(tracks=tracks, **QUICK).fit, cancer, roles=BOTH)

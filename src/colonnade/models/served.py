@@ -206,7 +206,7 @@ class ServedLabelSide(LabelledSide):
         given, names = applied(party.defences, "labels", labels, at)
         values = as_array(given).astype(np.float32)
         party.server.send(Labels(target.n_classes or 0, values), under=names, rows=rows)
-        networks = build_label_networks(model, party, train)
+        networks = build_label_networks(model, party, train, labels)
         own = model.architecture.own
         self.bottom = None if model.bottom_ is None else Bottom(model, party, party.server, own)
         super().__init__(model, party, labels, networks)

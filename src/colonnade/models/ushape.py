@@ -227,7 +227,7 @@ class UShapedLabelSide(LabelledSide):
         labels = model.learn_target(party)
         model.width_ = model.n_joined_ = model.embedding
         model.n_outputs_ = model.require_target().n_outputs
-        networks = build_label_networks(model, party, train)
+        networks = build_label_networks(model, party, train, labels)
         top = model.top_ = model.make_top(model.n_joined_, model.n_outputs_)
         assert top is not None
         self.end = LastLayer(model, party)
