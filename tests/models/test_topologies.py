@@ -6,10 +6,14 @@ import torch
 
 from colonnade.attacks.gradient_scores import DirectionScore
 from colonnade.audit import audit
+from colonnade.defences.compression import AverageGradient, DiscreteGradient, SparseGradient
+from colonnade.defences.marvell import Marvell
+from colonnade.defences.noise import GradientNoise, MaxNorm
+from colonnade.defences.perturbation import GradientPerturbation
 from colonnade.errors import PlanError, ProtocolError
 from colonnade.hooks import Defence
 from colonnade.models.served import Labels, ServedClassifier, ServedRegressor
-from colonnade.models.split import Gradient, SplitClassifier
+from colonnade.models.split import Embedding, Gradient, SplitClassifier
 from colonnade.models.tracks import ShadowTop
 from colonnade.models.ushape import Hidden, HiddenGradient, Rows, UShapeClassifier, UShapeRegressor
 from colonnade.run import simulate
@@ -162,6 +166,33 @@ def test_a_defence_of_the_server_acts_on_what_it_sends(cancer):
     assert all((m.message.values == 0).all() for m in run.transcripts["shop"].messages(Gradient))
     assert {e.under for e in run.transcripts["cloud"].entries if e.sent} == {("Meddle",)}
     assert any((m.message.values != 0).any() for m in run.transcripts["cloud"].messages(HiddenGradient))
+
+
+@pytest.mark.parametrize(
+    "defence",
+    [
+        GradientNoise(),
+        MaxNorm(),
+        Marvell(),
+        GradientPerturbation(epsilon=10.0),
+        SparseGradient(),
+        DiscreteGradient(),
+        AverageGradient(),
+    ],
+    ids=lambda defence: type(defence).__name__,
+)
+def test_in_u_shape_a_defence_of_gradients_at_the_label_party_acts_on_what_the_server_is_sent(cancer, defence):
+    """And on nothing else: the embedding of the label party leaves as it was."""
+    model, first = UShapeClassifier(**QUICK), {}
+    for held in ((), (defence,)):
+        run = simulate(model.fit, cancer, roles=SERVER, defences={"bank": held}, keep="all")
+        for kind in (HiddenGradient, Embedding):
+            came = next(iter(run.transcripts["cloud"].messages(kind, peer="bank")))
+            first.setdefault(kind, []).append(came.message.values)
+    assert not np.array_equal(*first[HiddenGradient])
+    np.testing.assert_array_equal(*first[Embedding])
+    under = {entry.kind: entry.under for entry in run.transcripts["bank"].entries if entry.sent}
+    assert under == {"split/rows": (), "split/embedding": (), "split/hidden-gradient": (defence.name,)}
 
 
 def test_summaries_say_who_learns_what():

@@ -34,7 +34,7 @@ from torch import nn
 
 from colonnade.hooks import At, Phase, Tensor, applied
 from colonnade.models.base import Prediction
-from colonnade.models.cut import Bottom, Embedding, Gradient, Sent, require_answer
+from colonnade.models.cut import Bottom, Embedding, Gradient, Sent, gradient_if, require_answer
 from colonnade.models.server import Rows, ServerEnd, WithServer
 from colonnade.models.sides import FeatureSide, LabelledSide, LocalEnd, build_label_networks, build_top, heed
 from colonnade.models.targets import Classes, Numbers
@@ -61,6 +61,10 @@ class HiddenGradient(Message, kind="split/hidden-gradient", reveals={Secret.LABE
 
     step: int
     values: Float32Array
+
+
+GRADIENTS: tuple[type[Message], ...] = (Gradient, HiddenGradient)
+"""What carries gradients by rows, at either of the cuts."""
 
 
 class UShape(WithServer):
@@ -250,7 +254,8 @@ class UShapedLabelSide(LabelledSide):
         # A defence's part of the loss may lie in the own embedding, into which the server's gradient goes as well.
         loss.backward(retain_graph=bool(self.party.defences))  # type: ignore[no-untyped-call]
         gradient = torch.zeros_like(hidden) if hidden.grad is None else hidden.grad
-        about = replace(at, peer=line.peer, message=HiddenGradient)
+        asked = gradient_if(self.target.loss, outputs)(hidden)
+        about = replace(at, peer=line.peer, message=HiddenGradient, gradient_if=asked)
         gradient, names = applied(self.party.defences, "outgoing", gradient, about)
         message = HiddenGradient(step, as_array(gradient))
         line.send(message, under=tuple(dict.fromkeys(under + names)), rows=rows, epoch=epoch)
