@@ -11,6 +11,7 @@ from colonnade.data import load, public_private
 from colonnade.defences.labels import RandomisedLabels
 from colonnade.errors import BudgetSpent, PlanError
 from colonnade.hooks import At
+from colonnade.models.served import ServedClassifier
 from colonnade.models.split import SplitClassifier
 from colonnade.models.tracks import ShadowProxy, ShadowTop
 from colonnade.run import simulate
@@ -162,6 +163,14 @@ def test_a_budget_that_does_not_suffice_stops_the_run():
 def test_measurements_cannot_be_randomised(held):
     with pytest.raises(PlanError, match=r"but the labels of this run are measurements\. Leave it out"):
         held(RandomisedLabels()).labels(torch.tensor([0.5, 0.1]), at([0, 1], None))
+
+
+def test_a_server_that_was_given_the_true_labels_cannot_randomise_them():
+    tables = load("breast-cancer", rows=120).split()
+    roles = Roles(label="bank", features=("shop",), server="cloud")
+    words = r"cloud holds it and has no table: it would be given the true ones\. Give the defence to the label party\."
+    with pytest.raises(PlanError, match=words):
+        simulate(ServedClassifier().fit, tables, roles=roles, defences={"cloud": [RandomisedLabels()]})
 
 
 def test_epsilon_is_above_0():

@@ -1,5 +1,7 @@
 """Where the top model lives: at the label party, at a server, or at a server that has the labels too."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -7,9 +9,11 @@ import torch
 from colonnade.attacks.gradient_scores import DirectionScore
 from colonnade.audit import audit
 from colonnade.defences.compression import AverageGradient, DiscreteGradient, SparseGradient
+from colonnade.defences.embedding import DistanceCorrelation, PotentialEnergy
 from colonnade.defences.marvell import Marvell
 from colonnade.defences.noise import GradientNoise, MaxNorm
 from colonnade.defences.perturbation import GradientPerturbation
+from colonnade.defences.wandering import BoundaryWandering
 from colonnade.errors import PlanError, ProtocolError
 from colonnade.hooks import Defence
 from colonnade.models.served import Labels, ServedClassifier, ServedRegressor
@@ -124,6 +128,33 @@ def test_a_loss_on_the_public_embedding_is_computed_where_the_topology_says(canc
     assert first.message.values.mean() > 99
     (first, *_) = run.transcripts["shop"].messages(Gradient)
     assert abs(first.message.values).max() < 1
+
+
+@pytest.mark.parametrize("scope", ["public", "received"])
+def test_boundary_wandering_is_computed_by_whoever_computes_the_loss(cancer, scope):
+    """In the public scope no party but the label party gets another gradient; in the received one the shop does."""
+    for model, holder in ((UShapeClassifier, "bank"), (ServedClassifier, "cloud")):
+        if (model, scope) == (UShapeClassifier, "received"):
+            continue
+        first = {"shop": [], "bank": []}
+        for alpha in (0.0, 5.0):
+            held = {holder: [BoundaryWandering(alpha=alpha, scope=scope)]}
+            tracks = {"name": "shadow-proxy", "by": "random"}
+            run = simulate(model(tracks=tracks, **QUICK).fit, cancer, roles=SERVER, defences=held, keep="all", seed=1)
+            for party, seen in first.items():
+                seen.append([recorded.message.values for recorded in run.transcripts[party].messages(Gradient)])
+        is_same = {party: np.array_equal(seen[0][0], seen[1][0]) for party, seen in first.items()}
+        # In U-shape the label party adds the penalty's gradient itself, to what the server sends it.
+        own_changes = model is ServedClassifier and scope == "public"
+        assert is_same == {"shop": scope == "public", "bank": not own_changes}
+        assert not np.array_equal(first["shop"][0][-1], first["shop"][1][-1])
+
+
+@pytest.mark.parametrize("defence", [BoundaryWandering(), DistanceCorrelation(), PotentialEnergy()])
+def test_a_label_party_that_gave_its_labels_away_has_no_loss_to_add_to(cancer, defence):
+    words = f"bank holds {defence.name}, which acts on loss, but ServedClassifier never asks for that on bank's side"
+    with pytest.raises(PlanError, match=re.escape(words)):
+        simulate(ServedClassifier(**QUICK).fit, cancer, roles=SERVER, defences={"bank": [defence]})
 
 
 def test_early_stopping_returns_every_party_to_the_same_epoch(cancer):

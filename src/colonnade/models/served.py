@@ -65,7 +65,7 @@ class Served(WithServer):
     """A split network whose top, labels and losses are at a server."""
 
     hooks: ClassVar[Mapping[str, frozenset[str]]] = {
-        "label": frozenset({"labels", "outgoing", "incoming", "loss", "prediction", "modules"}),
+        "label": frozenset({"labels", "outgoing", "incoming", "prediction", "modules"}),
         "feature": frozenset({"outgoing", "incoming", "loss", "modules"}),
         "server": frozenset({"labels", "outgoing", "incoming", "loss", "modules"}),
     }
@@ -210,8 +210,6 @@ class ServedLabelSide(LabelledSide):
         own = model.architecture.own
         self.bottom = None if model.bottom_ is None else Bottom(model, party, party.server, own)
         super().__init__(model, party, labels, networks)
-        if self.bottom is not None:
-            self.bottom.labels = self.labels
 
     def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
         """Send the own embedding, learn from the server's gradient, train the local track."""
