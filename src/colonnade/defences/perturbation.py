@@ -5,8 +5,9 @@ label were c. Laplace numbers of scale 2 / epsilon on y make one step epsilon la
 on. The ledger is not charged all the same: the label party's own networks learn from true labels, on which the g(c) of
 later steps depend, and each epoch sends every row again.
 
-The g(c) are those of the loss that compares outputs with labels. What other defences add to a gradient is not mixed: of
-a penalty on received embeddings, or of noise that was added before, not even one step is epsilon label-private.
+The g(c) are those of the loss that compares outputs with labels; what other defences add to a gradient is not mixed.
+With a penalty on received embeddings, or behind noise by the size of true gradients, not even one step is epsilon
+label-private.
 
 Yang et al. 2022, "Differentially private label protection in split learning", arXiv 2203.02073.
 """
@@ -43,7 +44,7 @@ class GradientPerturbation(NoisyGradient):
 
     @property
     def name(self) -> str:
-        """What the message ledger calls it: by its noise, since what else is held decides whether there is an epsilon."""
+        """What the message ledger calls it: by its noise, for what else is held decides whether there is an epsilon."""
         return f"GradientPerturbation(noise={2 / self.epsilon:g})"
 
     def noisy(self, gradient: Tensor, at: At) -> Tensor:
