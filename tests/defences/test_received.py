@@ -11,7 +11,7 @@ from colonnade.hooks import At, prepare
 from colonnade.models.labeldp import LabelDPShadow
 from colonnade.models.oneshot import OneShot
 from colonnade.models.served import ServedClassifier
-from colonnade.models.split import Embedding, Gradient, SplitClassifier
+from colonnade.models.split import Embedding, Gradient, SplitClassifier, SplitRegressor
 from colonnade.models.training import Side
 from colonnade.models.ushape import UShapeClassifier
 from colonnade.party import Party
@@ -91,6 +91,29 @@ def test_training_begins_with_the_networks_on_the_device_of_the_holders_own(tabl
 def test_where_embeddings_are_logits_the_networks_are_as_wide_as_there_are_classes(tables, defence):
     held = ready(defence(), tables, fusion="sum", top=None)
     assert held.incoming(torch.ones(5, 2), at("predict")).shape == (5, 2)
+
+
+@pytest.mark.parametrize("defence", BOTH_KINDS)
+def test_logits_of_rows_without_labels_pass_networks_of_the_width_they_were_trained_with(tables, defence):
+    defences = {"bank": [defence()]}
+    run = simulate(SplitClassifier(fusion="sum", top=None, **MODEL).fit, tables, roles=THREE, defences=defences)
+    protocols = {name: share.predict for name, share in run.results.items()}
+    unlabelled = {**tables, "bank": tables["bank"].without_labels()}
+    seen = [
+        simulate(protocols, given, roles=THREE, defences=defences).results["bank"].probabilities
+        for given in (tables, unlabelled)
+    ]
+    np.testing.assert_array_equal(*seen)
+
+
+@pytest.mark.parametrize("defence", BOTH_KINDS)
+def test_summed_numbers_are_too_narrow_for_the_networks(tables, defence):
+    numbers = {**tables, "bank": tables["bank"].with_labels(np.arange(len(tables["bank"])) % 7 + 0.5)}
+    words = "has networks for embeddings of width 7, but shop sent one of width 1. Use a model with a top network."
+    with pytest.raises(PlanError, match=re.escape(words)):
+        simulate(
+            SplitRegressor(fusion="sum", top=None, **MODEL).fit, numbers, roles=THREE, defences={"bank": [defence()]}
+        )
 
 
 @pytest.mark.parametrize("defence", BOTH_KINDS)

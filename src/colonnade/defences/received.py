@@ -36,7 +36,7 @@ class _NetworksBehind(Defence):
                 f"to {server}. Leave it out, or use a split network whose top is at {party.name}."
             )
         self._peers = party.roles.features
-        self._networks = nn.ModuleList(self.network(_width(party, self.name)) for _ in self._peers)
+        self._make(_width(party, self.name))
 
     @abstractmethod
     def network(self, width: int) -> nn.Module:
@@ -51,16 +51,30 @@ class _NetworksBehind(Defence):
         return {name: value.detach().cpu().numpy() for name, value in self._networks.state_dict().items()}
 
     def restore(self, tree: Tree) -> None:
-        """Go back to what `state` said."""
+        """Go back to what `state` said, which also says how wide the networks are: not all rows have labels."""
+        width = min(np.shape(value)[-1] for value in tree.values())
+        if width != self._width:
+            self._make(width)
         self._networks.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in tree.items()})
 
     def incoming(self, tensor: Tensor, at: At) -> Tensor:
         """Pass a feature party's embedding through its network; what a server has from the label party stays."""
-        return self.passed(tensor, at) if at.peer in self._peers else tensor
+        if at.peer not in self._peers:
+            return tensor
+        if tensor.shape[1] != self._width:
+            raise PlanError(
+                f"{self.name} has networks for embeddings of width {self._width}, but {at.peer} sent one of width "
+                f"{tensor.shape[1]}. Use a model with a top network."
+            )
+        return self.passed(tensor, at)
 
     @abstractmethod
     def passed(self, embedding: Tensor, at: At) -> Tensor:
         """What the network makes of an embedding."""
+
+    def _make(self, width: int) -> None:
+        self._width = width
+        self._networks = nn.ModuleList(self.network(width) for _ in self._peers)
 
     def _behind(self, at: At) -> nn.Module:
         assert at.peer is not None
