@@ -198,6 +198,17 @@ def test_the_columns_that_tell_most_stay_private(by):
     assert ranked.column("side").to_pylist().count("private") == 2
 
 
+def test_whole_numbers_are_ranked_as_classes_unless_the_task_is_a_regression():
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((300, 4))
+    counts = np.rint(10 * x[:, 1]).astype(int)
+    columns = {f"c{i}": x[:, i] for i in range(4)}
+    table = Table.of({"id": range(300), "visits": counts, **columns}, labels="visits", owner="bank")
+    measured = public_private(table.with_labels(counts.astype(float)), private=0.25)
+    assert public_private(table, private=0.25, task="regression") == measured
+    assert public_private(table, private=0.25).scores != measured.scores
+
+
 @pytest.mark.slow
 def test_a_small_network_ranks_columns_too():
     generator = np.random.default_rng(0)

@@ -1,4 +1,5 @@
 import re
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from colonnade.defences.confusion import ConfusionalAutoencoder, learned
 from colonnade.errors import PlanError
 from colonnade.hooks import At
 from colonnade.models.split import SplitClassifier
+from colonnade.models.tracks import ShadowProxy, ShadowTop
+from colonnade.models.ushape import UShapeClassifier
 from colonnade.run import simulate
 from colonnade.testing import attempt_on
 from colonnade.wire.plan import Roles
@@ -91,6 +94,39 @@ def test_a_model_trained_on_soft_labels_predicts_the_true_ones(digits, also, pat
     predicted = simulate(protocols, digits, roles=BOTH, defences=defences).results["bank"]
     assert (predicted.values == np.asarray(digits["bank"].labels)).mean() > 0.9
     np.testing.assert_allclose(predicted.probabilities.sum(axis=1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("head", ["federated", "local"])
+@pytest.mark.parametrize(
+    ("model", "tracks"),
+    [
+        (SplitClassifier, ShadowTop(by="random")),
+        (SplitClassifier, ShadowProxy(by="random")),
+        (UShapeClassifier, ShadowProxy(by="random")),
+    ],
+)
+def test_each_head_of_two_tracks_predicts_the_true_labels(fitted, model, tracks, head):
+    """The local head is trained on true labels: to decode what it says would make it wrong."""
+    run, tables, roles = fitted(model, tracks)
+    protocols = {name: partial(share.predict, head=head) for name, share in run.results.items()}
+    defences = {"bank": [ConfusionalAutoencoder()]}
+    predicted = simulate(protocols, tables, roles=roles, defences=defences).results["bank"]
+    assert (predicted.values == np.asarray(tables["bank"].labels)).mean() > 0.9
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    """A model of two tracks trained with the autoencoder, once for both heads."""
+    tables = load("breast-cancer").split()
+
+    @cache
+    def fit(model, tracks):
+        roles = BOTH if model is SplitClassifier else Roles(label="bank", features=("shop",), server="cloud")
+        settings = {"tracks": tracks, "epochs": 15, "patience": None, "batch_size": 64, "learning_rate": 0.01}
+        defences = {"bank": [ConfusionalAutoencoder()]}
+        return simulate(model(**settings).fit, tables, roles=roles, defences=defences), tables, roles
+
+    return fit
 
 
 def test_the_direct_attack_is_always_wrong_and_two_classes_are_still_told_apart():

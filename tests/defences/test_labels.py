@@ -7,11 +7,13 @@ from scipy import stats
 
 from colonnade.attacks.direct import DirectLabel
 from colonnade.audit import audit
-from colonnade.data import load
+from colonnade.data import load, public_private
 from colonnade.defences.labels import RandomisedLabels
 from colonnade.errors import BudgetSpent, PlanError
 from colonnade.hooks import At
+from colonnade.models.served import ServedClassifier
 from colonnade.models.split import SplitClassifier
+from colonnade.models.tracks import ShadowProxy, ShadowTop
 from colonnade.run import simulate
 from colonnade.secret import Secret
 from colonnade.testing import attempt_on
@@ -105,6 +107,37 @@ def test_two_of_them_randomise_independently_and_are_both_charged():
     assert run.ledgers["bank"].epsilon(0.0, protects=Secret.LABELS) == pytest.approx(2.0)
 
 
+class Settled(RandomisedLabels):
+    """Randomised labels that came out as they stand in a list, whatever the true ones are."""
+
+    def __init__(self, outcome):
+        super().__init__()
+        self.outcome = np.asarray(outcome)
+
+    def _drawn(self, n_classes):
+        super()._drawn(n_classes)
+        truth = np.unique(np.asarray(self._party.own_table.labels), return_inverse=True)[1]
+        return (self.outcome - truth) % n_classes
+
+
+@pytest.mark.parametrize("tracks", [ShadowTop(), ShadowProxy()])
+def test_frames_to_the_feature_party_are_the_same_when_true_labels_change_under_fixed_randomised_ones(tracks):
+    """Private columns are ranked by labels, and which they are decides what leaves: early stopping included."""
+    tables = load("breast-cancer", rows=200).split()
+    truth = np.asarray(tables["bank"].labels)
+    defences = {"bank": [Settled(1 - truth)]}
+    other = np.random.default_rng(0).permutation(truth)
+    seen, rankings = [], []
+    for labels in (truth, other):
+        given = {**tables, "bank": tables["bank"].with_labels(labels)}
+        run = simulate(SplitClassifier(tracks=tracks, epochs=4).fit, given, roles=BOTH, defences=defences)
+        seen.append([entry.digest for entry in run.transcripts["shop"].entries if not entry.sent])
+        rankings.append(public_private(given["bank"]).private)
+        assert run.ledgers["bank"].epsilon(0.0, protects=Secret.LABELS) == pytest.approx(1.0)
+    assert rankings[0] != rankings[1]
+    assert seen[0] == seen[1] != []
+
+
 def test_what_is_inferred_are_the_randomised_labels():
     tables = load("digits", rows=400).split()
     model = SplitClassifier(fusion="sum", top=None, epochs=2, patience=None)
@@ -130,6 +163,14 @@ def test_a_budget_that_does_not_suffice_stops_the_run():
 def test_measurements_cannot_be_randomised(held):
     with pytest.raises(PlanError, match=r"but the labels of this run are measurements\. Leave it out"):
         held(RandomisedLabels()).labels(torch.tensor([0.5, 0.1]), at([0, 1], None))
+
+
+def test_a_server_that_was_given_the_true_labels_cannot_randomise_them():
+    tables = load("breast-cancer", rows=120).split()
+    roles = Roles(label="bank", features=("shop",), server="cloud")
+    words = r"cloud holds it and has no table: it would be given the true ones\. Give the defence to the label party\."
+    with pytest.raises(PlanError, match=words):
+        simulate(ServedClassifier().fit, tables, roles=roles, defences={"cloud": [RandomisedLabels()]})
 
 
 def test_epsilon_is_above_0():

@@ -1,11 +1,17 @@
 import re
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
 
+from colonnade.data import load
 from colonnade.defences.perturbation import GradientPerturbation
+from colonnade.defences.wandering import BoundaryWandering
 from colonnade.errors import PlanError
+from colonnade.models.split import Gradient, SplitClassifier
+from colonnade.run import simulate
+from colonnade.wire.plan import Roles
 
 
 def of_class(labels):
@@ -32,6 +38,28 @@ def test_where_the_labels_are_not_it_cannot_mix(held, leaving):
     words = "GradientPerturbation mixes the gradients of all classes, but this run has no classes"
     with pytest.raises(PlanError, match=re.escape(words)):
         held(GradientPerturbation()).outgoing(torch.ones(3, 3), leaving(3, labels=torch.zeros(3)))
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 4.0])
+def test_messages_are_marked_with_the_noise_and_no_epsilon_is_claimed(epsilon):
+    """Whether there is one depends on what else is held: see the next test."""
+    assert GradientPerturbation(epsilon=epsilon).name == f"GradientPerturbation(noise={2 / epsilon:g})"
+
+
+def test_the_gradient_of_a_penalty_leaves_unmixed():
+    """At little noise and without it, a penalty shifts what is sent by the same amount: as the documentation warns."""
+    tables = load("breast-cancer", rows=120).split()
+    shifts = []
+    for also in ([], [GradientPerturbation(epsilon=1e6)]):
+        sent = []
+        for penalty in ([], [BoundaryWandering(alpha=50.0, scope="received")]):
+            model = SplitClassifier(epochs=1, patience=None, batch_size=120)
+            held = {"bank": [*penalty, *also]}
+            run = simulate(model.fit, tables, roles=Roles(label="bank", features=("shop",)), defences=held, keep="all")
+            sent.append(next(iter(run.transcripts["shop"].messages(Gradient))).message.values)
+        shifts.append(sent[1] - sent[0])
+    assert abs(shifts[0]).max() > 1e-3
+    np.testing.assert_allclose(*shifts, atol=1e-5)
 
 
 def test_the_ledger_is_not_charged(held, leaving):

@@ -8,7 +8,12 @@ from colonnade.data import load
 from colonnade.defences.received import EarlierCut, InformationBottleneck
 from colonnade.errors import PlanError
 from colonnade.hooks import At, prepare
-from colonnade.models.split import Embedding, Gradient, SplitClassifier
+from colonnade.models.labeldp import LabelDPShadow
+from colonnade.models.oneshot import OneShot
+from colonnade.models.served import ServedClassifier
+from colonnade.models.split import Embedding, Gradient, SplitClassifier, SplitRegressor
+from colonnade.models.training import Side
+from colonnade.models.ushape import UShapeClassifier
 from colonnade.party import Party
 from colonnade.run import simulate
 from colonnade.wire.plan import Roles
@@ -60,9 +65,55 @@ def test_the_networks_follow_embeddings_to_another_device(tables, defence, phase
 
 
 @pytest.mark.parametrize("defence", BOTH_KINDS)
+def test_training_begins_with_the_networks_on_the_device_of_the_holders_own(tables, defence):
+    """What an optimiser remembered before a crash is restored to the device on which parameters are then."""
+
+    class Still(Side):
+        def train(self, step, epoch, rows):
+            return {}
+
+        def ends_after(self, epoch, held_out):
+            return True
+
+    class Elsewhere(SplitClassifier):
+        def fit(self, party):
+            prepare(party, self.hooks["label" if party.holds_labels else "feature"], (), "Elsewhere")
+            self.optimiser = "sgd"
+            side = Still(party, {"top": torch.nn.Linear(4, 2, device="meta")}, self.optimisers)
+            self.places_ = {p.device.type for network in side.networks.values() for p in network.parameters()}
+            return self
+
+    run = simulate(Elsewhere(**MODEL).fit, tables, roles=THREE, defences={"bank": [defence()]})
+    assert run.results["bank"].places_ == {"meta"}
+
+
+@pytest.mark.parametrize("defence", BOTH_KINDS)
 def test_where_embeddings_are_logits_the_networks_are_as_wide_as_there_are_classes(tables, defence):
     held = ready(defence(), tables, fusion="sum", top=None)
     assert held.incoming(torch.ones(5, 2), at("predict")).shape == (5, 2)
+
+
+@pytest.mark.parametrize("defence", BOTH_KINDS)
+def test_logits_of_rows_without_labels_pass_networks_of_the_width_they_were_trained_with(tables, defence):
+    defences = {"bank": [defence()]}
+    run = simulate(SplitClassifier(fusion="sum", top=None, **MODEL).fit, tables, roles=THREE, defences=defences)
+    protocols = {name: share.predict for name, share in run.results.items()}
+    unlabelled = {**tables, "bank": tables["bank"].without_labels()}
+    seen = [
+        simulate(protocols, given, roles=THREE, defences=defences).results["bank"].probabilities
+        for given in (tables, unlabelled)
+    ]
+    np.testing.assert_array_equal(*seen)
+
+
+@pytest.mark.parametrize("defence", BOTH_KINDS)
+def test_summed_numbers_are_too_narrow_for_the_networks(tables, defence):
+    numbers = {**tables, "bank": tables["bank"].with_labels(np.arange(len(tables["bank"])) % 7 + 0.5)}
+    words = "has networks for embeddings of width 7, but shop sent one of width 1. Use a model with a top network."
+    with pytest.raises(PlanError, match=re.escape(words)):
+        simulate(
+            SplitRegressor(fusion="sum", top=None, **MODEL).fit, numbers, roles=THREE, defences={"bank": [defence()]}
+        )
 
 
 @pytest.mark.parametrize("defence", BOTH_KINDS)
@@ -131,6 +182,55 @@ def test_a_plan_that_does_not_say_how_wide_embeddings_are_is_refused(held):
     words = "EarlierCut(layers=2) should learn from the plan how wide embeddings are, but the plan has no such setting."
     with pytest.raises(PlanError, match=re.escape(words)):
         held(EarlierCut())
+
+
+@pytest.mark.parametrize(
+    ("model", "defence"),
+    [(UShapeClassifier, InformationBottleneck), (UShapeClassifier, EarlierCut), (ServedClassifier, EarlierCut)],
+)
+def test_a_label_party_whose_server_gets_the_embeddings_cannot_hold_it(tables, model, defence):
+    roles = Roles(label="bank", features=("shop", "telco"), server="cloud")
+    words = f"{defence().name} stands behind the embeddings of feature parties, but bank holds it and they go to cloud."
+    with pytest.raises(PlanError, match=re.escape(words)):
+        simulate(model(**MODEL).fit, tables, roles=roles, defences={"bank": [defence()]})
+
+
+@pytest.mark.parametrize("defence", BOTH_KINDS)
+def test_a_server_with_the_labels_puts_networks_behind_feature_parties_alone(tables, defence):
+    roles = Roles(label="bank", features=("shop", "telco"), server="cloud")
+    model = ServedClassifier(**MODEL)
+    run = simulate(model.fit, tables, roles=roles, defences={"cloud": [defence()]})
+    (state,) = run.results["cloud"].defences_
+    assert {name.split(".")[0] for name in state} == {"0", "1"}
+    embedding = torch.ones(5, 4)
+    assert ready(defence(), tables).incoming(embedding, at(peer="bank")) is embedding
+
+
+@pytest.mark.parametrize("defence", BOTH_KINDS)
+def test_after_a_shadow_the_networks_are_used_as_they_were_trained_with_it(tables, defence):
+    """The main network is trained alone, on what they make of the embeddings, and they do not move with it."""
+    seen = []
+
+    class Noting(defence):
+        def passed(self, embedding, at):
+            seen.append((at.phase, {name: value.copy() for name, value in self.state().items()}))
+            return super().passed(embedding, at)
+
+    defences = {"bank": [Noting()]}
+    run = simulate(LabelDPShadow(**MODEL).fit, tables, roles=THREE, defences=defences)
+    phase, handed_over = seen[-1]
+    assert phase == "predict"
+    bank = run.results["bank"]
+    (kept,) = bank.shadow_.defences_
+    assert all(np.array_equal(kept[name], handed_over[name]) for name in kept)
+    assert bank.history_[-1]["loss"] < bank.history_[0]["loss"]
+
+
+@pytest.mark.parametrize("defence", BOTH_KINDS)
+def test_embeddings_that_are_sent_once_have_no_networks_behind_them(tables, defence):
+    model = OneShot(leak_budget={"shop": 1.0, "telco": 1.0})
+    with pytest.raises(PlanError, match=r"but OneShot never asks for that on bank's side"):
+        simulate(model.fit, tables, roles=THREE, defences={"bank": [defence()]})
 
 
 @pytest.mark.parametrize("defence", BOTH_KINDS)

@@ -245,11 +245,27 @@ def test_training_under_it_pushes_the_classes_mean_directions_together(tables, k
     assert penalties[5.0] < penalties[0.0] / 3
 
 
+def test_a_rare_class_without_pairs_is_warned_about_although_others_have_many(tables):
+    labels = np.zeros(120, int)
+    labels[60:118], labels[118:] = 1, 2
+    rare = {**tables, "bank": tables["bank"].with_labels(labels)}
+    model = SplitClassifier(epochs=1, patience=None)
+    with pytest.warns(UserWarning, match=r"1 of 3 classes have fewer than 3 of the first batch's 120 rows"):
+        simulate(model.fit, rare, roles=BOTH, defences={"bank": [BoundaryWandering()]})
+
+
+def test_a_second_derivative_is_refused_rather_than_wrong():
+    z, labels = batch(12, 4, 2)
+    (gradient,) = torch.autograd.grad(wandering_loss(z, labels, 2).exp(), z, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
 def test_a_batch_with_few_pairs_is_warned_about_once(tables):
     labels = np.arange(120) // 2
     many = {**tables, "bank": tables["bank"].with_labels(labels)}
     model = SplitClassifier(epochs=2, batch_size=20, patience=None)
-    words = r"The first batch has 20 rows but only \d pairs of one class"
+    words = r"\d\d of 60 classes have fewer than 3 of the first batch's 20 rows"
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         simulate(model.fit, many, roles=BOTH, defences={"bank": [BoundaryWandering()]})

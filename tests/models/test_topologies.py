@@ -1,15 +1,23 @@
 """Where the top model lives: at the label party, at a server, or at a server that has the labels too."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
 
 from colonnade.attacks.gradient_scores import DirectionScore
 from colonnade.audit import audit
+from colonnade.defences.compression import AverageGradient, DiscreteGradient, SparseGradient
+from colonnade.defences.embedding import DistanceCorrelation, PotentialEnergy
+from colonnade.defences.marvell import Marvell
+from colonnade.defences.noise import GradientNoise, MaxNorm
+from colonnade.defences.perturbation import GradientPerturbation
+from colonnade.defences.wandering import BoundaryWandering
 from colonnade.errors import PlanError, ProtocolError
 from colonnade.hooks import Defence
 from colonnade.models.served import Labels, ServedClassifier, ServedRegressor
-from colonnade.models.split import Gradient, SplitClassifier
+from colonnade.models.split import Embedding, Gradient, SplitClassifier
 from colonnade.models.tracks import ShadowTop
 from colonnade.models.ushape import Hidden, HiddenGradient, Rows, UShapeClassifier, UShapeRegressor
 from colonnade.run import simulate
@@ -122,6 +130,33 @@ def test_a_loss_on_the_public_embedding_is_computed_where_the_topology_says(canc
     assert abs(first.message.values).max() < 1
 
 
+@pytest.mark.parametrize("scope", ["public", "received"])
+def test_boundary_wandering_is_computed_by_whoever_computes_the_loss(cancer, scope):
+    """In the public scope no party but the label party gets another gradient; in the received one the shop does."""
+    for model, holder in ((UShapeClassifier, "bank"), (ServedClassifier, "cloud")):
+        if (model, scope) == (UShapeClassifier, "received"):
+            continue
+        first = {"shop": [], "bank": []}
+        for alpha in (0.0, 5.0):
+            held = {holder: [BoundaryWandering(alpha=alpha, scope=scope)]}
+            tracks = {"name": "shadow-proxy", "by": "random"}
+            run = simulate(model(tracks=tracks, **QUICK).fit, cancer, roles=SERVER, defences=held, keep="all", seed=1)
+            for party, seen in first.items():
+                seen.append([recorded.message.values for recorded in run.transcripts[party].messages(Gradient)])
+        is_same = {party: np.array_equal(seen[0][0], seen[1][0]) for party, seen in first.items()}
+        # In U-shape the label party adds the penalty's gradient itself, to what the server sends it.
+        own_changes = model is ServedClassifier and scope == "public"
+        assert is_same == {"shop": scope == "public", "bank": not own_changes}
+        assert not np.array_equal(first["shop"][0][-1], first["shop"][1][-1])
+
+
+@pytest.mark.parametrize("defence", [BoundaryWandering(), DistanceCorrelation(), PotentialEnergy()])
+def test_a_label_party_that_gave_its_labels_away_has_no_loss_to_add_to(cancer, defence):
+    words = f"bank holds {defence.name}, which acts on loss, but ServedClassifier never asks for that on bank's side"
+    with pytest.raises(PlanError, match=re.escape(words)):
+        simulate(ServedClassifier(**QUICK).fit, cancer, roles=SERVER, defences={"bank": [defence]})
+
+
 def test_early_stopping_returns_every_party_to_the_same_epoch(cancer):
     noise = {**cancer, "bank": cancer["bank"].with_labels(np.random.default_rng(0).integers(0, 2, 569))}
     for model in (UShapeClassifier, ServedClassifier):
@@ -162,6 +197,33 @@ def test_a_defence_of_the_server_acts_on_what_it_sends(cancer):
     assert all((m.message.values == 0).all() for m in run.transcripts["shop"].messages(Gradient))
     assert {e.under for e in run.transcripts["cloud"].entries if e.sent} == {("Meddle",)}
     assert any((m.message.values != 0).any() for m in run.transcripts["cloud"].messages(HiddenGradient))
+
+
+@pytest.mark.parametrize(
+    "defence",
+    [
+        GradientNoise(),
+        MaxNorm(),
+        Marvell(),
+        GradientPerturbation(epsilon=10.0),
+        SparseGradient(),
+        DiscreteGradient(),
+        AverageGradient(),
+    ],
+    ids=lambda defence: type(defence).__name__,
+)
+def test_in_u_shape_a_defence_of_gradients_at_the_label_party_acts_on_what_the_server_is_sent(cancer, defence):
+    """And on nothing else: the embedding of the label party leaves as it was."""
+    model, first = UShapeClassifier(**QUICK), {}
+    for held in ((), (defence,)):
+        run = simulate(model.fit, cancer, roles=SERVER, defences={"bank": held}, keep="all")
+        for kind in (HiddenGradient, Embedding):
+            came = next(iter(run.transcripts["cloud"].messages(kind, peer="bank")))
+            first.setdefault(kind, []).append(came.message.values)
+    assert not np.array_equal(*first[HiddenGradient])
+    np.testing.assert_array_equal(*first[Embedding])
+    under = {entry.kind: entry.under for entry in run.transcripts["bank"].entries if entry.sent}
+    assert under == {"split/rows": (), "split/embedding": (), "split/hidden-gradient": (defence.name,)}
 
 
 def test_summaries_say_who_learns_what():

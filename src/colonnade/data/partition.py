@@ -211,18 +211,25 @@ class FeaturePartition:
 
 
 def public_private(
-    table: Table, *, private: float = 0.2, by: Ranking = "mutual-information", seed: int = 0
+    table: Table,
+    *,
+    private: float = 0.2,
+    by: Ranking = "mutual-information",
+    seed: int = 0,
+    task: Literal["classification", "regression"] | None = None,
 ) -> FeaturePartition:
     """Keep private those of the label party's own columns that say most about its labels.
 
     Give training rows only: what is ranked on test rows makes tests look better than they are.
 
     Args:
-        table: The label party's table, with labels; numbers of many values are regressed, others classified.
+        table: The label party's table, with labels.
         private: The share of columns to keep private; 10 to 30 % are advised.
         by: "shap" for mean absolute SHAP values of boosted trees, "shap-net" of a small network, "importance" for the
             gain that boosted trees draw from a column, "mutual-information", or "random".
         seed: What the ranking's randomness follows from.
+        task: Whether labels are classes or numbers; if None, labels of a floating-point type are numbers and all others
+            are classes, so say "regression" for counts.
 
     Raises:
         DataError: There are no labels, or one side would be left without a column.
@@ -253,7 +260,7 @@ def public_private(
         rows = np.sort(np.random.default_rng(seed).choice(rows, RANKED_ROWS, replace=False))
     sample = table.take(rows)
     # Libraries take seeds of 32 bits.
-    scores = _RANKINGS[by](_Ranked.of(sample), seed % 2**31)
+    scores = _RANKINGS[by](_Ranked.of(sample, task), seed % 2**31)
     ranked = sorted(range(len(names)), key=lambda i: (-scores[i], i))[:n_private]
     kept = tuple(names[i] for i in sorted(ranked))
     public = tuple(name for name in names if name not in kept)
@@ -270,7 +277,7 @@ class _Ranked:
     is_classes: bool
 
     @classmethod
-    def of(cls, table: Table) -> _Ranked:
+    def of(cls, table: Table, task: str | None) -> _Ranked:
         columns, is_code = [], []
         for name, kind in table.kinds.items():
             values = table.column(name)
@@ -280,7 +287,7 @@ class _Ranked:
             columns.append(np.where(np.isnan(values), np.median(present) if len(present) else 0.0, values))
             is_code.append(kind != "numeric")
         labels = np.asarray(table.labels)
-        is_classes = labels.dtype.kind not in "fc"
+        is_classes = labels.dtype.kind not in "fc" if task is None else task == "classification"
         if is_classes:
             labels = np.unique(labels, return_inverse=True)[1]
         return cls(np.stack(columns, axis=1), np.array(is_code), labels, is_classes)

@@ -13,7 +13,7 @@ import torch
 
 from colonnade.errors import PlanError
 from colonnade.hooks import At, Defence, Tensor
-from colonnade.models.split import Gradient
+from colonnade.models.ushape import GRADIENTS
 from colonnade.party import Party
 from colonnade.storage import Tree
 
@@ -31,7 +31,7 @@ class SparseGradient(Defence):
     'SparseGradient(keep=0.25)'
     """
 
-    acts_on = (Gradient,)
+    acts_on = GRADIENTS
 
     def __init__(self, *, keep: float = 0.1, residual: Literal["none", "row", "batch"] = "none") -> None:
         if not 0 < keep < 1:
@@ -55,7 +55,7 @@ class SparseGradient(Defence):
 
     def outgoing(self, tensor: Tensor, at: At) -> Tensor:
         """Keep the largest entries of a gradient; embeddings pass unchanged."""
-        if at.message is not Gradient:
+        if at.message not in GRADIENTS:
             return tensor
         gradient = tensor.detach() + self._owed(tensor, at)
         sizes = gradient.abs().flatten()
@@ -113,7 +113,7 @@ class DiscreteGradient(Defence):
     'DiscreteGradient(bins=6)'
     """
 
-    acts_on = (Gradient,)
+    acts_on = GRADIENTS
 
     def __init__(self, *, bins: int = 12, bound: float | None = None) -> None:
         if bins < 1:
@@ -133,7 +133,7 @@ class DiscreteGradient(Defence):
 
     def outgoing(self, tensor: Tensor, at: At) -> Tensor:
         """Round a gradient; embeddings pass unchanged."""
-        if at.message is not Gradient:
+        if at.message not in GRADIENTS:
             return tensor
         bound = self.bound
         if bound is None:
@@ -163,10 +163,10 @@ class AverageGradient(Defence):
     'AverageGradient'
     """
 
-    acts_on = (Gradient,)
+    acts_on = GRADIENTS
 
     def outgoing(self, tensor: Tensor, at: At) -> Tensor:
         """Average a gradient; embeddings pass unchanged."""
-        if at.message is not Gradient:
+        if at.message not in GRADIENTS:
             return tensor
         return tensor.mean(dim=0, keepdim=True).expand_as(tensor).contiguous()

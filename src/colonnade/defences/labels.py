@@ -48,6 +48,11 @@ class RandomisedLabels(Defence):
 
     def before_run(self, party: Party) -> None:
         """Take a stream of one's own from the party's randomness."""
+        if party.table is None:
+            raise PlanError(
+                f"{self.name} randomises labels where they are, but {party.name} holds it and has no table: it would "
+                "be given the true ones. Give the defence to the label party."
+            )
         self._party, self._place = party, place_of(self, party)
         self._shifts: Int64Array | None = None
 

@@ -17,7 +17,7 @@ from blake3 import blake3
 
 from colonnade.errors import PlanError
 from colonnade.hooks import At, Defence, Tensor, place_of
-from colonnade.models.split import Gradient
+from colonnade.models.ushape import GRADIENTS
 from colonnade.party import Party
 from colonnade.privacy.mechanisms import Kind, noise
 
@@ -25,7 +25,7 @@ from colonnade.privacy.mechanisms import Kind, noise
 class NoisyGradient(Defence):
     """A defence that changes every gradient that leaves by noise of its own."""
 
-    acts_on = (Gradient,)
+    acts_on = GRADIENTS
 
     def before_run(self, party: Party) -> None:
         """Take a stream of one's own from the party's randomness."""
@@ -33,7 +33,7 @@ class NoisyGradient(Defence):
 
     def outgoing(self, tensor: Tensor, at: At) -> Tensor:
         """Change a gradient; embeddings pass unchanged, and so does a gradient that is nothing or not finite."""
-        if at.message is not Gradient or not 0 < float(tensor.float().square().sum()) < math.inf:
+        if at.message not in GRADIENTS or not 0 < float(tensor.float().square().sum()) < math.inf:
             return tensor
         return self.noisy(tensor, at)
 

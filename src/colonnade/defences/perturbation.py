@@ -5,6 +5,10 @@ label were c. Laplace numbers of scale 2 / epsilon on y make one step epsilon la
 on. The ledger is not charged all the same: the label party's own networks learn from true labels, on which the g(c) of
 later steps depend, and each epoch sends every row again.
 
+The g(c) are those of the loss that compares outputs with labels; what other defences add to a gradient is not mixed.
+With a penalty on received embeddings, or behind noise by the size of true gradients, not even one step is epsilon
+label-private.
+
 Yang et al. 2022, "Differentially private label protection in split learning", arXiv 2203.02073.
 """
 
@@ -23,10 +27,10 @@ class GradientPerturbation(NoisyGradient):
     """Laplace noise on the labels that gradients are made of, row by row and step by step.
 
     Args:
-        epsilon: Of a single step; the noise has scale 2 / epsilon.
+        epsilon: Of a single step, where no other defence adds to the gradient; the noise has scale 2 / epsilon.
 
     >>> GradientPerturbation(epsilon=10.0).name
-    'GradientPerturbation(epsilon=10 per step)'
+    'GradientPerturbation(noise=0.2)'
     """
 
     reads_labels = True
@@ -40,8 +44,8 @@ class GradientPerturbation(NoisyGradient):
 
     @property
     def name(self) -> str:
-        """What the message ledger calls it."""
-        return f"GradientPerturbation(epsilon={self.epsilon:g} per step)"
+        """What the message ledger calls it: by its noise, for what else is held decides whether there is an epsilon."""
+        return f"GradientPerturbation(noise={2 / self.epsilon:g})"
 
     def noisy(self, gradient: Tensor, at: At) -> Tensor:
         """Add the mixture."""

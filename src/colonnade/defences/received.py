@@ -1,4 +1,4 @@
-"""Networks behind the cut: the label party passes what it receives through a network of its own.
+"""Networks behind the cut: who has the labels passes the embeddings it receives through a network of its own.
 
 Gradients that go back to a feature party have passed that network, too.
 
@@ -23,14 +23,20 @@ from colonnade.storage import Tree
 
 
 class _NetworksBehind(Defence):
-    """A network for each feature party's embeddings, trained together with the label party's own."""
+    """A network for each feature party's embeddings, trained together with the holder's own."""
 
     reads_labels = True
 
     def before_run(self, party: Party) -> None:
         """Make the networks."""
+        server = party.roles.server
+        if server not in (None, party.name):
+            raise PlanError(
+                f"{self.name} stands behind the embeddings of feature parties, but {party.name} holds it and they go "
+                f"to {server}. Leave it out, or use a split network whose top is at {party.name}."
+            )
         self._peers = party.roles.features
-        self._networks = nn.ModuleList(self.network(_width(party, self.name)) for _ in self._peers)
+        self._make(_width(party, self.name))
 
     @abstractmethod
     def network(self, width: int) -> nn.Module:
@@ -45,8 +51,30 @@ class _NetworksBehind(Defence):
         return {name: value.detach().cpu().numpy() for name, value in self._networks.state_dict().items()}
 
     def restore(self, tree: Tree) -> None:
-        """Go back to what `state` said."""
+        """Go back to what `state` said, which also says how wide the networks are: not all rows have labels."""
+        width = min(np.shape(value)[-1] for value in tree.values())
+        if width != self._width:
+            self._make(width)
         self._networks.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in tree.items()})
+
+    def incoming(self, tensor: Tensor, at: At) -> Tensor:
+        """Pass a feature party's embedding through its network; what a server has from the label party stays."""
+        if at.peer not in self._peers:
+            return tensor
+        if tensor.shape[1] != self._width:
+            raise PlanError(
+                f"{self.name} has networks for embeddings of width {self._width}, but {at.peer} sent one of width "
+                f"{tensor.shape[1]}. Use a model with a top network."
+            )
+        return self.passed(tensor, at)
+
+    @abstractmethod
+    def passed(self, embedding: Tensor, at: At) -> Tensor:
+        """What the network makes of an embedding."""
+
+    def _make(self, width: int) -> None:
+        self._width = width
+        self._networks = nn.ModuleList(self.network(width) for _ in self._peers)
 
     def _behind(self, at: At) -> nn.Module:
         assert at.peer is not None
@@ -83,11 +111,11 @@ class InformationBottleneck(_NetworksBehind):
         super().before_run(party)
         self._divergences: list[Tensor] = []
 
-    def incoming(self, tensor: Tensor, at: At) -> Tensor:
+    def passed(self, embedding: Tensor, at: At) -> Tensor:
         """Pass an embedding through the bottleneck: at random in training, by its mean otherwise."""
-        bottleneck = self._behind(at).to(tensor.device)
+        bottleneck = self._behind(at).to(embedding.device)
         assert isinstance(bottleneck, _Bottleneck)
-        mean, deviation = bottleneck.encode(tensor)
+        mean, deviation = bottleneck.encode(embedding)
         if at.phase != "train":
             return bottleneck.decode(mean).detach()
         divergence = (mean.square() + deviation.square() - 1) / 2 - deviation.log()
@@ -130,9 +158,9 @@ class EarlierCut(_NetworksBehind):
         layers = [layer for _ in range(self.layers) for layer in (nn.ReLU(), nn.Linear(width, width))]
         return nn.Sequential(*layers)
 
-    def incoming(self, tensor: Tensor, at: At) -> Tensor:
+    def passed(self, embedding: Tensor, at: At) -> Tensor:
         """Pass an embedding through the layers."""
-        out: Tensor = self._behind(at).to(tensor.device)(tensor)
+        out: Tensor = self._behind(at).to(embedding.device)(embedding)
         return out if at.phase == "train" else out.detach()
 
 

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from typing import Any, Literal, TypeAlias
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from colonnade.errors import PlanError
 from colonnade.hooks import At, Defence, Tensor
@@ -33,6 +34,8 @@ Weighting: TypeAlias = Literal["pairs", "classes"]
 
 # Shorter embeddings have no direction: their gradient would grow with one over their length.
 SHORTEST = 1e-6
+# A class of fewer rows has fewer pairs than rows.
+FEWEST_ROWS = 3
 
 
 class BoundaryWandering(Defence):
@@ -98,7 +101,7 @@ class BoundaryWandering(Defence):
                 "Leave it out, or train a classifier."
             )
         if at.epoch == at.step == 0:
-            self._warn_if_few(at.labels)
+            self._warn_if_few(at.labels, at.n_classes)
         penalties = [self._penalty(z, at.labels, at.n_classes) for z in self._embeddings(at)]
         return loss + self.alpha * torch.stack(penalties).sum().to(loss.dtype)
 
@@ -123,14 +126,13 @@ class BoundaryWandering(Defence):
         frequencies = self._frequencies[width].to(embedding.device)
         return kernel_wandering_loss(embedding, labels, n_classes, frequencies, weighting=self.weighting)
 
-    def _warn_if_few(self, labels: Tensor) -> None:
+    def _warn_if_few(self, labels: Tensor, n_classes: int) -> None:
         # The first batch is a full one, drawn at random like all others.
-        counts = torch.bincount(labels)
-        pairs = int((counts * (counts - 1)).sum()) // 2
-        if pairs < len(labels):
+        few = int((torch.bincount(labels, minlength=n_classes) < FEWEST_ROWS).sum())
+        if few:
             warnings.warn(
-                f"The first batch has {len(labels)} rows but only {pairs} pairs of one class, so that "
-                "BoundaryWandering has little to push apart. Use larger batches.",
+                f"{few} of {n_classes} classes have fewer than {FEWEST_ROWS} of the first batch's {len(labels)} rows. "
+                "BoundaryWandering has few pairs of them to push apart, or none. Use larger batches.",
                 stacklevel=2,
             )
 
@@ -183,6 +185,7 @@ class _MeanCosine(torch.autograd.Function):
         return value
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         (per_row,) = ctx.saved_tensors
         return (gradient * per_row).to(ctx.dtype), None, None, None

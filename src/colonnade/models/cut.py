@@ -68,9 +68,6 @@ class Bottom:
         party: The party that has it.
         line: Where embeddings go; None where they stay.
         name: What hooks call the embedding.
-
-    Attributes:
-        labels: All labels, where the party has some that hooks may see.
     """
 
     def __init__(self, model: SplitNetwork, party: Party, line: Channel | None, name: str = "embedding") -> None:
@@ -80,7 +77,6 @@ class Bottom:
         self.module = model.bottom_.to(self.machine.device)
         self.values = torch.from_numpy(model.inputs_.encode(party.own_table)).to(self.machine.device)
         self.inputs = self.values[:0]
-        self.labels: Tensor | None = None
         self.held: NDArray[np.bool_] | None = None
         if line is not None and model.overlap == "partial":
             self.held = present_rows(party.own_table)
@@ -110,8 +106,7 @@ class Bottom:
         under: tuple[str, ...] = ()
         if self.party.defences:
             own = {self.name: embedding}
-            labels = None if self.labels is None else self.labels.index_select(0, self.machine.index(rows))
-            at = At(step, epoch or 0, rows, phase, labels=labels, own=own, inputs=self.inputs)
+            at = At(step, epoch or 0, rows, phase, own=own, inputs=self.inputs)
             penalty, weighed = self._penalty(embedding, at) if weighs and phase == "train" else (None, ())
             at = replace(at, peer=self.line.peer, message=Embedding)
             sent, changed = applied(self.party.defences, "outgoing", embedding, at)

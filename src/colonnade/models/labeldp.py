@@ -123,7 +123,7 @@ class LabelDPShadow(SoloModel):
         table = party.own_table
         if table.columns:
             self.inputs_ = Inputs.learned(table, np.arange(len(table)))
-        material = self._material(party, "train")
+        material = self._material(party)
         self.network_ = self._new_network(len(party.feature_parties))
         self.train_alone(party, material, truth)
         self.shadow_.defences_ = [defence.state() for defence in party.defences]
@@ -145,7 +145,7 @@ class LabelDPShadow(SoloModel):
         if not party.holds_labels:
             self._send(party)
             return None
-        return self.predict_alone(party, self._material(party, "predict"))
+        return self.predict_alone(party, self._material(party))
 
     def share(self) -> Tree:
         """What this party has learned, as a tree of arrays and plain values."""
@@ -192,7 +192,7 @@ class LabelDPShadow(SoloModel):
         """Send the learned embedding of every row."""
         Bottom(self.shadow_, party, party.label_party).send_all(self._batches(party), "predict")
 
-    def _material(self, party: Party, phase: Literal["train", "predict"]) -> Material:
+    def _material(self, party: Party) -> Material:
         """Every feature party's embedding of every row, and the own columns."""
         gathering = Gathering(self.shadow_, party, party.feature_parties)
         received: dict[str, list[Float32Array]] = {line.peer: [] for line in party.feature_parties}
@@ -201,7 +201,8 @@ class LabelDPShadow(SoloModel):
             for peer, came in gathering.received.items():
                 received[peer].append(as_array(came))
         joined = {peer: np.concatenate(parts) for peer, parts in received.items()}
-        return Material.of(self, party, joined, phase)
+        # Networks behind the cut have learned with the shadow, and are used as they are.
+        return Material.of(self, party, joined, "predict")
 
     def _batches(self, party: Party) -> list[Int64Array]:
         return in_order(np.arange(len(party.own_table)), self.batch_size)

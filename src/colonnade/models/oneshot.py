@@ -79,7 +79,8 @@ class OneShotNetwork(SoloModel):
     """
 
     hooks: ClassVar[Mapping[str, frozenset[str]]] = {
-        "label": frozenset({"labels", "incoming", "loss", "prediction", "modules"}),
+        # It trains alone: what protects labels from others would act on nothing that leaves.
+        "label": frozenset({"incoming", "prediction"}),
         "feature": frozenset({"outgoing"}),
     }
     sends: ClassVar[Mapping[str, tuple[type[Message], ...]]] = {"label": (), "feature": (Embedding,)}

@@ -65,7 +65,7 @@ class Served(WithServer):
     """A split network whose top, labels and losses are at a server."""
 
     hooks: ClassVar[Mapping[str, frozenset[str]]] = {
-        "label": frozenset({"labels", "outgoing", "incoming", "loss", "prediction", "modules"}),
+        "label": frozenset({"labels", "outgoing", "incoming", "prediction", "modules"}),
         "feature": frozenset({"outgoing", "incoming", "loss", "modules"}),
         "server": frozenset({"labels", "outgoing", "incoming", "loss", "modules"}),
     }
@@ -93,7 +93,8 @@ class Served(WithServer):
         if not party.holds_labels:
             Bottom(self, party, party.server).send_all(batches)
             return None
-        local = LocalEnd(self, party) if self.head_named(head) == "local" else None
+        track = self.head_named(head)
+        local = LocalEnd(self, party) if track == "local" else None
         bottom = None if self.bottom_ is None else Bottom(self, party, party.server, self.architecture.own)
         target, parts = self.require_target(), []
         for step, rows in enumerate(batches):
@@ -102,7 +103,7 @@ class Served(WithServer):
             outputs = torch.tensor(party.server.receive(Outputs, shape=shape, rows=rows).values)
             if local is not None:
                 outputs = local.predict(rows, None if sent is None else sent.embedding, [])
-            parts.append(self.scored(party, outputs, step, rows))
+            parts.append(self.scored(party, outputs, step, rows, track=track))
         return target.prediction(np.concatenate(parts))
 
     def disclosures(self) -> tuple[str, ...]:
@@ -205,12 +206,10 @@ class ServedLabelSide(LabelledSide):
         given, names = applied(party.defences, "labels", labels, at)
         values = as_array(given).astype(np.float32)
         party.server.send(Labels(target.n_classes or 0, values), under=names, rows=rows)
-        networks = build_label_networks(model, party, train)
+        networks = build_label_networks(model, party, train, labels)
         own = model.architecture.own
         self.bottom = None if model.bottom_ is None else Bottom(model, party, party.server, own)
         super().__init__(model, party, labels, networks)
-        if self.bottom is not None:
-            self.bottom.labels = self.labels
 
     def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
         """Send the own embedding, learn from the server's gradient, train the local track."""

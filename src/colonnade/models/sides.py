@@ -26,9 +26,10 @@ from colonnade.models.cut import (
     require_columns,
     stand_ins,
 )
-from colonnade.models.training import Side, Stopping, set_mode
+from colonnade.models.training import Side, Stopping, as_array, set_mode
 from colonnade.party import Party
 from colonnade.storage import Tree
+from colonnade.table import Table
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Int64Array
 
@@ -259,7 +260,7 @@ class LabelSide(LabelledSide):
         model.width_ = model.require_target().n_outputs if model.top is None else model.embedding
         for line in party.feature_parties:
             line.send(Outline(model.width_))
-        networks = build_label_networks(model, party, train)
+        networks = build_label_networks(model, party, train, labels)
         networks |= build_top(model, model.n_received_ + (model.bottom_ is not None), model.require_target().n_outputs)
         self.joint = Joint(model, party)
         super().__init__(model, party, labels, networks)
@@ -298,11 +299,19 @@ class LabelSide(LabelledSide):
         return outputs, At(step, epoch, rows, "validate", received=self.joint.gathering.received)
 
 
-def build_label_networks(model: SplitNetwork, party: Party, train: Int64Array) -> dict[str, nn.Module]:
-    """The label party's own bottoms and local head, by name: what does not depend on where the top is."""
+def build_label_networks(model: SplitNetwork, party: Party, train: Int64Array, labels: Tensor) -> dict[str, nn.Module]:
+    """The label party's own bottoms and local head, by name: what does not depend on where the top is.
+
+    Args:
+        model: The estimator that is fitted.
+        party: The label party.
+        train: The rows to train on.
+        labels: Those of all rows, encoded.
+    """
     table, tracks = party.own_table, model.architecture
     networks: dict[str, nn.Module] = {}
-    partition = model.partition_ = tracks.partition(table, train, party.random.seed("partition"))
+    ranked = _as_learned_from(model, party, labels) if tracks.ranks_by_labels else table
+    partition = model.partition_ = tracks.partition(ranked, train, party.random.seed("partition"), model.task)
     public = table.columns if partition is None else partition.public
     if public:
         model.inputs_ = learned_inputs(model, party, public, train)
@@ -314,6 +323,14 @@ def build_label_networks(model: SplitNetwork, party: Party, train: Int64Array) -
         networks["private"] = model.local_.private
         networks[tracks.local_name] = model.local_.head
     return networks
+
+
+def _as_learned_from(model: SplitNetwork, party: Party, labels: Tensor) -> Table:
+    """The label party's table with the labels that the federated track learns from: defences may change them."""
+    # Before the first step: no other call has this number.
+    at = At(-1, 0, np.arange(len(labels)), "train", n_classes=model.require_target().n_classes)
+    learned_from, relabelled = applied(party.defences, "labels", labels, at)
+    return party.own_table.with_labels(as_array(learned_from)) if relabelled else party.own_table
 
 
 def build_top(model: SplitNetwork, n_embeddings: int, n_outputs: int) -> dict[str, nn.Module]:

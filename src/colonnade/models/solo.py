@@ -92,12 +92,13 @@ class Material:
 
     @classmethod
     def of(cls, model: SoloModel, party: Party, received: Mapping[str, Float32Array], phase: Phase) -> Material:
-        """Encode the own columns, and let the party's defences see what came."""
+        """Encode the own columns, and let the party's defences see what came, which stays as it is from then on."""
         inputs, machine, seen = model.inputs_, model.machine, {}
         rows = np.arange(len(party.own_table))
         for peer, values in received.items():
             at = At(0, 0, rows, phase, peer=peer, message=Embedding)
-            seen[peer], _ = applied(party.defences, "incoming", machine.tensor(values), at)
+            used, _ = applied(party.defences, "incoming", machine.tensor(values), at)
+            seen[peer] = used.detach()
         own = None if inputs is None else torch.from_numpy(inputs.encode(party.own_table)).to(machine.device)
         return cls(own, seen)
 

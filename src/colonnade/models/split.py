@@ -170,13 +170,14 @@ class SplitNetwork(NetworkModel):
         if not party.holds_labels:
             Bottom(self, party, party.label_party).send_all(batches)
             return None
-        local = LocalEnd(self, party) if self.head_named(head) == "local" else None
+        track = self.head_named(head)
+        local = LocalEnd(self, party) if track == "local" else None
         joint = Joint(self, party)
         parts = []
         for step, rows in enumerate(batches):
             passed = joint.forward(step, rows, "predict")
             outputs = passed.outputs if local is None else local.predict(rows, passed.own, passed.embeddings)
-            parts.append(self.scored(party, outputs, step, rows))
+            parts.append(self.scored(party, outputs, step, rows, track=track))
         return self.require_target().prediction(np.concatenate(parts))
 
     def head_named(self, head: Head | None) -> Head:

@@ -17,8 +17,9 @@
 Only the federated track's gradients reach feature parties. The local track takes its inputs cut off from the graph, so
 nothing of it flows back into what others see: neither gradients nor early stopping, which looks at the federated track.
 
-That isolates the private columns. It does not hide the labels, on which the federated track is trained as well: what a
-feature party can infer from its gradients and embeddings is measured in docs/results, with and without a
+That isolates the private columns, once it is settled which they are: a ranking looks at all columns, and at the labels
+that the federated track learns from. It does not hide the labels, on which the federated track is trained as well: what
+a feature party can infer from its gradients and embeddings is measured in docs/results, with and without a
 boundary-wandering loss.
 """
 
@@ -41,6 +42,7 @@ from colonnade.table import Table, nearest
 from colonnade.wire.message import Int64Array
 
 Head: TypeAlias = Literal["federated", "local"]
+Task: TypeAlias = Literal["classification", "regression"]
 Top: TypeAlias = str | TopFactory
 
 
@@ -62,9 +64,22 @@ class Tracks(ABC):
         """The head of the federated track, given the estimator's."""
         return default
 
+    @property
+    def ranks_by_labels(self) -> bool:
+        """Whether labels decide which columns the federated track may use."""
+        return False
+
     @abstractmethod
-    def partition(self, table: Table, rows: Int64Array, seed: int) -> FeaturePartition | None:
-        """Which of the label party's columns the federated track may use; None if all."""
+    def partition(self, table: Table, rows: Int64Array, seed: int, task: Task) -> FeaturePartition | None:
+        """Which of the label party's columns the federated track may use; None if all.
+
+        Args:
+            table: The label party's, with the labels that the federated track learns from: what columns are ranked by
+                decides what leaves.
+            rows: Those to train on.
+            seed: What a ranking's randomness follows from.
+            task: Whether labels are classes or numbers.
+        """
 
     @abstractmethod
     def local(self, bottom: BottomFactory, default: Top | None, shape: LocalShape) -> LocalTrack | None:
@@ -118,7 +133,7 @@ class SingleTrack(Tracks):
     top: ClassVar[str] = "top"
     predicts: ClassVar[Head] = "federated"
 
-    def partition(self, table: Table, rows: Int64Array, seed: int) -> FeaturePartition | None:
+    def partition(self, table: Table, rows: Int64Array, seed: int, task: Task) -> FeaturePartition | None:
         """All columns take part."""
         return None
 
@@ -145,7 +160,12 @@ class _TwoTracks(Tracks):
     bottom: ClassVar[str] = "public"
     predicts: ClassVar[Head] = "local"
 
-    def partition(self, table: Table, rows: Int64Array, seed: int) -> FeaturePartition | None:
+    @property
+    def ranks_by_labels(self) -> bool:
+        """Unless columns are named, or drawn at random."""
+        return self.columns is None and self.by != "random"
+
+    def partition(self, table: Table, rows: Int64Array, seed: int, task: Task) -> FeaturePartition | None:
         """Rank the columns on some rows, and keep the best private."""
         if self.columns is not None:
             unknown = [name for name in self.columns if name not in table.columns]
@@ -155,7 +175,7 @@ class _TwoTracks(Tracks):
                     f"not.{nearest(unknown[0], table.columns)} Correct the names."
                 )
             return FeaturePartition.named(table, self.columns)
-        return public_private(table.take(rows), private=self.private, by=self.by, seed=seed)
+        return public_private(table.take(rows), private=self.private, by=self.by, seed=seed, task=task)
 
 
 @dataclass(frozen=True)

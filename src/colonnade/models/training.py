@@ -155,6 +155,10 @@ class Side(ABC):
         with_defences: bool = True,
     ) -> None:
         guests = [module for defence in party.defences for module in defence.modules()] if with_defences else []
+        # Here and not at their first use: an optimiser's memory is restored to where the parameters are by then.
+        devices = [p.device for network in networks.values() for p in network.parameters()]
+        for module in guests if devices else ():
+            module.to(devices[0])
         self.party = party
         self.networks = {**networks, **{f"defence {i}": module for i, module in enumerate(guests)}}
         self.optimisers = make_optimisers(self.networks, party.name)

@@ -34,7 +34,7 @@ from torch import nn
 
 from colonnade.hooks import At, Phase, Tensor, applied
 from colonnade.models.base import Prediction
-from colonnade.models.cut import Bottom, Embedding, Gradient, Sent, require_answer
+from colonnade.models.cut import Bottom, Embedding, Gradient, Sent, gradient_if, require_answer
 from colonnade.models.server import Rows, ServerEnd, WithServer
 from colonnade.models.sides import FeatureSide, LabelledSide, LocalEnd, build_label_networks, build_top, heed
 from colonnade.models.targets import Classes, Numbers
@@ -61,6 +61,10 @@ class HiddenGradient(Message, kind="split/hidden-gradient", reveals={Secret.LABE
 
     step: int
     values: Float32Array
+
+
+GRADIENTS: tuple[type[Message], ...] = (Gradient, HiddenGradient)
+"""What carries gradients by rows, at either of the cuts."""
 
 
 class UShape(WithServer):
@@ -101,13 +105,14 @@ class UShape(WithServer):
         if not party.holds_labels:
             Bottom(self, party, party.server).send_all(batches)
             return None
-        local = LocalEnd(self, party) if self.head_named(head) == "local" else None
+        track = self.head_named(head)
+        local = LocalEnd(self, party) if track == "local" else None
         end, parts = LastLayer(self, party), []
         for step, rows in enumerate(batches):
             sent, _, outputs = end.forward(step, rows, "predict")
             if local is not None:
                 outputs = local.predict(rows, None if sent is None else sent.embedding, [])
-            parts.append(self.scored(party, outputs, step, rows))
+            parts.append(self.scored(party, outputs, step, rows, track=track))
         return self.require_target().prediction(np.concatenate(parts))
 
     def disclosures(self) -> tuple[str, ...]:
@@ -226,7 +231,7 @@ class UShapedLabelSide(LabelledSide):
         labels = model.learn_target(party)
         model.width_ = model.n_joined_ = model.embedding
         model.n_outputs_ = model.require_target().n_outputs
-        networks = build_label_networks(model, party, train)
+        networks = build_label_networks(model, party, train, labels)
         top = model.top_ = model.make_top(model.n_joined_, model.n_outputs_)
         assert top is not None
         self.end = LastLayer(model, party)
@@ -249,7 +254,8 @@ class UShapedLabelSide(LabelledSide):
         # A defence's part of the loss may lie in the own embedding, into which the server's gradient goes as well.
         loss.backward(retain_graph=bool(self.party.defences))  # type: ignore[no-untyped-call]
         gradient = torch.zeros_like(hidden) if hidden.grad is None else hidden.grad
-        about = replace(at, peer=line.peer, message=HiddenGradient)
+        asked = gradient_if(self.target.loss, outputs)(hidden)
+        about = replace(at, peer=line.peer, message=HiddenGradient, gradient_if=asked)
         gradient, names = applied(self.party.defences, "outgoing", gradient, about)
         message = HiddenGradient(step, as_array(gradient))
         line.send(message, under=tuple(dict.fromkeys(under + names)), rows=rows, epoch=epoch)
