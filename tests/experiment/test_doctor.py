@@ -117,6 +117,30 @@ def test_two_parties_that_fit_are_told_that_nothing_is_wrong(plans: dict[str, Pl
     assert "in 31 round trips, which takes this line" in said(at_shop, "bank", "estimate", "note")[0]
 
 
+@pytest.mark.parametrize(
+    ("model", "parameters", "words"),
+    [
+        ("split-regressor", {"epochs": 2}, r"training sends at most 0\.0 MB in 5 round trips, which takes this line"),
+        ("one-shot", {}, r"training sends 0\.0 MB in 0 round trips"),
+        ("label-dp-shadow", {"patience": None}, r"training sends 0\.\d MB in 31 round trips"),
+        ("logistic-regression", {"epochs": 3}, r"training sends at most about \d+\.\d MB in 54 round trips"),
+        ("functional-moments", {}, "of functional-moments it is not known beforehand how much it sends"),
+    ],
+)
+def test_what_a_training_sends_is_told_for_every_model(
+    plans: dict[str, Plan], model: str, parameters: dict[str, Any], words: str
+) -> None:
+    found = examined({name: replace(plan, model=PlannedModel(model, parameters)) for name, plan in plans.items()})
+    for name, peer in (("bank", "shop"), ("shop", "bank")):
+        (told,) = said(found[name], peer, "estimate", "note")
+        assert re.match(words, told), told
+
+
+def test_with_an_alignment_ahead_an_estimate_is_one(plans: dict[str, Plan]) -> None:
+    found = examined({name: replace(plan, align=PlannedAlign()) for name, plan in plans.items()})
+    assert said(found["bank"], "shop", "estimate", "note")[0].startswith("training sends about 0.2 MB in 31")
+
+
 def test_what_is_found_is_told_as_it_comes_and_given_in_order(plans: dict[str, Plan]) -> None:
     told: list[Check] = []
     found = examined(plans, {"bank": {"told": told.append}})

@@ -28,6 +28,7 @@ from colonnade.experiment.plan import Plan
 from colonnade.experiment.side import require_network
 from colonnade.experiment.visit import Visitor
 from colonnade.models.base import require_classes
+from colonnade.models.traffic import Sizes
 from colonnade.table import Table
 from colonnade.wire.certs import Credentials
 
@@ -86,9 +87,17 @@ def examine(
     if "certificate" in home.wrong or "port" in home.wrong:
         home.note("others", "nobody was visited, for that takes a good certificate and a free port")
         return tuple(home.all)
-    visitor = Visitor(plan, name, Account.of(plan, table, home.wrong), credentials, listen, wait, clock)
+    mine = Account.of(plan, table, home.wrong)
+    visitor = Visitor(plan, name, mine, credentials, listen, wait, clock, _sizes(home, plan, name, table))
     by_peer = visitor.visit_all(told)
     return (*home.all, *(check for peer in plan.roles.parties for check in by_peer.get(peer, ())))
+
+
+def _sizes(home: Checks, plan: Plan, name: str, table: Table | None) -> Sizes:
+    """What a run would tell each of the others about a table, if it is fit for the model."""
+    if plan.model is None or table is None or home.wrong:
+        return {}
+    return plan.model.build().sizes_told(table, plan.roles, name)
 
 
 def _look_at_table(home: Checks, plan: Plan, name: str) -> Table | None:

@@ -33,6 +33,7 @@ import torch
 from torch import nn
 
 from colonnade.hooks import At, Phase, Tensor, applied
+from colonnade.models import split_traffic
 from colonnade.models.base import Prediction
 from colonnade.models.batches import sent_ahead
 from colonnade.models.cut import Bottom, Embedding, Gradient, Sent, require_answer
@@ -40,10 +41,12 @@ from colonnade.models.server import Rows, ServerEnd, WithServer
 from colonnade.models.sides import FeatureSide, LabelledSide, LocalEnd, build_label_networks, build_top, heed
 from colonnade.models.targets import Classes, Numbers
 from colonnade.models.tracks import Head
+from colonnade.models.traffic import Sizes, Traffic
 from colonnade.models.training import Side, as_array, set_mode
 from colonnade.party import Party
 from colonnade.secret import Secret
 from colonnade.wire.message import Float32Array, Int64Array, Message
+from colonnade.wire.plan import Roles
 
 __all__ = ["Hidden", "HiddenGradient", "Rows", "UShapeClassifier", "UShapeRegressor"]
 
@@ -110,6 +113,10 @@ class UShape(WithServer):
                 outputs = local.predict(rows, None if sent is None else sent.embedding, [])
             parts.append(self.scored(party, outputs, step, rows))
         return self.require_target().prediction(np.concatenate(parts))
+
+    def traffic(self, roles: Roles, line: tuple[str, str], n_rows: int, sizes: Sizes) -> Traffic | None:
+        """What training sends over the line between two parties."""
+        return split_traffic.ushaped(self, roles, line, n_rows, sizes)
 
     def disclosures(self) -> tuple[str, ...]:
         """Who learns what, one sentence each."""
