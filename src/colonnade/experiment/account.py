@@ -2,8 +2,8 @@
 
 A peer learns the public plan, versions, the number of rows and three digests of the ids: in row order, sorted, and
 sorted without regard to type, case and spaces; none of the three if the plan has a section [align]. A digest shows
-whether two lists are equal; whoever can guess a whole list can check the guess. Which of the own checks
-failed is told by name, never with its values.
+whether two lists are equal; whoever can guess a whole list can check the guess. It also learns what the run itself
+would tell it of the table's size. Which of the own checks failed is told by name, never with its values.
 """
 
 from __future__ import annotations
