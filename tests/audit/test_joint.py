@@ -1,3 +1,4 @@
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -76,19 +77,28 @@ def test_two_organisations_get_the_same_over_a_network(
     run = toy.run(strength=2)
     attacks, tables = [toy.ReadHint(), toy.NearestKnown()], run.simulation.tables
     deployed(dict.fromkeys(tables, run.simulation.protocol), tables, run.plan, "run", shop={"keep_received": "audit"})
-    audits = {
-        name: JointAudit(run.plan, attacks, "shop", Transcript.load(tmp_path / "run" / name / "transcript"), seed=3)
-        for name in tables
-    }
+    audits = {}
+    for name in tables:
+        folder = tmp_path / "run" / name
+        found = json.loads((folder / "run.json").read_text())
+        made = {"randomness": found["randomness"], "insecure": found["insecure"], "seed": 3}
+        audits[name] = JointAudit(run.plan, attacks, "shop", Transcript.load(folder / "transcript"), **made)
     results = deployed(audits, tables, audits["bank"].plan, "audit")
     assert [told(f) for f in results["bank"].attacks] == [told(f) for f in audit(run, attacks, nulls=1, seed=3).attacks]
     assert results["shop"] is None
+    assert (results["bank"].run.randomness, results["bank"].run.insecure) == ("seeded", True)
     seen = Transcript.load(tmp_path / "audit" / "shop" / "transcript").entries
     assert {(entry.kind, entry.sent) for entry in seen} == {
         ("audit/grant", False),
         ("audit/guess", True),
         ("audit/alone", True),
     }
+
+
+def test_a_report_of_a_run_in_the_clear_says_so(toy: SimpleNamespace) -> None:
+    words = "TLS was off in this run"
+    assert words in attacked(toy.run(), [toy.ReadHint()], insecure=True).render()
+    assert words not in attacked(toy.run(), [toy.ReadHint()]).render()
 
 
 def test_the_attacker_receives_grants_and_nothing_else(toy: SimpleNamespace) -> None:

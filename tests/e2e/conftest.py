@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,19 +33,21 @@ def start(config, log, before=()):
 
 def endings(folder, names):
     """All that must be equal when a run is repeated, and that somebody could look at afterwards."""
-    return {
-        name: {
+    left = {}
+    for name in names:
+        transcript = Transcript.load(folder / name / "transcript")
+        left[name] = {
             "result": (folder / name / "result").read_bytes(),
-            "messages": Transcript.load(folder / name / "transcript").digests(),
+            "messages": transcript.digests(),
+            "numbers": Counter("send" if entry.sent else "receive" for entry in transcript.entries),
             "ledger": dict(Ledger(path=folder / name / "ledger").events),
         }
-        for name in names
-    }
+    return left
 
 
-def parties(features, arbiter=None, **_):
+def parties(features, arbiter=None, server=None, **_):
     """Who takes part."""
-    return ("bank", *features, *([] if arbiter is None else [arbiter]))
+    return ("bank", *features, *(name for name in (arbiter, server) if name is not None))
 
 
 class Federation:
@@ -53,7 +56,7 @@ class Federation:
     def __init__(self, folder, protocol, features, **settings):
         self.folder, self.names, self.processes = folder, parties(features, **settings), {}
         self.config = {"protocol": protocol, "features": features, "folder": str(folder), **settings}
-        # Only the bank and an arbiter can be reached: feature parties have no line to each other.
+        # Those with features need not be reached: they have no line to each other.
         reached = {name: f"127.0.0.1:{free_port()}" for name in self.names if name not in features}
         self.config.setdefault("addresses", {**dict.fromkeys(self.names), **reached})
 

@@ -32,7 +32,9 @@ from colonnade.wire.plan import Roles
 
 CONFIG = json.loads(sys.argv[1])
 SEED = 3
-ROLES = Roles(label="bank", features=tuple(CONFIG["features"]), arbiter=CONFIG.get("arbiter"))
+ROLES = Roles(
+    label="bank", features=tuple(CONFIG["features"]), arbiter=CONFIG.get("arbiter"), server=CONFIG.get("server")
+)
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,28 @@ def moments(party):
     return {"share": model.share(), "predicted": None if prediction is None else prediction.values}
 
 
+def catalogued(party):
+    """Train a model of the catalogue, then predict with it."""
+    from colonnade.catalogue import MODELS
+
+    model = MODELS[CONFIG["model"]](**CONFIG["settings"]).fit(party)
+    prediction = model.predict(party)
+    return {"share": model.share(), "predicted": None if prediction is None else prediction.values}
+
+
+def clusters():
+    """Two classes that every holder's columns tell something about."""
+    generator = np.random.default_rng(SEED)
+    labels = np.arange(120) % 2
+    tables = {}
+    for name in ROLES.holders:
+        values = generator.standard_normal((120, 3)) + labels[:, None]
+        data = {"id": np.arange(120), **{f"{name}{i}": values[:, i] for i in range(3)}}
+        named = {"y": labels} if name == ROLES.label else {}
+        tables[name] = Table.of(data | named, labels="y" if named else None, owner=name)
+    return tables
+
+
 def curves():
     from colonnade.curves import BSplines
     from colonnade.data.functional import FunctionalSetting
@@ -159,6 +183,8 @@ def tables_and_defences():
     if CONFIG["protocol"] == "walk":
         rows = {"id": range(3), "x": [1.0, 2.0, 3.0]}
         return {name: Table.of(rows) for name in ROLES.parties}, {}
+    if CONFIG["protocol"] == "catalogued":
+        return clusters(), {}
     from colonnade.data import load
     from colonnade.defences.noise import GradientNoise
 
@@ -199,12 +225,12 @@ def plant(act, number, when, deed):
 
 
 def main() -> int:
-    protocols = {"walk": walk, "split": split, "align": align, "functional": functional, "moments": moments}
-    protocol = protocols[CONFIG["protocol"]]
-    if protocol is not split:
+    protocols = (walk, split, align, functional, moments, catalogued)
+    (protocol,) = (each for each in protocols if each.__name__ == CONFIG["protocol"])
+    if protocol not in (split, catalogued):
         # Walking takes no networks, and their import takes seconds.
         sys.modules["torch"] = None
-    else:
+    elif "regression" not in CONFIG.get("model", ""):
         import torch
 
         torch.set_num_threads(1)

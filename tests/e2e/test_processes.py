@@ -9,11 +9,15 @@ import ssl
 import subprocess
 import time
 from contextlib import suppress
+from copy import deepcopy
 
+import numpy as np
 import psutil
 import pytest
 
 from colonnade.align.rr22 import INTERPRETER_VARIABLE
+from colonnade.storage import unpack
+from colonnade.testing.setup import arrays
 
 pytestmark = pytest.mark.network
 
@@ -257,6 +261,49 @@ def test_a_party_killed_among_three_of_whom_two_have_no_line_is_not_noticed_in_t
 )
 def test_a_split_network_whose_training_or_prediction_was_killed_is_the_same(federation, undisturbed, victim, death):
     assert killed_and_started_again(federation("split"), victim, death) == undisturbed("split")
+
+
+BRIEF = {"epochs": 2, "batch_size": 32}
+CATALOGUE = {
+    "regression with an arbiter": {"model": "logistic-regression", "settings": {"epochs": 4}, "arbiter": "telco"},
+    "regression on shares": {"model": "logistic-regression", "settings": {"epochs": 2}},
+    "one-shot": {"model": "one-shot", "settings": {**BRIEF, "leak_budget": {"shop": 1.0}}},
+    "u-shape": {"model": "u-shape-classifier", "settings": BRIEF, "server": "telco"},
+    "served": {"model": "served-classifier", "settings": BRIEF, "server": "telco"},
+    "label-dp": {"model": "label-dp-shadow", "settings": BRIEF},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chosen", CATALOGUE)
+def test_a_model_of_which_every_party_was_killed_once_is_the_same(federation, undisturbed, certificates, chosen):
+    expected = undisturbed("catalogued", **CATALOGUE[chosen])
+    run, draw, deaths = federation("catalogued", certs=certificates, **CATALOGUE[chosen]), random.Random(chosen), {}
+    for name in run.names:
+        act, number = draw.choice(sorted(expected[name]["numbers"].items()))
+        deaths[name] = (act, draw.randint(1, number), draw.choice(["before", "after"]))
+        run.start(name, planted=[(*deaths[name], "SIGKILL")])
+    dying = set(run.names)
+
+    def all_have_died_and_live_again():
+        for name in sorted(dying):
+            if run.processes[name].poll() is not None:
+                assert run.wait(name) == KILLED, f"{name} never came to {deaths[name]}:\n{run.said()}"
+                run.start(name)
+                dying.remove(name)
+        return not dying
+
+    until(all_have_died_and_live_again)
+    left = run.finish()
+    if "shares" in chosen:
+        # Truncating shares, whose randomness nobody can repeat, may take away one unit more or less each time.
+        for name in run.names:
+            found, wanted = (list(arrays(unpack(each[name].pop("result")))) for each in (left, deepcopy(expected)))
+            assert len(found) == len(wanted)
+            for one, other in zip(found, wanted, strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+        expected = {name: {part: each[part] for part in left[name]} for name, each in expected.items()}
+    assert left == expected, deaths
 
 
 @pytest.mark.slow

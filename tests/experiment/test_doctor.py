@@ -18,6 +18,7 @@ import pytest
 
 from colonnade._version import __version__
 from colonnade.experiment.account import Account
+from colonnade.experiment.aligning import PlannedAlign
 from colonnade.experiment.check import Check, exit_code
 from colonnade.experiment.doctor import examine
 from colonnade.experiment.network import PlannedAddress, PlannedNetwork
@@ -114,6 +115,30 @@ def test_two_parties_that_fit_are_told_that_nothing_is_wrong(plans: dict[str, Pl
     assert re.fullmatch(r"[\d.]+ ms for a round trip, [\d.]+ MB/s", said(at_shop, "bank", "line")[0])
     # 30 epochs of one batch, and the outline.
     assert "in 31 round trips, which takes this line" in said(at_shop, "bank", "estimate", "note")[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "parameters", "words"),
+    [
+        ("split-regressor", {"epochs": 2}, r"training sends at most 0\.0 MB in 5 round trips, which takes this line"),
+        ("one-shot", {}, r"training sends 0\.0 MB in 0 round trips"),
+        ("label-dp-shadow", {"patience": None}, r"training sends 0\.\d MB in 31 round trips"),
+        ("logistic-regression", {"epochs": 3}, r"training sends at most about \d+\.\d MB in 54 round trips"),
+        ("functional-moments", {}, "of functional-moments it is not known beforehand how much it sends"),
+    ],
+)
+def test_what_a_training_sends_is_told_for_every_model(
+    plans: dict[str, Plan], model: str, parameters: dict[str, Any], words: str
+) -> None:
+    found = examined({name: replace(plan, model=PlannedModel(model, parameters)) for name, plan in plans.items()})
+    for name, peer in (("bank", "shop"), ("shop", "bank")):
+        (told,) = said(found[name], peer, "estimate", "note")
+        assert re.match(words, told), told
+
+
+def test_with_an_alignment_ahead_an_estimate_is_one(plans: dict[str, Plan]) -> None:
+    found = examined({name: replace(plan, align=PlannedAlign()) for name, plan in plans.items()})
+    assert said(found["bank"], "shop", "estimate", "note")[0].startswith("training sends about 0.2 MB in 31")
 
 
 def test_what_is_found_is_told_as_it_comes_and_given_in_order(plans: dict[str, Plan]) -> None:
@@ -234,6 +259,41 @@ def test_odd_ids_are_noted_with_their_count(
     checks = alone(plans["shop"], "shop", insecure=True)
     assert oddity in said(checks, "shop", "ids", "note")
     assert ("shop", "ids") not in wrong(checks)
+
+
+def by_mail(plan: Plan, **settings: Any) -> tuple[Check, ...]:
+    """What the doctor says of a shop that is aligned by its column of addresses."""
+    align = PlannedAlign(keys=("email",), columns={"shop": ("mail",)}, **settings)
+    return alone(replace(plan, align=align), "shop", insecure=True)
+
+
+def test_ids_are_looked_at_as_an_alignment_reads_them(plans: dict[str, Plan], tmp_path: Path) -> None:
+    mails = ["Ada@Post.example", "none", "", *(f"a{i}@post.example" for i in range(3, N))]
+    write(tmp_path / "shop.csv", list(range(N)), mail=mails, spend=list(range(N)))
+    checks = by_mail(plans["shop"])
+    assert said(checks, "shop", "ids") == ["38 different ids in 'mail', read by the rule 'email'"]
+    assert said(checks, "shop", "ids", "note") == ["2 of 40 rows have no id, and take no part"]
+
+
+def test_ids_that_an_alignment_reads_alike_are_wrong_unless_it_may_use_one(
+    plans: dict[str, Plan], tmp_path: Path
+) -> None:
+    mails = ["A7@post.example ", *(f"a{i}@post.example" for i in range(1, N))]
+    write(tmp_path / "shop.csv", list(range(N)), mail=mails, spend=list(range(N)))
+    check = wrong(by_mail(plans["shop"]))["shop", "ids"]
+    assert check.said == (
+        "shop should have one row for each id, but 1 of 40 rows repeat an id of an earlier one in 'mail'"
+    )
+    assert check.fix == "Merge them, or set duplicates under [align] to 'first' or 'all'."
+    for duplicates, taken in (("first", "only the first row of each is used"), ("all", "all of them are used")):
+        checks = by_mail(plans["shop"], duplicates=duplicates)
+        assert ("shop", "ids") not in wrong(checks)
+        assert said(checks, "shop", "ids", "note") == [f"1 of 40 rows repeat an id of an earlier one; {taken}"]
+
+
+def test_a_column_of_ids_that_is_not_there_is_wrong(plans: dict[str, Plan]) -> None:
+    check = wrong(by_mail(plans["shop"]))["shop", "ids"]
+    assert check.said.startswith("shop should be matched by its column 'mail', but has none of that name")
 
 
 def test_digits_held_as_text_are_noted(plans: dict[str, Plan], tmp_path: Path) -> None:

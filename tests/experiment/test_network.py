@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from colonnade.errors import PlanError
+from colonnade.experiment.aligning import PlannedAlign
 from colonnade.experiment.network import PlannedAddress, PlannedNetwork
 from colonnade.experiment.plan import Plan, PlannedData, PlannedDefence, PlannedModel, PlannedRun, PlannedTable
 from colonnade.wire.plan import Roles
@@ -43,6 +44,10 @@ message = 62
 [network.shop]
 listen = "[::]:7432"
 """
+AGREED = """
+[run]
+received = "audit"
+"""
 
 
 def read(tmp_path: Path, text: str) -> Plan:
@@ -68,7 +73,7 @@ def test_the_section_is_read_with_its_defaults(tmp_path: Path) -> None:
 
 
 def test_the_section_read_from_a_file_is_the_one_built_in_python(tmp_path: Path) -> None:
-    network = read(tmp_path, MINIMAL + NETWORK).network
+    network = read(tmp_path, MINIMAL + NETWORK + AGREED).network
     parties = {"bank": PlannedAddress("bank.example:7431"), "shop": PlannedAddress(listen="[::]:7432")}
     assert network == PlannedNetwork(
         parties, tmp_path / "keys", tmp_path / "storage.key", "audit", "seeded", 60.0, 61.5, 5.0, 62.0
@@ -79,7 +84,7 @@ def test_the_section_read_from_a_file_is_the_one_built_in_python(tmp_path: Path)
 
 
 def test_the_section_survives_being_written_and_read(tmp_path: Path) -> None:
-    plan = read(tmp_path, MINIMAL + NETWORK)
+    plan = read(tmp_path, MINIMAL + NETWORK + AGREED)
     again = read(tmp_path / "..", plan.to_toml())
     assert (again, again.hash) == (plan, plan.hash)
 
@@ -105,8 +110,22 @@ def test_what_parties_must_agree_on_holds_neither_paths_nor_addresses_nor_defenc
         built(seed=1),
         built(roles=Roles(label="shop", features=("bank",))),
         built(model=PlannedModel("split-classifier", {"epochs": 3})),
+        built(run=PlannedRun(received="audit")),
+        built(run=PlannedRun(received="audit"), model=None, align=PlannedAlign()),
+        built(model=None, align=PlannedAlign()),
     ]
-    assert len({plan.public().hash for plan in [built(), *public]}) == 4
+    assert len({plan.public().hash for plan in [built(), *public]}) == 7
+
+
+def test_a_party_keeps_what_it_receives_only_if_all_parties_agreed(tmp_path: Path) -> None:
+    assert refusal(tmp_path, MINIMAL + NETWORK) == (
+        "A party may keep what it receives only if all parties agreed to that, but [network] has keep_received = "
+        "'audit' and [run] has received = 'digests'. Write received = 'audit' into the plans of all parties, or leave "
+        "keep_received out."
+    )
+    network = read(tmp_path, MINIMAL + AGREED).network
+    assert network is not None
+    assert network.keep_received == "digests"
 
 
 def test_between_machines_a_party_needs_only_its_own_table(tmp_path: Path) -> None:

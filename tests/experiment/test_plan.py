@@ -152,7 +152,7 @@ def test_a_plan_can_be_a_key() -> None:
         ("[rolls]\nlabel = 'bank'", "but has the key 'rolls'. The nearest name is 'roles'."),
         (
             "[run]\nkep = 'all'",
-            "[run] takes keep, checkpoint_every, but has the key 'kep'. The nearest name is 'keep'.",
+            "[run] takes keep, checkpoint_every, received, but has the key 'kep'. The nearest name is 'keep'.",
         ),
         ("[audit]\nnull = 3", "[audit] takes attacks, nulls, seed, delta, but has the key 'null'."),
         (

@@ -12,7 +12,7 @@ import pytest
 
 from colonnade.errors import AuthError, ColonnadeError, PeerUnreachable, PlanError, StorageError
 from colonnade.experiment.network import PlannedAddress, PlannedNetwork
-from colonnade.experiment.plan import Plan, PlannedData, PlannedDefence, PlannedModel, PlannedTable
+from colonnade.experiment.plan import Plan, PlannedData, PlannedDefence, PlannedModel, PlannedRun, PlannedTable
 from colonnade.experiment.side import Shown, Side, _write_prediction, require_network
 from colonnade.models.base import Prediction
 from colonnade.run import private_randomness, simulate
@@ -128,7 +128,7 @@ def test_randomness_comes_from_the_system_unless_the_plan_is_seeded(tmp_path: Pa
 
 def test_what_the_plan_says_about_keeping_is_kept_to_and_written_down(tmp_path: Path) -> None:
     network = replace(NETWORK, key_file=make_key(tmp_path / "storage.key"), keep_received="audit")
-    alone = side(tmp_path, plan=replace(PLAN, network=network))
+    alone = side(tmp_path, plan=replace(PLAN, network=network, run=PlannedRun(received="audit")))
     with pytest.raises(PeerUnreachable):
         alone.train()
     written = json.loads((alone.path / "run.json").read_text())

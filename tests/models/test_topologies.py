@@ -1,6 +1,7 @@
 """Where the top model lives: at the label party, at a server, or at a server that has the labels too."""
 
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,7 +17,9 @@ from colonnade.defences.perturbation import GradientPerturbation
 from colonnade.defences.wandering import BoundaryWandering
 from colonnade.errors import PlanError, ProtocolError
 from colonnade.hooks import Defence
-from colonnade.models.served import Labels, ServedClassifier, ServedRegressor
+from colonnade.models import served, ushape
+from colonnade.models.batches import IN_FLIGHT, sent_ahead
+from colonnade.models.served import Labels, Outputs, ServedClassifier, ServedRegressor
 from colonnade.models.split import Embedding, Gradient, SplitClassifier
 from colonnade.models.tracks import ShadowTop
 from colonnade.models.ushape import Hidden, HiddenGradient, Rows, UShapeClassifier, UShapeRegressor
@@ -240,3 +243,57 @@ def test_an_audit_attacks_as_a_feature_party_and_says_why_not_as_the_server(canc
         "DirectionScore by cloud: cloud exchanged split/gradient with several parties, and the attack reads one line"
     )
     assert any(why.startswith(reason) for why in report.untested)
+
+
+def predicting(run, tables, roles):
+    return simulate({name: share.predict for name, share in run.results.items()}, tables, roles=roles)
+
+
+def directions(run, party, peer):
+    """Which messages of a prediction's batches went out at a party, and which came in, in order."""
+    entries = (e for e in run.transcripts[party].entries if e.peer == peer and e.kind != "split/rows")
+    return ["sent" if e.sent else "received" for e in entries]
+
+
+@pytest.mark.parametrize("tracks", ["single", "shadow-proxy"])
+@pytest.mark.parametrize(("model", "module"), [(UShapeClassifier, ushape), (ServedClassifier, served)])
+def test_several_batches_are_sent_to_a_server_before_the_first_is_answered(cancer, monkeypatch, model, module, tracks):
+    trained = simulate(model(tracks=tracks, **{**QUICK, "batch_size": 48}).fit, cancer, roles=SERVER)
+    ahead = predicting(trained, cancer, SERVER)
+    n_batches = -(-len(cancer["bank"]) // 48)
+    answered = ["received", "sent"] * (n_batches - IN_FLIGHT)
+    assert directions(ahead, "bank", "cloud") == ["sent"] * IN_FLIGHT + answered + ["received"] * IN_FLIGHT
+    assert directions(ahead, "shop", "cloud") == ["sent"] * n_batches
+    monkeypatch.setattr(module, "sent_ahead", partial(sent_ahead, in_flight=1))
+    waiting = predicting(trained, cancer, SERVER)
+    assert directions(waiting, "bank", "cloud") == ["sent", "received"] * n_batches
+    np.testing.assert_array_equal(ahead.results["bank"].probabilities, waiting.results["bank"].probabilities)
+    assert sorted(map(repr, ahead.transcripts["bank"].digests())) == sorted(
+        map(repr, waiting.transcripts["bank"].digests())
+    )
+
+
+def test_a_prediction_for_another_batch_is_refused(cancer):
+    trained = simulate(ServedClassifier(**QUICK).fit, cancer, roles=SERVER)
+
+    def mistaken(party, honest):
+        party.label_party.receive(Rows)
+        party.label_party.send(Outputs(1, np.zeros((64, 2), np.float32)))
+
+    protocols = {name: share.predict for name, share in trained.results.items()}
+    with pytest.raises(ProtocolError, match="Expected split/outputs for step 0 from cloud, got one for step 1"):
+        simulate(protocols, cancer, roles=SERVER, instead={"cloud": mistaken})
+
+
+def test_all_batches_of_a_feature_party_are_sent_without_waiting(cancer):
+    trained = simulate(SplitClassifier(**QUICK).fit, cancer, roles=WITHOUT)
+    run = predicting(trained, cancer, WITHOUT)
+    assert directions(run, "shop", "bank") == ["sent"] * -(-len(cancer["bank"]) // 64)
+
+
+def test_held_out_rows_are_sent_to_a_server_before_the_first_is_answered(cancer):
+    settings = {**QUICK, "epochs": 1, "patience": 1, "validation": 0.4}
+    run = simulate(UShapeClassifier(**settings).fit, cancer, roles=SERVER)
+    n_batches = -(-round(0.4 * len(cancer["bank"])) // 64)
+    held_out = directions(run, "bank", "cloud")[-2 * n_batches - 1 :]
+    assert held_out == ["sent"] * n_batches + ["received"] * n_batches + ["sent"]

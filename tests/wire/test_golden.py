@@ -1,6 +1,9 @@
 """Frames that earlier versions wrote are read by this one. Golden files are added to, never changed."""
 
 import json
+import random
+import struct
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +11,11 @@ import pytest
 
 from colonnade.align import messages as align
 from colonnade.audit.joint import AloneRatings, LabelGrant, LabelGuess
+from colonnade.errors import ProtocolError
 from colonnade.experiment.visit import Probe, Report
 from colonnade.models import glm_arbiter, glm_shares, glm_side, oneshot, scores, served, split, ushape
 from colonnade.models.functional import exchange, moment_exchange, moment_shares
-from colonnade.wire.codec import decode, encode
+from colonnade.wire.codec import MAX_METADATA, decode, encode
 from colonnade.wire.message import Ciphertexts, Message
 
 GOLDEN = Path(__file__).parent.parent / "wire_golden"
@@ -107,3 +111,58 @@ def test_every_kind_of_message_has_a_golden_frame():
     ours = (kind for kind, message in Message.kinds.items() if message.__module__.startswith("colonnade."))
     kinds = {kind for kind in ours if not kind.startswith("example/")}  # those of doctests
     assert {kind for _, kind, _ in frames()} >= kinds
+
+
+def damaged(frame, draw):
+    """A frame of which something was lost, changed, blown up or made up."""
+    way = draw.randrange(5)
+    if way == 0:
+        return frame[: draw.randrange(len(frame))]
+    if way == 1:
+        return frame[: draw.randrange(9)] + draw.randbytes(draw.randrange(300))
+    data = bytearray(frame)
+    if way == 2:
+        return bytes(data) + draw.randbytes(draw.randrange(1, 100))
+    # Where lengths and shapes stand, or anywhere.
+    length = struct.unpack_from("<I", frame, 4)[0]
+    within = range(4, 8 + length) if way == 3 else range(len(frame))
+    for _ in range(draw.randrange(1, 6)):
+        data[draw.choice(within)] = draw.choice([0xFF, 0xDD, 0xDF, 0xC6, draw.randrange(256)])
+    return bytes(data)
+
+
+def test_ten_thousand_damaged_frames_are_refused_with_a_reason_or_read_in_little_memory():
+    draw, whole = random.Random(0), [(Message.kinds[kind], frame) for _, kind, frame in frames()]
+    read, most, reasons = 0, 0, []
+    tracemalloc.start()
+    try:
+        for _ in range(10_000):
+            expected, frame = draw.choice(whole)
+            bad = damaged(frame, draw)
+            tracemalloc.reset_peak()
+            before, _ = tracemalloc.get_traced_memory()
+            try:
+                decode(bad, expected)
+                read += 1
+            except ProtocolError as error:
+                reasons.append(str(error))
+            most = max(most, tracemalloc.get_traced_memory()[1] - before)
+    finally:
+        tracemalloc.stop()
+    # Numbers that were changed are still numbers.
+    assert read < 4000
+    assert all(". " in reason for reason in reasons)
+    assert most < 2**20
+
+
+@pytest.mark.parametrize("head", [b"\xdc\xff\xff", b"\xdd\x00\x00\xff\xff", b"\xdf\x00\x00\x7f\xff\x00"])
+def test_a_frame_of_lists_in_lists_that_claim_to_be_long_takes_little_of_what_it_claims(head):
+    metadata = (head * 1000).ljust(MAX_METADATA, b"\x00")
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolError, match="metadata that is not msgpack"):
+            decode(b"CLN1" + struct.pack("<I", MAX_METADATA) + metadata, split.Outline)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 128 * 2**20

@@ -109,6 +109,26 @@ class Identifiers:
             hashed = b"".join([blake2b(secret + each, digest_size=DIGEST_BYTES).digest() for each in ids])
             yield np.frombuffer(hashed, np.uint8).reshape(-1, DIGEST_BYTES), rows
 
+    def count(self, table: Table, key: int, known: npt.NDArray[np.bool_]) -> tuple[int, int]:
+        """How many different ids there are under a key, and how many rows repeat one; marks rows that have an id."""
+        n_held, hashes = 0, np.empty(len(table), np.int64)
+        for each, rows in self.read(table, key):
+            known[rows] = True
+            hashes[n_held : n_held + len(each)] = np.fromiter(map(hash, each), np.int64, len(each))
+            n_held += len(each)
+        hashes = hashes[:n_held]
+        hashes.sort()
+        repeated = int((hashes[1:] == hashes[:-1]).sum())
+        return n_held - repeated, repeated
+
+    def repetition(self, table: Table, key: int, repeated: int, owner: str) -> DataError:
+        """What is wrong with rows that repeat an id, where each id should have one."""
+        columns = " and ".join(repr(name) for name in self.columns_of(key))
+        return DataError(
+            f"{owner} should have one row for each id, but {repeated:,} of {len(table):,} rows repeat an id of an "
+            f"earlier one in {columns}. Merge them, or set duplicates under [align] to 'first' or 'all'."
+        )
+
     def read(self, table: Table, key: int) -> Iterator[tuple[list[bytes], npt.NDArray[np.int64]]]:
         """The ids under a key as the rules read them, and the numbers of their rows, chunk by chunk."""
         rules, names = self.keys[key].split("+"), self.columns_of(key)

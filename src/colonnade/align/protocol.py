@@ -23,7 +23,7 @@ from colonnade.align.settings import Settings
 from colonnade.align.shelf import Shelf
 from colonnade.align.star import Found, StarFollower, StarLeader
 from colonnade.alignment import Alignment
-from colonnade.errors import DataError, PlanError, ProtocolError
+from colonnade.errors import PlanError, ProtocolError
 from colonnade.party import Party, Protocol
 from colonnade.privacy.ledger import Event
 from colonnade.run import describe_protocol, own_copy
@@ -211,21 +211,9 @@ class _Alignment:
     def _count(self, identifiers: Identifiers, key: int, known: npt.NDArray[np.bool_]) -> tuple[int, int]:
         """How many different ids there are under a key, and how many rows repeat one; marks rows that have an id."""
         table = self.party.own_table
-        n_held, hashes = 0, np.empty(len(table), np.int64)
-        for each, rows in identifiers.read(table, key):
-            known[rows] = True
-            hashes[n_held : n_held + len(each)] = np.fromiter(map(hash, each), np.int64, len(each))
-            n_held += len(each)
-        hashes = hashes[:n_held]
-        hashes.sort()
-        repeated = int((hashes[1:] == hashes[:-1]).sum())
-        n_ids = n_held - repeated
+        n_ids, repeated = identifiers.count(table, key, known)
         if repeated and self.settings.duplicates == "error":
-            columns = " and ".join(repr(name) for name in identifiers.columns_of(key))
-            raise DataError(
-                f"{self.party.name} should have one row for each id, but {repeated:,} of {len(table):,} rows repeat an "
-                f"id of an earlier one in {columns}. Merge them, or set duplicates under [align] to 'first' or 'all'."
-            )
+            raise identifiers.repetition(table, key, repeated, self.party.name)
         return n_ids, repeated
 
     def _open(self, mine: Terms) -> Settled:

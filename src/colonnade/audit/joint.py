@@ -97,7 +97,8 @@ class JointAudit:
         seed: This party's own, and no other's to know: from the seed of a grant, labels could be inferred that were
             not told. None takes the party's own randomness.
         delta: At which the privacy budget is told.
-        randomness: How the owner's noise was drawn in that run.
+        randomness: At the owner: how its noise was drawn in that run, as its `run.json` says.
+        insecure: At the owner: whether that run was without TLS, as its `run.json` says.
     """
 
     audited: PublicPlan
@@ -110,6 +111,7 @@ class JointAudit:
     seed: int | None = None
     delta: float = 1e-5
     randomness: Source = "system"
+    insecure: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what has no owner or no attacker."""
@@ -198,9 +200,15 @@ class JointAudit:
                 untested.append(f"{name_of(attack)} by {self.attacker}: {found}")
         sent = tuple(d for d in disclosures({self.owner: self.transcript}) if d.receiver == self.attacker)
         ledgers = {self.owner: self.ledger or Ledger(), "the audit itself": party.ledger}
-        mode = Joint(self.attacker, self.owner)
+        run = RunIdentity.of(
+            self.audited,
+            Joint(self.attacker, self.owner),
+            n_rows=len(table),
+            randomness=self.randomness,
+            insecure=self.insecure,
+        )
         return PrivacyReport(
-            run=RunIdentity.of(self.audited, mode, n_rows=len(table), randomness=self.randomness),
+            run=run,
             disclosures=sent,
             budget=budget(sent, ledgers, self.delta),
             attacks=tuple(findings),

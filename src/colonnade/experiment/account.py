@@ -2,8 +2,8 @@
 
 A peer learns the public plan, versions, the number of rows and three digests of the ids: in row order, sorted, and
 sorted without regard to type, case and spaces; none of the three if the plan has a section [align]. A digest shows
-whether two lists are equal; whoever can guess a whole list can check the guess. Which of the own checks
-failed is told by name, never with its values.
+whether two lists are equal; whoever can guess a whole list can check the guess. It also learns what the run itself
+would tell it of the table's size. Which of the own checks failed is told by name, never with its values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from colonnade._version import __version__
 from colonnade.errors import AuthError, ProtocolError, VersionMismatch, WireError
 from colonnade.experiment.check import Checks
 from colonnade.experiment.plan import Plan
-from colonnade.experiment.traffic import needs_classes
 from colonnade.table import Table
 
 
@@ -37,10 +36,10 @@ class Account:
         in_order: A digest of the ids in row order.
         as_set: A digest of the sorted ids.
         alike: A digest of the sorted ids without regard to type, case and spaces.
-        classes: Of the labels, where a plan makes their number public; else 0.
+        sizes: What a run would tell the peer about the table besides its rows, by name.
         wrong: What the party found wrong on its own side, by topic.
 
-    >>> account = Account("1.0", "3.12", "{}", 50, 2, "aa", "bb", "cc", 0, ["port"])
+    >>> account = Account("1.0", "3.12", "{}", 50, 2, "aa", "bb", "cc", {}, ["port"])
     >>> Account.read(account.to_json(), "shop") == account
     True
     """
@@ -53,17 +52,16 @@ class Account:
     in_order: str
     as_set: str
     alike: str
-    classes: int
+    sizes: dict[str, int]
     wrong: list[str]
 
     @classmethod
     def of(cls, plan: Plan, table: Table | None, wrong: list[str]) -> Account:
         """The account of a party with this plan and table."""
         public, python = plan.public().to_json(), platform.python_version()
-        account = cls(__version__, python, public, plan.run.checkpoint_every, -1, "", "", "", 0, wrong)
+        account = cls(__version__, python, public, plan.run.checkpoint_every, -1, "", "", "", {}, wrong)
         if table is None:
             return account
-        counts = table.labels is not None and plan.model is not None and needs_classes(plan.model.build())
         return replace(
             account,
             rows=len(table),
@@ -71,7 +69,6 @@ class Account:
             in_order="" if plan.align is not None else table.id_digest(),
             as_set="" if plan.align is not None else _sorted_digest(table.ids),
             alike="" if plan.align is not None else _sorted_digest(alike(table.ids)),
-            classes=pc.count_distinct(table.labels).as_py() if counts else 0,
         )
 
     @classmethod
@@ -81,11 +78,12 @@ class Account:
         Raises:
             ProtocolError: It is none.
         """
-        kinds = {"str": str, "int": int, "list[str]": list}
+        kinds = {"str": str, "int": int, "list[str]": list, "dict[str, int]": dict}
         try:
             told = json.loads(text)
             account = cls(**{field.name: told[field.name] for field in fields(cls)})
             fits = all(type(told[field.name]) is kinds[str(field.type)] for field in fields(cls))
+            fits = fits and all(type(size) is int and 0 <= size < 2**40 for size in told["sizes"].values())
             if not fits or not all(isinstance(topic, str) for topic in account.wrong):
                 raise ValueError
         except (ValueError, KeyError, TypeError) as error:

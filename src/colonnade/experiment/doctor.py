@@ -17,15 +17,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from colonnade.align.identifiers import Identifiers
 from colonnade.curves import CurvesType
 from colonnade.errors import DataError, PeerUnreachable
 from colonnade.experiment.account import Account, alike
+from colonnade.experiment.aligning import PlannedAlign
 from colonnade.experiment.check import Check, Checks
 from colonnade.experiment.network import check_address
 from colonnade.experiment.plan import Plan
 from colonnade.experiment.side import require_network
 from colonnade.experiment.visit import Visitor
 from colonnade.models.base import require_classes
+from colonnade.models.traffic import Sizes
 from colonnade.table import Table
 from colonnade.wire.certs import Credentials
 
@@ -84,9 +87,17 @@ def examine(
     if "certificate" in home.wrong or "port" in home.wrong:
         home.note("others", "nobody was visited, for that takes a good certificate and a free port")
         return tuple(home.all)
-    visitor = Visitor(plan, name, Account.of(plan, table, home.wrong), credentials, listen, wait, clock)
+    mine = Account.of(plan, table, home.wrong)
+    visitor = Visitor(plan, name, mine, credentials, listen, wait, clock, _sizes(home, plan, name, table))
     by_peer = visitor.visit_all(told)
     return (*home.all, *(check for peer in plan.roles.parties for check in by_peer.get(peer, ())))
+
+
+def _sizes(home: Checks, plan: Plan, name: str, table: Table | None) -> Sizes:
+    """What a run would tell each of the others about a table, if it is fit for the model."""
+    if plan.model is None or table is None or home.wrong:
+        return {}
+    return plan.model.build().sizes_told(table, plan.roles, name)
 
 
 def _look_at_table(home: Checks, plan: Plan, name: str) -> Table | None:
@@ -101,7 +112,7 @@ def _look_at_table(home: Checks, plan: Plan, name: str) -> Table | None:
         return None
     with home.trying("ids"):
         if plan.align is not None:
-            home.good("ids", "they are read as [align] says, and counted in the run")
+            _look_at_keys(home, table, name, plan.align)
         else:
             _look_at_ids(home, table, name)
     if plan.model is None:
@@ -123,6 +134,25 @@ def _look_at_ids(home: Checks, table: Table, name: str) -> None:
     home.good("ids", f"{len(table):,} different ids in column {table.id_name!r}, {kind}")
     for oddity in _oddities(table):
         home.note("ids", oddity, "Write them alike at all parties.")
+
+
+def _look_at_keys(home: Checks, table: Table, name: str, align: PlannedAlign) -> None:
+    """Look at ids as an alignment reads them."""
+    identifiers = Identifiers.of(table, align.keys, align.columns.get(name))
+    known = np.zeros(len(table), np.bool_)
+    for number, key in enumerate(identifiers.keys):
+        n_ids, repeated = identifiers.count(table, number, known)
+        columns = " and ".join(repr(column) for column in identifiers.columns_of(number))
+        if repeated and align.duplicates == "error":
+            raise identifiers.repetition(table, number, repeated, name)
+        home.good("ids", f"{n_ids:,} different ids in {columns}, read by the rule {key!r}")
+        if repeated:
+            taken = "only the first row of each is used" if align.duplicates == "first" else "all of them are used"
+            home.note("ids", f"{repeated:,} of {len(table):,} rows repeat an id of an earlier one; {taken}")
+    if missing := int((~known).sum()):
+        home.note(
+            "ids", f"{missing:,} of {len(table):,} rows have no id, and take no part", "Complete them, if they should."
+        )
 
 
 def _require_labels(table: Table, name: str) -> None:

@@ -44,7 +44,7 @@ class PlannedNetwork:
         parties: Where each party is found; one that is not named only dials out.
         certificates: The folder of this party's certificate and key.
         key_file: The key under which recordings are encrypted on disk; None keeps them in the clear.
-        keep_received: Of what this party receives: digests, or what a joint audit needs, if the senders have agreed.
+        keep_received: Of what this party receives: digests, or what a joint audit needs, if [run] allows that.
         randomness: "system" draws a key that nobody else knows; "seeded" follows from the plan's seed, for tests.
         start: How many seconds to wait for all parties at the beginning.
         rejoin: How many seconds to wait for a party that broke off.

@@ -22,7 +22,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from blake3 import blake3
 
@@ -217,6 +217,8 @@ class PlannedRun:
     Attributes:
         keep: How much of the messages is kept for the audit.
         checkpoint_every: After how many steps a checkpoint is written.
+        received: What receivers may keep of messages, to which all parties agree as senders by having the same plan:
+            digests, or what a joint audit needs.
 
     >>> PlannedRun(keep="digests").checkpoint_every
     50
@@ -224,6 +226,7 @@ class PlannedRun:
 
     keep: Keep = "audit"
     checkpoint_every: int = 50
+    received: Literal["digests", "audit"] = "digests"
 
     def __post_init__(self) -> None:
         """Refuse an interval without steps."""
@@ -292,6 +295,12 @@ class Plan:
             self.align.check(self.roles.holders)
         if self.network is not None:
             self.network.check(parties)
+            if self.network.keep_received == "audit" and self.run.received != "audit":
+                raise PlanError(
+                    "A party may keep what it receives only if all parties agreed to that, but [network] has "
+                    "keep_received = 'audit' and [run] has received = 'digests'. Write received = 'audit' into the "
+                    "plans of all parties, or leave keep_received out."
+                )
 
     @classmethod
     def read(cls, path: Path | str) -> Plan:
@@ -318,11 +327,21 @@ class Plan:
     def public(self) -> PublicPlan:
         """What every party may know of it."""
         if self.model is None:
-            return self.alignment({}).plan
-        plan = self.simulation({}).plan
+            return self.public_alignment()
+        plan = self._agreeing(self.simulation({}).plan)
         if self.align is None:
             return plan
         return replace(plan, settings={**plan.settings, "align": self.align.settings.describe()})
+
+    def public_alignment(self) -> PublicPlan:
+        """What every party may know of the alignment alone."""
+        return self._agreeing(self.alignment({}).plan)
+
+    def _agreeing(self, plan: PublicPlan) -> PublicPlan:
+        """A public plan that says what receivers may keep, if it is more than digests."""
+        if self.run.received == "digests":
+            return plan
+        return replace(plan, settings={**plan.settings, "received": self.run.received})
 
     def tables(self, alignments: Mapping[str, Alignment] | None = None) -> Tables:
         """Load the tables, keep the rows that all parties hold, and hold some of them out.
@@ -409,6 +428,9 @@ class Plan:
             "audit": asdict(self.audit),
             "run": asdict(self.run),
         }
+        if self.run.received == "digests":
+            # A plan that says nothing of it has the hash that it had before the key existed.
+            del tree["run"]["received"]
         if self.network is not None:
             network = asdict(self.network)
             parties = network.pop("parties")

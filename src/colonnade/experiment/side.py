@@ -198,7 +198,7 @@ class Side:
         Raises:
             PlanError: The plan has no section [align], or there is an interrupted alignment that is not to be resumed.
         """
-        planned, public = self.plan.aligned, self.plan.alignment({}).plan
+        planned, public = self.plan.aligned, self.plan.public_alignment()
         if self.status != "planned" and not resume:
             raise PlanError(
                 f"{self.path} should be new, but holds {self.name}'s side of this alignment, whose status is "

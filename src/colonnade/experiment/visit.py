@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from colonnade.errors import AuthError, PeerRestarted, PeerUnreachable, Protocol
 from colonnade.experiment.account import Account, compare, compare_rows
 from colonnade.experiment.check import Check, Checks
 from colonnade.experiment.plan import Plan
-from colonnade.experiment.traffic import traffic
+from colonnade.models.traffic import Sizes
 from colonnade.secret import Secret
 from colonnade.wire.certs import Credentials
 from colonnade.wire.channel import Channel
@@ -83,6 +83,7 @@ class Visitor:
         listen: Where it waits for those who dial, if it does.
         wait: How many seconds it waits for the others.
         clock: Its machine's clock.
+        sizes: What a run would tell each of the others about its table besides the rows.
     """
 
     plan: Plan
@@ -92,6 +93,7 @@ class Visitor:
     listen: str | None
     wait: float
     clock: Callable[[], float] = time.time
+    sizes: Sizes = field(default_factory=dict)
 
     def visit_all(self, told: Callable[[Check], None]) -> dict[str, list[Check]]:
         """Visit everybody at the same time; returns what was found, by peer."""
@@ -164,7 +166,8 @@ class Visitor:
 
     def _talk(self, peer: str, transport: GrpcTransport, found: Checks) -> None:
         channel, dials, holders = self._channel(peer, transport), self._dials(peer), self.plan.roles.holders
-        channel.send(Report(self.mine.to_json()))
+        mine = replace(self.mine, sizes=dict(self.sizes.get(peer, {})))
+        channel.send(Report(mine.to_json()))
         theirs = Account.read(channel.receive(Report).text, peer)
         found.good("reach", f"{self.name} reaches {peer}" if dials else f"{peer} reaches {self.name}")
         self._look_at_certificate(peer, transport, found)
@@ -227,17 +230,21 @@ class Visitor:
         else:
             found.good("clock", f"{abs(link.ahead):.1f} s apart")
         found.good("line", f"{1000 * link.latency:.1f} ms for a round trip, {link.bandwidth / 1e6:.1f} MB/s")
-        label, rows = self.plan.roles.label, max(self.mine.rows, theirs.rows)
-        if label not in (self.name, peer) or rows < 1 or self.plan.model is None:
+        rows = max(self.mine.rows, theirs.rows)
+        if rows < 1 or self.plan.model is None:
             return
-        n_classes = self.mine.classes if label == self.name else theirs.classes
-        expected = traffic(self.plan.model.build(), rows, n_classes)
+        sizes = {self.name: self.sizes.get(peer, {}), peer: theirs.sizes}
+        expected = self.plan.model.build().traffic(self.plan.roles, (self.name, peer), rows, sizes)
         if expected is None:
             found.note("estimate", f"of {self.plan.model.name} it is not known beforehand how much it sends")
             return
-        most = "" if expected.exact else "at most "
-        megabytes, seconds = (expected.up + expected.down) / 1e6, expected.seconds(link.latency, link.bandwidth)
-        words = f"training sends {most}{megabytes:.1f} MB in {expected.round_trips:,} round trips"
+        if not expected.total:
+            return
+        # How many rows an alignment leaves, nobody knows beforehand.
+        blurred = {"exactly": "about", "at most": "at most about"} if self.plan.align is not None else {"exactly": ""}
+        most = f"{blurred.get(expected.sure, expected.sure)} ".lstrip()
+        seconds = expected.seconds(link.latency, link.bandwidth)
+        words = f"training sends {most}{expected.total / 1e6:.1f} MB in {expected.round_trips:,} round trips"
         found.note("estimate", f"{words}, which takes this line {most}{_duration(seconds)}, besides computing")
 
     def _explained(self, peer: str, transport: GrpcTransport) -> WireError:

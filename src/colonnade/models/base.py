@@ -15,10 +15,13 @@ from numpy.typing import NDArray
 
 from colonnade._version import __version__
 from colonnade.errors import DataError, PlanError, StorageError
+from colonnade.models.traffic import Sizes, Traffic
 from colonnade.party import Party
 from colonnade.run import describe
 from colonnade.storage import Tree, read_tree, write_tree
+from colonnade.table import Table
 from colonnade.wire.message import Message
+from colonnade.wire.plan import Roles
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,27 @@ class Estimator(ABC):
     @abstractmethod
     def summary(self) -> str:
         """What the model is, and what each role learns, in a few lines."""
+
+    def sizes_told(self, table: Table, roles: Roles, name: str) -> Sizes:
+        """What a run tells each of the others about the size of a party's table, besides its rows.
+
+        Args:
+            table: The table.
+            roles: The roles of the run.
+            name: Whose table it is.
+        """
+        return {}
+
+    def traffic(self, roles: Roles, line: tuple[str, str], n_rows: int, sizes: Sizes) -> Traffic | None:
+        """What training sends over the line between two parties; None where that is not known beforehand.
+
+        Args:
+            roles: The roles of the run.
+            line: The two parties.
+            n_rows: How many rows there are.
+            sizes: What both tell each other about their tables, by party.
+        """
+        return None
 
     @property
     def is_fitted(self) -> bool:

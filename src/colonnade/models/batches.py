@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
 import numpy as np
 
 from colonnade.privacy.randomness import Randomness
 from colonnade.wire.message import Int64Array
+
+S = TypeVar("S")
+
+IN_FLIGHT = 8
+"""How many batches are under way at a time where none waits for what comes of another."""
 
 
 class Batches:
@@ -46,6 +55,28 @@ def fixed(n_rows: int, size: int | None, shared: Randomness) -> list[Int64Array]
 def in_order(rows: Int64Array, size: int) -> list[Int64Array]:
     """Rows in their own order, cut into batches: for validation and prediction."""
     return [rows[start : start + size] for start in range(0, len(rows), size)]
+
+
+def sent_ahead(
+    batches: Sequence[Int64Array], send: Callable[[int, Int64Array], S], in_flight: int = IN_FLIGHT
+) -> Iterator[tuple[int, Int64Array, S]]:
+    """Each batch with what sending it gave, several more being sent before its answer is waited for.
+
+    >>> sent = []
+    >>> for step, rows, _ in sent_ahead(in_order(np.arange(5), 1), lambda step, rows: sent.append(step), in_flight=3):
+    ...     print(step, sent)
+    0 [0, 1, 2]
+    1 [0, 1, 2, 3]
+    2 [0, 1, 2, 3, 4]
+    3 [0, 1, 2, 3, 4]
+    4 [0, 1, 2, 3, 4]
+    """
+    under_way: deque[tuple[int, Int64Array, S]] = deque()
+    for step, rows in enumerate(batches):
+        under_way.append((step, rows, send(step, rows)))
+        if len(under_way) == in_flight:
+            yield under_way.popleft()
+    yield from under_way
 
 
 def hold_out(n_rows: int, share: float, shared: Randomness) -> tuple[Int64Array, Int64Array]:

@@ -41,16 +41,19 @@ from colonnade.errors import DataError, PlanError, ProtocolError
 from colonnade.hooks import prepare
 from colonnade.models.base import Estimator, Prediction
 from colonnade.models.batches import fixed
-from colonnade.models.cost import Cost, cost_of
+from colonnade.models.cost import Cost, cost_of, traffic_of
 from colonnade.models.design import Design
 from colonnade.models.families import LINEAR, LOGISTIC, POISSON, Family, Quadratic
 from colonnade.models.glm_arbiter import SCHEMES, ArbiterSide, Backend, FeatureSide, LabelSide
 from colonnade.models.glm_shares import ComputingSide, MatrixSide
 from colonnade.models.glm_side import Side
 from colonnade.models.scores import Sending, summed
+from colonnade.models.traffic import Sizes, Traffic
 from colonnade.party import Party
 from colonnade.storage import Tree
+from colonnade.table import Table
 from colonnade.wire.message import Float64Array, Int64Array
+from colonnade.wire.plan import Roles
 
 
 class GeneralisedLinearModel(Estimator):
@@ -182,6 +185,16 @@ class GeneralisedLinearModel(Estimator):
         """
         return cost_of(self, n_rows, columns, arbiter=arbiter)
 
+    def sizes_told(self, table: Table, roles: Roles, name: str) -> Sizes:
+        """How many columns of numbers there are: an arbiter is told everybody's, and without one all are."""
+        told = {*roles.holders} if roles.arbiter is None else {roles.label, roles.arbiter}
+        count = {"columns": len(self._learned_design(table, holds_labels=name == roles.label).names)}
+        return {peer: count for peer in told if peer is not None and peer != name}
+
+    def traffic(self, roles: Roles, line: tuple[str, str], n_rows: int, sizes: Sizes) -> Traffic | None:
+        """What training sends over the line between two parties."""
+        return traffic_of(self, roles, line, n_rows, {name: told.get("columns", 0) for name, told in sizes.items()})
+
     @property
     def coefficients(self) -> Mapping[str, float]:
         """This party's own coefficients by column; standardised columns count in standard deviations."""
@@ -303,20 +316,25 @@ class GeneralisedLinearModel(Estimator):
             raise DataError(f"{party.name} has {len(table)} rows, but a regression needs at least 2. Bring more rows.")
         if party.holds_labels:
             self._learn_labels(party)
-        kept = table if self.weights is None else table.select([c for c in table.columns if c != self.weights])
-        if not party.holds_labels and not kept.columns:
+        if not party.holds_labels and not self._kept(table).columns:
             raise DataError(
                 f"{party.name} is a feature party but its table has no columns besides the ids. Bring some."
             )
-        self.design_ = Design.learned(
-            kept, standardised=self.standardised, intercept=self.intercept and party.holds_labels
-        )
+        self.design_ = self._learned_design(table, holds_labels=party.holds_labels)
         self.centre_ = 0.0
         matrix = self.design_.matrix(table)
         if party.roles.arbiter is None:
             computing = party.name in party.roles.holders[:2]
             return (ComputingSide if computing else MatrixSide)(self, party, matrix)
         return (LabelSide if party.holds_labels else FeatureSide)(self, party, matrix)
+
+    def _kept(self, table: Table) -> Table:
+        """A table without the column of weights."""
+        return table if self.weights is None else table.select([c for c in table.columns if c != self.weights])
+
+    def _learned_design(self, table: Table, *, holds_labels: bool) -> Design:
+        intercept = self.intercept and holds_labels
+        return Design.learned(self._kept(table), standardised=self.standardised, intercept=intercept)
 
     def _learn_labels(self, party: Party) -> None:
         """What the label party has to know before training besides pseudo-responses."""

@@ -37,11 +37,13 @@ from colonnade.models.solo import Material, SoloModel, SoloNetwork
 from colonnade.models.split import SplitClassifier
 from colonnade.models.targets import Classes
 from colonnade.models.tracks import Head
+from colonnade.models.traffic import Sizes, Traffic, in_batches, per_batch
 from colonnade.models.training import OptimiserName, as_array, loaded
 from colonnade.party import Party
 from colonnade.privacy.mechanisms import RandomisedResponse
 from colonnade.storage import Tree
 from colonnade.wire.message import Float32Array, Int64Array, Message
+from colonnade.wire.plan import Roles
 
 __all__ = ["Embedding", "Gradient", "LabelDPShadow", "Outline", "Verdict"]
 
@@ -146,6 +148,15 @@ class LabelDPShadow(SoloModel):
             self._send(party)
             return None
         return self.predict_alone(party, self._material(party))
+
+    def traffic(self, roles: Roles, line: tuple[str, str], n_rows: int, sizes: Sizes) -> Traffic | None:
+        """What training sends over the line between two parties: the shadow's, then an embedding of every row."""
+        shadow = self._new_shadow().traffic(roles, line, n_rows, sizes)
+        if shadow is None or not shadow.sent:
+            return shadow
+        (sender,) = (name for name in line if name != roles.label)
+        more = per_batch(Embedding, self.embedding, in_batches(n_rows, self.batch_size))
+        return replace(shadow, sent={**shadow.sent, sender: shadow.sent[sender] + more})
 
     def share(self) -> Tree:
         """What this party has learned, as a tree of arrays and plain values."""

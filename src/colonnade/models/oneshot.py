@@ -44,10 +44,14 @@ from colonnade.models.leak import Leak, Statement, measured_leak, require_within
 from colonnade.models.nets import BottomFactory, TopFactory
 from colonnade.models.solo import Material, SoloModel, SoloNetwork
 from colonnade.models.targets import Classes, Numbers
+from colonnade.models.traffic import Sizes, Traffic, in_batches, per_batch
 from colonnade.models.training import OptimiserName, as_array, loaded
 from colonnade.party import Party
 from colonnade.storage import Tree
-from colonnade.wire.message import Float32Array, Message
+from colonnade.table import Table
+from colonnade.wire.codec import encode
+from colonnade.wire.message import Float32Array, Float64Array, Message
+from colonnade.wire.plan import Roles
 
 __all__ = ["Embedding", "OneShot", "OneShotRegressor", "Statement"]
 
@@ -152,6 +156,25 @@ class OneShotNetwork(SoloModel):
         }
         return self.predict_alone(party, Material.of(self, party, received, "predict"))
 
+    def sizes_told(self, table: Table, roles: Roles, name: str) -> Sizes:
+        """How wide a feature party's embedding will be; the label party is told."""
+        if name not in roles.features or roles.label is None:
+            return {}
+        inputs = Inputs.learned(table, np.arange(len(table)))
+        x, _ = as_numbers(inputs, inputs.encode(table))
+        return {roles.label: {"width": self._width(x)}}
+
+    def traffic(self, roles: Roles, line: tuple[str, str], n_rows: int, sizes: Sizes) -> Traffic | None:
+        """What training sends over the line between two parties: an embedding, once."""
+        sender = next((name for name in line if name in roles.features), None)
+        if sender is None or roles.label not in line:
+            return Traffic()
+        width = sizes.get(sender, {}).get("width")
+        if width is None:
+            return None
+        n_bytes = len(encode(Statement(width, 0.0, 0.0)))
+        return Traffic({sender: n_bytes + per_batch(Embedding, width, in_batches(n_rows, ROWS_PER_MESSAGE))})
+
     def share(self) -> Tree:
         """What this party has learned, as a tree of arrays and plain values."""
         return {
@@ -197,12 +220,11 @@ class OneShotNetwork(SoloModel):
         require_columns(party)
         self.inputs_ = Inputs.learned(party.own_table, np.arange(len(party.own_table)))
         x, owners = as_numbers(self.inputs_, self.inputs_.encode(party.own_table))
-        most = len(principal_directions(x)[0])
-        if not most:
+        width = self._width(x)
+        if not width:
             raise DataError(
                 f"{party.name} should have a column whose values vary, but all {len(x)} rows are alike. Bring others."
             )
-        width = min(self.components or width_by_variance(x, self.variance), most)
         self.encoder_ = ENCODERS[self.encoder].learned(x, width, party)
         values, under = self._sent(party, "train")
         leak = measured_leak(values.astype(np.float64), x, owners, party.random.generator("leak"))
@@ -210,6 +232,11 @@ class OneShotNetwork(SoloModel):
         self.leak_ = leak
         party.label_party.send(Statement(values.shape[1], leak.relative_mse, leak.worst_r2))
         _send(party, values, under)
+
+    def _width(self, x: Float64Array) -> int:
+        """How wide an embedding of these numbers is; 0 where all rows are alike."""
+        most = len(principal_directions(x)[0])
+        return min(self.components or width_by_variance(x, self.variance), most) if most else 0
 
     def _sent(self, party: Party, phase: Phase) -> tuple[Float32Array, tuple[str, ...]]:
         """The embedding of all rows as it will leave, and the defences that had a hand in it."""

@@ -31,16 +31,20 @@ import torch
 
 from colonnade.errors import ProtocolError
 from colonnade.hooks import At, Tensor, applied
+from colonnade.models import split_traffic
 from colonnade.models.base import Prediction
-from colonnade.models.cut import Bottom, Embedding, Gradient, gradient_if
+from colonnade.models.batches import sent_ahead
+from colonnade.models.cut import Bottom, Embedding, Gradient, Sent, gradient_if, require_answer
 from colonnade.models.server import Rows, ServerEnd, WithServer
 from colonnade.models.sides import FeatureSide, LabelledSide, LocalEnd, build_label_networks, build_top, heed
 from colonnade.models.targets import Classes, Numbers
 from colonnade.models.tracks import Head
+from colonnade.models.traffic import Sizes, Traffic
 from colonnade.models.training import Side, as_array
 from colonnade.party import Party
 from colonnade.secret import Secret
 from colonnade.wire.message import Float32Array, Int64Array, Message
+from colonnade.wire.plan import Roles
 
 __all__ = ["Labels", "Outputs", "Rows", "ServedClassifier", "ServedRegressor"]
 
@@ -97,14 +101,23 @@ class Served(WithServer):
         local = LocalEnd(self, party) if track == "local" else None
         bottom = None if self.bottom_ is None else Bottom(self, party, party.server, self.architecture.own)
         target, parts = self.require_target(), []
-        for step, rows in enumerate(batches):
-            sent = None if bottom is None else bottom.send(step, rows, "predict")
+
+        def send(step: int, rows: Int64Array) -> Sent | None:
+            return None if bottom is None else bottom.send(step, rows, "predict")
+
+        for step, rows, sent in sent_ahead(batches, send):
             shape = (len(rows), target.n_outputs)
-            outputs = torch.tensor(party.server.receive(Outputs, shape=shape, rows=rows).values)
+            message = party.server.receive(Outputs, shape=shape, rows=rows)
+            require_answer(message, message.values, step, party.server.peer)
+            outputs = torch.tensor(message.values)
             if local is not None:
                 outputs = local.predict(rows, None if sent is None else sent.embedding, [])
             parts.append(self.scored(party, outputs, step, rows, track=track))
         return target.prediction(np.concatenate(parts))
+
+    def traffic(self, roles: Roles, line: tuple[str, str], n_rows: int, sizes: Sizes) -> Traffic | None:
+        """What training sends over the line between two parties."""
+        return split_traffic.served(self, roles, line, n_rows, sizes)
 
     def disclosures(self) -> tuple[str, ...]:
         """Who learns what, one sentence each."""

@@ -11,10 +11,13 @@ from colonnade.hooks import Phase, Tensor
 from colonnade.models.cut import Gathering
 from colonnade.models.split import SplitNetwork
 from colonnade.models.tracks import ShadowTop
+from colonnade.models.traffic import Sizes
 from colonnade.models.training import set_mode
 from colonnade.party import Party
+from colonnade.table import Table
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Int64Array, Message
+from colonnade.wire.plan import Roles
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,12 @@ class WithServer(SplitNetwork):
         told = party.label_party.receive(Rows)
         self.label_sends_ = bool(told.with_embeddings)
         return told.number
+
+    def sizes_told(self, table: Table, roles: Roles, name: str) -> Sizes:
+        """Whether the label party sends embeddings of its own; the server is told."""
+        if name != roles.label or roles.server is None:
+            return {}
+        return {roles.server: {"embeds": int(bool(table.columns))}}
 
     def upstream(self, party: Party) -> list[Channel]:
         """Whom the server gets embeddings from, in the order in which they are joined."""

@@ -31,6 +31,7 @@ from torch import nn
 
 from colonnade.data.partition import FeaturePartition
 from colonnade.errors import PlanError
+from colonnade.models import split_traffic
 from colonnade.models.base import Prediction
 from colonnade.models.batches import in_order
 from colonnade.models.cut import Bottom, Embedding, Gradient, Outline, Verdict, stand_ins
@@ -40,10 +41,13 @@ from colonnade.models.network import NetworkModel
 from colonnade.models.sides import FeatureSide, Joint, LabelSide, LocalEnd
 from colonnade.models.targets import Classes, Numbers
 from colonnade.models.tracks import Head, LocalShape, LocalTrack, Tracks, TracksChoice, tracks_of
+from colonnade.models.traffic import Sizes, Traffic
 from colonnade.models.training import PRECISIONS, Machine, OptimiserName, PerNetwork, Side, chosen, loaded
 from colonnade.party import Party
 from colonnade.storage import Tree
+from colonnade.table import Table
 from colonnade.wire.message import Int64Array, Message
+from colonnade.wire.plan import Roles
 
 __all__ = ["Embedding", "Gradient", "Outline", "SplitClassifier", "SplitNetwork", "SplitRegressor", "Verdict"]
 
@@ -179,6 +183,16 @@ class SplitNetwork(NetworkModel):
             outputs = passed.outputs if local is None else local.predict(rows, passed.own, passed.embeddings)
             parts.append(self.scored(party, outputs, step, rows, track=track))
         return self.require_target().prediction(np.concatenate(parts))
+
+    def sizes_told(self, table: Table, roles: Roles, name: str) -> Sizes:
+        """With summed logits, the number of classes."""
+        if self.top is not None or self.task != "classification" or name != roles.label or table.labels is None:
+            return {}
+        return {peer: {"classes": len(table.labels.drop_null().unique())} for peer in roles.features}
+
+    def traffic(self, roles: Roles, line: tuple[str, str], n_rows: int, sizes: Sizes) -> Traffic | None:
+        """What training sends over the line between two parties."""
+        return split_traffic.with_label_party(self, roles, line, n_rows, sizes)
 
     def head_named(self, head: Head | None) -> Head:
         """The head that predicts; refuses one that is not there."""

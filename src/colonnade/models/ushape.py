@@ -33,16 +33,20 @@ import torch
 from torch import nn
 
 from colonnade.hooks import At, Phase, Tensor, applied
+from colonnade.models import split_traffic
 from colonnade.models.base import Prediction
+from colonnade.models.batches import sent_ahead
 from colonnade.models.cut import Bottom, Embedding, Gradient, Sent, gradient_if, require_answer
 from colonnade.models.server import Rows, ServerEnd, WithServer
 from colonnade.models.sides import FeatureSide, LabelledSide, LocalEnd, build_label_networks, build_top, heed
 from colonnade.models.targets import Classes, Numbers
 from colonnade.models.tracks import Head
+from colonnade.models.traffic import Sizes, Traffic
 from colonnade.models.training import Side, as_array, set_mode
 from colonnade.party import Party
 from colonnade.secret import Secret
 from colonnade.wire.message import Float32Array, Int64Array, Message
+from colonnade.wire.plan import Roles
 
 __all__ = ["Hidden", "HiddenGradient", "Rows", "UShapeClassifier", "UShapeRegressor"]
 
@@ -108,12 +112,16 @@ class UShape(WithServer):
         track = self.head_named(head)
         local = LocalEnd(self, party) if track == "local" else None
         end, parts = LastLayer(self, party), []
-        for step, rows in enumerate(batches):
-            sent, _, outputs = end.forward(step, rows, "predict")
+        for step, rows, sent in sent_ahead(batches, lambda step, rows: end.send(step, rows, "predict")):
+            _, outputs = end.answered(step, rows, "predict")
             if local is not None:
                 outputs = local.predict(rows, None if sent is None else sent.embedding, [])
             parts.append(self.scored(party, outputs, step, rows, track=track))
         return self.require_target().prediction(np.concatenate(parts))
+
+    def traffic(self, roles: Roles, line: tuple[str, str], n_rows: int, sizes: Sizes) -> Traffic | None:
+        """What training sends over the line between two parties."""
+        return split_traffic.ushaped(self, roles, line, n_rows, sizes)
 
     def disclosures(self) -> tuple[str, ...]:
         """Who learns what, one sentence each."""
@@ -206,13 +214,14 @@ class LastLayer:
         own = model.architecture.own
         self.bottom = None if model.bottom_ is None else Bottom(model, party, party.server, own)
 
-    def forward(
-        self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None
-    ) -> tuple[Sent | None, Tensor, Tensor]:
-        """Send the own embedding; returns it, the server's output as it came, and what the last layer makes of it."""
+    def send(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> Sent | None:
+        """Send the own embedding, if there is one."""
+        return None if self.bottom is None else self.bottom.send(step, rows, phase, epoch, weighs=False)
+
+    def answered(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> tuple[Tensor, Tensor]:
+        """The server's output as it came, and what the last layer makes of it."""
         train, line, top = phase == "train", self.party.server, self.model.top_
         assert top is not None
-        sent = None if self.bottom is None else self.bottom.send(step, rows, phase, epoch, weighs=False)
         message = line.receive(Hidden, shape=(len(rows), self.model.embedding), rows=rows, epoch=epoch)
         require_answer(message, message.values, step, line.peer)
         hidden = self.machine.tensor(message.values, requires_grad=train)
@@ -221,7 +230,7 @@ class LastLayer:
         set_mode(top, train=train)
         with torch.set_grad_enabled(train), self.machine.autocast():
             outputs: Tensor = top(used)
-        return sent, hidden, outputs.float()
+        return hidden, outputs.float()
 
 
 class UShapedLabelSide(LabelledSide):
@@ -240,7 +249,8 @@ class UShapedLabelSide(LabelledSide):
     def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
         """Compute the losses of all tracks, send the gradient to the server, learn from its answer."""
         line, bottom, index = self.party.server, self.end.bottom, self.machine.index(rows)
-        sent, hidden, outputs = self.end.forward(step, rows, "train", epoch)
+        sent = self.end.send(step, rows, "train", epoch)
+        hidden, outputs = self.end.answered(step, rows, "train", epoch)
         truth = self.labels.index_select(0, index)
         own = {} if sent is None else {self.model.architecture.own: sent.embedding}
         private = None
@@ -269,8 +279,10 @@ class UShapedLabelSide(LabelledSide):
 
     def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
         """Compare with earlier epochs on held-out rows, and tell the others."""
+        for step, rows in enumerate(held_out):
+            self.end.send(step, rows, "validate", epoch)
         return self.judge(epoch, held_out, self._validate, [*self.party.feature_parties, self.party.server])
 
     def _validate(self, step: int, epoch: int, rows: Int64Array) -> tuple[Tensor, At]:
-        _, _, outputs = self.end.forward(step, rows, "validate", epoch)
+        _, outputs = self.end.answered(step, rows, "validate", epoch)
         return outputs, At(step, epoch, rows, "validate")
