@@ -74,7 +74,12 @@ def sending(kind, **change):
 
     class Crooked(Channel):
         def send(self, message, **options):
-            super().send(replace(message, **change) if isinstance(message, kind) else message, **options)
+            if isinstance(message, kind):
+                values = {
+                    name: value(getattr(message, name)) if callable(value) else value for name, value in change.items()
+                }
+                message = replace(message, **values)
+            super().send(message, **options)
 
     def play(party, honest):
         lines = {name: Crooked(name, line._transport, line._recording) for name, line in party.peers.items()}
@@ -560,6 +565,28 @@ def test_a_tampered_order_digest_is_refused_before_anything_uses_the_rows(topolo
     assert used == []
 
 
+@pytest.mark.parametrize(
+    ("how", "who", "kind", "field"),
+    [
+        ({}, "bank", kinds.Chosen, "theirs"),
+        ({"join": "left"}, "bank", kinds.Chosen, "theirs"),
+        ({"duplicates": "all"}, "bank", kinds.Chosen, "theirs"),
+        ({"topology": "ring"}, "bank", kinds.Chosen, "theirs"),
+        ({"topology": "ring"}, "bank", kinds.Places, "places"),
+        ({"topology": "ring"}, "shop", kinds.Places, "places"),
+    ],
+    ids=str,
+)
+def test_a_party_that_is_told_its_rows_in_another_order_than_the_others_is_found_out(how, who, kind, field):
+    used, held = [], tables(range(5), range(5))
+    protocol = Aligned(Align(Settings(**how), limits=ANY_SIZE), lambda party: used.append(party.name))
+    with pytest.raises(ProtocolError, match=r"the digest that shop sent is another one"):
+        simulate(
+            protocol, held, roles=PAIR, instead={who: sending(kind, **{field: lambda places: places[::-1].copy()})}
+        )
+    assert used == []
+
+
 def test_a_leader_that_compares_another_order_is_refused():
     instead = {"bank": sending(kinds.Agreed, digests=[bytes(32)])}
     with pytest.raises(ProtocolError, match=r"but bank says that this party's digest is another one"):
@@ -578,7 +605,7 @@ def test_a_leader_that_compares_another_order_is_refused():
         ),
         (kinds.Chosen, {"theirs": np.array([0, 0])}, "to name places in this party's own list of 2, each once"),
         (kinds.Chosen, {"theirs": np.array([0, 7])}, "to name places in this party's own list of 2, each once"),
-        (kinds.Chosen, {"mine": np.array([0, 7])}, "to name its own place for each of 2 common rows"),
+        (kinds.OrderPoint, {"point": b"short"}, "to send a point of 32 bytes for its order, got 5 bytes. Both must"),
         (kinds.Chosen, {"begin": 1}, "to send the order of at most 2 rows, got another part"),
         (kinds.Opening, {"buckets": 0}, "Expected bank to open the alignment of bank by 1 keys"),
         (kinds.Opening, {"ids": [2**60]}, "Expected bank to open the alignment of bank by 1 keys"),

@@ -13,10 +13,10 @@ from blake3 import blake3
 
 from colonnade.align.buckets import Bucket, Buckets, Digests, Listed, Rows, digest_order, slots
 from colonnade.align.identifiers import Identifiers
-from colonnade.align.messages import VALUE_BYTES, Agreed, Masked, OrderDigest, parts
+from colonnade.align.messages import VALUE_BYTES, Agreed, Masked, OrderDigest, OrderPoint, parts
 from colonnade.align.shelf import Shelf
 from colonnade.align.workers import CHUNK, Workers
-from colonnade.crypto.curve import POINT_BYTES, make_key
+from colonnade.crypto.curve import POINT_BYTES, hash_to_curve, make_key, multiply
 from colonnade.errors import ProtocolError
 from colonnade.party import Party
 from colonnade.privacy.randomness import Randomness
@@ -217,9 +217,9 @@ def in_order(values: Digests) -> Digests:
     return values[digest_order(values)]
 
 
-def order_digest(values: Digests, present: npt.NDArray[np.bool_]) -> bytes:
-    """A digest of an order: the values of its rows, and which of them have one."""
-    return blake3(np.ascontiguousarray(values).tobytes() + np.packbits(present).tobytes()).digest()
+def order_digest(digests: Digests, present: npt.NDArray[np.bool_]) -> bytes:
+    """A digest of an order as one party has it: those of the ids of its own rows, and which of the rows it has."""
+    return blake3(np.ascontiguousarray(digests).tobytes() + np.packbits(present).tobytes()).digest()
 
 
 def whole_digest(digests: Sequence[bytes]) -> bytes:
@@ -228,47 +228,95 @@ def whole_digest(digests: Sequence[bytes]) -> bytes:
 
 
 def agree_as_leader(
-    lines: Sequence[Channel], digests: Sequence[bytes], bystanders: Sequence[Channel], schedule: bytes, size: int
+    own: Own,
+    lines: Sequence[Channel],
+    digests: Sequence[bytes],
+    bystanders: Sequence[Channel],
+    schedule: bytes,
+    size: int,
 ) -> str:
     """Compare the digest of the order with each of the others; returns a digest of all of it.
+
+    A digest of ids does not cross: who expected others there could try out which they are. As a point multiplied by a
+    secret it tells nothing but whether it is that of the other one.
+
+    Args:
+        own: What this party brings.
+        lines: The lines to the others.
+        digests: For each of them, that of the ids which it should have, in their order.
+        bystanders: The lines to those who only hear of it.
+        schedule: What the shared randomness follows from.
+        size: How many rows there are.
 
     Raises:
         ProtocolError: Somebody has another one.
     """
-    for line, expected in zip(lines, digests, strict=True):
-        if not hmac.compare_digest(line.receive(OrderDigest).digest, expected):
+    for line, digest in zip(lines, digests, strict=True):
+        line.send(OrderPoint(_order_point(own, line, digest)), under=UNDER)
+    products = []
+    for line in lines:
+        products.append(_product(own, line))
+        if not hmac.compare_digest(line.receive(OrderDigest).digest, products[-1]):
             raise ProtocolError(
                 f"All parties should have the same order of {size:,} common rows, but the digest that {line.peer} sent "
                 "is another one. Nothing was done with these rows. Install the same version at all parties and align "
                 "anew; if it happens again, one of them does not keep to the protocol."
             )
-    agreed = Agreed(list(digests), schedule, size)
+    agreed = Agreed(products, schedule, size)
     for line in (*lines, *bystanders):
         line.send(agreed)
     return _whole(agreed)
 
 
-def agree_as_follower(leader: Channel, digest: bytes | None, size: int | None) -> tuple[str, Agreed]:
+def agree_as_follower(own: Own, leader: Channel, digest: bytes, size: int) -> tuple[str, Agreed]:
     """Compare the digest of the order with the leader; returns a digest of all of it.
 
     Args:
+        own: What this party brings.
         leader: The line to it.
-        digest: The own digest; None for a party without rows.
-        size: How many rows there are; None for such a party.
+        digest: That of the own ids in their order.
+        size: How many rows there are.
 
     Raises:
         ProtocolError: The leader has another one.
     """
-    if digest is not None:
-        leader.send(OrderDigest(digest))
-    agreed = leader.receive(Agreed)
-    if digest is not None and (digest not in agreed.digests or agreed.size != size):
+    leader.send(OrderPoint(_order_point(own, leader, digest)), under=UNDER)
+    product = _product(own, leader)
+    leader.send(OrderDigest(product))
+    whole, agreed = hear_agreed(leader)
+    if product not in agreed.digests or agreed.size != size:
         raise ProtocolError(
             f"All parties should have the same order of {size:,} common rows, but {leader.peer} says that this party's "
             "digest is another one. Nothing was done with these rows. Install the same version at all parties and "
             "align anew; if it happens again, one of them does not keep to the protocol."
         )
+    return whole, agreed
+
+
+def hear_agreed(leader: Channel) -> tuple[str, Agreed]:
+    """Hear that all digests were compared; returns a digest of all of it."""
+    agreed = leader.receive(Agreed)
     return _whole(agreed), agreed
+
+
+def _order_point(own: Own, line: Channel, digest: bytes) -> bytes:
+    return multiply(_order_key(own, line), hash_to_curve(np.frombuffer(digest, np.uint8).reshape(1, -1))).tobytes()
+
+
+def _product(own: Own, line: Channel) -> bytes:
+    """A digest of the other one's point, multiplied by the own secret as well."""
+    point = line.receive(OrderPoint).point
+    if len(point) != POINT_BYTES:
+        raise ProtocolError(
+            f"Expected {line.peer} to send a point of {POINT_BYTES} bytes for its order, got {len(point)} bytes. Both "
+            "must run the same version."
+        )
+    product = multiply(_order_key(own, line), np.frombuffer(point, np.uint8).reshape(1, -1))
+    return blake3(product.tobytes()).digest()
+
+
+def _order_key(own: Own, line: Channel) -> bytes:
+    return own.secret(line.peer).child("order").key
 
 
 def _whole(agreed: Agreed) -> str:

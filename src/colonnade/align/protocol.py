@@ -16,7 +16,7 @@ from colonnade.align.buckets import MOST_BUCKETS
 from colonnade.align.identifiers import Identifiers
 from colonnade.align.limits import Limits
 from colonnade.align.messages import Opening, Size, Terms
-from colonnade.align.own import Own, Settled, agree_as_follower, bucket_step, durable
+from colonnade.align.own import Own, Settled, bucket_step, durable, hear_agreed
 from colonnade.align.ring import Ring
 from colonnade.align.rr22 import FastFollower, FastLeader, SideProcess
 from colonnade.align.settings import Settings
@@ -332,7 +332,7 @@ class _Alignment:
         def settle() -> Any:
             if self.settings.reveal != "both":
                 return _tree(Found(None, leader.receive(Size).size))
-            whole, agreed = agree_as_follower(leader, None, None)
+            whole, agreed = hear_agreed(leader)
             return _tree(Found(None, agreed.size, whole, agreed.schedule.hex()))
 
         found = _found(durable(self.party, ORDER_STEP, settle))

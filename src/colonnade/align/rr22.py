@@ -214,9 +214,8 @@ class FastLeader(StarLeader):
         for line in self.lines:
             left = bucket.without(matched[line.peer])
             digests, rows = _common(self.own, self.settings, self.process, line, left, key, number)
-            places = np.arange(len(rows))
-            lengths = [len(rows), len(rows)]
-            pairs[line.peer] = {"rows": rows, "mine": places, "theirs": places, "values": digests, "lengths": lengths}
+            places, length = np.arange(len(rows)), len(rows)
+            pairs[line.peer] = {"rows": rows, "theirs": places, "digests": digests, "length": length}
         return self.left(bucket, pairs)
 
 
@@ -229,7 +228,7 @@ class FastFollower(StarFollower):
     def _match(self, key: int, number: int, matched: npt.NDArray[np.bool_]) -> Tree:
         bucket = self.own.bucket(key, number).without(matched)
         digests, rows = _common(self.own, self.settings, self.process, self.leader, bucket, key, number)
-        return self.left(bucket, {"rows": rows, "values": digests, "places": np.arange(len(rows))})
+        return self.left(bucket, {"rows": rows, "digests": digests, "places": np.arange(len(rows))})
 
 
 @contextmanager
