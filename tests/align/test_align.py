@@ -236,13 +236,13 @@ def test_the_ledger_says_what_each_side_learned(topology):
         (
             {"join": "left", "duplicates": "all"},
             [
-                "shop learns which of its own ids all parties have",
+                "shop learns which of its own ids bank has",
                 "shop learns how many rows bank keeps",
-                "shop learns how many rows bank has for each common id",
+                "shop learns how many rows bank has for each id that bank keeps",
             ],
             [
                 "bank learns which of its own ids shop has",
-                "bank learns how many rows shop has for each common id",
+                "bank learns how many rows shop has for each id that bank keeps",
             ],
         ),
     ],
@@ -253,6 +253,47 @@ def test_the_ledger_knows_what_a_setting_shows_besides(how, of_bank, of_shop):
     for name, expected in (("bank", of_bank), ("shop", of_shop)):
         notes = [event.note.removeprefix("alignment: ") for event in run.ledgers[name].events]
         assert notes[1:] == expected
+
+
+def notes_of(run, name):
+    return {event.note.removeprefix("alignment: ") for event in run.ledgers[name].events}
+
+
+def test_a_left_join_shows_each_feature_party_what_it_shares_with_the_label_party_alone():
+    run = aligned(tables(range(9), range(5), range(4, 12)), join="left")
+    # Of three parties only id 4 is common, but telco is told of five.
+    told = np.concatenate([m.message.theirs for m in run.transcripts["telco"].messages(kinds.Chosen)])
+    assert (told >= 0).sum() == 5
+    assert "telco learns which of its own ids bank has" in notes_of(run, "bank")
+    assert not any("all parties have" in note for note in notes_of(run, "bank"))
+    assert "Every other party learned which of its own ids bank has." in run.results["telco"].learned
+
+
+def test_combining_repeated_rows_in_a_left_join_shows_the_numbers_of_every_row_that_is_kept():
+    run = aligned(tables("abc", "aad", "ccc"), join="left", duplicates="all")
+    counts = np.concatenate([m.message.counts for m in run.transcripts["telco"].messages(kinds.Copies, sent=False)])
+    assert sorted(counts[:, 1]) == [1, 1, 2]
+    assert "telco learns how many rows shop has for each id that bank keeps" in notes_of(run, "shop")
+    said = "Every party learned how many rows each other party has for each id that bank keeps."
+    assert said in run.results["shop"].learned
+
+
+def test_a_ring_that_tells_the_leader_alone_shows_the_last_party_how_many_are_common():
+    run = aligned(tables(range(50), range(30, 90), range(40, 100)), topology="ring", reveal="one", ids_per_bucket=30)
+    seen = {name: [len(m.message.values) for m in run.transcripts[name].messages(kinds.Common)] for name in run.results}
+    assert (sum(seen["telco"]), seen["shop"]) == (10, [])
+    assert len(seen["telco"]) > 1
+    note = "telco learns how many ids are common in each bucket"
+    assert [note in notes_of(run, name) for name in ("bank", "shop", "telco")] == [True, True, False]
+    assert "telco learned how many ids are common in each bucket." in run.results["bank"].learned
+
+
+def test_a_ring_by_several_keys_shows_by_which_key():
+    held = {name: table(range(3), mail=["a@x", "b@x", None]) for name in NAMES[:3]}
+    columns = dict.fromkeys(held, ("mail", "id"))
+    run = aligned(held, topology="ring", keys=("email", "integer"), columns=columns)
+    assert "telco learns which of its own ids all parties have, and by which key" in notes_of(run, "bank")
+    assert "(3 rows), and by which key." in " ".join(run.results["telco"].learned)
 
 
 def test_what_is_learned_is_in_the_ledger_before_anything_is_compared():

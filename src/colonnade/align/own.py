@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -171,7 +171,7 @@ def bucket_step(key: int, bucket: int) -> str:
     return f"align key {key} bucket {bucket}"
 
 
-def gathered(chunks: Iterator[Digests] | Sequence[Digests]) -> Digests:
+def gathered(chunks: Iterable[Digests]) -> Digests:
     """All chunks of values as one array."""
     return np.concatenate([np.zeros((0, VALUE_BYTES), np.uint8), *chunks])
 

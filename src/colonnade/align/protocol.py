@@ -358,14 +358,15 @@ class _Alignment:
         settings, me = self.settings, self.party.name
         star, several = settings.topology == "star", settled.n_keys > 1
         for peer in self._asking:
-            if settings.reveal == "size":
+            if settings.reveal == "both" or (settings.reveal == "one" and peer == self.leader):
+                of_pair = star and (self._shows_pairs(settled) or peer == self.leader)
+                common = f"{me} has" if of_pair else "all parties have"
+                by_key = ", and by which key" if several else ""
+                self._spend(f"alignment: {peer} learns which of its own ids {common}{by_key}")
+            elif settings.reveal == "size":
                 self._spend(f"alignment: {peer} learns how many ids are common")
-            elif settings.reveal == "both" or peer == self.leader:
-                of_pair = settings.engine == "rr22" or (star and (several or peer == self.leader))
-                common = (
-                    f"{me} has{', and by which key' if several and star else ''}" if of_pair else "all parties have"
-                )
-                self._spend(f"alignment: {peer} learns which of its own ids {common}")
+            elif not star and peer == self.order[-1]:
+                self._spend(f"alignment: {peer} learns how many ids are common in each bucket")
             if not star and peer == self.leader and len(self.order) > 2:
                 self._spend(f"alignment: {peer} learns how many ids each group of parties has in common")
             if settings.join == "left" and self.leads:
@@ -374,7 +375,16 @@ class _Alignment:
             # The leader tells every party's numbers to all.
             for peer in self.order:
                 if peer != me:
-                    self._spend(f"alignment: {peer} learns how many rows {me} has for each common id")
+                    self._spend(f"alignment: {peer} learns how many rows {me} has for each {self._counted_ids}")
+
+    def _shows_pairs(self, settled: Settled) -> bool:
+        """Whether a star shows each other party what it has in common with the leader alone."""
+        return self.settings.engine == "rr22" or self.settings.join == "left" or settled.n_keys > 1
+
+    @property
+    def _counted_ids(self) -> str:
+        """Which ids all parties learn the numbers of rows of, where repeated rows are combined."""
+        return f"id that {self.leader} keeps" if self.settings.join == "left" else "common id"
 
     def _spend(self, note: str) -> None:
         """Write down, before it happens, what another one learns of this party."""
@@ -386,34 +396,31 @@ class _Alignment:
         sizes = ", ".join(f"{name} {' and '.join(f'{n:,}' for n in n_ids)}" for name, n_ids in settled.ids.items())
         shown = "rounded up to a power of two, " if self.settings.pad else ""
         said = [f"Told to those who compare: how many ids there are ({shown}{sizes})."]
-        everybody = "Every party" if reveal == "both" else self.leader
+        by_key = ", and by which key" if settled.n_keys > 1 else ""
+        rows = "" if found.size is None else f" ({found.size:,} rows)"
         if reveal == "size":
             said.append("Every party learned how many ids are common, and nobody which.")
+        elif reveal == "one":
+            said.append(f"{self.leader} learned which of its own ids are common to all{rows}.")
+        elif ring or not self._shows_pairs(settled):
+            said.append(f"Every party learned which of its own ids are common to all{rows}{by_key}.")
         else:
-            common = "" if found.size is None or self.settings.join == "left" else f" ({found.size:,} rows)"
-            said.append(f"{everybody} learned which of its own ids are common to all{common}.")
+            said.append(f"Every other party learned which of its own ids {self.leader} has{by_key}.")
+            said.append(f"{self.leader} learned which of its own ids are common to all{by_key}.")
+        if ring and reveal == "one":
+            said.append(f"{self.order[-1]} learned how many ids are common in each bucket.")
         if len(self.order) > 2:
             said.append(
                 f"{self.leader} learned besides how many ids each group of parties has in common, but not which."
                 if ring
                 else f"{self.leader} learned besides which of its ids each other party has."
             )
-        if len(self.order) == 2 and self.settings.join == "left":
-            said.append(f"Every party learned how many rows {self.leader} keeps without a partner.")
-        elif self.settings.join == "left":
-            said.append(
-                f"Every other party learned how many rows {self.leader} keeps, and which of its own are among them."
-            )
+        if self.settings.join == "left":
+            said.append(f"Every other party learned how many rows {self.leader} keeps.")
         if self.settings.engine == "rr22":
             said.append("The side processes talked over a line of their own, which is not in the recording.")
-            if len(self.order) > 2 and reveal == "both":
-                said.append(f"By this engine, each other party learned which of its ids {self.leader} has.")
-        if settled.n_keys > 1 and not ring:
-            said.append(
-                f"By several keys, each other party learned which of its ids {self.leader} has, and by which key."
-            )
         if self.settings.duplicates == "all":
-            said.append("Every party learned how many rows each other party has for each common id.")
+            said.append(f"Every party learned how many rows each other party has for each {self._counted_ids}.")
         return tuple(said)
 
 

@@ -18,9 +18,10 @@ Whoever multiplies a list last holds it in its owner's order, which says nothing
 leader (the label party) compares lists that it cannot link with its own ids.
 
 Everybody learns how many ids everybody has, and which of its own ids are common to all. The leader learns besides how
-many ids each group of parties has in common, but not which. With `reveal="one"` only the leader learns which of its ids
-are common; with `reveal="size"` everybody learns how many are. Parties that put together what they know learn which of
-the ids they listed another one has.
+many ids each group of parties has in common, but not which. With several keys everybody learns by which key an id is
+common. With `reveal="one"` only the leader learns which of its ids are common, and the last party, which tells it, how
+many are in each bucket; with `reveal="size"` everybody learns how many are. Parties that put together what they know
+learn which of the ids they listed another one has.
 
 Semi-honest, like the star, whose docstring says what it rests on. Vaidya and Clifton 2005, with commutative encryption.
 """

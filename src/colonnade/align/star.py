@@ -20,8 +20,10 @@ shuffled, and secrets are drawn for each pair of parties.
 
 The leader (the label party) learns which of its ids each other party has: with three parties or more that is more than
 what all have in common. The others learn which of their ids are common to all; with several keys, which of them the
-leader has. Both learn how many ids the other one has. With `reveal="one"` the others learn sizes only; with
-`reveal="size"` the leader, too. Rows that are kept without a partner show each other party how many there are.
+leader has, and by which key. Both learn how many ids the other one has. With `reveal="one"` the others learn sizes
+only; with `reveal="size"` the leader, too. Where rows are kept without a partner, each other party learns how many rows
+are kept and which of its own ids the leader has. Where repeated rows are combined, everybody learns how many rows each
+party has for each id that is used: those in common, or all that are kept.
 
 It is secure if parties keep to the protocol (semi-honest), under the decisional Diffie-Hellman assumption, with hashes
 as random oracles. Nobody outside has audited this implementation.
