@@ -564,6 +564,19 @@ def test_a_left_join_keeps_all_rows_of_the_label_party_and_marks_who_is_absent()
         assert np.isnan(taken[name].column("place")).tolist() == [each not in held for each in ids]
 
 
+@pytest.mark.parametrize("per_bucket", [1, 1000])
+def test_a_left_join_by_several_keys_leaves_out_rows_that_repeat_an_id_and_keeps_those_without_one(per_bucket):
+    bank = table(range(5), mail=["a@x", "a@x", None, "b@x", "b@x"], tel=["1234567", None, None, "2234567", "3234567"])
+    shop = table(range(3), mail=["b@x", None, None], tel=["9934567", "1234567", "3234567"])
+    run = aligned(
+        {"bank": bank, "shop": shop}, keys=("email", "phone:1"), columns=dict.fromkeys(("bank", "shop"), ("mail", "tel")),
+        join="left", duplicates="first", ids_per_bucket=per_bucket,
+    )  # fmt: skip
+    pairs = sorted(zip(run.results["bank"].rows.tolist(), run.results["shop"].rows.tolist(), strict=True))
+    # Row 1 repeats the address of row 0 and has no number; row 4 repeats an address too, but is found by its number.
+    assert pairs == [(0, 1), (2, -1), (3, 0), (4, 2)]
+
+
 def test_a_model_sees_who_is_present_on_its_party():
     def look(party):
         return party.present, dict(party.partners), len(party.own_table), party.shared.seed()

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from colonnade.align.identifiers import DIGEST_BYTES, Identifiers
-from colonnade.errors import DataError
+from colonnade.errors import DataError, StorageError
 from colonnade.privacy.randomness import Randomness
 from colonnade.storage import explained
 from colonnade.table import Table
@@ -118,6 +118,7 @@ class Buckets:
     def __init__(self, identifiers: Identifiers, table: Table, key: int, salt: bytes, *, n: int, folder: Path) -> None:
         self.n, self._folder = n, folder / f"key-{key}"
         self._only: Bucket | None = None
+        self._sizes = np.zeros(n, np.int64)
         chunks = identifiers.digests(table, key, salt)
         if n == 1:
             parts = list(chunks)
@@ -138,6 +139,11 @@ class Buckets:
         with explained("read a bucket of an alignment"):
             path = self._path(number)
             records = np.fromfile(path, _RECORD) if path.exists() else np.zeros(0, _RECORD)
+        if len(records) != self._sizes[number]:
+            raise StorageError(
+                f"{path} should hold {self._sizes[number]:,} ids, but holds {len(records):,}: somebody else changed it. "
+                "Go on with --resume, which writes it anew."
+            )
         return Bucket.of(np.ascontiguousarray(records["digest"]), np.ascontiguousarray(records["row"]))
 
     def __iter__(self) -> Iterator[Bucket]:
@@ -158,6 +164,7 @@ class Buckets:
         records = records[order]
         for number in range(self.n):
             part = records[bounds[number] : bounds[number + 1]]
+            self._sizes[number] += len(part)
             if len(part):
                 with self._path(number).open("ab") as file:
                     part.tofile(file)

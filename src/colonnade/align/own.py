@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hmac
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from colonnade.crypto.curve import POINT_BYTES, hash_to_curve, make_key, multipl
 from colonnade.errors import ProtocolError
 from colonnade.party import Party
 from colonnade.privacy.randomness import Randomness
-from colonnade.storage import Tree
+from colonnade.storage import Tree, explained
 from colonnade.wire.channel import Channel
 
 UNDER = ("masked with a secret of this run",)
@@ -59,7 +60,8 @@ class Own:
         party: The party.
         identifiers: How it reads its ids.
         settled: What all know.
-        folder: Where its buckets are kept if they do not fit into memory.
+        known: Which of its rows have an id under any key.
+        folder: Where its buckets are kept if they do not fit into memory; nothing else is in it.
         n_workers: How many processes compute.
         n_points: How many points this party multiplies in all.
     """
@@ -67,10 +69,11 @@ class Own:
     party: Party
     identifiers: Identifiers
     settled: Settled
+    known: npt.NDArray[np.bool_]
     folder: Path
     n_workers: int | None
     n_points: int
-    _held: dict[int, Buckets] = field(default_factory=dict)
+    _held: tuple[int, Buckets] | None = None
     _done: int = 0
 
     def __post_init__(self) -> None:
@@ -79,21 +82,20 @@ class Own:
 
     def bucket(self, key: int, number: int) -> Bucket:
         """The own ids of a bucket."""
-        if key not in self._held:
-            # Earlier keys are done with, and their files only take space.
-            for earlier in self._held.values():
-                earlier.delete()
+        if self._held is None or self._held[0] != key:
+            if self._held is not None:
+                # An earlier key is done with, and its files only take space.
+                self._held[1].delete()
             settled, table = self.settled, self.party.own_table
-            self._held[key] = Buckets(
-                self.identifiers, table, key, settled.salt, n=settled.n_buckets, folder=self.folder
-            )
-        return self._held[key][number]
+            buckets = Buckets(self.identifiers, table, key, settled.salt, n=settled.n_buckets, folder=self.folder)
+            self._held = key, buckets
+        return self._held[1][number]
 
     def close(self) -> None:
-        """Delete what was kept in files."""
-        for buckets in self._held.values():
-            buckets.delete()
-        self.shelf.delete()
+        """Delete what was kept in files, and what a killed run may have left among them."""
+        with explained("delete the buckets of an alignment"):
+            if self.folder.exists():
+                shutil.rmtree(self.folder)
 
     def secret(self, whom: str) -> Randomness:
         """The source of this run's secrets towards somebody, from the system, drawn once and written down first."""

@@ -175,7 +175,7 @@ class _Alignment:
             self._spend_sizes(shown)
             terms = Terms(party.plan.hash, identifiers.hash, list(identifiers.keys), shown)
             settled = self._open(terms) if self.leads else self._accept(terms)
-            own = Own(party, identifiers, settled, folder, self.align.workers, self._n_points(settled))
+            own = Own(party, identifiers, settled, known, folder, self.align.workers, self._n_points(settled))
             side = self._side(own)
             self._spend_outcome(settled)
             kept = side.match()

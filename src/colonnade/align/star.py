@@ -185,21 +185,13 @@ class StarLeader:
         rows, first = np.unique(listed, return_index=True)
         tags = np.concatenate([tree["own"]["tags"] for tree in trees])[first]
         if self.settings.join == "left":
-            others = np.setdiff1d(np.flatnonzero(self._without_id()), rows)
+            others = np.flatnonzero(~self.own.known)
             drawn = party.random.uniform_bits(len(party.own_table), "align", "rows without an id")
             rows, tags = np.concatenate([rows, others]), np.concatenate([tags, drawn[others]])
         else:
             common = np.logical_and.reduce([np.isin(rows, pair["rows"]) for pair in pairs.values()])
             rows, tags = rows[common], tags[common]
         return rows[np.argsort(tags, kind="stable")]
-
-    def _without_id(self) -> npt.NDArray[np.bool_]:
-        """The own rows that have no id under any key."""
-        without = np.ones(len(self.own.party.own_table), bool)
-        for key, number in self.own.settled.rounds:
-            bucket = self.own.bucket(key, number)
-            without[bucket.repeats] = False
-        return without
 
     def _with_copies(
         self, kept: list[Tree], rows: Rows, partners: dict[str, npt.NDArray[np.bool_]], digests: list[bytes]
