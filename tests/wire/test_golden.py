@@ -54,7 +54,7 @@ SAMPLES = [
     LabelGrant(1, 1, 3, NUMBERS, np.array([2, 0, 1])),
     LabelGuess(1, "", NUMBERS, np.zeros(0, np.int64), np.array([0.5, -1e300, 0.0])),
     align.Terms("run", "rules", ["email", "text+integer"], [7, 5]),
-    align.Opening(bytes(range(32)), 2, 3, ["bank"], [7, 2**40]),
+    align.Opening(bytes(range(32)), bytes(32), 2, 3, ["bank"], [7, 2**40]),
     align.Masked(2, 8192, POINTS),
     align.Doubled(2, 8192, POINTS[:, :16].copy()),
     align.Common(1, POINTS[:, 16:].copy()),

@@ -80,13 +80,6 @@ class Listed:
             slots: How many digests go out.
             random: A secret source that serves this list only; the same one gives the same list again.
         """
-        filled = cls.filled(bucket, slots, random)
-        order = np.argsort(random.uniform_bits(slots, "shuffle"), kind="stable")
-        return cls(filled.digests[order], filled.rows[order])
-
-    @classmethod
-    def filled(cls, bucket: Bucket, slots: int, random: Randomness) -> Listed:
-        """Fill a bucket up, but leave it in the order of its digests."""
         n_filling = slots - len(bucket)
         if n_filling < 0:
             raise DataError(
@@ -95,7 +88,8 @@ class Listed:
             )
         filling = random.uniform_bits(2 * n_filling, "filling").view(np.uint8).reshape(-1, DIGEST_BYTES)
         rows = np.concatenate([bucket.rows, np.full(n_filling, -1)])
-        return cls(np.concatenate([bucket.digests, filling]), rows)
+        order = np.argsort(random.uniform_bits(slots, "shuffle"), kind="stable")
+        return cls(np.concatenate([bucket.digests, filling])[order], rows[order])
 
     def chunks(self, size: int) -> Iterator[Digests]:
         """The digests in parts."""
@@ -141,8 +135,8 @@ class Buckets:
             records = np.fromfile(path, _RECORD) if path.exists() else np.zeros(0, _RECORD)
         if len(records) != self._sizes[number]:
             raise StorageError(
-                f"{path} should hold {self._sizes[number]:,} ids, but holds {len(records):,}: somebody else changed it. "
-                "Go on with --resume, which writes it anew."
+                f"{path} should hold {self._sizes[number]:,} ids, but holds {len(records):,}: somebody else changed "
+                "it. Go on with --resume, which writes it anew."
             )
         return Bucket.of(np.ascontiguousarray(records["digest"]), np.ascontiguousarray(records["row"]))
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from blake3 import blake3
 
 from colonnade.align.buckets import Bucket, Buckets, Digests, Listed, Rows, digest_order, slots
-from colonnade.align.identifiers import Identifiers
+from colonnade.align.identifiers import DIGEST_BYTES, Identifiers
 from colonnade.align.messages import VALUE_BYTES, Agreed, Masked, OrderDigest, OrderPoint, parts
 from colonnade.align.shelf import Shelf
 from colonnade.align.workers import CHUNK, Workers
@@ -31,9 +31,13 @@ Tags = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Settled:
-    """What those who compare know: what digests are keyed with, how many buckets and keys, how long whose lists are."""
+    """What those who compare know: what digests are keyed with, how many buckets and keys, how long whose lists are.
+
+    `veil` is what digests are encrypted with where they leave Colonnade; unlike the salt it is new in every run.
+    """
 
     salt: bytes
+    veil: bytes
     n_keys: int
     n_buckets: int
     ids: dict[str, tuple[int, ...]]
@@ -135,12 +139,8 @@ class Own:
 
     def tags(self, digests: Digests) -> Tags:
         """What the common order is sorted by: digests encrypted under a secret, whatever order the file has."""
-        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-
-        # A digest is one block, and no two are alike, so that of each block alone nothing can be told.
-        cipher = Cipher(algorithms.AES(self.party.random.child("align", "order").key), modes.ECB())
-        encrypted = cipher.encryptor().update(np.ascontiguousarray(digests).tobytes())
-        return np.frombuffer(encrypted, "<u8").reshape(-1, 2)[:, 0].astype(np.uint64)
+        encrypted = veiled(digests, self.party.random.child("align", "order").key)
+        return encrypted.view("<u8")[:, 0].astype(np.uint64)
 
 
 class _Kept:
@@ -171,6 +171,21 @@ def durable(party: Party, name: str, work: Callable[[], Tree]) -> Tree:
 def bucket_step(key: int, bucket: int) -> str:
     """What the step of a bucket is called."""
     return f"align key {key} bucket {bucket}"
+
+
+def veiled(digests: Digests, key: bytes, *, back: bool = False) -> Digests:
+    """Digests encrypted under a key, or decrypted again.
+
+    >>> digests, key = np.eye(16, dtype=np.uint8), make_key()
+    >>> (veiled(veiled(digests, key), key, back=True) == digests).all()
+    np.True_
+    """
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    # A digest is one block, and no two are alike, so that of each block alone nothing can be told.
+    cipher = Cipher(algorithms.AES(key), modes.ECB())
+    work = cipher.decryptor() if back else cipher.encryptor()
+    return np.frombuffer(work.update(np.ascontiguousarray(digests).tobytes()), np.uint8).reshape(-1, DIGEST_BYTES)
 
 
 def gathered(chunks: Iterable[Digests]) -> Digests:

@@ -23,6 +23,7 @@ from colonnade.align.settings import Settings
 from colonnade.align.shelf import Shelf
 from colonnade.align.star import Found, StarFollower, StarLeader
 from colonnade.alignment import Alignment
+from colonnade.crypto.curve import make_key
 from colonnade.errors import DataError, PlanError, ProtocolError
 from colonnade.party import Party, Protocol
 from colonnade.privacy.ledger import Event
@@ -236,20 +237,21 @@ class _Alignment:
             terms = line.receive(Terms)
             self._check_terms(mine, terms, line.peer)
             ids[line.peer] = tuple(terms.ids)
-        salt = party.random.child("align", "salt").key
+        salt, veil = party.random.child("align", "salt").key, party.once("align veil", make_key)
         n = self.settings.n_buckets(max(max(counts) for counts in ids.values()))
         if n > MOST_BUCKETS:
             raise PlanError(
                 f"At most {MOST_BUCKETS:,} buckets can be matched, but this would take {n:,}. Raise ids_per_bucket "
                 "under [align]."
             )
-        settled = Settled(salt, len(mine.ids), n, ids)
+        settled = Settled(salt, veil, len(mine.ids), n, ids)
         everybody = self.settings.topology == "ring"
         for line in self.followers:
             known = self.order if everybody else (name,)
-            line.send(Opening(salt, settled.n_keys, n, list(known), [c for each in known for c in ids[each]]))
+            shown = [count for each in known for count in ids[each]]
+            line.send(Opening(salt, veil, settled.n_keys, n, list(known), shown))
         for line in self.bystanders:
-            line.send(Opening(b"", settled.n_keys, n, [], []))
+            line.send(Opening(b"", b"", settled.n_keys, n, [], []))
         return settled
 
     def _accept(self, mine: Terms) -> Settled:
@@ -259,7 +261,7 @@ class _Alignment:
         opening = line.receive(Opening)
         known = self.order if self.settings.topology == "ring" else (self.leader,)
         fits = opening.parties == list(known) and len(opening.ids) == n_keys * len(known) and opening.keys == n_keys
-        fits = fits and len(opening.salt) == 32 and all(0 <= n <= MOST_IDS for n in opening.ids)
+        fits = fits and len(opening.salt) == len(opening.veil) == 32 and all(0 <= n <= MOST_IDS for n in opening.ids)
         if not fits or not 1 <= opening.buckets <= MOST_BUCKETS:
             raise ProtocolError(
                 f"Expected {self.leader} to open the alignment of {', '.join(known)} by {n_keys} keys, got something "
@@ -268,7 +270,7 @@ class _Alignment:
         counts = {each: tuple(opening.ids[i * n_keys : (i + 1) * n_keys]) for i, each in enumerate(opening.parties)}
         for peer in counts.keys() - {name}:
             self.align.limits.check_size(name, peer, max(counts[peer]), self.party.plan.hash)
-        return Settled(opening.salt, n_keys, opening.buckets, {**counts, name: tuple(mine.ids)})
+        return Settled(opening.salt, opening.veil, n_keys, opening.buckets, {**counts, name: tuple(mine.ids)})
 
     def _check_terms(self, mine: Terms, theirs: Terms, peer: str) -> None:
         name = self.party.name
@@ -326,7 +328,7 @@ class _Alignment:
         """Take part without a table: nothing is compared, but the steps are the same everywhere."""
         leader = self.party.peers[self.leader]
         opening = leader.receive(Opening)
-        for key, bucket in Settled(b"", opening.keys, opening.buckets, {}).rounds:
+        for key, bucket in Settled(b"", b"", opening.keys, opening.buckets, {}).rounds:
             durable(self.party, bucket_step(key, bucket), dict)
 
         def settle() -> Any:

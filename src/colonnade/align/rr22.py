@@ -38,10 +38,10 @@ import numpy as np
 import numpy.typing as npt
 
 from colonnade.align import rr22_process
-from colonnade.align.buckets import Bucket, Digests, Listed, Rows
+from colonnade.align.buckets import Bucket, Digests, Rows
 from colonnade.align.identifiers import DIGEST_BYTES
 from colonnade.align.messages import Finished, Meeting
-from colonnade.align.own import Own, in_order, positions
+from colonnade.align.own import Own, in_order, positions, veiled
 from colonnade.align.settings import Settings
 from colonnade.align.star import StarFollower, StarLeader
 from colonnade.errors import MissingExtra, PlanError, ProtocolError
@@ -165,18 +165,18 @@ def _common(
 ) -> tuple[Digests, Rows]:
     """The digests that a bucket has in common with a peer's, in an order that both share, and the own rows of them.
 
-    Both are empty where they are not told.
+    Both are empty where they are not told. The order is that of the encrypted digests: another one in every run.
     """
     me, peer = own.party.name, line.peer
     leads, broadcast = me == own.party.roles.holders[0], settings.reveal == "both"
-    slots = own.settled.slots(me, key)
-    listed = Listed.filled(bucket, slots, own.secret(peer).child("list", key, number))
+    listed, veil = own.listed(bucket, key, number, own.secret(peer)), own.settled.veil
     with _side_folder(own.folder) as folder:
-        _write(folder / "input.csv", listed.digests)
+        _write(folder / "input.csv", veiled(listed.digests, veil))
         _run_pair(process, folder, line, me, leads=leads, broadcast=broadcast)
-        own.progress(slots)
+        own.progress(len(listed.rows))
         told = leads or broadcast
-        digests = in_order(_read(folder / "output.csv")) if told else np.zeros((0, DIGEST_BYTES), np.uint8)
+        found = in_order(_read(folder / "output.csv")) if told else np.zeros((0, DIGEST_BYTES), np.uint8)
+    digests = veiled(found, veil, back=True)
     return digests, _rows(digests, bucket, peer)
 
 
@@ -266,9 +266,9 @@ def _meeting(line: Channel, address: str | None) -> Iterator[tuple[str, str]]:
 
 
 def _rows(digests: Digests, bucket: Bucket, peer: str) -> Rows:
-    """The own rows of common digests, which are sorted like those of a bucket."""
+    """The own rows of common digests."""
     found = positions(digests, bucket.digests)
-    if (found < 0).any() or (np.diff(found) <= 0).any():
+    if (found < 0).any() or len(np.unique(found)) != len(found):
         raise ProtocolError(
             f"The side process should name ids that this party and {peer} have, each once, but named others. Use "
             "engine = 'ecdh'."
