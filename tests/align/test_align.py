@@ -792,6 +792,28 @@ def test_training_on_rows_that_are_aligned_first_is_training_on_the_common_rows(
     assert run.plan.settings["align"]["join"] == "inner"
 
 
+def test_training_on_a_left_join_learns_what_stands_in_for_the_rows_that_each_party_lacks():
+    from colonnade.models.split import Embedding, SplitClassifier
+
+    held = load("bank-shop-telco", rows=400).tables
+    model = SplitClassifier(overlap="partial", epochs=2, batch_size=64, patience=None)
+    found = {}
+
+    def fit(party):
+        found[party.name] = party.present, party.partners
+        return model.fit(party)
+
+    run = simulate(Aligned(Align(Settings(join="left")), fit), held, roles=THREE, keep="all")
+    stand_ins = run.results["bank"].stand_ins_
+    for name, stand_in in zip(("shop", "telco"), stand_ins, strict=True):
+        assert stand_in.abs().max() > 0, "it is learned from nought on"
+        present, _ = found[name]
+        assert 0 < present.sum() < len(present) == len(held["bank"])
+        assert (found["bank"][1][name] == present).all()
+        for recorded in run.transcripts[name].messages(Embedding, sent=True):
+            assert (np.isnan(recorded.message.values).all(axis=1) == ~present[recorded.rows]).all()
+
+
 def test_a_run_that_aligned_its_rows_by_itself_is_not_audited_against_tables_in_another_order():
     from colonnade import NormScore
     from colonnade.audit import audit

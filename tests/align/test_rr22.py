@@ -82,7 +82,7 @@ def test_the_drawing_shows_the_messages_of_this_engine():
     drawn = {kind for kind in ("Meeting", "Finished") if f" {kind} " in rr22_module.__doc__}
     run = align(("bank", "shop"), engine="rr22")
     crossed = {Message.kinds[entry.kind].__name__ for entry in run.transcripts["bank"].entries}
-    assert drawn == crossed - {"Terms", "Opening", "Chosen", "OrderDigest", "Agreed"}
+    assert drawn == crossed - {"Terms", "Opening", "Chosen", "OrderPoint", "OrderDigest", "Agreed"}
 
 
 def test_without_spu_it_is_said_how_to_install_it(monkeypatch):
