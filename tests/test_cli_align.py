@@ -180,7 +180,7 @@ def test_rows_without_a_partner_are_trained_on_with_those_who_have_one(plan):
     assert (len(rows), np.isnan(rows).any(axis=1).sum()) == (150, absent)
     assert 30 <= absent <= 60
     (stand_in,) = RunFolder.open(folder).load().results["bank"].stand_ins_
-    assert stand_in.abs().max() > 0, "what stands in for absent rows is learned from nought on"
+    assert stand_in.std() > 0, "at the start all its values are alike"
 
 
 @pytest.mark.parametrize("command", ["align", "simulate"])

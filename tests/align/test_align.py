@@ -796,17 +796,16 @@ def test_training_on_a_left_join_learns_what_stands_in_for_the_rows_that_each_pa
     from colonnade.models.split import Embedding, SplitClassifier
 
     held = load("bank-shop-telco", rows=400).tables
-    model = SplitClassifier(overlap="partial", epochs=2, batch_size=64, patience=None)
     found = {}
 
     def fit(party):
         found[party.name] = party.present, party.partners
-        return model.fit(party)
+        return SplitClassifier(overlap="partial", epochs=2, batch_size=64, patience=None).fit(party)
 
     run = simulate(Aligned(Align(Settings(join="left")), fit), held, roles=THREE, keep="all")
     stand_ins = run.results["bank"].stand_ins_
     for name, stand_in in zip(("shop", "telco"), stand_ins, strict=True):
-        assert stand_in.abs().max() > 0, "it is learned from nought on"
+        assert stand_in.std() > 0, "at the start all its values are alike"
         present, _ = found[name]
         assert 0 < present.sum() < len(present) == len(held["bank"])
         assert (found["bank"][1][name] == present).all()
