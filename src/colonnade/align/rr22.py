@@ -29,10 +29,10 @@ import subprocess
 import sys
 from binascii import hexlify, unhexlify
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,7 @@ from colonnade.align.settings import Settings
 from colonnade.align.star import StarFollower, StarLeader
 from colonnade.errors import MissingExtra, PlanError, ProtocolError
 from colonnade.storage import Tree, explained
+from colonnade.wire.address import is_address
 from colonnade.wire.channel import Channel
 
 INTERPRETER_VARIABLE = "COLONNADE_PSI_FAST"
@@ -124,17 +125,12 @@ class Running:
     """
 
     def __init__(self, interpreter: Path, folder: Path, task: Mapping[str, Any]) -> None:
-        self._done, done = os.pipe()
-        with explained(f"start {interpreter}"), (folder / "log").open("wb") as log, open(done, "wb") as theirs:
-            self._process = subprocess.Popen(
-                [interpreter, "-I", PROGRAM],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                cwd=folder,
-                env={**os.environ, "TMPDIR": str(folder)},
-                pass_fds=[theirs.fileno()],
-            )
+        with ExitStack() as undo, explained(f"write {folder / 'log'}"), (folder / "log").open("wb") as log:
+            self._done, done = os.pipe()
+            undo.callback(os.close, self._done)
+            with open(done, "wb") as theirs:
+                self._process = _started(interpreter, folder, log, theirs.fileno())
+            undo.pop_all()
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # whoever waits for it learns that it ended
             self._process.stdin.write(json.dumps({**task, "done": done}).encode() + b"\n")
@@ -146,7 +142,9 @@ class Running:
         Args:
             check: Called now and then; what it raises ends the waiting.
         """
-        while not select.select([self._done], [], [], 0.5)[0]:
+        waiting = select.poll()
+        waiting.register(self._done, select.POLLIN)
+        while not waiting.poll(500):
             check()
         return os.read(self._done, 1) == rr22_process.GOOD
 
@@ -158,6 +156,25 @@ class Running:
         self._process.kill()
         self._process.wait()
         os.close(self._done)
+
+
+def _started(interpreter: Path, folder: Path, log: IO[bytes], done: int) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            [interpreter, "-I", PROGRAM],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            cwd=folder,
+            env={**os.environ, "TMPDIR": str(folder)},
+            pass_fds=[done],
+        )
+    except OSError as error:
+        raise PlanError(
+            f"The engine rr22 should run in {interpreter}, but that cannot be started: "
+            f"{error.strerror or type(error).__name__}. Let {INTERPRETER_VARIABLE} name a Python that has spu "
+            f"{rr22_process.VERSION}, or use engine = 'ecdh'."
+        ) from error
 
 
 def _common(
@@ -194,10 +211,12 @@ def _run_pair(process: SideProcess, folder: Path, line: Channel, me: str, *, lea
             line.send(Finished(int(good)))
             # Who fails says so at once: the other one's process may be waiting for this one's.
             if not good or not line.receive(Finished).good:
+                failed = (
+                    f"{peer}'s failed, which knows why" if good else f"{me}'s failed: {_last_words(folder / 'log')}"
+                )
                 raise ProtocolError(
-                    f"The side processes of {me} and {peer} should have found their common ids, but "
-                    f"{peer if good else me}'s failed: {_last_words(folder / 'log')}. Check that both can reach each "
-                    "other at the addresses under [align.addresses], or use engine = 'ecdh'."
+                    f"The side processes of {me} and {peer} should have found their common ids, but {failed}. Check "
+                    "that both can reach each other at the addresses under [align.addresses], or use engine = 'ecdh'."
                 )
         finally:
             running.close()
@@ -262,7 +281,13 @@ def _meeting(line: Channel, address: str | None) -> Iterator[tuple[str, str]]:
             held.bind(("127.0.0.1", 0))
         mine = address or f"127.0.0.1:{held.getsockname()[1]}"
         line.send(Meeting(mine, 0))
-        yield mine, line.receive(Meeting).address
+        theirs = line.receive(Meeting).address
+        if not is_address(theirs):
+            raise ProtocolError(
+                f"Expected {line.peer} to say at which host and port its side process listens, got {theirs[:100]!r}. "
+                f"Correct its address under [align.addresses] at {line.peer}."
+            )
+        yield mine, theirs
 
 
 def _rows(digests: Digests, bucket: Bucket, peer: str) -> Rows:
@@ -291,8 +316,9 @@ def _read(path: Path) -> Digests:
 
 
 def _last_words(log: Path) -> str:
-    lines = [line for line in log.read_text(errors="replace").splitlines() if "rror" in line or "imeout" in line]
-    return lines[-1][:200] if lines else "it said nothing about why"
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    telling = [line for line in lines if "rror" in line or "imeout" in line] or lines
+    return telling[-1][:200] if telling else "it said nothing about why"
 
 
 def _side(folder: Path, rank: int) -> dict[str, Any]:
