@@ -132,14 +132,24 @@ def test_an_alignment_that_goes_on_masks_with_the_secret_it_had_and_counts_once(
 
     assert dies(STAR, tmp_path, "frame", 18)
     key = (tmp_path / "run" / "bank" / "checkpoints" / "once-align-shop.safetensors").read_bytes()
-    run = align(STAR, tmp_path)
+    assert dies(STAR, tmp_path, "frame", 6)
     assert (tmp_path / "run" / "bank" / "checkpoints" / "once-align-shop.safetensors").read_bytes() == key
+    run = align(STAR, tmp_path)
     other = align(STAR, tmp_path / "other")
     assert not masked(run) & masked(other)
     assert len(masked(run)) == len(masked(other))
     # Three parties share this log: bank asks both others, and each of them asks bank.
     log = (tmp_path / "log").read_text().splitlines()
     assert len(log) == 4
+
+
+@pytest.mark.parametrize("how", [STAR, RING], ids=["star", "ring"])
+def test_neither_secrets_nor_digests_stay_when_the_alignment_is_done_and_it_can_still_be_read(how, tmp_path):
+    first = ending(align(how, tmp_path))
+    left = {path.name for path in (tmp_path / "run").rglob("checkpoints/*")}
+    assert left
+    assert not [name for name in left if "align-" in name]
+    assert ending(align(how, tmp_path)) == first
 
 
 def test_buckets_leave_nothing_on_disk_when_the_alignment_is_done(tmp_path):

@@ -24,6 +24,9 @@ from colonnade.privacy.randomness import Randomness
 from colonnade.storage import Tree, explained
 from colonnade.wire.channel import Channel
 
+# What secrets and steps of buckets are called by.
+PREFIX = "align"
+
 UNDER = ("masked with a secret of this run",)
 
 Tags = npt.NDArray[np.uint64]
@@ -103,7 +106,7 @@ class Own:
 
     def secret(self, whom: str) -> Randomness:
         """The source of this run's secrets towards somebody, from the system, drawn once and written down first."""
-        return Randomness.from_key(self.party.once(f"align {whom}", make_key), source="system")
+        return Randomness.from_key(self.party.once(f"{PREFIX} {whom}", make_key), source="system")
 
     def listed(self, bucket: Bucket, key: int, number: int, secret: Randomness) -> Listed:
         """A bucket as it goes out."""
@@ -170,7 +173,7 @@ def durable(party: Party, name: str, work: Callable[[], Tree]) -> Tree:
 
 def bucket_step(key: int, bucket: int) -> str:
     """What the step of a bucket is called."""
-    return f"align key {key} bucket {bucket}"
+    return f"{PREFIX} key {key} bucket {bucket}"
 
 
 def veiled(digests: Digests, key: bytes, *, back: bool = False) -> Digests:

@@ -16,7 +16,7 @@ from colonnade.align.buckets import MOST_BUCKETS
 from colonnade.align.identifiers import Identifiers
 from colonnade.align.limits import Limits
 from colonnade.align.messages import Opening, Size, Terms
-from colonnade.align.own import Own, Settled, bucket_step, durable, hear_agreed
+from colonnade.align.own import PREFIX, Own, Settled, bucket_step, durable, hear_agreed
 from colonnade.align.ring import Ring
 from colonnade.align.rr22 import FastFollower, FastLeader, SideProcess
 from colonnade.align.settings import Settings
@@ -34,7 +34,7 @@ from colonnade.wire.channel import Channel
 R = TypeVar("R")
 
 MOST_IDS = 1 << 34
-ORDER_STEP = "align order"
+ORDER_STEP = "order of aligned rows"
 
 
 @dataclass(frozen=True)
@@ -179,9 +179,10 @@ class _Alignment:
             own = Own(party, identifiers, settled, known, folder, self.align.workers, self._n_points(settled))
             side = self._side(own)
             self._spend_outcome(settled)
-            kept = side.match()
-            tree = durable(party, ORDER_STEP, lambda: _tree(self._settled(side, kept)))
+            # The steps of buckets lie within this one, so that what they left is no longer needed when it is done.
+            tree = durable(party, ORDER_STEP, lambda: _tree(self._settled(side, side.match())))
             own.close()
+            party.checkpoints.forget_at_the_end(PREFIX)
         found = _found(tree)
         learned = self._learned(settled, found)
         extra = {name for key in range(len(identifiers.keys)) for name in identifiers.columns_of(key)}
@@ -237,7 +238,7 @@ class _Alignment:
             terms = line.receive(Terms)
             self._check_terms(mine, terms, line.peer)
             ids[line.peer] = tuple(terms.ids)
-        salt, veil = party.random.child("align", "salt").key, party.once("align veil", make_key)
+        salt, veil = party.random.child("align", "salt").key, party.once(f"{PREFIX} veil", make_key)
         n = self.settings.n_buckets(max(max(counts) for counts in ids.values()))
         if n > MOST_BUCKETS:
             raise PlanError(
@@ -328,10 +329,10 @@ class _Alignment:
         """Take part without a table: nothing is compared, but the steps are the same everywhere."""
         leader = self.party.peers[self.leader]
         opening = leader.receive(Opening)
-        for key, bucket in Settled(b"", b"", opening.keys, opening.buckets, {}).rounds:
-            durable(self.party, bucket_step(key, bucket), dict)
 
         def settle() -> Any:
+            for key, bucket in Settled(b"", b"", opening.keys, opening.buckets, {}).rounds:
+                durable(self.party, bucket_step(key, bucket), dict)
             if self.settings.reveal != "both":
                 return _tree(Found(None, leader.receive(Size).size))
             whole, agreed = hear_agreed(leader)
