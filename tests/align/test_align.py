@@ -717,12 +717,37 @@ def test_one_party_alone_has_nothing_to_align():
 
 
 def test_a_tiny_set_is_refused_unless_the_plan_allows_it():
-    with pytest.raises(PrivacyError, match=r"at least 100 ids, but bank itself brings 3.*lower fewest under"):
+    with pytest.raises(
+        PrivacyError, match=r"at least 100 ids under each key, but bank itself brings 3: .*lower fewest"
+    ):
         aligned(tables([1, 2, 3], range(200)), limits=Limits())
     generous = Align(limits=Limits(fewest=1))
     instead = {"shop": lambda party, honest: generous(party)}
-    with pytest.raises(PrivacyError, match=r"at least 100 ids, but shop brings 3: that would be a question"):
+    with pytest.raises(PrivacyError, match=r"at least 100 ids under each key, but shop brings 3: that would be a"):
         simulate(Align(), tables(range(200), [1, 2, 3]), roles=PAIR, instead=instead)
+
+
+@TOPOLOGIES
+@pytest.mark.parametrize(
+    ("how", "mails", "said"),
+    [
+        ({"keys": ("email", "integer")}, 1, "shop brings 1: that would be a question about single people"),
+        ({"keys": ("email", "integer"), "pad": True}, 65, "shop brings between 65 and 128: that would be"),
+    ],
+    ids=["one id under the first key", "rounded up"],
+)
+def test_a_set_that_is_tiny_under_one_key_is_refused_and_the_refusal_is_logged(how, mails, said, topology, tmp_path):
+    held = {
+        "bank": table(range(300), mail=[f"{i}@x" for i in range(300)]),
+        "shop": table(range(300), mail=[f"{i}@x" if i < mails else None for i in range(300)]),
+    }
+    columns, log = dict.fromkeys(held, ("mail", "id")), tmp_path / "alignments"
+    settings = Settings(**how, topology=topology)
+    careful, generous = (Align(settings, columns=columns, limits=each) for each in (Limits(log=log), ANY_SIZE))
+    with pytest.raises(PrivacyError, match=said):
+        simulate(careful, held, roles=PAIR, instead={"shop": lambda party, honest: generous(party)})
+    assert not any(entry["what"] == "refused" and entry["peer"] != "shop" for entry in map(json.loads, log.open()))
+    assert [entry["what"] for entry in map(json.loads, log.open())] == ["aligned", "refused"]
 
 
 def test_alignments_with_a_peer_are_counted_and_refusals_are_logged(tmp_path):

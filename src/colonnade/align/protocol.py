@@ -166,7 +166,7 @@ class _Alignment:
         known = np.zeros(len(table), bool)
         counted = [self._count(identifiers, key, known) for key in range(len(identifiers.keys))]
         ids = [n_ids for n_ids, _ in counted]
-        self.align.limits.check_size(party.name, party.name, max(ids), party.plan.hash)
+        self._check_sizes(party.name, ids)
         for peer in self._asking:
             self.align.limits.admit(party.name, peer, self._mark)
         shown = [_padded(n) for n in ids] if self.settings.pad else ids
@@ -270,7 +270,7 @@ class _Alignment:
             )
         counts = {each: tuple(opening.ids[i * n_keys : (i + 1) * n_keys]) for i, each in enumerate(opening.parties)}
         for peer in counts.keys() - {name}:
-            self.align.limits.check_size(name, peer, max(counts[peer]), self.party.plan.hash)
+            self._check_sizes(peer, counts[peer])
         return Settled(opening.salt, opening.veil, n_keys, opening.buckets, {**counts, name: tuple(mine.ids)})
 
     def _check_terms(self, mine: Terms, theirs: Terms, peer: str) -> None:
@@ -290,7 +290,12 @@ class _Alignment:
             )
         if len(theirs.ids) != len(mine.ids) or not all(0 <= n <= MOST_IDS for n in theirs.ids):
             raise ProtocolError(f"Expected {peer} to say how many ids it has for each key, got something else.")
-        self.align.limits.check_size(name, peer, max(theirs.ids), self.party.plan.hash)
+        self._check_sizes(peer, theirs.ids)
+
+    def _check_sizes(self, whose: str, ids: Sequence[int]) -> None:
+        me, limits = self.party.name, self.align.limits
+        for n in ids:
+            limits.check_size(me, whose, n, self.party.plan.hash, padded=self.settings.pad and whose != me)
 
     def _n_points(self, settled: Settled) -> int:
         """How many points this party multiplies: its own, once for each that it compares with, and those of these."""
