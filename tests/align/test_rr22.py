@@ -8,10 +8,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from colonnade import Roles, Table, simulate
-from colonnade.align import Align, Settings
+from colonnade.align import Align, Limits, Settings
 from colonnade.align import rr22 as rr22_module
 from colonnade.align.messages import Finished, Meeting
 from colonnade.align.rr22 import INTERPRETER_VARIABLE, SideProcess
@@ -44,6 +45,46 @@ def test_both_engines_find_the_same_rows_in_the_same_order(names, how):
         assert found[0] == found[1]
     said = "The side processes talked over a line of their own, which is not in the recording."
     assert said in fast.results["bank"].learned
+
+
+@installed
+@pytest.mark.slow
+@pytest.mark.network
+@pytest.mark.parametrize(
+    ("here", "there", "how"),
+    [
+        ([], ["a", "b"], {}),
+        ([], [], {}),
+        (["a", "b"], ["c", "d"], {}),
+        (["a"], ["a"], {}),
+        (["a", "b", "c"], ["c", "b", "a"], {}),
+        (["a", "b", "a", "c", "d"], ["a", "d", "d", "a", "x"], {"duplicates": "all"}),
+        (["a", "b", "a", "c", "d"], ["a", "d", "d", "a", "x"], {"duplicates": "all", "join": "left"}),
+        (["a", "b", "c", "d", "e"], ["x", "e", "c"], {"pad": True}),
+        ([f"c{i}" for i in range(60)], [f"c{i}" for i in range(30, 90)], {"ids_per_bucket": 20}),
+        (["a", "b", "c"], ["b", "c", "d"], {"keys": ("text", "text"), "ids_per_bucket": 2}),
+    ],
+    ids=[
+        "nothing here", "nothing at all", "nothing common", "one id", "identical", "repeated", "repeated, left", "padded",
+        "buckets", "keys",
+    ],
+)  # fmt: skip
+def test_both_engines_find_the_same_rows_of_sets_of_odd_shapes(here, there, how):
+    tables = {
+        name: Table.of({"id": pa.array(ids, pa.large_string()), "mail": pa.array(ids[::-1], pa.large_string())})
+        for name, ids in (("bank", here), ("shop", there))
+    }
+    columns = dict.fromkeys(tables, ("mail", "id")) if "keys" in how else {}
+    roles = Roles(label="bank", features=("shop",))
+    fast, slow = (
+        simulate(
+            Align(Settings(engine=engine, **how), columns=columns, limits=Limits(fewest=0)), tables, roles=roles
+        ).results
+        for engine in ("rr22", "ecdh")
+    )
+    for name in tables:
+        assert fast[name].rows.tolist() == slow[name].rows.tolist()
+    assert fast["bank"].size == fast["shop"].size == slow["bank"].size
 
 
 @installed
