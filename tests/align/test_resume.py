@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,27 @@ def test_an_alignment_that_goes_on_masks_with_the_secret_it_had_and_counts_once(
     # Three parties share this log: bank asks both others, and each of them asks bank.
     log = (tmp_path / "log").read_text().splitlines()
     assert len(log) == 4
+
+
+def test_whoever_watches_an_alignment_that_goes_on_is_told_of_all_points_to_the_last(tmp_path):
+    def watched_until(last):
+        told = []
+
+        def watch(name, loop, done, total, figures):
+            told.append((done, total))
+            if len(told) == last:
+                raise RuntimeError("that is enough")
+
+        tables = {name: table(ids) for name, ids in IDS.items()}
+        instead = {"shop": lambda party, honest: honest(replace(party, watcher=watch))}
+        simulate(Align(STAR, limits=Limits(fewest=1)), tables, roles=ROLES, directory=tmp_path, instead=instead)
+        return told
+
+    with pytest.raises(RuntimeError, match="that is enough"):
+        watched_until(4)
+    done, total = zip(*watched_until(None), strict=True)
+    assert done[-1] == total[-1] > 0
+    assert list(done) == sorted(done)
 
 
 @pytest.mark.parametrize("how", [STAR, RING], ids=["star", "ring"])

@@ -65,8 +65,8 @@ def test_both_engines_find_the_same_rows_in_the_same_order(names, how):
         (["a", "b", "c"], ["b", "c", "d"], {"keys": ("text", "text"), "ids_per_bucket": 2}),
     ],
     ids=[
-        "nothing here", "nothing at all", "nothing common", "one id", "identical", "repeated", "repeated, left", "padded",
-        "buckets", "keys",
+        "nothing here", "nothing at all", "nothing common", "one id", "identical", "repeated", "repeated, left",
+        "padded", "buckets", "keys",
     ],
 )  # fmt: skip
 def test_both_engines_find_the_same_rows_of_sets_of_odd_shapes(here, there, how):

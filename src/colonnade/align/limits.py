@@ -86,8 +86,8 @@ class Limits:
         whose = f"{party} itself" if peer == party else peer
         raise PrivacyError(
             f"A set to be aligned should have at least {self.fewest:,} ids under each key, but {whose} brings "
-            f"{brings}: that would be a question about single people. Bring more rows, or lower fewest under [align] at "
-            f"{party}."
+            f"{brings}: that would be a question about single people. Bring more rows, or lower fewest under [align] "
+            f"at {party}."
         )
 
     def _entries(self) -> list[dict[str, Any]]:

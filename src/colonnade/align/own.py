@@ -98,8 +98,18 @@ class Own:
             self._held = key, buckets
         return self._held[1][number]
 
+    def matched(self, key: int, bucket: int, work: Callable[[], Tree]) -> Tree:
+        """What the work on a bucket leaves; where an earlier life of this run did it, its points count as well."""
+        before = self._done
+        tree = durable(self.party, bucket_step(key, bucket), work)
+        if self._done == before:
+            self.progress(self.n_points // (self.settled.n_keys * self.settled.n_buckets))
+        return tree
+
     def close(self) -> None:
         """Delete what was kept in files, and what a killed run may have left among them."""
+        if self._done < self.n_points:
+            self.progress(self.n_points - self._done)
         with explained("delete the buckets of an alignment"):
             if self.folder.exists():
                 shutil.rmtree(self.folder)

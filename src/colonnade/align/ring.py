@@ -51,8 +51,6 @@ from colonnade.align.own import (
     Own,
     agree_as_follower,
     agree_as_leader,
-    bucket_step,
-    durable,
     gathered,
     in_order,
     order_digest,
@@ -99,7 +97,7 @@ class Ring:
         matched = np.zeros(len(own.party.own_table), bool)
         kept = own.shelf
         for key, bucket in own.settled.rounds:
-            tree = durable(own.party, bucket_step(key, bucket), partial(self._match, key, bucket, matched))
+            tree = own.matched(key, bucket, partial(self._match, key, bucket, matched))
             matched[tree["rows"]] = True
             kept.put(tree)
         return kept

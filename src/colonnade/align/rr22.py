@@ -186,6 +186,8 @@ def _common(
     """
     me, peer = own.party.name, line.peer
     leads, broadcast = me == own.party.roles.holders[0], settings.reveal == "both"
+    if not own.settled.slots(me, key) or not own.settled.slots(peer, key):
+        return np.zeros((0, DIGEST_BYTES), np.uint8), np.zeros(0, np.int64)  # spu takes no empty list
     listed, veil = own.listed(bucket, key, number, own.secret(peer)), own.settled.veil
     with _side_folder(own.folder) as folder:
         _write(folder / "input.csv", veiled(listed.digests, veil))

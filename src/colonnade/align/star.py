@@ -58,8 +58,6 @@ from colonnade.align.own import (
     Own,
     agree_as_follower,
     agree_as_leader,
-    bucket_step,
-    durable,
     gathered,
     in_order,
     order_digest,
@@ -103,7 +101,7 @@ class StarLeader:
         matched = {line.peer: np.zeros(n_rows, bool) for line in self.lines}
         kept = own.shelf
         for key, bucket in own.settled.rounds:
-            tree = durable(own.party, bucket_step(key, bucket), partial(self._match, key, bucket, matched))
+            tree = own.matched(key, bucket, partial(self._match, key, bucket, matched))
             for peer in matched:
                 matched[peer][tree[peer]["rows"]] = True
             kept.put(tree)
@@ -224,7 +222,7 @@ class StarFollower:
         matched = np.zeros(len(own.party.own_table), bool)
         kept = own.shelf
         for key, bucket in own.settled.rounds:
-            tree = durable(own.party, bucket_step(key, bucket), partial(self._match, key, bucket, matched))
+            tree = own.matched(key, bucket, partial(self._match, key, bucket, matched))
             matched[tree["rows"][tree["places"]]] = True
             kept.put(tree)
         return kept
