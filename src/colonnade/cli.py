@@ -128,10 +128,11 @@ def simulate(
         tables = folder.tables()
         n_train, n_test = (len(next(iter(part.values()))) for part in (tables.train, tables.test))
         how = "in the clear as only a simulation may" if alignments is None else "by private set intersection"
-        partners = {} if alignments is None else alignments[planned.roles.label].partners
+        label = planned.roles.holders[0]
+        partners = {} if alignments is None else alignments[label].partners
         having = ", ".join(f"{party} has {int(mask.sum()):,}" for party, mask in partners.items())
         held = (
-            f"{planned.roles.label} keeps {n_train + n_test:,} rows, of which {having}"
+            f"{label} keeps {n_train + n_test:,} rows, of which {having}"
             if partners
             else f"{', '.join(tables.held)} hold {n_train + n_test:,} common rows"
         )
