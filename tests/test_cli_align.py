@@ -219,6 +219,7 @@ def test_two_processes_align_and_one_that_was_killed_resumes_to_the_same(plan):
     assert matched[0] == matched[1]
     assert set(matched[0]) == set(COMMON)
     assert found["bank"].digest == found["shop"].digest
+    assert not list((plan.parent / "runs").rglob("once-align-*"))
     log = [json.loads(line) for line in (plan.parent / "runs" / "shop" / "alignments-of-shop").read_text().splitlines()]
     assert [(entry["peer"], entry["what"]) for entry in log] == [("bank", "aligned")]
     again = run("align", plan, "--as", "bank", "--insecure", "--out", plan.parent / "runs" / "bank")
