@@ -16,9 +16,12 @@ from typer.testing import CliRunner
 import colonnade
 from colonnade.alignment import Alignment
 from colonnade.cli import app
+from colonnade.experiment.store import RunFolder
+from colonnade.models.split import Embedding
 from colonnade.privacy.ledger import Ledger
 from colonnade.table import Table
 from colonnade.testing.ports import free_port
+from colonnade.wire.transcript import Transcript
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(colonnade.__path__[0]).parent), "OMP_NUM_THREADS": "1"}
 PLAN = """
@@ -164,8 +167,32 @@ def test_a_plan_without_a_model_aligns_and_does_nothing_else(plan, labels):
 
 def test_rows_without_a_partner_are_trained_on_with_those_who_have_one(plan):
     write_plan(plan.parent, align='join = "left"')
+    plan.write_text(plan.read_text().replace('patience = "none"', 'patience = "none"\noverlap = "partial"'))
     said = run("simulate", plan, "--out", plan.parent / "runs")
-    assert "200 common rows" in said
+    found = (
+        "bank keeps 200 rows, of which shop has 140, found by private set intersection: 150 to train on, 50 held out"
+    )
+    assert found in said
+    (folder,) = (plan.parent / "runs").iterdir()
+    sent = Transcript.load(folder / "shop" / "transcript").messages(Embedding, sent=True)
+    rows = np.concatenate([recorded.message.values for recorded in sent if recorded.epoch == 0])
+    absent = int(np.isnan(rows).all(axis=1).sum())
+    assert (len(rows), np.isnan(rows).any(axis=1).sum()) == (150, absent)
+    assert 30 <= absent <= 60
+    (stand_in,) = RunFolder.open(folder).load().results["bank"].stand_ins_
+    assert stand_in.std() > 0, "at the start all its values are alike"
+
+
+@pytest.mark.parametrize("command", ["align", "simulate"])
+def test_rows_that_have_changed_since_they_were_aligned_are_not_taken_for_those_that_were(plan, command):
+    run("align", plan, "--out", plan.parent / "runs")
+    path = plan.parent / "shop.csv"
+    head, first, *rest = path.read_text().splitlines()
+    path.write_text("\n".join([head, *rest, first]) + "\n")
+    more = ["--resume"] if command == "simulate" else []
+    said = run(command, plan, "--out", plan.parent / "runs", *more, code=3)
+    assert "shop's rows should be those that were aligned in" in said
+    assert "but they have changed. Restore the data, or align again in another folder" in said
 
 
 # Between processes.
@@ -192,6 +219,7 @@ def test_two_processes_align_and_one_that_was_killed_resumes_to_the_same(plan):
     assert matched[0] == matched[1]
     assert set(matched[0]) == set(COMMON)
     assert found["bank"].digest == found["shop"].digest
+    assert not list((plan.parent / "runs").rglob("once-align-*"))
     log = [json.loads(line) for line in (plan.parent / "runs" / "shop" / "alignments-of-shop").read_text().splitlines()]
     assert [(entry["peer"], entry["what"]) for entry in log] == [("bank", "aligned")]
     again = run("align", plan, "--as", "bank", "--insecure", "--out", plan.parent / "runs" / "bank")

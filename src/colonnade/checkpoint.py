@@ -105,6 +105,7 @@ class Checkpoints:
         self._written = 0
         self._made: dict[str, Any] = {}
         self._begun: set[str] = set()
+        self._passing: set[str] = set()
 
     @property
     def newest(self) -> int:
@@ -176,6 +177,20 @@ class Checkpoints:
             self._made[name] = tree["value"]
         value: T = self._made[name]
         return value
+
+    def forget_at_the_end(self, prefix: str) -> None:
+        """Name what is deleted when the run has finished: values made once and ends of loops called `prefix ...`."""
+        self._passing.add(prefix)
+
+    def finish(self) -> None:
+        """Delete what was named for it. All parties have finished: nobody goes back."""
+        if self.directory is None:
+            return
+        with explained("delete what only a run in progress needs"):
+            for prefix in map(_safe, self._passing):
+                for pattern in (f"once-{prefix}-*.safetensors", f"[0-9]*.{prefix}-*.safetensors"):
+                    for path in self.directory.glob(pattern):
+                        path.unlink()
 
     def begin(self, loop: str) -> None:
         """Note that a loop begins; two of one name could not be told apart when a run resumes."""

@@ -125,15 +125,19 @@ def simulate(
     planned.require_training()
     folder = RunFolder.create(planned, out, existing="resume" if resume else "refuse")
     try:
-        if planned.align is not None:
-            folder.alignments(progress=None)
+        alignments = None if planned.align is None else folder.alignments(progress=None)
         tables = folder.tables()
         n_train, n_test = (len(next(iter(part.values()))) for part in (tables.train, tables.test))
-        how = "in the clear as only a simulation may" if planned.align is None else "by private set intersection"
-        say(
-            f"{', '.join(tables.held)} hold {n_train + n_test:,} common rows, found {how}: "
-            f"{n_train:,} to train on, {n_test:,} held out."
+        how = "in the clear as only a simulation may" if alignments is None else "by private set intersection"
+        label = planned.roles.holders[0]
+        partners = {} if alignments is None else alignments[label].partners
+        having = ", ".join(f"{party} has {int(mask.sum()):,}" for party, mask in partners.items())
+        held = (
+            f"{label} keeps {n_train + n_test:,} rows, of which {having}"
+            if partners
+            else f"{', '.join(tables.held)} hold {n_train + n_test:,} common rows"
         )
+        say(f"{held}, found {how}: {n_train:,} to train on, {n_test:,} held out.")
         run = folder.simulate(progress=None, tables=tables)
     except KeyboardInterrupt as interrupt:
         interrupt.add_note("The same command with --resume goes on where this one stopped.")

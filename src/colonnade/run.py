@@ -198,6 +198,8 @@ class Simulation(Generic[R]):
                 generators.restore(held_back)
                 _set_modes(modes)
         transcripts = {name: parties[name].recording.transcript() for name in names}
+        for held in checkpoints.values():
+            held.finish()
         status.write("finished")
         return Run(results, transcripts, {name: parties[name].ledger for name in names}, self, plan, digest)
 

@@ -189,6 +189,7 @@ class NetworkSession:
         """Write down what was seen, and wait until all others have finished too."""
         party.recording.transcript()
         self.transport.finish()
+        party.checkpoints.finish()
         self.status.write("finished")
 
     def fail(self, party: Party, error: BaseException) -> None:

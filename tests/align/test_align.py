@@ -20,6 +20,7 @@ from colonnade.align import ring as ring_module
 from colonnade.align import star as star_module
 from colonnade.align.identifiers import as_text
 from colonnade.align.messages import Masked, OrderDigest, Terms
+from colonnade.align.rr22 import INTERPRETER_VARIABLE
 from colonnade.data import load
 from colonnade.errors import ColonnadeError, DataError, PlanError, PrivacyError, ProtocolError, StorageError
 from colonnade.secret import Secret
@@ -32,6 +33,7 @@ PAIR = Roles(label="bank", features=("shop",))
 THREE = Roles(label="bank", features=("shop", "telco"))
 TOPOLOGIES = pytest.mark.parametrize("topology", ["star", "ring"])
 
+installed = pytest.mark.skipif(INTERPRETER_VARIABLE not in os.environ, reason="spu is not installed; `make psi-fast`")
 few = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -74,7 +76,12 @@ def sending(kind, **change):
 
     class Crooked(Channel):
         def send(self, message, **options):
-            super().send(replace(message, **change) if isinstance(message, kind) else message, **options)
+            if isinstance(message, kind):
+                values = {
+                    name: value(getattr(message, name)) if callable(value) else value for name, value in change.items()
+                }
+                message = replace(message, **values)
+            super().send(message, **options)
 
     def play(party, honest):
         lines = {name: Crooked(name, line._transport, line._recording) for name, line in party.peers.items()}
@@ -231,13 +238,13 @@ def test_the_ledger_says_what_each_side_learned(topology):
         (
             {"join": "left", "duplicates": "all"},
             [
-                "shop learns which of its own ids all parties have",
+                "shop learns which of its own ids bank has",
                 "shop learns how many rows bank keeps",
-                "shop learns how many rows bank has for each common id",
+                "shop learns how many rows bank has for each id that bank keeps",
             ],
             [
                 "bank learns which of its own ids shop has",
-                "bank learns how many rows shop has for each common id",
+                "bank learns how many rows shop has for each id that bank keeps",
             ],
         ),
     ],
@@ -248,6 +255,47 @@ def test_the_ledger_knows_what_a_setting_shows_besides(how, of_bank, of_shop):
     for name, expected in (("bank", of_bank), ("shop", of_shop)):
         notes = [event.note.removeprefix("alignment: ") for event in run.ledgers[name].events]
         assert notes[1:] == expected
+
+
+def notes_of(run, name):
+    return {event.note.removeprefix("alignment: ") for event in run.ledgers[name].events}
+
+
+def test_a_left_join_shows_each_feature_party_what_it_shares_with_the_label_party_alone():
+    run = aligned(tables(range(9), range(5), range(4, 12)), join="left")
+    # Of three parties only id 4 is common, but telco is told of five.
+    told = np.concatenate([m.message.theirs for m in run.transcripts["telco"].messages(kinds.Chosen)])
+    assert (told >= 0).sum() == 5
+    assert "telco learns which of its own ids bank has" in notes_of(run, "bank")
+    assert not any("all parties have" in note for note in notes_of(run, "bank"))
+    assert "Every other party learned which of its own ids bank has." in run.results["telco"].learned
+
+
+def test_combining_repeated_rows_in_a_left_join_shows_the_numbers_of_every_row_that_is_kept():
+    run = aligned(tables("abc", "aad", "ccc"), join="left", duplicates="all")
+    counts = np.concatenate([m.message.counts for m in run.transcripts["telco"].messages(kinds.Copies, sent=False)])
+    assert sorted(counts[:, 1]) == [1, 1, 2]
+    assert "telco learns how many rows shop has for each id that bank keeps" in notes_of(run, "shop")
+    said = "Every party learned how many rows each other party has for each id that bank keeps."
+    assert said in run.results["shop"].learned
+
+
+def test_a_ring_that_tells_the_leader_alone_shows_the_last_party_how_many_are_common():
+    run = aligned(tables(range(50), range(30, 90), range(40, 100)), topology="ring", reveal="one", ids_per_bucket=30)
+    seen = {name: [len(m.message.values) for m in run.transcripts[name].messages(kinds.Common)] for name in run.results}
+    assert (sum(seen["telco"]), seen["shop"]) == (10, [])
+    assert len(seen["telco"]) > 1
+    note = "telco learns how many ids are common in each bucket"
+    assert [note in notes_of(run, name) for name in ("bank", "shop", "telco")] == [True, True, False]
+    assert "telco learned how many ids are common in each bucket." in run.results["bank"].learned
+
+
+def test_a_ring_by_several_keys_shows_by_which_key():
+    held = {name: table(range(3), mail=["a@x", "b@x", None]) for name in NAMES[:3]}
+    columns = dict.fromkeys(held, ("mail", "id"))
+    run = aligned(held, topology="ring", keys=("email", "integer"), columns=columns)
+    assert "telco learns which of its own ids all parties have, and by which key" in notes_of(run, "bank")
+    assert "(3 rows), and by which key." in " ".join(run.results["telco"].learned)
 
 
 def test_what_is_learned_is_in_the_ledger_before_anything_is_compared():
@@ -291,9 +339,24 @@ def test_padding_shows_a_power_of_two_in_place_of_a_size():
 # What crosses.
 
 
-@TOPOLOGIES
-@pytest.mark.parametrize("per_bucket", [10, 1000])
-def test_no_transcript_holds_an_id_or_a_hash_of_one_or_anything_of_an_id_twice(topology, per_bucket):
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"ids_per_bucket": 10},
+        {},
+        {"topology": "ring", "ids_per_bucket": 10},
+        {"topology": "ring"},
+        {"topology": "ring", "reveal": "one"},
+        {"topology": "ring", "reveal": "size"},
+        {"reveal": "one"},
+        {"join": "left"},
+        {"join": "left", "duplicates": "all"},
+        {"keys": ("text", "text")},
+        pytest.param({"engine": "rr22"}, marks=[installed, pytest.mark.slow, pytest.mark.network]),
+    ],
+    ids=str,
+)
+def test_no_transcript_holds_an_id_or_a_hash_of_one_or_anything_of_an_id_twice(how):
     from hashlib import blake2b, sha256
 
     from blake3 import blake3
@@ -303,7 +366,8 @@ def test_no_transcript_holds_an_id_or_a_hash_of_one_or_anything_of_an_id_twice(t
 
     ids = [f"customer-{i}" for i in range(40)]
     held = tables(ids, ids[5:], ids[:30])
-    runs = [aligned(held, topology=topology, ids_per_bucket=per_bucket) for _ in range(2)]
+    columns = dict.fromkeys(held, ("id", "id")) if "keys" in how else None
+    runs = [aligned(held, columns=columns, **how) for _ in range(2)]
     for name in ("bank", "shop", "telco"):
         first, second = (frames(run, name) for run in runs)
         salt = runs[0].transcripts["shop"].messages(kinds.Opening).__next__().message.salt
@@ -316,7 +380,7 @@ def test_no_transcript_holds_an_id_or_a_hash_of_one_or_anything_of_an_id_twice(t
             for secret in (*plain, sha256(text).hexdigest().encode(), digest.tobytes(), point.tobytes()):
                 assert secret[:16] not in first, f"something of id {number} is in the transcript of {name}"
         seen = [_values(run.transcripts[name]) for run in runs]
-        assert len(seen[0]) > 100
+        assert len(seen[0]) > (100 if "engine" not in how else 3)
         assert not seen[0] & seen[1]
         assert first != second
 
@@ -327,7 +391,10 @@ def _values(transcript):
     for kind, name in ((kinds.Masked, "points"), (kinds.Doubled, "values"), (kinds.Common, "values")):
         for recorded in transcript.messages(kind):
             found |= {value.tobytes()[:16] for value in getattr(recorded.message, name)}
+    found |= {b"".join(recorded.message.theirs.tobytes() for recorded in transcript.messages(kinds.Chosen))} - {b""}
+    found |= {recorded.message.point for recorded in transcript.messages(kinds.OrderPoint)}
     found |= {recorded.message.digest for recorded in transcript.messages(OrderDigest)}
+    found |= {digest for recorded in transcript.messages(kinds.Agreed) for digest in recorded.message.digests}
     return found
 
 
@@ -518,6 +585,18 @@ def test_a_left_join_keeps_all_rows_of_the_label_party_and_marks_who_is_absent()
         assert np.isnan(taken[name].column("place")).tolist() == [each not in held for each in ids]
 
 
+@pytest.mark.parametrize("per_bucket", [1, 1000])
+def test_a_left_join_by_several_keys_leaves_out_rows_that_repeat_an_id_and_keeps_those_without_one(per_bucket):
+    bank = table(range(5), mail=["a@x", "a@x", None, "b@x", "b@x"], tel=["1234567", None, None, "2234567", "3234567"])
+    shop = table(range(3), mail=["b@x", None, None], tel=["9934567", "1234567", "3234567"])
+    columns = dict.fromkeys(("bank", "shop"), ("mail", "tel"))
+    how = {"keys": ("email", "phone:1"), "join": "left", "duplicates": "first", "ids_per_bucket": per_bucket}
+    run = aligned({"bank": bank, "shop": shop}, columns=columns, **how)
+    pairs = sorted(zip(run.results["bank"].rows.tolist(), run.results["shop"].rows.tolist(), strict=True))
+    # Row 1 repeats the address of row 0 and has no number; row 4 repeats an address too, but is found by its number.
+    assert pairs == [(0, 1), (2, -1), (3, 0), (4, 2)]
+
+
 def test_a_model_sees_who_is_present_on_its_party():
     def look(party):
         return party.present, dict(party.partners), len(party.own_table), party.shared.seed()
@@ -560,6 +639,28 @@ def test_a_tampered_order_digest_is_refused_before_anything_uses_the_rows(topolo
     assert used == []
 
 
+@pytest.mark.parametrize(
+    ("how", "who", "kind", "field"),
+    [
+        ({}, "bank", kinds.Chosen, "theirs"),
+        ({"join": "left"}, "bank", kinds.Chosen, "theirs"),
+        ({"duplicates": "all"}, "bank", kinds.Chosen, "theirs"),
+        ({"topology": "ring"}, "bank", kinds.Chosen, "theirs"),
+        ({"topology": "ring"}, "bank", kinds.Places, "places"),
+        ({"topology": "ring"}, "shop", kinds.Places, "places"),
+    ],
+    ids=str,
+)
+def test_a_party_that_is_told_its_rows_in_another_order_than_the_others_is_found_out(how, who, kind, field):
+    used, held = [], tables(range(5), range(5))
+    protocol = Aligned(Align(Settings(**how), limits=ANY_SIZE), lambda party: used.append(party.name))
+    with pytest.raises(ProtocolError, match=r"the digest that shop sent is another one"):
+        simulate(
+            protocol, held, roles=PAIR, instead={who: sending(kind, **{field: lambda places: places[::-1].copy()})}
+        )
+    assert used == []
+
+
 def test_a_leader_that_compares_another_order_is_refused():
     instead = {"bank": sending(kinds.Agreed, digests=[bytes(32)])}
     with pytest.raises(ProtocolError, match=r"but bank says that this party's digest is another one"):
@@ -578,7 +679,7 @@ def test_a_leader_that_compares_another_order_is_refused():
         ),
         (kinds.Chosen, {"theirs": np.array([0, 0])}, "to name places in this party's own list of 2, each once"),
         (kinds.Chosen, {"theirs": np.array([0, 7])}, "to name places in this party's own list of 2, each once"),
-        (kinds.Chosen, {"mine": np.array([0, 7])}, "to name its own place for each of 2 common rows"),
+        (kinds.OrderPoint, {"point": b"short"}, "to send a point of 32 bytes for its order, got 5 bytes. Both must"),
         (kinds.Chosen, {"begin": 1}, "to send the order of at most 2 rows, got another part"),
         (kinds.Opening, {"buckets": 0}, "Expected bank to open the alignment of bank by 1 keys"),
         (kinds.Opening, {"ids": [2**60]}, "Expected bank to open the alignment of bank by 1 keys"),
@@ -616,12 +717,37 @@ def test_one_party_alone_has_nothing_to_align():
 
 
 def test_a_tiny_set_is_refused_unless_the_plan_allows_it():
-    with pytest.raises(PrivacyError, match=r"at least 100 ids, but bank itself brings 3.*lower fewest under"):
+    with pytest.raises(
+        PrivacyError, match=r"at least 100 ids under each key, but bank itself brings 3: .*lower fewest"
+    ):
         aligned(tables([1, 2, 3], range(200)), limits=Limits())
     generous = Align(limits=Limits(fewest=1))
     instead = {"shop": lambda party, honest: generous(party)}
-    with pytest.raises(PrivacyError, match=r"at least 100 ids, but shop brings 3: that would be a question"):
+    with pytest.raises(PrivacyError, match=r"at least 100 ids under each key, but shop brings 3: that would be a"):
         simulate(Align(), tables(range(200), [1, 2, 3]), roles=PAIR, instead=instead)
+
+
+@TOPOLOGIES
+@pytest.mark.parametrize(
+    ("how", "mails", "said"),
+    [
+        ({"keys": ("email", "integer")}, 1, "shop brings 1: that would be a question about single people"),
+        ({"keys": ("email", "integer"), "pad": True}, 65, "shop brings between 65 and 128: that would be"),
+    ],
+    ids=["one id under the first key", "rounded up"],
+)
+def test_a_set_that_is_tiny_under_one_key_is_refused_and_the_refusal_is_logged(how, mails, said, topology, tmp_path):
+    held = {
+        "bank": table(range(300), mail=[f"{i}@x" for i in range(300)]),
+        "shop": table(range(300), mail=[f"{i}@x" if i < mails else None for i in range(300)]),
+    }
+    columns, log = dict.fromkeys(held, ("mail", "id")), tmp_path / "alignments"
+    settings = Settings(**how, topology=topology)
+    careful, generous = (Align(settings, columns=columns, limits=each) for each in (Limits(log=log), ANY_SIZE))
+    with pytest.raises(PrivacyError, match=said):
+        simulate(careful, held, roles=PAIR, instead={"shop": lambda party, honest: generous(party)})
+    entries = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [(entry["peer"], entry["what"]) for entry in entries] == [("shop", "aligned"), ("shop", "refused")]
 
 
 def test_alignments_with_a_peer_are_counted_and_refusals_are_logged(tmp_path):
@@ -689,6 +815,27 @@ def test_training_on_rows_that_are_aligned_first_is_training_on_the_common_rows(
     assert run.results["shop"] is not run.results["bank"]
     assert run.plan.protocol == "SplitClassifier.fit"
     assert run.plan.settings["align"]["join"] == "inner"
+
+
+def test_training_on_a_left_join_learns_what_stands_in_for_the_rows_that_each_party_lacks():
+    from colonnade.models.split import Embedding, SplitClassifier
+
+    held = load("bank-shop-telco", rows=400).tables
+    found = {}
+
+    def fit(party):
+        found[party.name] = party.present, party.partners
+        return SplitClassifier(overlap="partial", epochs=2, batch_size=64, patience=None).fit(party)
+
+    run = simulate(Aligned(Align(Settings(join="left")), fit), held, roles=THREE, keep="all")
+    stand_ins = run.results["bank"].stand_ins_
+    for name, stand_in in zip(("shop", "telco"), stand_ins, strict=True):
+        assert stand_in.std() > 0, "at the start all its values are alike"
+        present, _ = found[name]
+        assert 0 < present.sum() < len(present) == len(held["bank"])
+        assert (found["bank"][1][name] == present).all()
+        for recorded in run.transcripts[name].messages(Embedding, sent=True):
+            assert (np.isnan(recorded.message.values).all(axis=1) == ~present[recorded.rows]).all()
 
 
 def test_a_run_that_aligned_its_rows_by_itself_is_not_audited_against_tables_in_another_order():

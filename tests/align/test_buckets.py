@@ -9,7 +9,7 @@ from colonnade.align.buckets import Bucket, Buckets, Listed, n_buckets, slots
 from colonnade.align.copies import expanded
 from colonnade.align.identifiers import Identifiers
 from colonnade.align.own import positions
-from colonnade.errors import DataError
+from colonnade.errors import DataError, StorageError
 from colonnade.privacy.randomness import Randomness
 from colonnade.table import Table
 
@@ -49,6 +49,15 @@ def test_buckets_on_disk_are_what_a_single_one_in_memory_is(tmp_path):
 def test_cutting_again_after_a_crash_replaces_what_was_there(tmp_path):
     cut(range(500), 5, tmp_path)
     assert sum(len(bucket) for bucket in cut(range(500), 5, tmp_path)) == 500
+
+
+def test_a_bucket_whose_file_is_gone_is_not_taken_for_an_empty_one(tmp_path):
+    buckets = cut(range(500), 5, tmp_path)
+    buckets.delete()
+    with pytest.raises(
+        StorageError, match=r"should hold \d+ ids, but holds 0: somebody else changed it. Go on with --resume"
+    ):
+        buckets[0]
 
 
 def test_deleted_buckets_leave_no_files(tmp_path):

@@ -75,6 +75,7 @@ def test_telephone_numbers_are_written_in_one_way():
     assert set(read(written, "phone:41")) == {"+41791234567"}
     assert read(["12", "no number", "+41" + "7" * 20, "", None], "phone:41") == [None] * 5
     assert read([791234567], "phone:41") == ["+41791234567"]
+    assert read(["06 1234567", "+39 06 1234567", "0039061234567"], "phone:39") == ["+39061234567"] * 3
 
 
 def test_parts_of_a_composite_key_do_not_run_together():

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,12 +19,28 @@ ROLES = Roles(label="bank", features=("shop", "telco"))
 IDS = {"bank": range(0, 60), "shop": range(20, 80), "telco": range(10, 50)}
 STAR = Settings(ids_per_bucket=20)
 RING = Settings(topology="ring", ids_per_bucket=20)
+LEFT = Settings(join="left", ids_per_bucket=20)
+ALL = Settings(keys=("text",), join="left", duplicates="all", ids_per_bucket=15)
+KEYS = Settings(keys=("text", "text"), join="left", duplicates="first", ids_per_bucket=30)
 ACTS = {"frame": (MemoryTransport, "send"), "rename": (os, "replace")}
 
 
+def table(ids):
+    """Rows whose mail is often that of the row before, and sometimes missing, like their number."""
+    return Table.of(
+        {
+            "id": list(ids),
+            "mail": [f"m{i // 2}" if i % 3 else None for i in ids],
+            "tel": [f"t{i}" if i % 5 else None for i in ids],
+        }
+    )
+
+
 def align(how, directory):
-    tables = {name: Table.of({"id": list(ids)}) for name, ids in IDS.items()}
-    protocol = Align(how, limits=Limits(fewest=1, log=directory / "log"))
+    tables = {name: table(ids) for name, ids in IDS.items()}
+    columns = {None: None, 1: ("mail",), 2: ("mail", "tel")}[None if how.keys is None else len(how.keys)]
+    limits = Limits(fewest=1, log=directory / "log")
+    protocol = Align(how, columns=dict.fromkeys(IDS, columns), limits=limits)
     return simulate(protocol, tables, roles=ROLES, directory=directory / "run", keep="all")
 
 
@@ -80,6 +97,19 @@ def test_an_alignment_that_was_killed_between_buckets_ends_like_one_left_in_peac
 
 @pytest.mark.slow
 @pytest.mark.parametrize("act", ["frame", "rename"])
+@pytest.mark.parametrize("how", [LEFT, ALL, KEYS], ids=["left", "all", "keys"])
+def test_an_alignment_of_another_kind_that_was_killed_ends_like_one_left_in_peace(how, act, tmp_path):
+    expected = ending(align(how, tmp_path / "straight"))
+    moments = itertools.takewhile(lambda number: dies(how, tmp_path / str(number), act, number), itertools.count(2, 6))
+    n_moments = 0
+    for number in moments:
+        n_moments += 1
+        assert ending(align(how, tmp_path / str(number))) == expected, f"killed at {act} {number}"
+    assert n_moments >= 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("act", ["frame", "rename"])
 @pytest.mark.parametrize("how", [STAR, RING], ids=["star", "ring"])
 def test_wherever_an_alignment_is_killed_it_ends_like_one_left_in_peace(how, act, tmp_path):
     expected = ending(align(how, tmp_path / "straight"))
@@ -88,6 +118,7 @@ def test_wherever_an_alignment_is_killed_it_ends_like_one_left_in_peace(how, act
     for number in moments:
         n_moments += 1
         assert ending(align(how, tmp_path / str(number))) == expected, f"killed at {act} {number}"
+        assert list((tmp_path / str(number)).rglob("buckets")) == [], f"killed at {act} {number}"
     assert n_moments >= 15
 
 
@@ -102,8 +133,9 @@ def test_an_alignment_that_goes_on_masks_with_the_secret_it_had_and_counts_once(
 
     assert dies(STAR, tmp_path, "frame", 18)
     key = (tmp_path / "run" / "bank" / "checkpoints" / "once-align-shop.safetensors").read_bytes()
-    run = align(STAR, tmp_path)
+    assert dies(STAR, tmp_path, "frame", 6)
     assert (tmp_path / "run" / "bank" / "checkpoints" / "once-align-shop.safetensors").read_bytes() == key
+    run = align(STAR, tmp_path)
     other = align(STAR, tmp_path / "other")
     assert not masked(run) & masked(other)
     assert len(masked(run)) == len(masked(other))
@@ -112,6 +144,39 @@ def test_an_alignment_that_goes_on_masks_with_the_secret_it_had_and_counts_once(
     assert len(log) == 4
 
 
+def test_whoever_watches_an_alignment_that_goes_on_is_told_of_all_points_to_the_last(tmp_path):
+    def watched_until(last):
+        told = []
+
+        def watch(name, loop, done, total, figures):
+            told.append((done, total))
+            if len(told) == last:
+                raise RuntimeError("that is enough")
+
+        tables = {name: table(ids) for name, ids in IDS.items()}
+        instead = {"shop": lambda party, honest: honest(replace(party, watcher=watch))}
+        simulate(Align(STAR, limits=Limits(fewest=1)), tables, roles=ROLES, directory=tmp_path, instead=instead)
+        return told
+
+    with pytest.raises(RuntimeError, match="that is enough"):
+        watched_until(4)
+    done, total = zip(*watched_until(None), strict=True)
+    assert done[-1] == total[-1] > 0
+    assert list(done) == sorted(done)
+
+
+@pytest.mark.parametrize("how", [STAR, RING], ids=["star", "ring"])
+def test_neither_secrets_nor_digests_stay_when_the_alignment_is_done_and_it_can_still_be_read(how, tmp_path):
+    first = ending(align(how, tmp_path))
+    left = {path.name for path in (tmp_path / "run").rglob("checkpoints/*")}
+    assert left
+    assert not [name for name in left if "align-" in name]
+    assert ending(align(how, tmp_path)) == first
+
+
 def test_buckets_leave_nothing_on_disk_when_the_alignment_is_done(tmp_path):
+    killed = tmp_path / "run" / "shop" / "checkpoints" / "buckets" / "key-7"
+    killed.mkdir(parents=True)
+    (killed / "00000").write_bytes(bytes(24))
     align(STAR, tmp_path)
-    assert [path for path in (tmp_path / "run").rglob("buckets/**/*") if path.is_file()] == []
+    assert list((tmp_path / "run").rglob("buckets")) == []

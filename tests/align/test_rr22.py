@@ -5,28 +5,32 @@ import shutil
 import sys
 import tempfile
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from colonnade import Roles, Table, simulate
-from colonnade.align import Align, Settings
+from colonnade.align import Align, Limits, Settings
 from colonnade.align import rr22 as rr22_module
+from colonnade.align.messages import Finished, Meeting
 from colonnade.align.rr22 import INTERPRETER_VARIABLE, SideProcess
 from colonnade.errors import MissingExtra, PlanError, ProtocolError
 from colonnade.testing.ports import free_port
 from colonnade.wire import certs
+from colonnade.wire.channel import Channel
 from colonnade.wire.message import Message
 
 installed = pytest.mark.skipif(INTERPRETER_VARIABLE not in os.environ, reason="spu is not installed; `make psi-fast`")
 IDS = {"bank": range(200), "shop": range(50, 300), "telco": range(100, 400)}
 
 
-def align(names, process=None, **how):
+def align(names, process=None, instead=None, **how):
     tables = {name: Table.of({"id": [f"c{i}" for i in IDS[name]]}) for name in names}
     roles = Roles(label=names[0], features=tuple(names[1:]))
     protocol = Align(Settings(**how), process=process or SideProcess())
-    return simulate(protocol, tables, roles=roles)
+    return simulate(protocol, tables, roles=roles, instead=instead or {})
 
 
 @installed
@@ -41,6 +45,46 @@ def test_both_engines_find_the_same_rows_in_the_same_order(names, how):
         assert found[0] == found[1]
     said = "The side processes talked over a line of their own, which is not in the recording."
     assert said in fast.results["bank"].learned
+
+
+@installed
+@pytest.mark.slow
+@pytest.mark.network
+@pytest.mark.parametrize(
+    ("here", "there", "how"),
+    [
+        ([], ["a", "b"], {}),
+        ([], [], {}),
+        (["a", "b"], ["c", "d"], {}),
+        (["a"], ["a"], {}),
+        (["a", "b", "c"], ["c", "b", "a"], {}),
+        (["a", "b", "a", "c", "d"], ["a", "d", "d", "a", "x"], {"duplicates": "all"}),
+        (["a", "b", "a", "c", "d"], ["a", "d", "d", "a", "x"], {"duplicates": "all", "join": "left"}),
+        (["a", "b", "c", "d", "e"], ["x", "e", "c"], {"pad": True}),
+        ([f"c{i}" for i in range(60)], [f"c{i}" for i in range(30, 90)], {"ids_per_bucket": 20}),
+        (["a", "b", "c"], ["b", "c", "d"], {"keys": ("text", "text"), "ids_per_bucket": 2}),
+    ],
+    ids=[
+        "nothing here", "nothing at all", "nothing common", "one id", "identical", "repeated", "repeated, left",
+        "padded", "buckets", "keys",
+    ],
+)  # fmt: skip
+def test_both_engines_find_the_same_rows_of_sets_of_odd_shapes(here, there, how):
+    tables = {
+        name: Table.of({"id": pa.array(ids, pa.large_string()), "mail": pa.array(ids[::-1], pa.large_string())})
+        for name, ids in (("bank", here), ("shop", there))
+    }
+    columns = dict.fromkeys(tables, ("mail", "id")) if "keys" in how else {}
+    roles = Roles(label="bank", features=("shop",))
+    fast, slow = (
+        simulate(
+            Align(Settings(engine=engine, **how), columns=columns, limits=Limits(fewest=0)), tables, roles=roles
+        ).results
+        for engine in ("rr22", "ecdh")
+    )
+    for name in tables:
+        assert fast[name].rows.tolist() == slow[name].rows.tolist()
+    assert fast["bank"].size == fast["shop"].size == slow["bank"].size
 
 
 @installed
@@ -82,7 +126,7 @@ def test_the_drawing_shows_the_messages_of_this_engine():
     drawn = {kind for kind in ("Meeting", "Finished") if f" {kind} " in rr22_module.__doc__}
     run = align(("bank", "shop"), engine="rr22")
     crossed = {Message.kinds[entry.kind].__name__ for entry in run.transcripts["bank"].entries}
-    assert drawn == crossed - {"Terms", "Opening", "Chosen", "OrderDigest", "Agreed"}
+    assert drawn == crossed - {"Terms", "Opening", "Chosen", "OrderPoint", "OrderDigest", "Agreed"}
 
 
 def test_without_spu_it_is_said_how_to_install_it(monkeypatch):
@@ -93,11 +137,87 @@ def test_without_spu_it_is_said_how_to_install_it(monkeypatch):
         align(("bank", "shop"), engine="rr22")
 
 
-@pytest.mark.parametrize("interpreter", [sys.executable, shutil.which("false")])
-def test_an_interpreter_that_fails_the_test_at_the_start_is_refused(interpreter, tmp_path):
-    with pytest.raises(PlanError, match=r"should find the common ids of two small lists with .*, but does not"):
-        SideProcess(interpreter=Path(interpreter)).find(tmp_path)
-    assert list(tmp_path.iterdir()) == []
+@pytest.fixture
+def old_spu(tmp_path):
+    """An interpreter that has an spu of another version."""
+    package = tmp_path / "packages" / "spu"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "psi.py").touch()
+    (package / "libspu.py").write_text("link = None\ndef _get_version(): return '0.1.0'\n")
+    code = (
+        f"import runpy, sys; sys.path.append({str(package.parent)!r}); runpy.run_path(sys.argv[2], run_name='__main__')"
+    )
+    path = tmp_path / "python"
+    path.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{code}" "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("interpreter", "why"),
+    [
+        (Path(sys.executable), "ImportError: spu is not installed here"),
+        ("old_spu", "ImportError: spu 0.9.5 is needed, not 0.1.0"),
+        (Path(shutil.which("false")), "it said nothing about why"),
+    ],
+    ids=["none", "old", "silent"],
+)
+def test_an_interpreter_that_fails_the_test_at_the_start_is_refused_with_its_reason(
+    interpreter, why, tmp_path, request
+):
+    named = request.getfixturevalue(interpreter) if isinstance(interpreter, str) else interpreter
+    work = tmp_path / "work"
+    with pytest.raises(
+        PlanError,
+        match=rf"should find the common ids of two small lists with .*, but does not: {why}\. Install spu 0\.9\.5",
+    ):
+        SideProcess(interpreter=named).find(work)
+    assert list(work.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux lists what is open")
+@pytest.mark.parametrize(("what", "why"), [("nowhere", "No such file or directory"), ("folder", "Permission denied")])
+def test_an_interpreter_that_cannot_be_started_is_named_with_the_reason(what, why, tmp_path, monkeypatch):
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setenv(INTERPRETER_VARIABLE, str(tmp_path / what))
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(
+        PlanError,
+        match=rf"rr22 should run in .*{what}, but that cannot be started: {why}\. Let COLONNADE_PSI_FAST name a Python",
+    ):
+        align(("bank", "shop"), engine="rr22")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def changing(kind, **change):
+    """The shop, which keeps to the protocol but for one kind of message."""
+
+    class Crooked(Channel):
+        def send(self, message, **options):
+            super().send(replace(message, **change) if isinstance(message, kind) else message, **options)
+
+    def play(party, honest):
+        lines = {name: Crooked(name, line._transport, line._recording) for name, line in party.peers.items()}
+        return honest(replace(party, peers=lines))
+
+    return {"shop": play}
+
+
+@installed
+@pytest.mark.slow
+@pytest.mark.network
+@pytest.mark.parametrize(
+    ("kind", "change", "said"),
+    [
+        (Finished, {"good": 0}, "but shop's failed, which knows why. Check that both can reach each other"),
+        (Meeting, {"address": "127.0.0.1"}, "shop to say at which host and port its side process listens, got '127"),
+    ],
+    ids=["failed", "address"],
+)
+def test_what_goes_wrong_at_the_other_party_is_said_to_be_there(kind, change, said):
+    with pytest.raises(ProtocolError, match=said):
+        align(("bank", "shop"), engine="rr22", instead=changing(kind, **change))
 
 
 @installed

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from colonnade.align.identifiers import DIGEST_BYTES, Identifiers
-from colonnade.errors import DataError
+from colonnade.errors import DataError, StorageError
 from colonnade.privacy.randomness import Randomness
 from colonnade.storage import explained
 from colonnade.table import Table
@@ -80,13 +80,6 @@ class Listed:
             slots: How many digests go out.
             random: A secret source that serves this list only; the same one gives the same list again.
         """
-        filled = cls.filled(bucket, slots, random)
-        order = np.argsort(random.uniform_bits(slots, "shuffle"), kind="stable")
-        return cls(filled.digests[order], filled.rows[order])
-
-    @classmethod
-    def filled(cls, bucket: Bucket, slots: int, random: Randomness) -> Listed:
-        """Fill a bucket up, but leave it in the order of its digests."""
         n_filling = slots - len(bucket)
         if n_filling < 0:
             raise DataError(
@@ -95,7 +88,8 @@ class Listed:
             )
         filling = random.uniform_bits(2 * n_filling, "filling").view(np.uint8).reshape(-1, DIGEST_BYTES)
         rows = np.concatenate([bucket.rows, np.full(n_filling, -1)])
-        return cls(np.concatenate([bucket.digests, filling]), rows)
+        order = np.argsort(random.uniform_bits(slots, "shuffle"), kind="stable")
+        return cls(np.concatenate([bucket.digests, filling])[order], rows[order])
 
     def chunks(self, size: int) -> Iterator[Digests]:
         """The digests in parts."""
@@ -118,6 +112,7 @@ class Buckets:
     def __init__(self, identifiers: Identifiers, table: Table, key: int, salt: bytes, *, n: int, folder: Path) -> None:
         self.n, self._folder = n, folder / f"key-{key}"
         self._only: Bucket | None = None
+        self._sizes = np.zeros(n, np.int64)
         chunks = identifiers.digests(table, key, salt)
         if n == 1:
             parts = list(chunks)
@@ -138,6 +133,11 @@ class Buckets:
         with explained("read a bucket of an alignment"):
             path = self._path(number)
             records = np.fromfile(path, _RECORD) if path.exists() else np.zeros(0, _RECORD)
+        if len(records) != self._sizes[number]:
+            raise StorageError(
+                f"{path} should hold {self._sizes[number]:,} ids, but holds {len(records):,}: somebody else changed "
+                "it. Go on with --resume, which writes it anew."
+            )
         return Bucket.of(np.ascontiguousarray(records["digest"]), np.ascontiguousarray(records["row"]))
 
     def __iter__(self) -> Iterator[Bucket]:
@@ -158,6 +158,7 @@ class Buckets:
         records = records[order]
         for number in range(self.n):
             part = records[bounds[number] : bounds[number + 1]]
+            self._sizes[number] += len(part)
             if len(part):
                 with self._path(number).open("ab") as file:
                     part.tofile(file)

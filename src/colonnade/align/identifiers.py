@@ -8,6 +8,12 @@ A *key* is what people are matched by: one rule, or several joined by `+` for co
     email          as text; without exactly one @ inside it, or with white space, it counts as missing
     phone:41      digits in E.164; numbers without a country code get this one; what is no number counts as missing
 
+A phone number without a country code loses one zero in front, as most countries have it; for Italy (39) it stays. Where
+else it is part of a number, numbers must have their codes.
+
+Normal forms and case come from the Unicode tables of a party's Python. Those of characters that a table knows never
+change, so Pythons of different age agree but for characters that only one of them knows.
+
 A value that is missing or empty is no id. Composite keys are joined with their lengths, so that ("ab", "c") and
 ("a", "bc") differ; they are missing where one of their parts is.
 
@@ -228,6 +234,10 @@ def _as_email(value: str, argument: str) -> str | None:
     return text if re.fullmatch(r"[^@\s]+@[^@\s]+", text) else None
 
 
+# In Italy a zero in front is part of the number, abroad as well.
+_ZERO_STAYS = ("39",)
+
+
 def _as_phone(value: str, argument: str) -> str | None:
     text = unicodedata.normalize("NFKC", value).replace("(0)", "").strip()
     if not re.fullmatch(r"\+?[\d\s()./-]+", text):
@@ -238,7 +248,7 @@ def _as_phone(value: str, argument: str) -> str | None:
     elif digits.startswith("00"):
         number = digits[2:]
     else:
-        number = argument + digits.removeprefix("0")
+        number = argument + (digits if argument in _ZERO_STAYS else digits.removeprefix("0"))
     return f"+{number}" if 7 <= len(number) <= 15 and number.isascii() else None
 
 

@@ -22,7 +22,7 @@ class Limits:
     """How small a set may be, and how often one aligns with a peer.
 
     Attributes:
-        fewest: How many ids a set must have, the own one as well.
+        fewest: How many ids a set must have under each key, the own one as well.
         most_runs: How many alignments with one peer the log may hold.
         log: A file with a line for each alignment and each refusal; None counts nothing, as in a simulation.
 
@@ -64,20 +64,30 @@ class Limits:
             )
         self._note(peer, run, "aligned", "")
 
-    def check_size(self, party: str, peer: str, n_ids: int, run: str = "") -> None:
-        """Refuse a set that is too small.
+    def check_size(self, party: str, peer: str, n_ids: int, run: str = "", *, padded: bool = False) -> None:
+        """Refuse a set that is too small, or may be.
+
+        Args:
+            party: The own name.
+            peer: Whose set it is.
+            n_ids: How many ids it has under one key.
+            run: What tells this run from others.
+            padded: Whether the number was rounded up to a power of two.
 
         Raises:
             PrivacyError: It is.
         """
-        if n_ids >= self.fewest:
+        least = n_ids // 2 + 1 if padded and n_ids > 1 else n_ids
+        if least >= self.fewest:
             return
+        brings = f"{n_ids:,}" if least == n_ids else f"between {least:,} and {n_ids:,}"
         if self.log is not None:
-            self._note(peer, run, "refused", f"{n_ids} ids")
+            self._note(peer, run, "refused", f"{brings} ids")
         whose = f"{party} itself" if peer == party else peer
         raise PrivacyError(
-            f"A set to be aligned should have at least {self.fewest:,} ids, but {whose} brings {n_ids:,}: that would "
-            f"be a question about single people. Bring more rows, or lower fewest under [align] at {party}."
+            f"A set to be aligned should have at least {self.fewest:,} ids under each key, but {whose} brings "
+            f"{brings}: that would be a question about single people. Bring more rows, or lower fewest under [align] "
+            f"at {party}."
         )
 
     def _entries(self) -> list[dict[str, Any]]:

@@ -29,9 +29,13 @@ class Terms(Message, kind="align/terms", reveals={Secret.IDS}):
 
 @dataclass(frozen=True)
 class Opening(Message, kind="align/opening", reveals={Secret.IDS}):
-    """What the leader settles: what digests are keyed with, how many buckets there are, whose lists are how long."""
+    """What the leader settles: what digests are keyed with, how many buckets there are, whose lists are how long.
+
+    `salt` is equal in two runs with one seed, as is the order that comes of it; `veil` never is.
+    """
 
     salt: bytes
+    veil: bytes
     keys: int
     buckets: int
     parties: list[str]
@@ -74,12 +78,11 @@ class Places(Message, kind="align/places", reveals={Secret.IDS}, fresh=True):
 
 @dataclass(frozen=True)
 class Chosen(Message, kind="align/chosen", reveals={Secret.IDS}, fresh=True):
-    """Part of the common order: where each row stands in the receiver's lists and in the sender's; -1 if absent."""
+    """Part of the common order: where each row stands in the receiver's lists; -1 if absent."""
 
     total: int
     begin: int
     theirs: Int64Array
-    mine: Int64Array
 
 
 @dataclass(frozen=True)
@@ -92,8 +95,15 @@ class Copies(Message, kind="align/copies", reveals={Secret.IDS}):
 
 
 @dataclass(frozen=True)
+class OrderPoint(Message, kind="align/order-point", reveals={Secret.IDS}, fresh=True):
+    """The sender's own ids in the common order as one point, multiplied by a secret."""
+
+    point: bytes
+
+
+@dataclass(frozen=True)
 class OrderDigest(Message, kind="align/order-digest", reveals={Secret.IDS}, fresh=True):
-    """A digest of the common order as the sender has it."""
+    """A digest of the receiver's point, multiplied by the sender's secret."""
 
     digest: bytes
 
@@ -157,14 +167,13 @@ def parts(line: Channel, kind: type[Part], bucket: int, total: int, width: int) 
         yield values
 
 
-def send_order(line: Channel, theirs: Int64Array, mine: Int64Array) -> None:
+def send_order(line: Channel, theirs: Int64Array) -> None:
     """Send the common order in parts."""
     for begin in range(0, max(1, len(theirs)), PLACES_PER_MESSAGE):
-        part = slice(begin, begin + PLACES_PER_MESSAGE)
-        line.send(Chosen(len(theirs), begin, theirs[part], mine[part]))
+        line.send(Chosen(len(theirs), begin, theirs[begin : begin + PLACES_PER_MESSAGE]))
 
 
-def receive_order(line: Channel, most: int) -> tuple[Int64Array, Int64Array]:
+def receive_order(line: Channel, most: int) -> Int64Array:
     """The common order as the leader sends it.
 
     Args:
@@ -172,26 +181,19 @@ def receive_order(line: Channel, most: int) -> tuple[Int64Array, Int64Array]:
         most: How many rows there can be.
     """
     theirs: list[Int64Array] = []
-    mine: list[Int64Array] = []
     total, done = -1, 0
     while done != total:
         message = line.receive(Chosen)
         total = message.total if total < 0 else total
-        fits = message.total == total <= most and message.begin == done and theirs_fit(message)
+        fits = message.total == total <= most and message.begin == done and message.theirs.ndim == 1
         if not fits or done + len(message.theirs) > total or (total and not len(message.theirs)):
             raise ProtocolError(
                 f"Expected {line.peer} to send the order of at most {most:,} rows, got another part than the one from "
                 f"{done:,} on. Both must run the same version."
             )
         theirs.append(message.theirs)
-        mine.append(message.mine)
         done += len(message.theirs)
-    return np.concatenate(theirs), np.concatenate(mine)
-
-
-def theirs_fit(message: Chosen) -> bool:
-    """Whether both halves of a part of the order are flat and fit together."""
-    return message.theirs.ndim == message.mine.ndim == 1 and len(message.mine) in (0, len(message.theirs))
+    return np.concatenate(theirs)
 
 
 def send_copies(line: Channel, counts: Int64Array) -> None:

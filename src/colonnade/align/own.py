@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,16 +13,19 @@ import numpy.typing as npt
 from blake3 import blake3
 
 from colonnade.align.buckets import Bucket, Buckets, Digests, Listed, Rows, digest_order, slots
-from colonnade.align.identifiers import Identifiers
-from colonnade.align.messages import VALUE_BYTES, Agreed, Masked, OrderDigest, parts
+from colonnade.align.identifiers import DIGEST_BYTES, Identifiers
+from colonnade.align.messages import VALUE_BYTES, Agreed, Masked, OrderDigest, OrderPoint, parts
 from colonnade.align.shelf import Shelf
 from colonnade.align.workers import CHUNK, Workers
-from colonnade.crypto.curve import POINT_BYTES, make_key
+from colonnade.crypto.curve import POINT_BYTES, hash_to_curve, make_key, multiply
 from colonnade.errors import ProtocolError
 from colonnade.party import Party
 from colonnade.privacy.randomness import Randomness
-from colonnade.storage import Tree
+from colonnade.storage import Tree, explained
 from colonnade.wire.channel import Channel
+
+# What secrets and steps of buckets are called by.
+PREFIX = "align"
 
 UNDER = ("masked with a secret of this run",)
 
@@ -30,9 +34,13 @@ Tags = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class Settled:
-    """What those who compare know: what digests are keyed with, how many buckets and keys, how long whose lists are."""
+    """What those who compare know: what digests are keyed with, how many buckets and keys, how long whose lists are.
+
+    `veil` is what digests are encrypted with where they leave Colonnade; unlike the salt it is new in every run.
+    """
 
     salt: bytes
+    veil: bytes
     n_keys: int
     n_buckets: int
     ids: dict[str, tuple[int, ...]]
@@ -59,7 +67,8 @@ class Own:
         party: The party.
         identifiers: How it reads its ids.
         settled: What all know.
-        folder: Where its buckets are kept if they do not fit into memory.
+        known: Which of its rows have an id under any key.
+        folder: Where its buckets are kept if they do not fit into memory; nothing else is in it.
         n_workers: How many processes compute.
         n_points: How many points this party multiplies in all.
     """
@@ -67,10 +76,11 @@ class Own:
     party: Party
     identifiers: Identifiers
     settled: Settled
+    known: npt.NDArray[np.bool_]
     folder: Path
     n_workers: int | None
     n_points: int
-    _held: dict[int, Buckets] = field(default_factory=dict)
+    _held: tuple[int, Buckets] | None = None
     _done: int = 0
 
     def __post_init__(self) -> None:
@@ -79,25 +89,34 @@ class Own:
 
     def bucket(self, key: int, number: int) -> Bucket:
         """The own ids of a bucket."""
-        if key not in self._held:
-            # Earlier keys are done with, and their files only take space.
-            for earlier in self._held.values():
-                earlier.delete()
+        if self._held is None or self._held[0] != key:
+            if self._held is not None:
+                # An earlier key is done with, and its files only take space.
+                self._held[1].delete()
             settled, table = self.settled, self.party.own_table
-            self._held[key] = Buckets(
-                self.identifiers, table, key, settled.salt, n=settled.n_buckets, folder=self.folder
-            )
-        return self._held[key][number]
+            buckets = Buckets(self.identifiers, table, key, settled.salt, n=settled.n_buckets, folder=self.folder)
+            self._held = key, buckets
+        return self._held[1][number]
+
+    def matched(self, key: int, bucket: int, work: Callable[[], Tree]) -> Tree:
+        """What the work on a bucket leaves; where an earlier life of this run did it, its points count as well."""
+        before = self._done
+        tree = durable(self.party, bucket_step(key, bucket), work)
+        if self._done == before:
+            self.progress(self.n_points // (self.settled.n_keys * self.settled.n_buckets))
+        return tree
 
     def close(self) -> None:
-        """Delete what was kept in files."""
-        for buckets in self._held.values():
-            buckets.delete()
-        self.shelf.delete()
+        """Delete what was kept in files, and what a killed run may have left among them."""
+        if self._done < self.n_points:
+            self.progress(self.n_points - self._done)
+        with explained("delete the buckets of an alignment"):
+            if self.folder.exists():
+                shutil.rmtree(self.folder)
 
     def secret(self, whom: str) -> Randomness:
         """The source of this run's secrets towards somebody, from the system, drawn once and written down first."""
-        return Randomness.from_key(self.party.once(f"align {whom}", make_key), source="system")
+        return Randomness.from_key(self.party.once(f"{PREFIX} {whom}", make_key), source="system")
 
     def listed(self, bucket: Bucket, key: int, number: int, secret: Randomness) -> Listed:
         """A bucket as it goes out."""
@@ -133,12 +152,8 @@ class Own:
 
     def tags(self, digests: Digests) -> Tags:
         """What the common order is sorted by: digests encrypted under a secret, whatever order the file has."""
-        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-
-        # A digest is one block, and no two are alike, so that of each block alone nothing can be told.
-        cipher = Cipher(algorithms.AES(self.party.random.child("align", "order").key), modes.ECB())
-        encrypted = cipher.encryptor().update(np.ascontiguousarray(digests).tobytes())
-        return np.frombuffer(encrypted, "<u8").reshape(-1, 2)[:, 0].astype(np.uint64)
+        encrypted = veiled(digests, self.party.random.child("align", "order").key)
+        return encrypted.view("<u8")[:, 0].astype(np.uint64)
 
 
 class _Kept:
@@ -168,10 +183,25 @@ def durable(party: Party, name: str, work: Callable[[], Tree]) -> Tree:
 
 def bucket_step(key: int, bucket: int) -> str:
     """What the step of a bucket is called."""
-    return f"align key {key} bucket {bucket}"
+    return f"{PREFIX} key {key} bucket {bucket}"
 
 
-def gathered(chunks: Iterator[Digests] | Sequence[Digests]) -> Digests:
+def veiled(digests: Digests, key: bytes, *, back: bool = False) -> Digests:
+    """Digests encrypted under a key, or decrypted again.
+
+    >>> digests, key = np.eye(16, dtype=np.uint8), make_key()
+    >>> (veiled(veiled(digests, key), key, back=True) == digests).all()
+    np.True_
+    """
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    # A digest is one block, and no two are alike, so that of each block alone nothing can be told.
+    cipher = Cipher(algorithms.AES(key), modes.ECB())
+    work = cipher.decryptor() if back else cipher.encryptor()
+    return np.frombuffer(work.update(np.ascontiguousarray(digests).tobytes()), np.uint8).reshape(-1, DIGEST_BYTES)
+
+
+def gathered(chunks: Iterable[Digests]) -> Digests:
     """All chunks of values as one array."""
     return np.concatenate([np.zeros((0, VALUE_BYTES), np.uint8), *chunks])
 
@@ -217,9 +247,9 @@ def in_order(values: Digests) -> Digests:
     return values[digest_order(values)]
 
 
-def order_digest(values: Digests, present: npt.NDArray[np.bool_]) -> bytes:
-    """A digest of an order: the values of its rows, and which of them have one."""
-    return blake3(np.ascontiguousarray(values).tobytes() + np.packbits(present).tobytes()).digest()
+def order_digest(digests: Digests, present: npt.NDArray[np.bool_]) -> bytes:
+    """A digest of an order as one party has it: those of the ids of its own rows, and which of the rows it has."""
+    return blake3(np.ascontiguousarray(digests).tobytes() + np.packbits(present).tobytes()).digest()
 
 
 def whole_digest(digests: Sequence[bytes]) -> bytes:
@@ -228,47 +258,95 @@ def whole_digest(digests: Sequence[bytes]) -> bytes:
 
 
 def agree_as_leader(
-    lines: Sequence[Channel], digests: Sequence[bytes], bystanders: Sequence[Channel], schedule: bytes, size: int
+    own: Own,
+    lines: Sequence[Channel],
+    digests: Sequence[bytes],
+    bystanders: Sequence[Channel],
+    schedule: bytes,
+    size: int,
 ) -> str:
     """Compare the digest of the order with each of the others; returns a digest of all of it.
+
+    A digest of ids does not cross: who expected others there could try out which they are. As a point multiplied by a
+    secret it tells nothing but whether it is that of the other one.
+
+    Args:
+        own: What this party brings.
+        lines: The lines to the others.
+        digests: For each of them, that of the ids which it should have, in their order.
+        bystanders: The lines to those who only hear of it.
+        schedule: What the shared randomness follows from.
+        size: How many rows there are.
 
     Raises:
         ProtocolError: Somebody has another one.
     """
-    for line, expected in zip(lines, digests, strict=True):
-        if not hmac.compare_digest(line.receive(OrderDigest).digest, expected):
+    for line, digest in zip(lines, digests, strict=True):
+        line.send(OrderPoint(_order_point(own, line, digest)), under=UNDER)
+    products = []
+    for line in lines:
+        products.append(_product(own, line))
+        if not hmac.compare_digest(line.receive(OrderDigest).digest, products[-1]):
             raise ProtocolError(
                 f"All parties should have the same order of {size:,} common rows, but the digest that {line.peer} sent "
                 "is another one. Nothing was done with these rows. Install the same version at all parties and align "
                 "anew; if it happens again, one of them does not keep to the protocol."
             )
-    agreed = Agreed(list(digests), schedule, size)
+    agreed = Agreed(products, schedule, size)
     for line in (*lines, *bystanders):
         line.send(agreed)
     return _whole(agreed)
 
 
-def agree_as_follower(leader: Channel, digest: bytes | None, size: int | None) -> tuple[str, Agreed]:
+def agree_as_follower(own: Own, leader: Channel, digest: bytes, size: int) -> tuple[str, Agreed]:
     """Compare the digest of the order with the leader; returns a digest of all of it.
 
     Args:
+        own: What this party brings.
         leader: The line to it.
-        digest: The own digest; None for a party without rows.
-        size: How many rows there are; None for such a party.
+        digest: That of the own ids in their order.
+        size: How many rows there are.
 
     Raises:
         ProtocolError: The leader has another one.
     """
-    if digest is not None:
-        leader.send(OrderDigest(digest))
-    agreed = leader.receive(Agreed)
-    if digest is not None and (digest not in agreed.digests or agreed.size != size):
+    leader.send(OrderPoint(_order_point(own, leader, digest)), under=UNDER)
+    product = _product(own, leader)
+    leader.send(OrderDigest(product))
+    whole, agreed = hear_agreed(leader)
+    if product not in agreed.digests or agreed.size != size:
         raise ProtocolError(
             f"All parties should have the same order of {size:,} common rows, but {leader.peer} says that this party's "
             "digest is another one. Nothing was done with these rows. Install the same version at all parties and "
             "align anew; if it happens again, one of them does not keep to the protocol."
         )
+    return whole, agreed
+
+
+def hear_agreed(leader: Channel) -> tuple[str, Agreed]:
+    """Hear that all digests were compared; returns a digest of all of it."""
+    agreed = leader.receive(Agreed)
     return _whole(agreed), agreed
+
+
+def _order_point(own: Own, line: Channel, digest: bytes) -> bytes:
+    return multiply(_order_key(own, line), hash_to_curve(np.frombuffer(digest, np.uint8).reshape(1, -1))).tobytes()
+
+
+def _product(own: Own, line: Channel) -> bytes:
+    """A digest of the other one's point, multiplied by the own secret as well."""
+    point = line.receive(OrderPoint).point
+    if len(point) != POINT_BYTES:
+        raise ProtocolError(
+            f"Expected {line.peer} to send a point of {POINT_BYTES} bytes for its order, got {len(point)} bytes. Both "
+            "must run the same version."
+        )
+    product = multiply(_order_key(own, line), np.frombuffer(point, np.uint8).reshape(1, -1))
+    return blake3(product.tobytes()).digest()
+
+
+def _order_key(own: Own, line: Channel) -> bytes:
+    return own.secret(line.peer).child("order").key
 
 
 def _whole(agreed: Agreed) -> str:

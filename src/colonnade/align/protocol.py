@@ -16,13 +16,14 @@ from colonnade.align.buckets import MOST_BUCKETS
 from colonnade.align.identifiers import Identifiers
 from colonnade.align.limits import Limits
 from colonnade.align.messages import Opening, Size, Terms
-from colonnade.align.own import Own, Settled, agree_as_follower, bucket_step, durable
+from colonnade.align.own import PREFIX, Own, Settled, bucket_step, durable, hear_agreed
 from colonnade.align.ring import Ring
 from colonnade.align.rr22 import FastFollower, FastLeader, SideProcess
 from colonnade.align.settings import Settings
 from colonnade.align.shelf import Shelf
 from colonnade.align.star import Found, StarFollower, StarLeader
 from colonnade.alignment import Alignment
+from colonnade.crypto.curve import make_key
 from colonnade.errors import PlanError, ProtocolError
 from colonnade.party import Party, Protocol
 from colonnade.privacy.ledger import Event
@@ -33,7 +34,7 @@ from colonnade.wire.channel import Channel
 R = TypeVar("R")
 
 MOST_IDS = 1 << 34
-ORDER_STEP = "align order"
+ORDER_STEP = "order of aligned rows"
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ class _Alignment:
         known = np.zeros(len(table), bool)
         counted = [self._count(identifiers, key, known) for key in range(len(identifiers.keys))]
         ids = [n_ids for n_ids, _ in counted]
-        self.align.limits.check_size(party.name, party.name, max(ids), party.plan.hash)
+        self._check_sizes(party.name, ids)
         for peer in self._asking:
             self.align.limits.admit(party.name, peer, self._mark)
         shown = [_padded(n) for n in ids] if self.settings.pad else ids
@@ -175,12 +176,13 @@ class _Alignment:
             self._spend_sizes(shown)
             terms = Terms(party.plan.hash, identifiers.hash, list(identifiers.keys), shown)
             settled = self._open(terms) if self.leads else self._accept(terms)
-            own = Own(party, identifiers, settled, folder, self.align.workers, self._n_points(settled))
+            own = Own(party, identifiers, settled, known, folder, self.align.workers, self._n_points(settled))
             side = self._side(own)
             self._spend_outcome(settled)
-            kept = side.match()
-            tree = durable(party, ORDER_STEP, lambda: _tree(self._settled(side, kept)))
+            # The steps of buckets lie within this one, so that what they left is no longer needed when it is done.
+            tree = durable(party, ORDER_STEP, lambda: _tree(self._settled(side, side.match())))
             own.close()
+            party.checkpoints.forget_at_the_end(PREFIX)
         found = _found(tree)
         learned = self._learned(settled, found)
         extra = {name for key in range(len(identifiers.keys)) for name in identifiers.columns_of(key)}
@@ -224,20 +226,21 @@ class _Alignment:
             terms = line.receive(Terms)
             self._check_terms(mine, terms, line.peer)
             ids[line.peer] = tuple(terms.ids)
-        salt = party.random.child("align", "salt").key
+        salt, veil = party.random.child("align", "salt").key, party.once(f"{PREFIX} veil", make_key)
         n = self.settings.n_buckets(max(max(counts) for counts in ids.values()))
         if n > MOST_BUCKETS:
             raise PlanError(
                 f"At most {MOST_BUCKETS:,} buckets can be matched, but this would take {n:,}. Raise ids_per_bucket "
                 "under [align]."
             )
-        settled = Settled(salt, len(mine.ids), n, ids)
+        settled = Settled(salt, veil, len(mine.ids), n, ids)
         everybody = self.settings.topology == "ring"
         for line in self.followers:
             known = self.order if everybody else (name,)
-            line.send(Opening(salt, settled.n_keys, n, list(known), [c for each in known for c in ids[each]]))
+            shown = [count for each in known for count in ids[each]]
+            line.send(Opening(salt, veil, settled.n_keys, n, list(known), shown))
         for line in self.bystanders:
-            line.send(Opening(b"", settled.n_keys, n, [], []))
+            line.send(Opening(b"", b"", settled.n_keys, n, [], []))
         return settled
 
     def _accept(self, mine: Terms) -> Settled:
@@ -247,7 +250,7 @@ class _Alignment:
         opening = line.receive(Opening)
         known = self.order if self.settings.topology == "ring" else (self.leader,)
         fits = opening.parties == list(known) and len(opening.ids) == n_keys * len(known) and opening.keys == n_keys
-        fits = fits and len(opening.salt) == 32 and all(0 <= n <= MOST_IDS for n in opening.ids)
+        fits = fits and len(opening.salt) == len(opening.veil) == 32 and all(0 <= n <= MOST_IDS for n in opening.ids)
         if not fits or not 1 <= opening.buckets <= MOST_BUCKETS:
             raise ProtocolError(
                 f"Expected {self.leader} to open the alignment of {', '.join(known)} by {n_keys} keys, got something "
@@ -255,8 +258,8 @@ class _Alignment:
             )
         counts = {each: tuple(opening.ids[i * n_keys : (i + 1) * n_keys]) for i, each in enumerate(opening.parties)}
         for peer in counts.keys() - {name}:
-            self.align.limits.check_size(name, peer, max(counts[peer]), self.party.plan.hash)
-        return Settled(opening.salt, n_keys, opening.buckets, {**counts, name: tuple(mine.ids)})
+            self._check_sizes(peer, counts[peer])
+        return Settled(opening.salt, opening.veil, n_keys, opening.buckets, {**counts, name: tuple(mine.ids)})
 
     def _check_terms(self, mine: Terms, theirs: Terms, peer: str) -> None:
         name = self.party.name
@@ -275,7 +278,12 @@ class _Alignment:
             )
         if len(theirs.ids) != len(mine.ids) or not all(0 <= n <= MOST_IDS for n in theirs.ids):
             raise ProtocolError(f"Expected {peer} to say how many ids it has for each key, got something else.")
-        self.align.limits.check_size(name, peer, max(theirs.ids), self.party.plan.hash)
+        self._check_sizes(peer, theirs.ids)
+
+    def _check_sizes(self, whose: str, ids: Sequence[int]) -> None:
+        me, limits = self.party.name, self.align.limits
+        for n in ids:
+            limits.check_size(me, whose, n, self.party.plan.hash, padded=self.settings.pad and whose != me)
 
     def _n_points(self, settled: Settled) -> int:
         """How many points this party multiplies: its own, once for each that it compares with, and those of these."""
@@ -314,13 +322,13 @@ class _Alignment:
         """Take part without a table: nothing is compared, but the steps are the same everywhere."""
         leader = self.party.peers[self.leader]
         opening = leader.receive(Opening)
-        for key, bucket in Settled(b"", opening.keys, opening.buckets, {}).rounds:
-            durable(self.party, bucket_step(key, bucket), dict)
 
         def settle() -> Any:
+            for key, bucket in Settled(b"", b"", opening.keys, opening.buckets, {}).rounds:
+                durable(self.party, bucket_step(key, bucket), dict)
             if self.settings.reveal != "both":
                 return _tree(Found(None, leader.receive(Size).size))
-            whole, agreed = agree_as_follower(leader, None, None)
+            whole, agreed = hear_agreed(leader)
             return _tree(Found(None, agreed.size, whole, agreed.schedule.hex()))
 
         found = _found(durable(self.party, ORDER_STEP, settle))
@@ -346,14 +354,15 @@ class _Alignment:
         settings, me = self.settings, self.party.name
         star, several = settings.topology == "star", settled.n_keys > 1
         for peer in self._asking:
-            if settings.reveal == "size":
+            if settings.reveal == "both" or (settings.reveal == "one" and peer == self.leader):
+                of_pair = star and (self._shows_pairs(settled) or peer == self.leader)
+                common = f"{me} has" if of_pair else "all parties have"
+                by_key = ", and by which key" if several else ""
+                self._spend(f"alignment: {peer} learns which of its own ids {common}{by_key}")
+            elif settings.reveal == "size":
                 self._spend(f"alignment: {peer} learns how many ids are common")
-            elif settings.reveal == "both" or peer == self.leader:
-                of_pair = settings.engine == "rr22" or (star and (several or peer == self.leader))
-                common = (
-                    f"{me} has{', and by which key' if several and star else ''}" if of_pair else "all parties have"
-                )
-                self._spend(f"alignment: {peer} learns which of its own ids {common}")
+            elif not star and peer == self.order[-1]:
+                self._spend(f"alignment: {peer} learns how many ids are common in each bucket")
             if not star and peer == self.leader and len(self.order) > 2:
                 self._spend(f"alignment: {peer} learns how many ids each group of parties has in common")
             if settings.join == "left" and self.leads:
@@ -362,7 +371,16 @@ class _Alignment:
             # The leader tells every party's numbers to all.
             for peer in self.order:
                 if peer != me:
-                    self._spend(f"alignment: {peer} learns how many rows {me} has for each common id")
+                    self._spend(f"alignment: {peer} learns how many rows {me} has for each {self._counted_ids}")
+
+    def _shows_pairs(self, settled: Settled) -> bool:
+        """Whether a star shows each other party what it has in common with the leader alone."""
+        return self.settings.engine == "rr22" or self.settings.join == "left" or settled.n_keys > 1
+
+    @property
+    def _counted_ids(self) -> str:
+        """Which ids all parties learn the numbers of rows of, where repeated rows are combined."""
+        return f"id that {self.leader} keeps" if self.settings.join == "left" else "common id"
 
     def _spend(self, note: str) -> None:
         """Write down, before it happens, what another one learns of this party."""
@@ -374,34 +392,31 @@ class _Alignment:
         sizes = ", ".join(f"{name} {' and '.join(f'{n:,}' for n in n_ids)}" for name, n_ids in settled.ids.items())
         shown = "rounded up to a power of two, " if self.settings.pad else ""
         said = [f"Told to those who compare: how many ids there are ({shown}{sizes})."]
-        everybody = "Every party" if reveal == "both" else self.leader
+        by_key = ", and by which key" if settled.n_keys > 1 else ""
+        rows = "" if found.size is None else f" ({found.size:,} rows)"
         if reveal == "size":
             said.append("Every party learned how many ids are common, and nobody which.")
+        elif reveal == "one":
+            said.append(f"{self.leader} learned which of its own ids are common to all{rows}.")
+        elif ring or not self._shows_pairs(settled):
+            said.append(f"Every party learned which of its own ids are common to all{rows}{by_key}.")
         else:
-            common = "" if found.size is None or self.settings.join == "left" else f" ({found.size:,} rows)"
-            said.append(f"{everybody} learned which of its own ids are common to all{common}.")
+            said.append(f"Every other party learned which of its own ids {self.leader} has{by_key}.")
+            said.append(f"{self.leader} learned which of its own ids are common to all{by_key}.")
+        if ring and reveal == "one":
+            said.append(f"{self.order[-1]} learned how many ids are common in each bucket.")
         if len(self.order) > 2:
             said.append(
                 f"{self.leader} learned besides how many ids each group of parties has in common, but not which."
                 if ring
                 else f"{self.leader} learned besides which of its ids each other party has."
             )
-        if len(self.order) == 2 and self.settings.join == "left":
-            said.append(f"Every party learned how many rows {self.leader} keeps without a partner.")
-        elif self.settings.join == "left":
-            said.append(
-                f"Every other party learned how many rows {self.leader} keeps, and which of its own are among them."
-            )
+        if self.settings.join == "left":
+            said.append(f"Every other party learned how many rows {self.leader} keeps.")
         if self.settings.engine == "rr22":
             said.append("The side processes talked over a line of their own, which is not in the recording.")
-            if len(self.order) > 2 and reveal == "both":
-                said.append(f"By this engine, each other party learned which of its ids {self.leader} has.")
-        if settled.n_keys > 1 and not ring:
-            said.append(
-                f"By several keys, each other party learned which of its ids {self.leader} has, and by which key."
-            )
         if self.settings.duplicates == "all":
-            said.append("Every party learned how many rows each other party has for each common id.")
+            said.append(f"Every party learned how many rows each other party has for each {self._counted_ids}.")
         return tuple(said)
 
 

@@ -8,18 +8,20 @@
          ◀───────────────────────────────── Common            from the leader
          Places ─────────────────────────────────▶            to the next
          ◀───────────────────────────────── Chosen            from the leader, once, in parts
+         OrderPoint ⇄ OrderPoint                              with the leader
          OrderDigest ────────────────────────────▶            to the leader
          ◀───────────────────────────────── Agreed            from the leader
-         ◀─────────────────────────────────── Size            from the leader, instead of the last four, if only the
+         ◀─────────────────────────────────── Size            from the leader, instead of the last six, if only the
                                                               size is revealed
 
 Whoever multiplies a list last holds it in its owner's order, which says nothing to it, and sends it on sorted. So the
 leader (the label party) compares lists that it cannot link with its own ids.
 
 Everybody learns how many ids everybody has, and which of its own ids are common to all. The leader learns besides how
-many ids each group of parties has in common, but not which. With `reveal="one"` only the leader learns which of its ids
-are common; with `reveal="size"` everybody learns how many are. Parties that put together what they know learn which of
-the ids they listed another one has.
+many ids each group of parties has in common, but not which. With several keys everybody learns by which key an id is
+common. With `reveal="one"` only the leader learns which of its ids are common, and the last party, which tells it, how
+many are in each bucket; with `reveal="size"` everybody learns how many are. Parties that put together what they know
+learn which of the ids they listed another one has.
 
 Semi-honest, like the star, whose docstring says what it rests on. Vaidya and Clifton 2005, with commutative encryption.
 """
@@ -49,13 +51,10 @@ from colonnade.align.own import (
     Own,
     agree_as_follower,
     agree_as_leader,
-    bucket_step,
-    durable,
     gathered,
     in_order,
     order_digest,
     positions,
-    rows_among,
     whole_digest,
 )
 from colonnade.align.settings import Settings
@@ -98,7 +97,7 @@ class Ring:
         matched = np.zeros(len(own.party.own_table), bool)
         kept = own.shelf
         for key, bucket in own.settled.rounds:
-            tree = durable(own.party, bucket_step(key, bucket), partial(self._match, key, bucket, matched))
+            tree = own.matched(key, bucket, partial(self._match, key, bucket, matched))
             matched[tree["rows"]] = True
             kept.put(tree)
         return kept
@@ -116,10 +115,9 @@ class Ring:
         if places is None:
             return {"rows": np.zeros(0, np.int64)}
         require_places(places, listed.rows, self.order[self._place - 1])
-        rows = listed.rows[places]
-        tree: Tree = {"rows": rows, "values": common}
+        tree: Tree = {"rows": listed.rows[places], "digests": listed.digests[places]}
         if self._leads:
-            tree["tags"] = own.tags(bucket.digests[rows_among(rows, bucket.rows)])
+            tree["tags"] = own.tags(tree["digests"])
         return tree
 
     def _turn(self, key: int, number: int, masking: bytes) -> Digests:
@@ -191,16 +189,18 @@ class Ring:
             found = np.concatenate([tree["rows"] for tree in trees])
             order = self._order(trees, len(found))
             ordered.append(found[order])
-            values = gathered([tree["values"] for tree in trees])
-            digests.append(order_digest(values[order], np.ones(len(order), bool)))
+            listed = gathered([tree["digests"] for tree in trees])
+            digests.append(order_digest(listed[order], np.ones(len(order), bool)))
         rows, digest = np.concatenate(ordered), whole_digest(digests)
         if self.settings.reveal == "one":
             return Found(rows, len(rows))
         if not self._leads:
-            whole, agreed = agree_as_follower(self._line(0), digest, len(rows))
+            whole, agreed = agree_as_follower(self.own, self._line(0), digest, len(rows))
             return Found(rows, len(rows), whole, agreed.schedule.hex())
         schedule = self.own.party.random.child("align", "schedule").key
-        whole = agree_as_leader(self._others, [digest] * len(self._others), self.bystanders, schedule, len(rows))
+        whole = agree_as_leader(
+            self.own, self._others, [digest] * len(self._others), self.bystanders, schedule, len(rows)
+        )
         return Found(rows, len(rows), whole, schedule.hex())
 
     def _order(self, trees: list[Tree], n: int) -> Rows:
@@ -208,9 +208,9 @@ class Ring:
         if self._leads:
             order = np.argsort(np.concatenate([tree["tags"] for tree in trees]), kind="stable")
             for line in self._others if self.settings.reveal == "both" else ():
-                send_order(line, order, np.zeros(0, np.int64))
+                send_order(line, order)
             return order
-        order, _ = receive_order(self._line(0), n)
+        order = receive_order(self._line(0), n)
         if not np.array_equal(np.sort(order), np.arange(n)):
             raise ProtocolError(
                 f"Expected {self.order[0]} to send an order of {n:,} rows, got something else. Both must run the same "

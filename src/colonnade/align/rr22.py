@@ -29,23 +29,24 @@ import subprocess
 import sys
 from binascii import hexlify, unhexlify
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from colonnade.align import rr22_process
-from colonnade.align.buckets import Bucket, Digests, Listed, Rows
+from colonnade.align.buckets import Bucket, Digests, Rows
 from colonnade.align.identifiers import DIGEST_BYTES
 from colonnade.align.messages import Finished, Meeting
-from colonnade.align.own import Own, in_order, positions
+from colonnade.align.own import Own, in_order, positions, veiled
 from colonnade.align.settings import Settings
 from colonnade.align.star import StarFollower, StarLeader
 from colonnade.errors import MissingExtra, PlanError, ProtocolError
 from colonnade.storage import Tree, explained
+from colonnade.wire.address import is_address
 from colonnade.wire.channel import Channel
 
 INTERPRETER_VARIABLE = "COLONNADE_PSI_FAST"
@@ -124,17 +125,12 @@ class Running:
     """
 
     def __init__(self, interpreter: Path, folder: Path, task: Mapping[str, Any]) -> None:
-        self._done, done = os.pipe()
-        with explained(f"start {interpreter}"), (folder / "log").open("wb") as log, open(done, "wb") as theirs:
-            self._process = subprocess.Popen(
-                [interpreter, "-I", PROGRAM],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                cwd=folder,
-                env={**os.environ, "TMPDIR": str(folder)},
-                pass_fds=[theirs.fileno()],
-            )
+        with ExitStack() as undo, explained(f"write {folder / 'log'}"), (folder / "log").open("wb") as log:
+            self._done, done = os.pipe()
+            undo.callback(os.close, self._done)
+            with open(done, "wb") as theirs:
+                self._process = _started(interpreter, folder, log, theirs.fileno())
+            undo.pop_all()
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # whoever waits for it learns that it ended
             self._process.stdin.write(json.dumps({**task, "done": done}).encode() + b"\n")
@@ -146,7 +142,9 @@ class Running:
         Args:
             check: Called now and then; what it raises ends the waiting.
         """
-        while not select.select([self._done], [], [], 0.5)[0]:
+        waiting = select.poll()
+        waiting.register(self._done, select.POLLIN)
+        while not waiting.poll(500):
             check()
         return os.read(self._done, 1) == rr22_process.GOOD
 
@@ -160,23 +158,44 @@ class Running:
         os.close(self._done)
 
 
+def _started(interpreter: Path, folder: Path, log: IO[bytes], done: int) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            [interpreter, "-I", PROGRAM],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            cwd=folder,
+            env={**os.environ, "TMPDIR": str(folder)},
+            pass_fds=[done],
+        )
+    except OSError as error:
+        raise PlanError(
+            f"The engine rr22 should run in {interpreter}, but that cannot be started: "
+            f"{error.strerror or type(error).__name__}. Let {INTERPRETER_VARIABLE} name a Python that has spu "
+            f"{rr22_process.VERSION}, or use engine = 'ecdh'."
+        ) from error
+
+
 def _common(
     own: Own, settings: Settings, process: SideProcess, line: Channel, bucket: Bucket, key: int, number: int
 ) -> tuple[Digests, Rows]:
     """The digests that a bucket has in common with a peer's, in an order that both share, and the own rows of them.
 
-    Both are empty where they are not told.
+    Both are empty where they are not told. The order is that of the encrypted digests: another one in every run.
     """
     me, peer = own.party.name, line.peer
     leads, broadcast = me == own.party.roles.holders[0], settings.reveal == "both"
-    slots = own.settled.slots(me, key)
-    listed = Listed.filled(bucket, slots, own.secret(peer).child("list", key, number))
+    if not own.settled.slots(me, key) or not own.settled.slots(peer, key):
+        return np.zeros((0, DIGEST_BYTES), np.uint8), np.zeros(0, np.int64)  # spu takes no empty list
+    listed, veil = own.listed(bucket, key, number, own.secret(peer)), own.settled.veil
     with _side_folder(own.folder) as folder:
-        _write(folder / "input.csv", listed.digests)
+        _write(folder / "input.csv", veiled(listed.digests, veil))
         _run_pair(process, folder, line, me, leads=leads, broadcast=broadcast)
-        own.progress(slots)
+        own.progress(len(listed.rows))
         told = leads or broadcast
-        digests = in_order(_read(folder / "output.csv")) if told else np.zeros((0, DIGEST_BYTES), np.uint8)
+        found = in_order(_read(folder / "output.csv")) if told else np.zeros((0, DIGEST_BYTES), np.uint8)
+    digests = veiled(found, veil, back=True)
     return digests, _rows(digests, bucket, peer)
 
 
@@ -194,10 +213,12 @@ def _run_pair(process: SideProcess, folder: Path, line: Channel, me: str, *, lea
             line.send(Finished(int(good)))
             # Who fails says so at once: the other one's process may be waiting for this one's.
             if not good or not line.receive(Finished).good:
+                failed = (
+                    f"{peer}'s failed, which knows why" if good else f"{me}'s failed: {_last_words(folder / 'log')}"
+                )
                 raise ProtocolError(
-                    f"The side processes of {me} and {peer} should have found their common ids, but "
-                    f"{peer if good else me}'s failed: {_last_words(folder / 'log')}. Check that both can reach each "
-                    "other at the addresses under [align.addresses], or use engine = 'ecdh'."
+                    f"The side processes of {me} and {peer} should have found their common ids, but {failed}. Check "
+                    "that both can reach each other at the addresses under [align.addresses], or use engine = 'ecdh'."
                 )
         finally:
             running.close()
@@ -214,9 +235,8 @@ class FastLeader(StarLeader):
         for line in self.lines:
             left = bucket.without(matched[line.peer])
             digests, rows = _common(self.own, self.settings, self.process, line, left, key, number)
-            places = np.arange(len(rows))
-            lengths = [len(rows), len(rows)]
-            pairs[line.peer] = {"rows": rows, "mine": places, "theirs": places, "values": digests, "lengths": lengths}
+            places, length = np.arange(len(rows)), len(rows)
+            pairs[line.peer] = {"rows": rows, "theirs": places, "digests": digests, "length": length}
         return self.left(bucket, pairs)
 
 
@@ -229,7 +249,7 @@ class FastFollower(StarFollower):
     def _match(self, key: int, number: int, matched: npt.NDArray[np.bool_]) -> Tree:
         bucket = self.own.bucket(key, number).without(matched)
         digests, rows = _common(self.own, self.settings, self.process, self.leader, bucket, key, number)
-        return self.left(bucket, {"rows": rows, "values": digests, "places": np.arange(len(rows))})
+        return self.left(bucket, {"rows": rows, "digests": digests, "places": np.arange(len(rows))})
 
 
 @contextmanager
@@ -263,13 +283,19 @@ def _meeting(line: Channel, address: str | None) -> Iterator[tuple[str, str]]:
             held.bind(("127.0.0.1", 0))
         mine = address or f"127.0.0.1:{held.getsockname()[1]}"
         line.send(Meeting(mine, 0))
-        yield mine, line.receive(Meeting).address
+        theirs = line.receive(Meeting).address
+        if not is_address(theirs):
+            raise ProtocolError(
+                f"Expected {line.peer} to say at which host and port its side process listens, got {theirs[:100]!r}. "
+                f"Correct its address under [align.addresses] at {line.peer}."
+            )
+        yield mine, theirs
 
 
 def _rows(digests: Digests, bucket: Bucket, peer: str) -> Rows:
-    """The own rows of common digests, which are sorted like those of a bucket."""
+    """The own rows of common digests."""
     found = positions(digests, bucket.digests)
-    if (found < 0).any() or (np.diff(found) <= 0).any():
+    if (found < 0).any() or len(np.unique(found)) != len(found):
         raise ProtocolError(
             f"The side process should name ids that this party and {peer} have, each once, but named others. Use "
             "engine = 'ecdh'."
@@ -292,8 +318,9 @@ def _read(path: Path) -> Digests:
 
 
 def _last_words(log: Path) -> str:
-    lines = [line for line in log.read_text(errors="replace").splitlines() if "rror" in line or "imeout" in line]
-    return lines[-1][:200] if lines else "it said nothing about why"
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    telling = [line for line in lines if "rror" in line or "imeout" in line] or lines
+    return telling[-1][:200] if telling else "it said nothing about why"
 
 
 def _side(folder: Path, rank: int) -> dict[str, Any]:

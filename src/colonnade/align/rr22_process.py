@@ -97,14 +97,14 @@ def load() -> tuple[Any, Any]:
     """The parts of spu that intersections need."""
     found = importlib.util.find_spec("spu")
     if found is None or found.submodule_search_locations is None:
-        raise SystemExit("spu is not installed here")
+        raise ImportError("spu is not installed here")
     stub = types.ModuleType("spu")
     stub.__path__ = list(found.submodule_search_locations)
     sys.modules["spu"] = stub
     from spu import libspu, psi
 
     if libspu._get_version() != VERSION:
-        raise SystemExit(f"spu {VERSION} is needed, not {libspu._get_version()}")
+        raise ImportError(f"spu {VERSION} is needed, not {libspu._get_version()}")
     return libspu.link, psi
 
 

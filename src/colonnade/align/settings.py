@@ -33,7 +33,8 @@ class Settings:
             many there are ("size").
         join: Whether rows of the label party without a partner are left out ("inner") or kept ("left").
         duplicates: What to do where several rows of a party have one id: refuse, use the first, or combine all of them
-            with all of the other parties'. The last shows every party how often each common id occurs at the others.
+            with all of the other parties'. The last shows every party how often each common id occurs at the others;
+            with `join="left"` each id of the label party.
         engine: "ecdh" is built in; "rr22" needs the extra `psi-fast`.
         pad: Whether the number of ids is rounded up to a power of two before it is shown.
         ids_per_bucket: How many ids are matched at a time; if None, as many as suit the engine.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from colonnade.align.settings import Settings
-from colonnade.storage import Tree, explained, read_tree, write_tree
+from colonnade.storage import Tree, read_tree, write_tree
 
 
 class Shelf:
@@ -46,12 +45,6 @@ class Shelf:
         if self._n_keys == 1 and settings.join == "inner" and settings.duplicates != "all":
             return ([tree] for tree in self)
         return iter([list(self)])
-
-    def delete(self) -> None:
-        """Delete the files, and what a killed run may have left among them."""
-        with explained("delete what the buckets of an alignment left"):
-            if self._folder.exists():
-                shutil.rmtree(self._folder)
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:05d}.safetensors"

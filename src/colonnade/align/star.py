@@ -9,9 +9,10 @@
          Chosen ─────────────────────────────────▶            once, in parts
          ◀───────────────────────────────── Copies
          Copies ─────────────────────────────────▶            where several rows may have one id
+         OrderPoint ⇄ OrderPoint
          ◀──────────────────────────── OrderDigest
          Agreed ─────────────────────────────────▶            once
-         Size ───────────────────────────────────▶            instead of the last five, if only sizes are revealed
+         Size ───────────────────────────────────▶            instead of the last six, if only sizes are revealed
 
 Each multiplies the points of its ids by a secret of this run; the other one multiplies them by its own. Both orders of
 multiplying give the same value, so equal ids are seen to be equal, and nothing else is seen of them. Lists are
@@ -19,8 +20,10 @@ shuffled, and secrets are drawn for each pair of parties.
 
 The leader (the label party) learns which of its ids each other party has: with three parties or more that is more than
 what all have in common. The others learn which of their ids are common to all; with several keys, which of them the
-leader has. Both learn how many ids the other one has. With `reveal="one"` the others learn sizes only; with
-`reveal="size"` the leader, too. Rows that are kept without a partner show each other party how many there are.
+leader has, and by which key. Both learn how many ids the other one has. With `reveal="one"` the others learn sizes
+only; with `reveal="size"` the leader, too. Where rows are kept without a partner, each other party learns how many rows
+are kept and which of its own ids the leader has. Where repeated rows are combined, everybody learns how many rows each
+party has for each id that is used: those in common, or all that are kept.
 
 It is secure if parties keep to the protocol (semi-honest), under the decisional Diffie-Hellman assumption, with hashes
 as random oracles. Nobody outside has audited this implementation.
@@ -30,6 +33,7 @@ Meadows 1986; Huberman, Franklin and Hogg 1999; De Cristofaro and Tsudik 2010.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -54,8 +58,6 @@ from colonnade.align.own import (
     Own,
     agree_as_follower,
     agree_as_leader,
-    bucket_step,
-    durable,
     gathered,
     in_order,
     order_digest,
@@ -99,7 +101,7 @@ class StarLeader:
         matched = {line.peer: np.zeros(n_rows, bool) for line in self.lines}
         kept = own.shelf
         for key, bucket in own.settled.rounds:
-            tree = durable(own.party, bucket_step(key, bucket), partial(self._match, key, bucket, matched))
+            tree = own.matched(key, bucket, partial(self._match, key, bucket, matched))
             for peer in matched:
                 matched[peer][tree[peer]["rows"]] = True
             kept.put(tree)
@@ -141,10 +143,9 @@ class StarLeader:
         mine = np.flatnonzero((found >= 0) & (listed.rows >= 0))
         return {
             "rows": listed.rows[mine],
-            "mine": mine,
             "theirs": found[mine],
-            "values": returned[mine],
-            "lengths": [len(returned), len(theirs)],
+            "digests": listed.digests[mine],
+            "length": len(theirs),
         }
 
     def settle(self, kept: Shelf) -> Found:
@@ -171,7 +172,7 @@ class StarLeader:
         if self.settings.duplicates == "all":
             rows, partners, wholes = self._with_copies(list(kept), rows, partners, wholes)
         schedule = self.own.party.random.child("align", "schedule").key
-        whole = agree_as_leader(self.lines, wholes, self.bystanders, schedule, len(rows))
+        whole = agree_as_leader(self.own, self.lines, wholes, self.bystanders, schedule, len(rows))
         return Found(rows, len(rows), whole, schedule.hex(), partners if self.settings.join == "left" else {})
 
     def _ordered(self, trees: list[Tree], pairs: dict[str, dict[str, Any]]) -> Rows:
@@ -182,21 +183,13 @@ class StarLeader:
         rows, first = np.unique(listed, return_index=True)
         tags = np.concatenate([tree["own"]["tags"] for tree in trees])[first]
         if self.settings.join == "left":
-            others = np.setdiff1d(np.flatnonzero(self._without_id()), rows)
+            others = np.flatnonzero(~self.own.known)
             drawn = party.random.uniform_bits(len(party.own_table), "align", "rows without an id")
             rows, tags = np.concatenate([rows, others]), np.concatenate([tags, drawn[others]])
         else:
             common = np.logical_and.reduce([np.isin(rows, pair["rows"]) for pair in pairs.values()])
             rows, tags = rows[common], tags[common]
         return rows[np.argsort(tags, kind="stable")]
-
-    def _without_id(self) -> npt.NDArray[np.bool_]:
-        """The own rows that have no id under any key."""
-        without = np.ones(len(self.own.party.own_table), bool)
-        for key, number in self.own.settled.rounds:
-            bucket = self.own.bucket(key, number)
-            without[bucket.repeats] = False
-        return without
 
     def _with_copies(
         self, kept: list[Tree], rows: Rows, partners: dict[str, npt.NDArray[np.bool_]], digests: list[bytes]
@@ -229,7 +222,7 @@ class StarFollower:
         matched = np.zeros(len(own.party.own_table), bool)
         kept = own.shelf
         for key, bucket in own.settled.rounds:
-            tree = durable(own.party, bucket_step(key, bucket), partial(self._match, key, bucket, matched))
+            tree = own.matched(key, bucket, partial(self._match, key, bucket, matched))
             matched[tree["rows"][tree["places"]]] = True
             kept.put(tree)
         return kept
@@ -240,12 +233,12 @@ class StarFollower:
         secret = own.secret(leader.peer)
         listed, masking = own.listed(bucket, key, number, secret), secret.child("key", key).key
         own.send_masked(leader, listed, number, masking)
-        doubled = self._return_doubled(key, number, masking)
+        self._return_doubled(key, number, masking)
         places = np.zeros(0, np.int64)
         if settled.n_keys > 1:
             places = leader.receive(Places).places
             require_places(places, listed.rows, leader.peer)
-        return self.left(bucket, {"rows": listed.rows, "values": doubled, "places": places})
+        return self.left(bucket, {"rows": listed.rows, "digests": listed.digests, "places": places})
 
     def left(self, bucket: Bucket, found: Tree) -> Tree:
         """What a bucket leaves: what was found, and which rows have its ids."""
@@ -253,21 +246,17 @@ class StarFollower:
             return found
         return found | _copies(bucket, np.ones(len(bucket), bool)) | {"copied": bucket.rows}
 
-    def _return_doubled(self, key: int, number: int, masking: bytes) -> Digests:
-        settled, leader = self.own.settled, self.leader
-        total, done, kept = settled.slots(leader.peer, key), 0, []
-        for values in self.own.multiplied(leader, number, total, masking):
-            if self.settings.reveal != "size":
-                leader.send(Doubled(number, done, np.ascontiguousarray(values)))
-            kept.append(np.ascontiguousarray(values))
-            done += len(values)
-        whole = gathered(kept)
+    def _return_doubled(self, key: int, number: int, masking: bytes) -> None:
+        leader, total = self.leader, self.own.settled.slots(self.leader.peer, key)
+        values: Iterable[Digests] = self.own.multiplied(leader, number, total, masking)
         if self.settings.reveal == "size":
             # In the order in which they came they would tell the leader which ones are common.
-            forgotten = in_order(whole)
-            for begin in range(0, total, CHUNK):
-                leader.send(Doubled(number, begin, forgotten[begin : begin + CHUNK]))
-        return whole
+            forgotten = in_order(gathered(values))
+            values = (forgotten[begin : begin + CHUNK] for begin in range(0, total, CHUNK))
+        done = 0
+        for part in values:
+            leader.send(Doubled(number, done, np.ascontiguousarray(part)))
+            done += len(part)
 
     def settle(self, kept: Shelf) -> Found:
         """Take the order that the leader sends, and compare it."""
@@ -281,26 +270,21 @@ class StarFollower:
         rows, whole = np.concatenate(ordered), whole_digest(digests)
         if self.settings.duplicates == "all":
             rows, whole = self._with_copies(list(kept), rows, whole)
-        agreed_digest, agreed = agree_as_follower(self.leader, whole, len(rows))
+        agreed_digest, agreed = agree_as_follower(self.own, self.leader, whole, len(rows))
         return Found(rows, len(rows), agreed_digest, agreed.schedule.hex())
 
     def _hear_order(self, trees: list[Tree]) -> tuple[Rows, bytes]:
         """The rows of a stretch in the order that the leader sends, and a digest of it."""
         leader = self.leader
         listed = np.concatenate([tree["rows"] for tree in trees])
-        values = gathered([tree["values"] for tree in trees])
-        most = len(values) + (MOST_KEPT if self.settings.join == "left" else 0)
-        theirs, mine = receive_order(leader, most)
+        digests = gathered([tree["digests"] for tree in trees])
+        most = len(listed) + (MOST_KEPT if self.settings.join == "left" else 0)
+        theirs = receive_order(leader, most)
         present = theirs >= 0
         require_places(theirs[present], listed, leader.peer)
-        if len(mine) != len(theirs) or ((mine >= 0) != present).any() or (mine >= len(values)).any():
-            raise ProtocolError(
-                f"Expected {leader.peer} to name its own place for each of {present.sum():,} common rows, got others. "
-                "Both must run the same version."
-            )
         rows = np.full(len(theirs), -1)
         rows[present] = listed[theirs[present]]
-        return rows, order_digest(values[mine[present]], present)
+        return rows, order_digest(digests[theirs[present]], present)
 
     def _with_copies(self, kept: list[Tree], rows: Rows, digest: bytes) -> tuple[Rows, bytes]:
         n_rows, present = len(self.own.party.own_table), rows >= 0
@@ -319,23 +303,22 @@ MOST_KEPT = 1 << 33
 
 def _joined(found: list[Tree]) -> dict[str, Any]:
     """What the buckets of a stretch left about one peer; places count from the stretch's begin."""
-    begins = np.cumsum([[0, 0], *(each["lengths"] for each in found)], axis=0)
+    begins = np.cumsum([0, *(each["length"] for each in found)])
     return {
         "rows": np.concatenate([each["rows"] for each in found]),
-        "mine": np.concatenate([each["mine"] + begin for each, (begin, _) in zip(found, begins, strict=False)]),
-        "theirs": np.concatenate([each["theirs"] + begin for each, (_, begin) in zip(found, begins, strict=False)]),
-        "values": np.concatenate([each["values"] for each in found]),
+        "theirs": np.concatenate([each["theirs"] + begin for each, begin in zip(found, begins, strict=False)]),
+        "digests": np.concatenate([each["digests"] for each in found]),
     }
 
 
 def _tell_order(line: Channel, rows: Rows, pair: dict[str, Any]) -> tuple[npt.NDArray[np.bool_], bytes]:
-    """Tell a peer where the rows of a stretch stand in the lists; returns which of them it has, and a digest."""
+    """Tell a peer where the rows of a stretch stand in its lists; returns which of them it has, and a digest."""
     at = rows_among(rows, pair["rows"])
     present = at >= 0
-    theirs, mine = np.full((2, len(rows)), -1)
-    theirs[present], mine[present] = pair["theirs"][at[present]], pair["mine"][at[present]]
-    send_order(line, theirs, mine)
-    return present, order_digest(pair["values"][at[present]], present)
+    theirs = np.full(len(rows), -1)
+    theirs[present] = pair["theirs"][at[present]]
+    send_order(line, theirs)
+    return present, order_digest(pair["digests"][at[present]], present)
 
 
 def require_places(places: Rows, listed: Rows, peer: str) -> None:

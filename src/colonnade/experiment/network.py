@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Literal
 
 from colonnade.errors import PlanError
 from colonnade.table import nearest
+from colonnade.wire.address import is_address
 
 TIMES = ("start", "rejoin", "silence", "message")
 
@@ -112,8 +112,7 @@ def check_address(value: str, key: str) -> None:
         value: What is to be an address.
         key: What it is called in the plan or on the command line.
     """
-    found = re.fullmatch(r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+):(\d{1,5})", value)
-    if found is None or not 0 < int(found[1]) < 2**16:
+    if not is_address(value):
         raise PlanError(
             f"{key} should be a host and a port such as bank.example:7431 or [2001:db8::1]:7431, but is {value!r}. "
             "Correct it."

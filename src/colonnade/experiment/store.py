@@ -136,11 +136,20 @@ class RunFolder:
 
         Raises:
             PlanError: The plan asks for none.
+            DataError: The data has changed since it was made or begun.
         """
         folder = self.path / "alignment"
         files = {party: folder / party / "alignment.safetensors" for party in self.plan.roles.parties}
+        simulation = self.plan.alignment(self.plan.data.load(self.plan.roles.holders))
+        if self._has("alignment/run.json"):
+            written = self._read_json("alignment/run.json").get("tables", {})
+            for party, table in simulation.tables.items():
+                if table.digest() != written.get(party):
+                    raise DataError(
+                        f"{party}'s rows should be those that were aligned in {folder}, but they have changed. Restore "
+                        "the data, or align again in another folder."
+                    )
         if not all(self._has(str(path.relative_to(self.path))) for path in files.values()):
-            simulation = self.plan.alignment(self.plan.data.load(self.plan.roles.holders))
             run = simulation.run(folder, self.plan.run.checkpoint_every, progress)
             for party, alignment in run.results.items():
                 alignment.save(files[party])

@@ -239,7 +239,8 @@ GradientIf = Callable[[Tensor], Callable[[Tensor], Tensor]]
 
 def stand_ins(n_peers: int, width: int) -> nn.ParameterList:
     """New vectors for rows that a peer does not hold, one for each peer."""
-    return nn.ParameterList(nn.Parameter(torch.zeros(width)) for _ in range(n_peers))
+    # Many tops begin with a ReLU, which lets no gradient through to zeros: they would never be learned.
+    return nn.ParameterList(nn.Parameter(torch.full((width,), 0.01)) for _ in range(n_peers))
 
 
 def gradient_if(loss: Callable[[Tensor, Tensor], Tensor], outputs: Tensor) -> GradientIf:
