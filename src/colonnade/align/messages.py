@@ -28,7 +28,7 @@ class Terms(Message, kind="align/terms", reveals={Secret.IDS}):
 
 
 @dataclass(frozen=True)
-class Opening(Message, kind="align/opening", reveals={Secret.IDS}):
+class Opening(Message, kind="align/opening", reveals={Secret.IDS}, fresh=True):
     """What the leader settles: what digests are keyed with, how many buckets there are, whose lists are how long.
 
     `salt` is equal in two runs with one seed, as is the order that comes of it; `veil` never is.
