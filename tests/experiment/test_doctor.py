@@ -393,7 +393,7 @@ def test_another_certificate_than_the_one_handed_over_is_wrong(
 ) -> None:
     certs.issue(authority, "shop", out=tmp_path / "new")
     (tmp_path / "new" / "bank.pem").write_bytes((authority / "shop.pem").read_bytes())
-    found = examined(plans, {"shop": {"certificates": tmp_path / "new"}})
+    found = examined(plans, {"shop": {"certificates": tmp_path / "new", "wait": 8}, "bank": {"wait": 5}})
     check = wrong(found["shop"])["bank", "reach"]
     assert f"Expected bank to show the certificate in {tmp_path / 'new' / 'bank.pem'}" in check.said
     assert check.fix.endswith("compare the words by telephone, then replace or delete the file.")

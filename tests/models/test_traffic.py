@@ -107,7 +107,7 @@ def test_a_label_party_without_columns_is_foreseen_to_send_no_embeddings(tables,
     [
         ("linear-regression", True, {}),
         ("linear-regression", True, {"batch_size": 50}),
-        ("linear-regression", True, {"backend": "paillier"}),
+        pytest.param("linear-regression", True, {"backend": "paillier"}, marks=pytest.mark.slow),
         ("linear-regression", False, {}),
         ("linear-regression", False, {"batch_size": 100}),
     ],
