@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
 
 from colonnade.experiment.sweep import Journal, Local, sweep
 
@@ -30,12 +36,23 @@ def main() -> None:
     path = options.journal or Path("runs") / f"{options.name}.sqlite"
     with Journal(path) as journal:
         table = sweep(module.measure, trials, journal=journal, executor=Local(options.jobs))
-    options.out.mkdir(parents=True, exist_ok=True)
-    module.write(table, options.out, quick=options.quick)
+    write(table, partial(module.page, quick=options.quick), options.out / options.name)
     failed = [text for text in table.column("trial.traceback").to_pylist() if text]
     print(f"{len(trials)} trials, {len(failed)} of them failed; results are in {options.out / options.name}.md")
     if failed:
         raise SystemExit(failed[0])
+
+
+def write(table: pa.Table, page: Callable[[Sequence[Mapping[str, Any]]], str], path: Path) -> None:
+    """Write every figure of each trial into a CSV file, and beside it a page for a reader."""
+    rows = [row for row in table.to_pylist() if row["trial.state"] == "done"]
+    shown = [name for name in table.column_names if name not in ("trial.key", "trial.traceback", "trial.started")]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, shown, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+    path.with_suffix(".md").write_text(page(rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

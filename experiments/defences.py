@@ -10,14 +10,10 @@ learns a classifier on its own columns from them, and joins both (`RandomisedPos
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from statistics import mean
 from typing import Any
-
-import pyarrow as pa
 
 from colonnade import LabelDPShadow, SplitClassifier, simulate
 from colonnade.catalogue import ATTACKS, DEFENCES
@@ -98,17 +94,6 @@ def _held(cell: Mapping[str, Any]) -> list[Any]:
     wandering: Any = DEFENCES["boundary-wandering"]
     first = wandering(alpha=cell["alpha"], scope=cell["scope"], kernel=cell["kernel"])
     return [first] if cell["shield"] == "none" else [first, DEFENCES[cell["shield"]]()]
-
-
-def write(table: pa.Table, out: Path, *, quick: bool) -> None:
-    """One CSV with every figure, and one page with a table for each question."""
-    rows = [row for row in table.to_pylist() if row["trial.state"] == "done"]
-    with (out / "defences.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        names = [name for name in table.column_names if name not in ("trial.key", "trial.traceback", "trial.started")]
-        writer.writerow(names)
-        writer.writerows([[row[name] for name in names] for row in rows])
-    (out / "defences.md").write_text(page(rows, quick=quick), encoding="utf-8")
 
 
 def page(rows: Sequence[Mapping[str, Any]], *, quick: bool) -> str:

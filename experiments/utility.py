@@ -10,13 +10,9 @@ say nothing.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
 
 from colonnade import LabelDPShadow, OneShot, SplitClassifier, Table, simulate
 from colonnade.experiment.quality import quality
@@ -83,17 +79,6 @@ def _gathered(tables: Mapping[str, Table], *, everything: bool) -> dict[str, Tab
             arrow = arrow.append_column(column, shop.to_arrow().column(column))
     one = Table.of(arrow, ids=bank.id_name, labels=bank.label_name, owner="shop")
     return {"bank": bank.select([]), "shop": one.without_labels()}
-
-
-def write(table: pa.Table, out: Path, *, quick: bool) -> None:
-    """One CSV with every figure, and one page."""
-    rows = [row for row in table.to_pylist() if row["trial.state"] == "done"]
-    with (out / "utility.csv").open("w", newline="", encoding="utf-8") as file:
-        names = [name for name in table.column_names if name not in ("trial.key", "trial.traceback", "trial.started")]
-        writer = csv.writer(file)
-        writer.writerow(names)
-        writer.writerows([[row[name] for name in names] for row in rows])
-    (out / "utility.md").write_text(page(rows, quick=quick), encoding="utf-8")
 
 
 def page(rows: Sequence[Mapping[str, Any]], *, quick: bool) -> str:

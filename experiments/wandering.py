@@ -9,15 +9,12 @@ for each set and form, 20 null runs with permuted labels.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from colonnade import SplitClassifier, simulate
 from colonnade.audit import audit
@@ -97,17 +94,6 @@ def measure(trial: Trial) -> Mapping[str, Any]:
 def _wandering(alpha: float, scope: str) -> Any:
     make: Any = DEFENCES["boundary-wandering"]
     return make(alpha=alpha, scope=scope)
-
-
-def write(table: pa.Table, out: Path, *, quick: bool) -> None:
-    """One CSV with every figure, and one page with a table for each data set."""
-    rows = [row for row in table.to_pylist() if row["trial.state"] == "done"]
-    with (out / "wandering.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        names = [name for name in table.column_names if name not in ("trial.key", "trial.traceback", "trial.started")]
-        writer.writerow(names)
-        writer.writerows([[row[name] for name in names] for row in rows])
-    (out / "wandering.md").write_text(page(rows, quick=quick), encoding="utf-8")
 
 
 def page(rows: Sequence[Mapping[str, Any]], *, quick: bool) -> str:

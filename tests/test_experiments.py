@@ -24,6 +24,14 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
+def write(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT)
+    from experiments.__main__ import write
+
+    return write
+
+
+@pytest.fixture
 def wandering(monkeypatch):
     monkeypatch.syspath_prepend(ROOT)
     from experiments import wandering
@@ -120,7 +128,7 @@ def small(defences, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_trial_of_each_part_is_told_on_the_page(defences, small, tmp_path):
+def test_a_trial_of_each_part_is_told_on_the_page(defences, small, write, tmp_path):
     found = [
         small(part="catalogue", set="digits", defence="none"),
         small(part="catalogue", set="digits", defence="max-norm"),
@@ -130,7 +138,7 @@ def test_a_trial_of_each_part_is_told_on_the_page(defences, small, tmp_path):
     assert all("RandomisedPosterior" not in row for row in found[:3])
     assert found[3]["RandomisedPosterior"].keys() == found[3]["ModelCompletion"].keys() == {"score", "null", "alone"}
     rows = [flat(row) | {"trial.state": "done", "trial.seed": 0, "trial.key": "k"} for row in found]
-    defences.write(table_of(rows), tmp_path, quick=True)
+    write(table_of(rows), partial(defences.page, quick=True), tmp_path / "defences")
     page = (tmp_path / "defences.md").read_text()
     for row in found[:2]:
         best = max((name for name in row if isinstance(row[name], dict)), key=lambda name: row[name]["score"])
@@ -141,11 +149,10 @@ def test_a_trial_of_each_part_is_told_on_the_page(defences, small, tmp_path):
     assert "RandomisedPosterior.alone" in (tmp_path / "defences.csv").read_text()
 
 
-def test_a_refusal_is_told_on_the_page(defences, tmp_path):
+def test_a_refusal_is_told_on_the_page(defences):
     cell = next(t.configuration for t in defences.trials(quick=True) if t.configuration.get("defence") == "marvell")
     row = {**cell, "refused": "Two classes only.", "trial.state": "done", "trial.seed": 0, "trial.key": "k"}
-    defences.write(table_of([row]), tmp_path, quick=True)
-    assert "| marvell | refused: Two classes only. |" in (tmp_path / "defences.md").read_text()
+    assert "| marvell | refused: Two classes only. |" in defences.page([row], quick=True)
 
 
 def test_labels_randomised_once_are_read_off_gradients_and_taught_to_a_classifier(defences):
@@ -180,7 +187,7 @@ def table_of(rows):
     return pa.Table.from_pylist([{name: row.get(name) for name in names} for row in rows])
 
 
-def test_a_page_shows_scores_beside_their_controls(wandering, tmp_path):
+def test_a_page_shows_scores_beside_their_controls(wandering, write, tmp_path):
     cell = {"set": "digits", "form": "shadow-top", "alpha": 1.0, "scope": "public", "by": "mutual-information"}
     figures = {"score": 0.75, "alone": 0.6, "null_mean": 0.2, "null_high": 0.3, "measure": "accuracy"}
     row = {
@@ -188,7 +195,7 @@ def test_a_page_shows_scores_beside_their_controls(wandering, tmp_path):
         **{f"NormScore renamed.{key}": value for key, value in figures.items()},
         "trial.state": "done", "trial.seed": 0, "trial.key": "k", "trial.traceback": None, "trial.started": 0.0,
     }  # fmt: skip
-    wandering.write(pa.Table.from_pylist([row]), tmp_path, quick=True)
+    write(pa.Table.from_pylist([row]), partial(wandering.page, quick=True), tmp_path / "wandering")
     page = (tmp_path / "wandering.md").read_text()
     assert "| shadow-top | 1 | public | mutual-information | 0.950 | 0.900 | 0.75 (0.60) |" in page
     assert "| shadow-top | 1 | *null* | | | | 0.30 |" in page
