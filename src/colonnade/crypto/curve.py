@@ -1,7 +1,7 @@
 """The group that private set intersection stands on: points of Curve25519, hashed to and multiplied, nothing else.
 
 A point is its u-coordinate, 32 bytes; many of them are one array of shape (n, 32). Multiplication is X25519 of
-libsodium (by PyNaCl). Its scalars are multiples of 8, so a product lies in the subgroup of prime order, whatever its
+OpenSSL (by `cryptography`). Its scalars are multiples of 8, so a product lies in the subgroup of prime order, whatever its
 point was.
 
 `hash_to_curve` is Elligator 2 of RFC 9380 (the map of `curve25519_XMD:SHA-512_ELL2_NU_`, on a hash by BLAKE2b). Its
@@ -64,16 +64,13 @@ def multiply(key: bytes, points: Points) -> Points:
     Raises:
         CryptoError: A point is of small order, as no honest party sends.
     """
-    from nacl.bindings import crypto_scalarmult
-    from nacl.exceptions import CryptoError as SodiumError
-    from nacl.exceptions import RuntimeError as SodiumRefusal
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
     whole = np.ascontiguousarray(points).tobytes()
+    product, point = X25519PrivateKey.from_private_bytes(key).exchange, X25519PublicKey.from_public_bytes
     try:
-        products = b"".join(
-            [crypto_scalarmult(key, whole[i : i + POINT_BYTES]) for i in range(0, len(whole), POINT_BYTES)]
-        )
-    except (SodiumError, SodiumRefusal) as error:
+        products = b"".join([product(point(whole[i : i + POINT_BYTES])) for i in range(0, len(whole), POINT_BYTES)])
+    except ValueError as error:
         raise CryptoError(
             "Points to be multiplied should be of large order, but one is not, so the product would not depend on the "
             "key. Whoever sent it does not keep to the protocol; do not go on with it."
