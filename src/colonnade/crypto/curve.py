@@ -1,7 +1,7 @@
 """The group that private set intersection stands on: points of Curve25519, hashed to and multiplied, nothing else.
 
-A point is its u-coordinate, 32 bytes; many of them are one array of shape (n, 32). Multiplication is X25519 of
-OpenSSL (by `cryptography`). Its scalars are multiples of 8, so a product lies in the subgroup of prime order, whatever its
+A point is its u-coordinate, 32 bytes; many of them are one array of shape (n, 32). Multiplication is X25519 of OpenSSL
+(by `cryptography`). Its scalars are multiples of 8, so a product lies in the subgroup of prime order, whatever its
 point was.
 
 `hash_to_curve` is Elligator 2 of RFC 9380 (the map of `curve25519_XMD:SHA-512_ELL2_NU_`, on a hash by BLAKE2b). Its
