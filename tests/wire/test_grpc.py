@@ -756,6 +756,18 @@ def test_a_certificate_that_was_handed_over_is_the_only_one_that_passes(opened, 
     assert words in str(said["shop"]), "the dialling side is told, whichever of the two refuses"
 
 
+@pytest.mark.parametrize("hindered", ["bank", "shop"])
+def test_a_certificate_that_was_handed_over_and_cannot_be_read_ends_the_wait(opened, trusted, tmp_path, hindered):
+    other = "shop" if hindered == "bank" else "bank"
+    shutil.copytree(trusted["bank"].directory, tmp_path / "certs")
+    (tmp_path / "certs" / f"{other}.pem").unlink()
+    (tmp_path / "certs" / f"{other}.pem").mkdir()
+    held = {**trusted, hindered: Credentials.read(tmp_path / "certs", hindered)}
+    said = dict(zip(("bank", "shop"), both_sides(opened, held["bank"], held["shop"]), strict=True))
+    assert isinstance(said[hindered], StorageError)
+    assert f"{other}.pem" in str(said[hindered])
+
+
 def test_a_client_whose_authority_the_listener_does_not_know_is_refused_with_the_reason(
     opened, trusted, foreign, tmp_path
 ):

@@ -1,6 +1,6 @@
 """GrpcTransport: frames between organisations, over one mutually authenticated stream per pair of parties.
 
-    one side listens, the other dials                 both send HELLO first: who, which plan, which rows, which version
+    one side listens, the other dials                 both send HELLO first: who, which plan, rows, run and version
     HELLO ⇄ HELLO, or REFUSAL with the reason         nothing else crosses before both have accepted
     DATA, CONTROL ⇄ in one sequence per direction     resent after a cut, dropped when they come twice
     ACK, HEARTBEAT ⇄                                  credit, and a sign of life while a party computes
@@ -38,6 +38,7 @@ from colonnade.errors import (
     PeerUnreachable,
     PlanError,
     ProtocolError,
+    StorageError,
     VersionMismatch,
     WireError,
 )
@@ -530,6 +531,9 @@ class GrpcTransport(Transport):
                 line, connection = self._accept(Envelope.unpack(next(requests)), who, context.cancel)
         except (StopIteration, grpc.RpcError):
             return
+        except StorageError as error:
+            self._fail_locally(error)
+            return
         except WireError as error:
             self._refused[who or "Somebody"] = str(error)
             yield Envelope(Type.REFUSAL, payload=note_bytes({"because": str(error)})).pack()
@@ -547,7 +551,11 @@ class GrpcTransport(Transport):
         """The dialling side of one line: connect, and connect again."""
         line, pause, doubts = self._lines[peer], 0.1, 0
         while not self._closing.is_set():
-            channel = self._channel(peer, address)
+            try:
+                channel = self._channel(peer, address)
+            except ColonnadeError as error:
+                self._fail_locally(error)
+                return
             try:
                 self._exchange(line, channel)
                 pause, doubts = 0.1, 0
