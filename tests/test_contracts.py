@@ -19,6 +19,7 @@ from colonnade.testing.ports import free_port
 from colonnade.wire import certs
 from colonnade.wire.certs import Credentials
 from colonnade.wire.grpc import GrpcTransport, Patience
+from colonnade.wire.meeting import Held
 from colonnade.wire.plan import Roles
 from colonnade.wire.transport import MemoryNetwork
 
@@ -42,7 +43,7 @@ def over_grpc(sides):
         transport = GrpcTransport(name, addresses, agreement={}, credentials=trusted[name], patience=patience)
         try:
             transport.open()
-            transport.meet(0)
+            transport.meet(Held(0))
             results[name] = sides[name](transport)
             transport.finish()
         except Exception as error:

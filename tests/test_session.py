@@ -182,7 +182,7 @@ def test_sides_of_different_runs_of_one_plan_are_refused_on_both_sides(tmp_path)
     (tmp_path / "first" / "shop").rename(tmp_path / "first" / "other")
     (tmp_path / "second" / "shop").rename(tmp_path / "first" / "shop")
     outcomes = run_apart(walks, tmp_path / "first", changes=each)
-    assert isinstance(outcomes["shop"], AuthError)
+    assert isinstance(outcomes["bank"], AuthError)
     for outcome in outcomes.values():
         assert "bank and shop go on with different runs of the same plan." in str(outcome)
     shutil.rmtree(tmp_path / "first" / "shop")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -113,17 +113,18 @@ class Checkpoints:
         return max(self._files(), default=0)
 
     @property
-    def run(self) -> bytes:
-        """What all parties call the run that the checkpoints are of; nothing if there are none."""
+    def runs(self) -> tuple[bytes, ...]:
+        """What all parties call the runs up to that of the checkpoints, which is the last; none without checkpoints."""
         if self.directory is None or self.newest == 0:
-            return b""
+            return ()
         with explained("read which run the checkpoints are of"):
-            return (self.directory / "run").read_bytes()
+            names = (self.directory / "runs").read_text().split()
+        return tuple(bytes.fromhex(name) for name in names)
 
-    def belong_to(self, run: bytes) -> None:
-        """Note which run the checkpoints from here on are of."""
-        if self.directory is not None and self.run != run:
-            write_atomically(self.directory / "run", run)
+    def belong_to(self, runs: Sequence[bytes]) -> None:
+        """Note which run the checkpoints from here on are of, and those before it."""
+        if self.directory is not None and self.runs != tuple(runs):
+            write_atomically(self.directory / "runs", " ".join(run.hex() for run in runs).encode())
 
     def resume(self, number: int) -> None:
         """Go back to a shared checkpoint and forget those after it."""

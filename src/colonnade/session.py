@@ -25,6 +25,7 @@ from colonnade.wire.at_rest import StorageKey
 from colonnade.wire.certs import Credentials
 from colonnade.wire.channel import Channel
 from colonnade.wire.grpc import GrpcTransport, Patience
+from colonnade.wire.meeting import Held
 from colonnade.wire.plan import PublicPlan
 from colonnade.wire.transcript import Keep, Recording
 
@@ -117,8 +118,6 @@ def connect(
         on_wait=on_wait,
     )
     checkpoints = Checkpoints(folder / "checkpoints", every=checkpoint_every)
-    if checkpoints.run:
-        transport.runs = [checkpoints.run]
     identity = {
         **agreement,
         "party": name,
@@ -170,10 +169,10 @@ class NetworkSession:
             self.transport.on_settled = checkpoints.forget_before
             checkpoints.on_write = self.transport.checkpointed
             self.transport.open()
-        _, common = self.transport.meet(checkpoints.newest)
-        checkpoints.resume(common)
-        checkpoints.belong_to(self.transport.runs[-1])
-        if common == 0:
+        start = self.transport.meet(Held(checkpoints.newest, checkpoints.runs))
+        checkpoints.resume(start.common)
+        checkpoints.belong_to(start.runs)
+        if start.common == 0:
             shutil.rmtree(self.directory / "transcript", ignore_errors=True)
         recording = self.record()
         return replace(

@@ -40,10 +40,12 @@ from colonnade.wire.envelope import LAST, Envelope, Type, note_bytes
 from colonnade.wire.grpc import GrpcTransport, Patience
 from colonnade.wire.handshake import diagnose
 from colonnade.wire.line import OUTBOX_MEMORY_BYTES, WINDOW_BYTES, Gap, Line
+from colonnade.wire.meeting import RUN_BYTES, Held, Start
 
 pytestmark = pytest.mark.network
 
 MEBIBYTE = 2**20
+RUN = bytes(RUN_BYTES)
 SHORT = Patience(start=20, rejoin=20, silence=10, message=20, heartbeat=0.1)
 BRIEF = replace(SHORT, start=1.5)
 AGREED = {"version": "1.0", "plan": "the plan", "rows": "the rows"}
@@ -106,7 +108,7 @@ def require(*outcomes):
 
 
 def meeting(*transports, newest=0):
-    require(*at_once(*(partial(transport.meet, newest) for transport in transports)))
+    require(*at_once(*(partial(transport.meet, Held(newest)) for transport in transports)))
     return transports
 
 
@@ -129,8 +131,9 @@ def cut(transport):
 def test_parties_that_meet_agree_on_the_newest_common_checkpoint(opened):
     addresses = addresses_of("bank", "shop", dialling=["telco"])
     transports = [opened(name, addresses) for name in addresses]
-    assert at_once(*(partial(t.meet, n) for t, n in zip(transports, (5, 3, 4), strict=True))) == [(1, 3)] * 3
-    assert at_once(*(partial(t.meet, n) for t, n in zip(transports, (6, 7, 8), strict=True))) == [(2, 6)] * 3
+    for epoch, newest in ((1, (5, 3, 4)), (2, (6, 7, 8))):
+        ways = [partial(t.meet, Held(n, (RUN,))) for t, n in zip(transports, newest, strict=True)]
+        assert at_once(*ways) == [Start(epoch, min(newest), (RUN,))] * 3
 
 
 def test_a_party_that_waits_says_for_whom_and_gives_up_in_time(opened):
@@ -140,7 +143,7 @@ def test_a_party_that_waits_says_for_whom_and_gives_up_in_time(opened):
         "bank", addresses, patience=BRIEF, on_wait=lambda names, seconds: told.append((tuple(names), seconds))
     )
     shop = opened("shop", addresses, patience=BRIEF)
-    bank_gave_up, shop_gave_up = at_once(partial(bank.meet, 0), partial(shop.meet, 0))
+    bank_gave_up, shop_gave_up = at_once(partial(bank.meet, Held(0)), partial(shop.meet, Held(0)))
     assert isinstance(bank_gave_up, PeerUnreachable)
     assert str(bank_gave_up) == (
         "bank waited for telco and gave up. Start them with the same plan, check the addresses, and run "
@@ -155,7 +158,7 @@ def test_a_party_that_waits_says_for_whom_and_gives_up_in_time(opened):
 def test_a_party_that_nobody_answers_gives_up_in_time(opened):
     shop = opened("shop", addresses_of("bank", dialling=["shop"]), patience=BRIEF)
     with pytest.raises(PeerUnreachable, match="shop waited for bank and gave up"):
-        shop.meet(0)
+        shop.meet(Held(0))
 
 
 def test_two_parties_of_whom_neither_listens_are_refused():
@@ -279,7 +282,7 @@ def test_a_failure_while_others_still_meet_ends_their_wait(opened):
         until(lambda: shop._lines["bank"].connected)
         shop.fail(DataError("No columns."))
 
-    heard, _ = at_once(partial(bank.meet, 0), fail_when_connected)
+    heard, _ = at_once(partial(bank.meet, Held(0)), fail_when_connected)
     assert str(heard) == "shop stopped: No columns."
 
 
@@ -374,7 +377,7 @@ def test_a_party_that_starts_anew_makes_all_others_meet_again(opened, crashing, 
             with suppress(PeerRestarted):
                 if name != crashing or transports[name].epoch:
                     transports[name].receive("bank" if name != "bank" else "shop")
-            epoch, common = transports[name].meet(7)
+            epoch, common, _ = transports[name].meet(Held(7))
             if name != "bank":
                 transports[name].send("bank", b"of epoch %d" % epoch)
                 return transports[name].receive("bank"), common
@@ -397,10 +400,10 @@ def test_a_party_that_starts_anew_makes_all_others_meet_again(opened, crashing, 
 def test_a_report_that_was_overtaken_does_not_begin_another_epoch(opened):
     addresses = addresses_of("bank", dialling=["shop"])
     bank, shop = opened("bank", addresses), opened("shop", addresses)
-    shop._lines["bank"].put_control({"ready": 0, "epoch": 0})
-    shop._lines["bank"].put_control({"ready": 0, "epoch": 0})
+    shop._lines["bank"].put_control({"ready": 0, "epoch": 0, "runs": []})
+    shop._lines["bank"].put_control({"ready": 0, "epoch": 0, "runs": []})
     meeting(bank, shop)
-    shop._lines["bank"].put_control({"ready": 0, "epoch": 0})
+    shop._lines["bank"].put_control({"ready": 0, "epoch": 0, "runs": []})
     shop.send("bank", b"behind it")
     assert bank.receive("shop") == b"behind it"
     assert bank.epoch == 1
@@ -409,9 +412,9 @@ def test_a_report_that_was_overtaken_does_not_begin_another_epoch(opened):
 def test_a_beginning_that_comes_before_a_party_asks_for_it_is_not_lost(pair):
     bank, shop = pair
     bank._lines["shop"].put_control({"restart": 1})
-    bank._lines["shop"].put_control({"start": 2, "from": 0, "run": b"again"})
-    until(lambda: shop._start == (2, 0))
-    assert at_once(partial(shop.meet, 0)) == [(2, 0)]
+    bank._lines["shop"].put_control({"start": 2, "from": 0, "runs": [RUN]})
+    until(lambda: shop._start == Start(2, 0, (RUN,)))
+    assert at_once(partial(shop.meet, Held(0))) == [Start(2, 0, (RUN,))]
 
 
 def test_leaving_an_epoch_with_much_untaken_does_not_block_the_next(opened):
@@ -422,8 +425,8 @@ def test_leaving_an_epoch_with_much_untaken_does_not_block_the_next(opened):
     telco.close()
     telco = opened("telco", addresses)
     until(lambda: bank._interrupted == "telco")
-    outcomes = at_once(partial(bank.meet, 0), partial(shop.meet, 0), partial(telco.meet, 0))
-    assert outcomes == [(2, 0)] * 3
+    outcomes = at_once(partial(bank.meet, Held(0)), partial(shop.meet, Held(0)), partial(telco.meet, Held(0)))
+    assert [start[:2] for start in outcomes] == [(2, 0)] * 3
 
 
 def test_a_second_process_of_a_party_displaces_the_first_which_is_told(opened):
@@ -638,7 +641,7 @@ def both_sides(opened, bank, shop, *, names=("bank", "shop"), **shops):
     addresses = addresses_of("bank", dialling=names[1:])
     at_bank = opened("bank", addresses, credentials=bank, patience=BRIEF)
     at_shop = opened("shop", {**addresses, **shops.pop("addresses", {})}, credentials=shop, patience=BRIEF, **shops)
-    return at_once(partial(at_bank.meet, 0), partial(at_shop.meet, 0))
+    return at_once(partial(at_bank.meet, Held(0)), partial(at_shop.meet, Held(0)))
 
 
 def test_parties_of_one_federation_meet_over_tls(opened, trusted):
@@ -678,7 +681,7 @@ def test_rows_are_compared_with_whoever_has_some(opened):
     bank = opened("bank", addresses, patience=BRIEF)
     until(lambda: bank._lines["notary"].connected)
     shop = opened("shop", addresses, agreement={**AGREED, "rows": "others"}, patience=BRIEF)
-    _, _, refused = at_once(*(partial(t.meet, 0) for t in (notary, bank, shop)))
+    _, _, refused = at_once(*(partial(t.meet, Held(0)) for t in (notary, bank, shop)))
     assert "notary refused shop: notary and shop have different rows" in str(refused)
 
 
@@ -686,7 +689,7 @@ def test_a_peer_that_is_not_in_the_plan_is_refused_on_both_sides(opened, trusted
     addresses = addresses_of("bank", dialling=["shop"])
     bank = opened("bank", addresses, credentials=trusted["bank"], patience=BRIEF)
     mallory = opened("mallory", {**addresses, "mallory": None}, credentials=trusted["mallory"], patience=BRIEF)
-    gave_up, refused = at_once(partial(bank.meet, 0), partial(mallory.meet, 0))
+    gave_up, refused = at_once(partial(bank.meet, Held(0)), partial(mallory.meet, Held(0)))
     assert isinstance(refused, AuthError)
     assert str(refused).startswith(
         "bank refused mallory: mallory is not a party that bank expects; the plan's parties are bank, shop."
@@ -937,7 +940,7 @@ def test_a_dialling_party_sends_nothing_but_its_greeting_before_it_is_answered(o
     server.start()
     try:
         shop = opened("shop", {"bank": f"127.0.0.1:{port}", "shop": None}, patience=replace(SHORT, silence=30))
-        shop._lines["bank"].put_control({"ready": 0, "epoch": 0})
+        shop._lines["bank"].put_control({"ready": 0, "epoch": 0, "runs": []})
         shop.send("bank", b"secret")
         time.sleep(0.5)
         assert [envelope.type for envelope in heard] == [Type.HELLO]
@@ -1027,7 +1030,7 @@ def test_a_party_that_speaks_rubbish_ends_the_run_with_the_reason(opened, envelo
     addresses = addresses_of("bank", dialling=["shop"])
     bank = opened("bank", addresses)
     with raw_channel(addresses["bank"]) as channel:
-        outcome, came = at_once(partial(bank.meet, 0), lambda: answers(channel, [hello(), envelope], hold=10))
+        outcome, came = at_once(partial(bank.meet, Held(0)), lambda: answers(channel, [hello(), envelope], hold=10))
     assert isinstance(outcome, ProtocolError)
     assert words in str(outcome)
     assert came[1] is not grpc.StatusCode.DEADLINE_EXCEEDED, "the connection was closed at once"

@@ -1,6 +1,6 @@
 """GrpcTransport: frames between organisations, over one mutually authenticated stream per pair of parties.
 
-    one side listens, the other dials                 both send HELLO first: who, which plan, rows, run and version
+    one side listens, the other dials                 both send HELLO first: who, which plan, rows and version
     HELLO ⇄ HELLO, or REFUSAL with the reason         nothing else crosses before both have accepted
     DATA, CONTROL ⇄ in one sequence per direction     resent after a cut, dropped when they come twice
     ACK, HEARTBEAT ⇄                                  credit, and a sign of life while a party computes
@@ -47,6 +47,7 @@ from colonnade.wire.codec import Frame
 from colonnade.wire.envelope import CHUNK_BYTES, Envelope, Type, note_bytes
 from colonnade.wire.handshake import diagnose, shown_identity
 from colonnade.wire.line import HEARTBEAT_S, Connection, Gap, Line
+from colonnade.wire.meeting import RUN_BYTES, Held, Start, are_runs, next_start
 from colonnade.wire.transport import Transport
 
 # gRPC has no setting for the oldest TLS version it accepts. With only this suite for TLS 1.2, which needs a key shared
@@ -135,7 +136,6 @@ class GrpcTransport(Transport):
         self.name, self.leader = name, next(iter(addresses))
         self.epoch = 0
         self.incarnation = secrets.token_bytes(16)
-        self.runs: list[bytes] = []
         self.on_settled: Callable[[int], None] = lambda number: None
         self.agreement = dict(agreement)
         self._addresses, self._credentials = dict(addresses), credentials
@@ -152,7 +152,7 @@ class GrpcTransport(Transport):
             raise PlanError(
                 f"{name} and {self.leader} both have no address, so neither can be reached. Give one of them one."
             )
-        self._ready: dict[str, tuple[int, int]] = {}
+        self._ready: dict[str, tuple[int, Held]] = {}
         self._begun: dict[str, int] = {}
         self._former: set[bytes] = set()
         self._refused: dict[str, str] = {}
@@ -162,7 +162,7 @@ class GrpcTransport(Transport):
         self._left: set[str] = set()
         self._checkpoints: dict[str, int] = {}
         self._settled: int | None = None
-        self._start: tuple[int, int] | None = None
+        self._start: Start | None = None
         self._all_done = False
         self._interrupted: str | None = None
         self._failure: Exception | None = None
@@ -219,11 +219,14 @@ class GrpcTransport(Transport):
             self._require_alive(line, begun)
             line.news.wait(1.0 if line.connected else 0.2)
 
-    def meet(self, newest: int) -> tuple[int, int]:
-        """Wait until all parties are here; returns the new epoch and the checkpoint from which all go on.
+    def meet(self, held: Held) -> Start:
+        """Wait until all parties are here; returns how all go on.
 
         Args:
-            newest: The number of the newest checkpoint this party holds.
+            held: Which checkpoints this party holds.
+
+        Raises:
+            AuthError: As the leader: some go on with another run.
         """
         deadline = time.monotonic() + (self._patience.start if self.epoch == 0 else self._patience.rejoin)
         leads = self.name == self.leader
@@ -236,14 +239,14 @@ class GrpcTransport(Transport):
             with self._changed:
                 self._interrupted = None
             if not leads:
-                self._lines[self.leader].put_control({"ready": newest, "epoch": self.epoch})
+                self._lines[self.leader].put_control({"ready": held.newest, "epoch": self.epoch, "runs": held.runs})
             while leads or self._interrupted is None:
                 with self._changed:
                     if leads:
-                        self._begin_if_all_ready(newest)
-                    if self._start is not None and self._start[0] > self.epoch:
-                        self.epoch, common = self._start
-                        return self.epoch, common
+                        self._begin_if_all_ready(held)
+                    if self._start is not None and self._start.epoch > self.epoch:
+                        self.epoch = self._start.epoch
+                        return self._start
                     self._raise_failure()
                     left = deadline - time.monotonic()
                     if left > 0:
@@ -324,10 +327,12 @@ class GrpcTransport(Transport):
         leads = self.name == self.leader
         with self._changed:
             match note:
-                case {"ready": int(newest), "epoch": int(epoch)} if leads and newest >= 0 and 0 <= epoch < _MANY:
+                case {"ready": int(newest), "epoch": int(epoch), "runs": list(runs)} if (
+                    leads and newest >= 0 and 0 <= epoch < _MANY and are_runs(runs)
+                ):
                     # What was said before the epoch that it is in by now is stale.
                     if epoch >= self._begun.get(peer, 0):
-                        self._ready[peer] = newest, epoch
+                        self._ready[peer] = epoch, Held(newest, tuple(runs))
                         self._interrupted = self._interrupted or peer
                 case {"holds": int(number)} if leads:
                     self._note_checkpoint(peer, number)
@@ -337,11 +342,10 @@ class GrpcTransport(Transport):
                 case {"restart": int(epoch)} if peer == self.leader:
                     if self.epoch and epoch >= self.epoch:
                         self._interrupted = self._interrupted or peer
-                case {"start": int(epoch), "from": int(common), "run": bytes(run)} if (
-                    peer == self.leader and epoch <= _MANY
+                case {"start": int(epoch), "from": int(common), "runs": list(runs)} if (
+                    peer == self.leader and epoch <= _MANY and are_runs(runs)
                 ):
-                    self._start = epoch, common
-                    self._belong_to(run)
+                    self._start = Start(epoch, common, tuple(runs))
                     if self._interrupted == peer:
                         self._interrupted = None
                 case {"settled": int(number)} if peer == self.leader:
@@ -359,26 +363,19 @@ class GrpcTransport(Transport):
             self._changed.notify_all()
         self._wake()
 
-    def _begin_if_all_ready(self, newest: int) -> None:
+    def _begin_if_all_ready(self, held: Held) -> None:
         """As the leader: begin a new epoch; called under the lock, so that nobody starts anew in between."""
         if self._ready.keys() >= self._lines.keys():
-            epoch = 1 + max([self.epoch, *(epoch for _, epoch in self._ready.values())])
-            common = min([newest, *(theirs for theirs, _ in self._ready.values())])
+            epoch = 1 + max([self.epoch, *(epoch for epoch, _ in self._ready.values())])
+            all_held = {self.name: held, **{peer: theirs for peer, (_, theirs) in self._ready.items()}}
+            self._start = next_start(epoch, all_held, secrets.token_bytes(RUN_BYTES))
             self._ready.clear()
             self._left.clear()
             self._checkpoints.clear()
             self._begun = dict.fromkeys(self._lines, epoch)
             self._interrupted = None
-            self._start = epoch, common
-            if common == 0 or not self.runs:
-                self._belong_to(secrets.token_bytes(16))
             for line in self._lines.values():
-                line.put_control({"start": epoch, "from": common, "run": self.runs[-1]})
-
-    def _belong_to(self, run: bytes) -> None:
-        """Take part in a run that all begin anew; a peer that has not heard of it yet is known by an earlier one."""
-        if run not in self.runs[-1:]:
-            self.runs = [*self.runs[-100:], run]
+                line.put_control({"start": epoch, "from": self._start.common, "runs": self._start.runs})
 
     def _note_checkpoint(self, party: str, number: int) -> None:
         self._checkpoints[party] = number
@@ -639,7 +636,6 @@ class GrpcTransport(Transport):
         note = {
             **{f"agree {key}": value for key, value in self.agreement.items()},
             "name": self.name,
-            "runs": self.runs,
             "incarnation": self.incarnation,
             "knows": line.peer_incarnation or b"",
             "received": line.received,
@@ -654,7 +650,6 @@ class GrpcTransport(Transport):
                 "incarnation": bytes(incarnation),
                 "knows": bytes(knows),
                 "received": int(received),
-                "runs": list(runs),
             } if received >= 0:
                 pass
             case _:
@@ -674,12 +669,6 @@ class GrpcTransport(Transport):
                 continue  # an arbiter or a server has none of its own
             if theirs != value:
                 raise disagreement(key, self.name, value, name, theirs)
-        # Who holds no checkpoint goes on with any run.
-        if self.runs and runs and not any(run in self.runs for run in runs):
-            raise AuthError(
-                f"{self.name} and {name} go on with different runs of the same plan. Give both their side of one run, "
-                "or delete one side to start anew."
-            )
         if "agree rows" in hello.note:
             self.agreement.setdefault("rows", str(hello.note["agree rows"]))
         line = self._lines[name]
