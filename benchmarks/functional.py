@@ -53,7 +53,7 @@ def solves(size: int, *, times: int) -> dict[str, float]:
 
     def kronecker() -> FloatArray:
         system = np.kron(np.eye(size), a1) + np.kron(roughness.y, a2)
-        return np.linalg.solve(system, cross.T.ravel()).reshape(size, size).T
+        return np.asarray(np.linalg.solve(system, cross.T.ravel()).reshape(size, size).T, dtype=float)
 
     wanted, found = kronecker(), solver.solve(cross)
     assert np.abs(found - wanted).max() < 1e-10 * np.abs(wanted).max(), "both should solve the same equation"

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from colonnade.curves import BSplines, Curves
 from colonnade.curves.basis import FloatArray
@@ -65,7 +66,7 @@ QUICK_CELLS = {("release", 500, "noise"): {4.0: None}, ("moments", 500, "epsilon
 
 
 def fitted_error(
-    model: Any, data: FunctionalData, train: FloatArray, test: FloatArray, roles: Roles = TWO, seed: int = 0
+    model: Any, data: FunctionalData, train: ArrayLike, test: ArrayLike, roles: Roles = TWO, seed: int = 0
 ) -> tuple[float, float, float]:
     """RIL2 on held-out records, sensitivity and specificity."""
     n = len(roles.features)
@@ -133,7 +134,7 @@ def measured(
     journal: Journal, function: Callable[[Trial], Mapping[str, Any]], trials: Sequence[Trial]
 ) -> list[dict[str, Any]]:
     """The results of some trials, run where the journal does not have them."""
-    rows = sweep(function, trials, journal=journal, executor=Serial(), progress=False).to_pylist()
+    rows: list[dict[str, Any]] = sweep(function, trials, journal=journal, executor=Serial(), progress=False).to_pylist()
     for row in rows:
         assert row["trial.traceback"] is None, row["trial.traceback"]
     return rows
@@ -201,8 +202,8 @@ def real_curves() -> Iterator[tuple[str, FunctionalData, int]]:
 
     bikes = np.load(Path(folder, "fda_bike_sharing_curves.npz"))
     complete = np.isfinite(bikes["cnt"]).sum(axis=1) >= 20
-    names = ("temp", "hum", "windspeed")
-    yield "bike sharing", _data([daily(bikes[name][complete]) for name in names], daily(bikes["cnt"][complete])), 5
+    measures = ("temp", "hum", "windspeed")
+    yield "bike sharing", _data([daily(bikes[name][complete]) for name in measures], daily(bikes["cnt"][complete])), 5
     import pyarrow.parquet as pq
 
     table = pq.read_table(Path(folder, "beijing_pm25_hourly.parquet")).to_pandas()
@@ -273,7 +274,7 @@ def real_errors(trial: Trial) -> dict[str, float]:
 
 def on_real_data(journal: Journal) -> dict[str, float]:
     """The errors on all real data sets; none without their files."""
-    figures = {}
+    figures: dict[str, float] = {}
     for name, _, n_folds in real_curves():
         trial = Trial({"part": "real curves", "data": name, "halvings": HALVINGS}, 0)
         (found,) = measured(journal, real_errors, [trial])
@@ -284,7 +285,7 @@ def on_real_data(journal: Journal) -> dict[str, float]:
     return figures
 
 
-def _boosted(data: FunctionalData, train: FloatArray, test: FloatArray) -> Curves:
+def _boosted(data: FunctionalData, train: ArrayLike, test: ArrayLike) -> Curves:
     """Predicted curves of a model whose penalties were chosen by its own cross-validation on the training rows.
 
     Two halves of few rows judge each other differently each time they are drawn, so they are drawn several times.
@@ -305,6 +306,7 @@ def _boosted(data: FunctionalData, train: FloatArray, test: FloatArray) -> Curve
         found[penalty] = sum(min(run.results["label"].traces_["cv"]) for run in runs), runs[0]
     shares = {name: share.predict for name, share in min(found.values(), key=lambda each: each[0])[1].results.items()}
     answer = simulate(shares, data.take(test).tables(1), roles=roles, keep="digests").results["label"]
+    assert answer is not None, "the label party is told"
     return answer.curves
 
 

@@ -165,7 +165,7 @@ def environment(name: str, package: str, *options: str) -> Path:
 
 def openmined(n_ids: int) -> dict[str, float]:
     """What openmined.psi takes, both sides in one process, one after the other."""
-    command = [environment("openmined", OPENMINED), "-c", OPENMINED_PROGRAM, str(n_ids)]
+    command = [str(environment("openmined", OPENMINED)), "-c", OPENMINED_PROGRAM, str(n_ids)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found

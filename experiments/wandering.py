@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from statistics import mean
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -72,7 +72,8 @@ def measure(trial: Trial) -> Mapping[str, Any]:
     run = simulate(model.fit, train, roles=ROLES, seed=trial.seed, defences={"bank": held})
     truth = np.asarray(test["bank"].labels)
     figures: dict[str, Any] = {}
-    for head in ("federated",) if single else ("federated", "local"):
+    heads: tuple[Literal["federated", "local"], ...] = ("federated",) if single else ("federated", "local")
+    for head in heads:
         shares = {name: partial(share.predict, head=head) for name, share in run.results.items()}
         prediction = simulate(shares, test, roles=ROLES, seed=trial.seed, defences={"bank": held}).results["bank"]
         assert prediction is not None

@@ -34,10 +34,10 @@ from colonnade.wire.transport import MemoryNetwork, MemoryTransport
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 
-def join(protocol: Protocol[R], party: Party, *, keep: Callable[[R], None] | None = None) -> R:
+def join(protocol: Protocol[R_co], party: Party, *, keep: Callable[[R_co], None] | None = None) -> R_co:
     """Run one party's side of a protocol: what an organisation does, and what `simulate` does for each party.
 
     Between machines this waits for all others first and last, and goes back to the newest common checkpoint, entering
@@ -73,25 +73,25 @@ def join(protocol: Protocol[R], party: Party, *, keep: Callable[[R], None] | Non
         party.session.close()
 
 
-def _run(protocol: Protocol[R], party: Party) -> R:
+def _run(protocol: Protocol[R_co], party: Party) -> R_co:
     GlobalGenerators().seed(party.random.seed("libraries"))
     return protocol(party)
 
 
 def simulate(
-    protocol: Protocol[R] | Mapping[str, Protocol[R]],
+    protocol: Protocol[R_co] | Mapping[str, Protocol[R_co]],
     tables: Mapping[str, Table],
     *,
     roles: Roles,
     seed: int = 0,
     defences: Mapping[str, Sequence[Defence]] | None = None,
     budgets: Mapping[str, Mapping[Secret, tuple[float, float]]] | None = None,
-    instead: Mapping[str, Callable[[Party, Protocol[R]], Any]] | None = None,
+    instead: Mapping[str, Callable[[Party, Protocol[R_co]], Any]] | None = None,
     keep: Keep = "audit",
     directory: Path | str | None = None,
     checkpoint_every: int = 50,
     progress: bool | None = False,
-) -> Run[R]:
+) -> Run[R_co]:
     """Run a protocol with all its parties in this process, one party at a time.
 
     A method of an estimator is run on a clone of it for each party; a mapping is run as given.
@@ -123,15 +123,15 @@ def simulate(
 
 
 @dataclass(frozen=True)
-class Simulation(Generic[R]):
+class Simulation(Generic[R_co]):
     """All that is needed to run a protocol in one process, as often as one likes."""
 
-    protocol: Protocol[R] | Mapping[str, Protocol[R]]
+    protocol: Protocol[R_co] | Mapping[str, Protocol[R_co]]
     tables: Mapping[str, Table]
     roles: Roles
     seed: int
     defences: Mapping[str, tuple[Defence, ...]]
-    instead: Mapping[str, Callable[[Party, Protocol[R]], Any]]
+    instead: Mapping[str, Callable[[Party, Protocol[R_co]], Any]]
     keep: Keep
     budgets: Mapping[str, Mapping[Secret, tuple[float, float]]] = field(default_factory=dict)
 
@@ -141,7 +141,9 @@ class Simulation(Generic[R]):
         name, settings = describe_protocol(self.protocol)
         return PublicPlan(self.roles, name, settings, public_seed(self.seed))
 
-    def run(self, directory: Path | None = None, checkpoint_every: int = 50, progress: bool | None = False) -> Run[R]:
+    def run(
+        self, directory: Path | None = None, checkpoint_every: int = 50, progress: bool | None = False
+    ) -> Run[R_co]:
         """Run all parties to their end."""
         self._check_names()
         aligns = aligns_rows(self.protocol)
@@ -161,7 +163,7 @@ class Simulation(Generic[R]):
             parties: dict[str, Party] = {}
             digests = Digests()
 
-            def live(name: str, transport: MemoryTransport) -> R:
+            def live(name: str, transport: MemoryTransport) -> R_co:
                 folder = None if directory is None else directory / name
                 recording = Recording(name, self.keep, folder and folder / "transcript", digests=digests)
                 party = Party(
@@ -181,7 +183,7 @@ class Simulation(Generic[R]):
                 parties[name] = party
                 honest = _own_copy(self.protocol, name)
                 if name in self.instead:
-                    return cast(R, join(lambda me: self.instead[name](me, honest), party))
+                    return cast(R_co, join(lambda me: self.instead[name](me, honest), party))
                 return join(honest, party)
 
             generators = GlobalGenerators()
@@ -208,9 +210,9 @@ class Simulation(Generic[R]):
         *,
         tables: Mapping[str, Table] | None = None,
         labels: np.ndarray[Any, Any] | None = None,
-        instead: Mapping[str, Callable[[Party, Protocol[R]], Any]] | None = None,
+        instead: Mapping[str, Callable[[Party, Protocol[R_co]], Any]] | None = None,
         seed: int | None = None,
-    ) -> Simulation[R]:
+    ) -> Simulation[R_co]:
         """The same with some tables, the labels, a replacement or the seed exchanged."""
         changed = {**self.tables, **(tables or {})}
         if labels is not None:
@@ -265,13 +267,13 @@ class Simulation(Generic[R]):
 
 
 @dataclass(frozen=True)
-class Run(Generic[R]):
+class Run(Generic[R_co]):
     """One execution of a protocol by all its parties, with what each saw."""
 
-    results: Mapping[str, R]
+    results: Mapping[str, R_co]
     transcripts: Mapping[str, Transcript]
     ledgers: Mapping[str, Ledger]
-    simulation: Simulation[R] = field(repr=False)
+    simulation: Simulation[R_co] = field(repr=False)
     plan: PublicPlan = field(repr=False)
     id_digest: str = field(repr=False)
 
@@ -280,9 +282,9 @@ class Run(Generic[R]):
         *,
         tables: Mapping[str, Table] | None = None,
         labels: np.ndarray[Any, Any] | None = None,
-        instead: Mapping[str, Callable[[Party, Protocol[R]], Any]] | None = None,
+        instead: Mapping[str, Callable[[Party, Protocol[R_co]], Any]] | None = None,
         seed: int | None = None,
-    ) -> Run[R]:
+    ) -> Run[R_co]:
         """Run the same once more with something changed: for nulls and repeats.
 
         Args:
@@ -310,19 +312,19 @@ def aligns_rows(protocol: Protocol[Any] | Mapping[str, Protocol[Any]]) -> bool:
     return all(getattr(one, "aligns_rows", False) for one in each)
 
 
-def _own_copy(protocol: Protocol[R] | Mapping[str, Protocol[R]], name: str) -> Protocol[R]:
+def _own_copy(protocol: Protocol[R_co] | Mapping[str, Protocol[R_co]], name: str) -> Protocol[R_co]:
     if isinstance(protocol, Mapping):
         return protocol[name]
     return own_copy(protocol)
 
 
-def own_copy(protocol: Protocol[R]) -> Protocol[R]:
+def own_copy(protocol: Protocol[R_co]) -> Protocol[R_co]:
     """A party's own protocol: an estimator's method is bound to a clone, so that no two parties share anything."""
     if hasattr(protocol, "own_copy"):
-        return cast("Protocol[R]", protocol.own_copy())
+        return cast("Protocol[R_co]", protocol.own_copy())
     owner = getattr(protocol, "__self__", None)
     if owner is not None and hasattr(owner, "clone"):
-        return cast("Protocol[R]", getattr(owner.clone(), cast(Any, protocol).__name__))
+        return cast("Protocol[R_co]", getattr(owner.clone(), cast(Any, protocol).__name__))
     return protocol
 
 

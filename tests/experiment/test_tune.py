@@ -8,7 +8,7 @@ from colonnade.data import load
 from colonnade.defences.noise import GradientNoise
 from colonnade.defences.wandering import BoundaryWandering
 from colonnade.errors import PlanError
-from colonnade.experiment.tune import Trial, Tuning, tune_alpha
+from colonnade.experiment.tune import Tried, Tuning, tune_alpha
 from colonnade.models.split import SplitClassifier
 from colonnade.wire.plan import Roles
 
@@ -16,7 +16,7 @@ BOTH = Roles(label="bank", features=("shop",))
 
 
 def trial(alpha, accuracy, worst):
-    return Trial(alpha, accuracy, {"A": worst, "B": worst / 2})
+    return Tried(alpha, accuracy, {"A": worst, "B": worst / 2})
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_tuning_on_received_embeddings_finds_that_attacks_on_them_get_worse():
         attacks=[EmbeddingNearest()],
         tolerance=1.0,
     )
-    without, with_penalty = tuning.trials
+    without, with_penalty = tuning.tried
     assert without.attacks["EmbeddingNearest"] > with_penalty.attacks["EmbeddingNearest"] + 0.2
     assert without.accuracy > 0.8
     assert tuning.chosen == 2.0
@@ -58,13 +58,13 @@ def test_all_geometric_attacks_are_made_and_averaged_over_seeds():
     tables = load("breast-cancer", rows=150).split()
     model = SplitClassifier(epochs=3, patience=None)
     tuning = tune_alpha(model, tables, roles=BOTH, alphas=(1.0,), seeds=(0, 1), beside=[GradientNoise()])
-    (both,) = tuning.trials
+    (both,) = tuning.tried
     assert len(both.attacks) == 6
     single = [
         tune_alpha(model, tables, roles=BOTH, alphas=(1.0,), seeds=(s,), beside=[GradientNoise()]) for s in (0, 1)
     ]
     for name, score in both.attacks.items():
-        assert score == pytest.approx(sum(each.trials[0].attacks[name] for each in single) / 2)
+        assert score == pytest.approx(sum(each.tried[0].attacks[name] for each in single) / 2)
 
 
 def test_the_defence_that_is_given_keeps_its_alpha():

@@ -36,7 +36,7 @@ GEOMETRIC = (
 
 
 @dataclass(frozen=True)
-class Trial:
+class Tried:
     """What one alpha leads to, on average over the seeds.
 
     Attributes:
@@ -44,7 +44,7 @@ class Trial:
         accuracy: Of the joint model, on validation rows.
         attacks: What each attack scores on training rows, up to naming, as the party that does best.
 
-    >>> Trial(1.0, 0.95, {"GradientNearest": 0.8, "EmbeddingNearest": 0.3}).worst
+    >>> Tried(1.0, 0.95, {"GradientNearest": 0.8, "EmbeddingNearest": 0.3}).worst
     0.8
     """
 
@@ -65,25 +65,25 @@ class Tuning:
     Among the alphas whose accuracy is within the tolerance of the best, the one is chosen at which the best attack
     scores least; the smaller one, where two are alike. That is the best of those tried and no promise.
 
-    >>> tuning = Tuning((Trial(0.0, 0.95, {"A": 0.9}), Trial(1.0, 0.945, {"A": 0.6})), tolerance=0.01)
+    >>> tuning = Tuning((Tried(0.0, 0.95, {"A": 0.9}), Tried(1.0, 0.945, {"A": 0.6})), tolerance=0.01)
     >>> tuning.chosen
     1.0
     """
 
-    trials: tuple[Trial, ...]
+    tried: tuple[Tried, ...]
     tolerance: float
 
     @property
     def chosen(self) -> float:
         """The alpha to use."""
-        enough = max(trial.accuracy for trial in self.trials) - self.tolerance
-        allowed = [trial for trial in self.trials if trial.accuracy >= enough]
+        enough = max(trial.accuracy for trial in self.tried) - self.tolerance
+        allowed = [trial for trial in self.tried if trial.accuracy >= enough]
         return min(allowed, key=lambda trial: (trial.worst, trial.alpha)).alpha
 
     def __str__(self) -> str:
-        names = list(self.trials[0].attacks)
+        names = list(self.tried[0].attacks)
         lines = ["  ".join(["  alpha", "accuracy", "worst", *names])]
-        for trial in self.trials:
+        for trial in self.tried:
             scores = [f"{trial.attacks[name]:>{len(name)}.3f}" for name in names]
             mark = "*" if trial.alpha == self.chosen else " "
             lines.append(
@@ -132,14 +132,14 @@ def tune_alpha(
         raise PlanError("tune_alpha needs a label party, but the roles name none. Name one.")
     made = [ATTACKS[name]() for name in GEOMETRIC] if attacks is None else list(attacks)
     train, held_out = train_test_split(tables, test=validation)
-    tried: dict[float, list[Trial]] = {alpha: [] for alpha in alphas}
+    tried: dict[float, list[Tried]] = {alpha: [] for alpha in alphas}
     for alpha, seed in _shown([(alpha, seed) for alpha in alphas for seed in seeds], progress):
         held = copy.copy(wandering or BoundaryWandering())
         held.alpha = alpha
         run = simulate(model.fit, train, roles=roles, seed=seed, defences={roles.label: [held, *beside]})
         scores = {name_of(attack): _best(run, attack, seed) for attack in made}
         applied = {name: score for name, score in scores.items() if score is not None}
-        tried[alpha].append(Trial(alpha, quality(run, held_out)["accuracy"], applied))
+        tried[alpha].append(Tried(alpha, quality(run, held_out)["accuracy"], applied))
     common = [name for name in map(name_of, made) if all(name in t.attacks for ts in tried.values() for t in ts)]
     if not common:
         raise PlanError(
@@ -149,10 +149,10 @@ def tune_alpha(
     return Tuning(tuple(_averaged(trials, common) for trials in tried.values()), tolerance)
 
 
-def _averaged(trials: Sequence[Trial], attacks: Sequence[str]) -> Trial:
-    """Trials of one alpha as one."""
+def _averaged(trials: Sequence[Tried], attacks: Sequence[str]) -> Tried:
+    """What was tried with one alpha, as one."""
     scores = {name: mean(trial.attacks[name] for trial in trials) for name in attacks}
-    return Trial(trials[0].alpha, mean(trial.accuracy for trial in trials), scores)
+    return Tried(trials[0].alpha, mean(trial.accuracy for trial in trials), scores)
 
 
 def _shown(runs: Sequence[tuple[float, int]], progress: bool | None) -> Iterable[tuple[float, int]]:

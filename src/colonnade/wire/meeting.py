@@ -59,18 +59,17 @@ def next_start(epoch: int, held: Mapping[str, Held], run: bytes) -> Start:
     Start(epoch=2, common=0, runs=(b'first', b'second'))
     """
     histories = {name: runs for name, (newest, runs) in held.items() if newest}
-    last = {name: set(runs[-1:]) for name, runs in histories.items()}
+    current = {run for runs in histories.values() for run in runs[-1:]}
     # Whoever was killed before it heard that all begin anew comes with the run before, of which others know.
-    complete = [runs for runs in histories.values() if set().union(*last.values()) <= set(runs)]
+    complete = [runs for runs in histories.values() if current <= set(runs)]
     if histories and not complete:
         first = next(iter(histories))
-        other = next(name for name in histories if not last[name] <= set(histories[first]))
+        other = next(name for name, runs in histories.items() if not set(runs[-1:]) <= set(histories[first]))
         raise AuthError(
             f"{first} and {other} go on with different runs of the same plan. Give both their side of one run, or "
             "delete one side to start anew."
         )
-    one_run = all(each == last[name] for name in last for each in last.values())
-    common = min(each.newest for each in held.values()) if one_run else 0
+    common = min(each.newest for each in held.values()) if len(current) <= 1 else 0
     past = complete[0] if complete else ()
     return Start(epoch, common, past if common else (*past, run)[-RUNS_KEPT:])
 
