@@ -304,6 +304,7 @@ def test_a_folder_that_holds_another_run_is_refused(tmp_path, changes, words):
             "shop and bank both have no address, so neither can be reached",
         ),
         (lambda folder: connected(folder, keep="all", keep_received="audit"), "Use keep='audit'"),
+        (lambda folder: connected(folder, keep_received="audit"), "Add received='audit' to the settings of all"),
     ],
 )
 def test_what_cannot_be_connected_is_refused(tmp_path, act, words):

@@ -100,6 +100,11 @@ def connect(
         raise PlanError(
             "keep_received='audit' keeps some epochs of what is received, but keep='all' drops none. Use keep='audit'."
         )
+    if keep_received == "audit" and plan.settings.get("received") != "audit":
+        raise PlanError(
+            "A party may keep what it receives only if all parties agreed to that, but the plan's settings do not say "
+            "so. Add received='audit' to the settings of all parties' plans, or leave keep_received out."
+        )
     key = None if key_file is None else StorageKey.read(key_file)
     folder = Path(directory)
     rows = "" if checked is None or aligns else checked.id_digest()

@@ -76,13 +76,14 @@ def test_two_organisations_get_the_same_over_a_network(
 ) -> None:
     run = toy.run(strength=2)
     attacks, tables = [toy.ReadHint(), toy.NearestKnown()], run.simulation.tables
-    deployed(dict.fromkeys(tables, run.simulation.protocol), tables, run.plan, "run", shop={"keep_received": "audit"})
+    consenting = replace(run.plan, settings={**run.plan.settings, "received": "audit"})
+    deployed(dict.fromkeys(tables, run.simulation.protocol), tables, consenting, "run", shop={"keep_received": "audit"})
     audits = {}
     for name in tables:
         folder = tmp_path / "run" / name
         found = json.loads((folder / "run.json").read_text())
         made = {"randomness": found["randomness"], "insecure": found["insecure"], "seed": 3}
-        audits[name] = JointAudit(run.plan, attacks, "shop", Transcript.load(folder / "transcript"), **made)
+        audits[name] = JointAudit(consenting, attacks, "shop", Transcript.load(folder / "transcript"), **made)
     results = deployed(audits, tables, audits["bank"].plan, "audit")
     assert [told(f) for f in results["bank"].attacks] == [told(f) for f in audit(run, attacks, nulls=1, seed=3).attacks]
     assert results["shop"] is None
