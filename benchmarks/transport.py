@@ -31,7 +31,7 @@ import psutil
 from benchmarks.loopback import BANK, SHOP, free_port, issue_certificates
 from colonnade.wire.certs import Credentials, host_of
 from colonnade.wire.grpc import GrpcTransport, Patience
-from colonnade.wire.meeting import Held
+from colonnade.wire.meeting import NAME_BYTES, Held
 
 # Imported after Colonnade, which restricts gRPC to TLS 1.3 before gRPC is first imported.
 import grpc  # isort: skip
@@ -115,7 +115,7 @@ class Meeting:
             patience=Patience(start=60, rejoin=10, message=60),
         )
         transport.open()
-        transport.meet(Held(0))
+        transport.meet(Held(0, bytes(NAME_BYTES)))
         return transport
 
     def tls_context(self, name: str, peer_is: ssl.Purpose) -> ssl.SSLContext:

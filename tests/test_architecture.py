@@ -31,7 +31,7 @@ LAYERS = """
     party hooks checkpoint
     wire
     crypto | privacy | data
-    alignment curves table secret storage errors _version
+    alignment curves generators table secret storage errors _version
 """
 PLACES = {
     name: (depth, part)

@@ -1,8 +1,12 @@
+import threading
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from colonnade.checkpoint import Checkpoints, GlobalGenerators, Steps
+from colonnade.checkpoint import Checkpoints, Steps
 from colonnade.errors import PlanError
+from colonnade.generators import GlobalGenerators
 
 
 class Counter:
@@ -116,6 +120,40 @@ def test_a_value_that_is_not_made_again_leaves_the_generators_as_if_it_had_been(
     assert drawn[0] == drawn[1]
 
 
+def test_what_a_party_made_alone_is_kept_in_its_run_and_forgotten_in_another(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.belong_to(b"the first run")
+    go(tmp_path, 4, shared=False)
+    checkpoints.belong_to(b"the first run")
+    assert checkpoints.local("train").exists()
+    checkpoints.belong_to(b"another run")
+    assert not checkpoints.local("train").exists()
+
+
+def test_a_folder_keeps_its_name_and_has_no_run_without_checkpoints(tmp_path):
+    first = Checkpoints(tmp_path)
+    assert first.folder == Checkpoints(tmp_path).folder != Checkpoints(tmp_path / "other").folder
+    first.belong_to(b"the run")
+    assert first.run == b""
+    go(tmp_path, 4)
+    assert first.run == b"the run"
+
+
+def test_whoever_is_killed_while_it_goes_back_lacks_none_before_its_newest(tmp_path, monkeypatch):
+    go(tmp_path, 10, every=1)
+    unlink, left = Path.unlink, iter([True, True, False])
+
+    def killed(path, **options):
+        if not next(left):
+            raise KeyboardInterrupt
+        unlink(path, **options)
+
+    monkeypatch.setattr(Path, "unlink", killed)
+    with pytest.raises(KeyboardInterrupt):
+        Checkpoints(tmp_path).resume(3)
+    assert list(Checkpoints(tmp_path)._files()) == list(range(1, 9))
+
+
 def test_two_loops_of_one_name_are_refused():
     checkpoints = Checkpoints(None)
     list(Steps("train", 1, {}, checkpoints))
@@ -134,6 +172,20 @@ def test_the_generators_that_libraries_share_can_be_put_back():
     generators.restore(tree)
     assert (np.random.rand(), torch.rand(1).item()) == first
     generators.put(outside)
+
+
+def test_threads_may_exchange_the_generators_and_read_their_state_at_the_same_time():
+    generators = GlobalGenerators()
+
+    def exchange():
+        for _ in range(20_000):
+            generators.lose_half_draw()
+
+    thread = threading.Thread(target=exchange)
+    thread.start()
+    while thread.is_alive():
+        assert generators.state()["numpy"][0] == "MT19937"
+    thread.join()
 
 
 def _resumed(directory, number):

@@ -19,7 +19,7 @@ from colonnade.testing.ports import free_port
 from colonnade.wire import certs
 from colonnade.wire.certs import Credentials
 from colonnade.wire.grpc import GrpcTransport, Patience
-from colonnade.wire.meeting import Held
+from colonnade.wire.meeting import NAME_BYTES, Held
 from colonnade.wire.plan import Roles
 from colonnade.wire.transport import MemoryNetwork
 
@@ -43,7 +43,7 @@ def over_grpc(sides):
         transport = GrpcTransport(name, addresses, agreement={}, credentials=trusted[name], patience=patience)
         try:
             transport.open()
-            transport.meet(Held(0))
+            transport.meet(Held(0, bytes(NAME_BYTES)))
             results[name] = sides[name](transport)
             transport.finish()
         except Exception as error:

@@ -9,16 +9,13 @@ what it draws before a loop and must not draw again goes through `once`.
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.util import find_spec
+import secrets
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-import numpy as np
-from numpy.random.mtrand import get_bit_generator, set_bit_generator
-
 from colonnade.errors import PlanError
+from colonnade.generators import GlobalGenerators
 from colonnade.storage import Tree, explained, pack, read_tree, unpack, write_atomically, write_tree
 
 T = TypeVar("T")
@@ -39,52 +36,6 @@ class Watcher(Protocol):
 
     def __call__(self, party: str, loop: str, done: int, total: int, figures: Mapping[str, float]) -> None:
         """Called after each step."""
-
-
-class GlobalGenerators:
-    """The random generators that libraries share within a process: NumPy's and PyTorch's.
-
-    They are exchanged between parties that take turns, so this has to be quick: of NumPy's the generator itself is
-    taken away and put back, not its state.
-    """
-
-    def seed(self, seed: int) -> None:
-        """Put fresh generators in place, which start from one number.
-
-        PyTorch is imported for this where it is installed: a protocol that imports it later would draw from a state
-        that depends on what ran before.
-        """
-        set_bit_generator(np.random.MT19937(seed))
-        if find_spec("torch") is not None:
-            import torch
-
-            torch.manual_seed(seed)
-
-    def capture(self) -> tuple[Any, Any]:
-        """The generators in place now, to be put back later; until then others must have been put in place."""
-        torch = sys.modules.get("torch")
-        return get_bit_generator(), None if torch is None else torch.get_rng_state()
-
-    def put(self, captured: tuple[Any, Any]) -> None:
-        """Put captured generators back."""
-        of_numpy, of_torch = captured
-        set_bit_generator(of_numpy)
-        if of_torch is not None:
-            sys.modules["torch"].set_rng_state(of_torch)
-
-    def state(self) -> Tree:
-        """The states as a tree."""
-        torch = sys.modules.get("torch")
-        of_numpy = list(np.random.get_state(legacy=True))
-        return {"numpy": of_numpy, "torch": None if torch is None else torch.get_rng_state().numpy()}
-
-    def restore(self, tree: Tree) -> None:
-        """Set the generators to the states that a tree holds."""
-        np.random.set_state(tuple(tree["numpy"]))
-        if tree["torch"] is not None:
-            import torch
-
-            torch.set_rng_state(torch.from_numpy(tree["torch"]))
 
 
 class Checkpoints:
@@ -113,18 +64,29 @@ class Checkpoints:
         return max(self._files(), default=0)
 
     @property
-    def runs(self) -> tuple[bytes, ...]:
-        """What all parties call the runs up to that of the checkpoints, which is the last; none without checkpoints."""
-        if self.directory is None or self.newest == 0:
-            return ()
-        with explained("read which run the checkpoints are of"):
-            names = (self.directory / "runs").read_text().split()
-        return tuple(bytes.fromhex(name) for name in names)
+    def folder(self) -> bytes:
+        """The name of the folder, drawn when it was made."""
+        return bytes.fromhex(self.once("folder", lambda: secrets.token_hex(16)))
 
-    def belong_to(self, runs: Sequence[bytes]) -> None:
-        """Note which run the checkpoints from here on are of, and those before it."""
-        if self.directory is not None and self.runs != tuple(runs):
-            write_atomically(self.directory / "runs", " ".join(run.hex() for run in runs).encode())
+    @property
+    def run(self) -> bytes:
+        """What all parties call the run that the checkpoints are of; empty if there are none."""
+        return self._noted_run() if self.newest else b""
+
+    def belong_to(self, run: bytes) -> None:
+        """Note which run the checkpoints from here on are of; what one party made alone in another run is forgotten."""
+        if self.directory is None or self._noted_run() == run:
+            return
+        with explained("delete checkpoints"):
+            for path in self.directory.glob("local-*.safetensors"):
+                path.unlink()
+        write_atomically(self.directory / "run", run)
+
+    def _noted_run(self) -> bytes:
+        if self.directory is None or not (self.directory / "run").exists():
+            return b""
+        with explained("read which run the checkpoints are of"):
+            return (self.directory / "run").read_bytes()
 
     def resume(self, number: int) -> None:
         """Go back to a shared checkpoint and forget those after it."""
@@ -132,16 +94,17 @@ class Checkpoints:
         self._made.clear()
         self._begun.clear()
         with explained("delete checkpoints"):
-            for other, path in self._files().items():
+            # The newest first: whoever is killed in between must not lack one that comes before its newest.
+            for other, path in reversed(self._files().items()):
                 if other > number:
-                    path.unlink()
+                    path.unlink(missing_ok=True)
 
     def forget_before(self, number: int) -> None:
         """Delete shared checkpoints that nobody will go back to; the ends of loops stay."""
         with explained("delete checkpoints"):
             for other, path in self._files().items():
                 if other < number and not _ends_loop(path):
-                    path.unlink()
+                    path.unlink(missing_ok=True)
 
     def write(self, loop: str, tree: Tree, *, finished: bool) -> None:
         """Write the next shared checkpoint."""

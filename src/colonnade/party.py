@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from colonnade.alignment import Alignment
-from colonnade.checkpoint import Checkpoints, GlobalGenerators, Resumable, Steps, Watcher
+from colonnade.checkpoint import Checkpoints, Resumable, Steps, Watcher
 from colonnade.crypto.budget import Budget
 from colonnade.crypto.profiles import Profile
 from colonnade.errors import DataError, PlanError
+from colonnade.generators import GlobalGenerators
 from colonnade.hooks import Defence
 from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.randomness import Randomness

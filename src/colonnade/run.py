@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 import numpy as np
 
 from colonnade._version import __version__
-from colonnade.checkpoint import Checkpoints, GlobalGenerators, Watcher
+from colonnade.checkpoint import Checkpoints, Watcher
 from colonnade.data.partition import require_same_rows
 from colonnade.errors import PeerRestarted, PlanError, StorageError
+from colonnade.generators import GlobalGenerators
 from colonnade.hooks import Defence
 from colonnade.party import Party, Protocol, shared_randomness
 from colonnade.privacy.ledger import Ledger

@@ -174,9 +174,9 @@ class NetworkSession:
             self.transport.on_settled = checkpoints.forget_before
             checkpoints.on_write = self.transport.checkpointed
             self.transport.open()
-        start = self.transport.meet(Held(checkpoints.newest, checkpoints.runs))
+        start = self.transport.meet(Held(checkpoints.newest, checkpoints.folder, checkpoints.run))
         checkpoints.resume(start.common)
-        checkpoints.belong_to(start.runs)
+        checkpoints.belong_to(start.run)
         if start.common == 0:
             shutil.rmtree(self.directory / "transcript", ignore_errors=True)
         recording = self.record()

@@ -40,12 +40,13 @@ from colonnade.wire.envelope import LAST, Envelope, Type, note_bytes
 from colonnade.wire.grpc import GrpcTransport, Patience
 from colonnade.wire.handshake import diagnose
 from colonnade.wire.line import OUTBOX_MEMORY_BYTES, WINDOW_BYTES, Gap, Line
-from colonnade.wire.meeting import RUN_BYTES, Held, Start
+from colonnade.wire.meeting import NAME_BYTES, Held, Start, next_start
 
 pytestmark = pytest.mark.network
 
 MEBIBYTE = 2**20
-RUN = bytes(RUN_BYTES)
+FOLDER = bytes(NAME_BYTES)
+RUN = next_start(1, dict.fromkeys(("bank", "shop", "telco"), Held(0, FOLDER))).run
 SHORT = Patience(start=20, rejoin=20, silence=10, message=20, heartbeat=0.1)
 BRIEF = replace(SHORT, start=1.5)
 AGREED = {"version": "1.0", "plan": "the plan", "rows": "the rows"}
@@ -108,7 +109,7 @@ def require(*outcomes):
 
 
 def meeting(*transports, newest=0):
-    require(*at_once(*(partial(transport.meet, Held(newest)) for transport in transports)))
+    require(*at_once(*(partial(transport.meet, Held(newest, FOLDER)) for transport in transports)))
     return transports
 
 
@@ -132,8 +133,8 @@ def test_parties_that_meet_agree_on_the_newest_common_checkpoint(opened):
     addresses = addresses_of("bank", "shop", dialling=["telco"])
     transports = [opened(name, addresses) for name in addresses]
     for epoch, newest in ((1, (5, 3, 4)), (2, (6, 7, 8))):
-        ways = [partial(t.meet, Held(n, (RUN,))) for t, n in zip(transports, newest, strict=True)]
-        assert at_once(*ways) == [Start(epoch, min(newest), (RUN,))] * 3
+        ways = [partial(t.meet, Held(n, FOLDER, RUN)) for t, n in zip(transports, newest, strict=True)]
+        assert at_once(*ways) == [Start(epoch, min(newest), RUN)] * 3
 
 
 def test_a_party_that_waits_says_for_whom_and_gives_up_in_time(opened):
@@ -143,7 +144,7 @@ def test_a_party_that_waits_says_for_whom_and_gives_up_in_time(opened):
         "bank", addresses, patience=BRIEF, on_wait=lambda names, seconds: told.append((tuple(names), seconds))
     )
     shop = opened("shop", addresses, patience=BRIEF)
-    bank_gave_up, shop_gave_up = at_once(partial(bank.meet, Held(0)), partial(shop.meet, Held(0)))
+    bank_gave_up, shop_gave_up = at_once(partial(bank.meet, Held(0, FOLDER)), partial(shop.meet, Held(0, FOLDER)))
     assert isinstance(bank_gave_up, PeerUnreachable)
     assert str(bank_gave_up) == (
         "bank waited for telco and gave up. Start them with the same plan, check the addresses, and run "
@@ -158,7 +159,7 @@ def test_a_party_that_waits_says_for_whom_and_gives_up_in_time(opened):
 def test_a_party_that_nobody_answers_gives_up_in_time(opened):
     shop = opened("shop", addresses_of("bank", dialling=["shop"]), patience=BRIEF)
     with pytest.raises(PeerUnreachable, match="shop waited for bank and gave up"):
-        shop.meet(Held(0))
+        shop.meet(Held(0, FOLDER))
 
 
 def test_two_parties_of_whom_neither_listens_are_refused():
@@ -234,8 +235,19 @@ def test_a_party_whose_peer_vanishes_before_the_end_gives_up_in_time(opened):
 def test_a_message_that_does_not_come_ends_the_wait_in_time(opened):
     addresses = addresses_of("bank", dialling=["shop"])
     bank, _ = meeting(*(opened(name, addresses, patience=replace(SHORT, message=1)) for name in addresses))
-    with pytest.raises(PeerUnreachable, match="bank waited 1 s for shop, who is alive but sends nothing"):
+    with pytest.raises(PeerUnreachable, match=r"bank waited \d+ s for shop, who is alive but sends nothing"):
         bank.receive("shop")
+
+
+def test_whoever_comes_to_the_end_first_waits_for_the_others_however_long_they_compute(opened):
+    addresses = addresses_of("bank", dialling=["shop"])
+    bank, shop = meeting(*(opened(name, addresses, patience=replace(SHORT, message=0.2)) for name in addresses))
+
+    def finish_later():
+        time.sleep(1)
+        bank.finish()
+
+    require(*at_once(shop.finish, finish_later))
 
 
 # Failures cross.
@@ -274,6 +286,20 @@ def test_a_failure_behind_more_than_the_outbox_can_hold_is_told(pair, tmp_path, 
     assert "Could not spill unsent messages" in str(heard)
 
 
+def test_a_failure_is_told_to_a_peer_that_has_not_taken_what_was_sent_before(pair):
+    bank, shop = pair
+    for _ in range(3 * WINDOW_BYTES // MEBIBYTE):
+        bank.send("shop", bytes(MEBIBYTE))
+
+    def take_once_it_was_heard():
+        until(lambda: shop._failure is not None)
+        while True:
+            shop.receive("bank")
+
+    _, heard = at_once(partial(bank.fail, DataError("The vault is empty.")), take_once_it_was_heard)
+    assert str(heard) == "bank stopped: The vault is empty."
+
+
 def test_a_failure_while_others_still_meet_ends_their_wait(opened):
     addresses = addresses_of("bank", dialling=["shop", "telco"])
     bank, shop = opened("bank", addresses), opened("shop", addresses)
@@ -282,7 +308,7 @@ def test_a_failure_while_others_still_meet_ends_their_wait(opened):
         until(lambda: shop._lines["bank"].connected)
         shop.fail(DataError("No columns."))
 
-    heard, _ = at_once(partial(bank.meet, Held(0)), fail_when_connected)
+    heard, _ = at_once(partial(bank.meet, Held(0, FOLDER)), fail_when_connected)
     assert str(heard) == "shop stopped: No columns."
 
 
@@ -377,7 +403,7 @@ def test_a_party_that_starts_anew_makes_all_others_meet_again(opened, crashing, 
             with suppress(PeerRestarted):
                 if name != crashing or transports[name].epoch:
                     transports[name].receive("bank" if name != "bank" else "shop")
-            epoch, common, _ = transports[name].meet(Held(7))
+            epoch, common, _ = transports[name].meet(Held(7, FOLDER, RUN))
             if name != "bank":
                 transports[name].send("bank", b"of epoch %d" % epoch)
                 return transports[name].receive("bank"), common
@@ -400,10 +426,10 @@ def test_a_party_that_starts_anew_makes_all_others_meet_again(opened, crashing, 
 def test_a_report_that_was_overtaken_does_not_begin_another_epoch(opened):
     addresses = addresses_of("bank", dialling=["shop"])
     bank, shop = opened("bank", addresses), opened("shop", addresses)
-    shop._lines["bank"].put_control({"ready": 0, "epoch": 0, "runs": []})
-    shop._lines["bank"].put_control({"ready": 0, "epoch": 0, "runs": []})
+    shop._lines["bank"].put_control({"ready": [0, FOLDER, b""], "epoch": 0})
+    shop._lines["bank"].put_control({"ready": [0, FOLDER, b""], "epoch": 0})
     meeting(bank, shop)
-    shop._lines["bank"].put_control({"ready": 0, "epoch": 0, "runs": []})
+    shop._lines["bank"].put_control({"ready": [0, FOLDER, b""], "epoch": 0})
     shop.send("bank", b"behind it")
     assert bank.receive("shop") == b"behind it"
     assert bank.epoch == 1
@@ -412,9 +438,56 @@ def test_a_report_that_was_overtaken_does_not_begin_another_epoch(opened):
 def test_a_beginning_that_comes_before_a_party_asks_for_it_is_not_lost(pair):
     bank, shop = pair
     bank._lines["shop"].put_control({"restart": 1})
-    bank._lines["shop"].put_control({"start": 2, "from": 0, "runs": [RUN]})
-    until(lambda: shop._start == Start(2, 0, (RUN,)))
-    assert at_once(partial(shop.meet, Held(0))) == [Start(2, 0, (RUN,))]
+    bank._lines["shop"].put_control({"start": 2, "from": 0, "run": RUN, "processes": {}})
+    until(lambda: shop._start == Start(2, 0, RUN))
+    assert at_once(partial(shop.meet, Held(0, FOLDER))) == [Start(2, 0, RUN)]
+
+
+@pytest.mark.parametrize("met", [True, False])
+def test_being_called_back_right_behind_a_beginning_is_not_lost(opened, met):
+    addresses = addresses_of("bank", dialling=["shop"])
+    bank, shop = opened("bank", addresses), opened("shop", addresses)
+    if met:
+        meeting(bank, shop)
+    until(lambda: bank._lines["shop"].connected and shop._lines["bank"].connected)
+    bank._lines["shop"].put_control({"start": 2, "from": 0, "run": RUN, "processes": {}})
+    bank._lines["shop"].put_control({"restart": 2})
+    until(lambda: shop._interrupted == "bank")
+    assert at_once(partial(shop.meet, Held(0, FOLDER))) == [Start(2, 0, RUN)]
+    with pytest.raises(PeerRestarted):
+        shop.check()
+
+
+def test_what_a_peer_said_before_it_was_started_anew_counts_no_more(opened):
+    addresses = addresses_of("bank", dialling=["shop"])
+    bank, shop = meeting(opened("bank", addresses), opened("shop", addresses))
+    bank._control("shop", b"an earlier process of it", {"done": bank.epoch})
+    assert not bank._has_finished("shop")
+    bank._control("shop", shop.incarnation, {"done": bank.epoch})
+    assert bank._has_finished("shop")
+
+
+def test_a_line_that_comes_late_between_two_others_does_not_keep_a_run_from_ending(opened):
+    addresses = addresses_of("bank", "shop", "telco")
+    bank, shop, telco = meeting(*(opened(name, addresses) for name in addresses))
+    telco.close()
+    telco, may_dial = opened("telco", addresses, open_=False), threading.Event()
+    dial = telco._dial
+
+    def dial_shop_late(peer, address):
+        if peer == "shop":
+            may_dial.wait(20)
+        dial(peer, address)
+
+    telco._dial = dial_shop_late
+    telco.open()
+    until(lambda: bank._interrupted == "telco")
+    meeting(bank, shop, telco)
+    shop.send("telco", b"before they are connected")
+    may_dial.set()
+    assert telco.receive("shop") == b"before they are connected"
+    shop.check()
+    require(*at_once(bank.finish, shop.finish, telco.finish))
 
 
 def test_leaving_an_epoch_with_much_untaken_does_not_block_the_next(opened):
@@ -425,7 +498,9 @@ def test_leaving_an_epoch_with_much_untaken_does_not_block_the_next(opened):
     telco.close()
     telco = opened("telco", addresses)
     until(lambda: bank._interrupted == "telco")
-    outcomes = at_once(partial(bank.meet, Held(0)), partial(shop.meet, Held(0)), partial(telco.meet, Held(0)))
+    outcomes = at_once(
+        partial(bank.meet, Held(0, FOLDER)), partial(shop.meet, Held(0, FOLDER)), partial(telco.meet, Held(0, FOLDER))
+    )
     assert [start[:2] for start in outcomes] == [(2, 0)] * 3
 
 
@@ -464,8 +539,16 @@ def test_settled_checkpoints_are_told_by_one_thread_at_a_time(pair):
             inside.release()
 
     bank.on_settled = on_settled
-    require(*at_once(*(lambda t=t: [t.checkpointed(number) for number in range(1, 100)] for t in pair)))
-    until(lambda: len(overlaps) >= 99)
+    in_pace = threading.Barrier(2)
+
+    def write(transport):
+        for number in range(1, 100):
+            in_pace.wait(10)
+            transport.checkpointed(number)
+
+    require(*at_once(*(partial(write, transport) for transport in pair)))
+    until(lambda: bank._checkpoints == {"bank": 99, "shop": 99} and bank._settled is None)
+    assert len(overlaps) > 10
     assert not any(overlaps)
 
 
@@ -641,7 +724,7 @@ def both_sides(opened, bank, shop, *, names=("bank", "shop"), **shops):
     addresses = addresses_of("bank", dialling=names[1:])
     at_bank = opened("bank", addresses, credentials=bank, patience=BRIEF)
     at_shop = opened("shop", {**addresses, **shops.pop("addresses", {})}, credentials=shop, patience=BRIEF, **shops)
-    return at_once(partial(at_bank.meet, Held(0)), partial(at_shop.meet, Held(0)))
+    return at_once(partial(at_bank.meet, Held(0, FOLDER)), partial(at_shop.meet, Held(0, FOLDER)))
 
 
 def test_parties_of_one_federation_meet_over_tls(opened, trusted):
@@ -681,7 +764,7 @@ def test_rows_are_compared_with_whoever_has_some(opened):
     bank = opened("bank", addresses, patience=BRIEF)
     until(lambda: bank._lines["notary"].connected)
     shop = opened("shop", addresses, agreement={**AGREED, "rows": "others"}, patience=BRIEF)
-    _, _, refused = at_once(*(partial(t.meet, Held(0)) for t in (notary, bank, shop)))
+    _, _, refused = at_once(*(partial(t.meet, Held(0, FOLDER)) for t in (notary, bank, shop)))
     assert "notary refused shop: notary and shop have different rows" in str(refused)
 
 
@@ -689,7 +772,7 @@ def test_a_peer_that_is_not_in_the_plan_is_refused_on_both_sides(opened, trusted
     addresses = addresses_of("bank", dialling=["shop"])
     bank = opened("bank", addresses, credentials=trusted["bank"], patience=BRIEF)
     mallory = opened("mallory", {**addresses, "mallory": None}, credentials=trusted["mallory"], patience=BRIEF)
-    gave_up, refused = at_once(partial(bank.meet, Held(0)), partial(mallory.meet, Held(0)))
+    gave_up, refused = at_once(partial(bank.meet, Held(0, FOLDER)), partial(mallory.meet, Held(0, FOLDER)))
     assert isinstance(refused, AuthError)
     assert str(refused).startswith(
         "bank refused mallory: mallory is not a party that bank expects; the plan's parties are bank, shop."
@@ -940,7 +1023,7 @@ def test_a_dialling_party_sends_nothing_but_its_greeting_before_it_is_answered(o
     server.start()
     try:
         shop = opened("shop", {"bank": f"127.0.0.1:{port}", "shop": None}, patience=replace(SHORT, silence=30))
-        shop._lines["bank"].put_control({"ready": 0, "epoch": 0, "runs": []})
+        shop._lines["bank"].put_control({"ready": [0, FOLDER, b""], "epoch": 0})
         shop.send("bank", b"secret")
         time.sleep(0.5)
         assert [envelope.type for envelope in heard] == [Type.HELLO]
@@ -1030,7 +1113,9 @@ def test_a_party_that_speaks_rubbish_ends_the_run_with_the_reason(opened, envelo
     addresses = addresses_of("bank", dialling=["shop"])
     bank = opened("bank", addresses)
     with raw_channel(addresses["bank"]) as channel:
-        outcome, came = at_once(partial(bank.meet, Held(0)), lambda: answers(channel, [hello(), envelope], hold=10))
+        outcome, came = at_once(
+            partial(bank.meet, Held(0, FOLDER)), lambda: answers(channel, [hello(), envelope], hold=10)
+        )
     assert isinstance(outcome, ProtocolError)
     assert words in str(outcome)
     assert came[1] is not grpc.StatusCode.DEADLINE_EXCEEDED, "the connection was closed at once"

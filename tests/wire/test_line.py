@@ -26,7 +26,7 @@ class Pair:
         self.connect()
 
     def note(self, own):
-        return lambda peer, note: self.heard[own].append(note)
+        return lambda peer, incarnation, note: self.heard[own].append(note)
 
     def connect(self):
         bank, shop = self.ends.values()
@@ -398,7 +398,7 @@ def test_what_waits_past_the_cap_lies_on_disk_and_comes_back(tmp_path):
 
 
 def test_a_line_that_is_not_read_keeps_only_its_cap_in_memory(tmp_path):
-    line = Line("shop", on_control=lambda peer, note: None, spill=tmp_path)
+    line = Line("shop", on_control=lambda peer, incarnation, note: None, spill=tmp_path)
     tracemalloc.start()
     try:
         for number in range(2 * OUTBOX_MEMORY_BYTES // MEBIBYTE):
@@ -407,7 +407,7 @@ def test_a_line_that_is_not_read_keeps_only_its_cap_in_memory(tmp_path):
     finally:
         tracemalloc.stop()
     assert held < 1.1 * OUTBOX_MEMORY_BYTES
-    other = Line("bank", on_control=lambda peer, note: None)
+    other = Line("bank", on_control=lambda peer, incarnation, note: None)
     far, near = other.attach(0), line.attach(0)
     stream = line.outgoing(near)
     for number in range(2 * OUTBOX_MEMORY_BYTES // MEBIBYTE):
@@ -419,7 +419,7 @@ def test_a_line_that_is_not_read_keeps_only_its_cap_in_memory(tmp_path):
 
 
 def test_a_peer_that_sends_more_than_it_has_credit_for_is_found_out():
-    line = Line("shop", on_control=lambda peer, note: None)
+    line = Line("shop", on_control=lambda peer, incarnation, note: None)
     connection, piece = line.attach(0), bytes(CHUNK_BYTES)
 
     def flood():
@@ -428,8 +428,35 @@ def test_a_peer_that_sends_more_than_it_has_credit_for_is_found_out():
 
     with pytest.raises(BadFrame, match="shop sends on although 16777216 bytes were not acknowledged"):
         flood()
-    assert line.received * CHUNK_BYTES <= WINDOW_BYTES + CHUNK_BYTES
+    assert line.received * CHUNK_BYTES <= WINDOW_BYTES + 2 * CHUNK_BYTES
     line.close()
+
+
+def test_the_rest_of_a_frame_does_not_go_to_a_peer_that_started_anew_in_between(monkeypatch):
+    line = Line("shop", on_control=lambda peer, incarnation, note: None)
+    monkeypatch.setattr(line, "_send_on", line.reset)
+    line.put(bytes(3 * CHUNK_BYTES), EPOCH)
+    assert line.drained
+
+
+def test_what_was_not_sent_yet_is_dropped_and_control_does_not_wait_for_credit(pair):
+    bank = pair.ends["bank"]
+    for _ in range(3 * WINDOW_BYTES // CHUNK_BYTES):
+        bank.put(bytes(CHUNK_BYTES), EPOCH)
+    n_sent = WINDOW_BYTES // CHUNK_BYTES
+    for _ in range(n_sent):
+        pair.deliver("bank", pair.next("bank"))
+    bank.put_control({"holds": 1})
+    bank.drop_unsent()
+    bank.put_control({"failed": "The vault is empty."})
+    for _ in range(2):
+        pair.deliver("bank", pair.next("bank"))
+    assert pair.heard["shop"] == [{"holds": 1}, {"failed": "The vault is empty."}]
+    assert [pair.ends["shop"].take(EPOCH) for _ in range(n_sent + 1)] == [bytes(CHUNK_BYTES)] * n_sent + [None]
+    pair.deliver("shop", pair.next("shop"))
+    bank.put(b"of the next epoch", EPOCH + 1)
+    pair.deliver("bank", pair.next("bank"))
+    assert pair.ends["shop"].take(EPOCH + 1) == b"of the next epoch"
 
 
 def test_an_acknowledgement_is_left_to_the_connection_that_took_over(pair):
@@ -442,7 +469,7 @@ def test_an_acknowledgement_is_left_to_the_connection_that_took_over(pair):
 
 
 def test_a_control_message_needs_no_disk(tmp_path):
-    line = Line("shop", on_control=lambda peer, note: None, spill=tmp_path / "missing")
+    line = Line("shop", on_control=lambda peer, incarnation, note: None, spill=tmp_path / "missing")
     with pytest.raises(StorageError):
         line.put(bytes(OUTBOX_MEMORY_BYTES + CHUNK_BYTES), EPOCH)
     line.put_control({"failed": "The disk is full.", "at": ""})

@@ -38,8 +38,8 @@ import numpy as np
 import pyarrow as pa
 
 from colonnade._version import __version__
-from colonnade.checkpoint import GlobalGenerators
 from colonnade.errors import PlanError, StorageError
+from colonnade.generators import GlobalGenerators
 
 T = TypeVar("T")
 

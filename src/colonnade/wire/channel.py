@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from numpy.random.mtrand import get_bit_generator, set_bit_generator
-
 from colonnade.errors import BadFrame
+from colonnade.generators import GlobalGenerators
 from colonnade.wire.codec import decode, encode
 from colonnade.wire.message import Int64Array, Message
 from colonnade.wire.transcript import Recording
@@ -61,9 +60,8 @@ class Channel:
             epoch: In which pass over the data.
         """
         frame = self._transport.receive(self.peer)
-        # NumPy holds back every second normal draw, and loses it where parties take turns in one process. Losing it at
-        # every message makes a run the same over all transports.
-        set_bit_generator(get_bit_generator())
+        # It is lost where parties take turns in one process; at every message, a run is the same over all transports.
+        GlobalGenerators().lose_half_draw()
         message = decode(frame, expected, peer=self.peer)
         self._require_rows(message, rows, shape)
         self._recording.add(message, frame, sent=False, peer=self.peer, rows=rows, epoch=epoch)

@@ -47,7 +47,7 @@ from colonnade.wire.codec import Frame
 from colonnade.wire.envelope import CHUNK_BYTES, Envelope, Type, note_bytes
 from colonnade.wire.handshake import diagnose, shown_identity
 from colonnade.wire.line import HEARTBEAT_S, Connection, Gap, Line
-from colonnade.wire.meeting import RUN_BYTES, Held, Start, are_runs, next_start
+from colonnade.wire.meeting import NAME_BYTES, Held, Start, next_start
 from colonnade.wire.transport import Transport
 
 # gRPC has no setting for the oldest TLS version it accepts. With only this suite for TLS 1.2, which needs a key shared
@@ -162,6 +162,7 @@ class GrpcTransport(Transport):
         self._left: set[str] = set()
         self._checkpoints: dict[str, int] = {}
         self._settled: int | None = None
+        self._settling = threading.Lock()
         self._start: Start | None = None
         self._all_done = False
         self._interrupted: str | None = None
@@ -216,7 +217,13 @@ class GrpcTransport(Transport):
                     f"{self.name} waits for a message from {peer}, but {peer} has finished. "
                     "Check that both run the same protocol with the same settings."
                 )
-            self._require_alive(line, begun)
+            self._require_back(line, begun)
+            waited = time.monotonic() - begun
+            if waited > self._patience.message:
+                raise PeerUnreachable(
+                    f"{self.name} waited {waited:.0f} s for {peer}, who is alive but sends nothing. "
+                    "Look at its log, or allow more time in the plan."
+                )
             line.news.wait(1.0 if line.connected else 0.2)
 
     def meet(self, held: Held) -> Start:
@@ -233,27 +240,31 @@ class GrpcTransport(Transport):
         self._all_done = False
         for line in self._lines.values():
             line.leave(self.epoch)
+            line.drop_unsent()
             if leads:
                 line.put_control({"restart": self.epoch})
+        said = leads
         while True:
             with self._changed:
-                self._interrupted = None
-            if not leads:
-                self._lines[self.leader].put_control({"ready": held.newest, "epoch": self.epoch, "runs": held.runs})
-            while leads or self._interrupted is None:
-                with self._changed:
-                    if leads:
-                        self._begin_if_all_ready(held)
-                    if self._start is not None and self._start.epoch > self.epoch:
-                        self.epoch = self._start.epoch
-                        return self._start
-                    self._raise_failure()
-                    left = deadline - time.monotonic()
-                    if left > 0:
-                        self._changed.wait(min(left, 1.0))
-                if left <= 0:
-                    raise PeerUnreachable(self._explain_absence())
-                self._on_wait(self._absent(), left)
+                if leads:
+                    self._begin_if_all_ready(held)
+                # Before anything else: who is called back right behind a beginning says so as one who has begun.
+                if self._start is not None and self._start.epoch > self.epoch:
+                    self.epoch = self._start.epoch
+                    break
+                self._raise_failure()
+                if not said or (self._interrupted is not None and not leads):
+                    self._interrupted, said = None, True
+                    self._lines[self.leader].put_control({"ready": list(held), "epoch": self.epoch})
+                left = deadline - time.monotonic()
+                if left > 0:
+                    self._changed.wait(min(left, 1.0))
+            if left <= 0:
+                raise PeerUnreachable(self._explain_absence())
+            self._on_wait(self._absent(), left)
+        with self._settling, self._changed:
+            self._settled = None
+        return self._start
 
     def checkpointed(self, number: int) -> None:
         """Tell the leader that this party holds a checkpoint, so that older ones may be forgotten."""
@@ -273,11 +284,12 @@ class GrpcTransport(Transport):
                 self._await(line, partial(self._has_finished, peer))
             for line in self._lines.values():
                 line.put_control({"end": self.epoch})
-            # Until a party has said that it leaves it may crash and need this one again.
+            # Until a party has said that it leaves it may crash and need this one again; of several, the others leave.
             deadline = time.monotonic() + self._patience.silence
             with self._changed:
                 while not self._left.issuperset(self._lines) and (left := deadline - time.monotonic()) > 0:
-                    self.check()
+                    if len(self._lines) == 1:
+                        self.check()
                     self._changed.wait(left)
         else:
             line = self._lines[self.leader]
@@ -292,8 +304,10 @@ class GrpcTransport(Transport):
             words = "its operator ended it."
         met = [line for line in self._lines.values() if line.peer_incarnation is not None]
         for line in met:
+            line.drop_unsent()
             line.put_control({"failed": words[:2000], "at": at})
         self._drain(met, seconds=3.0, even_if_cut=True)
+        self._drain(met, seconds=7.0, even_if_cut=False)
 
     def flush(self, peer: str, seconds: float) -> None:
         """Wait until a peer, if it is connected, has everything that was sent to it."""
@@ -323,16 +337,18 @@ class GrpcTransport(Transport):
 
     # What peers say.
 
-    def _control(self, peer: str, note: dict[str, Any]) -> None:
+    def _control(self, peer: str, incarnation: bytes | None, note: dict[str, Any]) -> None:
         leads = self.name == self.leader
         with self._changed:
+            if incarnation != self._lines[peer].peer_incarnation:
+                return  # the peer was started anew since
             match note:
-                case {"ready": int(newest), "epoch": int(epoch), "runs": list(runs)} if (
-                    leads and newest >= 0 and 0 <= epoch < _MANY and are_runs(runs)
+                case {"ready": [int(newest), bytes(folder), bytes(run)], "epoch": int(epoch)} if (
+                    leads and newest >= 0 and 0 <= epoch < _MANY and len(folder) == NAME_BYTES
                 ):
                     # What was said before the epoch that it is in by now is stale.
                     if epoch >= self._begun.get(peer, 0):
-                        self._ready[peer] = epoch, Held(newest, tuple(runs))
+                        self._ready[peer] = epoch, Held(newest, folder, run)
                         self._interrupted = self._interrupted or peer
                 case {"holds": int(number)} if leads:
                     self._note_checkpoint(peer, number)
@@ -340,14 +356,16 @@ class GrpcTransport(Transport):
                     if epoch == self.epoch:
                         self._left.add(peer)
                 case {"restart": int(epoch)} if peer == self.leader:
-                    if self.epoch and epoch >= self.epoch:
-                        self._interrupted = self._interrupted or peer
-                case {"start": int(epoch), "from": int(common), "runs": list(runs)} if (
-                    peer == self.leader and epoch <= _MANY and are_runs(runs)
+                    if epoch and epoch >= self.epoch:
+                        self._interrupted = peer
+                case {"start": int(epoch), "from": int(common), "run": bytes(run), "processes": dict(processes)} if (
+                    peer == self.leader
+                    and epoch <= _MANY
+                    and len(run) == NAME_BYTES
+                    and all(isinstance(process, bytes) for process in processes.values())
                 ):
-                    self._start = Start(epoch, common, tuple(runs))
-                    if self._interrupted == peer:
-                        self._interrupted = None
+                    self._start = Start(epoch, common, run)
+                    self._go_on_with({self.leader: incarnation, **processes})
                 case {"settled": int(number)} if peer == self.leader:
                     self._settled = number
                 case {"done": int(epoch)}:
@@ -359,7 +377,9 @@ class GrpcTransport(Transport):
                     where = f" at {at[:100]}" if at else ""
                     self._failure = self._failure or PeerFailed(f"{peer} stopped{where}: {words}")
                 case _:
-                    self._failure = ProtocolError(f"{peer} sent a control message that this version does not know.")
+                    self._failure = self._failure or ProtocolError(
+                        f"{peer} sent a control message that this version does not know."
+                    )
             self._changed.notify_all()
         self._wake()
 
@@ -368,14 +388,37 @@ class GrpcTransport(Transport):
         if self._ready.keys() >= self._lines.keys():
             epoch = 1 + max([self.epoch, *(epoch for epoch, _ in self._ready.values())])
             all_held = {self.name: held, **{peer: theirs for peer, (_, theirs) in self._ready.items()}}
-            self._start = next_start(epoch, all_held, secrets.token_bytes(RUN_BYTES))
+            self._start = next_start(epoch, all_held)
             self._ready.clear()
             self._left.clear()
             self._checkpoints.clear()
             self._begun = dict.fromkeys(self._lines, epoch)
             self._interrupted = None
+            processes = {peer: line.peer_incarnation for peer, line in self._lines.items()}
+            note = {"start": epoch, "from": self._start.common, "run": self._start.run, "processes": processes}
             for line in self._lines.values():
-                line.put_control({"start": epoch, "from": self._start.common, "runs": self._start.runs})
+                line.put_control(note)
+
+    def _go_on_with(self, processes: Mapping[str, Any]) -> None:
+        """Take up the lines to the processes that an epoch begins with, be they connected already or not."""
+        for peer, incarnation in processes.items():
+            line = self._lines.get(peer)
+            # One that was succeeded already interrupts this epoch as well.
+            if line is not None and incarnation not in self._former:
+                if line.peer_incarnation != incarnation:
+                    self._succeed(line, incarnation)
+                if self._interrupted == peer:
+                    self._interrupted = None
+
+    def _succeed(self, line: Line, incarnation: bytes) -> None:
+        """Note that the peer is another process than before."""
+        with line.lock:
+            if line.peer_incarnation is not None:
+                self._former.add(line.peer_incarnation)
+                line.reset()
+                for said in (self._ready, self._begun, self._done):
+                    said.pop(line.peer, None)
+            line.peer_incarnation = incarnation
 
     def _note_checkpoint(self, party: str, number: int) -> None:
         self._checkpoints[party] = number
@@ -388,10 +431,11 @@ class GrpcTransport(Transport):
     def _settle(self) -> None:
         """Act on what all parties hold by now; it takes a disk's time, which gRPC's thread does not have."""
         if self._settled is not None:
-            with self._changed:
-                number, self._settled = self._settled, None
-            if number is not None:
-                self.on_settled(number)
+            with self._settling:
+                with self._changed:
+                    number, self._settled = self._settled, None
+                if number is not None:
+                    self.on_settled(number)
 
     def check(self) -> None:
         """Raise what keeps the run from going on: a failure somewhere, or a peer that was started anew."""
@@ -407,27 +451,24 @@ class GrpcTransport(Transport):
     def _has_finished(self, peer: str) -> bool:
         return self._done.get(peer) == self.epoch
 
-    def _require_alive(self, line: Line, begun: float) -> None:
-        now = time.monotonic()
-        away = 0.0 if line.connected else now - max(line.heard_at, begun)
+    def _require_back(self, line: Line, begun: float) -> None:
+        away = 0.0 if line.connected else time.monotonic() - max(line.heard_at, begun)
         if away > self._patience.rejoin:
             raise PeerUnreachable(
                 f"{self.name} waits for {line.peer}, whose connection broke and who did not come back within "
                 f"{away:.0f} s. Start {line.peer} again with --resume, then this party likewise."
             )
-        if now - begun > self._patience.message:
-            raise PeerUnreachable(
-                f"{self.name} waited {now - begun:.0f} s for {line.peer}, who is alive but sends nothing. "
-                "Look at its log, or allow more time in the plan."
-            )
 
     def _await(self, line: Line, condition: Callable[[], bool]) -> None:
-        """Wait until a peer has said something to this party's runner."""
+        """Wait until a peer, who may have much to do before, has said something to this party's runner."""
         begun = time.monotonic()
         with self._changed:
             while not condition():
-                self.check()
-                self._require_alive(line, begun)
+                self._raise_failure()
+                # Whether one that started anew is waited for is the leader's to say: it may have ended the run.
+                if self.leader in (self.name, self._interrupted):
+                    self.check()
+                self._require_back(line, begun)
                 self._changed.wait(0.2)
 
     def _drain(self, lines: Sequence[Line], *, seconds: float, even_if_cut: bool) -> None:
@@ -634,7 +675,7 @@ class GrpcTransport(Transport):
 
     def _hello(self, line: Line) -> bytes:
         note = {
-            **{f"agree {key}": value for key, value in self.agreement.items()},
+            **{f"agree {key}": value for key, value in dict(self.agreement).items()},
             "name": self.name,
             "incarnation": self.incarnation,
             "knows": line.peer_incarnation or b"",
@@ -678,13 +719,9 @@ class GrpcTransport(Transport):
                 raise ProtocolError(f"{name} claims to have received what was never sent to it. It is faulty.")
             if incarnation != line.peer_incarnation:
                 if line.peer_incarnation is not None:
-                    self._former.add(line.peer_incarnation)
-                    line.reset()
-                    for said in (self._ready, self._begun, self._done):
-                        said.pop(name, None)
-                    self._interrupted = self._interrupted or name
+                    self._interrupted = name if name == self.leader else self._interrupted or name
                     self._changed.notify_all()
-                line.peer_incarnation = incarnation
+                self._succeed(line, incarnation)
             connection = line.attach(seen, cancel)
         self._wake()
         return line, connection

@@ -81,6 +81,19 @@ class Outbox:
         self.seq += 1
         self._waiting.append(_Waiting(type_, self.seq, epoch, total, flags, size, kept, offset))
 
+    def drop_data_after(self, seq: int) -> None:
+        """Drop the data behind a number; what else is behind it moves up."""
+        behind = []
+        while self._waiting and self._waiting[-1].seq > seq:
+            behind.append(self._waiting.pop())
+        self.seq = min(self.seq, seq)
+        for waiting in reversed(behind):
+            if waiting.type is not Type.DATA:
+                self.seq += 1
+                self._waiting.append(waiting._replace(seq=self.seq))
+            elif waiting.payload is not None:
+                self._in_memory -= waiting.size
+
     def forget(self, upto: int) -> None:
         """Drop what the peer has acknowledged."""
         while self._waiting and self._waiting[0].seq <= upto:
@@ -220,7 +233,7 @@ class Line:
         peer: str,
         *,
         spill: Path | None = None,
-        on_control: Callable[[str, dict[str, Any]], None],
+        on_control: Callable[[str, bytes | None, dict[str, Any]], None],
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
         self.peer, self._on_control, self._heartbeat_s, self._spill = peer, on_control, heartbeat_s, spill
@@ -240,6 +253,7 @@ class Line:
             self._detach(self._connection)
         self._outbox.close()
         self._outbox = Outbox(self._spill)
+        self._sent_upto = 0
         self.received = 0
         self._acknowledged = 0
         self._inbox: deque[tuple[int, Frame]] = deque()
@@ -298,13 +312,15 @@ class Line:
 
     def put(self, frame: Frame, epoch: int) -> None:
         """Put a frame into the outbox, in pieces."""
-        view = memoryview(frame)
+        view, outbox = memoryview(frame), self._outbox
         for start in range(0, max(len(view), 1), CHUNK_BYTES):
             piece = view[start : start + CHUNK_BYTES]
             flags = LAST if start + CHUNK_BYTES >= len(view) else 0
             # Anew for each piece, for those that spill to disk take their time, and gRPC's thread may want the lock.
             with self.lock:
-                self._outbox.add(Type.DATA, epoch, piece, len(view), flags)
+                if self._outbox is not outbox:
+                    return  # the peer is another process by now, which is not to get the rest of it
+                outbox.add(Type.DATA, epoch, piece, len(view), flags)
                 self._send_on()
 
     def put_control(self, note: dict[str, Any]) -> None:
@@ -312,6 +328,11 @@ class Line:
         with self.lock:
             self._outbox.add(Type.CONTROL, 0, note_bytes(note))
             self._send_on()
+
+    def drop_unsent(self) -> None:
+        """Drop the frames that no connection has carried yet: what comes now shall not wait behind them."""
+        with self.lock:
+            self._outbox.drop_data_after(self._sent_upto)
 
     def take(self, epoch: int) -> Frame | None:
         """The next frame of an epoch, if it is there; frames of earlier epochs are dropped."""
@@ -359,8 +380,10 @@ class Line:
                     break
                 waiting = self._outbox.after(next_after)
                 pause = silent_since + self._heartbeat_s - time.monotonic()
-                if waiting is not None and connection.in_flight_bytes < WINDOW_BYTES:
+                has_credit = connection.in_flight_bytes < WINDOW_BYTES
+                if waiting is not None and (has_credit or waiting.type is Type.CONTROL):
                     next_after = waiting.seq
+                    self._sent_upto = max(self._sent_upto, next_after)
                     size = waiting.size + HEAD_BYTES
                     connection.in_flight.append((waiting.seq, size))
                     connection.in_flight_bytes += size
@@ -402,6 +425,7 @@ class Line:
         with self.lock:
             if connection.closed:
                 return
+            incarnation = self.peer_incarnation
             self.heard_at = time.monotonic()
             self._release_credit(connection, envelope.ack)
             if envelope.type is Type.HEARTBEAT and envelope.total > self.received:
@@ -415,7 +439,8 @@ class Line:
                 size = len(envelope.payload) + HEAD_BYTES
                 self._unacknowledged_bytes += size
                 connection.unanswered_bytes += size
-                if connection.unanswered_bytes > WINDOW_BYTES + CHUNK_BYTES + HEAD_BYTES:
+                # The last piece may have begun within the window, and control messages may come behind it.
+                if connection.unanswered_bytes > WINDOW_BYTES + 2 * CHUNK_BYTES:
                     raise BadFrame(
                         f"{self.peer} sends on although {WINDOW_BYTES} bytes were not acknowledged. The peer is faulty."
                     )
@@ -429,7 +454,7 @@ class Line:
             if self._acknowledgement_due():
                 connection.to_send.give()
         if note is not None:
-            self._on_control(self.peer, note)
+            self._on_control(self.peer, incarnation, note)
 
     def _assemble(self, envelope: Envelope) -> None:
         if self._partial is None or self._partial.epoch != envelope.epoch:
