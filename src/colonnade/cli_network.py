@@ -21,7 +21,7 @@ STYLES = {"good": ("ok", "green"), "wrong": ("WRONG", "red"), "note": ("note", "
 
 certs = typer.Typer(no_args_is_help=True, help="Certificates, by which parties know each other.")
 
-PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan in TOML, with a section [network].")]
+PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan in TOML, with a section \\[network].")]
 As = Annotated[str, typer.Option("--as", metavar="PARTY", help="Which of the plan's parties this is.")]
 Certs = Annotated[Path | None, typer.Option("--certs", help="The folder of certificate and key, if not the plan's.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Send everything in the clear. For tests on one machine.")]
@@ -160,7 +160,7 @@ def doctor(
 
 
 def align(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan in TOML, with a section [align].")],
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan in TOML, with a section \\[align].")],
     *,
     name: Annotated[
         str | None, typer.Option("--as", metavar="PARTY", help="Which party this is; without, all are simulated here.")

@@ -7,8 +7,9 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -173,6 +174,16 @@ def require_classes(labels: NDArray[Any], owner: str) -> NDArray[Any]:
             "of one. Check the label column."
         )
     return classes
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a setting is a number; neither a truth value nor text is."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def is_count(value: object) -> bool:
+    """Whether a setting is a whole number, at least 1."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
 
 
 def _parameters(cls: type[Estimator]) -> tuple[str, ...]:

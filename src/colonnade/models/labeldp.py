@@ -30,7 +30,7 @@ import torch
 
 from colonnade.errors import PlanError
 from colonnade.hooks import At, Defence, Tensor
-from colonnade.models.base import Prediction
+from colonnade.models.base import Prediction, is_number
 from colonnade.models.batches import in_order
 from colonnade.models.cut import Bottom, Embedding, Gathering, Gradient, Outline, Verdict
 from colonnade.models.inputs import Inputs
@@ -112,8 +112,7 @@ class LabelDPShadow(SoloModel):
 
     def fit(self, party: Party) -> Self:
         """Train the shadow together on randomised labels, then the main network alone on the true ones."""
-        if not self.epsilon > 0:
-            raise PlanError(f"LabelDPShadow's epsilon should be above 0, but is {self.epsilon!r}. Use 0.5 or so.")
+        self._require_settings(("epsilon", is_number(self.epsilon) and self.epsilon > 0, "above 0"))
         self.shadow_ = self._new_shadow()
         self.target_ = self.inputs_ = self.network_ = None
         self.history_ = []

@@ -11,11 +11,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
 
 import numpy as np
 
 from colonnade.errors import LeakBudgetSpent, PlanError
+from colonnade.models.base import is_number
 from colonnade.secret import Secret
 from colonnade.table import nearest
 from colonnade.wire.message import Float64Array, Message
@@ -124,7 +124,7 @@ def require_budgets(
                     f"{name} should name feature parties, which are {', '.join(parties)}, but names {party!r}."
                     f"{nearest(str(party), parties)} Correct the name, or leave it out."
                 )
-            if not isinstance(allowed, Real) or isinstance(allowed, bool) or not 0 <= allowed <= 1:
+            if not is_number(allowed) or not 0 <= allowed <= 1:
                 raise PlanError(
                     f"{name} should be a share from 0 to 1, but for {party} it is {allowed!r}. Have {party}'s owner "
                     "set another."

@@ -28,7 +28,7 @@ import torch
 
 from colonnade.errors import DataError, ProtocolError
 from colonnade.hooks import At, Phase, applied
-from colonnade.models.base import Prediction
+from colonnade.models.base import Prediction, is_count, is_number
 from colonnade.models.batches import in_order
 from colonnade.models.cut import Embedding, require_answer, require_columns
 from colonnade.models.encoders import (
@@ -285,8 +285,8 @@ class OneShotNetwork(SoloModel):
         self._require_roles(party)
         self._require_settings(
             ("encoder", self.encoder in ENCODERS, f"one of {', '.join(ENCODERS)}"),
-            ("components", self.components is None or self.components >= 1, "None or at least 1"),
-            ("variance", 0 < self.variance <= 1, "above 0 and at most 1"),
+            ("components", self.components is None or is_count(self.components), "None or a whole number, at least 1"),
+            ("variance", is_number(self.variance) and 0 < self.variance <= 1, "above 0 and at most 1"),
         )
         require_budgets(self.leak_budget, self.column_budget, party.roles.features)
 
