@@ -22,6 +22,8 @@ else:
 
 T = TypeVar("T")
 Phase: TypeAlias = Literal["train", "validate", "predict"]
+Sides: TypeAlias = Mapping[str, tuple[frozenset[str], tuple[type[Message], ...]]]
+"""For every role, the hooks that a protocol calls on its side, and the kinds that go through `outgoing` there."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def prepare(
     called: frozenset[str],
     sent: tuple[type[Message], ...],
     protocol: str,
-    sides: Mapping[str, tuple[frozenset[str], tuple[type[Message], ...]]] | None = None,
+    sides: Sides | None = None,
 ) -> None:
     """Ready a party's defences, refusing those that would silently do nothing.
 
@@ -140,13 +142,15 @@ def prepare(
     for defence in party.defences:
         idle = _idle(defence, called, sent, party.name, protocol)
         if idle is not None:
-            fitting = [role for role, side in (sides or {}).items() if _idle(defence, *side, "", "") is None]
-            where = " or ".join(_HOLDERS[role] for role in fitting)
-            advice = (
-                f"Give it to {where}, or leave it out." if fitting else "Leave it out: no party here could hold it."
-            )
+            where = " or ".join(_HOLDERS[role] for role in holders_of(defence, sides or {}))
+            advice = f"Give it to {where}, or leave it out." if where else "Leave it out: no party here could hold it."
             raise PlanError(f"{party.name} holds {defence.name}, which {idle}. {advice}")
         defence.before_run(party)
+
+
+def holders_of(defence: Defence, sides: Sides) -> list[str]:
+    """The roles on whose side a defence would do all that it does."""
+    return [role for role, (called, sent) in sides.items() if _idle(defence, called, sent, role, "") is None]
 
 
 _HOLDERS = {"label": "the label party", "feature": "a feature party", "server": "the server"}

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from colonnade._version import __version__
 from colonnade.errors import DataError, PlanError, StorageError
+from colonnade.hooks import Sides
 from colonnade.models.traffic import Sizes, Traffic
 from colonnade.party import Party
 from colonnade.run import describe
@@ -50,6 +51,11 @@ class Estimator(ABC):
     """The kinds of messages that go through `outgoing` on the side of each role."""
     local_params: ClassVar[frozenset[str]] = frozenset()
     """The parameters that are a party's own affair: no part of the public plan, and free to differ between parties."""
+
+    @classmethod
+    def sides(cls) -> Sides:
+        """The hooks called and the kinds sent on the side of each role."""
+        return {role: (called, cls.sends[role]) for role, called in cls.hooks.items()}
 
     @abstractmethod
     def fit(self, party: Party) -> Self:

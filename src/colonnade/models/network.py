@@ -154,7 +154,7 @@ class NetworkModel(Estimator):
 
     def _prepare(self, party: Party) -> None:
         """Ready a party's defences for a run; refuses those that the model would never ask."""
-        sides = {role: (self.hooks[role], self.sends[role]) for role in self.hooks}
+        sides = self.sides()
         prepare(party, *sides[party_role(party)], type(self).__name__, sides)
 
     def _require_roles(self, party: Party) -> None:
