@@ -230,6 +230,10 @@ def predict(
         Path | None, typer.Option(metavar="FILE", help="The rows to predict; of the plan's file, or held out, if none.")
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="A .csv or .parquet file for the result.")] = None,
+    head: Annotated[
+        str | None,
+        typer.Option(metavar="HEAD", help="federated or local, at the label party of a model that has both."),
+    ] = None,
     certificates: Certs = None,
     insecure: Insecure = False,
     listen: Listen = None,
@@ -237,7 +241,7 @@ def predict(
     """Predict together with the other parties; only the label party learns the result."""
     side = _side(plan, name, model.parent.parent, certificates, insecure, listen)
     with terminated_in_order(), _shown() as shown:
-        written = side.predict(model, file=rows, out=out, shown=shown)
+        written = side.predict(model, file=rows, out=out, head=head, shown=shown)
     say(f"{name} learns nothing of the prediction." if written is None else f"Written to {written}.")
 
 
