@@ -244,7 +244,8 @@ def test_the_label_party_chooses_the_head_that_predicts(tmp_path: Path, model: s
             assert at_shop.result() is None
         assert written is not None
         probabilities[head] = pq.read_table(written).column("probability 1").to_numpy()
-        shares = {name: partial(share.predict, head=head) for name, share in run.results.items()}
+        predicts: dict[str, Any] = {name: share.predict for name, share in run.results.items()}
+        shares = {name: partial(predict, head=head) for name, predict in predicts.items()}
         expected = simulate(shares, tables.test, roles=plan.roles).results["bank"]
         np.testing.assert_allclose(probabilities[head], expected.probabilities[:, 1], rtol=1e-5)
     assert np.abs(probabilities["federated"] - probabilities["local"]).max() > 0.01

@@ -246,14 +246,14 @@ class Side:
         # The share may have been trained on another machine than this one.
         local = {key: value for key, value in planned.get_params().items() if key in planned.local_params}
         share = type(planned).load(trained.model_path, **local)
-        predict: Callable[[Party], Prediction | None] = share.predict
+        predict: Callable[..., Prediction | None] = share.predict
         if head is not None:
-            if self.name != self.plan.roles.label or "head" not in signature(share.predict).parameters:
+            if self.name != self.plan.roles.label or "head" not in signature(predict).parameters:
                 raise PlanError(
                     f"--head is for the label party of a model with two heads, but {self.name} has none of "
                     f"{type(share).__name__}'s. Leave it out."
                 )
-            predict = partial(share.predict, head=head)
+            predict = partial(predict, head=head)
         folder = trained._next_prediction()
         written = out or folder / "prediction.csv"
         if written.suffix not in (".csv", ".parquet"):
