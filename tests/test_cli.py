@@ -98,6 +98,14 @@ def test_help_names_every_command() -> None:
     assert all(re.search(rf"\b{name}\b", shown) for name in ("demo", "simulate", "audit", "report", "data"))
 
 
+@pytest.mark.parametrize(
+    ("command", "section"),
+    [("doctor", "[network]"), ("join", "[network]"), ("predict", "[network]"), ("align", "[align]")],
+)
+def test_help_names_the_section_that_a_plan_needs(command: str, section: str) -> None:
+    assert f"a section {section}." in call(command, "--help").stdout
+
+
 def test_help_imports_nothing_heavy() -> None:
     script = (
         "import sys\nfrom colonnade.cli import app\n"
@@ -217,7 +225,7 @@ def test_an_error_at_a_party_is_followed_by_its_name(tmp_path: Path) -> None:
     result = call("simulate", plan, "--out", tmp_path / "runs")
     assert result.exit_code == 2
     sentence, note = result.stderr.splitlines()
-    assert "SplitClassifier's epochs should be at least 1, but is 0." in sentence
+    assert "SplitClassifier's epochs should be a whole number, at least 1, but is 0." in sentence
     assert note == "This happened at bank."
 
 

@@ -21,7 +21,7 @@ STYLES = {"good": ("ok", "green"), "wrong": ("WRONG", "red"), "note": ("note", "
 
 certs = typer.Typer(no_args_is_help=True, help="Certificates, by which parties know each other.")
 
-PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan in TOML, with a section [network].")]
+PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan in TOML, with a section \\[network].")]
 As = Annotated[str, typer.Option("--as", metavar="PARTY", help="Which of the plan's parties this is.")]
 Certs = Annotated[Path | None, typer.Option("--certs", help="The folder of certificate and key, if not the plan's.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Send everything in the clear. For tests on one machine.")]
@@ -160,7 +160,7 @@ def doctor(
 
 
 def align(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan in TOML, with a section [align].")],
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan in TOML, with a section \\[align].")],
     *,
     name: Annotated[
         str | None, typer.Option("--as", metavar="PARTY", help="Which party this is; without, all are simulated here.")
@@ -230,6 +230,10 @@ def predict(
         Path | None, typer.Option(metavar="FILE", help="The rows to predict; of the plan's file, or held out, if none.")
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="A .csv or .parquet file for the result.")] = None,
+    head: Annotated[
+        str | None,
+        typer.Option(metavar="HEAD", help="federated or local, at the label party of a model that has both."),
+    ] = None,
     certificates: Certs = None,
     insecure: Insecure = False,
     listen: Listen = None,
@@ -237,7 +241,7 @@ def predict(
     """Predict together with the other parties; only the label party learns the result."""
     side = _side(plan, name, model.parent.parent, certificates, insecure, listen)
     with terminated_in_order(), _shown() as shown:
-        written = side.predict(model, file=rows, out=out, shown=shown)
+        written = side.predict(model, file=rows, out=out, head=head, shown=shown)
     say(f"{name} learns nothing of the prediction." if written is None else f"Written to {written}.")
 
 

@@ -22,6 +22,8 @@ else:
 
 T = TypeVar("T")
 Phase: TypeAlias = Literal["train", "validate", "predict"]
+Sides: TypeAlias = Mapping[str, tuple[frozenset[str], tuple[type[Message], ...]]]
+"""For every role, the hooks that a protocol calls on its side, and the kinds that go through `outgoing` there."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,13 @@ class Defence:
 HOOKS = ("labels", "outgoing", "incoming", "loss", "prediction", "modules")
 
 
-def prepare(party: Party, called: frozenset[str], sent: tuple[type[Message], ...], protocol: str) -> None:
+def prepare(
+    party: Party,
+    called: frozenset[str],
+    sent: tuple[type[Message], ...],
+    protocol: str,
+    sides: Sides | None = None,
+) -> None:
     """Ready a party's defences, refusing those that would silently do nothing.
 
     Args:
@@ -129,26 +137,38 @@ def prepare(party: Party, called: frozenset[str], sent: tuple[type[Message], ...
         called: The hooks that the protocol calls on this party's side.
         sent: The kinds of messages that go through `outgoing` on this party's side.
         protocol: What the protocol is called in the message.
+        sides: Both for every role, to say who could hold what this party cannot.
     """
     for defence in party.defences:
-        idle = sorted(defence.overridden() - called)
-        if idle:
-            raise PlanError(
-                f"{party.name} holds {defence.name}, which acts on {', '.join(idle)}, but {protocol} never asks "
-                f"for that on {party.name}'s side. Give the defence to another party or leave it out."
-            )
-        if defence.reads_labels and "labels" not in called:
-            raise PlanError(
-                f"{party.name} holds {defence.name}, which reads labels, but in {protocol} {party.name} has none. "
-                "Give the defence to the label party or leave it out."
-            )
-        if defence.acts_on and not set(defence.acts_on) & set(sent):
-            kinds = ", ".join(message.kind for message in defence.acts_on)
-            raise PlanError(
-                f"{party.name} holds {defence.name}, which acts on {kinds}, but in {protocol} {party.name} sends none. "
-                "Give the defence to another party or leave it out."
-            )
+        idle = _idle(defence, called, sent, party.name, protocol)
+        if idle is not None:
+            where = " or ".join(_HOLDERS[role] for role in holders_of(defence, sides or {}))
+            advice = f"Give it to {where}, or leave it out." if where else "Leave it out: no party here could hold it."
+            raise PlanError(f"{party.name} holds {defence.name}, which {idle}. {advice}")
         defence.before_run(party)
+
+
+def holders_of(defence: Defence, sides: Sides) -> list[str]:
+    """The roles on whose side a defence would do all that it does."""
+    return [role for role, (called, sent) in sides.items() if _idle(defence, called, sent, role, "") is None]
+
+
+_HOLDERS = {"label": "the label party", "feature": "a feature party", "server": "the server"}
+
+
+def _idle(
+    defence: Defence, called: frozenset[str], sent: tuple[type[Message], ...], party: str, protocol: str
+) -> str | None:
+    """Why a defence would do nothing on a party's side; None where it would not."""
+    unasked = sorted(defence.overridden() - called)
+    if unasked:
+        return f"acts on {', '.join(unasked)}, but {protocol} never asks for that on {party}'s side"
+    if defence.reads_labels and "labels" not in called:
+        return f"reads labels, but in {protocol} {party} has none"
+    if defence.acts_on and not set(defence.acts_on) & set(sent):
+        kinds = ", ".join(message.kind for message in defence.acts_on)
+        return f"acts on {kinds}, but in {protocol} {party} sends none"
+    return None
 
 
 def place_of(defence: Defence, party: Party) -> int:

@@ -254,6 +254,19 @@ def test_a_partition_that_leaves_a_side_empty_is_refused(table, settings, error,
         public_private(Table.of({"id": [1, 2], **table}, labels="y", owner="bank"), **settings)
 
 
+@pytest.mark.parametrize("by", ["mutual-information", "importance"])
+@pytest.mark.parametrize("labels", [[0, 1], [0, 1, 2, 3, 4], [0.5, 1.5, 2.5]])
+def test_columns_are_not_ranked_on_next_to_no_rows(by, labels):
+    n = len(labels)
+    columns = {f"x{i}": np.random.default_rng(i).standard_normal(n) for i in range(5)}
+    table = Table.of({"id": range(n), **columns, "y": labels}, labels="y", owner="bank")
+    of_class = ", of which at most 1 of one class" if isinstance(labels[0], int) else ""
+    words = rf"bank should have at least 4 rows, and of some class two, .* but has {n} rows{of_class}\. Bring more"
+    with pytest.raises(DataError, match=words):
+        public_private(table, by=by)
+    assert len(public_private(table, by="random").private) == 1
+
+
 def test_columns_cannot_be_ranked_without_labels():
     with pytest.raises(DataError, match="bank's columns are ranked by what they say about labels, but it has none"):
         public_private(Table.of({"id": [1, 2], "a": [1, 2], "b": [1, 2]}, owner="bank"))

@@ -61,6 +61,19 @@ def test_the_energy_is_the_mean_over_rows_of_the_mean_inverse_distance_to_mates(
     assert torch.autograd.gradcheck(lambda x: potential_energy(x, labels, angular=angular), z)
 
 
+def test_the_published_energy_is_as_much_larger_as_the_page_says():
+    """A sum over classes of 1 / n times one over the distances of all its ordered pairs (arXiv 2210.09617)."""
+    z, labels, n_rows, n = 1_000 * numbers(20, 4), torch.arange(20) % 4, 20, 5
+    published = sum(
+        (1 / torch.dist(z[i], z[j])).item() / n
+        for i in range(n_rows)
+        for j in range(n_rows)
+        if i != j and labels[i] == labels[j]
+    )
+    found = potential_energy(z, labels, angular=False).item()
+    assert published == pytest.approx(n_rows * (n - 1) / n * found, rel=1e-6)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
     "rows", [[[0, 0], [0, 0], [0, 0]], [[1, 1], [1, 1], [1, 1]], [[1e4, 0], [-1e4, 0], [0, 1e-8]], [[1, 2]]]

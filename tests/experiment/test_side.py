@@ -1,8 +1,10 @@
-"""One party's side of a planned run, as far as it goes without the others."""
+"""One party's side of a planned run, mostly as far as it goes without the others."""
 
 import fcntl
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from colonnade.models.base import Prediction
 from colonnade.run import private_randomness, simulate
 from colonnade.session import NetworkSession
 from colonnade.table import Table
+from colonnade.testing.ports import free_port
 from colonnade.wire import certs
 from colonnade.wire.at_rest import make_key
 from colonnade.wire.plan import Roles
@@ -211,6 +214,50 @@ def test_other_rows_are_for_plans_with_files(trained: Path, tmp_path: Path) -> N
         "--rows is for plans that name shop's file, whose columns it should have, but this plan names a data set. "
         "Leave it out."
     )
+
+
+@pytest.mark.network
+@pytest.mark.parametrize(
+    ("model", "settings"), [("split-classifier", {"tracks": "shadow-top"}), ("label-dp-shadow", {"epsilon": 0.5})]
+)
+def test_the_label_party_chooses_the_head_that_predicts(tmp_path: Path, model: str, settings: dict[str, Any]) -> None:
+    address = PlannedAddress(f"127.0.0.1:{free_port()}")
+    plan = replace(
+        PLAN,
+        roles=Roles(label="bank", features=("shop",)),
+        model=PlannedModel(model, {"epochs": 1, **settings}),
+        network=PlannedNetwork({"bank": address}, start=60),
+    )
+    tables = plan.tables()
+    run = simulate(plan.trained.build().fit, tables.train, roles=plan.roles, seed=plan.seed)
+    sides = {}
+    for name, share in run.results.items():
+        sides[name] = side(tmp_path, name, plan)
+        sides[name].path.mkdir(parents=True)
+        share.save(sides[name].model_path)
+        (sides[name].path / "run.json").write_text(json.dumps({"status": "finished", "plan": plan.public().hash}))
+    probabilities = {}
+    for head in ("federated", "local"):
+        with ThreadPoolExecutor() as pool:
+            at_shop = pool.submit(sides["shop"].predict, sides["shop"].path)
+            written = sides["bank"].predict(sides["bank"].path, head=head, out=tmp_path / f"{head}.parquet")
+            assert at_shop.result() is None
+        assert written is not None
+        probabilities[head] = pq.read_table(written).column("probability 1").to_numpy()
+        predicts: dict[str, Any] = {name: share.predict for name, share in run.results.items()}
+        shares = {name: partial(predict, head=head) for name, predict in predicts.items()}
+        expected = simulate(shares, tables.test, roles=plan.roles).results["bank"]
+        np.testing.assert_allclose(probabilities[head], expected.probabilities[:, 1], rtol=1e-5)
+    assert np.abs(probabilities["federated"] - probabilities["local"]).max() > 0.01
+
+
+def test_a_head_is_refused_where_there_is_none_to_choose(trained: Path, tmp_path: Path) -> None:
+    two = side(tmp_path, plan=replace(PLAN, roles=Roles(label="bank", features=("shop",))))
+    before = sorted(trained.rglob("*"))
+    assert refusal(PlanError, lambda: two.predict(trained, head="local")) == (
+        "--head is for the label party of a model with two heads, but shop has none of SplitClassifier's. Leave it out."
+    )
+    assert sorted(trained.rglob("*")) == before
 
 
 def test_every_prediction_has_a_folder_of_its_own(trained: Path, tmp_path: Path) -> None:

@@ -9,7 +9,10 @@ from colonnade.defences.noise import GradientNoise
 from colonnade.defences.wandering import BoundaryWandering
 from colonnade.errors import PlanError
 from colonnade.experiment.tune import Tried, Tuning, tune_alpha
-from colonnade.models.split import SplitClassifier
+from colonnade.models.glm import LogisticRegression
+from colonnade.models.oneshot import OneShot
+from colonnade.models.served import ServedClassifier
+from colonnade.models.split import Embedding, SplitClassifier, SplitRegressor
 from colonnade.wire.plan import Roles
 
 BOTH = Roles(label="bank", features=("shop",))
@@ -79,6 +82,42 @@ def test_an_attack_that_never_applies_is_refused():
     words = "tune_alpha needs an attack that applies to every run, but none of NormScore does."
     with pytest.raises(PlanError, match=re.escape(words)):
         tune_alpha(SplitClassifier(epochs=1), tables, roles=BOTH, alphas=(0.0,), attacks=[NormScore()])
+
+
+def test_the_defence_goes_to_a_server_that_computes_the_loss_and_does_not_attack():
+    sent = set()
+
+    class Witness(EmbeddingNearest):
+        def guess(self, view):
+            sent.update(recorded.sent for recorded in view.messages(Embedding))
+            return super().guess(view)
+
+    tuning = tune_alpha(
+        ServedClassifier(epochs=5, patience=None, batch_size=64),
+        load("breast-cancer", rows=150).split(),
+        roles=Roles(label="bank", features=("shop",), server="cloud"),
+        wandering=BoundaryWandering(scope="received"),
+        alphas=(0.0, 50.0),
+        attacks=[Witness()],
+    )
+    without, with_penalty = tuning.tried
+    assert without.attacks["Witness"] > with_penalty.attacks["Witness"] + 0.05
+    assert sent == {True}, "the server, which receives embeddings, has the labels and needs no attack"
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "words"),
+    [
+        (SplitRegressor(), {}, "needs a classifier, .* but SplitRegressor is a regression. Give a classifier"),
+        (SplitClassifier(), {"alphas": (0.0, -1.0)}, r"BoundaryWandering's alpha should be at least 0, but is -1\.0"),
+        (OneShot(leak_budget={"shop": 1.0}), {}, "needs a model that trains on labels .* no party of OneShot does"),
+        (LogisticRegression(), {}, "needs a model that trains on labels .* no party of LogisticRegression does"),
+        (ServedClassifier(), {}, "no party of ServedClassifier does with"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused_before_anything_runs(model, settings, words):
+    with pytest.raises(PlanError, match=words):
+        tune_alpha(model, {}, roles=BOTH, **settings)
 
 
 def test_no_alphas_and_no_label_party_are_refused():

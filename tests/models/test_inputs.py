@@ -53,3 +53,16 @@ def test_a_column_that_training_had_must_be_there():
 def test_inputs_come_back_from_disk():
     inputs = Inputs.learned(TABLE, TRAIN)
     np.testing.assert_array_equal(Inputs.of(unpack(pack(inputs.state()))).encode(TABLE), inputs.encode(TABLE))
+
+
+def test_numbers_too_large_to_be_standardised_are_refused():
+    words = (
+        r"shop's column 'x' should hold numbers of which a mean .* but some are too large for that\. Make those missing"
+    )
+    vast = Table.of({"id": range(3), "x": [1.0, 2.0, 1e300]}, owner="shop")
+    with pytest.raises(DataError, match=words):
+        Inputs.learned(vast, np.arange(3))
+    inputs = Inputs.learned(vast, np.arange(2))
+    with pytest.raises(DataError, match=words):
+        inputs.encode(vast)
+    assert inputs.encode(vast.take([0, 1])).tolist() == [[-1.0], [1.0]]

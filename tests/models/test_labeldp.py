@@ -55,6 +55,19 @@ def test_the_ledger_accounts_for_every_message_to_a_feature_party(cancer):
     assert telling == {("LabelDPShadow",)}
 
 
+def test_what_a_feature_party_sees_depends_on_how_many_classes_occur(cancer):
+    """Epsilon does not cover that, and what the model says of itself says so."""
+    labels = labels_of(cancer).copy()
+    labels[0] = 2
+    drawn = []
+    for bank in (cancer["bank"], cancer["bank"].with_labels(labels)):
+        run = simulate(LabelDPShadow(epochs=1).fit, {**cancer, "bank": bank}, roles=BOTH)
+        (event,) = run.ledgers["bank"].events
+        drawn.append(dict(event.parameters)["n_classes"])
+    assert drawn == [2, 3]
+    assert "0.5-label-private, which classes there are being public" in run.results["shop"].summary()
+
+
 def test_a_budget_below_epsilon_is_refused(cancer):
     with pytest.raises(BudgetSpent):
         simulate(
@@ -68,6 +81,8 @@ def test_a_budget_below_epsilon_is_refused(cancer):
 def test_impossible_settings_are_refused(cancer, predicted):
     with pytest.raises(PlanError, match="LabelDPShadow's epsilon should be above 0, but is 0"):
         simulate(LabelDPShadow(epsilon=0.0).fit, cancer, roles=BOTH)
+    with pytest.raises(PlanError, match="LabelDPShadow's epochs should be a whole number, at least 1, but is 0"):
+        simulate(LabelDPShadow(epochs=0).fit, cancer, roles=BOTH)
     run = simulate(LabelDPShadow(epochs=1).fit, cancer, roles=BOTH)
     with pytest.raises(PlanError, match="A prediction uses the head 'local' or 'federated', but 'main' was asked for"):
         predicted(run, cancer, head="main")

@@ -77,17 +77,71 @@ def test_fewer_components_leak_less_and_both_sides_say_how_much(cancer):
     assert f"Of this party's columns: {few} (column {few.worst_column!r})" in shares[2]["shop"].summary()
 
 
-def test_a_budget_has_no_default(cancer):
-    with pytest.raises(PlanError, match=r"leak_budget has no value for it. There is no default: shop's owner sets it"):
-        simulate(OneShot().fit, cancer, roles=BOTH)
-    with pytest.raises(PlanError, match="from 0 to 1, but leak_budget is 2"):
-        simulate(OneShot(leak_budget={"shop": 2.0}).fit, cancer, roles=BOTH)
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, r"leak_budget has no value for it. There is no default: shop's owner sets it. With 0, shop sends nothing"),
+        ({"leak_budget": {"shop": 2.0}}, "leak_budget should be a share from 0 to 1, but for shop it is 2.0. Have"),
+        ({"leak_budget": {"shop": float("nan")}}, "leak_budget should be a share from 0 to 1, but for shop it is nan"),
+        ({"leak_budget": {"shop": "0.9"}}, "leak_budget should be a share from 0 to 1, but for shop it is '0.9'"),
+        ({"leak_budget": 0.9}, r"leak_budget should give a share .*, but is 0.9. Write {'shop': 0.9}"),
+        ({"leak_budget": {"shop": 0.9, "bank": 0.9}}, "leak_budget should name feature parties, which are shop, but"),
+        (
+            {"leak_budget": ALL, "column_budget": {"shp": 0.5}},
+            "column_budget should name feature parties, which are shop, but names 'shp'. The nearest name is 'shop'",
+        ),
+        ({"leak_budget": ALL, "column_budget": {"shop": 90.0}}, "column_budget should be a share .* for shop it is 90"),
+        ({"leak_budget": ALL, "column_budget": {"shop": float("nan")}}, "column_budget .* but for shop it is nan"),
+        ({"leak_budget": ALL, "column_budget": {"shop": True}}, "column_budget .* but for shop it is True"),
+    ],
+)
+def test_a_budget_that_would_not_hold_is_refused_by_every_party(cancer, settings, words):
+    refused = []
+
+    def look(mine, honest):
+        with pytest.raises(PlanError, match=words):
+            honest(mine)
+        refused.append(mine.name)
+
+    run = simulate(OneShot(**settings).fit, cancer, roles=BOTH, instead={"bank": look, "shop": look})
+    assert sorted(refused) == ["bank", "shop"]
+    assert all(not transcript.entries for transcript in run.transcripts.values())
 
 
 def test_a_budget_for_single_columns_is_kept(cancer):
     model = OneShot(leak_budget=ALL, column_budget={"shop": 0.5}, components=8)
     with pytest.raises(LeakBudgetSpent, match=r"shop allows 50% of any column's variance to be rebuilt .* of '\w+'"):
         simulate(model.fit, cancer, roles=BOTH)
+
+
+def test_a_budget_of_nothing_says_what_could_be_rebuilt_and_lets_nothing_leave(cancer):
+    with pytest.raises(LeakBudgetSpent, match=r"shop allows 0% of .* but 9\d\.\d% could be \(relative MSE 0\.0\d"):
+        simulate(OneShot(leak_budget={"shop": 0}).fit, cancer, roles=BOTH)
+
+
+def test_a_party_over_its_budget_sends_nothing_though_others_may_have_sent(cancer):
+    """Nobody waits for the others' measurement: to hear of it, a feature party would have to be sent something."""
+    shop = cancer["shop"]
+    tables = {**cancer, "shop": shop.select(shop.columns[:7]), "telco": shop.select(shop.columns[7:])}
+
+    def look(mine, honest):
+        if mine.name == "telco":
+            with pytest.raises(LeakBudgetSpent, match="telco allows 10%"):
+                honest(mine)
+        elif mine.name == "shop":
+            honest(mine)
+
+    roles, budget = Roles(label="bank", features=("shop", "telco")), {"shop": 1.0, "telco": 0.1}
+    run = simulate(OneShot(leak_budget=budget, epochs=1).fit, tables, roles=roles, instead=dict.fromkeys(tables, look))
+    sent = {name: [entry.kind for entry in run.transcripts[name].entries if entry.sent] for name in roles.features}
+    assert sent == {"shop": ["one-shot/statement", "split/embedding"], "telco": []}
+
+
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_an_embedding_is_as_wide_as_its_encoder_says(cancer, encoder):
+    run = simulate(OneShot(leak_budget=ALL, encoder=encoder, components=5, epochs=1).fit, cancer, roles=BOTH)
+    assert run.results["bank"].stated_["shop"]["width"] == 5 * ENCODERS[encoder].per_component
+    assert f"an embedding by {encoder} of 5 components, sent once" in run.results["shop"].summary()
 
 
 def test_noise_on_the_embedding_counts_in_what_can_be_rebuilt(cancer):
@@ -158,8 +212,8 @@ def test_an_absurd_statement_is_refused(cancer, figures):
     [
         ({"encoder": "umap"}, "encoder should be one of pca, rff, autoencoder, but is 'umap'"),
         ({"variance": 0.0}, "variance should be above 0 and at most 1"),
-        ({"components": 0}, "components should be None or at least 1"),
-        ({"batch_size": 0}, "batch_size should be at least 1"),
+        ({"components": 0}, "components should be None or a whole number, at least 1"),
+        ({"batch_size": 0}, "batch_size should be a whole number, at least 1"),
         ({"device": "tpu"}, "device should be 'cpu', 'cuda' or 'auto', but is 'tpu'"),
     ],
 )

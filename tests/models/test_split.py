@@ -8,6 +8,7 @@ from torch import nn
 from colonnade.catalogue import MODELS
 from colonnade.data import datasets
 from colonnade.data.partition import extend
+from colonnade.defences.received import InformationBottleneck
 from colonnade.errors import BadFrame, DataError, PlanError
 from colonnade.hooks import Defence
 from colonnade.models.inputs import Inputs
@@ -169,8 +170,16 @@ def test_a_summary_says_what_each_role_learns(cancer):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"epochs": 0}, "epochs should be at least 1, but is 0"),
-        ({"batch_size": 0}, "batch_size should be at least 1"),
+        ({"epochs": 0}, "SplitClassifier's epochs should be a whole number, at least 1, but is 0"),
+        ({"epochs": "3"}, "epochs should be a whole number, at least 1, but is '3'"),
+        ({"epochs": 2.5}, "epochs should be a whole number, at least 1, but is 2.5"),
+        ({"batch_size": True}, "batch_size should be a whole number, at least 1, but is True"),
+        ({"patience": 0}, "patience should be None or a whole number, at least 1, but is 0"),
+        ({"learning_rate": "fast"}, "learning_rate should be above 0, but is 'fast'"),
+        ({"learning_rate": {"shop": float("nan"), "default": 0.1}}, "learning_rate should be above 0"),
+        ({"momentum": 1.0}, "momentum should be from 0 to below 1, but is 1.0"),
+        ({"weight_decay": -1.0}, "weight_decay should be at least 0, but is -1.0"),
+        ({"validation": "0.1"}, "validation should be between 0 and 1, but is '0.1'"),
         ({"fusion": "max"}, "fusion should be 'concat', 'sum' or 'mean', but is 'max'"),
         ({"top": None}, "top should be a network unless fusion is 'sum', but is None"),
         ({"validation": 1.0}, "validation should be between 0 and 1"),
@@ -227,7 +236,10 @@ def test_a_defence_that_would_never_be_asked_is_refused(cancer):
         def labels(self, labels, at):
             return 1 - labels
 
-    with pytest.raises(PlanError, match="shop holds Relabel, which acts on labels, but SplitClassifier never asks"):
+    words = (
+        r"shop holds Relabel, which acts on labels, but SplitClassifier never asks .* Give it to the label party, or"
+    )
+    with pytest.raises(PlanError, match=words):
         simulate(SplitClassifier(**QUICK).fit, cancer, roles=BOTH, defences={"shop": [Relabel()]})
 
 
@@ -274,6 +286,9 @@ def test_labels_that_no_regression_can_learn_are_refused(cancer):
     constant = {**cancer, "bank": cancer["bank"].with_labels(np.ones(569))}
     with pytest.raises(DataError, match="bank should have labels that vary to train a regression, but all 569 rows"):
         simulate(SplitRegressor(**QUICK).fit, constant, roles=BOTH)
+    vast = {**cancer, "bank": cancer["bank"].with_labels([1e300, *[0.0] * 568])}
+    with pytest.raises(DataError, match=r"bank should have labels of which a mean .* but some are too large for that"):
+        simulate(SplitRegressor(**QUICK).fit, vast, roles=BOTH)
     words = {**cancer, "bank": cancer["bank"].with_labels(["a", "b", *["a"] * 567])}
     with pytest.raises(DataError, match="bank should have numbers as labels to train a regression"):
         simulate(SplitRegressor(**QUICK).fit, words, roles=BOTH)
@@ -304,6 +319,30 @@ def test_a_network_without_a_rate_is_refused(cancer):
         PlanError, match=r"learning_rate should have a value for the network 'bottom' of bank, but names"
     ):
         simulate(SplitClassifier(learning_rate={"top": 0.1, "shop": 0.1}).fit, cancer, roles=BOTH)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {"learning_rate": {"botom": 1.0, "default": 1e-3}},
+            r"learning_rate should be for networks and parties, which are bottom, top, .*, bank, shop, default, but "
+            r"names 'botom'\. The nearest name is 'bottom'",
+        ),
+        ({"optimiser": {"cloud": "sgd", "default": "adam"}}, "optimiser should be for networks .* names 'cloud'"),
+        ({"bottom": {"main_top": "mlp", "default": "mlp"}}, "bottom should be for networks .* names 'main_top'"),
+    ],
+)
+def test_values_for_networks_and_parties_that_there_are_not_are_refused(cancer, settings, words):
+    with pytest.raises(PlanError, match=words):
+        simulate(SplitClassifier(**settings).fit, cancer, roles=BOTH)
+
+
+def test_networks_of_tracks_and_defences_have_rates_of_their_own(cancer):
+    rates = {"public": 1e-3, "private": 1e-3, "shadow_top": 1e-3, "main_top": 1e-3, "defence 0": 1e-3, "bottom": 1e-3}
+    model = SplitClassifier(**{**QUICK, "learning_rate": rates, "tracks": "shadow-top", "epochs": 1})
+    run = simulate(model.fit, cancer, roles=BOTH, defences={"bank": [InformationBottleneck()]})
+    assert len(run.results["bank"].history_) == 1
 
 
 def test_bottoms_may_differ_between_parties(digits):

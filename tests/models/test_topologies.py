@@ -10,6 +10,7 @@ import torch
 from colonnade.attacks.gradient_scores import DirectionScore
 from colonnade.audit import audit
 from colonnade.defences.compression import AverageGradient, DiscreteGradient, SparseGradient
+from colonnade.defences.confusion import ConfusionalAutoencoder
 from colonnade.defences.embedding import DistanceCorrelation, PotentialEnergy
 from colonnade.defences.marvell import Marvell
 from colonnade.defences.noise import GradientNoise, MaxNorm
@@ -155,9 +156,19 @@ def test_boundary_wandering_is_computed_by_whoever_computes_the_loss(cancer, sco
 
 @pytest.mark.parametrize("defence", [BoundaryWandering(), DistanceCorrelation(), PotentialEnergy()])
 def test_a_label_party_that_gave_its_labels_away_has_no_loss_to_add_to(cancer, defence):
-    words = f"bank holds {defence.name}, which acts on loss, but ServedClassifier never asks for that on bank's side"
+    words = f"bank holds {defence.name}, which acts on loss, but ServedClassifier never asks for that on bank's side. "
+    words += "Give it to the server, or leave it out." if defence.reads_labels else "Give it to a feature party or the"
     with pytest.raises(PlanError, match=re.escape(words)):
         simulate(ServedClassifier(**QUICK).fit, cancer, roles=SERVER, defences={"bank": [defence]})
+
+
+@pytest.mark.parametrize("party", ["bank", "cloud", "shop"])
+def test_a_defence_that_no_party_could_hold_is_refused_as_such(cancer, party):
+    """The confusional autoencoder changes the loss, which is the server's, and predictions, which are the bank's."""
+    held = {party: [ConfusionalAutoencoder()]}
+    words = "but ServedClassifier never asks for that .* Leave it out: no party here could hold it"
+    with pytest.raises(PlanError, match=words):
+        simulate(ServedClassifier(**QUICK).fit, cancer, roles=SERVER, defences=held)
 
 
 def test_early_stopping_returns_every_party_to_the_same_epoch(cancer):

@@ -70,6 +70,7 @@ def sent(run, line):
         ("served-classifier", NUMBERED, SERVED),
         ("one-shot", {"epochs": 1, "leak_budget": {"shop": 1.0, "telco": 1.0}}, THREE),
         ("one-shot", {"epochs": 1, "components": 1, "leak_budget": {"shop": 1.0, "telco": 1.0}}, THREE),
+        ("one-shot", {"epochs": 1, "encoder": "rff", "leak_budget": {"shop": 1.0, "telco": 1.0}}, THREE),
         ("label-dp-shadow", PLAIN, THREE),
     ],
 )

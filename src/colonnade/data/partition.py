@@ -24,6 +24,8 @@ from colonnade.table import Table, nearest
 MAX_STRATA = 50
 RANKED_ROWS = 3_000
 EXPLAINED_ROWS = 200
+# Mutual information looks at the three nearest other rows.
+FEWEST_RANKED = 4
 
 Ranking: TypeAlias = Literal["shap", "shap-net", "importance", "mutual-information", "random"]
 FloatArray: TypeAlias = npt.NDArray[np.float64]
@@ -258,9 +260,17 @@ def public_private(
     rows = np.arange(len(table))
     if len(rows) > RANKED_ROWS:
         rows = np.sort(np.random.default_rng(seed).choice(rows, RANKED_ROWS, replace=False))
-    sample = table.take(rows)
+    sample = _Ranked.of(table.take(rows), task)
+    alike = np.unique(sample.labels, return_counts=True)[1].max() if sample.is_classes else len(rows)
+    if by != "random" and (len(rows) < FEWEST_RANKED or alike < 2):
+        of_class = f", of which at most {alike} of one class" if sample.is_classes else ""
+        raise DataError(
+            f"{table.owner} should have at least {FEWEST_RANKED} rows, and of some class two, for its columns to be "
+            f"ranked by what they say about labels, but has {len(rows)} rows{of_class}. Bring more, or name the "
+            "private columns."
+        )
     # Libraries take seeds of 32 bits.
-    scores = _RANKINGS[by](_Ranked.of(sample, task), seed % 2**31)
+    scores = _RANKINGS[by](sample, seed % 2**31)
     ranked = sorted(range(len(names)), key=lambda i: (-scores[i], i))[:n_private]
     kept = tuple(names[i] for i in sorted(ranked))
     public = tuple(name for name in names if name not in kept)

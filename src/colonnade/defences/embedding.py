@@ -68,8 +68,10 @@ class DistanceCorrelation(Defence):
 class PotentialEnergy(Defence):
     """A penalty on received embeddings of one class that lie close together, like charges of one sign (PELoss).
 
-    It is the mean over rows of the mean of one over the distance to the other rows of the class. The published sum is
-    this times the number of rows in a batch.
+    It is the mean over rows of the mean of one over the distance to the other rows of the class, distances being
+    softened so that equal rows do no harm. The published penalty is a sum over rows, divides by all n rows of the class
+    in the place of the n - 1 others, and softens nothing: the number of rows in a batch times (n - 1) / n times as much
+    as this where classes are alike in size and distances not small.
 
     Args:
         weight: How much it counts beside the loss.

@@ -4,6 +4,9 @@ Each label is kept with probability e^epsilon / (e^epsilon + K - 1) and otherwis
 is computed from randomised labels alone is epsilon label-private, by post-processing, however often it is repeated:
 gradients, early stopping, all epochs, against attacks not thought of yet. The ledger is charged once.
 
+The classes are taken for public. They are those that occur among the true labels, and how many there are decides how
+labels are randomised, so that a class which one row alone has is not hidden.
+
 That bounds what can be inferred about one label from the messages. It does not make messages useless to an attacker:
 the randomised labels of many rows train a good classifier on the attacker's own columns.
 
@@ -25,7 +28,8 @@ from colonnade.wire.message import Int64Array
 class RandomisedLabels(Defence):
     """Labels randomised once, before their first use in the federated track; in validation, too.
 
-    Where there is a local track that nothing flows back from, it learns from the true labels.
+    Where there is a local track that nothing flows back from, it learns from the true labels. Which classes there are
+    is not protected.
 
     Args:
         epsilon: What one label costs; smaller is more private.

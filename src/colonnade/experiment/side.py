@@ -20,6 +20,8 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from inspect import signature
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -216,7 +218,13 @@ class Side:
         return replace(self, path=self.path.parent.with_name(f"{self.path.parent.name}-alignment") / self.name)
 
     def predict(
-        self, model: Path | str, *, file: Path | None = None, out: Path | None = None, shown: Shown | None = None
+        self,
+        model: Path | str,
+        *,
+        file: Path | None = None,
+        out: Path | None = None,
+        head: str | None = None,
+        shown: Shown | None = None,
     ) -> Path | None:
         """Predict with the other parties; returns where the prediction lies, or None where this party learns nothing.
 
@@ -224,6 +232,7 @@ class Side:
             model: The folder of this party's side of the training.
             file: The rows to predict, if not the plan's file or, of a named set, its held-out rows.
             out: Where to write the prediction, a CSV or Parquet file.
+            head: Which of two heads the label party uses, where its model has two; the others need not know.
             shown: Where to say what goes on.
         """
         trained = replace(self, path=Path(model))
@@ -237,6 +246,14 @@ class Side:
         # The share may have been trained on another machine than this one.
         local = {key: value for key, value in planned.get_params().items() if key in planned.local_params}
         share = type(planned).load(trained.model_path, **local)
+        predict: Callable[..., Prediction | None] = share.predict
+        if head is not None:
+            if self.name != self.plan.roles.label or "head" not in signature(predict).parameters:
+                raise PlanError(
+                    f"--head is for the label party of a model with two heads, but {self.name} has none of "
+                    f"{type(share).__name__}'s. Leave it out."
+                )
+            predict = partial(predict, head=head)
         folder = trained._next_prediction()
         written = out or folder / "prediction.csv"
         if written.suffix not in (".csv", ".parquet"):
@@ -252,7 +269,7 @@ class Side:
                 _write_prediction(written, rows, prediction, getattr(share, "classes_", None))
 
         party = self._connect(public, table, folder, shown)
-        protocol = self._on_aligned_rows(share.predict, folder / "alignment.safetensors")
+        protocol = self._on_aligned_rows(predict, folder / "alignment.safetensors")
         prediction = join(self._introducing(protocol, shown), party, keep=keep)
         return None if prediction is None else written
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from colonnade.data.partition import train_test_split
 from colonnade.defences.wandering import BoundaryWandering
 from colonnade.errors import PlanError
 from colonnade.experiment.quality import quality
-from colonnade.hooks import Defence
+from colonnade.hooks import Defence, holders_of
 from colonnade.models.base import Estimator
 from colonnade.privacy.randomness import Randomness
 from colonnade.run import Run, simulate
@@ -111,12 +110,15 @@ def tune_alpha(
     Everything is simulated, so whoever tunes holds all tables. Between real parties a label party tunes on tables like
     theirs; an alpha chosen by true labels and told to others tells a little about these labels.
 
+    The defence is held by whoever computes the loss: the label party, or a server that was given the labels. Whoever
+    else takes part attacks.
+
     Args:
         model: The classifier, not fitted.
         tables: The parties' rows, in one common order.
         roles: Who does what.
         wandering: The defence whose alpha is tuned, with its scope, kernel and weighting.
-        beside: Other defences that the label party holds, after it.
+        beside: Other defences that the same party holds, after it.
         alphas: The values to try.
         attacks: What to attack with; if None, clusters, nearest known rows and completion, on embeddings and gradients.
         validation: The share of rows that accuracy is measured on.
@@ -130,14 +132,21 @@ def tune_alpha(
         )
     if roles.label is None:
         raise PlanError("tune_alpha needs a label party, but the roles name none. Name one.")
+    if model.task != "classification":
+        raise PlanError(
+            "tune_alpha needs a classifier, whose accuracy it measures and whose classes attacks look for, but "
+            f"{type(model).__name__} is a regression. Give a classifier."
+        )
+    defences = {alpha: _with_alpha(wandering or BoundaryWandering(), alpha) for alpha in alphas}
+    holder = _holder(model, roles, next(iter(defences.values())))
     made = [ATTACKS[name]() for name in GEOMETRIC] if attacks is None else list(attacks)
     train, held_out = train_test_split(tables, test=validation)
     tried: dict[float, list[Tried]] = {alpha: [] for alpha in alphas}
     for alpha, seed in _shown([(alpha, seed) for alpha in alphas for seed in seeds], progress):
-        held = copy.copy(wandering or BoundaryWandering())
-        held.alpha = alpha
-        run = simulate(model.fit, train, roles=roles, seed=seed, defences={roles.label: [held, *beside]})
-        scores = {name_of(attack): _best(run, attack, seed) for attack in made}
+        held = {holder: [defences[alpha], *beside]}
+        run = simulate(model.fit, train, roles=roles, seed=seed, defences=held)
+        attackers = [party for party in roles.parties if party not in (roles.label, holder)]
+        scores = {name_of(attack): _best(run, attack, attackers, seed) for attack in made}
         applied = {name: score for name, score in scores.items() if score is not None}
         tried[alpha].append(Tried(alpha, quality(run, held_out)["accuracy"], applied))
     common = [name for name in map(name_of, made) if all(name in t.attacks for ts in tried.values() for t in ts)]
@@ -165,13 +174,30 @@ def _shown(runs: Sequence[tuple[float, int]], progress: bool | None) -> Iterable
     return track(runs, "alphas", console=Console(stderr=True))
 
 
-def _best(run: Run[Estimator], attack: Attack | ActiveAttack, seed: int) -> float | None:
-    """The best score of an attack over the parties that can make it; None if none can."""
+def _with_alpha(wandering: BoundaryWandering, alpha: float) -> BoundaryWandering:
+    """The same defence with another alpha, if that is one."""
+    settings = ("scope", "kernel", "weighting", "features", "bandwidth")
+    return type(wandering)(alpha=alpha, **{name: getattr(wandering, name) for name in settings})
+
+
+def _holder(model: Estimator, roles: Roles, defence: Defence) -> str:
+    """The party that knows labels and computes the loss, which a server may be."""
+    parties = {"label": roles.label, "server": roles.server}
+    for role in holders_of(defence, model.sides()):
+        party = parties.get(role)
+        if party is not None:
+            return party
+    raise PlanError(
+        f"tune_alpha needs a model that trains on labels and on what {defence.name} adds to the loss, but no party of "
+        f"{type(model).__name__} does with {roles}. Use a split network."
+    )
+
+
+def _best(run: Run[Estimator], attack: Attack | ActiveAttack, attackers: Sequence[str], seed: int) -> float | None:
+    """The best score of an attack over those of the attackers that can make it; None if none can."""
     labels, n_classes = class_numbers(run.simulation)
     random, found = Randomness.seeded(seed), []
-    for attacker in run.plan.roles.parties:
-        if attacker == run.plan.roles.label:
-            continue
+    for attacker in attackers:
         grant = grant_for(attack, run.transcripts[attacker], labels, n_classes, random)
         if grant is None:
             continue

@@ -7,14 +7,16 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from colonnade._version import __version__
 from colonnade.errors import DataError, PlanError, StorageError
+from colonnade.hooks import Sides
 from colonnade.models.traffic import Sizes, Traffic
 from colonnade.party import Party
 from colonnade.run import describe
@@ -49,6 +51,11 @@ class Estimator(ABC):
     """The kinds of messages that go through `outgoing` on the side of each role."""
     local_params: ClassVar[frozenset[str]] = frozenset()
     """The parameters that are a party's own affair: no part of the public plan, and free to differ between parties."""
+
+    @classmethod
+    def sides(cls) -> Sides:
+        """The hooks called and the kinds sent on the side of each role."""
+        return {role: (called, cls.sends[role]) for role, called in cls.hooks.items()}
 
     @abstractmethod
     def fit(self, party: Party) -> Self:
@@ -173,6 +180,16 @@ def require_classes(labels: NDArray[Any], owner: str) -> NDArray[Any]:
             "of one. Check the label column."
         )
     return classes
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether a setting is a number; neither a truth value nor text is."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def is_count(value: object) -> bool:
+    """Whether a setting is a whole number, at least 1."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
 
 
 def _parameters(cls: type[Estimator]) -> tuple[str, ...]:

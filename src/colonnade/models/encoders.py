@@ -1,7 +1,7 @@
 """Encoders: a party's columns as an embedding that no label had a hand in.
 
-How wide it is follows from the columns alone: so many principal components as explain a share of their variance, and no
-more than 64. Of very many columns the last components are mostly noise, which only whoever rebuilds columns can use.
+Of how many components it is follows from the columns alone: so many as explain a share of their variance, and no more
+than 64. Of very many columns the last components are mostly noise, which only whoever rebuilds columns can use.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ class Encoder(ABC):
     """A map from columns to an embedding, learned without labels."""
 
     name: ClassVar[str]
+    per_component: ClassVar[int] = 1
+    """How many numbers of an embedding there are for each of its components."""
 
     @classmethod
     @abstractmethod
-    def learned(cls, x: Float64Array, width: int, party: Party) -> Self:
+    def learned(cls, x: Float64Array, n_components: int, party: Party) -> Self:
         """Learn the map from a party's columns."""
 
     @abstractmethod
@@ -66,10 +68,10 @@ class PCA(Encoder):
         self.mean, self.directions = mean, directions
 
     @classmethod
-    def learned(cls, x: Float64Array, width: int, party: Party) -> Self:
+    def learned(cls, x: Float64Array, n_components: int, party: Party) -> Self:
         """The directions of most variance, each scaled to unit variance."""
         variances, directions = principal_directions(x)
-        return cls(x.mean(axis=0), directions[:, :width] / np.sqrt(variances[:width]))
+        return cls(x.mean(axis=0), directions[:, :n_components] / np.sqrt(variances[:n_components]))
 
     def encode(self, x: Float64Array) -> Float32Array:
         """The components of some rows."""
@@ -94,19 +96,21 @@ class RandomFourier(Encoder):
     """
 
     name = "rff"
+    per_component = 2
 
     def __init__(self, first: PCA, frequencies: Float64Array, phases: Float64Array) -> None:
         self.first, self.frequencies, self.phases = first, frequencies, phases
 
     @classmethod
-    def learned(cls, x: Float64Array, width: int, party: Party) -> Self:
+    def learned(cls, x: Float64Array, n_components: int, party: Party) -> Self:
         """Frequencies as wide as the median distance between rows is short."""
         random = party.random.generator("fourier")
-        first = PCA.learned(x, width, party)
+        first = PCA.learned(x, n_components, party)
         sample = first.encode(x[random.permutation(len(x))[:300]]).astype(np.float64)
         distances = np.linalg.norm(sample[:, None] - sample[None], axis=-1)
         scale = 1 / max(float(np.median(distances)), 1e-12)
-        return cls(first, scale * random.standard_normal((width, 2 * width)), 2 * np.pi * random.random(2 * width))
+        width = cls.per_component * n_components
+        return cls(first, scale * random.standard_normal((n_components, width)), 2 * np.pi * random.random(width))
 
     def encode(self, x: Float64Array) -> Float32Array:
         """The features of some rows."""
@@ -135,15 +139,15 @@ class Autoencoder(Encoder):
         self.mean, self.centre, self.scale, self.network = mean, centre, scale, network
 
     @classmethod
-    def learned(cls, x: Float64Array, width: int, party: Party) -> Self:
+    def learned(cls, x: Float64Array, n_components: int, party: Party) -> Self:
         """Train on all rows, alone: nobody is told for how long."""
-        network = _Rebuilding(x.shape[1], width)
+        network = _Rebuilding(x.shape[1], n_components)
         mean = x.mean(axis=0)
         side = _Alone(party, network, torch.from_numpy((x - mean).astype(np.float32)))
         batches = Batches(np.arange(len(x)), 256, party.random.child("autoencoder"))
         for step in party.steps(EPOCHS * batches.per_epoch, side, name="encode", shared=False):
             side.train(step, *batches.at(step))
-        made = cls(mean, np.zeros(width), np.ones(width), network.eval())
+        made = cls(mean, np.zeros(n_components), np.ones(n_components), network.eval())
         embedding = made.encode(x)
         made.centre, made.scale = embedding.mean(axis=0), np.maximum(embedding.std(axis=0), 1e-6)
         return made

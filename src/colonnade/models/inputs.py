@@ -43,7 +43,10 @@ class Inputs:
         for name in numeric:
             values = table.column(name)[rows]
             present = values[~np.isnan(values)]
-            mean, deviation = (present.mean(), present.std()) if len(present) else (0.0, 0.0)
+            with np.errstate(over="ignore"):
+                mean, deviation = (present.mean(), present.std()) if len(present) else (0.0, 0.0)
+            if not np.isfinite(deviation):
+                raise _too_large(table, name)
             # A constant column has a deviation of rounding errors, which must not be divided by.
             varies = deviation > 1e-12 * abs(mean)
             means.append(mean)
@@ -91,8 +94,11 @@ class Inputs:
         self.require_columns(table)
         encoded = np.zeros((len(table), self.width), np.float32)
         for i, name in enumerate(self.numeric):
-            values = (table.column(name) - self.means[i]) / self.scales[i]
+            with np.errstate(over="ignore"):
+                values = (table.column(name) - self.means[i]) / self.scales[i]
             missing = np.isnan(values)
+            if np.abs(values[~missing]).max(initial=0.0) > np.finfo(np.float32).max:
+                raise _too_large(table, name)
             encoded[:, i] = np.where(missing, 0.0, values)
             if name in self.flagged:
                 encoded[:, len(self.numeric) + self.flagged.index(name)] = missing
@@ -110,6 +116,14 @@ class Inputs:
         """The inputs that `state` wrote down."""
         levels = {name: tuple(values) for name, values in tree["levels"].items()}
         return cls(tuple(tree["numeric"]), tree["means"], tree["scales"], tuple(tree["flagged"]), levels)
+
+
+def _too_large(table: Table, name: str) -> DataError:
+    return DataError(
+        f"{table.owner}'s column {name!r} should hold numbers of which a mean and a deviation can be computed, but "
+        "some are too large for that. Make those missing that stand for missing values, clip the others, or rescale "
+        "the column."
+    )
 
 
 def present_rows(table: Table) -> NDArray[np.bool_]:

@@ -13,8 +13,10 @@ learned, and the label party trains its main network on the true labels, alone; 
 
 All that a feature party is ever sent is computed from labels that were randomised once, so its whole view is
 epsilon-label-private (randomised response, Warner 1965; by post-processing), early stopping included. That bounds what
-it can infer about a single label. It does not bring attacks down to what the feature party could do alone: many noisy
-labels still train a classifier. The label party learns the embeddings, from which columns can be reconstructed.
+it can infer about a single label. The classes are taken for public: they are those that occur among the true labels,
+so a class which one row alone has is not hidden. Nor are attacks brought down to what the feature party could do alone:
+many noisy labels still train a classifier. The label party learns the embeddings, from which columns can be
+reconstructed.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ import torch
 
 from colonnade.errors import PlanError
 from colonnade.hooks import At, Defence, Tensor
-from colonnade.models.base import Prediction
+from colonnade.models.base import Prediction, is_number
 from colonnade.models.batches import in_order
 from colonnade.models.cut import Bottom, Embedding, Gathering, Gradient, Outline, Verdict
 from colonnade.models.inputs import Inputs
@@ -51,7 +53,7 @@ NAME = "LabelDPShadow"
 
 
 class LabelDPShadow(SoloModel):
-    """A classifier whose feature parties see only what follows from labels randomised once.
+    """A classifier whose feature parties see only what follows from labels randomised once, and how many classes occur.
 
     Args:
         epsilon: How private a label is; at 0.5 attacks were measured near what a feature party can do alone, at 1 well
@@ -110,8 +112,7 @@ class LabelDPShadow(SoloModel):
 
     def fit(self, party: Party) -> Self:
         """Train the shadow together on randomised labels, then the main network alone on the true ones."""
-        if not self.epsilon > 0:
-            raise PlanError(f"LabelDPShadow's epsilon should be above 0, but is {self.epsilon!r}. Use 0.5 or so.")
+        self._require_settings(("epsilon", is_number(self.epsilon) and self.epsilon > 0, "above 0"))
         self.shadow_ = self._new_shadow()
         self.target_ = self.inputs_ = self.network_ = None
         self.history_ = []
@@ -184,8 +185,8 @@ class LabelDPShadow(SoloModel):
         return "\n".join(
             [
                 f"LabelDPShadow: a shadow on labels randomised once (epsilon {self.epsilon:g}), and a main network.",
-                f"A feature party's view is {self.epsilon:g}-label-private; attacks can still exceed what it could do "
-                "alone.",
+                f"A feature party's view is {self.epsilon:g}-label-private, which classes there are being public; "
+                "attacks can still exceed what it could do alone.",
                 "The label party learns every embedding. Encryption: none.",
             ]
         )

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from colonnade.errors import LeakBudgetSpent, PlanError
+from colonnade.models.base import is_number
 from colonnade.secret import Secret
+from colonnade.table import nearest
 from colonnade.wire.message import Float64Array, Message
 
 KNOWN_SHARE, LEAST_KNOWN, MOST_KNOWN, MOST_SCORED = 0.05, 50, 1_000, 2_000
@@ -98,28 +100,61 @@ def measured_leak(embedding: Float64Array, x: Float64Array, owners: Sequence[str
     return Leak(float(np.clip(relative, 0, 1)), columns)
 
 
-def require_within_budget(
-    leak: Leak, party: str, budget: Mapping[str, float] | None, column_budget: Mapping[str, float] | None
+def require_budgets(
+    leak_budget: Mapping[str, float] | None, column_budget: Mapping[str, float] | None, parties: Sequence[str]
 ) -> None:
+    """Refuse budgets that would not hold: for nobody who sends, of no share, or none at all for one who sends.
+
+    Args:
+        leak_budget: The most that may be rebuilt of a party's columns, by party.
+        column_budget: Likewise of any single column, for parties that set such a bound.
+        parties: Those that send embeddings.
+    """
+    for name, budget in (("leak_budget", leak_budget), ("column_budget", column_budget)):
+        if budget is None:
+            continue
+        if not isinstance(budget, Mapping):
+            raise PlanError(
+                f"{name} should give a share from 0 to 1 for each feature party, but is {budget!r}. "
+                f"Write {{{parties[0]!r}: 0.9}}, with the share that {parties[0]}'s owner allows."
+            )
+        for party, allowed in budget.items():
+            if party not in parties:
+                raise PlanError(
+                    f"{name} should name feature parties, which are {', '.join(parties)}, but names {party!r}."
+                    f"{nearest(str(party), parties)} Correct the name, or leave it out."
+                )
+            if not is_number(allowed) or not 0 <= allowed <= 1:
+                raise PlanError(
+                    f"{name} should be a share from 0 to 1, but for {party} it is {allowed!r}. Have {party}'s owner "
+                    "set another."
+                )
+    for party in parties:
+        if party not in (leak_budget or {}):
+            raise PlanError(
+                f"{party} should say how much of its columns' variance may be rebuilt from what it sends, from 0 to 1, "
+                f"but leak_budget has no value for it. There is no default: {party}'s owner sets it. With 0, {party} "
+                "sends nothing and says how much could be rebuilt."
+            )
+
+
+def require_within_budget(leak: Leak, party: str, allowed: float, per_column: float | None) -> None:
     """Refuse to send what leaks more than its owner allows.
 
+    Args:
+        leak: What could be rebuilt.
+        party: Of whose columns.
+        allowed: The most that may be rebuilt of all of them together.
+        per_column: The most that may be rebuilt of any of them, if that is bounded.
+
     Raises:
-        PlanError: The owner has set no budget.
-        LeakBudgetSpent: More can be rebuilt than it allows.
+        LeakBudgetSpent: More can be rebuilt than its owner allows.
     """
-    allowed = (budget or {}).get(party)
-    if allowed is None or not 0 <= allowed <= 1:
-        raise PlanError(
-            f"{party} should say how much of its columns' variance may be rebuilt from what it sends, from 0 to 1, but "
-            f"leak_budget {'has no value for it' if allowed is None else f'is {allowed}'}. There is no default: "
-            f"{party}'s owner sets it. What it would send now has {leak}."
-        )
     if leak.rebuilt > allowed:
         raise LeakBudgetSpent(
             f"{party} allows {allowed:.0%} of its columns' variance to be rebuilt from what it sends, but "
             f"{leak.rebuilt:.1%} could be ({leak}). Lower components or variance, drop columns, or raise the budget."
         )
-    per_column = (column_budget or {}).get(party)
     if per_column is not None and leak.worst_r2 > per_column:
         raise LeakBudgetSpent(
             f"{party} allows {per_column:.0%} of any column's variance to be rebuilt from what it sends, but of "

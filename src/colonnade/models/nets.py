@@ -125,11 +125,23 @@ def image_places(inputs: Inputs) -> tuple[tuple[int, int, int], list[int]]:
     channels = sorted({channel for channel, _, _ in pixels})
     rows, columns = sorted({row for _, row, _ in pixels}), sorted({column for _, _, column in pixels})
     shape = (len(channels), len(rows), len(columns))
-    if not pixels or len(pixels) < len(found) or inputs.width != shape[0] * shape[1] * shape[2]:
+    n_columns = len(found) + len(inputs.levels)
+    if not pixels or len(pixels) < n_columns:
         raise PlanError(
-            f"A network for images needs columns that make up a grid and are named like pixel_03_11, but "
-            f"{len(pixels)} of {inputs.width} columns are, in a grid of {shape[0]} x {shape[1]} x {shape[2]}. "
-            "Use the bottom network 'mlp', or rename the columns."
+            "A network for images needs columns of numbers that are named like pixel_03_11, but only "
+            f"{len(pixels)} of {n_columns} are. Use the bottom network 'mlp', or leave out or rename the others."
+        )
+    if inputs.flagged:
+        raise PlanError(
+            "A network for images needs columns without missing values, but they are missing in some rows of "
+            f"{len(inputs.flagged)} of {n_columns} columns, such as {inputs.flagged[0]!r}. Fill them in, or use the "
+            "bottom network 'mlp', which is told where values are missing."
+        )
+    if sorted(pixels) != list(product(channels, rows, columns)):
+        raise PlanError(
+            f"A network for images needs columns that make up a grid, but of {shape[0]} x {shape[1]} x {shape[2]} "
+            f"pixels there are {n_columns}. Use the bottom network 'mlp', or bring the whole grid; where tracks keep "
+            "columns private, name whole rows of pixels with columns= instead of ranking single ones."
         )
     order = {pixel: place for place, pixel in enumerate(pixels)}
     return shape, [order[pixel] for pixel in product(channels, rows, columns)]
@@ -236,16 +248,55 @@ TOPS: Mapping[str, TopFactory] = {"mlp": mlp_top, "linear": linear_top}
 
 
 def bottom_named(choice: str | BottomFactory) -> BottomFactory:
-    """The bottom network of a name, or the callable itself."""
-    return choice if callable(choice) else _named(choice, BOTTOMS, "bottom")
+    """The bottom network of a name, or one's own, which is refused if its output has another width than was asked."""
+    if isinstance(choice, str):
+        return _named(choice, BOTTOMS, "bottom")
+    make = _callable(choice, "bottom", "`Inputs` and a width")
+    return lambda inputs, width: _of_width(make(inputs, width), width, "bottom")
 
 
 def top_named(choice: str | TopFactory) -> TopFactory:
-    """The top network of a name, or the callable itself."""
-    return choice if callable(choice) else _named(choice, TOPS, "top")
+    """The top network of a name, or one's own, which is refused if its output has another width than was asked."""
+    if isinstance(choice, str):
+        return _named(choice, TOPS, "top")
+    make = _callable(choice, "top", "two widths")
+    return lambda n_in, n_out: _of_width(make(n_in, n_out), n_out, "top")
 
 
 def _named(choice: str, table: Mapping[str, F], what: str) -> F:
     if choice not in table:
         raise PlanError(f"There is no {what} network {choice!r}; there are {', '.join(table)}. Use one or a callable.")
     return table[choice]
+
+
+def _callable(choice: F, what: str, given: str) -> F:
+    # A module can be called, too, but not to make one.
+    if isinstance(choice, nn.Module) or not callable(choice):
+        raise PlanError(
+            f"A {what} network should be given by name, or as a callable that makes one from {given}, but is an object "
+            f"of the class {type(choice).__name__}. Give what makes it: each party makes its own."
+        )
+    return choice
+
+
+def _of_width(network: nn.Module, width: int, what: str) -> nn.Module:
+    """A network of somebody's own, whose first output is looked at: its width cannot be told before."""
+    if not isinstance(network, nn.Module):
+        raise PlanError(
+            f"The callable for a {what} network should make a torch.nn.Module, but made an object of the class "
+            f"{type(network).__name__}. Return the network."
+        )
+
+    def look(module: nn.Module, given: tuple[torch.Tensor, ...], output: object) -> None:
+        n_rows = len(given[0])
+        shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
+        if shape != (n_rows, width):
+            raise PlanError(
+                f"A {what} network should put out {width} numbers for each row, hence ({n_rows}, {width}) for {n_rows} "
+                f"rows, but {type(module).__name__} puts out {shape}. Make its last layer as wide as the second "
+                "argument of the callable says."
+            )
+        hook.remove()
+
+    hook = network.register_forward_hook(look)
+    return network

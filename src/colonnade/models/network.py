@@ -11,7 +11,7 @@ from torch import nn
 
 from colonnade.errors import DataError, PlanError
 from colonnade.hooks import At, Tensor, applied, prepare
-from colonnade.models.base import Estimator
+from colonnade.models.base import Estimator, is_count, is_number
 from colonnade.models.batches import Batches, hold_out, in_order
 from colonnade.models.cut import party_role
 from colonnade.models.nets import BottomFactory, TopFactory
@@ -154,8 +154,8 @@ class NetworkModel(Estimator):
 
     def _prepare(self, party: Party) -> None:
         """Ready a party's defences for a run; refuses those that the model would never ask."""
-        role = party_role(party)
-        prepare(party, self.hooks[role], self.sends[role], type(self).__name__)
+        sides = self.sides()
+        prepare(party, *sides[party_role(party)], type(self).__name__, sides)
 
     def _require_roles(self, party: Party) -> None:
         if party.roles.label is None or not party.roles.features:
@@ -168,12 +168,14 @@ class NetworkModel(Estimator):
         """Refuse settings that mean nothing: those that all such models have, and others as (name, holds, wanted)."""
         rates, kinds = values_of(self.learning_rate), values_of(self.optimiser)
         for name, holds, wanted in (
-            ("embedding", self.embedding >= 1, "at least 1"),
-            ("batch_size", self.batch_size >= 1, "at least 1"),
-            ("epochs", self.epochs >= 1, "at least 1"),
-            ("learning_rate", all(rate > 0 for rate in rates), "above 0"),
-            ("validation", 0 < self.validation < 1, "between 0 and 1"),
-            ("patience", self.patience is None or self.patience >= 1, "None or at least 1"),
+            ("embedding", is_count(self.embedding), "a whole number, at least 1"),
+            ("batch_size", is_count(self.batch_size), "a whole number, at least 1"),
+            ("epochs", is_count(self.epochs), "a whole number, at least 1"),
+            ("learning_rate", all(is_number(rate) and rate > 0 for rate in rates), "above 0"),
+            ("momentum", is_number(self.momentum) and 0 <= self.momentum < 1, "from 0 to below 1"),
+            ("weight_decay", is_number(self.weight_decay) and self.weight_decay >= 0, "at least 0"),
+            ("validation", is_number(self.validation) and 0 < self.validation < 1, "between 0 and 1"),
+            ("patience", self.patience is None or is_count(self.patience), "None or a whole number, at least 1"),
             ("optimiser", all(kind in OPTIMISERS for kind in kinds), "'adam', 'adamw' or 'sgd'"),
             ("device", self.device in DEVICES, "'cpu', 'cuda' or 'auto'"),
             *others,

@@ -28,7 +28,7 @@ import torch
 
 from colonnade.errors import DataError, ProtocolError
 from colonnade.hooks import At, Phase, applied
-from colonnade.models.base import Prediction
+from colonnade.models.base import Prediction, is_count, is_number
 from colonnade.models.batches import in_order
 from colonnade.models.cut import Embedding, require_answer, require_columns
 from colonnade.models.encoders import (
@@ -40,7 +40,7 @@ from colonnade.models.encoders import (
     width_by_variance,
 )
 from colonnade.models.inputs import Inputs
-from colonnade.models.leak import Leak, Statement, measured_leak, require_within_budget
+from colonnade.models.leak import Leak, Statement, measured_leak, require_budgets, require_within_budget
 from colonnade.models.nets import BottomFactory, TopFactory
 from colonnade.models.solo import Material, SoloModel, SoloNetwork
 from colonnade.models.targets import Classes, Numbers
@@ -67,7 +67,8 @@ class OneShotNetwork(SoloModel):
             from 0 to 1. It has no default: the owner of the columns sets it.
         column_budget: Likewise for any single column of a party, where its owner sets such a bound.
         encoder: "pca", "rff" for random Fourier features, or "autoencoder".
-        components: How wide the embedding is; if None, as many principal components as explain `variance`, up to 64.
+        components: How many components the embedding is of; if None, as many principal components as explain
+            `variance`, up to 64. With "rff" the embedding is twice as wide, with the others as wide.
         variance: The share of the columns' variance that is explained.
         embedding: The width of the label party's own networks before the top.
         bottom: The label party's network over its own columns, by name or as a callable.
@@ -162,7 +163,7 @@ class OneShotNetwork(SoloModel):
             return {}
         inputs = Inputs.learned(table, np.arange(len(table)))
         x, _ = as_numbers(inputs, inputs.encode(table))
-        return {roles.label: {"width": self._width(x)}}
+        return {roles.label: {"width": self._n_components(x) * ENCODERS[self.encoder].per_component}}
 
     def traffic(self, roles: Roles, line: tuple[str, str], n_rows: int, sizes: Sizes) -> Traffic | None:
         """What training sends over the line between two parties: an embedding, once."""
@@ -201,9 +202,10 @@ class OneShotNetwork(SoloModel):
 
     def summary(self) -> str:
         """What the model is, and what each role learns, in a few lines."""
-        width = f"{self.components} wide" if self.components else f"that explains {self.variance:.0%} of the variance"
+        explaining = f"so many components as explain {self.variance:.0%} of the variance"
+        components = f"{self.components} components" if self.components else explaining
         lines = [
-            f"{type(self).__name__}: an embedding by {self.encoder}, {width}, sent once.",
+            f"{type(self).__name__}: an embedding by {self.encoder} of {components}, sent once.",
             "A feature party learns nothing about labels: it is sent nothing. Encryption: none.",
             "The label party learns an embedding of every row, from which columns can be rebuilt.",
         ]
@@ -220,21 +222,23 @@ class OneShotNetwork(SoloModel):
         require_columns(party)
         self.inputs_ = Inputs.learned(party.own_table, np.arange(len(party.own_table)))
         x, owners = as_numbers(self.inputs_, self.inputs_.encode(party.own_table))
-        width = self._width(x)
-        if not width:
+        n_components = self._n_components(x)
+        if not n_components:
             raise DataError(
                 f"{party.name} should have a column whose values vary, but all {len(x)} rows are alike. Bring others."
             )
-        self.encoder_ = ENCODERS[self.encoder].learned(x, width, party)
+        self.encoder_ = ENCODERS[self.encoder].learned(x, n_components, party)
         values, under = self._sent(party, "train")
         leak = measured_leak(values.astype(np.float64), x, owners, party.random.generator("leak"))
-        require_within_budget(leak, party.name, self.leak_budget, self.column_budget)
+        # Both were looked at before anything was computed.
+        allowed, per_column = (self.leak_budget or {})[party.name], (self.column_budget or {}).get(party.name)
+        require_within_budget(leak, party.name, allowed, per_column)
         self.leak_ = leak
         party.label_party.send(Statement(values.shape[1], leak.relative_mse, leak.worst_r2))
         _send(party, values, under)
 
-    def _width(self, x: Float64Array) -> int:
-        """How wide an embedding of these numbers is; 0 where all rows are alike."""
+    def _n_components(self, x: Float64Array) -> int:
+        """How many components an embedding of these numbers is of; 0 where all rows are alike."""
         most = len(principal_directions(x)[0])
         return min(self.components or width_by_variance(x, self.variance), most) if most else 0
 
@@ -281,9 +285,10 @@ class OneShotNetwork(SoloModel):
         self._require_roles(party)
         self._require_settings(
             ("encoder", self.encoder in ENCODERS, f"one of {', '.join(ENCODERS)}"),
-            ("components", self.components is None or self.components >= 1, "None or at least 1"),
-            ("variance", 0 < self.variance <= 1, "above 0 and at most 1"),
+            ("components", self.components is None or is_count(self.components), "None or a whole number, at least 1"),
+            ("variance", is_number(self.variance) and 0 < self.variance <= 1, "above 0 and at most 1"),
         )
+        require_budgets(self.leak_budget, self.column_budget, party.roles.features)
 
 
 class OneShot(OneShotNetwork):

@@ -42,7 +42,16 @@ from colonnade.models.sides import FeatureSide, Joint, LabelSide, LocalEnd
 from colonnade.models.targets import Classes, Numbers
 from colonnade.models.tracks import Head, LocalShape, LocalTrack, Tracks, TracksChoice, tracks_of
 from colonnade.models.traffic import Sizes, Traffic
-from colonnade.models.training import PRECISIONS, Machine, OptimiserName, PerNetwork, Side, chosen, loaded
+from colonnade.models.training import (
+    PRECISIONS,
+    Machine,
+    OptimiserName,
+    PerNetwork,
+    Side,
+    chosen,
+    loaded,
+    require_known,
+)
 from colonnade.party import Party
 from colonnade.storage import Tree
 from colonnade.table import Table
@@ -53,6 +62,7 @@ __all__ = ["Embedding", "Gradient", "Outline", "SplitClassifier", "SplitNetwork"
 
 Fusion: TypeAlias = Literal["concat", "sum", "mean"]
 FUSIONS = ("concat", "sum", "mean")
+PER_NETWORK = ("bottom", "optimiser", "learning_rate")
 
 
 class SplitNetwork(NetworkModel):
@@ -314,9 +324,13 @@ class SplitNetwork(NetworkModel):
             ("overlap", self.overlap in ("full", "partial"), "'full' or 'partial'"),
             ("precision", self.precision in PRECISIONS, "'float32' or 'bfloat16'"),
         )
-        # Both refuse what they do not know.
-        tracks_of(self.tracks)
+        # These refuse what they do not know.
+        tracks = tracks_of(self.tracks)
         Machine.of(self.device, self.precision)
+        networks = dict.fromkeys(
+            ("bottom", "top", tracks.bottom, "private", tracks.top, tracks.local_name, "stand_ins")
+        )
+        require_known({name: getattr(self, name) for name in PER_NETWORK}, (*networks, *party.roles.parties))
 
 
 class SplitClassifier(SplitNetwork):

@@ -134,7 +134,13 @@ class Numbers(Target):
                 "Name another label column, or train a classifier."
             )
         numbers = labels.astype(np.float64)
-        mean, scale = float(numbers.mean()), float(numbers.std())
+        with np.errstate(over="ignore"):
+            mean, scale = float(numbers.mean()), float(numbers.std())
+        if not np.isfinite(scale):
+            raise DataError(
+                f"{owner} should have labels of which a mean and a deviation can be computed to train a regression, "
+                "but some are too large for that. Clip them, or rescale the label column."
+            )
         if not scale > 1e-12 * abs(mean):
             raise DataError(
                 f"{owner} should have labels that vary to train a regression, but all {len(labels)} rows have the "

@@ -16,6 +16,7 @@ from colonnade.errors import PlanError
 from colonnade.hooks import Tensor
 from colonnade.party import Party
 from colonnade.storage import Tree
+from colonnade.table import nearest
 from colonnade.wire.message import Float32Array, Int64Array
 
 T = TypeVar("T")
@@ -26,6 +27,8 @@ PerNetwork: TypeAlias = T | Mapping[str, T]
 OPTIMISERS = ("adam", "adamw", "sgd")
 DEVICES = ("cpu", "cuda", "auto")
 PRECISIONS = ("float32", "bfloat16")
+GUEST = "defence "
+"""What the names of networks that defences bring begin with; their places follow."""
 
 
 def chosen(value: PerNetwork[T], network: str, party: str, what: str) -> T:
@@ -40,6 +43,23 @@ def chosen(value: PerNetwork[T], network: str, party: str, what: str) -> T:
         f"{what} should have a value for the network {network!r} of {party}, but names only {', '.join(value)}. "
         "Add the network, the party or 'default'."
     )
+
+
+def require_known(settings: Mapping[str, PerNetwork[Any]], names: Sequence[str]) -> None:
+    """Refuse values for networks and parties that there are not: they would be for nobody.
+
+    Args:
+        settings: The settings that may differ between networks, by name.
+        names: The networks and parties there are, besides the networks of defences.
+    """
+    known = (*names, "default")
+    for setting, value in settings.items():
+        for name in value if isinstance(value, Mapping) else ():
+            if name not in known and not str(name).startswith(GUEST):
+                raise PlanError(
+                    f"{setting} should be for networks and parties, which are {', '.join(known)}, but names {name!r}."
+                    f"{nearest(str(name), known)} Correct the name, or leave it out."
+                )
 
 
 def values_of(value: PerNetwork[T]) -> list[T]:
@@ -160,7 +180,7 @@ class Side(ABC):
         for module in guests if devices else ():
             module.to(devices[0])
         self.party = party
-        self.networks = {**networks, **{f"defence {i}": module for i, module in enumerate(guests)}}
+        self.networks = {**networks, **{f"{GUEST}{i}": module for i, module in enumerate(guests)}}
         self.optimisers = make_optimisers(self.networks, party.name)
         self.history: list[dict[str, float]] = []
         self.best: list[Tree] = []

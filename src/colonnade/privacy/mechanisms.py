@@ -159,7 +159,8 @@ class RandomisedResponse:
     """Labels kept with probability e**epsilon / (e**epsilon + K - 1), else replaced by any other of the K classes.
 
     Each label is randomised by itself. If every unit has one label, a whole array costs epsilon once. Labels drawn
-    twice cost twice: draw once and keep what was drawn.
+    twice cost twice: draw once and keep what was drawn. How many classes there are is public: where they are counted
+    among the labels, a class of one label is not hidden.
 
     Example:
         >>> ledger = Ledger()
