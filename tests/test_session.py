@@ -23,7 +23,7 @@ from colonnade.wire.transcript import Transcript
 BOTH = Roles(label="bank", features=("shop",))
 WITH_NOTARY = Roles(label="bank", features=("shop",), arbiter="notary")
 PATIENT = Patience(start=60, rejoin=60, silence=20, message=60, heartbeat=0.1)
-HASTY = Patience(start=5, heartbeat=0.1)
+HASTY = Patience(start=8, heartbeat=0.1)
 SEED = 5
 
 
@@ -175,7 +175,7 @@ def test_sides_of_different_runs_of_one_plan_are_refused_on_both_sides(tmp_path)
             if stopped and step == 3:
                 raise DataError("Enough for today.")
 
-    each = {name: {"checkpoint_every": 1, "patience": HASTY} for name in ("bank", "shop")}
+    each = {name: {"checkpoint_every": 1, "patience": PATIENT} for name in ("bank", "shop")}
     for run in ("first", "second"):
         run_apart(walks, tmp_path / run, changes=each)
     stopped = False

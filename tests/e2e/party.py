@@ -259,7 +259,7 @@ def main() -> int:
         random=private_randomness(SEED, name, plan),
         defences=defences.get(name, ()),
         checkpoint_every=3,
-        patience=Patience(**{"start": 90, "rejoin": 90, "silence": 20, **CONFIG.get("patience", {})}),
+        patience=Patience(**{"start": 90, "rejoin": 90, "silence": 60, **CONFIG.get("patience", {})}),
     )
     try:
         join(protocol, party, keep=lambda result: write_atomically(own / "result", pack(result)))

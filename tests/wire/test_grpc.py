@@ -48,7 +48,7 @@ MEBIBYTE = 2**20
 FOLDER = bytes(NAME_BYTES)
 RUN = next_start(1, dict.fromkeys(("bank", "shop", "telco"), Held(0, FOLDER))).run
 SHORT = Patience(start=20, rejoin=20, silence=10, message=20, heartbeat=0.1)
-BRIEF = replace(SHORT, start=1.5)
+BRIEF = replace(SHORT, start=3)
 AGREED = {"version": "1.0", "plan": "the plan", "rows": "the rows"}
 
 
@@ -649,10 +649,10 @@ def test_a_connection_that_has_fallen_silent_is_replaced(opened):
 
 def test_whoever_only_sends_is_not_taken_for_silent(opened, monkeypatch):
     addresses = addresses_of("bank", dialling=["shop"])
-    bank, shop = meeting(*(opened(name, addresses, patience=replace(SHORT, silence=1)) for name in addresses))
+    bank, shop = meeting(*(opened(name, addresses, patience=replace(SHORT, silence=3)) for name in addresses))
     attached = []
     monkeypatch.setattr(Line, "attach", lambda *a, **k: attached.append(a))
-    for _ in range(100):
+    for _ in range(200):
         shop.send("bank", b"small")
         assert bank.receive("shop") == b"small"
         time.sleep(0.02)
@@ -1003,14 +1003,14 @@ def test_whoever_claims_to_have_received_too_much_is_refused(opened):
 
 
 def test_a_dialling_party_sends_nothing_but_its_greeting_before_it_is_answered(opened):
-    heard, answer = [], threading.Event()
+    heard, answer, ended = [], threading.Event(), threading.Event()
 
     def record(requests, context):
         heard.append(Envelope.unpack(next(requests)))
         threading.Thread(target=listen, args=(requests,), daemon=True).start()
         answer.wait(10)
         yield hello(name="bank")
-        time.sleep(1)
+        ended.wait(20)
 
     def listen(requests):
         with suppress(grpc.RpcError):
@@ -1031,6 +1031,7 @@ def test_a_dialling_party_sends_nothing_but_its_greeting_before_it_is_answered(o
         until(lambda: len(heard) >= 3)
         assert [envelope.type for envelope in heard[1:3]] == [Type.CONTROL, Type.DATA]
     finally:
+        ended.set()
         server.stop(None).wait(5)
 
 

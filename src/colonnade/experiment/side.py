@@ -373,7 +373,10 @@ class Side:
         def introduced(party: Party) -> R:
             transport: GrpcTransport = party.session.transport  # type: ignore[union-attr]
             for peer in transport.peers:
-                shown.met(peer, transport.identity(peer))
+                identity = transport.identity(peer)
+                # A second look at a certificate may fail; TLS is on all the same.
+                if identity is not None or transport.insecure:
+                    shown.met(peer, identity)
             return protocol(party)
 
         return introduced

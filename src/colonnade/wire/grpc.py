@@ -602,9 +602,10 @@ class GrpcTransport(Transport):
                 return
             except grpc.RpcError:
                 reason = None if self._credentials is None else diagnose(address, peer, self._credentials)
-                # A connection that breaks at the wrong moment looks like a refusal, but not three times in a row.
+                # A connection that breaks at the wrong moment looks like a refusal, but not each time. One that held
+                # before is the more likely to have broken.
                 doubts = 0 if reason is None else doubts + 1
-                if doubts == 3:
+                if doubts >= (3 if line.peer_incarnation is None else 10):
                     self._fail_locally(AuthError(f"{self.name} could not make sure that {address} is {peer}: {reason}"))
                     return
             finally:
