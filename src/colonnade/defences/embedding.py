@@ -53,10 +53,7 @@ class DistanceCorrelation(Defence):
         if at.track == "local":
             return loss
         if at.labels is not None:
-            labels = at.labels.float()[:, None]
-            if at.n_classes is not None:
-                labels = torch.nn.functional.one_hot(at.labels, at.n_classes).float()
-            pairs = [(embedding, labels) for embedding in at.received.values()]
+            pairs = [(embedding, _labels_as_numbers(there)) for embedding, there in at.each_received()]
         else:
             pairs = [(embedding, at.inputs) for embedding in at.own.values() if at.inputs is not None]
         for embedding, secret in pairs:
@@ -100,8 +97,9 @@ class PotentialEnergy(Defence):
                 "PotentialEnergy compares rows of one class, but the labels of this run are measurements. "
                 "Leave it out, or train a classifier."
             )
-        for embedding in at.received.values():
-            energy = potential_energy(embedding, at.labels, angular=self.angular)
+        for embedding, there in at.each_received():
+            assert there.labels is not None
+            energy = potential_energy(embedding, there.labels, angular=self.angular)
             loss = loss + self.weight * energy.to(loss.dtype)
         return loss
 
@@ -136,6 +134,14 @@ def potential_energy(embedding: Tensor, labels: Tensor, *, angular: bool) -> Ten
         of_row = (is_mate * inverse).sum(dim=1) / is_mate.sum(dim=1).clamp_min(1)
         value: Tensor = of_row.mean()
     return value
+
+
+def _labels_as_numbers(at: At) -> Tensor:
+    """One row per sample: of classes, one-hot."""
+    assert at.labels is not None
+    if at.n_classes is None:
+        return at.labels.float()[:, None]
+    return torch.nn.functional.one_hot(at.labels, at.n_classes).float()
 
 
 def _centred_distances(x: Tensor) -> Tensor:
