@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from colonnade.errors import PlanError
+from colonnade.secret import Secret
 from colonnade.storage import Tree
 from colonnade.wire.message import Int64Array, Message
 
@@ -154,6 +155,13 @@ class Defence:
     def overridden(self) -> frozenset[str]:
         """The hooks this defence makes use of."""
         return frozenset(name for name in HOOKS if getattr(type(self), name) is not getattr(Defence, name))
+
+    def shapes_predictions(self) -> bool:
+        """Whether predictions depend on it, and so need it as it was when training ended."""
+        hooks = self.overridden()
+        # What is sent to predict is about features. Gradients are not, and are sent in training only.
+        sends = not self.acts_on or any(Secret.FEATURES in message.reveals for message in self.acts_on)
+        return bool(hooks & {"incoming", "prediction", "modules"}) or ("outgoing" in hooks and sends)
 
 
 HOOKS = ("labels", "outgoing", "incoming", "loss", "prediction", "modules")

@@ -121,7 +121,7 @@ def test_the_networks_are_trained_saved_and_used_in_prediction(tables, defence, 
     defences = {"bank": [defence()]}
     run = simulate(SplitClassifier(**MODEL).fit, tables, roles=THREE, defences=defences)
     untrained = ready(defence(), tables).state()
-    (trained,) = run.results["bank"].defences_
+    (trained,) = (learned["state"] for learned in run.results["bank"].defences_)
     assert trained.keys() == untrained.keys()
     assert all(not np.array_equal(trained[name], untrained[name]) for name in trained)
     probabilities = []
@@ -200,8 +200,8 @@ def test_a_server_with_the_labels_puts_networks_behind_feature_parties_alone(tab
     roles = Roles(label="bank", features=("shop", "telco"), server="cloud")
     model = ServedClassifier(**MODEL)
     run = simulate(model.fit, tables, roles=roles, defences={"cloud": [defence()]})
-    (state,) = run.results["cloud"].defences_
-    assert {name.split(".")[0] for name in state} == {"0", "1"}
+    (learned,) = run.results["cloud"].defences_
+    assert {name.split(".")[0] for name in learned["state"]} == {"0", "1"}
     embedding = torch.ones(5, 4)
     assert ready(defence(), tables).incoming(embedding, at(peer="bank")) is embedding
 
@@ -221,7 +221,7 @@ def test_after_a_shadow_the_networks_are_used_as_they_were_trained_with_it(table
     phase, handed_over = seen[-1]
     assert phase == "predict"
     bank = run.results["bank"]
-    (kept,) = bank.shadow_.defences_
+    (kept,) = (learned["state"] for learned in bank.shadow_.defences_)
     assert all(np.array_equal(kept[name], handed_over[name]) for name in kept)
     assert bank.history_[-1]["loss"] < bank.history_[0]["loss"]
 
