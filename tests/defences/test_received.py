@@ -107,9 +107,12 @@ def test_logits_of_rows_without_labels_pass_networks_of_the_width_they_were_trai
 
 
 @pytest.mark.parametrize("defence", BOTH_KINDS)
-def test_summed_numbers_are_too_narrow_for_the_networks(tables, defence):
+def test_summed_predictions_of_a_regression_have_no_networks_behind_them(tables, defence):
     numbers = {**tables, "bank": tables["bank"].with_labels(np.arange(len(tables["bank"])) % 7 + 0.5)}
-    words = "has networks for embeddings of width 7, but shop sent one of width 1. Use a model with a top network."
+    words = (
+        f"{defence().name} stands behind embeddings or shares of logits, but shop sent its share of a regression's "
+        "predictions. Use a model with a top network."
+    )
     with pytest.raises(PlanError, match=re.escape(words)):
         simulate(
             SplitRegressor(fusion="sum", top=None, **MODEL).fit, numbers, roles=THREE, defences={"bank": [defence()]}
