@@ -1,7 +1,8 @@
 """Penalties on embeddings: training itself is to keep out of them what they would tell.
 
 A penalty on a received embedding is minimised through gradients that go to the feature party, and these gradients
-depend on the labels in a way of their own: hold a defence of gradients as well.
+depend on the labels in a way of their own: hold a defence of gradients as well. In U-shape the label party receives the
+server's output and no embedding, and the penalty is on that.
 
 Distance correlation: Székely et al. 2007; Vepakomma et al. 2020, "NoPeek", arXiv 2008.09161 (features); Sun et al.
 2022, arXiv 2203.01451 (labels). Potential energy: Zheng et al. 2024, "Protecting split learning by potential energy

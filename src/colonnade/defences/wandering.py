@@ -44,7 +44,7 @@ class BoundaryWandering(Defence):
     Args:
         alpha: How much it counts beside the loss; 0 leaves the loss as it is.
         scope: The label party's own public embedding (as published), the embeddings received, or both; the penalties of
-            several embeddings add up.
+            several embeddings add up. What a label party receives in U-shape is the server's output.
         kernel: "cosine", the mean cosine within classes; or "gaussian", the squared distance between each class's
             distribution of directions and that of the batch.
         weighting: "pairs", every pair of rows counts alike, so that frequent classes dominate; or "classes", every
