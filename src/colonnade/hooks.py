@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from colonnade.errors import PlanError
+from colonnade.secret import Secret
 from colonnade.storage import Tree
 from colonnade.wire.message import Int64Array, Message
 
@@ -36,7 +37,8 @@ class At:
     Attributes:
         track: "federated" for the track whose gradients go to feature parties, "local" for one that never leaves.
         own: The party's own embeddings by name: "embedding" of an only bottom; "public" and "private" of two.
-        received: The peers' embeddings, by peer.
+        received: The peers' embeddings, by peer; at the label party in U-shape, which gets none, the server's output.
+        held: Which rows a peer holds, by peer, where not all hold all; in the place of the others `received` has zeros.
         gradient_if: The gradient about to be sent, if the labels of the batch were others.
         inputs: The party's own columns of the batch, as its bottom reads them.
         outputs: What this track makes of the batch: logits, or predictions of a regression.
@@ -53,10 +55,47 @@ class At:
     labels: Tensor | None = None
     own: Mapping[str, Tensor] = field(default_factory=dict)
     received: Mapping[str, Tensor] = field(default_factory=dict)
+    held: Mapping[str, Tensor] = field(default_factory=dict)
     gradient_if: Callable[[Tensor], Tensor] | None = None
     inputs: Tensor | None = None
     outputs: Tensor | None = None
     n_classes: int | None = None
+
+    def each_received(self) -> Iterator[tuple[Tensor, At]]:
+        """What was received of each peer, and the same `At`, about no other rows than those that the peer holds."""
+        for peer in self.received:
+            at = self.about(self.held[peer]) if peer in self.held else self
+            if len(at.rows):
+                yield at.received[peer], at
+
+    def about(self, kept: Tensor) -> At:
+        """The same, about some of the rows only.
+
+        Args:
+            kept: Of each row, whether it is one of them.
+        """
+
+        def cut(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor[kept]
+
+        asked, labels = self.gradient_if, self.labels
+
+        def gradient_if(others: Tensor) -> Tensor:
+            assert asked is not None
+            assert labels is not None
+            return asked(labels.masked_scatter(kept, others))[kept]
+
+        return replace(
+            self,
+            rows=self.rows[kept.cpu().numpy()],
+            labels=cut(labels),
+            own={name: tensor[kept] for name, tensor in self.own.items()},
+            received={peer: tensor[kept] for peer, tensor in self.received.items()},
+            held={peer: tensor[kept] for peer, tensor in self.held.items()},
+            gradient_if=None if asked is None else gradient_if,
+            inputs=cut(self.inputs),
+            outputs=cut(self.outputs),
+        )
 
 
 class Defence:
@@ -118,6 +157,13 @@ class Defence:
     def overridden(self) -> frozenset[str]:
         """The hooks this defence makes use of."""
         return frozenset(name for name in HOOKS if getattr(type(self), name) is not getattr(Defence, name))
+
+    def shapes_predictions(self) -> bool:
+        """Whether predictions depend on it, and so need it as it was when training ended."""
+        hooks = self.overridden()
+        # What is sent to predict is about features. Gradients are not, and are sent in training only.
+        sends = not self.acts_on or any(Secret.FEATURES in message.reveals for message in self.acts_on)
+        return bool(hooks & {"incoming", "prediction", "modules"}) or ("outgoing" in hooks and sends)
 
 
 HOOKS = ("labels", "outgoing", "incoming", "loss", "prediction", "modules")
@@ -184,3 +230,23 @@ def applied(defences: Sequence[Defence], hook: str, value: T, at: At) -> tuple[T
         if value is not given:
             names.append(defence.name)
     return value, tuple(names)
+
+
+def applied_where(
+    held: Tensor | None, defences: Sequence[Defence], hook: str, value: Tensor, at: At
+) -> tuple[Tensor, tuple[str, ...]]:
+    """The same of a tensor of which defences see no other rows than those held; the others stay as they are.
+
+    Args:
+        held: Of each row, whether it is held; None if all are.
+        defences: Those of the party.
+        hook: Which of their hooks.
+        value: One row per sample.
+        at: Where it is called.
+    """
+    if held is None:
+        return applied(defences, hook, value, at)
+    if not held.any():
+        return value, ()
+    changed, names = applied(defences, hook, value[held], at.about(held))
+    return (value.index_put((held,), changed), names) if names else (value, ())

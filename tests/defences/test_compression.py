@@ -1,3 +1,4 @@
+import math
 import re
 
 import numpy as np
@@ -86,11 +87,22 @@ def test_the_bound_is_learned_from_the_first_batch_and_kept(held, leaving):
     assert resumed.state() == ready.state()
 
 
-def test_a_gradient_of_one_value_has_no_bound_and_passes(held, leaving):
+def test_before_there_is_a_bound_a_gradient_of_one_value_leaves_as_zeros(held, leaving):
     ready = held(DiscreteGradient())
-    nothing = torch.zeros(3, 3)
-    assert ready.outgoing(nothing, leaving(3)) is nothing
-    assert ready.state() == {"bounds": {}}
+    for value in (0.0, 0.37):
+        assert not ready.outgoing(torch.full((3, 3), value), leaving(3)).any()
+        assert ready.state() == {"bounds": {}}
+    broken = ready.outgoing(torch.tensor([[1.0, math.inf], [math.nan, 1.0]]), leaving(2))
+    torch.testing.assert_close(broken, torch.tensor([[0.0, math.nan], [math.nan, 0.0]]), equal_nan=True)
+
+
+@pytest.mark.parametrize("bound", [None, 0.9])
+def test_a_gradient_of_one_value_is_rounded_like_any_other(held, leaving, bound):
+    ready = held(DiscreteGradient(bound=bound))
+    levels = ready.outgoing(gradients(400), leaving(400)).unique()
+    alone = ready.outgoing(torch.full((1, 1), 0.37), leaving(1, step=1))
+    assert alone in levels
+    assert alone != 0.37
 
 
 def test_averaged_gradients_are_the_same_for_every_row_and_keep_their_mean(held, leaving):

@@ -107,9 +107,12 @@ def test_logits_of_rows_without_labels_pass_networks_of_the_width_they_were_trai
 
 
 @pytest.mark.parametrize("defence", BOTH_KINDS)
-def test_summed_numbers_are_too_narrow_for_the_networks(tables, defence):
+def test_summed_predictions_of_a_regression_have_no_networks_behind_them(tables, defence):
     numbers = {**tables, "bank": tables["bank"].with_labels(np.arange(len(tables["bank"])) % 7 + 0.5)}
-    words = "has networks for embeddings of width 7, but shop sent one of width 1. Use a model with a top network."
+    words = (
+        f"{defence().name} stands behind embeddings or shares of logits, but shop sent its share of a regression's "
+        "predictions. Use a model with a top network."
+    )
     with pytest.raises(PlanError, match=re.escape(words)):
         simulate(
             SplitRegressor(fusion="sum", top=None, **MODEL).fit, numbers, roles=THREE, defences={"bank": [defence()]}
@@ -121,7 +124,7 @@ def test_the_networks_are_trained_saved_and_used_in_prediction(tables, defence, 
     defences = {"bank": [defence()]}
     run = simulate(SplitClassifier(**MODEL).fit, tables, roles=THREE, defences=defences)
     untrained = ready(defence(), tables).state()
-    (trained,) = run.results["bank"].defences_
+    (trained,) = (learned["state"] for learned in run.results["bank"].defences_)
     assert trained.keys() == untrained.keys()
     assert all(not np.array_equal(trained[name], untrained[name]) for name in trained)
     probabilities = []
@@ -200,8 +203,8 @@ def test_a_server_with_the_labels_puts_networks_behind_feature_parties_alone(tab
     roles = Roles(label="bank", features=("shop", "telco"), server="cloud")
     model = ServedClassifier(**MODEL)
     run = simulate(model.fit, tables, roles=roles, defences={"cloud": [defence()]})
-    (state,) = run.results["cloud"].defences_
-    assert {name.split(".")[0] for name in state} == {"0", "1"}
+    (learned,) = run.results["cloud"].defences_
+    assert {name.split(".")[0] for name in learned["state"]} == {"0", "1"}
     embedding = torch.ones(5, 4)
     assert ready(defence(), tables).incoming(embedding, at(peer="bank")) is embedding
 
@@ -221,7 +224,7 @@ def test_after_a_shadow_the_networks_are_used_as_they_were_trained_with_it(table
     phase, handed_over = seen[-1]
     assert phase == "predict"
     bank = run.results["bank"]
-    (kept,) = bank.shadow_.defences_
+    (kept,) = (learned["state"] for learned in bank.shadow_.defences_)
     assert all(np.array_equal(kept[name], handed_over[name]) for name in kept)
     assert bank.history_[-1]["loss"] < bank.history_[0]["loss"]
 

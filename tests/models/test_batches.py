@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from colonnade.models.batches import Batches, hold_out, in_order
 from colonnade.privacy.randomness import Randomness
@@ -6,10 +7,22 @@ from colonnade.privacy.randomness import Randomness
 
 def test_every_epoch_uses_every_row_once_in_another_order():
     batches = Batches(np.arange(10, 31), 4, Randomness.seeded(0))
-    epochs = [np.concatenate([batches.at(e * batches.per_epoch + b)[1] for b in range(6)]) for e in range(2)]
+    epochs = [np.concatenate([batches.at(e * batches.per_epoch + b)[1] for b in range(5)]) for e in range(2)]
     assert [sorted(rows) for rows in epochs] == [list(range(10, 31))] * 2
     assert not np.array_equal(*epochs)
-    assert batches.at(11)[0] == 1
+    assert batches.at(9)[0] == 1
+    assert batches.at(10)[0] == 2
+
+
+@pytest.mark.parametrize("n_rows", range(1, 12))
+def test_a_row_is_trained_on_alone_only_where_batches_are_of_one_row_or_there_is_no_other(n_rows):
+    for size in range(1, 13):
+        batches = Batches(np.arange(n_rows), size, Randomness.seeded(0))
+        sizes = [len(batches.at(step)[1]) for step in range(batches.per_epoch)]
+        assert sum(sizes) == n_rows
+        assert all(each == size for each in sizes[:-1])
+        assert sizes[-1] <= size + 1
+        assert sizes[-1] > 1 or size == 1 or n_rows == 1
 
 
 def test_the_schedule_follows_from_the_shared_randomness_alone():

@@ -505,3 +505,15 @@ def test_hooks_at_the_label_party_see_outputs_inputs_and_the_number_of_classes(d
 
     simulate(SplitClassifier(**QUICK).fit, digits, roles=BOTH, defences={"bank": [Look()]})
     assert seen == {("federated", 10, 32, 10, ("embedding",))}
+
+
+def test_a_row_that_is_left_over_does_not_stop_batch_normalisation(cancer, predicted):
+    """65 rows in batches of 64: the 65th would be a batch without a variance."""
+
+    def normalised(inputs, width):
+        return nn.Sequential(nn.Linear(inputs.width, width), nn.BatchNorm1d(width))
+
+    tables = {name: table.take(np.arange(65)) for name, table in cancer.items()}
+    run = simulate(SplitClassifier(bottom=normalised, **QUICK).fit, tables, roles=BOTH, keep="all")
+    assert [len(sent.rows) for sent in run.transcripts["shop"].messages(Gradient)] == [65, 65]
+    assert np.isfinite(predicted(run, tables).probabilities).all()

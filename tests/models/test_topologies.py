@@ -17,7 +17,7 @@ from colonnade.defences.noise import GradientNoise, MaxNorm
 from colonnade.defences.perturbation import GradientPerturbation
 from colonnade.defences.wandering import BoundaryWandering
 from colonnade.errors import PlanError, ProtocolError
-from colonnade.hooks import Defence
+from colonnade.hooks import At, Defence
 from colonnade.models import served, ushape
 from colonnade.models.batches import IN_FLIGHT, sent_ahead
 from colonnade.models.served import Labels, Outputs, ServedClassifier, ServedRegressor
@@ -135,23 +135,37 @@ def test_a_loss_on_the_public_embedding_is_computed_where_the_topology_says(canc
 
 
 @pytest.mark.parametrize("scope", ["public", "received"])
-def test_boundary_wandering_is_computed_by_whoever_computes_the_loss(cancer, scope):
+@pytest.mark.parametrize(("model", "holder"), [(UShapeClassifier, "bank"), (ServedClassifier, "cloud")])
+def test_boundary_wandering_is_computed_by_whoever_computes_the_loss(cancer, model, holder, scope):
     """In the public scope no party but the label party gets another gradient; in the received one the shop does."""
-    for model, holder in ((UShapeClassifier, "bank"), (ServedClassifier, "cloud")):
-        if (model, scope) == (UShapeClassifier, "received"):
-            continue
-        first = {"shop": [], "bank": []}
-        for alpha in (0.0, 5.0):
-            held = {holder: [BoundaryWandering(alpha=alpha, scope=scope)]}
-            tracks = {"name": "shadow-proxy", "by": "random"}
-            run = simulate(model(tracks=tracks, **QUICK).fit, cancer, roles=SERVER, defences=held, keep="all", seed=1)
-            for party, seen in first.items():
-                seen.append([recorded.message.values for recorded in run.transcripts[party].messages(Gradient)])
-        is_same = {party: np.array_equal(seen[0][0], seen[1][0]) for party, seen in first.items()}
-        # In U-shape the label party adds the penalty's gradient itself, to what the server sends it.
-        own_changes = model is ServedClassifier and scope == "public"
-        assert is_same == {"shop": scope == "public", "bank": not own_changes}
-        assert not np.array_equal(first["shop"][0][-1], first["shop"][1][-1])
+    first = {"shop": [], "bank": []}
+    for alpha in (0.0, 5.0):
+        held = {holder: [BoundaryWandering(alpha=alpha, scope=scope)]}
+        tracks = {"name": "shadow-proxy", "by": "random"}
+        run = simulate(model(tracks=tracks, **QUICK).fit, cancer, roles=SERVER, defences=held, keep="all", seed=1)
+        for party, seen in first.items():
+            seen.append([recorded.message.values for recorded in run.transcripts[party].messages(Gradient)])
+    is_same = {party: np.array_equal(seen[0][0], seen[1][0]) for party, seen in first.items()}
+    # In U-shape the label party adds the penalty's gradient itself, to what the server sends it. What it receives, the
+    # server has made of its embedding, too.
+    own_changes = (model is ServedClassifier) == (scope == "public")
+    assert is_same == {"shop": scope == "public", "bank": not own_changes}
+    assert not np.array_equal(first["shop"][0][-1], first["shop"][1][-1])
+
+
+@pytest.mark.parametrize("defence", [BoundaryWandering(scope="received"), DistanceCorrelation(), PotentialEnergy()])
+def test_in_u_shape_a_penalty_on_what_was_received_is_one_on_the_servers_output(cancer, defence):
+    """Which is all that the label party receives: feature parties' embeddings never come to it."""
+    sent = {}
+    for held in ((), (defence,)):
+        run = simulate(UShapeClassifier(**QUICK).fit, cancer, roles=SERVER, defences={"bank": held}, keep="all")
+        (hidden, *_), (gradient, *_) = (run.transcripts["cloud"].messages(kind) for kind in (Hidden, HiddenGradient))
+        sent[held] = torch.tensor(gradient.message.values)
+    output = torch.tensor(hidden.message.values, requires_grad=True)
+    labels = torch.from_numpy(labels_of(cancer)[hidden.rows].astype(np.int64))
+    at = At(0, 0, hidden.rows, "train", labels=labels, received={"cloud": output}, n_classes=2)
+    defence.loss(torch.tensor(0.0), at).backward()
+    torch.testing.assert_close(sent[(defence,)] - sent[()], output.grad, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("defence", [BoundaryWandering(), DistanceCorrelation(), PotentialEnergy()])

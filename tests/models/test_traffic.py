@@ -62,6 +62,9 @@ def sent(run, line):
         ("split-classifier", PLAIN, THREE),
         # Steps and epochs whose numbers take one, two and three bytes.
         ("split-classifier", NUMBERED, THREE),
+        # A row that is left over joins the batch before.
+        ("split-classifier", {**PLAIN, "batch_size": 23}, THREE),
+        ("label-dp-shadow", {**PLAIN, "batch_size": 23}, THREE),
         ("split-classifier", {**PLAIN, "fusion": "sum", "top": None}, THREE),
         ("split-classifier", {**PLAIN, "tracks": "shadow-top"}, THREE),
         ("u-shape-classifier", PLAIN, SERVED),

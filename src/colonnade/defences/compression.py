@@ -107,7 +107,8 @@ class DiscreteGradient(Defence):
     Args:
         bins: How many steps the levels make from the lower bound to the upper.
         bound: Entries are cut off at plus and minus this; if None, at twice the standard deviation of the first batch
-            sent to each party.
+            sent to each party. A batch whose entries are all alike has none, and before there is a bound only zeros
+            leave.
 
     >>> DiscreteGradient(bins=6).name
     'DiscreteGradient(bins=6)'
@@ -135,12 +136,13 @@ class DiscreteGradient(Defence):
         """Round a gradient; embeddings pass unchanged."""
         if at.message not in GRADIENTS:
             return tensor
-        bound = self.bound
+        bound = self.bound or self._bounds.get(at.peer or "")
         if bound is None:
-            spread = 2 * float(tensor.float().std(correction=0))
-            bound = self._bounds.setdefault(at.peer or "", spread) if 0 < spread < math.inf else 0.0
-        if not bound:
-            return tensor
+            bound = 2 * float(tensor.float().std(correction=0))
+            if not 0 < bound < math.inf:
+                # Any bound made of a single value would say exactly what it is. What is not finite the peer refuses.
+                return tensor * 0
+            self._bounds[at.peer or ""] = bound
         step = 2 * bound / self.bins
         return torch.round(tensor.clamp(-bound, bound) / step) * step
 

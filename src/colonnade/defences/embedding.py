@@ -1,7 +1,8 @@
 """Penalties on embeddings: training itself is to keep out of them what they would tell.
 
 A penalty on a received embedding is minimised through gradients that go to the feature party, and these gradients
-depend on the labels in a way of their own: hold a defence of gradients as well.
+depend on the labels in a way of their own: hold a defence of gradients as well. In U-shape the label party receives the
+server's output and no embedding, and the penalty is on that.
 
 Distance correlation: Székely et al. 2007; Vepakomma et al. 2020, "NoPeek", arXiv 2008.09161 (features); Sun et al.
 2022, arXiv 2203.01451 (labels). Potential energy: Zheng et al. 2024, "Protecting split learning by potential energy
@@ -53,10 +54,7 @@ class DistanceCorrelation(Defence):
         if at.track == "local":
             return loss
         if at.labels is not None:
-            labels = at.labels.float()[:, None]
-            if at.n_classes is not None:
-                labels = torch.nn.functional.one_hot(at.labels, at.n_classes).float()
-            pairs = [(embedding, labels) for embedding in at.received.values()]
+            pairs = [(embedding, _labels_as_numbers(there)) for embedding, there in at.each_received()]
         else:
             pairs = [(embedding, at.inputs) for embedding in at.own.values() if at.inputs is not None]
         for embedding, secret in pairs:
@@ -102,8 +100,9 @@ class PotentialEnergy(Defence):
                 "PotentialEnergy compares rows of one class, but the labels of this run are measurements. "
                 "Leave it out, or train a classifier."
             )
-        for embedding in at.received.values():
-            energy = potential_energy(embedding, at.labels, angular=self.angular)
+        for embedding, there in at.each_received():
+            assert there.labels is not None
+            energy = potential_energy(embedding, there.labels, angular=self.angular)
             loss = loss + self.weight * energy.to(loss.dtype)
         return loss
 
@@ -138,6 +137,14 @@ def potential_energy(embedding: Tensor, labels: Tensor, *, angular: bool) -> Ten
         of_row = (is_mate * inverse).sum(dim=1) / is_mate.sum(dim=1).clamp_min(1)
         value: Tensor = of_row.mean()
     return value
+
+
+def _labels_as_numbers(at: At) -> Tensor:
+    """One row per sample: of classes, one-hot."""
+    assert at.labels is not None
+    if at.n_classes is None:
+        return at.labels.float()[:, None]
+    return torch.nn.functional.one_hot(at.labels, at.n_classes).float()
 
 
 def _centred_distances(x: Tensor) -> Tensor:

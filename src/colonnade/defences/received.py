@@ -62,9 +62,10 @@ class _NetworksBehind(Defence):
         if at.peer not in self._peers:
             return tensor
         if tensor.shape[1] != self._width:
+            # Without a top, only a regression's are not as wide as the labels have values.
             raise PlanError(
-                f"{self.name} has networks for embeddings of width {self._width}, but {at.peer} sent one of width "
-                f"{tensor.shape[1]}. Use a model with a top network."
+                f"{self.name} stands behind embeddings or shares of logits, but {at.peer} sent its share of a "
+                "regression's predictions. Use a model with a top network."
             )
         return self.passed(tensor, at)
 

@@ -44,7 +44,7 @@ class BoundaryWandering(Defence):
     Args:
         alpha: How much it counts beside the loss; 0 leaves the loss as it is.
         scope: The label party's own public embedding (as published), the embeddings received, or both; the penalties of
-            several embeddings add up.
+            several embeddings add up. What a label party receives in U-shape is the server's output.
         kernel: "cosine", the mean cosine within classes; or "gaussian", the squared distance between each class's
             distribution of directions and that of the batch.
         weighting: "pairs", every pair of rows counts alike, so that frequent classes dominate; or "classes", every
@@ -102,19 +102,22 @@ class BoundaryWandering(Defence):
             )
         if at.epoch == at.step == 0:
             self._warn_if_few(at.labels, at.n_classes)
-        penalties = [self._penalty(z, at.labels, at.n_classes) for z in self._embeddings(at)]
-        return loss + self.alpha * torch.stack(penalties).sum().to(loss.dtype)
+        penalties = [self._penalty(z, labels, at.n_classes) for z, labels in self._embeddings(at, at.labels)]
+        return loss + self.alpha * torch.stack(penalties).sum().to(loss.dtype) if penalties else loss
 
-    def _embeddings(self, at: At) -> Iterator[Tensor]:
+    def _embeddings(self, at: At, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """The embeddings in scope, each with the labels of its rows."""
         if self.scope in ("public", "both"):
             if not at.own:
                 raise PlanError(
                     f"BoundaryWandering with scope {self.scope!r} acts on the label party's own embedding, but it has "
                     "no columns of its own. Use the scope 'received'."
                 )
-            yield at.own["public"] if "public" in at.own else at.own["embedding"]
+            yield at.own["public"] if "public" in at.own else at.own["embedding"], labels
         if self.scope in ("received", "both"):
-            yield from at.received.values()
+            for embedding, there in at.each_received():
+                assert there.labels is not None
+                yield embedding, there.labels
 
     def _penalty(self, embedding: Tensor, labels: Tensor, n_classes: int) -> Tensor:
         if self.kernel == "cosine":

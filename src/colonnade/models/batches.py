@@ -18,28 +18,42 @@ IN_FLIGHT = 8
 
 
 class Batches:
-    """Which rows are used in which step, epoch after epoch.
+    """Which rows are used in which step of a training, epoch after epoch.
 
-    >>> batches = Batches(np.arange(5), 2, Randomness.seeded(0))
+    >>> batches = Batches(np.arange(6), 4, Randomness.seeded(0))
     >>> batches.per_epoch, [len(batches.at(step)[1]) for step in range(3)]
-    (3, [2, 2, 1])
+    (2, [4, 2, 4])
     """
 
     def __init__(self, rows: Int64Array, size: int, shared: Randomness) -> None:
-        self.rows, self.size, self._shared = rows, size, shared
+        self.rows, self._shared = rows, shared
+        self._ends = np.cumsum([0, *batch_sizes(len(rows), size)])
         self._epoch, self._order = -1, rows
 
     @property
     def per_epoch(self) -> int:
         """How many batches one pass over the rows takes."""
-        return -(-len(self.rows) // self.size)
+        return len(self._ends) - 1
 
     def at(self, step: int) -> tuple[int, Int64Array]:
         """The epoch of a step and its rows."""
         epoch, batch = divmod(step, self.per_epoch)
         if epoch != self._epoch:
             self._epoch, self._order = epoch, self._shared.generator("epoch", epoch).permutation(self.rows)
-        return epoch, self._order[batch * self.size : (batch + 1) * self.size]
+        return epoch, self._order[self._ends[batch] : self._ends[batch + 1]]
+
+
+def batch_sizes(n_rows: int, size: int) -> list[int]:
+    """How many rows each batch of a training has; a single row that is left over joins the batch before.
+
+    >>> batch_sizes(8, 3), batch_sizes(7, 3)
+    ([3, 3, 2], [3, 4])
+    """
+    sizes = [min(size, n_rows - start) for start in range(0, n_rows, size)]
+    # A network that compares the rows of a batch, as batch normalisation does, can make nothing of a single one.
+    if len(sizes) > 1 and sizes[-1] == 1 < size:
+        sizes[-2:] = [size + 1]
+    return sizes
 
 
 def fixed(n_rows: int, size: int | None, shared: Randomness) -> list[Int64Array]:

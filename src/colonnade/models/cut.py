@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from colonnade.errors import DataError, ProtocolError
-from colonnade.hooks import At, Phase, Tensor, applied
+from colonnade.hooks import At, Phase, Tensor, applied, applied_where
 from colonnade.models.inputs import Inputs, present_rows
 from colonnade.models.training import as_array, set_mode
 from colonnade.party import Party
@@ -77,9 +77,9 @@ class Bottom:
         self.module = model.bottom_.to(self.machine.device)
         self.values = torch.from_numpy(model.inputs_.encode(party.own_table)).to(self.machine.device)
         self.inputs = self.values[:0]
-        self.held: NDArray[np.bool_] | None = None
+        self.present: NDArray[np.bool_] | None = None
         if line is not None and model.overlap == "partial":
-            self.held = present_rows(party.own_table)
+            self.present = present_rows(party.own_table)
 
     def embed(self, rows: Int64Array, *, train: bool) -> Tensor:
         """The embedding of some rows; `inputs` afterwards holds what it was made from."""
@@ -102,18 +102,17 @@ class Bottom:
         """
         assert self.line is not None
         embedding = sent = self.embed(rows, train=phase == "train")
+        held = self._held(rows)
         penalty: Tensor | None = None
         under: tuple[str, ...] = ()
         if self.party.defences:
             own = {self.name: embedding}
             at = At(step, epoch or 0, rows, phase, own=own, inputs=self.inputs)
-            penalty, weighed = self._penalty(embedding, at) if weighs and phase == "train" else (None, ())
+            penalty, weighed = self._penalty(embedding, at, held) if weighs and phase == "train" else (None, ())
             at = replace(at, peer=self.line.peer, message=Embedding)
-            sent, changed = applied(self.party.defences, "outgoing", embedding, at)
+            sent, changed = applied_where(held, self.party.defences, "outgoing", embedding, at)
             under = tuple(dict.fromkeys(weighed + changed))
-        values = as_array(sent)
-        if self.held is not None:
-            values = np.where(self.held[rows, None], values, np.float32(np.nan))
+        values = as_array(sent if held is None else torch.where(held[:, None], sent, torch.nan))
         self.line.send(Embedding(step, values), under=under, rows=rows, epoch=epoch)
         # Where a defence cut it off from the network, the gradient goes straight through.
         return Sent(sent if sent.requires_grad else embedding, penalty)
@@ -129,11 +128,12 @@ class Bottom:
         embedding = sent.embedding
         message = self.line.receive(Gradient, shape=tuple(embedding.shape), rows=rows, epoch=epoch)
         require_answer(message, message.values, step, self.line.peer)
-        gradient = self.machine.tensor(message.values)
+        held = self._held(rows)
+        gradient = _only(self.machine.tensor(message.values), held)
         if self.party.defences:
             own = {self.name: embedding.detach()}
             at = At(step, epoch, rows, "train", self.line.peer, Gradient, own=own, inputs=self.inputs)
-            gradient, _ = applied(self.party.defences, "incoming", gradient, at)
+            gradient, _ = applied_where(held, self.party.defences, "incoming", gradient, at)
         if not embedding.requires_grad:
             return
         if sent.penalty is None:
@@ -141,12 +141,16 @@ class Bottom:
         else:
             torch.autograd.backward([embedding, sent.penalty], [gradient, None])
 
-    def _penalty(self, embedding: Tensor, at: At) -> tuple[Tensor | None, tuple[str, ...]]:
+    def _held(self, rows: Int64Array) -> Tensor | None:
+        """Which rows this party holds; None if all."""
+        return None if self.present is None else torch.from_numpy(self.present[rows]).to(self.machine.device)
+
+    def _penalty(self, embedding: Tensor, at: At, held: Tensor | None) -> tuple[Tensor | None, tuple[str, ...]]:
         """What this party's own defences add to a loss that it does not know."""
-        if not embedding.requires_grad:
+        if not embedding.requires_grad or (held is not None and not held.any()):
             return None, ()
         nothing = embedding.sum() * 0
-        penalty, names = applied(self.party.defences, "loss", nothing, at)
+        penalty, names = applied(self.party.defences, "loss", nothing, at if held is None else at.about(held))
         return (None if penalty is nothing or not penalty.requires_grad else penalty), names
 
 
@@ -171,25 +175,26 @@ class Gathering:
         self.model, self.party, self.lines, self.machine = model, party, lines, model.machine
         self.partial = model.overlap == "partial"
         self.received: dict[str, Tensor] = {}
+        self.held: dict[str, Tensor] = {}
         self.changed: tuple[str, ...] = ()
-        self.held: list[Tensor] = []
 
     def collect(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> list[Tensor]:
         """The peers' embeddings of some rows, in order; `received` afterwards holds them as they came.
 
-        `changed` names the defences that changed some of them, and so the gradients in them.
+        Where not all hold all rows, `held` says who holds which. `changed` names the defences that changed some of the
+        embeddings, and so the gradients in them.
         """
-        self.received, self.changed, self.held, embeddings = {}, (), [], []
+        self.received, self.held, self.changed, embeddings = {}, {}, (), []
         for line in self.lines:
             shape = (len(rows), self.model.width_)
             message = line.receive(Embedding, shape=shape, rows=rows, epoch=epoch)
-            values = self._filled(message.values) if self.partial else message.values
+            values = self._filled(message.values, line.peer) if self.partial else message.values
             require_answer(message, values, step, line.peer)
             came = self.machine.tensor(values, requires_grad=phase == "train")
             self.received[line.peer] = used = came
             if self.party.defences:
                 at = At(step, epoch or 0, rows, phase, peer=line.peer, message=Embedding)
-                used, names = applied(self.party.defences, "incoming", came, at)
+                used, names = applied_where(self.held.get(line.peer), self.party.defences, "incoming", came, at)
                 self.changed += names
             embeddings.append(used)
         return self._completed(embeddings) if self.partial else embeddings
@@ -204,34 +209,39 @@ class Gathering:
             return total
         if not self.partial:
             return total / len(parts)
-        count = torch.stack(self.held).sum(dim=0) + len(own)
+        count = torch.stack(list(self.held.values())).sum(dim=0) + len(own)
         return total / count.clamp_min(1)[:, None]
 
     def give_back(self, step: int, at: At, gradient_if: GradientIf | None, under: tuple[str, ...]) -> None:
-        """Send every peer the gradient in what it had sent."""
+        """Send every peer the gradient in what it had sent: zeros where that was nothing, whatever a defence does."""
         for line in self.lines:
-            came = self.received[line.peer]
-            gradient, names = torch.zeros_like(came) if came.grad is None else came.grad, under
+            came, held = self.received[line.peer], self.held.get(line.peer)
+            gradient, names = torch.zeros_like(came) if came.grad is None else _only(came.grad, held), under
             if self.party.defences:
                 hypothetical = None if gradient_if is None else gradient_if(came)
                 about = replace(at, peer=line.peer, message=Gradient, gradient_if=hypothetical)
-                gradient, blurred = applied(self.party.defences, "outgoing", gradient, about)
+                gradient, blurred = applied_where(held, self.party.defences, "outgoing", gradient, about)
                 names = tuple(dict.fromkeys(self.changed + under + blurred))
             line.send(Gradient(step, as_array(gradient)), under=names, rows=at.rows, epoch=at.epoch)
 
-    def _filled(self, values: Float32Array) -> Float32Array:
-        """Note which rows the peer holds, and put zeros in the place of the others."""
+    def _filled(self, values: Float32Array, peer: str) -> Float32Array:
+        """Note which rows a peer holds, and put zeros in the place of the others."""
         missing = np.asarray(np.isnan(values).all(axis=1))
-        self.held.append(torch.from_numpy(~missing).to(self.machine.device))
+        self.held[peer] = torch.from_numpy(~missing).to(self.machine.device)
         return np.where(missing[:, None], np.float32(0), values)
 
     def _completed(self, embeddings: list[Tensor]) -> list[Tensor]:
         """Put a learned vector in the place of rows that a peer does not hold; a mean leaves them out instead."""
         if self.model.fusion == "mean":
-            return [e * held[:, None] for e, held in zip(embeddings, self.held, strict=True)]
+            return [_only(e, held) for e, held in zip(embeddings, self.held.values(), strict=True)]
         assert self.model.stand_ins_ is not None
-        rest = zip(embeddings, self.held, self.model.stand_ins_, strict=True)
+        rest = zip(embeddings, self.held.values(), self.model.stand_ins_, strict=True)
         return [torch.where(held[:, None], embedding, stand_in) for embedding, held, stand_in in rest]
+
+
+def _only(values: Tensor, held: Tensor | None) -> Tensor:
+    """Values of the rows that are held, and zeros for the others."""
+    return values if held is None else torch.where(held[:, None], values, 0)
 
 
 GradientIf = Callable[[Tensor], Callable[[Tensor], Tensor]]

@@ -129,7 +129,7 @@ class LabelDPShadow(SoloModel):
         material = self._material(party)
         self.network_ = self._new_network(len(party.feature_parties))
         self.train_alone(party, material, truth)
-        self.shadow_.defences_ = [defence.state() for defence in party.defences]
+        self.shadow_.remember(party)
         return self
 
     def predict(self, party: Party, *, head: Head | None = None) -> Prediction | None:

@@ -141,11 +141,27 @@ class NetworkModel(Estimator):
         scores, _ = applied(party.defences, "prediction", target.scores(outputs), at)
         return as_array(scores)
 
+    def remember(self, party: Party) -> None:
+        """Take what predictions need of a party's defences into its share."""
+        self.defences_ = [
+            {"name": defence.name, "state": defence.state()}
+            for defence in party.defences
+            if defence.shapes_predictions()
+        ]
+
     def prepare(self, party: Party) -> None:
-        """Ready a party's defences for a prediction, as they were when training ended."""
+        """Ready a party's defences for a prediction, as they were when training ended; refuses others."""
         self._prepare(party)
-        for defence, learned in zip(party.defences, self.defences_, strict=False):
-            defence.restore(learned)
+        held = [defence for defence in party.defences if defence.shapes_predictions()]
+        found, wanted = [defence.name for defence in held], [learned["name"] for learned in self.defences_]
+        if found != wanted:
+            raise PlanError(
+                f"{party.name} should predict with the defences of its training that predictions depend on, "
+                f"{', '.join(wanted) or 'none'}; of that kind it now holds {', '.join(found) or 'none'}. Give it the "
+                "same, with the same settings and in the same order; defences of other kinds may differ."
+            )
+        for defence, learned in zip(held, self.defences_, strict=True):
+            defence.restore(learned["state"])
 
     @classmethod
     def is_factory(cls, name: str, value: Any) -> bool:

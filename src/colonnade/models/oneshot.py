@@ -141,7 +141,7 @@ class OneShotNetwork(SoloModel):
             self._train(party)
         else:
             self._encode(party)
-        self.defences_ = [defence.state() for defence in party.defences]
+        self.remember(party)
         return self
 
     def predict(self, party: Party) -> Prediction | None:

@@ -189,7 +189,7 @@ class ServingSide(LabelledSide):
         truth = self.labels.index_select(0, self.machine.index(rows))
         received = dict(gathering.received)
         own = {self.model.architecture.own: received.pop(label)} if label in received else {}
-        at = At(step, epoch, rows, "train", own=own, received=received)
+        at = At(step, epoch, rows, "train", own=own, received=received, held=gathering.held)
         loss, at, under = self.loss(outputs, truth, at)
         self.optimisers.forget_gradients()
         loss.backward(retain_graph=bool(self.party.defences))  # type: ignore[no-untyped-call]

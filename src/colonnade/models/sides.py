@@ -276,7 +276,8 @@ class LabelSide(LabelledSide):
             private = self.local.embed(passed.index, train=True)
             own["private"] = private.detach()
         inputs = None if joint.bottom is None else joint.bottom.inputs
-        at = At(step, epoch, rows, "train", own=own, received=joint.gathering.received, inputs=inputs)
+        received, held = joint.gathering.received, joint.gathering.held
+        at = At(step, epoch, rows, "train", own=own, received=received, held=held, inputs=inputs)
         loss, at, under = self.loss(passed.outputs, truth, at)
         self.optimisers.forget_gradients()
         loss.backward(retain_graph=bool(defences))  # type: ignore[no-untyped-call]
@@ -295,8 +296,8 @@ class LabelSide(LabelledSide):
         return self.judge(epoch, held_out, self._validate, self.party.feature_parties)
 
     def _validate(self, step: int, epoch: int, rows: Int64Array) -> tuple[Tensor, At]:
-        outputs = self.joint.forward(step, rows, "validate", epoch).outputs
-        return outputs, At(step, epoch, rows, "validate", received=self.joint.gathering.received)
+        outputs, gathering = self.joint.forward(step, rows, "validate", epoch).outputs, self.joint.gathering
+        return outputs, At(step, epoch, rows, "validate", received=gathering.received, held=gathering.held)
 
 
 def build_label_networks(model: SplitNetwork, party: Party, train: Int64Array, labels: Tensor) -> dict[str, nn.Module]:

@@ -156,7 +156,7 @@ class SplitNetwork(NetworkModel):
         self.history_ = self.run_epochs(
             party, self.n_rows(party), party.shared, lambda train: self.side(party, train), name="train"
         )
-        self.defences_ = [defence.state() for defence in party.defences]
+        self.remember(party)
         return self
 
     def predict(self, party: Party, *, head: Head | None = None) -> Prediction | None:

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, Self, TypeAlias
 
 import numpy as np
 
+from colonnade.models.batches import batch_sizes
 from colonnade.wire.codec import encode
 from colonnade.wire.message import Message
 
@@ -78,7 +79,7 @@ class Training:
     def of(cls, model: TrainedInBatches, n_rows: int) -> Self:
         """The batches that a model has on so many rows."""
         n_held_out = round(model.validation * n_rows) if model.patience else 0
-        train = in_batches(n_rows - n_held_out, model.batch_size)
+        train = batch_sizes(n_rows - n_held_out, model.batch_size)
         return cls(model.epochs, train * model.epochs, in_batches(n_held_out, model.batch_size))
 
     @property
@@ -110,7 +111,7 @@ def per_batch(kind: Callable[[int, Any], Message], width: int, batches: list[int
 
 
 def in_batches(n_rows: int, size: int) -> list[int]:
-    """How many rows each batch has.
+    """How many rows each batch has where none is trained on.
 
     >>> in_batches(7, 3)
     [3, 3, 1]

@@ -165,7 +165,8 @@ class Trunk(ServerEnd):
         """Send the label party what the network makes of the embeddings; returns what a gradient goes into."""
         hidden = self.forward(step, rows, phase, epoch)
         line = self.party.label_party
-        at = At(step, epoch or 0, rows, phase, line.peer, Hidden, received=self.gathering.received)
+        received, held = self.gathering.received, self.gathering.held
+        at = At(step, epoch or 0, rows, phase, line.peer, Hidden, received=received, held=held)
         sent, names = applied(self.party.defences, "outgoing", hidden, at)
         line.send(Hidden(step, as_array(sent)), under=names, rows=rows, epoch=epoch)
         return sent if sent.requires_grad else hidden
@@ -186,7 +187,8 @@ class ServerSide(Side):
         line, gathering = self.party.label_party, self.trunk.gathering
         message = line.receive(HiddenGradient, shape=tuple(hidden.shape), rows=rows, epoch=epoch)
         require_answer(message, message.values, step, line.peer)
-        at = At(step, epoch, rows, "train", line.peer, HiddenGradient, received=gathering.received)
+        received, held = gathering.received, gathering.held
+        at = At(step, epoch, rows, "train", line.peer, HiddenGradient, received=received, held=held)
         came = self.trunk.machine.tensor(message.values)
         gradient, _ = applied(self.party.defences, "incoming", came, at)
         self.optimisers.forget_gradients()
