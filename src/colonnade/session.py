@@ -174,6 +174,8 @@ class NetworkSession:
             self.transport.on_settled = checkpoints.forget_before
             checkpoints.on_write = self.transport.checkpointed
             self.transport.open()
+        else:
+            self.status.write("running")
         start = self.transport.meet(Held(checkpoints.newest, checkpoints.folder, checkpoints.run))
         checkpoints.resume(start.common)
         checkpoints.belong_to(start.run)
@@ -192,9 +194,8 @@ class NetworkSession:
     def finish(self, party: Party) -> None:
         """Write down what was seen, and wait until all others have finished too."""
         party.recording.transcript()
-        self.transport.finish()
+        self.transport.finish(lambda: self.status.write("finished"))
         party.checkpoints.finish()
-        self.status.write("finished")
 
     def fail(self, party: Party, error: BaseException) -> None:
         """Write down why this party stops, and tell the others."""

@@ -164,7 +164,7 @@ class GrpcTransport(Transport):
         self._settled: int | None = None
         self._settling = threading.Lock()
         self._start: Start | None = None
-        self._all_done = False
+        self._ended = ""
         self._interrupted: str | None = None
         self._failure: Exception | None = None
         self._closing = threading.Event()
@@ -237,7 +237,7 @@ class GrpcTransport(Transport):
         """
         deadline = time.monotonic() + (self._patience.start if self.epoch == 0 else self._patience.rejoin)
         leads = self.name == self.leader
-        self._all_done = False
+        self._ended = ""
         for line in self._lines.values():
             line.leave(self.epoch)
             line.drop_unsent()
@@ -275,8 +275,13 @@ class GrpcTransport(Transport):
         else:
             self._lines[self.leader].put_control({"holds": number})
 
-    def finish(self) -> None:
-        """Wait until all parties have come to the end, for until then any of them may need this one again."""
+    def finish(self, on_end: Callable[[], None] = lambda: None) -> None:
+        """Wait until all parties have come to the end and know it, for until then any of them may need this one again.
+
+        Args:
+            on_end: Called when all have come to the end. Whoever is killed before this has written that down, and is
+                back within the silence that is allowed, finds the others still there.
+        """
         for line in self._lines.values():
             line.put_control({"done": self.epoch})
         if self.name == self.leader:
@@ -284,18 +289,32 @@ class GrpcTransport(Transport):
                 self._await(line, partial(self._has_finished, peer))
             for line in self._lines.values():
                 line.put_control({"end": self.epoch})
-            # Until a party has said that it leaves it may crash and need this one again; of several, the others leave.
-            deadline = time.monotonic() + self._patience.silence
-            with self._changed:
-                while not self._left.issuperset(self._lines) and (left := deadline - time.monotonic()) > 0:
-                    if len(self._lines) == 1:
-                        self.check()
-                    self._changed.wait(left)
+            self._linger(lambda: self._left.issuperset(self._lines))
+            for line in self._lines.values():
+                line.put_control({"leave": self.epoch})
+            on_end()
+            self._drain(list(self._lines.values()), seconds=3.0, even_if_cut=False)
         else:
             line = self._lines[self.leader]
-            self._await(line, lambda: self._all_done)
+            self._await(line, lambda: self._ended in ("end", "leave"))
+            on_end()
             line.put_control({"left": self.epoch})
-            self._drain([line], seconds=3.0, even_if_cut=False)
+            self._linger(lambda: self._ended == "leave")
+
+    def _linger(self, condition: Callable[[], bool]) -> None:
+        """Wait for the others to know that all is done, but not for those that do not come back."""
+        deadline = time.monotonic() + self._patience.silence
+        with self._changed:
+            while not condition() and (left := deadline - time.monotonic()) > 0:
+                self._heed()
+                self._changed.wait(left)
+
+    def _heed(self) -> None:
+        """Raise what keeps a party that is done from leaving."""
+        self._raise_failure()
+        # Whether one that started anew is waited for is the leader's to say: it may have ended the run.
+        if self.leader in (self.name, self._interrupted):
+            self.check()
 
     def fail(self, error: BaseException, *, at: str = "") -> None:
         """Tell all peers why this party stops, and where in the protocol."""
@@ -370,8 +389,9 @@ class GrpcTransport(Transport):
                     self._settled = number
                 case {"done": int(epoch)}:
                     self._done[peer] = epoch
-                case {"end": int(epoch)} if peer == self.leader:
-                    self._all_done = epoch == self.epoch
+                case {"end": int(epoch)} | {"leave": int(epoch)} if peer == self.leader:
+                    if epoch == self.epoch:
+                        self._ended = next(iter(note))
                 case {"failed": str(words), "at": str(at)}:
                     self._left.add(peer)
                     where = f" at {at[:100]}" if at else ""
@@ -464,18 +484,15 @@ class GrpcTransport(Transport):
         begun = time.monotonic()
         with self._changed:
             while not condition():
-                self._raise_failure()
-                # Whether one that started anew is waited for is the leader's to say: it may have ended the run.
-                if self.leader in (self.name, self._interrupted):
-                    self.check()
+                self._heed()
                 self._require_back(line, begun)
                 self._changed.wait(0.2)
 
     def _drain(self, lines: Sequence[Line], *, seconds: float, even_if_cut: bool) -> None:
-        """Wait until peers have acknowledged everything, unless they have left."""
+        """Wait until peers have acknowledged everything; if a connection is cut, unless its peer has left."""
         deadline = time.monotonic() + seconds
         for line in lines:
-            while not line.drained and (even_if_cut or line.connected) and line.peer not in self._left:
+            while not line.drained and (line.connected or (even_if_cut and line.peer not in self._left)):
                 if time.monotonic() > deadline:
                     return
                 line.news.wait(0.1)
