@@ -106,7 +106,7 @@ def _look_at_table(home: Checks, plan: Plan, name: str) -> Table | None:
     table = None
     with home.trying("table"):
         whole = plan.data.name is None or plan.align is not None
-        table = (plan.data.load((name,)) if whole else plan.tables().train)[name]
+        table = (plan.data.load((name,), plan.align) if whole else plan.tables().train)[name]
         home.good("table", repr(table).partition(": ")[2].removesuffix(")"))
     if table is None:
         return None
