@@ -213,7 +213,9 @@ def test_the_ledger_says_what_each_side_learned(topology):
     if topology == "star":
         assert notes["shop"] == [
             "alignment: bank learns that shop has 60 ids",
+            "alignment: telco learns into how many buckets of 131,072 ids the longest list is cut",
             "alignment: bank learns which of its own ids shop has",
+            "alignment: telco learns which of its own ids all parties have",
         ]
         assert "alignment: telco learns which of its own ids all parties have" in notes["bank"]
         assert "bank learned besides which of its ids each other party has." in run.results["bank"].learned
@@ -257,6 +259,9 @@ def test_the_ledger_knows_what_a_setting_shows_besides(how, of_bank, of_shop):
         assert notes[1:] == expected
 
 
+ALL_HAVE = "which of its own ids all parties have"
+
+
 def notes_of(run, name):
     return {event.note.removeprefix("alignment: ") for event in run.ledgers[name].events}
 
@@ -278,6 +283,44 @@ def test_combining_repeated_rows_in_a_left_join_shows_the_numbers_of_every_row_t
     assert "telco learns how many rows shop has for each id that bank keeps" in notes_of(run, "shop")
     said = "Every party learned how many rows each other party has for each id that bank keeps."
     assert said in run.results["shop"].learned
+
+
+def test_several_keys_in_a_star_show_each_feature_party_also_what_all_have():
+    held = {name: table(ids, mail=[f"{i}@x" for i in ids]) for name, ids in zip(NAMES, ([1, 2], [2, 3], [2]), strict=False)}
+    columns = dict.fromkeys(held, ("mail", "id"))
+    run = aligned(held, keys=("email", "integer"), columns=columns)
+    of_shop = {"shop learns which of its own ids bank has, and by which key", f"shop learns {ALL_HAVE}"}
+    assert of_shop < notes_of(run, "bank")
+    assert f"shop learns {ALL_HAVE}" in notes_of(run, "telco")
+    said = run.results["shop"].learned
+    assert "Every other party learned which of its own ids bank has, and by which key." in said
+    assert "Every party learned which of its own ids are common to all (1 rows)." in said
+
+
+def test_the_number_of_buckets_shows_a_feature_party_how_long_the_list_of_another_one_is():
+    run = aligned(tables(range(5), range(4), range(300)), ids_per_bucket=100)
+    assert [m.message.buckets for m in run.transcripts["shop"].messages(kinds.Opening)] == [3]
+    assert "shop learns into how many buckets of 100 ids the longest list is cut" in notes_of(run, "telco")
+    said = "Every other party learned into how many buckets of 100 ids the longest list is cut."
+    assert said in run.results["bank"].learned
+
+
+@pytest.mark.parametrize(
+    ("how", "size"),
+    [({}, "rows are aligned"), ({"reveal": "size"}, "ids are common"), ({"reveal": "one"}, None)],
+    ids=["both", "size", "one"],
+)
+def test_what_an_arbiter_is_told_is_in_everybodys_ledger(how, size):
+    roles = Roles(label="bank", features=("shop",), arbiter="judge")
+    run = simulate(Align(Settings(**how, ids_per_bucket=100), limits=ANY_SIZE), tables("abcd", "bcde"), roles=roles)
+    cut = "into how many buckets of 100 ids the longest list is cut"
+    told = [cut] if size is None else [cut, f"how many {size}"]
+    for name in ("bank", "shop"):
+        notes = [note for note in notes_of(run, name) if note.startswith("judge ")]
+        assert sorted(notes) == sorted(f"judge learns {each}" for each in told)
+    sentence = f"judge learned {', and '.join(reversed(told))}."
+    assert run.results["judge"].learned == (sentence,)
+    assert sentence in run.results["shop"].learned
 
 
 def test_a_ring_that_tells_the_leader_alone_shows_the_last_party_how_many_are_common():
@@ -332,6 +375,7 @@ def test_padding_shows_a_power_of_two_in_place_of_a_size():
     run = aligned(tables(range(50), range(90)), pad=True)
     shown = [m.message.ids for m in run.transcripts["bank"].messages(Terms)]
     assert shown == [[128]]
+    assert "bank learns that shop has 128 ids, rounded up to a power of two" in notes_of(run, "shop")
     assert sum(len(m.message.points) for m in run.transcripts["shop"].messages(Masked, sent=True)) == 128
     assert set(ids_of(run, "shop")) == set(range(50))
 
