@@ -132,8 +132,8 @@ def test_an_unsupported_column_is_refused_by_name_and_type(values, arrow_type):
         Table.of({"id": [1, 2], "when": values}, owner="bank")
     assert message(error) == (
         f"bank's table may hold numbers, text, booleans and curves, but its column 'when' is of Arrow type "
-        f"{arrow_type}. Turn it into one of these (a date into a number, a list into one column per element, values on "
-        "a grid into Curves) or leave it out."
+        f"{arrow_type}. Turn it into one of these (a date into a number, or into text if people are matched by it, a "
+        "list into one column per element, values on a grid into Curves) or leave it out."
     )
 
 
@@ -209,7 +209,8 @@ def test_ids_that_are_neither_whole_numbers_nor_text_are_refused(ids, came):
     with pytest.raises(DataError) as error:
         Table.of({"id": ids}, owner="bank")
     assert message(error) == (
-        f"bank's table needs whole numbers or text as ids, but {came}. Convert them to text, at every party alike."
+        f"bank's table needs whole numbers or text as ids, but {came}. Convert them to text, at every party alike: "
+        "a date, for one, to 1980-05-17."
     )
 
 

@@ -433,6 +433,21 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f" The nearest name is {lowered[found[0]]!r}." if found else ""
 
 
+def whole_numbers(values: Any) -> Any:
+    """Numbers as 64-bit integers, as pandas did not leave those with gaps; None if some are not whole.
+
+    Example:
+        >>> whole_numbers(pa.array([7.0, float("nan")])).to_pylist(), whole_numbers(pa.array([7.5]))
+        ([7, None], None)
+    """
+    if pa.types.is_floating(values.type):
+        values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
+    try:
+        return values.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return None
+
+
 def _packed(mask: npt.NDArray[np.bool_]) -> str:
     return np.packbits(mask).tobytes().hex()
 
@@ -498,8 +513,8 @@ def _kind(arrow_type: pa.DataType, name: str, owner: str | None) -> Kind:
         return "numeric"
     raise DataError(
         f"{_whose(owner)} may hold numbers, text, booleans and curves, but its column {name!r} is of Arrow type "
-        f"{arrow_type}. Turn it into one of these (a date into a number, a list into one column per element, values on "
-        "a grid into Curves) or leave it out."
+        f"{arrow_type}. Turn it into one of these (a date into a number, or into text if people are matched by it, a "
+        "list into one column per element, values on a grid into Curves) or leave it out."
     )
 
 
@@ -561,16 +576,14 @@ def _as_ids(values: pa.ChunkedArray, name: str, owner: str | None) -> pa.Chunked
     if _is_text(values.type):
         return values.cast(pa.large_string())
     kind = f"column {name!r} is of Arrow type {values.type}"
-    if pa.types.is_floating(values.type):
-        # pandas turns whole numbers with gaps into floats.
-        values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
     if any(f(values.type) for f in (pa.types.is_integer, pa.types.is_floating, pa.types.is_null)):
-        try:
-            return values.cast(pa.int64())
-        except pa.ArrowInvalid:
-            kind += " and holds numbers that are not 64-bit integers"
+        numbers = whole_numbers(values)
+        if numbers is not None:
+            return numbers
+        kind += " and holds numbers that are not 64-bit integers"
     raise DataError(
-        f"{_whose(owner)} needs whole numbers or text as ids, but {kind}. Convert them to text, at every party alike."
+        f"{_whose(owner)} needs whole numbers or text as ids, but {kind}. Convert them to text, at every party alike: "
+        "a date, for one, to 1980-05-17."
     )
 
 

@@ -286,7 +286,9 @@ def test_combining_repeated_rows_in_a_left_join_shows_the_numbers_of_every_row_t
 
 
 def test_several_keys_in_a_star_show_each_feature_party_also_what_all_have():
-    held = {name: table(ids, mail=[f"{i}@x" for i in ids]) for name, ids in zip(NAMES, ([1, 2], [2, 3], [2]), strict=False)}
+    held = {
+        name: table(ids, mail=[f"{i}@x" for i in ids]) for name, ids in zip(NAMES, ([1, 2], [2, 3], [2]), strict=False)
+    }
     columns = dict.fromkeys(held, ("mail", "id"))
     run = aligned(held, keys=("email", "integer"), columns=columns)
     of_shop = {"shop learns which of its own ids bank has, and by which key", f"shop learns {ALL_HAVE}"}
