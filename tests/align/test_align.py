@@ -613,6 +613,21 @@ def _joined_in_the_clear(sides, keys, columns):
     return n
 
 
+def test_a_party_of_whose_rows_none_has_an_id_is_told_which_rule_and_column_that_was():
+    held = {"bank": table(range(200), mail=[f"{i}@x" for i in range(200)]), "shop": table([f"{i}" for i in range(200)])}
+    with pytest.raises(
+        DataError,
+        match=r"shop should have ids by the rule 'email' in 'id', but none of its 200 rows has one. Name the right "
+        r"columns for shop under \[align.columns\], or another rule under \[align\] keys.",
+    ):
+        aligned(held, keys=("email",), columns={"bank": ("mail",)}, limits=Limits())
+
+
+def test_errors_about_identifiers_name_the_party():
+    with pytest.raises(DataError, match=r"^shop should be matched by its column 'mail', but has none of that name"):
+        aligned(tables(["a"], ["a"]), keys=("text",), columns={"shop": ("mail",)})
+
+
 # Rows without a partner.
 
 

@@ -192,6 +192,7 @@ def test_without_rules_whole_numbers_are_integers_and_the_rest_is_text():
     ("keys", "columns", "said"),
     [
         ((), (), "at least one key, but none was named"),
+        ("integer", ("a",), r"Keys should be a list of rules, but are the text 'integer'. Write \['integer'\]."),
         (("txet",), ("a",), "'txet' was named. The nearest name is 'text'"),
         (("phone",), ("a",), "as in 'phone:41', but is 'phone'"),
         (("phone:411",), ("a",), "as in 'phone:41', but is 'phone:411'"),
@@ -204,6 +205,11 @@ def test_without_rules_whole_numbers_are_integers_and_the_rest_is_text():
 def test_rules_that_cannot_be_followed_are_refused(keys, columns, said):
     with pytest.raises(PlanError, match=said):
         Identifiers(keys, columns)
+
+
+def test_columns_that_are_no_list_are_refused():
+    with pytest.raises(PlanError, match=r"The columns of bank should be a list .*the text 'id'. Write \['id'\]\."):
+        Identifiers.of(Table.of({"id": ["a"]}, owner="bank"), ("text",), "id")
 
 
 def test_several_keys_without_columns_are_refused():

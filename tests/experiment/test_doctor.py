@@ -297,6 +297,12 @@ def test_a_column_of_ids_that_is_not_there_is_wrong(plans: dict[str, Plan]) -> N
     assert check.fix == "Correct the columns that people are matched by."
 
 
+def test_a_column_in_which_nothing_is_an_id_is_wrong(plans: dict[str, Plan], tmp_path: Path) -> None:
+    write(tmp_path / "shop.csv", list(range(N)), mail=["none"] * N, spend=list(range(N)))
+    check = wrong(by_mail(plans["shop"]))["shop", "ids"]
+    assert check.said == "shop should have ids by the rule 'email' in 'mail', but none of its 40 rows has one"
+
+
 def test_digits_held_as_text_are_noted(plans: dict[str, Plan], tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": [f"{i:03}" for i in range(N)], "spend": range(N)}), tmp_path / "shop.parquet")
     plan = replace(plans["shop"], data=PlannedData(tables={"shop": PlannedTable(tmp_path / "shop.parquet", "id")}))

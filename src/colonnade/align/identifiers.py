@@ -83,6 +83,11 @@ class Identifiers:
         """The rules for a table: as given, or by the type of its ids."""
         if keys is None:
             keys = ("integer" if pa.types.is_int64(table.ids.type) else "text",)
+        if isinstance(columns, str):
+            raise PlanError(
+                f"The columns of {table.owner or 'a party'} should be a list with one for each key, but are the text "
+                f"{columns!r}. Write [{columns!r}]."
+            )
         if columns is None:
             if len(keys) > 1 or "+" in keys[0]:
                 raise PlanError(
@@ -135,6 +140,14 @@ class Identifiers:
         return DataError(
             f"{owner} should have one row for each id, but {repeated:,} of {len(table):,} rows repeat an id of an "
             f"earlier one in {columns}. Merge them, or set duplicates under [align] to 'first' or 'all'."
+        )
+
+    def absence(self, table: Table, key: int, owner: str) -> DataError:
+        """What is wrong with rows of which none has an id."""
+        columns = " and ".join(repr(name) for name in self.columns_of(key))
+        return DataError(
+            f"{owner} should have ids by the rule {self.keys[key]!r} in {columns}, but none of its {len(table):,} rows "
+            f"has one. Name the right columns for {owner} under [align.columns], or another rule under [align] keys."
         )
 
     def read(self, table: Table, key: int) -> Iterator[tuple[list[bytes], npt.NDArray[np.int64]]]:
@@ -272,6 +285,8 @@ def check_keys(keys: Sequence[str]) -> None:
     Raises:
         PlanError: There is one, or no key at all.
     """
+    if isinstance(keys, str):
+        raise PlanError(f"Keys should be a list of rules, but are the text {keys!r}. Write [{keys!r}].")
     if not keys:
         raise PlanError("Ids are read by at least one key, but none was named. Name one such as 'text'.")
     for key in keys:

@@ -221,6 +221,9 @@ class _Alignment:
         n_ids, repeated = identifiers.count(table, key, known)
         if repeated and self.settings.duplicates == "error":
             raise identifiers.repetition(table, key, repeated, self.party.name)
+        if not n_ids and len(table) and self.align.limits.fewest > 0:
+            # It would be refused as too small, but this says why.
+            raise identifiers.absence(table, key, self.party.name)
         return n_ids, repeated
 
     def _open(self, mine: Terms) -> Settled:
