@@ -186,6 +186,8 @@ def test_a_party_that_reads_ids_by_older_rules_has_another_hash():
 def test_without_rules_whole_numbers_are_integers_and_the_rest_is_text():
     assert Identifiers.of(Table.of({"id": [1]}), None, None).keys == ("integer",)
     assert Identifiers.of(Table.of({"id": ["1"]}), None, None).keys == ("text",)
+    assert Identifiers.of(Table.of({"id": [1], "name": ["a"]}), None, ("name",)).keys == ("text",)
+    assert Identifiers.of(Table.of({"id": ["1"], "no": [1]}), None, ("no",)).keys == ("integer",)
 
 
 @pytest.mark.parametrize(

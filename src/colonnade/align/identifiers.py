@@ -80,14 +80,16 @@ class Identifiers:
 
     @classmethod
     def of(cls, table: Table, keys: Sequence[str] | None, columns: Sequence[str] | None) -> Identifiers:
-        """The rules for a table: as given, or by the type of its ids."""
-        if keys is None:
-            keys = ("integer" if pa.types.is_int64(table.ids.type) else "text",)
+        """The rules for a table: as given, or by the type of what it is matched by."""
         if isinstance(columns, str):
             raise PlanError(
                 f"The columns of {table.owner or 'a party'} should be a list with one for each key, but are the text "
                 f"{columns!r}. Write [{columns!r}]."
             )
+        if keys is None:
+            types = {field.name: field.type for field in table.to_arrow().schema}
+            kind = types.get(columns[0] if columns else table.id_name, pa.large_string())
+            keys = ("integer" if pa.types.is_integer(kind) else "text",)
         if columns is None:
             if len(keys) > 1 or "+" in keys[0]:
                 raise PlanError(
