@@ -132,8 +132,8 @@ def test_an_unsupported_column_is_refused_by_name_and_type(values, arrow_type):
         Table.of({"id": [1, 2], "when": values}, owner="bank")
     assert message(error) == (
         f"bank's table may hold numbers, text, booleans and curves, but its column 'when' is of Arrow type "
-        f"{arrow_type}. Turn it into one of these (a date into a number, a list into one column per element, values on "
-        "a grid into Curves) or leave it out."
+        f"{arrow_type}. Turn it into one of these (a date into a number, or into text if people are matched by it, a "
+        "list into one column per element, values on a grid into Curves) or leave it out."
     )
 
 
@@ -209,7 +209,8 @@ def test_ids_that_are_neither_whole_numbers_nor_text_are_refused(ids, came):
     with pytest.raises(DataError) as error:
         Table.of({"id": ids}, owner="bank")
     assert message(error) == (
-        f"bank's table needs whole numbers or text as ids, but {came}. Convert them to text, at every party alike."
+        f"bank's table needs whole numbers or text as ids, but {came}. Convert them to text, at every party alike: "
+        "a date, for one, to 1980-05-17."
     )
 
 
@@ -571,6 +572,37 @@ def test_an_empty_csv_field_is_missing_in_text_too(tmp_path):
     table = Table.read(tmp_path / "t.csv", ids="id")
     assert table.column("job").tolist() == ["nurse", None]
     assert np.isnan(table.column("x")[1])
+
+
+@pytest.mark.parametrize(
+    ("written", "held"),
+    [
+        (["7", " 8", "", "-9"], [7, 8, None, -9]),
+        (["7.0", "", "8.0"], [7, None, 8]),
+        (["7", "007"], ["7", "007"]),
+        (["+41791234567", "41791234568"], ["+41791234567", "41791234568"]),
+        (["1980-05-17", ""], ["1980-05-17", None]),
+        (["12345678901234567890", "1"], ["12345678901234567890", "1"]),
+    ],
+)
+def test_ids_of_a_csv_are_whole_numbers_only_where_nothing_of_them_is_lost(tmp_path, written, held):
+    (tmp_path / "t.csv").write_text("id,x\n" + "".join(f'"{each}",1\n' for each in written), encoding="utf-8")
+    assert Table.read(tmp_path / "t.csv", ids="id").ids.to_pylist() == held
+
+
+def test_an_id_with_a_zero_in_front_keeps_it_however_late_it_comes(tmp_path):
+    rows = "".join(f"{i},{i % 7}\n" for i in range(1, 2_100_000))
+    (tmp_path / "t.csv").write_text(f"id,x\n{rows}007,1\n", encoding="utf-8")
+    assert Table.read(tmp_path / "t.csv", ids="id").ids[-1].as_py() == "007"
+
+
+def test_the_columns_of_keys_are_read_besides_the_others_and_from_a_csv_as_they_stand(tmp_path):
+    (tmp_path / "t.csv").write_text("id,phone,born,x\n1,0041791234567,1980-05-17,2.5\n", encoding="utf-8")
+    table = Table.read(tmp_path / "t.csv", ids="id", columns=["x"], keys=["phone", "born"])
+    assert table.to_arrow().to_pylist() == [{"id": 1, "x": 2.5, "phone": "0041791234567", "born": "1980-05-17"}]
+    assert Table.read(tmp_path / "t.csv", ids="id", columns=["x"], keys=["id"]).ids.to_pylist() == ["1"]
+    with pytest.raises(DataError, match=r"a column 'phon', .* nearest name is 'phone'\. Correct the columns that"):
+        Table.read(tmp_path / "t.csv", ids="id", keys=["phon"])
 
 
 @pytest.mark.parametrize("memory", [None, 0])

@@ -18,11 +18,11 @@ from colonnade.table import Table
 class Alignment:
     """What an alignment leaves at one party.
 
-    Where rows of the label party are kept without a partner (a left join), the label party has all its rows, and every
-    feature party has as many rows in the same order, of which some are absent. `present` says which of the aligned rows
-    this party has; `partners` says, at the label party, which of them each feature party has. The aligned table carries
-    both, through splits and samples (`Table.present`, `Table.partners`), and `Party.present` and `Party.partners` show
-    them to a model.
+    Where rows of the label party are kept without a partner (a left join), the label party has all its rows but those
+    that are left out for repeating an id, and every feature party has as many in the same order, of which some are
+    absent. `present` says which of the aligned rows this party has; `partners` says, at the label party, which of them
+    each feature party has. The aligned table carries both, through splits and samples (`Table.present`,
+    `Table.partners`), and `Party.present` and `Party.partners` show them to a model.
 
     Attributes:
         rows: The numbers of this party's rows in the common order, -1 where it has none; None if it may not know them.

@@ -148,7 +148,7 @@ class Simulation(Generic[R_co]):
         """Run all parties to their end."""
         self._check_names()
         aligns = aligns_rows(self.protocol)
-        tables = {name: self.tables[name] for name in self.roles.holders}
+        tables = {name: replace(self.tables[name], owner=name) for name in self.roles.holders}
         if aligns:
             digest = ""
         else:

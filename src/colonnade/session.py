@@ -90,7 +90,7 @@ def connect(
             f"Every party needs an address or None, but addresses were given for {', '.join(addresses)} and the "
             f"parties are {', '.join(roles.parties)}. Name them all."
         )
-    checked = table if table is None or aligns else table.checked(name)
+    checked = None if table is None else replace(table, owner=name) if aligns else table.checked(name)
     if (name in roles.holders) != (checked is not None):
         raise PlanError(
             f"{name} {'needs a table for its role' if checked is None else 'has a role that takes no table'}. "

@@ -91,16 +91,21 @@ class Table:
         ids: str | None,
         labels: str | None = None,
         columns: Sequence[str] | None = None,
+        keys: Sequence[str] = (),
         owner: str | None = None,
         memory: int | None = None,
     ) -> Table:
         """Read a table from Parquet, CSV or a directory of Parquet parts.
+
+        A CSV says nothing of types. Its ids are whole numbers where all are written as such, and otherwise text as it
+        stands, so that no zero or plus sign in front is lost; other columns are what they look like.
 
         Args:
             path: A ``.csv`` or ``.csv.gz`` file, a Parquet file, or a directory of ``.parquet`` files.
             ids: The id column; None numbers the rows.
             labels: The label column, at the label party.
             columns: The columns to read; all when None.
+            keys: The columns that people are matched by: read besides, and from a CSV as text as it stands.
             owner: The party's name, for error messages.
             memory: Bytes the table may take; a larger one is kept in a temporary file. A quarter of the available
                 memory when None.
@@ -110,13 +115,16 @@ class Table:
             StorageError: The file is missing or unreadable, or there is no room for the temporary file.
         """
         path = Path(path)
-        source = _open(path)
+        source = _open(path, keys)
         names = source.schema.names
         _refuse_repeated(names, owner)
         _require_ids_and_labels(ids, labels, names, owner)
         columns = names if columns is None else columns
         _require_columns(columns, names, owner)
-        wanted = dict.fromkeys(name for name in (ids, *columns, labels) if name is not None)
+        _require_columns(keys, names, owner, "Correct the columns that people are matched by.")
+        if ids is not None and ids not in keys and _is_csv(path) and not _are_whole_numbers(path, ids):
+            source = _open(path, [*keys, ids])
+        wanted = dict.fromkeys(name for name in (ids, *columns, *keys, labels) if name is not None)
         batches = _batches(source, list(wanted), ids, labels, owner, path)
         limit = _available_memory() // 4 if memory is None else memory
         return cls(_gathered(batches, limit, path), ids or ROW_NUMBER, labels, owner)
@@ -425,6 +433,21 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f" The nearest name is {lowered[found[0]]!r}." if found else ""
 
 
+def whole_numbers(values: Any) -> Any:
+    """Numbers as 64-bit integers, as pandas did not leave those with gaps; None if some are not whole.
+
+    Example:
+        >>> whole_numbers(pa.array([7.0, float("nan")])).to_pylist(), whole_numbers(pa.array([7.5]))
+        ([7, None], None)
+    """
+    if pa.types.is_floating(values.type):
+        values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
+    try:
+        return values.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return None
+
+
 def _packed(mask: npt.NDArray[np.bool_]) -> str:
     return np.packbits(mask).tobytes().hex()
 
@@ -490,8 +513,8 @@ def _kind(arrow_type: pa.DataType, name: str, owner: str | None) -> Kind:
         return "numeric"
     raise DataError(
         f"{_whose(owner)} may hold numbers, text, booleans and curves, but its column {name!r} is of Arrow type "
-        f"{arrow_type}. Turn it into one of these (a date into a number, a list into one column per element, values on "
-        "a grid into Curves) or leave it out."
+        f"{arrow_type}. Turn it into one of these (a date into a number, or into text if people are matched by it, a "
+        "list into one column per element, values on a grid into Curves) or leave it out."
     )
 
 
@@ -553,16 +576,14 @@ def _as_ids(values: pa.ChunkedArray, name: str, owner: str | None) -> pa.Chunked
     if _is_text(values.type):
         return values.cast(pa.large_string())
     kind = f"column {name!r} is of Arrow type {values.type}"
-    if pa.types.is_floating(values.type):
-        # pandas turns whole numbers with gaps into floats.
-        values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
     if any(f(values.type) for f in (pa.types.is_integer, pa.types.is_floating, pa.types.is_null)):
-        try:
-            return values.cast(pa.int64())
-        except pa.ArrowInvalid:
-            kind += " and holds numbers that are not 64-bit integers"
+        numbers = whole_numbers(values)
+        if numbers is not None:
+            return numbers
+        kind += " and holds numbers that are not 64-bit integers"
     raise DataError(
-        f"{_whose(owner)} needs whole numbers or text as ids, but {kind}. Convert them to text, at every party alike."
+        f"{_whose(owner)} needs whole numbers or text as ids, but {kind}. Convert them to text, at every party alike: "
+        "a date, for one, to 1980-05-17."
     )
 
 
@@ -593,7 +614,22 @@ def _text_bytes(texts: pa.LargeStringArray) -> memoryview:
     return memoryview(data)[bounds[0] : bounds[-1]]
 
 
-def _open(path: Path) -> ds.Dataset:
+def _is_csv(path: Path) -> bool:
+    return path.name.endswith((".csv", ".csv.gz"))
+
+
+def _are_whole_numbers(path: Path, name: str) -> bool:
+    """Whether a column of a CSV can be held as whole numbers without a loss; pandas writes those with gaps as 7.0."""
+    plain = r"^\s*(0|-?[1-9]\d{0,17})(\.0)?\s*$"
+    try:
+        batches = _open(path, [name]).to_batches(columns=[name])
+        return all(pc.all(pc.match_substring_regex(batch.column(0), plain)).as_py() is not False for batch in batches)
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _open(path: Path, text: Iterable[str]) -> ds.Dataset:
+    """A file ready to be read; these columns of a CSV as text."""
     import pyarrow.csv as csv
     import pyarrow.dataset as ds
 
@@ -604,10 +640,10 @@ def _open(path: Path) -> ds.Dataset:
             "Check the path."
         )
     try:
-        if path.name.endswith((".csv", ".csv.gz")):
+        if _is_csv(path):
             # Types are inferred from the first block, so it is made large; an empty field is missing in text as well.
             read = csv.ReadOptions(block_size=2**24)
-            convert = csv.ConvertOptions(strings_can_be_null=True)
+            convert = csv.ConvertOptions(strings_can_be_null=True, column_types=dict.fromkeys(text, pa.string()))
             return ds.dataset(path, format=ds.CsvFileFormat(read_options=read, convert_options=convert))
         source = ds.dataset([str(file) for file in files], format="parquet")
         for part in source.get_fragments():

@@ -30,25 +30,25 @@ def table(start, n):
 def status(name):
     return 1024 * int(Path("/proc/self/status").read_text().split(name)[1].split()[0])
 
-n, topology = int(sys.argv[1]), sys.argv[2]
+n, how = int(sys.argv[1]), json.loads(sys.argv[2])
 tables = {"bank": table(0, n), "shop": table(n // 2, n)}
 Path("/proc/self/clear_refs").write_text("5")
 idle = status("VmRSS:")
 with tempfile.TemporaryDirectory() as folder:
     run = simulate(
-        Align(Settings(topology=topology, ids_per_bucket=1 << 15)), tables,
+        Align(Settings(ids_per_bucket=1 << 15, **how)), tables,
         roles=Roles(label="bank", features=("shop",)), directory=Path(folder), keep="digests",
     )
-assert run.results["shop"].size == n - n // 2
+assert run.results["shop"].size == (n if "join" in how else n - n // 2)
 print(json.dumps(status("VmHWM:") - idle))
 """
 
 
-def taken(n_ids: int, topology: str) -> int:
+def taken(n_ids: int, how: dict[str, str]) -> int:
     """Bytes that both parties of an alignment take in one process, above those of their tables."""
     source = str(Path(colonnade.__path__[0]).parent)
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(n_ids), topology],
+        [sys.executable, "-c", PROGRAM, str(n_ids), json.dumps(how)],
         capture_output=True,
         text=True,
         env={"PYTHONPATH": source},
@@ -57,10 +57,29 @@ def taken(n_ids: int, topology: str) -> int:
     return int(json.loads(done.stdout.splitlines()[-1]))
 
 
+def growth(few: int, many: int, how: dict[str, str]) -> float:
+    """Bytes that each party takes for each further id."""
+    return (taken(many, how) - taken(few, how)) / (many - few) / 2
+
+
+linux = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux tells the highest memory")
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux tells the highest memory")
+@linux
 @pytest.mark.parametrize("topology", ["star", "ring"])
 def test_a_party_takes_less_than_32_bytes_for_each_further_id(topology: str) -> None:
-    few, many = 500_000, 2_000_000
-    growth = (taken(many, topology) - taken(few, topology)) / (many - few)
-    assert growth < 2 * 32, f"{growth:.0f} bytes for each id of both parties"
+    assert growth(500_000, 2_000_000, {"topology": topology}) < 32
+
+
+@pytest.mark.slow
+@linux
+@pytest.mark.parametrize(
+    ("how", "most"),
+    [({"duplicates": "all"}, 80), ({"duplicates": "all", "join": "left"}, 130)],
+    ids=["all", "all, left"],
+)
+def test_combining_repeated_rows_takes_no_more_for_each_further_id_than_the_docs_say(
+    how: dict[str, str], most: int
+) -> None:
+    assert growth(200_000, 800_000, how) < most

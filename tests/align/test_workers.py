@@ -37,3 +37,10 @@ def test_a_worker_that_is_killed_is_an_error_with_advice():
 def test_no_process_is_started_for_a_few_points():
     assert Workers(8, points=FEW_POINTS - 1)._n == 1
     assert Workers(8, points=FEW_POINTS)._n == 8
+
+
+def test_there_is_one_worker_for_each_core_also_where_the_system_does_not_tell_which_may_be_used(monkeypatch):
+    assert Workers(points=FEW_POINTS)._n == len(os.sched_getaffinity(0))
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    assert Workers(points=FEW_POINTS)._n == 6

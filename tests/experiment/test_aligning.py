@@ -71,9 +71,51 @@ def test_what_parties_must_agree_on_is_in_the_public_plan_and_the_rest_is_not() 
         ("workers = 0", "workers should be at least 1, but is 0"),
         ('[align.columns]\nbnak = ["a"]', r"\[align.columns\] has an entry for bnak, who brings no table.*'bank'"),
         ('[align.addresses]\nbank = "here"', r"\[align.addresses\] should be a host and a port"),
+        ('[align.columns]\nbank = "mail"', r"\[align\] columns.bank should be a list of texts, but is \"mail\""),
         ('keys = ["text"]\n[align.columns]\nbank = ["a", "b"]', "Each of the 1 keys .* but 2 were named"),
     ],
 )
 def test_a_section_that_cannot_be_followed_is_refused(tmp_path: Path, align: str, said: str) -> None:
     with pytest.raises(PlanError, match=said):
         read(tmp_path, align)
+
+
+FILES = """
+[data.bank]
+path = "bank.csv"
+ids = "no"
+columns = ["income"]
+[data.shop]
+path = "shop.csv"
+ids = "no"
+[roles]
+label = "bank"
+features = ["shop"]
+[align]
+fewest = 1
+"""
+
+
+def align_files(tmp_path: Path, align: str) -> dict[str, list[str]]:
+    """The aligned ids of both parties, whose people are 1 and 2, and 2 and 3."""
+    (tmp_path / "bank.csv").write_text("no,tel,code,income\n1,0041791111111,007,5\n2,0041792222222,08001,6\n")
+    (tmp_path / "shop.csv").write_text("no,tel,code,spend\n2,079 222 22 22,08001,1.5\n3,0793333333,7,2.5\n")
+    (tmp_path / "plan.toml").write_text(FILES + align)
+    plan = Plan.read(tmp_path / "plan.toml")
+    tables = plan.data.load(plan.roles.holders, plan.align)
+    results = plan.alignment(tables).run().results
+    return {name: [str(each) for each in results[name].take(table).ids.to_pylist()] for name, table in tables.items()}
+
+
+@pytest.mark.parametrize(("rule", "column"), [("phone:41", "tel"), ("text", "code"), ("exact", "code"), ("text", "no")])
+def test_what_people_are_matched_by_is_read_from_a_csv_as_it_stands(tmp_path: Path, rule: str, column: str) -> None:
+    columns = f'[align.columns]\nbank = ["{column}"]\nshop = ["{column}"]\n' if column != "no" else ""
+    assert align_files(tmp_path, f'keys = ["{rule}"]\n{columns}') == {"bank": ["2"], "shop": ["2"]}
+
+
+def test_columns_of_keys_need_not_be_among_those_that_are_used(tmp_path: Path) -> None:
+    align_files(tmp_path, 'keys = ["text"]\n[align.columns]\nbank = ["code"]\nshop = ["code"]\n')
+    plan = Plan.read(tmp_path / "plan.toml")
+    run = plan.alignment(held := plan.data.load(plan.roles.holders, plan.align)).run()
+    assert held["bank"].columns == ("income", "code")
+    assert run.results["bank"].take(held["bank"]).columns == ("income",)

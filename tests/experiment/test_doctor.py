@@ -292,8 +292,15 @@ def test_ids_that_an_alignment_reads_alike_are_wrong_unless_it_may_use_one(
 
 
 def test_a_column_of_ids_that_is_not_there_is_wrong(plans: dict[str, Plan]) -> None:
+    check = wrong(by_mail(plans["shop"]))["shop", "table"]
+    assert check.said.startswith("shop's table was expected to have a column 'mail', but none of its")
+    assert check.fix == "Correct the columns that people are matched by."
+
+
+def test_a_column_in_which_nothing_is_an_id_is_wrong(plans: dict[str, Plan], tmp_path: Path) -> None:
+    write(tmp_path / "shop.csv", list(range(N)), mail=["none"] * N, spend=list(range(N)))
     check = wrong(by_mail(plans["shop"]))["shop", "ids"]
-    assert check.said.startswith("shop should be matched by its column 'mail', but has none of that name")
+    assert check.said == "shop should have ids by the rule 'email' in 'mail', but none of its 40 rows has one"
 
 
 def test_digits_held_as_text_are_noted(plans: dict[str, Plan], tmp_path: Path) -> None:

@@ -2,17 +2,18 @@
 
 A *key* is what people are matched by: one rule, or several joined by `+` for columns that identify only together.
 
-    exact          text as it stands, or a whole number: 7 and "7" are different
-    text           Unicode NFKC, without regard to case; white space is dropped at the ends, elsewhere it is one space
-    integer        a whole number or text of one: 7, "7" and "007" are the same
-    email          as text; without exactly one @ inside it, or with white space, it counts as missing
-    phone:41      digits in E.164; numbers without a country code get this one; what is no number counts as missing
+    exact          text as it stands, or a whole number as its digits: 7 and "7" are the same, "007" is not
+    text           without regard to case; white space is dropped at the ends, elsewhere it is one space
+    integer        a whole number or text of one: 7, "7", "007" and "7.0" are the same
+    email          as text, without what stands around an address; without exactly one @ inside it, or with white
+                   space, it counts as missing
+    phone:41       digits in E.164; numbers without a country code get this one; what is no number counts as missing
 
-A phone number without a country code loses one zero in front, as most countries have it; for Italy (39) it stays. Where
-else it is part of a number, numbers must have their codes.
+All but `exact` first take the Unicode normal form NFKC, leave out characters that nobody sees (format characters such
+as a zero-width space), and write digits of every script as 0 to 9, dashes as -, apostrophes as '.
 
-Normal forms and case come from the Unicode tables of a party's Python. Those of characters that a table knows never
-change, so Pythons of different age agree but for characters that only one of them knows.
+Normal forms, case and kinds of characters come from the Unicode tables of a party's Python. Those of characters that a
+table knows hardly ever change, so Pythons of different age agree but for characters that only one of them knows.
 
 A value that is missing or empty is no id. Composite keys are joined with their lengths, so that ("ab", "c") and
 ("a", "bc") differ; they are missing where one of their parts is.
@@ -35,10 +36,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from blake3 import blake3
 
+from colonnade.align.phone import e164, is_code
 from colonnade.errors import DataError, PlanError
-from colonnade.table import Table, nearest
+from colonnade.table import Table, nearest, whole_numbers
 
-VERSION = 1
+VERSION = 2
 DIGEST_BYTES = 16
 
 # What Python's str.split takes for white space, among ASCII.
@@ -78,9 +80,16 @@ class Identifiers:
 
     @classmethod
     def of(cls, table: Table, keys: Sequence[str] | None, columns: Sequence[str] | None) -> Identifiers:
-        """The rules for a table: as given, or by the type of its ids."""
+        """The rules for a table: as given, or by the type of what it is matched by."""
+        if isinstance(columns, str):
+            raise PlanError(
+                f"The columns of {table.owner or 'a party'} should be a list with one for each key, but are the text "
+                f"{columns!r}. Write [{columns!r}]."
+            )
         if keys is None:
-            keys = ("integer" if pa.types.is_int64(table.ids.type) else "text",)
+            types = {field.name: field.type for field in table.to_arrow().schema}
+            kind = types.get(columns[0] if columns else table.id_name, pa.large_string())
+            keys = ("integer" if pa.types.is_integer(kind) else "text",)
         if columns is None:
             if len(keys) > 1 or "+" in keys[0]:
                 raise PlanError(
@@ -135,6 +144,14 @@ class Identifiers:
             f"earlier one in {columns}. Merge them, or set duplicates under [align] to 'first' or 'all'."
         )
 
+    def absence(self, table: Table, key: int, owner: str) -> DataError:
+        """What is wrong with rows of which none has an id."""
+        columns = " and ".join(repr(name) for name in self.columns_of(key))
+        return DataError(
+            f"{owner} should have ids by the rule {self.keys[key]!r} in {columns}, but none of its {len(table):,} rows "
+            f"has one. Name the right columns for {owner} under [align.columns], or another rule under [align] keys."
+        )
+
     def read(self, table: Table, key: int) -> Iterator[tuple[list[bytes], npt.NDArray[np.int64]]]:
         """The ids under a key as the rules read them, and the numbers of their rows, chunk by chunk."""
         rules, names = self.keys[key].split("+"), self.columns_of(key)
@@ -167,34 +184,28 @@ def normalised(values: pa.Array, rule: str, *, column: str = "ids", owner: str |
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     name, _, argument = rule.partition(":")
+    if pa.types.is_floating(values.type):
+        # Whole numbers with gaps may come as floats, and so does a column without a single value.
+        whole = whole_numbers(values)
+        values = values if whole is None else whole
+    if values.null_count == len(values):
+        return pa.nulls(len(values), pa.large_string())
     if pa.types.is_integer(values.type):
         if name not in ("exact", "integer", "phone"):
             raise DataError(
                 f"{owner or 'The party'} should bring text for the rule {name!r}, but its column {column!r} holds "
                 "whole numbers. Use the rule 'integer' at all parties, or turn the column into text."
             )
-        written = values.cast(pa.large_string())
-        if name == "integer":
-            return written
-        if name == "exact":
-            # Neither text nor a number may pass for the other.
-            return pc.binary_join_element_wise(
-                pa.scalar("#", pa.large_string()), written, pa.scalar("", pa.large_string())
-            )
-        values = written
-    if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+    elif not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
         raise DataError(
             f"{owner or 'The party'} should be matched by text or whole numbers, but its column {column!r} is of type "
             f"{values.type}. Convert it, at all parties alike."
         )
     values = values.cast(pa.large_string())
     if name == "exact":
-        return _without_empty(
-            pc.binary_join_element_wise(pa.scalar("'", pa.large_string()), values, pa.scalar("", pa.large_string())),
-            "'",
-        )
+        return _without_empty(values)
     if name == "text":
-        return _without_empty(_as_text(values), "")
+        return _without_empty(_as_text(values))
     read = _READERS[name]
     return pa.array(
         [None if value is None else read(value, argument) for value in values.to_pylist()], pa.large_string()
@@ -216,40 +227,50 @@ def _as_text(values: pa.Array) -> pa.Array:
 
 def as_text(value: str) -> str:
     """One value under the rule `text`."""
-    # Folding case can undo the normal form, so it is restored.
-    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", value).casefold())
-    return " ".join(folded.split())
+    # Folding case can undo the normal form, and so can leaving characters out, so it is restored.
+    return " ".join(unicodedata.normalize("NFKC", _plain(value).casefold()).split())
+
+
+def _plain(value: str) -> str:
+    """A value without what is only another way of writing it."""
+    if value.isascii():
+        return value
+    normal = unicodedata.normalize("NFKC", value)
+    return "".join([each if each.isascii() else _plain_character(each) for each in normal])
+
+
+def _plain_character(character: str) -> str:
+    match unicodedata.category(character):
+        case "Cf":
+            return ""
+        case "Pd":
+            return "-"
+        case "Nd":
+            return str(unicodedata.decimal(character))
+    return _LOOK_ALIKE.get(character, character)
+
+
+# The minus sign, and what word processors and keyboards make of an apostrophe.
+_LOOK_ALIKE = {"\u2212": "-", "\u2018": "'", "\u2019": "'", "\u02bc": "'"}
 
 
 def _as_integer(value: str, argument: str) -> str | None:
-    found = re.fullmatch(r"([+-]?)0*(\d+)", unicodedata.normalize("NFKC", value).strip())
+    found = re.fullmatch(r"([+-]?)0*(\d+?)(\.0+)?", _plain(value).strip())
     if found is None:
         return None
-    digits = "".join(str(unicodedata.digit(digit)) for digit in found[2]).lstrip("0") or "0"
-    return f"-{digits}" if found[1] == "-" and digits != "0" else digits
+    return f"-{found[2]}" if found[1] == "-" and found[2] != "0" else found[2]
 
 
 def _as_email(value: str, argument: str) -> str | None:
     text = as_text(value)
+    if bracketed := re.fullmatch("[^<>@]*<([^<>]*)>[^<>@]*", text):
+        text = bracketed[1]
+    text = text.strip(" ,;:.\"'()[]").removeprefix("mailto:").strip()
     return text if re.fullmatch(r"[^@\s]+@[^@\s]+", text) else None
 
 
-# In Italy a zero in front is part of the number, abroad as well.
-_ZERO_STAYS = ("39",)
-
-
 def _as_phone(value: str, argument: str) -> str | None:
-    text = unicodedata.normalize("NFKC", value).replace("(0)", "").strip()
-    if not re.fullmatch(r"\+?[\d\s()./-]+", text):
-        return None
-    digits = re.sub(r"\D", "", text)
-    if text.startswith("+"):
-        number = digits
-    elif digits.startswith("00"):
-        number = digits[2:]
-    else:
-        number = argument + (digits if argument in _ZERO_STAYS else digits.removeprefix("0"))
-    return f"+{number}" if 7 <= len(number) <= 15 and number.isascii() else None
+    return e164(_plain(value), argument)
 
 
 _READERS: Mapping[str, Callable[[str, str], str | None]] = {
@@ -266,6 +287,8 @@ def check_keys(keys: Sequence[str]) -> None:
     Raises:
         PlanError: There is one, or no key at all.
     """
+    if isinstance(keys, str):
+        raise PlanError(f"Keys should be a list of rules, but are the text {keys!r}. Write [{keys!r}].")
     if not keys:
         raise PlanError("Ids are read by at least one key, but none was named. Name one such as 'text'.")
     for key in keys:
@@ -280,7 +303,7 @@ def _check_rule(rule: str) -> None:
             f"Ids are read by the rules {', '.join(RULES)}, but {rule!r} was named.{nearest(name, RULES)} Name one of "
             "them, or several joined by '+'."
         )
-    if name == "phone" and not re.fullmatch(r"[1-9]\d{0,2}", argument):
+    if name == "phone" and not is_code(argument):
         raise PlanError(
             f"The rule 'phone' should name the country of numbers without a code, as in 'phone:41', but is {rule!r}. "
             "Add it."
@@ -289,8 +312,8 @@ def _check_rule(rule: str) -> None:
         raise PlanError(f"The rule {name!r} takes nothing behind a colon, but is {rule!r}. Leave it out.")
 
 
-def _without_empty(values: pa.Array, empty: str) -> pa.Array:
-    return pc.if_else(pc.equal(values, empty), pa.scalar(None, pa.large_string()), values)
+def _without_empty(values: pa.Array) -> pa.Array:
+    return pc.if_else(pc.equal(values, ""), pa.scalar(None, pa.large_string()), values)
 
 
 def _joined(parts: tuple[bytes, ...]) -> bytes:

@@ -156,7 +156,12 @@ class _Alignment:
     @property
     def bystanders(self) -> tuple[Channel, ...]:
         """The leader's lines to parties without tables."""
-        return tuple(self.party.peers[name] for name in self.party.roles.parties if name not in self.order)
+        return tuple(self.party.peers[name] for name in self.without_tables)
+
+    @property
+    def without_tables(self) -> tuple[str, ...]:
+        """Who only goes along: an arbiter or a server."""
+        return tuple(name for name in self.party.roles.parties if name not in self.order)
 
     def run(self) -> Alignment:
         if self.party.table is None:
@@ -216,6 +221,9 @@ class _Alignment:
         n_ids, repeated = identifiers.count(table, key, known)
         if repeated and self.settings.duplicates == "error":
             raise identifiers.repetition(table, key, repeated, self.party.name)
+        if not n_ids and len(table) and self.align.limits.fewest > 0:
+            # It would be refused as too small, but this says why.
+            raise identifiers.absence(table, key, self.party.name)
         return n_ids, repeated
 
     def _open(self, mine: Terms) -> Settled:
@@ -333,7 +341,7 @@ class _Alignment:
 
         found = _found(durable(self.party, ORDER_STEP, settle))
         size = found.size if found.size is not None and found.size >= 0 else None
-        return Alignment(None, size, found.digest, found.schedule)
+        return Alignment(None, size, found.digest, found.schedule, learned=(self._learned_without_tables,))
 
     @contextmanager
     def _folder(self) -> Iterator[Path]:
@@ -346,8 +354,11 @@ class _Alignment:
 
     def _spend_sizes(self, ids: list[int]) -> None:
         counts = " and ".join(f"{n:,}" for n in ids)
+        rounded = ", rounded up to a power of two" if self.settings.pad else ""
         for peer in self._asking:
-            self._spend(f"alignment: {peer} learns that {self.party.name} has {counts} ids")
+            self._spend(f"alignment: {peer} learns that {self.party.name} has {counts} ids{rounded}")
+        for peer in (*self._beside, *self.without_tables):
+            self._spend(f"alignment: {peer} learns {self._cut}")
 
     def _spend_outcome(self, settled: Settled) -> None:
         """Write down what the others will learn from the comparison."""
@@ -359,6 +370,8 @@ class _Alignment:
                 common = f"{me} has" if of_pair else "all parties have"
                 by_key = ", and by which key" if several else ""
                 self._spend(f"alignment: {peer} learns which of its own ids {common}{by_key}")
+                if of_pair and peer != self.leader and self._tells_whole(settled):
+                    self._spend(f"alignment: {peer} learns which of its own ids all parties have")
             elif settings.reveal == "size":
                 self._spend(f"alignment: {peer} learns how many ids are common")
             elif not star and peer == self.order[-1]:
@@ -367,6 +380,12 @@ class _Alignment:
                 self._spend(f"alignment: {peer} learns how many ids each group of parties has in common")
             if settings.join == "left" and self.leads:
                 self._spend(f"alignment: {peer} learns how many rows {me} keeps")
+        if settings.reveal == "both" and settings.join == "inner":
+            for peer in self._beside:
+                self._spend(f"alignment: {peer} learns which of its own ids all parties have")
+        if settings.reveal != "one":
+            for peer in self.without_tables:
+                self._spend(f"alignment: {peer} learns {self._size_told}")
         if settings.duplicates == "all":
             # The leader tells every party's numbers to all.
             for peer in self.order:
@@ -376,6 +395,29 @@ class _Alignment:
     def _shows_pairs(self, settled: Settled) -> bool:
         """Whether a star shows each other party what it has in common with the leader alone."""
         return self.settings.engine == "rr22" or self.settings.join == "left" or settled.n_keys > 1
+
+    def _tells_whole(self, settled: Settled) -> bool:
+        """Whether a star that shows pairs also tells the others which of their ids all parties have."""
+        return self._shows_pairs(settled) and self.settings.join == "inner" and len(self.order) > 2
+
+    @property
+    def _beside(self) -> tuple[str, ...]:
+        """Whom this party compares no ids with, though both bring some: the others at the end of a ray."""
+        return tuple(name for name in self.order if name != self.party.name and name not in self._asking)
+
+    @property
+    def _cut(self) -> str:
+        """What the number of buckets tells those who do not know how long all lists are."""
+        return f"into how many buckets of {self.settings.bucket_size:,} ids the longest list is cut"
+
+    @property
+    def _size_told(self) -> str:
+        return "how many ids are common" if self.settings.reveal == "size" else "how many rows are aligned"
+
+    @property
+    def _learned_without_tables(self) -> str:
+        told = "" if self.settings.reveal == "one" else f"{self._size_told}, and "
+        return f"{' and '.join(self.without_tables)} learned {told}{self._cut}."
 
     @property
     def _counted_ids(self) -> str:
@@ -402,17 +444,25 @@ class _Alignment:
             said.append(f"Every party learned which of its own ids are common to all{rows}{by_key}.")
         else:
             said.append(f"Every other party learned which of its own ids {self.leader} has{by_key}.")
-            said.append(f"{self.leader} learned which of its own ids are common to all{by_key}.")
+            said.append(
+                f"Every party learned which of its own ids are common to all{rows}."
+                if self._tells_whole(settled)
+                else f"{self.leader} learned which of its own ids are common to all{by_key}."
+            )
         if ring and reveal == "one":
             said.append(f"{self.order[-1]} learned how many ids are common in each bucket.")
         if len(self.order) > 2:
             said.append(
                 f"{self.leader} learned besides how many ids each group of parties has in common, but not which."
                 if ring
-                else f"{self.leader} learned besides which of its ids each other party has."
+                else f"{self.leader} learned besides which of its ids each other party has{by_key}."
             )
+            if not ring:
+                said.append(f"Every other party learned {self._cut}.")
         if self.settings.join == "left":
             said.append(f"Every other party learned how many rows {self.leader} keeps.")
+        if self.without_tables:
+            said.append(self._learned_without_tables)
         if self.settings.engine == "rr22":
             said.append("The side processes talked over a line of their own, which is not in the recording.")
         if self.settings.duplicates == "all":

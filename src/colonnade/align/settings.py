@@ -81,7 +81,12 @@ class Settings:
 
     def n_buckets(self, n_ids: int) -> int:
         """Into how many buckets so many ids are cut."""
-        return n_buckets(n_ids, self.ids_per_bucket or IDS_PER_BUCKET[self.engine])
+        return n_buckets(n_ids, self.bucket_size)
+
+    @property
+    def bucket_size(self) -> int:
+        """How many ids a bucket is meant to have."""
+        return self.ids_per_bucket or IDS_PER_BUCKET[self.engine]
 
     def describe(self) -> dict[str, Any]:
         """The settings as plain data."""

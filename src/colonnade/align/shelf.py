@@ -40,9 +40,9 @@ class Shelf:
 
         By one key a person is in the same bucket everywhere, so the order goes bucket by bucket, and no more than one
         is in memory. By several keys it may be in any. Where rows without a partner are kept, the length of a stretch
-        would tell how many ids are in its bucket, so all are one stretch; and repeated rows are combined all at once.
+        would tell how many ids are in its bucket, so all are one stretch.
         """
-        if self._n_keys == 1 and settings.join == "inner" and settings.duplicates != "all":
+        if self._n_keys == 1 and settings.join == "inner":
             return ([tree] for tree in self)
         return iter([list(self)])
 

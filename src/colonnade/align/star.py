@@ -155,25 +155,29 @@ class StarLeader:
         ordered: list[Rows] = []
         present: dict[str, list[npt.NDArray[np.bool_]]] = {line.peer: [] for line in self.lines}
         digests: dict[str, list[bytes]] = {line.peer: [] for line in self.lines}
-        for trees in kept.stretches(self.settings):
-            pairs = {line.peer: _joined([tree[line.peer] for tree in trees]) for line in self.lines}
-            ordered.append(self._ordered(trees, pairs))
-            if self.settings.reveal == "one":
-                continue
-            for line in self.lines:
-                there, digest = _tell_order(line, ordered[-1], pairs[line.peer])
-                present[line.peer].append(there)
-                digests[line.peer].append(digest)
+        # Nothing here holds on to a stretch, which may be all that the buckets left.
+        for stretch, told in map(self._told, kept.stretches(self.settings)):
+            ordered.append(stretch)
+            for peer, (there, digest) in told.items():
+                present[peer].append(there)
+                digests[peer].append(digest)
         rows = np.concatenate(ordered)
         if self.settings.reveal == "one":
             return Found(rows, len(rows))
         partners = {peer: np.concatenate(masks) for peer, masks in present.items()}
         wholes = [whole_digest(each) for each in digests.values()]
         if self.settings.duplicates == "all":
-            rows, partners, wholes = self._with_copies(list(kept), rows, partners, wholes)
+            rows, partners, wholes = self._with_copies(kept, rows, partners, wholes)
         schedule = self.own.party.random.child("align", "schedule").key
         whole = agree_as_leader(self.own, self.lines, wholes, self.bystanders, schedule, len(rows))
         return Found(rows, len(rows), whole, schedule.hex(), partners if self.settings.join == "left" else {})
+
+    def _told(self, trees: list[Tree]) -> tuple[Rows, dict[str, tuple[npt.NDArray[np.bool_], bytes]]]:
+        """The rows of a stretch in their order; and for each peer that was told, which it has and a digest of them."""
+        pairs = {line.peer: _joined([tree[line.peer] for tree in trees]) for line in self.lines}
+        rows = self._ordered(trees, pairs)
+        lines = () if self.settings.reveal == "one" else self.lines
+        return rows, {line.peer: _tell_order(line, rows, pairs[line.peer]) for line in lines}
 
     def _ordered(self, trees: list[Tree], pairs: dict[str, dict[str, Any]]) -> Rows:
         """The rows of a stretch that are used, in their order."""
@@ -192,10 +196,9 @@ class StarLeader:
         return rows[np.argsort(tags, kind="stable")]
 
     def _with_copies(
-        self, kept: list[Tree], rows: Rows, partners: dict[str, npt.NDArray[np.bool_]], digests: list[bytes]
+        self, kept: Shelf, rows: Rows, partners: dict[str, npt.NDArray[np.bool_]], digests: list[bytes]
     ) -> tuple[Rows, dict[str, npt.NDArray[np.bool_]], list[bytes]]:
-        n_rows = len(self.own.party.own_table)
-        starts, copies, repeats = _all_copies(kept, [tree["own"]["rows"] for tree in kept], n_rows)
+        starts, copies, repeats = _all_copies(kept, len(self.own.party.own_table))
         counts = np.ones((len(rows), 1 + len(self.lines)), np.int64)
         counts[:, 0] = copies[rows]
         for column, line in enumerate(self.lines, start=1):
@@ -244,7 +247,7 @@ class StarFollower:
         """What a bucket leaves: what was found, and which rows have its ids."""
         if self.settings.duplicates != "all":
             return found
-        return found | _copies(bucket, np.ones(len(bucket), bool)) | {"copied": bucket.rows}
+        return found | {"own": {"rows": bucket.rows} | _copies(bucket, np.ones(len(bucket), bool))}
 
     def _return_doubled(self, key: int, number: int, masking: bytes) -> None:
         leader, total = self.leader, self.own.settled.slots(self.leader.peer, key)
@@ -263,13 +266,12 @@ class StarFollower:
         if self.settings.reveal != "both":
             return Found(None, None)
         ordered, digests = [], []
-        for trees in kept.stretches(self.settings):
-            rows, digest = self._hear_order(trees)
-            ordered.append(rows)
+        for stretch, digest in map(self._hear_order, kept.stretches(self.settings)):
+            ordered.append(stretch)
             digests.append(digest)
         rows, whole = np.concatenate(ordered), whole_digest(digests)
         if self.settings.duplicates == "all":
-            rows, whole = self._with_copies(list(kept), rows, whole)
+            rows, whole = self._with_copies(kept, rows, whole)
         agreed_digest, agreed = agree_as_follower(self.own, self.leader, whole, len(rows))
         return Found(rows, len(rows), agreed_digest, agreed.schedule.hex())
 
@@ -286,9 +288,9 @@ class StarFollower:
         rows[present] = listed[theirs[present]]
         return rows, order_digest(digests[theirs[present]], present)
 
-    def _with_copies(self, kept: list[Tree], rows: Rows, digest: bytes) -> tuple[Rows, bytes]:
-        n_rows, present = len(self.own.party.own_table), rows >= 0
-        starts, copies, repeats = _all_copies(kept, [tree["copied"] for tree in kept], n_rows)
+    def _with_copies(self, kept: Shelf, rows: Rows, digest: bytes) -> tuple[Rows, bytes]:
+        present = rows >= 0
+        starts, copies, repeats = _all_copies(kept, len(self.own.party.own_table))
         own_counts = np.ones((len(rows), 1), np.int64)
         own_counts[present, 0] = copies[rows[present]]
         send_copies(self.leader, own_counts)
@@ -335,14 +337,14 @@ def _copies(bucket: Bucket, used: npt.NDArray[np.bool_]) -> Tree:
     return {"copies": bucket.copies[used], "starts": bucket.starts[used], "repeats": bucket.repeats}
 
 
-def _all_copies(kept: list[Tree], rows: list[Rows], n_rows: int) -> tuple[Rows, Rows, Rows]:
+def _all_copies(kept: Iterable[Tree], n_rows: int) -> tuple[Rows, Rows, Rows]:
     """For each row that stands for an id: where its copies begin, how many there are; and all copies."""
     starts, copies, repeats, begin = np.zeros(n_rows, np.int64), np.ones(n_rows, np.int64), [], 0
-    for tree, standing in zip(kept, rows, strict=True):
-        of = tree.get("own", tree)
-        starts[standing], copies[standing] = of["starts"] + begin, of["copies"]
-        repeats.append(of["repeats"])
-        begin += len(of["repeats"])
+    for tree in kept:
+        own = tree["own"]
+        starts[own["rows"]], copies[own["rows"]] = own["starts"] + begin, own["copies"]
+        repeats.append(own["repeats"])
+        begin += len(own["repeats"])
     return starts, copies, np.concatenate([np.zeros(0, np.int64), *repeats])
 
 

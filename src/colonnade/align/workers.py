@@ -30,8 +30,7 @@ class Workers:
     """
 
     def __init__(self, n: int | None = None, *, points: int = 0) -> None:
-        wanted = len(os.sched_getaffinity(0)) if n is None and hasattr(os, "sched_getaffinity") else n or 1
-        self._n = 1 if points < FEW_POINTS else wanted
+        self._n = 1 if points < FEW_POINTS else n or _n_cores()
 
     def mask(self, key: bytes, digests: Iterable[Points]) -> Iterator[Points]:
         """The ids of these digests, hashed to the curve and multiplied by a key, chunk by chunk."""
@@ -63,6 +62,11 @@ class Workers:
                 f"{self._n} worker processes should multiply points, but one of them was ended from outside, perhaps "
                 "for want of memory. Go on with --resume, and set workers under [align] to fewer."
             ) from error
+
+
+def _n_cores() -> int:
+    """How many cores this process may use, as far as the system tells."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _mask(key: bytes, digests: Points) -> Points:

@@ -66,6 +66,11 @@ class PlannedAlign:
             if self.keys is not None:
                 Identifiers(self.keys, columns)
 
+    def key_columns(self, party: str, ids: str) -> tuple[str, ...]:
+        """The columns by which a party is matched, besides an id column that is read by its type."""
+        named = self.columns.get(party, () if self.keys is None else (ids,))
+        return tuple(dict.fromkeys(name for columns in named for name in columns.split("+")))
+
     @property
     def settings(self) -> Settings:
         """What all parties must agree on."""

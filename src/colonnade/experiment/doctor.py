@@ -106,7 +106,7 @@ def _look_at_table(home: Checks, plan: Plan, name: str) -> Table | None:
     table = None
     with home.trying("table"):
         whole = plan.data.name is None or plan.align is not None
-        table = (plan.data.load((name,)) if whole else plan.tables().train)[name]
+        table = (plan.data.load((name,), plan.align) if whole else plan.tables().train)[name]
         home.good("table", repr(table).partition(": ")[2].removesuffix(")"))
     if table is None:
         return None
@@ -145,6 +145,8 @@ def _look_at_keys(home: Checks, table: Table, name: str, align: PlannedAlign) ->
         columns = " and ".join(repr(column) for column in identifiers.columns_of(number))
         if repeated and align.duplicates == "error":
             raise identifiers.repetition(table, number, repeated, name)
+        if not n_ids and len(table) and align.fewest > 0:
+            raise identifiers.absence(table, number, name)
         home.good("ids", f"{n_ids:,} different ids in {columns}, read by the rule {key!r}")
         if repeated:
             taken = "only the first row of each is used" if align.duplicates == "first" else "all of them are used"

@@ -67,6 +67,11 @@ class PlannedTable:
         """Make the plan mean the same file wherever it is read."""
         object.__setattr__(self, "path", self.path.absolute())
 
+    def read(self, party: str, align: PlannedAlign | None = None) -> Table:
+        """The table that a party holds there, with the columns by which it is aligned."""
+        keys = () if align is None else align.key_columns(party, self.ids)
+        return Table.read(**vars(self), keys=keys, owner=party)
+
 
 @dataclass(frozen=True)
 class PlannedData:
@@ -106,11 +111,11 @@ class PlannedData:
         if not 0 < self.test < 1:
             raise PlanError(f"[data] test should lie between 0 and 1, but is {self.test}. Choose a share such as 0.25.")
 
-    def load(self, holders: tuple[str, ...]) -> dict[str, Table]:
-        """The tables of these parties, as they hold them."""
+    def load(self, holders: tuple[str, ...], align: PlannedAlign | None = None) -> dict[str, Table]:
+        """The tables of these parties, as they hold them, with the columns by which they are aligned."""
         if self.name is None:
             _require_files(holders, self.tables)
-            return {party: Table.read(**vars(self.tables[party]), owner=party) for party in holders}
+            return {party: self.tables[party].read(party, align) for party in holders}
         from colonnade.data.datasets import load
 
         tables = load(self.name, rows=self.rows, seed=self.seed).tables
@@ -352,7 +357,7 @@ class Plan:
         """
         from colonnade.data.partition import intersect, train_test_split
 
-        held = self.data.load(self.roles.holders)
+        held = self.data.load(self.roles.holders, self.align)
         if alignments is not None:
             # Parties may write the id of one person differently; from here on, a row is known by its place.
             common = {party: alignments[party].take(table).numbered() for party, table in held.items()}

@@ -156,7 +156,7 @@ class Side:
         if self.name not in self.plan.roles.holders:
             return None
         if self.plan.data.name is None or self.plan.align is not None:
-            return self.plan.data.load((self.name,))[self.name]
+            return self.plan.data.load((self.name,), self.plan.align)[self.name]
         return self.plan.tables().train[self.name]
 
     def expected(self, peer: str) -> Identity | None:
@@ -392,10 +392,9 @@ class Side:
                     "names a data set. Leave it out."
                 )
             if self.plan.align is not None:
-                return self.plan.data.load((self.name,))[self.name].without_labels()
+                return self.plan.data.load((self.name,), self.plan.align)[self.name].without_labels()
             return self.plan.tables().test[self.name].without_labels()
-        columns = planned.columns
-        return Table.read(file or planned.path, ids=planned.ids, columns=columns, owner=self.name)
+        return replace(planned, path=file or planned.path, labels=None).read(self.name, self.plan.align)
 
     def _next_prediction(self) -> Path:
         number = 1

@@ -140,7 +140,7 @@ class RunFolder:
         """
         folder = self.path / "alignment"
         files = {party: folder / party / "alignment.safetensors" for party in self.plan.roles.parties}
-        simulation = self.plan.alignment(self.plan.data.load(self.plan.roles.holders))
+        simulation = self.plan.alignment(self.plan.data.load(self.plan.roles.holders, self.plan.align))
         if self._has("alignment/run.json"):
             written = self._read_json("alignment/run.json").get("tables", {})
             for party, table in simulation.tables.items():

@@ -86,6 +86,8 @@ def conform(value: Any, wanted: Any, where: str) -> Any:
     >>> conform([8, 4], tuple[int, ...], "[model] hidden")
     (8, 4)
     """
+    if _is_kind(get_origin(wanted), Mapping) and isinstance(value, Mapping):
+        return {key: conform(item, get_args(wanted)[1], f"{where}.{key}") for key, item in value.items()}
     try:
         return _conformed(value, wanted)
     except _Mismatch as mismatch:
