@@ -255,7 +255,8 @@ class FastFollower(StarFollower):
 @contextmanager
 def _side_folder(beside: Path) -> Iterator[Path]:
     """A folder for the files of a side process, gone when the block ends; so is what a killed run left there."""
-    folder = beside / "side"
+    # The side process works in there, where a path that starts from this one's folder would lead nowhere.
+    folder = (beside / "side").resolve()
     with explained("make a folder for the side process"):
         _delete(folder)
         folder.mkdir(parents=True)
