@@ -189,25 +189,28 @@ def reverse(values):
     return values[::-1].copy()
 
 
+OTHER_MESSAGES = [
+    (STAR, "bank", kinds.Opening, "salt", lambda salt: bytes(32)),
+    (STAR, "bank", kinds.Masked, "points", reverse),
+    (STAR, "bank", kinds.Chosen, "theirs", reverse),
+    (STAR, "shop", kinds.Terms, "ids", lambda ids: [ids[0] + 1]),
+    (STAR, "shop", kinds.Masked, "points", reverse),
+    (STAR, "shop", kinds.Doubled, "values", reverse),
+    (ALL, "shop", kinds.Copies, "counts", lambda counts: counts + 1),
+    (ALL, "bank", kinds.Copies, "counts", lambda counts: counts + 1),
+    (KEYS, "bank", kinds.Places, "places", reverse),
+    (RING, "bank", kinds.Masked, "points", reverse),
+    (RING, "bank", kinds.Common, "values", reverse),
+    (RING, "telco", kinds.Masked, "points", reverse),
+    (RING, "telco", kinds.Doubled, "values", reverse),
+    (RING, "telco", kinds.Places, "places", reverse),
+]
+
+
 @pytest.mark.parametrize(
     ("how", "who", "kind", "field", "change"),
-    [
-        (STAR, "bank", kinds.Opening, "salt", lambda salt: bytes(32)),
-        (STAR, "bank", kinds.Masked, "points", reverse),
-        (STAR, "bank", kinds.Chosen, "theirs", reverse),
-        (STAR, "shop", kinds.Terms, "ids", lambda ids: [ids[0] + 1]),
-        (STAR, "shop", kinds.Masked, "points", reverse),
-        (STAR, "shop", kinds.Doubled, "values", reverse),
-        (ALL, "shop", kinds.Copies, "counts", lambda counts: counts + 1),
-        (ALL, "bank", kinds.Copies, "counts", lambda counts: counts + 1),
-        (KEYS, "bank", kinds.Places, "places", reverse),
-        (RING, "bank", kinds.Masked, "points", reverse),
-        (RING, "bank", kinds.Common, "values", reverse),
-        (RING, "telco", kinds.Masked, "points", reverse),
-        (RING, "telco", kinds.Doubled, "values", reverse),
-        (RING, "telco", kinds.Places, "places", reverse),
-    ],
-    ids=lambda value: getattr(value, "__name__", str(value)),
+    OTHER_MESSAGES,
+    ids=[f"{who}'s {kind.__name__}" for _, who, kind, _, _ in OTHER_MESSAGES],
 )
 def test_a_peer_that_comes_back_with_another_message_gets_no_second_answer(how, who, kind, field, change, tmp_path):
     last = kinds.Agreed if who == "bank" else kinds.OrderDigest
@@ -222,9 +225,16 @@ def test_a_peer_that_comes_back_with_another_message_gets_no_second_answer(how, 
     ):
         align(how, tmp_path, {who: says_otherwise(kind, field, change)})
     assert '"why": "another message than before the run was taken up"' in (tmp_path / "log").read_text()
-    assert ending(align(how, tmp_path, {who: saying(lambda message: message)})) == ending(
-        align(how, tmp_path / "straight")
-    )
+
+
+def test_a_peer_that_was_refused_and_says_the_same_again_is_aligned_with(tmp_path):
+    with pytest.raises(RuntimeError, match="that is enough"):
+        align(STAR, tmp_path, {"bank": stops_before(kinds.Agreed)})
+    forget_steps(tmp_path, "bank")
+    with pytest.raises(PrivacyError):
+        align(STAR, tmp_path, {"bank": says_otherwise(kinds.Masked, "points", reverse)})
+    again = align(STAR, tmp_path, {"bank": saying(lambda message: message)})
+    assert ending(again) == ending(align(STAR, tmp_path / "straight"))
 
 
 def test_a_run_that_has_finished_is_not_begun_again_under_other_secrets(tmp_path):
