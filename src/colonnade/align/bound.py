@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 from blake3 import blake3
 
+from colonnade.align.limits import Limits
 from colonnade.align.messages import Finished, Meeting
+from colonnade.crypto.curve import make_key
 from colonnade.errors import StorageError
 from colonnade.storage import append_durably, drop_unfinished, explained
 from colonnade.wire.channel import Channel
@@ -36,15 +37,16 @@ class Said:
 
     Args:
         path: The file; None remembers nothing, for a run that is never taken up.
-        refuse: Told who said something else than before; raises.
-        again: Told whose side process is to be met again.
+        limits: What counts and refuses.
+        party: Who listens.
+        run: What the log calls this run.
 
-    >>> Said(None, refuse=print, again=print).keep("bank", Finished(1))
+    >>> Said(None, Limits(), "shop", "a run").keep("bank", Finished(1))
     """
 
-    def __init__(self, path: Path | None, *, refuse: Callable[[str], NoReturn], again: Callable[[str], None]) -> None:
+    def __init__(self, path: Path | None, limits: Limits, party: str, run: str) -> None:
         self.step = ""
-        self._path, self._refuse, self._again = path, refuse, again
+        self._path, self._limits, self._party, self._run = path, limits, party, run
         self._n_heard: Counter[tuple[str, str]] = Counter()
         self._kept = {} if path is None or not path.exists() else _read(path)
 
@@ -58,9 +60,9 @@ class Said:
             if self._path is not None:
                 append_durably(self._path, json.dumps([*place, digest]) + "\n")
         elif self._kept[place] != digest:
-            self._refuse(peer)
+            self._limits.refuse_other(self._party, peer, self._run)
         elif varies and number == 0:
-            self._again(peer)
+            self._limits.admit(self._party, peer, f"{self._run} again {make_key().hex()[:16]}")
 
 
 class BoundLine(Channel):

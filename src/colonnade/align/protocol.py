@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NoReturn, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -134,7 +134,9 @@ class _Alignment:
         self.align, self.settings, self.limits = align, align.settings, align.limits.between_machines(party)
         directory = party.checkpoints.directory
         path = None if directory is None else directory / "said"
-        self.said = Said(path, refuse=self._refuse, again=self._count_again)
+        # Drawn by the system, so that two runs of one seed count as two.
+        self.run_name = party.once("name of the alignment", lambda: make_key().hex()[:16])
+        self.said = Said(path, self.limits, party.name, self.run_name)
         self.party = replace(party, peers={name: BoundLine(line, self.said) for name, line in party.peers.items()})
         holders = party.roles.holders
         if len(holders) < 2:
@@ -173,7 +175,7 @@ class _Alignment:
         ids = [n_ids for n_ids, _ in counted]
         self._check_sizes(party.name, ids)
         for peer in self._asking:
-            self.limits.admit(party.name, peer, self._run)
+            self.limits.admit(party.name, peer, self.run_name)
         shown = [_padded(n) for n in ids] if self.settings.pad else ids
         with self._folder() as folder:
             if self.settings.engine == "rr22":
@@ -210,18 +212,6 @@ class _Alignment:
         if self.settings.topology == "star" and not self.leads:
             return (self.leader,)
         return tuple(name for name in self.order if name != self.party.name)
-
-    @property
-    def _run(self) -> str:
-        """What tells this run of this party from others, in its log, also where both have one seed."""
-        return self.party.once("name of the alignment", lambda: make_key().hex()[:16])
-
-    def _refuse(self, peer: str) -> NoReturn:
-        self.limits.refuse_other(self.party.name, peer, self._run)
-
-    def _count_again(self, peer: str) -> None:
-        """Count another alignment with a peer, whose side process may be given another list than before."""
-        self.limits.admit(self.party.name, peer, f"{self._run} again {make_key().hex()[:16]}")
 
     @property
     def _mark(self) -> str:
