@@ -181,7 +181,7 @@ def partition(n_ids: int) -> float:
             table,
             0,
             bytes(32),
-            n=max(2, Settings().n_buckets(n_ids)),
+            n=max(2, Settings().n_buckets([n_ids])),
             folder=Path(folder),
         )
         return process_time() - begun

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from colonnade.errors import AuthError, BudgetSpent, DataError, PeerFailed, PeerUnreachable, PlanError
+from colonnade.align import Align, Limits
+from colonnade.errors import AuthError, BudgetSpent, DataError, PeerFailed, PeerUnreachable, PlanError, PrivacyError
 from colonnade.privacy.mechanisms import LaplaceMechanism
 from colonnade.run import Simulation, join, private_randomness, simulate
 from colonnade.secret import Secret
@@ -89,6 +90,27 @@ def run_apart(protocol, folder, *, roles=BOTH, tables=None, changes=None):
 
 def status(folder, name):
     return json.loads((folder / name / "run.json").read_text())
+
+
+@pytest.mark.network
+def test_an_alignment_between_machines_is_counted_and_refusals_are_logged_though_no_log_is_named(tmp_path):
+    tables, shared = {name: rows(*range(5)) for name in ("bank", "shop")}, tmp_path / "counts" / "answers"
+    for run, most in (("one", 1), ("two", 1), ("three", 2)):
+        protocol = Align(limits=Limits(fewest=1, most_runs=most))
+        changes = {name: {"aligns": True, "answers": shared.with_name(name) / "answers"} for name in tables}
+        outcomes = run_apart(protocol, tmp_path / run, tables=tables, changes=changes)
+        refused = [outcome for outcome in outcomes.values() if isinstance(outcome, PrivacyError)]
+        assert bool(refused) == (run == "two")
+    log = (tmp_path / "counts" / "bank" / "alignments-of-bank").read_text().splitlines()
+    assert [json.loads(line)["what"] for line in log] == ["aligned", "refused", "aligned"]
+    outcomes = run_apart(
+        Align(limits=Limits(fewest=1)),
+        tmp_path / "alone",
+        tables=tables,
+        changes={name: {"aligns": True} for name in tables},
+    )
+    assert {outcome.size for outcome in outcomes.values()} == {5}
+    assert (tmp_path / "alone" / "shop" / "alignments-of-shop").exists()
 
 
 @pytest.mark.network

@@ -62,7 +62,7 @@ def connect(
         credentials: This party's certificate and key; None sends in the clear, for tests on one machine.
         directory: Where checkpoints, the recording and the status are kept; a crashed run goes on from there.
         answers: Where it is counted how much each peer was answered about the own rows; one file for all runs on them.
-            None counts in the directory, hence for this run only.
+            Alignments are counted beside it. None counts in the directory, hence for this run only.
         listen: Where to listen, if not at the own address.
         aligns: Whether the protocol begins by aligning rows. Otherwise a digest of the ids in their order must be equal
             at all parties, and is told to them.

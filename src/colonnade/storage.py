@@ -98,6 +98,14 @@ def append_durably(path: Path, text: str) -> None:
             sync_directory(path.parent)
 
 
+def drop_unfinished(path: Path) -> None:
+    """Drop a last line that a crash kept from being finished, of a file in which each is written before it counts."""
+    with explained(f"read {path}"):
+        *lines, unfinished = path.read_bytes().split(b"\n")
+    if unfinished:
+        write_atomically(path, b"".join(line + b"\n" for line in lines))
+
+
 def sync_directory(path: Path) -> None:
     """Make renames and new files inside a directory survive a power cut."""
     handle = os.open(path, os.O_RDONLY)

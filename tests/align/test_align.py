@@ -17,7 +17,9 @@ from colonnade import Roles, Table, simulate
 from colonnade.align import Align, Aligned, Alignment, Limits, Settings, align
 from colonnade.align import messages as kinds
 from colonnade.align import ring as ring_module
+from colonnade.align import settings as settings_module
 from colonnade.align import star as star_module
+from colonnade.align.copies import expanded
 from colonnade.align.identifiers import as_text
 from colonnade.align.messages import Masked, OrderDigest, Terms
 from colonnade.align.rr22 import INTERPRETER_VARIABLE
@@ -761,7 +763,11 @@ def test_a_leader_that_compares_another_order_is_refused():
 @pytest.mark.parametrize(
     ("kind", "change", "said"),
     [
-        (kinds.Masked, {"begin": 5}, "Expected bank to send align/masked from 0 of 2 on for bucket 0, got 2 from 5"),
+        (
+            kinds.Masked,
+            {"begin": 5},
+            "Expected bank to send align/masked from 0 of 2 on for bucket 0, got an array of shape \\(2, 32\\) from 5",
+        ),
         (kinds.Masked, {"points": np.zeros((2, 31), np.uint8)}, "Expected bank to send align/masked from 0 of 2"),
         (
             kinds.Masked,
@@ -772,6 +778,11 @@ def test_a_leader_that_compares_another_order_is_refused():
         (kinds.Chosen, {"theirs": np.array([0, 7])}, "to name places in this party's own list of 2, each once"),
         (kinds.OrderPoint, {"point": b"short"}, "to send a point of 32 bytes for its order, got 5 bytes. Both must"),
         (kinds.Chosen, {"begin": 1}, "to send the order of at most 2 rows, got another part"),
+        (
+            kinds.Opening,
+            {"buckets": 2},
+            "Expected bank to cut sets of these sizes into 1 buckets, got 2. Both must run",
+        ),
         (kinds.Opening, {"buckets": 0}, "Expected bank to open the alignment of bank by 1 keys"),
         (kinds.Opening, {"ids": [2**60]}, "Expected bank to open the alignment of bank by 1 keys"),
     ],
@@ -780,6 +791,96 @@ def test_what_a_leader_must_not_send_is_refused(kind, change, said):
     instead = {"bank": sending(kind, **change)}
     with pytest.raises(ColonnadeError, match=said):
         simulate(Align(limits=ANY_SIZE), tables([1, 2], [1, 2]), roles=PAIR, instead=instead)
+
+
+@pytest.mark.parametrize(
+    ("how", "who", "kind", "change", "said"),
+    [
+        ({}, "shop", kinds.Masked, {"points": np.array(3, np.uint8)}, "shop to send align/masked from 0 of 2 on"),
+        ({}, "shop", kinds.Doubled, {"values": np.array(3, np.uint8)}, "shop to send align/doubled from 0 of 2 on"),
+        (
+            {"topology": "ring"}, "bank", kinds.Common, {"values": np.array(3, np.uint8)},
+            r"Expected bank to send the common values of bucket 0, got an array of shape \(\) of bucket 0\. Both must",
+        ),
+        (
+            {"topology": "ring"}, "shop", kinds.Places, {"places": np.array(3)},
+            r"Expected shop to name places in the list of bucket 0, got an array of shape \(\) for bucket 0\. Both",
+        ),
+        (
+            {"keys": ("integer", "integer")}, "bank", kinds.Places, {"bucket": 7},
+            r"Expected bank to name places in the list of bucket 0, got an array of shape \(2,\) for bucket 7\. Both",
+        ),
+        (
+            {"reveal": "one"}, "shop", kinds.Doubled, {"values": lambda values: values[[0, 0]]},
+            "Expected shop to send a list of 2 different values, got one of them twice. Both must run the same",
+        ),
+        (
+            {"reveal": "one"}, "shop", kinds.Masked, {"points": lambda points: points[[0, 0]]},
+            "Expected shop to send a list of 2 different values, got one of them twice",
+        ),
+        (
+            {"topology": "ring"}, "bank", kinds.Common, {"values": lambda values: values[[0, 0]]},
+            "Expected bank to send a list of 2 different values, got one of them twice",
+        ),
+        (
+            {"duplicates": "all"}, "bank", kinds.Copies, {"counts": lambda counts: counts[:, ::-1] + [[0, 5]]},
+            "Expected bank to say how often each id occurs here as this party told it, got other numbers. Both must",
+        ),
+        (
+            {"duplicates": "all"}, "shop", kinds.Copies, {"counts": np.full((2, 1), 1 << 62)},
+            r"combine to at most 134,217,728 rows with duplicates = 'all', but would to 9\.22e\+18: of one id the "
+            r"parties have 1 and 4,611,686,018,427,387,904 rows\. That is most often an id which stands for none",
+        ),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)  # fmt: skip
+def test_messages_of_odd_shapes_and_repeated_values_are_refused_by_the_name_of_their_sender(
+    how, who, kind, change, said
+):
+    columns = dict.fromkeys(NAMES, ("id", "id")) if "keys" in how else {}
+    protocol = Align(Settings(**how), columns=columns, limits=ANY_SIZE)
+    with pytest.raises(ColonnadeError, match=said):
+        simulate(protocol, tables([1, 2], [1, 2]), roles=PAIR, instead={who: sending(kind, **change)})
+
+
+def test_an_id_that_stands_for_none_is_not_combined_to_more_rows_than_fit():
+    for counts in ([[50_000, 50_000]], [[1, 1 << 62]] * 4, [[1 << 40, 1]], [[(1 << 63) - 1] * 30]):
+        with pytest.raises(DataError, match=r"should combine to at most 134,217,728 rows"):
+            expanded(np.array(counts), own=0)
+
+
+def test_what_a_peer_calls_its_keys_cannot_steer_a_terminal():
+    crooked = sending(Terms, rules="other", keys=["\x1b[31mred"])
+    with pytest.raises(PlanError, match=r"bank reads integer and shop reads \?\[31mred\. Name the same keys"):
+        simulate(Align(limits=ANY_SIZE), tables([1], [1]), roles=PAIR, instead={"shop": crooked})
+
+
+@pytest.mark.parametrize("how", [{"reveal": "size"}, {"topology": "ring"}], ids=str)
+def test_where_numbers_are_told_of_each_bucket_nobody_has_few_ids_in_one(how, monkeypatch):
+    monkeypatch.setattr(settings_module, "FEWEST_COUNTED", 1 << 14)
+    chosen = Settings(**how, ids_per_bucket=1)
+    assert chosen.n_buckets([300, 300]) == chosen.n_buckets([10_000_000, 100]) == 1
+    assert chosen.n_buckets([10_000_000, 1 << 16]) == 4
+    run = aligned(tables(range(300), range(150, 450)), ids_per_bucket=1, **how)
+    assert {tree.message.buckets for tree in run.transcripts["shop"].messages(kinds.Opening)} == {1}
+
+
+def test_what_is_told_of_each_bucket_is_said_of_each_bucket():
+    pair = aligned(tables(range(60), range(30, 90)), reveal="size", ids_per_bucket=20)
+    assert pair.results["shop"].learned[1:] == (
+        "Every party learned how many ids are common, and nobody which.",
+        "bank learned besides how many are in each of 3 buckets.",
+    )
+    assert "alignment: bank learns how many ids are common in each of 3 buckets" in notes(pair, "shop")
+    assert "alignment: shop learns how many ids are common" in notes(pair, "bank")
+    ring = aligned(tables(range(60), range(30, 90), range(60)), topology="ring", ids_per_bucket=20)
+    group = "how many ids each group of parties has in common in each of 3 buckets"
+    assert f"bank learned besides {group}, but not which." in ring.results["bank"].learned
+    assert f"alignment: bank learns {group}" in notes(ring, "telco")
+
+
+def notes(run, name):
+    return [event.note for event in run.ledgers[name].events]
 
 
 @pytest.mark.parametrize(

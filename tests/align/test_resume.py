@@ -12,6 +12,10 @@ import pytest
 
 from colonnade import Roles, Table, simulate
 from colonnade.align import Align, Limits, Settings
+from colonnade.align import messages as kinds
+from colonnade.align import settings as settings_module
+from colonnade.errors import PrivacyError, StorageError
+from colonnade.wire.channel import Channel
 from colonnade.wire.transport import MemoryTransport
 
 ROOT = Path(__file__).parents[2]
@@ -36,12 +40,12 @@ def table(ids):
     )
 
 
-def align(how, directory):
+def align(how, directory, instead=None):
     tables = {name: table(ids) for name, ids in IDS.items()}
     columns = {None: None, 1: ("mail",), 2: ("mail", "tel")}[None if how.keys is None else len(how.keys)]
     limits = Limits(fewest=1, log=directory / "log")
     protocol = Align(how, columns=dict.fromkeys(IDS, columns), limits=limits)
-    return simulate(protocol, tables, roles=ROLES, directory=directory / "run", keep="all")
+    return simulate(protocol, tables, roles=ROLES, directory=directory / "run", keep="all", instead=instead or {})
 
 
 def live(how, directory, act, number):
@@ -55,6 +59,7 @@ def live(how, directory, act, number):
         return honest(*arguments)
 
     setattr(owner, name, fatal)
+    settings_module.FEWEST_COUNTED = 1
     align(how, directory)
 
 
@@ -142,6 +147,120 @@ def test_an_alignment_that_goes_on_masks_with_the_secret_it_had_and_counts_once(
     # Three parties share this log: bank asks both others, and each of them asks bank.
     log = (tmp_path / "log").read_text().splitlines()
     assert len(log) == 4
+
+
+def saying(act):
+    """A party that keeps to the protocol but for its messages, which an act may exchange."""
+
+    class Crooked(Channel):
+        def send(self, message, **options):
+            super().send(act(message), **options)
+
+    def play(party, honest):
+        lines = {name: Crooked(name, line._transport, line._recording) for name, line in party.peers.items()}
+        return honest(replace(party, peers=lines))
+
+    return play
+
+
+def stops_before(kind):
+    def act(message):
+        if isinstance(message, kind):
+            raise RuntimeError("that is enough")
+        return message
+
+    return saying(act)
+
+
+def says_otherwise(kind, field, change):
+    def act(message):
+        return replace(message, **{field: change(getattr(message, field))}) if isinstance(message, kind) else message
+
+    return saying(act)
+
+
+def forget_steps(directory, who):
+    """Let a party come back as one that has done nothing yet: then all begin at the first step."""
+    for path in (directory / "run" / who / "checkpoints").glob("[0-9]*.safetensors"):
+        path.unlink()
+
+
+def reverse(values):
+    return values[::-1].copy()
+
+
+OTHER_MESSAGES = [
+    (STAR, "bank", kinds.Opening, "salt", lambda salt: bytes(32)),
+    (STAR, "bank", kinds.Masked, "points", reverse),
+    (STAR, "bank", kinds.Chosen, "theirs", reverse),
+    (STAR, "shop", kinds.Terms, "ids", lambda ids: [ids[0] + 1]),
+    (STAR, "shop", kinds.Masked, "points", reverse),
+    (STAR, "shop", kinds.Doubled, "values", reverse),
+    (ALL, "shop", kinds.Copies, "counts", lambda counts: counts + 1),
+    (ALL, "bank", kinds.Copies, "counts", lambda counts: counts + 1),
+    (KEYS, "bank", kinds.Places, "places", reverse),
+    (RING, "bank", kinds.Masked, "points", reverse),
+    (RING, "bank", kinds.Common, "values", reverse),
+    (RING, "telco", kinds.Masked, "points", reverse),
+    (RING, "telco", kinds.Doubled, "values", reverse),
+    (RING, "telco", kinds.Places, "places", reverse),
+]
+
+
+@pytest.mark.parametrize(
+    ("how", "who", "kind", "field", "change"),
+    OTHER_MESSAGES,
+    ids=[f"{who}'s {kind.__name__}" for _, who, kind, _, _ in OTHER_MESSAGES],
+)
+def test_a_peer_that_comes_back_with_another_message_gets_no_second_answer(how, who, kind, field, change, tmp_path):
+    last = kinds.Agreed if who == "bank" else kinds.OrderDigest
+    with pytest.raises(RuntimeError, match="that is enough"):
+        align(how, tmp_path, {who: stops_before(last)})
+    forget_steps(tmp_path, who)
+    with pytest.raises(
+        PrivacyError,
+        match=rf"^{who} should send \w+ the same again where a run is taken up, but sent something else than before: "
+        r"that would be a second question in a run that counts once\. Go on with the side of the run that it had\. If "
+        r"that is lost, delete this run at \w+ as well and align anew, which counts as another alignment\.",
+    ):
+        align(how, tmp_path, {who: says_otherwise(kind, field, change)})
+    assert '"why": "another message than before the run was taken up"' in (tmp_path / "log").read_text()
+
+
+def test_a_peer_that_was_refused_and_says_the_same_again_is_aligned_with(tmp_path):
+    with pytest.raises(RuntimeError, match="that is enough"):
+        align(STAR, tmp_path, {"bank": stops_before(kinds.Agreed)})
+    forget_steps(tmp_path, "bank")
+    with pytest.raises(PrivacyError):
+        align(STAR, tmp_path, {"bank": says_otherwise(kinds.Masked, "points", reverse)})
+    again = align(STAR, tmp_path, {"bank": saying(lambda message: message)})
+    assert ending(again) == ending(align(STAR, tmp_path / "straight"))
+
+
+def test_a_run_that_has_finished_is_not_begun_again_under_other_secrets(tmp_path):
+    align(STAR, tmp_path)
+    forget_steps(tmp_path, "bank")
+    with pytest.raises(PrivacyError, match="the same again where a run is taken up, but sent something else"):
+        align(STAR, tmp_path)
+
+
+def test_a_message_whose_digest_was_not_written_to_its_end_was_not_answered_and_does_not_count(tmp_path):
+    with pytest.raises(RuntimeError, match="that is enough"):
+        align(STAR, tmp_path, {"bank": stops_before(kinds.Chosen)})
+    said = tmp_path / "run" / "shop" / "checkpoints" / "said"
+    said.write_bytes(said.read_bytes()[:-10])
+    assert align(STAR, tmp_path, {"bank": saying(lambda message: message)}).results["shop"].size == 30
+    said.write_text("{}\n")
+    with pytest.raises(StorageError, match=r"said should hold one message per line, but is damaged\. Restore it, or"):
+        align(STAR, tmp_path, {"bank": saying(lambda message: message)})
+
+
+def test_two_runs_of_one_seed_count_as_two(tmp_path):
+    for number in range(2):
+        protocol = Align(STAR, limits=Limits(fewest=1, log=tmp_path / "log"))
+        tables = {name: table(ids) for name, ids in IDS.items()}
+        simulate(protocol, tables, roles=ROLES, directory=tmp_path / str(number))
+    assert len((tmp_path / "log").read_text().splitlines()) == 8
 
 
 def test_whoever_watches_an_alignment_that_goes_on_is_told_of_all_points_to_the_last(tmp_path):

@@ -1,5 +1,6 @@
 """The engine rr22 finds what the built-in engine finds, or says what is missing."""
 
+import json
 import os
 import shutil
 import sys
@@ -26,11 +27,11 @@ installed = pytest.mark.skipif(INTERPRETER_VARIABLE not in os.environ, reason="s
 IDS = {"bank": range(200), "shop": range(50, 300), "telco": range(100, 400)}
 
 
-def align(names, process=None, instead=None, **how):
+def align(names, process=None, instead=None, directory=None, limits=None, **how):
     tables = {name: Table.of({"id": [f"c{i}" for i in IDS[name]]}) for name in names}
     roles = Roles(label=names[0], features=tuple(names[1:]))
-    protocol = Align(Settings(**how), process=process or SideProcess())
-    return simulate(protocol, tables, roles=roles, instead=instead or {})
+    protocol = Align(Settings(**how), process=process or SideProcess(), limits=limits or Limits())
+    return simulate(protocol, tables, roles=roles, instead=instead or {}, directory=directory)
 
 
 @installed
@@ -195,7 +196,12 @@ def changing(kind, **change):
 
     class Crooked(Channel):
         def send(self, message, **options):
-            super().send(replace(message, **change) if isinstance(message, kind) else message, **options)
+            if isinstance(message, kind):
+                values = {
+                    name: value(getattr(message, name)) if callable(value) else value for name, value in change.items()
+                }
+                message = replace(message, **values)
+            super().send(message, **options)
 
     def play(party, honest):
         lines = {name: Crooked(name, line._transport, line._recording) for name, line in party.peers.items()}
@@ -218,6 +224,43 @@ def changing(kind, **change):
 def test_what_goes_wrong_at_the_other_party_is_said_to_be_there(kind, change, said):
     with pytest.raises(ProtocolError, match=said):
         align(("bank", "shop"), engine="rr22", instead=changing(kind, **change))
+
+
+@installed
+@pytest.mark.slow
+@pytest.mark.network
+def test_side_processes_that_meet_again_over_a_bucket_count_as_another_alignment(tmp_path):
+    limits = Limits(log=tmp_path / "log", most_runs=2)
+
+    def stop(good):
+        raise RuntimeError("that is enough")
+
+    def peers():
+        return [json.loads(line)["peer"] for line in limits.log.read_text().splitlines()]
+
+    def again(good):
+        return align(
+            ("bank", "shop"),
+            instead=changing(Finished, good=good),
+            directory=tmp_path / "run",
+            limits=limits,
+            engine="rr22",
+        )
+
+    with pytest.raises(RuntimeError, match="that is enough"):
+        again(stop)
+    assert sorted(peers()) == ["bank", "shop"]
+    assert again(lambda good: good).results["bank"].size == 150
+    assert sorted(peers()) == ["bank", "bank", "shop", "shop"]
+
+
+@installed
+@pytest.mark.slow
+@pytest.mark.network
+def test_a_run_in_a_folder_that_is_named_from_here_finds_its_side_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(rr22_module, "_tested", set())
+    monkeypatch.chdir(tmp_path)
+    assert align(("bank", "shop"), directory="runs", engine="rr22").results["bank"].size == 150
 
 
 @installed

@@ -556,7 +556,7 @@ RR22_DEATHS = {
     "start of the first side process": ("spawn", 2, "after"),
     "first bucket": ("side", 2, "before"),
     "end of the first side process": ("side", 2, "after"),
-    "checkpoint of the first bucket": ("rename", 6, "before"),
+    "checkpoint of the first bucket": ("rename", 7, "before"),
     "second bucket": ("side", 3, "before"),
     "last bucket": ("side", 4, "before"),
     "finishing": ("finish", 1, "before"),

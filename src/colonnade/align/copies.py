@@ -5,6 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from colonnade.align.buckets import Rows
+from colonnade.errors import DataError
+
+# So many rows take a few gigabytes, at every party.
+MOST_ROWS = 1 << 27
 
 
 def expanded(counts: Rows, own: int) -> tuple[Rows, Rows]:
@@ -17,6 +21,16 @@ def expanded(counts: Rows, own: int) -> tuple[Rows, Rows]:
     >>> expanded(np.array([[2, 1], [1, 2]]), own=0)
     (array([0, 0, 1, 1]), array([0, 1, 0, 0]))
     """
+    with np.errstate(over="ignore"):
+        n_rows = counts.astype(float).prod(axis=1)  # whole numbers would wrap around
+        total = n_rows.sum()
+    if total > MOST_ROWS:
+        most = int(n_rows.argmax())
+        raise DataError(
+            f"Rows that have one id should combine to at most {MOST_ROWS:,} rows with duplicates = 'all', but would to "
+            f"{total:.3g}: of one id the parties have {' and '.join(f'{n:,}' for n in counts[most].tolist())} "
+            "rows. That is most often an id which stands for none: leave it empty, or use duplicates = 'first'."
+        )
     each = counts.prod(axis=1)
     ids = np.repeat(np.arange(len(counts)), each)
     number = np.arange(each.sum()) - np.repeat(np.cumsum(each) - each, each)

@@ -8,12 +8,13 @@ both are written down.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from colonnade.errors import PlanError, PrivacyError, StorageError
+from colonnade.party import Party
 from colonnade.storage import append_durably, explained
 
 
@@ -24,7 +25,8 @@ class Limits:
     Attributes:
         fewest: How many ids a set must have under each key, the own one as well.
         most_runs: How many alignments with one peer the log may hold.
-        log: A file with a line for each alignment and each refusal; None counts nothing, as in a simulation.
+        log: A file with a line for each alignment and each refusal. None counts nothing in a simulation; between
+            machines it is `alignments-of-<party>` beside the file in which the party counts its answers.
 
     >>> Limits().check_size("bank", "shop", 5000)
     """
@@ -38,6 +40,12 @@ class Limits:
         for name, value, least in (("fewest", self.fewest, 0), ("most_runs", self.most_runs, 1)):
             if value < least:
                 raise PlanError(f"[align] {name} should be at least {least}, but is {value}. Raise it.")
+
+    def between_machines(self, party: Party) -> Limits:
+        """The same limits, with a log wherever a party is asked from another machine."""
+        if party.session is None or party.answers is None or self.log is not None:
+            return self
+        return replace(self, log=party.answers.with_name(f"alignments-of-{party.name}"))
 
     def admit(self, party: str, peer: str, run: str) -> None:
         """Count an alignment with a peer, unless it is one that goes on.
@@ -63,6 +71,20 @@ class Limits:
                 "them. If these were meant, raise most_runs under [align]."
             )
         self._note(peer, run, "aligned", "")
+
+    def refuse_other(self, party: str, peer: str, run: str) -> NoReturn:
+        """Refuse a peer that says something else than it said before the run was taken up.
+
+        Raises:
+            PrivacyError: Always.
+        """
+        if self.log is not None:
+            self._note(peer, run, "refused", "another message than before the run was taken up")
+        raise PrivacyError(
+            f"{peer} should send {party} the same again where a run is taken up, but sent something else than before: "
+            "that would be a second question in a run that counts once. Go on with the side of the run that it had. If "
+            f"that is lost, delete this run at {party} as well and align anew, which counts as another alignment."
+        )
 
     def check_size(self, party: str, peer: str, n_ids: int, run: str = "", *, padded: bool = False) -> None:
         """Refuse a set that is too small, or may be.

@@ -156,15 +156,37 @@ def parts(line: Channel, kind: type[Part], bucket: int, total: int, width: int) 
     while done < total:
         message = line.receive(kind)
         values = message.points if isinstance(message, Masked) else message.values
-        expected = message.bucket == bucket and message.begin == done and 0 < len(values) <= total - done
-        if not expected or values.shape[1:] != (width,):
+        expected = message.bucket == bucket and message.begin == done and values.ndim == 2
+        if not expected or values.shape[1] != width or not 0 < len(values) <= total - done:
             raise ProtocolError(
                 f"Expected {line.peer} to send {kind.kind} from {done:,} of {total:,} on for bucket {bucket}, got "
-                f"{len(values):,} from {message.begin:,} on for bucket {message.bucket}. Both must run the same "
-                "version."
+                f"an array of shape {values.shape} from {message.begin:,} on for bucket {message.bucket}. Both must "
+                "run the same version."
             )
         done += len(values)
         yield values
+
+
+def receive_common(line: Channel, bucket: int) -> UInt8Array:
+    """The values that all lists have in a bucket."""
+    message = line.receive(Common)
+    if message.bucket != bucket or message.values.ndim != 2 or message.values.shape[1] != VALUE_BYTES:
+        raise ProtocolError(
+            f"Expected {line.peer} to send the common values of bucket {bucket}, got an array of shape "
+            f"{message.values.shape} of bucket {message.bucket}. Both must run the same version."
+        )
+    return message.values
+
+
+def receive_places(line: Channel, bucket: int) -> Int64Array:
+    """Where the matched ids of a bucket stand in the own list."""
+    message = line.receive(Places)
+    if message.bucket != bucket or message.places.ndim != 1:
+        raise ProtocolError(
+            f"Expected {line.peer} to name places in the list of bucket {bucket}, got an array of shape "
+            f"{message.places.shape} for bucket {message.bucket}. Both must run the same version."
+        )
+    return message.places
 
 
 def send_order(line: Channel, theirs: Int64Array) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
 
+from colonnade.align.bound import Said
 from colonnade.align.buckets import Bucket, Buckets, Digests, Listed, Rows, digest_order, slots
 from colonnade.align.identifiers import DIGEST_BYTES, Identifiers
 from colonnade.align.messages import VALUE_BYTES, Agreed, Masked, OrderDigest, OrderPoint, parts
@@ -54,6 +55,11 @@ class Settled:
         return sum(self.n_buckets * self.slots(party, key) for key in range(self.n_keys))
 
     @property
+    def in_each_bucket(self) -> str:
+        """What is to be added where a number is told of each bucket, not of all ids together."""
+        return f" in each of {self.n_buckets:,} buckets" if self.n_buckets > 1 else ""
+
+    @property
     def rounds(self) -> Iterator[tuple[int, int]]:
         """Every key with every bucket."""
         return ((key, bucket) for key in range(self.n_keys) for bucket in range(self.n_buckets))
@@ -68,6 +74,7 @@ class Own:
         identifiers: How it reads its ids.
         settled: What all know.
         known: Which of its rows have an id under any key.
+        said: What peers said before, where the run was taken up.
         folder: Where its buckets are kept if they do not fit into memory; nothing else is in it.
         n_workers: How many processes compute.
         n_points: How many points this party multiplies in all.
@@ -77,6 +84,7 @@ class Own:
     identifiers: Identifiers
     settled: Settled
     known: npt.NDArray[np.bool_]
+    said: Said
     folder: Path
     n_workers: int | None
     n_points: int
@@ -101,7 +109,9 @@ class Own:
     def matched(self, key: int, bucket: int, work: Callable[[], Tree]) -> Tree:
         """What the work on a bucket leaves; where an earlier life of this run did it, its points count as well."""
         before = self._done
-        tree = durable(self.party, bucket_step(key, bucket), work)
+        self.said.step = bucket_step(key, bucket)
+        tree = durable(self.party, self.said.step, work)
+        self.said.step = ""
         if self._done == before:
             self.progress(self.n_points // (self.settled.n_keys * self.settled.n_buckets))
         return tree
@@ -204,6 +214,21 @@ def veiled(digests: Digests, key: bytes, *, back: bool = False) -> Digests:
 def gathered(chunks: Iterable[Digests]) -> Digests:
     """All chunks of values as one array."""
     return np.concatenate([np.zeros((0, VALUE_BYTES), np.uint8), *chunks])
+
+
+def distinct(values: Digests, peer: str) -> Digests:
+    """The values of a peer's list, which must all be different.
+
+    >>> distinct(np.eye(16, dtype=np.uint8), "shop").shape
+    (16, 16)
+    """
+    ordered = in_order(values)
+    if (ordered[1:] == ordered[:-1]).all(axis=1).any():
+        raise ProtocolError(
+            f"Expected {peer} to send a list of {len(values):,} different values, got one of them twice. Both must run "
+            "the same version; if they do, it does not keep to the protocol."
+        )
+    return values
 
 
 def positions(values: Digests, among: Digests) -> Rows:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from colonnade.align.bound import BoundLine, Said
 from colonnade.align.buckets import MOST_BUCKETS
 from colonnade.align.identifiers import Identifiers
 from colonnade.align.limits import Limits
@@ -130,7 +131,13 @@ class _Alignment:
     """One run of an alignment at one party."""
 
     def __init__(self, align: Align, party: Party) -> None:
-        self.align, self.party, self.settings = align, party, align.settings
+        self.align, self.settings, self.limits = align, align.settings, align.limits.between_machines(party)
+        directory = party.checkpoints.directory
+        path = None if directory is None else directory / "said"
+        # Drawn by the system, so that two runs of one seed count as two.
+        self.run_name = party.once("name of the alignment", lambda: make_key().hex()[:16])
+        self.said = Said(path, self.limits, party.name, self.run_name)
+        self.party = replace(party, peers={name: BoundLine(line, self.said) for name, line in party.peers.items()})
         holders = party.roles.holders
         if len(holders) < 2:
             raise PlanError(
@@ -173,7 +180,7 @@ class _Alignment:
         ids = [n_ids for n_ids, _ in counted]
         self._check_sizes(party.name, ids)
         for peer in self._asking:
-            self.align.limits.admit(party.name, peer, self._mark)
+            self.limits.admit(party.name, peer, self.run_name)
         shown = [_padded(n) for n in ids] if self.settings.pad else ids
         with self._folder() as folder:
             if self.settings.engine == "rr22":
@@ -181,7 +188,8 @@ class _Alignment:
             self._spend_sizes(shown)
             terms = Terms(party.plan.hash, identifiers.hash, list(identifiers.keys), shown)
             settled = self._open(terms) if self.leads else self._accept(terms)
-            own = Own(party, identifiers, settled, known, folder, self.align.workers, self._n_points(settled))
+            points = self._n_points(settled)
+            own = Own(party, identifiers, settled, known, self.said, folder, self.align.workers, points)
             side = self._side(own)
             self._spend_outcome(settled)
             # The steps of buckets lie within this one, so that what they left is no longer needed when it is done.
@@ -212,7 +220,7 @@ class _Alignment:
 
     @property
     def _mark(self) -> str:
-        """What tells this run of this party from others, in its log."""
+        """What tells this run of this party from others, in its ledger."""
         return self.party.random.child("align", "mark").key.hex()[:16]
 
     def _count(self, identifiers: Identifiers, key: int, known: npt.NDArray[np.bool_]) -> tuple[int, int]:
@@ -234,8 +242,8 @@ class _Alignment:
             terms = line.receive(Terms)
             self._check_terms(mine, terms, line.peer)
             ids[line.peer] = tuple(terms.ids)
-        salt, veil = party.random.child("align", "salt").key, party.once(f"{PREFIX} veil", make_key)
-        n = self.settings.n_buckets(max(max(counts) for counts in ids.values()))
+        salt, veil = party.random.child("align", "salt").key, party.once("veil of the alignment", make_key)
+        n = self.settings.n_buckets([count for counts in ids.values() for count in counts])
         if n > MOST_BUCKETS:
             raise PlanError(
                 f"At most {MOST_BUCKETS:,} buckets can be matched, but this would take {n:,}. Raise ids_per_bucket "
@@ -267,7 +275,15 @@ class _Alignment:
         counts = {each: tuple(opening.ids[i * n_keys : (i + 1) * n_keys]) for i, each in enumerate(opening.parties)}
         for peer in counts.keys() - {name}:
             self._check_sizes(peer, counts[peer])
-        return Settled(opening.salt, opening.veil, n_keys, opening.buckets, {**counts, name: tuple(mine.ids)})
+        counts[name] = tuple(mine.ids)
+        # Who knows all sizes knows how many buckets there are; each tells a number of its own.
+        wanted = self.settings.n_buckets([count for each in counts.values() for count in each])
+        if len(counts) == len(self.order) and opening.buckets != wanted:
+            raise ProtocolError(
+                f"Expected {self.leader} to cut sets of these sizes into {wanted:,} buckets, got {opening.buckets:,}. "
+                "Both must run the same version; if they do, it does not keep to the protocol."
+            )
+        return Settled(opening.salt, opening.veil, n_keys, opening.buckets, counts)
 
     def _check_terms(self, mine: Terms, theirs: Terms, peer: str) -> None:
         name = self.party.name
@@ -282,14 +298,14 @@ class _Alignment:
             )
             raise PlanError(
                 f"{name} and {peer} should read ids by the same rules, but {name} reads {', '.join(mine.keys)} and "
-                f"{peer} reads {there[:200]}. Name the same keys under [align] at both."
+                f"{peer} reads {_plain(there[:200])}. Name the same keys under [align] at both."
             )
         if len(theirs.ids) != len(mine.ids) or not all(0 <= n <= MOST_IDS for n in theirs.ids):
             raise ProtocolError(f"Expected {peer} to say how many ids it has for each key, got something else.")
         self._check_sizes(peer, theirs.ids)
 
     def _check_sizes(self, whose: str, ids: Sequence[int]) -> None:
-        me, limits = self.party.name, self.align.limits
+        me, limits = self.party.name, self.limits
         for n in ids:
             limits.check_size(me, whose, n, self.party.plan.hash, padded=self.settings.pad and whose != me)
 
@@ -364,6 +380,7 @@ class _Alignment:
         """Write down what the others will learn from the comparison."""
         settings, me = self.settings, self.party.name
         star, several = settings.topology == "star", settled.n_keys > 1
+        in_each = settled.in_each_bucket
         for peer in self._asking:
             if settings.reveal == "both" or (settings.reveal == "one" and peer == self.leader):
                 of_pair = star and (self._shows_pairs(settled) or peer == self.leader)
@@ -373,11 +390,12 @@ class _Alignment:
                 if of_pair and peer != self.leader and self._tells_whole(settled):
                     self._spend(f"alignment: {peer} learns which of its own ids all parties have")
             elif settings.reveal == "size":
-                self._spend(f"alignment: {peer} learns how many ids are common")
+                by_bucket = in_each if peer == self.leader else ""
+                self._spend(f"alignment: {peer} learns how many ids are common{by_bucket}")
             elif not star and peer == self.order[-1]:
                 self._spend(f"alignment: {peer} learns how many ids are common in each bucket")
             if not star and peer == self.leader and len(self.order) > 2:
-                self._spend(f"alignment: {peer} learns how many ids each group of parties has in common")
+                self._spend(f"alignment: {peer} learns how many ids each group of parties has in common{in_each}")
             if settings.join == "left" and self.leads:
                 self._spend(f"alignment: {peer} learns how many rows {me} keeps")
         if settings.reveal == "both" and settings.join == "inner":
@@ -438,6 +456,8 @@ class _Alignment:
         rows = "" if found.size is None else f" ({found.size:,} rows)"
         if reveal == "size":
             said.append("Every party learned how many ids are common, and nobody which.")
+            if settled.n_buckets > 1:
+                said.append(f"{self.leader} learned besides how many are{settled.in_each_bucket}.")
         elif reveal == "one":
             said.append(f"{self.leader} learned which of its own ids are common to all{rows}.")
         elif ring or not self._shows_pairs(settled):
@@ -453,7 +473,8 @@ class _Alignment:
             said.append(f"{self.order[-1]} learned how many ids are common in each bucket.")
         if len(self.order) > 2:
             said.append(
-                f"{self.leader} learned besides how many ids each group of parties has in common, but not which."
+                f"{self.leader} learned besides how many ids each group of parties has in common"
+                f"{settled.in_each_bucket}, but not which."
                 if ring
                 else f"{self.leader} learned besides which of its ids each other party has{by_key}."
             )
@@ -468,6 +489,11 @@ class _Alignment:
         if self.settings.duplicates == "all":
             said.append(f"Every party learned how many rows each other party has for each {self._counted_ids}.")
         return tuple(said)
+
+
+def _plain(words: str) -> str:
+    """A peer's words without what a terminal would obey."""
+    return "".join(letter if letter.isprintable() else "?" for letter in words)
 
 
 def _padded(n: int) -> int:

@@ -18,10 +18,11 @@ Whoever multiplies a list last holds it in its owner's order, which says nothing
 leader (the label party) compares lists that it cannot link with its own ids.
 
 Everybody learns how many ids everybody has, and which of its own ids are common to all. The leader learns besides how
-many ids each group of parties has in common, but not which. With several keys everybody learns by which key an id is
-common. With `reveal="one"` only the leader learns which of its ids are common, and the last party, which tells it, how
-many are in each bucket; with `reveal="size"` everybody learns how many are. Parties that put together what they know
-learn which of the ids they listed another one has.
+many ids each group of parties has in common in each bucket, but not which. With several keys everybody learns by which
+key an id is common. With `reveal="one"` only the leader learns which of its ids are common, and the last party, which
+tells it, how many are in each bucket; with `reveal="size"` everybody learns how many are, and the leader how many in
+each bucket. So that this tells little of single ids, nobody has less than about 16,384 of them in one of several
+buckets. Parties that put together what they know learn which of the ids they listed another one has.
 
 Semi-honest, like the star, whose docstring says what it rests on. Vaidya and Clifton 2005, with commutative encryption.
 """
@@ -43,7 +44,9 @@ from colonnade.align.messages import (
     Masked,
     Places,
     parts,
+    receive_common,
     receive_order,
+    receive_places,
     send_order,
 )
 from colonnade.align.own import (
@@ -51,6 +54,7 @@ from colonnade.align.own import (
     Own,
     agree_as_follower,
     agree_as_leader,
+    distinct,
     gathered,
     in_order,
     order_digest,
@@ -128,23 +132,17 @@ class Ring:
             total = own.settled.slots(self.order[(self._place - hop) % n], key)
             own.pass_on(after, number, masking, parts(before, Masked, number, total, POINT_BYTES))
         total = own.settled.slots(self.order[(self._place + 1) % n], key)
-        return gathered(own.multiplied(before, number, total, masking))
+        return distinct(gathered(own.multiplied(before, number, total, masking)), before.peer)
 
     def _compare(self, held: Digests, key: int, number: int) -> Digests | None:
         """The values that all lists have; None where they are not told."""
-        settled, n, leader = self.own.settled, len(self.order), self.order[0]
+        settled, n = self.own.settled, len(self.order)
         if not self._leads:
             sorted_ = in_order(held)
             for begin in range(0, len(sorted_), CHUNK):
                 self._line(0).send(Doubled(number, begin, sorted_[begin : begin + CHUNK]), under=UNDER)
             if self.settings.reveal == "both" or (self.settings.reveal == "one" and self._place == n - 1):
-                message = self._line(0).receive(Common)
-                if message.bucket != number or message.values.shape != (len(message.values), VALUE_BYTES):
-                    raise ProtocolError(
-                        f"Expected {leader} to send the common values of bucket {number}, got those of "
-                        f"{message.bucket}. Both must run the same version."
-                    )
-                return message.values
+                return distinct(receive_common(self._line(0), number), self.order[0])
             return None
         common = in_order(held)
         for place in range(1, n):
@@ -170,7 +168,7 @@ class Ring:
             self._line(self._place + 1).send(Places(number, found))
         if not both and not self._leads:
             return None
-        places = self._line(self._place - 1).receive(Places).places
+        places = receive_places(self._line(self._place - 1), number)
         if common is None or len(places) != len(common):
             raise ProtocolError(
                 f"Expected {self.order[self._place - 1]} to name a place for each common id, got {len(places):,}. Both "

@@ -7,7 +7,8 @@
 
 The two side processes talk to each other over a line of their own, with TLS where the run has it. **What they say is
 not in our recording**, so the audit knows nothing of it but that it took place. `spu` checks that the other side's
-certificate is of the same authority, not whose it is.
+certificate is of the same authority, not whose it is. Nor can a party be held to the list that it gave its own: where
+side processes meet again over a bucket that was interrupted, that counts as another alignment (`bound.py`).
 
 Each party learns which of its ids the other one has (so, of three parties or more, every feature party learns what it
 has in common with the leader, which the built-in engine does not show it), and how many ids it has. With
@@ -255,7 +256,8 @@ class FastFollower(StarFollower):
 @contextmanager
 def _side_folder(beside: Path) -> Iterator[Path]:
     """A folder for the files of a side process, gone when the block ends; so is what a killed run left there."""
-    folder = beside / "side"
+    # The side process works in there, where a path that starts from this one's folder would lead nowhere.
+    folder = (beside / "side").resolve()
     with explained("make a folder for the side process"):
         _delete(folder)
         folder.mkdir(parents=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -18,6 +18,9 @@ Engine: TypeAlias = Literal["ecdh", "rr22"]
 
 # A side process takes as long to start as it needs for many ids.
 IDS_PER_BUCKET: Mapping[Engine, int] = {"ecdh": 1 << 17, "rr22": 1 << 20}
+
+# Where only numbers are told, that of a bucket says something about the few ids in it.
+FEWEST_COUNTED = 1 << 14
 
 _CHOICES = {"topology": Topology, "reveal": Reveal, "join": Join, "duplicates": Duplicates, "engine": Engine}
 
@@ -37,7 +40,9 @@ class Settings:
             with `join="left"` each id of the label party.
         engine: "ecdh" is built in; "rr22" needs the extra `psi-fast`.
         pad: Whether the number of ids is rounded up to a power of two before it is shown.
-        ids_per_bucket: How many ids are matched at a time; if None, as many as suit the engine.
+        ids_per_bucket: How many ids are matched at a time; if None, as many as suit the engine. In a ring, and with
+            `reveal="size"`, there are never so many buckets that a party has less than 16,384 ids in each, for a number
+            is told of every one.
 
     >>> Settings(join="left").describe()["join"]
     'left'
@@ -79,9 +84,16 @@ class Settings:
             if wrong:
                 raise PlanError(f"[align] {what} goes with {instead} only, but this plan has another one. Change one.")
 
-    def n_buckets(self, n_ids: int) -> int:
-        """Into how many buckets so many ids are cut."""
-        return n_buckets(n_ids, self.bucket_size)
+    def n_buckets(self, ids: Sequence[int]) -> int:
+        """Into how many buckets sets of these sizes are cut.
+
+        >>> Settings(ids_per_bucket=1000).n_buckets([5000, 70]), Settings(reveal="size").n_buckets([10_000_000, 70])
+        (5, 1)
+        """
+        n = n_buckets(max(ids), self.bucket_size)
+        if self.topology == "ring" or self.reveal == "size":
+            return max(1, min(n, min(ids) // FEWEST_COUNTED))
+        return n
 
     @property
     def bucket_size(self) -> int:

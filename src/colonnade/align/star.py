@@ -21,9 +21,10 @@ shuffled, and secrets are drawn for each pair of parties.
 The leader (the label party) learns which of its ids each other party has: with three parties or more that is more than
 what all have in common. The others learn which of their ids are common to all; with several keys, which of them the
 leader has, and by which key. Both learn how many ids the other one has. With `reveal="one"` the others learn sizes
-only; with `reveal="size"` the leader, too. Where rows are kept without a partner, each other party learns how many rows
-are kept and which of its own ids the leader has. Where repeated rows are combined, everybody learns how many rows each
-party has for each id that is used: those in common, or all that are kept.
+only; with `reveal="size"` the leader, too, but of each bucket: so that this tells little of single ids, nobody has less
+than about 16,384 of them in one of several buckets. Where rows are kept without a partner, each other party learns how
+many rows are kept and which of its own ids the leader has. Where repeated rows are combined, everybody learns how many
+rows each party has for each id that is used: those in common, or all that are kept.
 
 It is secure if parties keep to the protocol (semi-honest), under the decisional Diffie-Hellman assumption, with hashes
 as random oracles. Nobody outside has audited this implementation.
@@ -51,6 +52,7 @@ from colonnade.align.messages import (
     parts,
     receive_copies,
     receive_order,
+    receive_places,
     send_copies,
     send_order,
 )
@@ -58,6 +60,7 @@ from colonnade.align.own import (
     Own,
     agree_as_follower,
     agree_as_leader,
+    distinct,
     gathered,
     in_order,
     order_digest,
@@ -137,7 +140,7 @@ class StarLeader:
         settled, name = self.own.settled, self.own.party.name
         theirs = gathered(self.own.multiplied(line, number, settled.slots(line.peer, key), secret))
         returned = gathered(parts(line, Doubled, number, settled.slots(name, key), VALUE_BYTES))
-        found = positions(returned, theirs)
+        found = positions(distinct(returned, line.peer), distinct(theirs, line.peer))
         if self.settings.reveal == "size":
             return {"rows": np.zeros(0, np.int64), "size": int((found >= 0).sum())}
         mine = np.flatnonzero((found >= 0) & (listed.rows >= 0))
@@ -239,7 +242,7 @@ class StarFollower:
         self._return_doubled(key, number, masking)
         places = np.zeros(0, np.int64)
         if settled.n_keys > 1:
-            places = leader.receive(Places).places
+            places = receive_places(leader, number)
             require_places(places, listed.rows, leader.peer)
         return self.left(bucket, {"rows": listed.rows, "digests": listed.digests, "places": places})
 
@@ -295,6 +298,11 @@ class StarFollower:
         own_counts[present, 0] = copies[rows[present]]
         send_copies(self.leader, own_counts)
         counts = receive_copies(self.leader, len(rows), len(self.own.party.roles.holders))
+        if not np.array_equal(counts[:, self.column], own_counts[:, 0]):
+            raise ProtocolError(
+                f"Expected {self.leader.peer} to say how often each id occurs here as this party told it, got other "
+                "numbers. Both must run the same version; if they do, it does not keep to the protocol."
+            )
         ids, which = expanded(counts, self.column)
         return _copy_of(rows[ids], which, starts, copies, repeats), _digest_of(digest, counts)
 

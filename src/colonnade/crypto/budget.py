@@ -12,7 +12,7 @@ from pathlib import Path
 
 from colonnade.crypto.profiles import Profile
 from colonnade.errors import BudgetSpent, StorageError
-from colonnade.storage import append_durably, explained, write_atomically
+from colonnade.storage import append_durably, drop_unfinished, explained
 
 
 class Budget:
@@ -35,7 +35,7 @@ class Budget:
         self.profile, self.peer, self.data, self.log = profile, peer, data, log
         self._taken = self._left = 0
         if log is not None and log.exists():
-            _drop_unfinished(log)
+            drop_unfinished(log)
 
     @property
     def spent(self) -> int:
@@ -83,11 +83,3 @@ class Budget:
                 f"{log} should hold one portion of answers per line, but is damaged. Restore it; do not delete it, for "
                 "it says how much was told to whom."
             ) from error
-
-
-def _drop_unfinished(log: Path) -> None:
-    with explained(f"read {log}"):
-        *lines, unfinished = log.read_bytes().split(b"\n")
-    if unfinished:
-        # The crash came while this portion was being written, hence before any of it was answered.
-        write_atomically(log, b"".join(line + b"\n" for line in lines))

@@ -76,18 +76,15 @@ class PlannedAlign:
         """What all parties must agree on."""
         return Settings(**{each.name: getattr(self, each.name) for each in fields(Settings)})
 
-    def build(
-        self, log: Path | None = None, party: str = "", certificates: tuple[Path, Path, Path] | None = None
-    ) -> Align:
+    def build(self, party: str = "", certificates: tuple[Path, Path, Path] | None = None) -> Align:
         """The protocol.
 
         Args:
-            log: Where alignments and refusals are written down.
             party: Whose side process listens at its address.
             certificates: The files of its certificate, its key and the authority.
         """
         process = SideProcess(address=self.addresses.get(party), certificates=certificates)
-        return Align(self.settings, self.columns, Limits(self.fewest, self.most_runs, log), self.workers, process)
+        return Align(self.settings, self.columns, Limits(self.fewest, self.most_runs), self.workers, process)
 
     def check(self, holders: tuple[str, ...]) -> None:
         """Refuse entries of parties without a table."""

@@ -325,11 +325,6 @@ class Side:
     def _network(self) -> PlannedNetwork:
         return require_network(self.plan, self.name)
 
-    @property
-    def _log(self) -> Path:
-        """Where this party writes down with whom it aligned, over all its runs."""
-        return self.path.parent.parent / f"alignments-of-{self.name}"
-
     def _on_aligned_rows(self, protocol: Callable[[Party], R], path: Path) -> Callable[[Party], R]:
         """A protocol on rows that are aligned first, if the plan says so; which they are is written to a file."""
         if self.plan.align is None:
@@ -338,9 +333,9 @@ class Side:
 
     def _planned_align(self, planned: PlannedAlign) -> Align:
         if self.credentials is None:
-            return planned.build(self._log, self.name)
+            return planned.build(self.name)
         own = certificate_path(self.credentials.directory, self.name)
-        return planned.build(self._log, self.name, (own, own.with_suffix(".key"), own.with_name("ca.pem")))
+        return planned.build(self.name, (own, own.with_suffix(".key"), own.with_name("ca.pem")))
 
     def _connect(self, public: PublicPlan, table: Table | None, directory: Path, shown: Shown) -> Party:
         from colonnade.session import connect
