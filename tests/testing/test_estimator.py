@@ -137,11 +137,9 @@ class Lenient(Small):
 
     hooks: ClassVar = {"label": SplitClassifier.hooks["label"], "feature": frozenset({"outgoing"})}
 
-    def fit(self, party):
-        self.hooks = SplitClassifier.hooks
-        super().fit(party)
-        del self.hooks
-        return self
+    def _prepare(self, party):
+        for defence in party.defences:
+            defence.before_run(party)
 
 
 class Gullible(Small):
