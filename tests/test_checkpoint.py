@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from colonnade.checkpoint import Checkpoints, Steps
-from colonnade.errors import PlanError
+from colonnade.errors import PlanError, StorageError
 from colonnade.generators import GlobalGenerators
 
 
@@ -137,6 +137,22 @@ def test_a_folder_keeps_its_name_and_has_no_run_without_checkpoints(tmp_path):
     assert first.run == b""
     go(tmp_path, 4)
     assert first.run == b"the run"
+
+
+def test_a_checkpoint_that_is_gone_is_not_gone_on_from(tmp_path):
+    go(tmp_path, 10, every=1)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.forget_before(4)
+    with pytest.raises(StorageError, match=r"All should go on from checkpoint 2, but .* no longer holds it"):
+        checkpoints.resume(2)
+    assert checkpoints.newest == 10, "nothing was deleted"
+
+
+def test_the_newest_checkpoint_is_never_forgotten(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        go(tmp_path, 9, crash_at=7)
+    Checkpoints(tmp_path).forget_before(10**9)
+    assert Checkpoints(tmp_path).newest
 
 
 def test_whoever_is_killed_while_it_goes_back_lacks_none_before_its_newest(tmp_path, monkeypatch):

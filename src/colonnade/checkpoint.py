@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from colonnade.errors import PlanError
+from colonnade.errors import PlanError, StorageError
 from colonnade.generators import GlobalGenerators
 from colonnade.storage import Tree, explained, pack, read_tree, unpack, write_atomically, write_tree
 
@@ -90,6 +90,11 @@ class Checkpoints:
 
     def resume(self, number: int) -> None:
         """Go back to a shared checkpoint and forget those after it."""
+        if self.directory is not None and number and number not in self._files():
+            raise StorageError(
+                f"All should go on from checkpoint {number}, but {self.directory} no longer holds it: another party "
+                "came with an older copy of its folder. Give that one its newest, or delete it to start anew."
+            )
         self.resume_from = self._written = number
         self._made.clear()
         self._begun.clear()
@@ -100,10 +105,10 @@ class Checkpoints:
                     path.unlink(missing_ok=True)
 
     def forget_before(self, number: int) -> None:
-        """Delete shared checkpoints that nobody will go back to; the ends of loops stay."""
+        """Delete shared checkpoints that nobody will go back to; the newest and the ends of loops stay."""
         with explained("delete checkpoints"):
             for other, path in self._files().items():
-                if other < number and not _ends_loop(path):
+                if other < min(number, self.newest) and not _ends_loop(path):
                     path.unlink(missing_ok=True)
 
     def write(self, loop: str, tree: Tree, *, finished: bool) -> None:

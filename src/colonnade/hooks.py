@@ -158,12 +158,17 @@ class Defence:
         """The hooks this defence makes use of."""
         return frozenset(name for name in HOOKS if getattr(type(self), name) is not getattr(Defence, name))
 
-    def shapes_predictions(self) -> bool:
-        """Whether predictions depend on it, and so need it as it was when training ended."""
+    def shapes_predictions(self, sent: Sequence[type[Message]]) -> bool:
+        """Whether predictions depend on it, and so need it as it was when training ended.
+
+        Args:
+            sent: The kinds of messages that go through `outgoing` on its side.
+        """
         hooks = self.overridden()
         # What is sent to predict is about features. Gradients are not, and are sent in training only.
-        sends = not self.acts_on or any(Secret.FEATURES in message.reveals for message in self.acts_on)
-        return bool(hooks & {"incoming", "prediction", "modules"}) or ("outgoing" in hooks and sends)
+        about_features = [kind for kind in sent if Secret.FEATURES in kind.reveals]
+        changes_them = any(not self.acts_on or kind in self.acts_on for kind in about_features)
+        return bool(hooks & {"incoming", "prediction", "modules"}) or ("outgoing" in hooks and changes_them)
 
 
 HOOKS = ("labels", "outgoing", "incoming", "loss", "prediction", "modules")

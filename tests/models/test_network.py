@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from colonnade.align import Align, Aligned
+from colonnade.catalogue import DEFENCES
 from colonnade.defences.compression import DiscreteGradient, SparseGradient
 from colonnade.defences.confusion import ConfusionalAutoencoder
 from colonnade.defences.labels import RandomisedLabels
@@ -33,6 +35,13 @@ class Turned(Defence):
 
     def outgoing(self, tensor, at):
         return tensor.flip(1)
+
+
+class Halved(Defence):
+    """Whatever leaves is half as large."""
+
+    def outgoing(self, tensor, at):
+        return tensor / 2
 
 
 class Blunt(Defence):
@@ -86,6 +95,28 @@ def test_a_defence_that_has_learned_nothing_in_training_is_refused_in_a_predicti
     run = simulate(SplitClassifier(**QUICK).fit, cancer, roles=BOTH)
     with pytest.raises(PlanError, match=refusal("bank", "none", "EarlierCut(layers=2)")):
         predicted(run, cancer, defences={"bank": [EarlierCut()]})
+
+
+def test_what_is_sent_counts_for_predictions_only_where_it_is_about_features(cancer, predicted):
+    run = simulate(SplitClassifier(**QUICK).fit, cancer, roles=BOTH, defences={"bank": [Halved()], "shop": [Halved()]})
+    with pytest.raises(PlanError, match=refusal("shop", "Halved", "none")):
+        predicted(run, cancer)
+    assert predicted(run, cancer, defences={"shop": [Halved()]}).values.size
+
+
+@pytest.mark.parametrize("name", sorted(DEFENCES))
+def test_a_defence_is_held_through_an_alignment_that_is_kept_in_a_folder(cancer, name, tmp_path):
+    fit = Aligned(Align(), SplitClassifier(**QUICK, embedding=4).fit)
+    defences = {"bank": [DEFENCES[name]()]}
+    try:
+        simulate(SplitClassifier(**QUICK, embedding=4).fit, cancer, roles=BOTH, defences=defences)
+    except PlanError:
+        pytest.skip(f"{name} is not for this model's label party")
+    kept, not_kept = (
+        simulate(fit, cancer, roles=BOTH, defences=defences, directory=folder).results["bank"]
+        for folder in (tmp_path, None)
+    )
+    assert kept.history_ == not_kept.history_
 
 
 def test_defences_that_predictions_do_not_depend_on_come_and_go(cancer, predicted):

@@ -12,7 +12,7 @@ import torch
 from colonnade.data import load
 from colonnade.defences.noise import GradientNoise
 from colonnade.hooks import Defence
-from colonnade.models.split import Gradient, SplitClassifier
+from colonnade.models.split import SplitClassifier
 from colonnade.testing import Setup, check_defence
 from colonnade.testing.defence import (
     a_killed_run_resumes_with_it,
@@ -74,7 +74,6 @@ class Exploding(Defence):
 class Anonymous(Defence):
     """Has another name each time it is asked."""
 
-    acts_on = (Gradient,)
     names = iter(range(10**6))
 
     @property

@@ -570,11 +570,13 @@ def test_a_disk_that_fails_while_a_peer_speaks_ends_the_run_with_the_reason(pair
     [
         {"dance": 1},
         {"ready": "soon", "epoch": 0},
-        {"ready": -1, "epoch": 0},
-        {"ready": 0, "epoch": 2**64 - 1},
-        {"start": 2, "from": 0},
+        {"ready": [-1, FOLDER, b""], "epoch": 0},
+        {"ready": [0, FOLDER, b""], "epoch": 2**64 - 1},
+        {"ready": [0, b"short", b""], "epoch": 0},
+        {"start": 2, "from": 0, "run": RUN, "processes": {}},
         {"settled": 10**9},
         {"end": 1},
+        {"leave": 1},
         {},
     ],
 )
@@ -583,6 +585,61 @@ def test_control_that_makes_no_sense_from_this_peer_is_refused(pair, note):
     shop._lines["bank"].put_control(note)
     with pytest.raises(ProtocolError, match="shop sent a control message that this version does not know"):
         bank.receive("shop")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"start": -1},
+        {"start": 2**64 - 1},
+        {"from": -7},
+        {"run": b"short"},
+        {"processes": {"telco": 7}},
+        {"processes": {"telco": b"short"}},
+    ],
+)
+def test_a_beginning_that_makes_no_sense_is_refused(pair, wrong):
+    bank, shop = pair
+    bank._lines["shop"].put_control({"start": 2, "from": 0, "run": RUN, "processes": {}} | wrong)
+    with pytest.raises(ProtocolError, match="bank sent a control message that this version does not know"):
+        shop.receive("bank")
+
+
+def test_a_beginning_with_a_process_that_was_succeeded_since_leaves_the_newer_one_in_place(opened):
+    addresses = addresses_of("bank", dialling=["shop", "telco"])
+    addresses["shop"] = f"127.0.0.1:{free_port()}"
+    bank, shop, telco = meeting(*(opened(name, addresses) for name in addresses))
+    until(lambda: shop._lines["telco"].connected)
+    earlier = (int.from_bytes(telco.incarnation, "big") - 1).to_bytes(NAME_BYTES, "big")
+    note = {"start": 2, "from": 0, "run": RUN, "processes": {"telco": earlier, "bank": earlier}}
+    bank._lines["shop"].put_control(note)
+    until(lambda: shop._start.epoch == 2)
+    assert shop._lines["telco"].peer_incarnation == telco.incarnation
+    assert shop._lines["bank"].peer_incarnation == bank.incarnation
+
+
+def test_nobody_may_leave_before_the_leader_has_written_down_the_end(pair):
+    bank, shop = pair
+    written = []
+
+    def write():
+        time.sleep(0.3)
+        written.append("the end")
+
+    def finish():
+        shop.finish()
+        assert written
+
+    require(*at_once(partial(bank.finish, write), finish))
+
+
+def test_whoever_comes_for_the_next_run_is_not_refused_by_the_one_before(opened, pair):
+    require(*at_once(*(transport.finish for transport in pair)))
+    bank, _ = pair
+    addresses = {"bank": bank._listen, "shop": None}
+    early = opened("shop", addresses, agreement={**AGREED, "plan": "the next plan"}, patience=BRIEF)
+    (outcome,) = at_once(partial(early.meet, Held(0, FOLDER)))
+    assert isinstance(outcome, PeerUnreachable), "it waits for the next process"
 
 
 # Silence and slowness.

@@ -69,8 +69,7 @@ class BoundLine(Channel):
     """A line to a peer that is bound to what it said."""
 
     def __init__(self, line: Channel, said: Said) -> None:
-        vars(self).update(vars(line))
-        self._line, self._said = line, said
+        self.peer, self._line, self._said = line.peer, line, said
 
     def send(
         self,
@@ -95,6 +94,10 @@ class BoundLine(Channel):
         message = self._line.receive(expected, shape=shape, rows=rows, epoch=epoch)
         self._said.keep(self.peer, message)
         return message
+
+    def check(self) -> None:
+        """Raise what keeps the run from going on."""
+        self._line.check()
 
 
 def _read(path: Path) -> dict[tuple[str, str, int], str]:

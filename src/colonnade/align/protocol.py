@@ -137,7 +137,9 @@ class _Alignment:
         # Drawn by the system, so that two runs of one seed count as two.
         self.run_name = party.once("name of the alignment", lambda: make_key().hex()[:16])
         self.said = Said(path, self.limits, party.name, self.run_name)
-        self.party = replace(party, peers={name: BoundLine(line, self.said) for name, line in party.peers.items()})
+        lines = {name: BoundLine(line, self.said) for name, line in party.peers.items()}
+        # Defences are the model's: they are not ready yet, and checkpoints would ask for their state.
+        self.party = replace(party, peers=lines, defences=())
         holders = party.roles.holders
         if len(holders) < 2:
             raise PlanError(
@@ -229,7 +231,7 @@ class _Alignment:
         n_ids, repeated = identifiers.count(table, key, known)
         if repeated and self.settings.duplicates == "error":
             raise identifiers.repetition(table, key, repeated, self.party.name)
-        if not n_ids and len(table) and self.align.limits.fewest > 0:
+        if not n_ids and len(table) and self.limits.fewest > 0:
             # It would be refused as too small, but this says why.
             raise identifiers.absence(table, key, self.party.name)
         return n_ids, repeated
@@ -307,7 +309,7 @@ class _Alignment:
     def _check_sizes(self, whose: str, ids: Sequence[int]) -> None:
         me, limits = self.party.name, self.limits
         for n in ids:
-            limits.check_size(me, whose, n, self.party.plan.hash, padded=self.settings.pad and whose != me)
+            limits.check_size(me, whose, n, self.run_name, padded=self.settings.pad and whose != me)
 
     def _n_points(self, settled: Settled) -> int:
         """How many points this party multiplies: its own, once for each that it compares with, and those of these."""
@@ -426,6 +428,8 @@ class _Alignment:
     @property
     def _cut(self) -> str:
         """What the number of buckets tells those who do not know how long all lists are."""
+        if self.settings.counts_by_bucket:
+            return "into how many buckets lists are cut, hence about how long the longest or the shortest is"
         return f"into how many buckets of {self.settings.bucket_size:,} ids the longest list is cut"
 
     @property

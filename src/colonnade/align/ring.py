@@ -131,8 +131,10 @@ class Ring:
         for hop in range(1, n - 1):
             total = own.settled.slots(self.order[(self._place - hop) % n], key)
             own.pass_on(after, number, masking, parts(before, Masked, number, total, POINT_BYTES))
-        total = own.settled.slots(self.order[(self._place + 1) % n], key)
-        return distinct(gathered(own.multiplied(before, number, total, masking)), before.peer)
+        owner = self.order[(self._place + 1) % n]
+        total = own.settled.slots(owner, key)
+        whose = owner if owner == before.peer else f"{owner} by way of {before.peer}"
+        return distinct(gathered(own.multiplied(before, number, total, masking)), whose)
 
     def _compare(self, held: Digests, key: int, number: int) -> Digests | None:
         """The values that all lists have; None where they are not told."""

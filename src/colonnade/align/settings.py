@@ -90,10 +90,16 @@ class Settings:
         >>> Settings(ids_per_bucket=1000).n_buckets([5000, 70]), Settings(reveal="size").n_buckets([10_000_000, 70])
         (5, 1)
         """
-        n = n_buckets(max(ids), self.bucket_size)
-        if self.topology == "ring" or self.reveal == "size":
-            return max(1, min(n, min(ids) // FEWEST_COUNTED))
+        n, fewest = n_buckets(max(ids), self.bucket_size), min(ids)
+        if self.counts_by_bucket:
+            # A number that was rounded up stands for any above its half.
+            return max(1, min(n, (fewest // 2 if self.pad else fewest) // FEWEST_COUNTED))
         return n
+
+    @property
+    def counts_by_bucket(self) -> bool:
+        """Whether somebody is told how many ids are common in each bucket, but not which."""
+        return self.topology == "ring" or self.reveal == "size"
 
     @property
     def bucket_size(self) -> int:

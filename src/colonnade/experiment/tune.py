@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from statistics import mean
 
 from colonnade.attacks.base import ActiveAttack, Attack
@@ -176,8 +177,8 @@ def _shown(runs: Sequence[tuple[float, int]], progress: bool | None) -> Iterable
 
 def _with_alpha(wandering: BoundaryWandering, alpha: float) -> BoundaryWandering:
     """The same defence with another alpha, if that is one."""
-    settings = ("scope", "kernel", "weighting", "features", "bandwidth")
-    return type(wandering)(alpha=alpha, **{name: getattr(wandering, name) for name in settings})
+    settings = {name: getattr(wandering, name) for name in signature(type(wandering)).parameters}
+    return type(wandering)(**{**settings, "alpha": alpha})
 
 
 def _holder(model: Estimator, roles: Roles, defence: Defence) -> str:

@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from colonnade.crypto.profiles import ARBITER, SHARES
 from colonnade.errors import DataError, PlanError, ProtocolError
 from colonnade.hooks import prepare
-from colonnade.models.base import Estimator, Prediction
+from colonnade.models.base import Estimator, Prediction, is_count
 from colonnade.models.batches import fixed
 from colonnade.models.cost import Cost, cost_of, traffic_of
 from colonnade.models.design import Design
@@ -347,8 +347,8 @@ class GeneralisedLinearModel(Estimator):
             )
         for name, holds, wanted in (
             ("penalty", self.penalty >= 0, "0 or more"),
-            ("epochs", self.epochs >= 1, "at least 1"),
-            ("batch_size", self.batch_size is None or self.batch_size >= 1, "None or at least 1"),
+            ("epochs", is_count(self.epochs), "a whole number, at least 1"),
+            ("batch_size", self.batch_size is None or is_count(self.batch_size), "None or a whole number, at least 1"),
             ("learning_rate", self.learning_rate is None or self.learning_rate > 0, "None or above 0"),
             ("momentum", 0 <= self.momentum < 1, "between 0 and 1"),
             ("tolerance", self.tolerance >= 0, "0 or more"),

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from colonnade.errors import DataError, PlanError
-from colonnade.hooks import At, Tensor, applied, prepare
+from colonnade.hooks import At, Defence, Tensor, applied, prepare
 from colonnade.models.base import Estimator, is_count, is_number
 from colonnade.models.batches import Batches, hold_out, in_order
 from colonnade.models.cut import party_role
@@ -144,15 +144,13 @@ class NetworkModel(Estimator):
     def remember(self, party: Party) -> None:
         """Take what predictions need of a party's defences into its share."""
         self.defences_ = [
-            {"name": defence.name, "state": defence.state()}
-            for defence in party.defences
-            if defence.shapes_predictions()
+            {"name": defence.name, "state": defence.state()} for defence in self._shaping_predictions(party)
         ]
 
     def prepare(self, party: Party) -> None:
         """Ready a party's defences for a prediction, as they were when training ended; refuses others."""
         self._prepare(party)
-        held = [defence for defence in party.defences if defence.shapes_predictions()]
+        held = self._shaping_predictions(party)
         found, wanted = [defence.name for defence in held], [learned["name"] for learned in self.defences_]
         if found != wanted:
             raise PlanError(
@@ -162,6 +160,10 @@ class NetworkModel(Estimator):
             )
         for defence, learned in zip(held, self.defences_, strict=True):
             defence.restore(learned["state"])
+
+    def _shaping_predictions(self, party: Party) -> list[Defence]:
+        _, sent = self.sides()[party_role(party)]
+        return [defence for defence in party.defences if defence.shapes_predictions(sent)]
 
     @classmethod
     def is_factory(cls, name: str, value: Any) -> bool:

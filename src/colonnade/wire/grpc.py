@@ -135,7 +135,8 @@ class GrpcTransport(Transport):
     ) -> None:
         self.name, self.leader = name, next(iter(addresses))
         self.epoch = 0
-        self.incarnation = secrets.token_bytes(16)
+        # In the order in which the processes of a party begin.
+        self.incarnation = time.time_ns().to_bytes(8, "big") + secrets.token_bytes(8)
         self.on_settled: Callable[[int], None] = lambda number: None
         self.agreement = dict(agreement)
         self._addresses, self._credentials = dict(addresses), credentials
@@ -154,7 +155,6 @@ class GrpcTransport(Transport):
             )
         self._ready: dict[str, tuple[int, Held]] = {}
         self._begun: dict[str, int] = {}
-        self._former: set[bytes] = set()
         self._refused: dict[str, str] = {}
         self._handshakes = self._streams = 0
         self._identities: dict[str, Identity] = {}
@@ -290,9 +290,10 @@ class GrpcTransport(Transport):
             for line in self._lines.values():
                 line.put_control({"end": self.epoch})
             self._linger(lambda: self._left.issuperset(self._lines))
+            on_end()
+            self._ended = "leave"
             for line in self._lines.values():
                 line.put_control({"leave": self.epoch})
-            on_end()
             self._drain(list(self._lines.values()), seconds=3.0, even_if_cut=False)
         else:
             line = self._lines[self.leader]
@@ -379,23 +380,28 @@ class GrpcTransport(Transport):
                         self._interrupted = peer
                 case {"start": int(epoch), "from": int(common), "run": bytes(run), "processes": dict(processes)} if (
                     peer == self.leader
-                    and epoch <= _MANY
+                    and 0 < epoch <= _MANY
+                    and common >= 0
                     and len(run) == NAME_BYTES
-                    and all(isinstance(process, bytes) for process in processes.values())
+                    and all(isinstance(process, bytes) and len(process) == NAME_BYTES for process in processes.values())
                 ):
-                    self._start = Start(epoch, common, run)
-                    self._go_on_with({self.leader: incarnation, **processes})
+                    if self._start is None or epoch > self._start.epoch:
+                        self._start = Start(epoch, common, run)
+                        self._go_on_with({**processes, self.leader: incarnation})
                 case {"settled": int(number)} if peer == self.leader:
                     self._settled = number
                 case {"done": int(epoch)}:
                     self._done[peer] = epoch
-                case {"end": int(epoch)} | {"leave": int(epoch)} if peer == self.leader:
+                case {"end": int(epoch)} if peer == self.leader:
                     if epoch == self.epoch:
-                        self._ended = next(iter(note))
+                        self._ended = "end"
+                case {"leave": int(epoch)} if peer == self.leader:
+                    if epoch == self.epoch:
+                        self._ended = "leave"
                 case {"failed": str(words), "at": str(at)}:
                     self._left.add(peer)
                     where = f" at {at[:100]}" if at else ""
-                    self._failure = self._failure or PeerFailed(f"{peer} stopped{where}: {words}")
+                    self._failure = self._failure or PeerFailed(f"{peer} stopped{where}: {words[:2000]}")
                 case _:
                     self._failure = self._failure or ProtocolError(
                         f"{peer} sent a control message that this version does not know."
@@ -424,7 +430,7 @@ class GrpcTransport(Transport):
         for peer, incarnation in processes.items():
             line = self._lines.get(peer)
             # One that was succeeded already interrupts this epoch as well.
-            if line is not None and incarnation not in self._former:
+            if line is not None and incarnation >= (line.peer_incarnation or b""):
                 if line.peer_incarnation != incarnation:
                     self._succeed(line, incarnation)
                 if self._interrupted == peer:
@@ -434,10 +440,10 @@ class GrpcTransport(Transport):
         """Note that the peer is another process than before."""
         with line.lock:
             if line.peer_incarnation is not None:
-                self._former.add(line.peer_incarnation)
                 line.reset()
                 for said in (self._ready, self._begun, self._done):
                     said.pop(line.peer, None)
+                self._left.discard(line.peer)
             line.peer_incarnation = incarnation
 
     def _note_checkpoint(self, party: str, number: int) -> None:
@@ -577,6 +583,8 @@ class GrpcTransport(Transport):
         """The listening side of one stream."""
         who = None
         self._streams += 1
+        if self._ended == "leave":
+            return  # who calls now wants the next run of this party
         try:
             with _within(self._patience.silence, context.cancel):
                 identity = self._identity(context)
@@ -615,8 +623,10 @@ class GrpcTransport(Transport):
                 self._exchange(line, channel)
                 pause, doubts = 0.1, 0
             except (AuthError, ProtocolError) as error:
-                self._fail_locally(error)
-                return
+                # Who has left may be at its next run already.
+                if not self._ended:
+                    self._fail_locally(error)
+                    return
             except grpc.RpcError:
                 reason = None if self._credentials is None else diagnose(address, peer, self._credentials)
                 # A connection that breaks at the wrong moment looks like a refusal, but not each time. One that held
@@ -645,9 +655,11 @@ class GrpcTransport(Transport):
             with _within(self._patience.silence, call.cancel):
                 answer = Envelope.unpack(next(call))
             if answer.type is Type.REFUSAL:
-                raise AuthError(f"{line.peer} refused {self.name}: {answer.note.get('because')}")
+                raise AuthError(f"{line.peer} refused {self.name}: {str(answer.note.get('because'))[:2000]}")
             _, connection = self._accept(answer, line.peer, call.cancel)
             accepted.append(connection)
+            if self._closing.is_set():
+                return  # too late for `close` to end it
             arrivals.go_to(partial(self._take_in, line, connection))
             ready.set()
             self._read(line, accepted[0], call)
@@ -709,7 +721,7 @@ class GrpcTransport(Transport):
                 "incarnation": bytes(incarnation),
                 "knows": bytes(knows),
                 "received": int(received),
-            } if received >= 0:
+            } if received >= 0 and len(incarnation) == NAME_BYTES:
                 pass
             case _:
                 raise ProtocolError("A peer should greet first and did not. It runs something else.")
@@ -718,10 +730,6 @@ class GrpcTransport(Transport):
                 f"A peer calls itself {name} but its certificate is {expected}'s. Give it its own certificate."
             )
         self._require_peer(name)
-        if incarnation in self._former:
-            raise AuthError(
-                f"{name} was started a second time while this process of it was running. Run each party once."
-            )
         for key, value in dict(self.agreement).items():
             theirs = hello.note.get(f"agree {key}")
             if theirs is None and key == "rows":
@@ -732,6 +740,10 @@ class GrpcTransport(Transport):
             self.agreement.setdefault("rows", str(hello.note["agree rows"]))
         line = self._lines[name]
         with self._changed, line.lock:
+            if line.connected and incarnation < (line.peer_incarnation or b""):
+                raise AuthError(
+                    f"{name} was started a second time while this process of it was running. Run each party once."
+                )
             seen = received if knows == self.incarnation else 0
             if seen > line.sent:
                 raise ProtocolError(f"{name} claims to have received what was never sent to it. It is faulty.")
