@@ -1,5 +1,6 @@
 """One person has one id however two organisations write it, and two people never share one by accident."""
 
+import sys
 import unicodedata
 
 import numpy as np
@@ -65,6 +66,16 @@ def test_leading_zeros_count_in_text_and_not_in_integers():
     assert read(["\u22127", "\u0660\u0667", "\u200e7"], "integer") == ["-7", "7", "7"]
     assert read(["seven", "7.5", ".0", "7 8", "", None], "integer") == [None] * 6
     assert read([7, None], "integer") == ["7", None]
+
+
+def test_whole_numbers_are_not_read_one_by_one():
+    calls = []
+    sys.setprofile(lambda frame, event, argument: calls.append(event))
+    try:
+        read(np.arange(5_000), "integer")
+    finally:
+        sys.setprofile(None)
+    assert len(calls) < 5_000
 
 
 def test_exact_keeps_text_as_it_stands_and_takes_a_number_for_its_digits():

@@ -191,7 +191,9 @@ def normalised(values: pa.Array, rule: str, *, column: str = "ids", owner: str |
     if values.null_count == len(values):
         return pa.nulls(len(values), pa.large_string())
     if pa.types.is_integer(values.type):
-        if name not in ("exact", "integer", "phone"):
+        if name == "integer":
+            return values.cast(pa.large_string())
+        if name not in ("exact", "phone"):
             raise DataError(
                 f"{owner or 'The party'} should bring text for the rule {name!r}, but its column {column!r} holds "
                 "whole numbers. Use the rule 'integer' at all parties, or turn the column into text."
