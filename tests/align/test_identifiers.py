@@ -84,7 +84,9 @@ def test_exact_keeps_text_as_it_stands_and_takes_a_number_for_its_digits():
     assert read(["", None], "exact") == [None, None]
 
 
-@pytest.mark.parametrize(("rule", "expected"), [("integer", "7"), ("exact", "7"), ("phone:41", "+41791234567")])
+@pytest.mark.parametrize(
+    ("rule", "expected"), [("integer", "7"), ("exact", "7"), ("text", "7"), ("phone:41", "+41791234567")]
+)
 def test_whole_numbers_with_gaps_are_read_though_they_came_as_floats(rule, expected):
     number = 791234567.0 if rule == "phone:41" else 7.0
     assert read([number, float("nan"), None], rule) == [expected, None, None]
@@ -199,6 +201,8 @@ def test_without_rules_whole_numbers_are_integers_and_the_rest_is_text():
     assert Identifiers.of(Table.of({"id": ["1"]}), None, None).keys == ("text",)
     assert Identifiers.of(Table.of({"id": [1], "name": ["a"]}), None, ("name",)).keys == ("text",)
     assert Identifiers.of(Table.of({"id": ["1"], "no": [1]}), None, ("no",)).keys == ("integer",)
+    assert Identifiers.of(Table.of({"id": ["1", "2"], "no": [1.0, None]}), None, ("no",)).keys == ("integer",)
+    assert Identifiers.of(Table.of({"id": ["1"], "no": [1.5]}), None, ("no",)).keys == ("text",)
 
 
 @pytest.mark.parametrize(
@@ -236,9 +240,13 @@ def test_a_column_that_is_not_there_is_refused_by_name():
         digests(Identifiers(("email",), ("mial",)), table)
 
 
-def test_numbers_are_not_read_as_text_unasked():
-    with pytest.raises(DataError, match=r"bank should bring text for the rule 'text', but its column 'no'"):
-        normalised(pa.array([1]), "text", column="no", owner="bank")
+def test_what_cannot_be_read_by_a_rule_is_refused():
+    with pytest.raises(DataError) as error:
+        normalised(pa.array([1]), "email", column="no", owner="bank")
+    assert str(error.value) == (
+        "bank should bring text for the rule 'email', but its column 'no' holds whole numbers. Name another column, or "
+        "another rule at all parties."
+    )
     with pytest.raises(DataError, match=r"text or whole numbers, but its column 'ids' is of type double"):
         normalised(pa.array([1.5]), "text")
 
