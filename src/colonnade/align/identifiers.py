@@ -274,7 +274,9 @@ def _as_email(value: str, argument: str) -> str | None:
     text = as_text(value)
     if bracketed := re.fullmatch("[^<>@]*<([^<>]*)>[^<>@]*", text):
         text = bracketed[1]
-    text = text.strip(" ,;:.\"'()[]").removeprefix("mailto:").strip()
+    text = text.strip(" ,;:.\"'()[]")
+    if text.startswith("mailto:"):
+        text = text.removeprefix("mailto:").partition("?")[0].strip()
     return text if re.fullmatch(r"[^@\s]+@[^@\s]+", text) else None
 
 
