@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from colonnade.errors import PlanError
+from colonnade.data import intersect
+from colonnade.errors import DataError, PlanError
 from colonnade.experiment.aligning import PlannedAlign
 from colonnade.experiment.plan import Plan, PlannedData, PlannedModel
 from colonnade.wire.plan import Roles
@@ -138,3 +139,16 @@ def test_whole_numbers_with_gaps_meet_those_without(tmp_path: Path, rule: str) -
     (tmp_path / "bank.csv").write_text("no,income\n1.0,5\n2.0,6\n,7\n")
     (tmp_path / "shop.csv").write_text("no,spend\n2,1.5\n3,2.5\n")
     assert aligned_ids(tmp_path, f'keys = ["{rule}"]\n') == {"bank": ["2"], "shop": ["2"]}
+
+
+@pytest.mark.parametrize("rule", ["exact", "integer"])
+def test_the_rules_that_a_refusal_names_match_ids_that_have_zeros_in_front_on_one_side_only(
+    tmp_path: Path, rule: str
+) -> None:
+    (tmp_path / "bank.csv").write_text("no,income\n09999,5\n10000,6\n")
+    (tmp_path / "shop.csv").write_text("no,spend\n10000,1.5\n10001,2.5\n")
+    found = aligned_ids(tmp_path, f'keys = ["{rule}"]\n')
+    assert found == {"bank": ["10000"], "shop": ["10000"]}
+    plan = Plan.read(tmp_path / "plan.toml")
+    with pytest.raises(DataError, match=rf'\["{rule}"\]'):
+        intersect(plan.data.load(plan.roles.holders))

@@ -29,8 +29,8 @@ _LONGEST: Mapping[str, int] = {
     **dict.fromkeys(("39", "49", "55", "86", "352"), 11),
 }
 
-# In Austria numbers vary so much; but of those within the country only the areas of 435 begin with its code.
-_NEVER_NATIONAL = {"43": "43[^5]"}
+# How numbers begin only with their code. Austria's have any length, but of its areas only 4350 and 4352 to 4359 begin so.
+_ONLY_WITH_CODE = {"43": re.compile("43(?!5[02-9])")}
 
 _TRUNKS = {"7": "8", "36": "06"}
 
@@ -74,8 +74,10 @@ def _code(digits: str) -> str:
 
 
 def _with_code(digits: str, country: str) -> str:
-    never = country in _NEVER_NATIONAL and re.match(_NEVER_NATIONAL[country], digits)
-    has_code = never or (_is_too_long(digits, country) and digits.startswith(country))
+    if country in _ONLY_WITH_CODE:
+        has_code = _ONLY_WITH_CODE[country].match(digits) is not None
+    else:
+        has_code = digits.startswith(country) and _is_too_long(digits, country)
     return digits if has_code else country + digits
 
 
