@@ -29,7 +29,7 @@ _LONGEST: Mapping[str, int] = {
     **dict.fromkeys(("39", "49", "55", "86", "352"), 11),
 }
 
-# How numbers begin only with their code. Austria's have any length, but of its areas only 4350 and 4352 to 4359 begin so.
+# How a number of any length shows that it has its code: of Austria's areas only 4350 and 4352 to 4359 begin like that.
 _ONLY_WITH_CODE = {"43": re.compile("43(?!5[02-9])")}
 
 _TRUNKS = {"7": "8", "36": "06"}
