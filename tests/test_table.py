@@ -582,6 +582,9 @@ def test_an_empty_csv_field_is_missing_in_text_too(tmp_path):
         (["7", "007"], ["7", "007"]),
         (["+41791234567", "41791234568"], ["+41791234567", "41791234568"]),
         (["1980-05-17", ""], ["1980-05-17", None]),
+        (["7", "8.0", ""], [7, 8, None]),
+        (["1234567890123456789", "-9223372036854775808"], [1234567890123456789, -(2**63)]),
+        (["9223372036854775808", "1"], ["9223372036854775808", "1"]),
         (["12345678901234567890", "1"], ["12345678901234567890", "1"]),
     ],
 )
@@ -596,11 +599,19 @@ def test_an_id_with_a_zero_in_front_keeps_it_however_late_it_comes(tmp_path):
     assert Table.read(tmp_path / "t.csv", ids="id").ids[-1].as_py() == "007"
 
 
-def test_the_columns_of_keys_are_read_besides_the_others_and_from_a_csv_as_they_stand(tmp_path):
-    (tmp_path / "t.csv").write_text("id,phone,born,x\n1,0041791234567,1980-05-17,2.5\n", encoding="utf-8")
-    table = Table.read(tmp_path / "t.csv", ids="id", columns=["x"], keys=["phone", "born"])
-    assert table.to_arrow().to_pylist() == [{"id": 1, "x": 2.5, "phone": "0041791234567", "born": "1980-05-17"}]
-    assert Table.read(tmp_path / "t.csv", ids="id", columns=["x"], keys=["id"]).ids.to_pylist() == ["1"]
+def test_an_id_written_as_a_float_is_a_whole_number_however_late_it_comes(tmp_path):
+    rows = "".join(f"{i},{'x' * 400}\n" for i in range(1, 60_000))
+    (tmp_path / "t.csv").write_text(f"id,x\n{rows}70000.0,y\n", encoding="utf-8")
+    assert Table.read(tmp_path / "t.csv", ids="id").ids[-1].as_py() == 70_000
+
+
+def test_the_columns_of_keys_are_read_besides_the_others_and_from_a_csv_as_ids_are(tmp_path):
+    text = "id,phone,born,x,no\n1,0041791234567,1980-05-17,2.5,7.0\n"
+    (tmp_path / "t.csv").write_text(text, encoding="utf-8")
+    table = Table.read(tmp_path / "t.csv", ids="id", columns=["x"], keys=["phone", "born", "no", "id"])
+    assert table.to_arrow().to_pylist() == [
+        {"id": 1, "x": 2.5, "phone": "0041791234567", "born": "1980-05-17", "no": 7}
+    ]
     with pytest.raises(DataError, match=r"a column 'phon', .* nearest name is 'phone'\. Correct the columns that"):
         Table.read(tmp_path / "t.csv", ids="id", keys=["phon"])
 

@@ -97,15 +97,16 @@ class Table:
     ) -> Table:
         """Read a table from Parquet, CSV or a directory of Parquet parts.
 
-        A CSV says nothing of types. Its ids are whole numbers where all are written as such, and otherwise text as it
-        stands, so that no zero or plus sign in front is lost; other columns are what they look like.
+        A CSV says nothing of types. Its ids and keys are whole numbers where all of a column are written as such, and
+        otherwise text as it stands, so that no zero or plus sign in front is lost; other columns are what they look
+        like.
 
         Args:
             path: A ``.csv`` or ``.csv.gz`` file, a Parquet file, or a directory of ``.parquet`` files.
             ids: The id column; None numbers the rows.
             labels: The label column, at the label party.
             columns: The columns to read; all when None.
-            keys: The columns that people are matched by: read besides, and from a CSV as text as it stands.
+            keys: The columns that people are matched by, which are read besides.
             owner: The party's name, for error messages.
             memory: Bytes the table may take; a larger one is kept in a temporary file. A quarter of the available
                 memory when None.
@@ -115,17 +116,17 @@ class Table:
             StorageError: The file is missing or unreadable, or there is no room for the temporary file.
         """
         path = Path(path)
-        source = _open(path, keys)
+        matched = dict.fromkeys(name for name in (ids, *keys) if name is not None)
+        source = _open(path, matched)
         names = source.schema.names
         _refuse_repeated(names, owner)
         _require_ids_and_labels(ids, labels, names, owner)
         columns = names if columns is None else columns
         _require_columns(columns, names, owner)
         _require_columns(keys, names, owner, "Correct the columns that people are matched by.")
-        if ids is not None and ids not in keys and _is_csv(path) and not _are_whole_numbers(path, ids):
-            source = _open(path, [*keys, ids])
+        whole = _columns_of_whole_numbers(source, list(matched), path) if _is_csv(path) else []
         wanted = dict.fromkeys(name for name in (ids, *columns, *keys, labels) if name is not None)
-        batches = _batches(source, list(wanted), ids, labels, owner, path)
+        batches = _batches(source, list(wanted), whole, ids, labels, owner, path)
         limit = _available_memory() // 4 if memory is None else memory
         return cls(_gathered(batches, limit, path), ids or ROW_NUMBER, labels, owner)
 
@@ -618,14 +619,25 @@ def _is_csv(path: Path) -> bool:
     return path.name.endswith((".csv", ".csv.gz"))
 
 
-def _are_whole_numbers(path: Path, name: str) -> bool:
-    """Whether a column of a CSV can be held as whole numbers without a loss; pandas writes those with gaps as 7.0."""
-    plain = r"^\s*(0|-?[1-9]\d{0,17})(\.0)?\s*$"
+def _columns_of_whole_numbers(source: ds.Dataset, names: list[str], path: Path) -> list[str]:
+    """Those of the text columns of a CSV that can be held as whole numbers without a loss."""
     try:
-        batches = _open(path, [name]).to_batches(columns=[name])
-        return all(pc.all(pc.match_substring_regex(batch.column(0), plain)).as_py() is not False for batch in batches)
+        for batch in source.to_batches(columns=names):
+            names = [name for name in names if _of_whole_numbers(batch.column(name)) is not None]
+            if not names:
+                break
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(path, error) from error
+    return names
+
+
+def _of_whole_numbers(texts: Any) -> Any:
+    """Texts as 64-bit integers, also 7.0, as pandas writes those with gaps; None if something would be lost."""
+    written = r"^\s*(0|-?[1-9]\d{0,18})(\.0)?\s*$"
+    if pc.all(pc.match_substring_regex(texts, written)).as_py() is False:
+        return None
+    numbers = whole_numbers(texts)
+    return whole_numbers(pc.replace_substring_regex(texts, written, r"\1")) if numbers is None else numbers
 
 
 def _open(path: Path, text: Iterable[str]) -> ds.Dataset:
@@ -664,20 +676,33 @@ def _require_same_columns(part: ds.Fragment, schema: pa.Schema, path: Path) -> N
 
 
 def _batches(
-    source: ds.Dataset, names: list[str], ids: str | None, labels: str | None, owner: str | None, path: Path
+    source: ds.Dataset,
+    names: list[str],
+    whole: list[str],
+    ids: str | None,
+    labels: str | None,
+    owner: str | None,
+    path: Path,
 ) -> Iterator[pa.Table]:
     """The rows in order, cut so that a batch of numbers takes about 16 MiB; at least one batch, if an empty one."""
     rows_per_batch = max(1024, 2**21 // max(1, len(names)))
     n_rows = 0
-    yield _normalised(source.schema.empty_table().select(names), ids, labels, owner)
+    yield _normalised(_with_whole_numbers(source.schema.empty_table().select(names), whole), ids, labels, owner)
     try:
         for batch in source.to_batches(
             columns=names, batch_size=rows_per_batch, batch_readahead=4, fragment_readahead=1
         ):
-            yield _normalised(pa.Table.from_batches([batch]), ids, labels, owner, n_rows)
+            rows = _with_whole_numbers(pa.Table.from_batches([batch]), whole)
+            yield _normalised(rows, ids, labels, owner, n_rows)
             n_rows += len(batch)
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(path, error, source.schema.names) from error
+
+
+def _with_whole_numbers(rows: pa.Table, names: list[str]) -> pa.Table:
+    for name in names:
+        rows = rows.set_column(rows.column_names.index(name), name, _of_whole_numbers(rows.column(name)))
+    return rows
 
 
 def _unreadable(path: Path, error: Exception, names: Sequence[str] = ()) -> DataError | StorageError:

@@ -1,5 +1,6 @@
 """One person has one id however two organisations write it, and two people never share one by accident."""
 
+import sys
 import unicodedata
 
 import numpy as np
@@ -67,13 +68,25 @@ def test_leading_zeros_count_in_text_and_not_in_integers():
     assert read([7, None], "integer") == ["7", None]
 
 
+def test_whole_numbers_are_not_read_one_by_one():
+    calls = []
+    sys.setprofile(lambda frame, event, argument: calls.append(event))
+    try:
+        read(np.arange(5_000), "integer")
+    finally:
+        sys.setprofile(None)
+    assert len(calls) < 5_000
+
+
 def test_exact_keeps_text_as_it_stands_and_takes_a_number_for_its_digits():
     assert read([7, -7], "exact") == read(["7", "-7"], "exact") == ["7", "-7"]
     assert read(["007", "A ", "a", "\uff21", "\u200ba"], "exact") == ["007", "A ", "a", "\uff21", "\u200ba"]
     assert read(["", None], "exact") == [None, None]
 
 
-@pytest.mark.parametrize(("rule", "expected"), [("integer", "7"), ("exact", "7"), ("phone:41", "+41791234567")])
+@pytest.mark.parametrize(
+    ("rule", "expected"), [("integer", "7"), ("exact", "7"), ("text", "7"), ("phone:41", "+41791234567")]
+)
 def test_whole_numbers_with_gaps_are_read_though_they_came_as_floats(rule, expected):
     number = 791234567.0 if rule == "phone:41" else 7.0
     assert read([number, float("nan"), None], rule) == [expected, None, None]
@@ -101,6 +114,8 @@ def test_what_is_no_address_is_no_id():
         '"Lee, Ann" <ann@x.org>;',
         "mailto:ann@x.org",
         "<mailto:ann@x.org>",
+        "MAILTO: ann@x.org",
+        "mailto:ann@x.org?subject=hi&cc=bob@x.org",
         "ann@x.org,",
         "ann@x.org.",
         "'ann@x.org'",
@@ -123,7 +138,8 @@ def test_what_stands_around_an_address_does_not_count(written):
              "+41 079 123 45 67", "(+41) 79 123 45 67", "(0041) 79-123-45-67", "(079) 123 45 67", "41791234567",
              "+41 (0)079 123 45 67", "079\u2013123\u201145\u221267", "\u202a+41 79 123 45 67\u202c",
              "\u0660\u0667\u0669 \u0661\u0662\u0663 \u0664\u0665 \u0666\u0667",
-             "\uff0b\uff14\uff11 79 123 45 67", "tel:+41791234567", "791234567.0", "41791234567.0"],
+             "\uff0b\uff14\uff11 79 123 45 67", "tel:+41791234567", "Tel: 079 123 45 67",
+             "TEL.: 0791234567", "Tel 079 123 45 67", "791234567.0", "41791234567.0"],
         ),
         ("phone:41", "+41417901234", ["041 790 12 34", "41 790 12 34", "+41 41 790 12 34"]),
         ("phone:41", "+442079460958", ["+44 (0)20 7946 0958", "0044 020 7946 0958"]),
@@ -131,10 +147,19 @@ def test_what_stands_around_an_address_does_not_count(written):
         ("phone:41", "+390612345678", ["+39 (0)6 1234 5678", "0039 06 1234 5678"]),
         ("phone:39", "+393471234567", ["347 1234567", "+39 347 1234567", "393471234567"]),
         ("phone:1", "+14155552671", ["1-415-555-2671", "(415) 555-2671", "+1 415 555 2671", "1 (415) 555.2671"]),
-        ("phone:7", "+74951234567", ["8 (495) 123-45-67", "+7 495 123-45-67", "495 123-45-67", "74951234567"]),
+        ("phone:7", "+74951234567", ["8 (495) 123-45-67", "+7 495 123-45-67", "495 123-45-67", "74951234567",
+                                     "+7 (8) 495 123-45-67"]),
         ("phone:7", "+78121234567", ["812 123-45-67", "8 812 123-45-67"]),
-        ("phone:36", "+36301234567", ["06 30 123 4567", "+36 30 123 4567", "30 123 4567"]),
-        ("phone:43", "+434352123456", ["04352 123456", "4352 123456"]),
+        ("phone:7", "+78121234567", ["+7 812 123-45-67", "+7 8 812 123-45-67"]),
+        ("phone:36", "+36301234567", ["06 30 123 4567", "+36 30 123 4567", "30 123 4567", "+36 (06) 30 123 4567",
+                                      "0036 06 30 123 4567", "36 06 30 123 4567"]),
+        ("phone:41", "+3611234567", ["+36 (06) 1 123 4567", "+36 1 123 4567"]),
+        ("phone:43", "+434352123456", ["04352 123456", "4352 123456", "+43 4352 123456", "43 4352 123456"]),
+        ("phone:43", "+436641234567", ["0664 1234567", "664 1234567", "436641234567", "+43 664 1234567",
+                                       "43 (0)664 1234567"]),
+        ("phone:43", "+43512123456", ["0512 123456", "512 123456", "43 512 123456"]),
+        ("phone:352", "+352621123456", ["621 123 456", "352621123456", "+352 621 123 456"]),
+        ("phone:352", "+352352123", ["35 21 23", "+352 35 21 23"]),
     ],
 )  # fmt: skip
 def test_a_telephone_number_has_one_form_however_it_is_written(rule, number, written):
@@ -188,6 +213,8 @@ def test_without_rules_whole_numbers_are_integers_and_the_rest_is_text():
     assert Identifiers.of(Table.of({"id": ["1"]}), None, None).keys == ("text",)
     assert Identifiers.of(Table.of({"id": [1], "name": ["a"]}), None, ("name",)).keys == ("text",)
     assert Identifiers.of(Table.of({"id": ["1"], "no": [1]}), None, ("no",)).keys == ("integer",)
+    assert Identifiers.of(Table.of({"id": ["1", "2"], "no": [1.0, None]}), None, ("no",)).keys == ("integer",)
+    assert Identifiers.of(Table.of({"id": ["1"], "no": [1.5]}), None, ("no",)).keys == ("text",)
 
 
 @pytest.mark.parametrize(
@@ -225,9 +252,13 @@ def test_a_column_that_is_not_there_is_refused_by_name():
         digests(Identifiers(("email",), ("mial",)), table)
 
 
-def test_numbers_are_not_read_as_text_unasked():
-    with pytest.raises(DataError, match=r"bank should bring text for the rule 'text', but its column 'no'"):
-        normalised(pa.array([1]), "text", column="no", owner="bank")
+def test_what_cannot_be_read_by_a_rule_is_refused():
+    with pytest.raises(DataError) as error:
+        normalised(pa.array([1]), "email", column="no", owner="bank")
+    assert str(error.value) == (
+        "bank should bring text for the rule 'email', but its column 'no' holds whole numbers. Name another column, or "
+        "another rule at all parties."
+    )
     with pytest.raises(DataError, match=r"text or whole numbers, but its column 'ids' is of type double"):
         normalised(pa.array([1.5]), "text")
 

@@ -109,7 +109,9 @@ def test_text_ids_do_not_meet_integer_ids():
     with pytest.raises(DataError) as error:
         intersect({"bank": Table.of({"id": [1]}), "shop": Table.of({"id": ["1"]})})
     assert str(error.value) == (
-        "All parties need ids of one type, but bank has int64, shop has large_string. Convert the ids of one side."
+        "All parties need ids of one type, but bank has int64, shop has large_string. Convert the ids of one side, or "
+        'align by a rule that reads both alike: in a plan by keys = ["integer"] under [align], if 007 and 7 are the '
+        'same, and otherwise by ["exact"].'
     )
 
 

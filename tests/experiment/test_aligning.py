@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from colonnade.errors import PlanError
+from colonnade.data import intersect
+from colonnade.errors import DataError, PlanError
 from colonnade.experiment.aligning import PlannedAlign
 from colonnade.experiment.plan import Plan, PlannedData, PlannedModel
 from colonnade.wire.plan import Roles
@@ -100,6 +101,11 @@ def align_files(tmp_path: Path, align: str) -> dict[str, list[str]]:
     """The aligned ids of both parties, whose people are 1 and 2, and 2 and 3."""
     (tmp_path / "bank.csv").write_text("no,tel,code,income\n1,0041791111111,007,5\n2,0041792222222,08001,6\n")
     (tmp_path / "shop.csv").write_text("no,tel,code,spend\n2,079 222 22 22,08001,1.5\n3,0793333333,7,2.5\n")
+    return aligned_ids(tmp_path, align)
+
+
+def aligned_ids(tmp_path: Path, align: str) -> dict[str, list[str]]:
+    """The aligned ids of both parties' files."""
     (tmp_path / "plan.toml").write_text(FILES + align)
     plan = Plan.read(tmp_path / "plan.toml")
     tables = plan.data.load(plan.roles.holders, plan.align)
@@ -119,3 +125,30 @@ def test_columns_of_keys_need_not_be_among_those_that_are_used(tmp_path: Path) -
     run = plan.alignment(held := plan.data.load(plan.roles.holders, plan.align)).run()
     assert held["bank"].columns == ("income", "code")
     assert run.results["bank"].take(held["bank"]).columns == ("income",)
+
+
+def test_columns_without_keys_are_read_by_what_they_hold(tmp_path: Path) -> None:
+    """The bank is matched by its ids, the shop by another column of whole numbers, one of them missing."""
+    (tmp_path / "bank.csv").write_text("no,income\n1,5\n2,6\n")
+    (tmp_path / "shop.csv").write_text("no,customer,spend\nx,2.0,1.5\ny,3.0,2.5\nz,,3.5\n")
+    assert aligned_ids(tmp_path, '[align.columns]\nshop = ["customer"]\n') == {"bank": ["2"], "shop": ["x"]}
+
+
+@pytest.mark.parametrize("rule", ["exact", "text", "integer"])
+def test_whole_numbers_with_gaps_meet_those_without(tmp_path: Path, rule: str) -> None:
+    (tmp_path / "bank.csv").write_text("no,income\n1.0,5\n2.0,6\n,7\n")
+    (tmp_path / "shop.csv").write_text("no,spend\n2,1.5\n3,2.5\n")
+    assert aligned_ids(tmp_path, f'keys = ["{rule}"]\n') == {"bank": ["2"], "shop": ["2"]}
+
+
+@pytest.mark.parametrize("rule", ["exact", "integer"])
+def test_the_rules_that_a_refusal_names_match_ids_that_have_zeros_in_front_on_one_side_only(
+    tmp_path: Path, rule: str
+) -> None:
+    (tmp_path / "bank.csv").write_text("no,income\n09999,5\n10000,6\n")
+    (tmp_path / "shop.csv").write_text("no,spend\n10000,1.5\n10001,2.5\n")
+    found = aligned_ids(tmp_path, f'keys = ["{rule}"]\n')
+    assert found == {"bank": ["10000"], "shop": ["10000"]}
+    plan = Plan.read(tmp_path / "plan.toml")
+    with pytest.raises(DataError, match=rf'\["{rule}"\]'):
+        intersect(plan.data.load(plan.roles.holders))

@@ -3,7 +3,8 @@
 A *key* is what people are matched by: one rule, or several joined by `+` for columns that identify only together.
 
     exact          text as it stands, or a whole number as its digits: 7 and "7" are the same, "007" is not
-    text           without regard to case; white space is dropped at the ends, elsewhere it is one space
+    text           without regard to case; white space is dropped at the ends, elsewhere it is one space; a whole
+                   number as its digits
     integer        a whole number or text of one: 7, "7", "007" and "7.0" are the same
     email          as text, without what stands around an address; without exactly one @ inside it, or with white
                    space, it counts as missing
@@ -87,9 +88,7 @@ class Identifiers:
                 f"{columns!r}. Write [{columns!r}]."
             )
         if keys is None:
-            types = {field.name: field.type for field in table.to_arrow().schema}
-            kind = types.get(columns[0] if columns else table.id_name, pa.large_string())
-            keys = ("integer" if pa.types.is_integer(kind) else "text",)
+            keys = ("integer" if _holds_whole_numbers(table, columns[0] if columns else table.id_name) else "text",)
         if columns is None:
             if len(keys) > 1 or "+" in keys[0]:
                 raise PlanError(
@@ -175,6 +174,14 @@ class Identifiers:
             begin += len(batch)
 
 
+def _holds_whole_numbers(table: Table, column: str) -> bool:
+    arrow = table.to_arrow()
+    if column not in arrow.column_names:
+        return False
+    values = arrow.column(column)
+    return pa.types.is_integer(values.type) or (pa.types.is_floating(values.type) and whole_numbers(values) is not None)
+
+
 def normalised(values: pa.Array, rule: str, *, column: str = "ids", owner: str | None = None) -> pa.Array:
     """Values as a rule reads them, as text; null where there is no id.
 
@@ -191,10 +198,12 @@ def normalised(values: pa.Array, rule: str, *, column: str = "ids", owner: str |
     if values.null_count == len(values):
         return pa.nulls(len(values), pa.large_string())
     if pa.types.is_integer(values.type):
-        if name not in ("exact", "integer", "phone"):
+        if name == "integer":
+            return values.cast(pa.large_string())
+        if name == "email":
             raise DataError(
-                f"{owner or 'The party'} should bring text for the rule {name!r}, but its column {column!r} holds "
-                "whole numbers. Use the rule 'integer' at all parties, or turn the column into text."
+                f"{owner or 'The party'} should bring text for the rule 'email', but its column {column!r} holds "
+                "whole numbers. Name another column, or another rule at all parties."
             )
     elif not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
         raise DataError(
@@ -265,7 +274,9 @@ def _as_email(value: str, argument: str) -> str | None:
     text = as_text(value)
     if bracketed := re.fullmatch("[^<>@]*<([^<>]*)>[^<>@]*", text):
         text = bracketed[1]
-    text = text.strip(" ,;:.\"'()[]").removeprefix("mailto:").strip()
+    text = text.strip(" ,;:.\"'()[]")
+    if text.startswith("mailto:"):
+        text = text.removeprefix("mailto:").partition("?")[0].strip()
     return text if re.fullmatch(r"[^@\s]+@[^@\s]+", text) else None
 
 

@@ -4,7 +4,8 @@
 
 A number begins with + or 00 and its code, or is one of the country that the rule names. What is dialled in front of
 numbers within a country is left out: zeros in most, which stay where they are part of the number; 8 in Russia, 06 in
-Hungary, 1 in North America. A number that is too long for the country and begins with its code has that code already.
+Hungary, 1 in North America; behind a code as well. A number that is too long for the country and begins with its code,
+or begins as none within the country does, has that code already.
 """
 
 from __future__ import annotations
@@ -25,8 +26,11 @@ _LONGEST: Mapping[str, int] = {
     **dict.fromkeys(("27", "31", "32", "33", "34", "36", "40", "41", "46", "48", "61"), 9),
     **dict.fromkeys(("351", "353", "380", "420", "421", "972"), 9),
     **dict.fromkeys(("1", "7", "30", "44", "52", "81", "90", "91"), 10),
-    **dict.fromkeys(("39", "49", "55", "86"), 11),
+    **dict.fromkeys(("39", "49", "55", "86", "352"), 11),
 }
+
+# How a number of any length shows that it has its code: of Austria's areas only 4350 and 4352 to 4359 begin like that.
+_ONLY_WITH_CODE = {"43": re.compile("43(?!5[02-9])")}
 
 _TRUNKS = {"7": "8", "36": "06"}
 
@@ -50,7 +54,7 @@ def e164(text: str, country: str) -> str | None:
     >>> e164("079 123 45 67", "41"), e164("+44 (0)20 7946 0958", "41"), e164("06 1234 5678", "39")
     ('+41791234567', '+442079460958', '+390612345678')
     """
-    text = text.strip().removeprefix("tel:")
+    text = re.sub(r"^tel[.:\s]*", "", text.strip(), flags=re.IGNORECASE)
     # A number that once was a float; and one below zero, which is none.
     text = re.sub(r"^(\d+)\.0$", r"\1", text)
     found = None if text.startswith("-") else re.fullmatch(r"(\+|00)?(\d+)", re.sub(r"[\s()./-]", "", text))
@@ -58,9 +62,7 @@ def e164(text: str, country: str) -> str | None:
         return None
     digits = found[2] if found[1] else _with_code(found[2], country)
     code = _code(digits)
-    national = digits.removeprefix(code)
-    if code not in _ZERO_STAYS:
-        national = national.lstrip("0")
+    national = _national(digits.removeprefix(code), code)
     fits = FEWEST_DIGITS <= len(code + national) <= MOST_DIGITS
     return f"+{code}{national}" if fits and not code.startswith("0") and national.strip("0") else None
 
@@ -72,8 +74,19 @@ def _code(digits: str) -> str:
 
 
 def _with_code(digits: str, country: str) -> str:
-    if len(digits) > _LONGEST.get(country, MOST_DIGITS):
-        if digits.startswith(country):
-            return digits
-        digits = digits.removeprefix(_TRUNKS.get(country, ""))
-    return country + digits
+    if country in _ONLY_WITH_CODE:
+        has_code = _ONLY_WITH_CODE[country].match(digits) is not None
+    else:
+        has_code = digits.startswith(country) and _is_too_long(digits, country)
+    return digits if has_code else country + digits
+
+
+def _national(digits: str, code: str) -> str:
+    """A number behind its code, without what is dialled in front of it only within the country."""
+    if _is_too_long(digits, code):
+        digits = digits.removeprefix(_TRUNKS.get(code, ""))
+    return digits if code in _ZERO_STAYS else digits.lstrip("0")
+
+
+def _is_too_long(digits: str, country: str) -> bool:
+    return len(digits) > _LONGEST.get(country, MOST_DIGITS)

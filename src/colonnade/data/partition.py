@@ -26,6 +26,10 @@ RANKED_ROWS = 3_000
 EXPLAINED_ROWS = 200
 # Mutual information looks at the three nearest other rows.
 FEWEST_RANKED = 4
+_ONE_TYPE = (
+    'Convert the ids of one side, or align by a rule that reads both alike: in a plan by keys = ["integer"] under '
+    '[align], if 007 and 7 are the same, and otherwise by ["exact"].'
+)
 
 Ranking: TypeAlias = Literal["shap", "shap-net", "importance", "mutual-information", "random"]
 FloatArray: TypeAlias = npt.NDArray[np.float64]
@@ -84,7 +88,7 @@ def intersect(tables: Mapping[str, Table]) -> dict[str, Table]:
         table.check_ids(party)
     if len({table.ids.type for table in tables.values()}) > 1:
         found = ", ".join(f"{party} has {table.ids.type}" for party, table in tables.items())
-        raise DataError(f"All parties need ids of one type, but {found}. Convert the ids of one side.")
+        raise DataError(f"All parties need ids of one type, but {found}. {_ONE_TYPE}")
     first, *others = tables.values()
     common = first.ids
     for other in others:
@@ -119,7 +123,7 @@ def extend(tables: Mapping[str, Table], *, to: str) -> dict[str, Table]:
         if table.ids.type != ids.type:
             raise DataError(
                 f"All parties need ids of one type, but {to} has {ids.type} and {party} has {table.ids.type}. "
-                "Convert the ids of one side."
+                f"{_ONE_TYPE}"
             )
         places = pc.index_in(ids, value_set=table.ids.combine_chunks())
         arrow = table.to_arrow()

@@ -67,8 +67,8 @@ class PlannedAlign:
                 Identifiers(self.keys, columns)
 
     def key_columns(self, party: str, ids: str) -> tuple[str, ...]:
-        """The columns by which a party is matched, besides an id column that is read by its type."""
-        named = self.columns.get(party, () if self.keys is None else (ids,))
+        """The columns by which a party is matched."""
+        named = self.columns.get(party, (ids,))
         return tuple(dict.fromkeys(name for columns in named for name in columns.split("+")))
 
     @property
