@@ -249,8 +249,9 @@ class GrpcTransport(Transport):
                 if leads:
                     self._begin_if_all_ready(held)
                 # Before anything else: who is called back right behind a beginning says so as one who has begun.
-                if self._start is not None and self._start.epoch > self.epoch:
-                    self.epoch = self._start.epoch
+                start = self._start
+                if start is not None and start.epoch > self.epoch:
+                    self.epoch = start.epoch
                     break
                 self._raise_failure()
                 if not said or (self._interrupted is not None and not leads):
@@ -264,7 +265,7 @@ class GrpcTransport(Transport):
             self._on_wait(self._absent(), left)
         with self._settling, self._changed:
             self._settled = None
-        return self._start
+        return start
 
     def checkpointed(self, number: int) -> None:
         """Tell the leader that this party holds a checkpoint, so that older ones may be forgotten."""
