@@ -48,7 +48,7 @@ MEBIBYTE = 2**20
 FOLDER = bytes(NAME_BYTES)
 RUN = next_start(1, dict.fromkeys(("bank", "shop", "telco"), Held(0, FOLDER))).run
 SHORT = Patience(start=20, rejoin=20, silence=10, message=20, heartbeat=0.1)
-BRIEF = replace(SHORT, start=3)
+BRIEF = replace(SHORT, start=2)
 AGREED = {"version": "1.0", "plan": "the plan", "rows": "the rows"}
 
 
