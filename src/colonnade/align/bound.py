@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import TypeVar
 
 from blake3 import blake3
 
@@ -25,11 +24,8 @@ from colonnade.align.messages import Finished, Meeting
 from colonnade.crypto.curve import make_key
 from colonnade.errors import StorageError
 from colonnade.storage import append_durably, drop_unfinished, explained
-from colonnade.wire.channel import Channel
 from colonnade.wire.codec import encode
-from colonnade.wire.message import Int64Array, Message
-
-M = TypeVar("M", bound=Message)
+from colonnade.wire.message import Message
 
 
 class Said:
@@ -63,41 +59,6 @@ class Said:
             self._limits.refuse_other(self._party, peer, self._run)
         elif varies and number == 0:
             self._limits.admit(self._party, peer, f"{self._run} again {make_key().hex()[:16]}")
-
-
-class BoundLine(Channel):
-    """A line to a peer that is bound to what it said."""
-
-    def __init__(self, line: Channel, said: Said) -> None:
-        self.peer, self._line, self._said = line.peer, line, said
-
-    def send(
-        self,
-        message: Message,
-        *,
-        under: tuple[str, ...] = (),
-        rows: Int64Array | None = None,
-        epoch: int | None = None,
-    ) -> None:
-        """Send a message."""
-        self._line.send(message, under=under, rows=rows, epoch=epoch)
-
-    def receive(
-        self,
-        expected: type[M],
-        *,
-        shape: tuple[int, ...] | None = None,
-        rows: Int64Array | None = None,
-        epoch: int | None = None,
-    ) -> M:
-        """Wait for the peer's next message, which must be the one that came in its place before, if one did."""
-        message = self._line.receive(expected, shape=shape, rows=rows, epoch=epoch)
-        self._said.keep(self.peer, message)
-        return message
-
-    def check(self) -> None:
-        """Raise what keeps the run from going on."""
-        self._line.check()
 
 
 def _read(path: Path) -> dict[tuple[str, str, int], str]:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from colonnade.align.bound import BoundLine, Said
+from colonnade.align.bound import Said
 from colonnade.align.buckets import MOST_BUCKETS
 from colonnade.align.identifiers import Identifiers
 from colonnade.align.limits import Limits
@@ -137,7 +137,7 @@ class _Alignment:
         # Drawn by the system, so that two runs of one seed count as two.
         self.run_name = party.once("name of the alignment", lambda: make_key().hex()[:16])
         self.said = Said(path, self.limits, party.name, self.run_name)
-        lines = {name: BoundLine(line, self.said) for name, line in party.peers.items()}
+        lines = {name: line.heard_by(self.said.keep) for name, line in party.peers.items()}
         # Defences are the model's: they are not ready yet, and checkpoints would ask for their state.
         self.party = replace(party, peers=lines, defences=())
         holders = party.roles.holders

@@ -20,7 +20,9 @@ shuffled, and secrets are drawn for each pair of parties.
 
 The leader (the label party) learns which of its ids each other party has: with three parties or more that is more than
 what all have in common. The others learn which of their ids are common to all; with several keys, which of them the
-leader has, and by which key. Both learn how many ids the other one has. With `reveal="one"` the others learn sizes
+leader has, and by which key; with three parties or more then also which are common to all. Both learn how many ids the
+other one has, and of three parties or more the others learn into how many buckets the longest list is cut, hence about
+how long it is. With `reveal="one"` the others learn sizes
 only; with `reveal="size"` the leader, too, but of each bucket: so that this tells little of single ids, nobody has less
 than about 16,384 of them in one of several buckets. Where rows are kept without a partner, each other party learns how
 many rows are kept and which of its own ids the leader has. Where repeated rows are combined, everybody learns how many

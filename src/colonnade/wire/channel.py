@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+import copy
+from collections.abc import Callable
+from typing import Self, TypeVar
 
 from colonnade.errors import BadFrame
 from colonnade.generators import GlobalGenerators
@@ -21,6 +23,13 @@ class Channel:
         self.peer = peer
         self._transport = transport
         self._recording = recording
+        self._hear: Callable[[str, Message], None] = lambda peer, message: None
+
+    def heard_by(self, hear: Callable[[str, Message], None]) -> Self:
+        """The same line; of each message that comes, somebody else hears before it is used, and may refuse it."""
+        line = copy.copy(self)
+        line._hear = hear
+        return line
 
     def send(
         self,
@@ -65,6 +74,7 @@ class Channel:
         message = decode(frame, expected, peer=self.peer)
         self._require_rows(message, rows, shape)
         self._recording.add(message, frame, sent=False, peer=self.peer, rows=rows, epoch=epoch)
+        self._hear(self.peer, message)
         return message
 
     def check(self) -> None:

@@ -439,8 +439,9 @@ class Line:
                 size = len(envelope.payload) + HEAD_BYTES
                 self._unacknowledged_bytes += size
                 connection.unanswered_bytes += size
-                # The last piece may have begun within the window, and control messages may come behind it.
-                if connection.unanswered_bytes > WINDOW_BYTES + 2 * CHUNK_BYTES:
+                # The last piece may have begun within the window; control messages may come behind it.
+                beyond = CHUNK_BYTES + HEAD_BYTES if envelope.type is Type.DATA else 2 * CHUNK_BYTES
+                if connection.unanswered_bytes > WINDOW_BYTES + beyond:
                     raise BadFrame(
                         f"{self.peer} sends on although {WINDOW_BYTES} bytes were not acknowledged. The peer is faulty."
                     )
