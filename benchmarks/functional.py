@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.clock import median_time
 from colonnade.curves import BSplines
 from colonnade.curves.basis import FloatArray
-from colonnade.data.functional import FunctionalSetting
+from colonnade.data.functional.generator import FunctionalSetting
 from colonnade.models.functional.moments import Moments, form_moments
 from colonnade.models.functional.path import BoostingPath, Halves, Rules
 from colonnade.models.functional.solve import PenalisedSolver, Penalties, Roughness

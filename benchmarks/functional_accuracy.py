@@ -21,17 +21,17 @@ from numpy.typing import ArrayLike
 
 from colonnade.curves import BSplines, Curves
 from colonnade.curves.basis import FloatArray
-from colonnade.data.functional import FunctionalData, FunctionalSetting, column
+from colonnade.data.functional.generator import FunctionalData, FunctionalSetting, column
 from colonnade.experiment.sweep import Journal, Serial, Trial, sweep
 from colonnade.models.functional.boost import FunctionalBoost
-from colonnade.models.functional.central import MomentRegression
 from colonnade.models.functional.exchange import Inputs
 from colonnade.models.functional.metrics import curve_metrics, selection_metrics
+from colonnade.models.functional.moment_regression import MomentRegression
 from colonnade.models.functional.moments import form_moments
 from colonnade.models.functional.refit import joint_fit
 from colonnade.models.functional.solve import Penalties, Roughness
-from colonnade.run import simulate
-from colonnade.wire.plan import Roles
+from colonnade.roles import Roles
+from colonnade.runtime.simulate import simulate
 
 TARGETS: Mapping[str, float] = {
     "missed_active": 0.0,

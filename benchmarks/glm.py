@@ -16,7 +16,8 @@ from time import perf_counter, process_time
 
 import numpy as np
 
-from colonnade import LogisticRegression, Party, Roles, Table, simulate
+from colonnade import Party, Roles, Table, simulate
+from colonnade.models import LogisticRegression
 
 TARGETS: Mapping[str, float] = {"us_per_row": 20.0, "fate_ratio": 1.0, "shares_fate_ratio": 1.0}
 JUDGED, ALONE = Roles(label="bank", features=("shop",), arbiter="judge"), Roles(label="bank", features=("shop",))

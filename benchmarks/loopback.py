@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from colonnade.testing.ports import free_port
-from colonnade.wire import certs
+from colonnade.wire.certs import authority as certs
 
 __all__ = ["BANK", "SHOP", "free_port", "issue_certificates"]
 

@@ -26,14 +26,15 @@ import psutil
 import pyarrow as pa
 
 from benchmarks.loopback import BANK, SHOP, free_port
-from colonnade import Align, Roles, Table, join
+from colonnade import Roles, Table, join
 from colonnade.align import Settings
 from colonnade.align.buckets import Buckets
 from colonnade.align.identifiers import Identifiers
+from colonnade.align.protocol import Align
 from colonnade.align.rr22 import SideProcess
-from colonnade.console import Progress
-from colonnade.session import connect
-from colonnade.wire.plan import PublicPlan
+from colonnade.cli.console import Progress
+from colonnade.roles import PublicPlan
+from colonnade.runtime.session import connect
 
 # 1.9 times less than openmined.psi, and 8 times faster than the curve.
 TARGETS: Mapping[str, float] = {

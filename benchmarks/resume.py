@@ -24,10 +24,10 @@ from benchmarks.codec import Block, block
 from benchmarks.loopback import BANK, SHOP, free_port, issue_certificates
 from colonnade import Party, Roles, Table, join
 from colonnade.errors import PeerRestarted
-from colonnade.session import connect
-from colonnade.wire.certs import Credentials
-from colonnade.wire.grpc import Patience
-from colonnade.wire.plan import PublicPlan
+from colonnade.roles import PublicPlan
+from colonnade.runtime.session import connect
+from colonnade.wire.certs.authority import Credentials
+from colonnade.wire.grpc.transport import Patience
 
 TARGETS: Mapping[str, float] = {"resume_s": 2.0}
 SPAWNING = multiprocessing.get_context("spawn")

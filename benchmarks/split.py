@@ -22,13 +22,14 @@ import torch
 
 from benchmarks.loopback import BANK, SHOP, free_port, issue_certificates
 from benchmarks.split_overhead import EMBEDDING, ROLES, Timings, bottom, make_tables, top, train_apart, train_centrally
-from colonnade import Party, SplitClassifier, join
-from colonnade.party import shared_randomness
-from colonnade.run import describe_protocol, public_seed
-from colonnade.session import connect
-from colonnade.wire.certs import Credentials
-from colonnade.wire.grpc import Patience
-from colonnade.wire.plan import PublicPlan
+from colonnade import Party, join
+from colonnade.models import SplitClassifier
+from colonnade.roles import PublicPlan
+from colonnade.runtime.party import shared_randomness
+from colonnade.runtime.session import connect
+from colonnade.runtime.simulate import describe_protocol, public_seed
+from colonnade.wire.certs.authority import Credentials
+from colonnade.wire.grpc.transport import Patience
 
 TARGETS: Mapping[str, float] = {"process_ratio": 1.35, "network_ratio": 2.0}
 SPAWNING = multiprocessing.get_context("spawn")

@@ -19,13 +19,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from colonnade import Roles, Run, SplitClassifier, Table, simulate
+from colonnade import Roles, Table, simulate
+from colonnade.models import SplitClassifier
 from colonnade.models.batches import Batches
-from colonnade.models.inputs import Inputs
-from colonnade.models.nets import TabularMLP, mlp_top
-from colonnade.party import shared_randomness
+from colonnade.models.networks.inputs import Inputs
+from colonnade.models.networks.modules import TabularMLP, mlp_top
 from colonnade.privacy.randomness import Randomness
-from colonnade.wire.transcript import Keep
+from colonnade.runtime.party import shared_randomness
+from colonnade.runtime.simulate import Run
+from colonnade.wire.recording.transcript import Keep
 
 TARGETS: Mapping[str, float] = {"digests_ratio": 1.35, "audit_ratio": 1.6}
 ROLES = Roles(label="bank", features=("shop",))

@@ -29,9 +29,9 @@ from typing import Any, TypeAlias
 import psutil
 
 from benchmarks.loopback import BANK, SHOP, free_port, issue_certificates
-from colonnade.wire.certs import Credentials, host_of
-from colonnade.wire.grpc import GrpcTransport, Patience
-from colonnade.wire.meeting import NAME_BYTES, Held
+from colonnade.wire.certs.authority import Credentials, host_of
+from colonnade.wire.grpc.rendezvous import NAME_BYTES, Held
+from colonnade.wire.grpc.transport import GrpcTransport, Patience
 
 # Imported after Colonnade, which restricts gRPC to TLS 1.3 before gRPC is first imported.
 import grpc  # isort: skip

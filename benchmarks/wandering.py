@@ -15,8 +15,10 @@ import numpy as np
 import torch
 
 from benchmarks.clock import median_time
-from colonnade import Defence, Roles, SplitClassifier, Table, simulate
+from colonnade import Roles, Table, simulate
+from colonnade.defences import Defence
 from colonnade.defences.wandering import BoundaryWandering, wandering_loss
+from colonnade.models import SplitClassifier
 
 TARGETS: Mapping[str, float] = {"closed_form_share": 0.05, "step_overhead": 0.2}
 ROLES = Roles(label="bank", features=("shop",))

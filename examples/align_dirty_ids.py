@@ -1,7 +1,8 @@
 """Two organisations that write the same people differently find whom they both know, and keep whom only one knows."""
 
-from colonnade import Align, Roles, Table, simulate
+from colonnade import Roles, Table, simulate
 from colonnade.align import Limits, Settings
+from colonnade.align.protocol import Align
 
 bank = Table.of(
     {

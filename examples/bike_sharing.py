@@ -4,11 +4,12 @@ First in the clear, then under differential privacy. Needs bike sharing's curves
 names, and writes two figures.
 """
 
-from colonnade import FunctionalBoost, Roles, simulate
-from colonnade.attacks.membership import ReleaseMembership
-from colonnade.audit.membership import measure_membership
+from colonnade import Roles, simulate
+from colonnade.attacks.members.curves import ReleaseMembership
+from colonnade.auditing.membership import measure_membership
 from colonnade.curves.plots import new_axes
 from colonnade.data import load, train_test_split
+from colonnade.models import FunctionalBoost
 from colonnade.models.functional.metrics import curve_metrics
 
 train, test = train_test_split(load("bike-sharing-curves").split(), test=0.25, seed=0)

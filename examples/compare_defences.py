@@ -12,12 +12,13 @@ may do better than all of these.
 import argparse
 from statistics import mean
 
-from colonnade import Roles, SplitClassifier, simulate
+from colonnade import Roles, simulate
 from colonnade.catalogue import DEFENCES
 from colonnade.data import load, train_test_split
 from colonnade.errors import PlanError
 from colonnade.experiment.compare import averaged, best_of, standings
 from colonnade.experiment.quality import quality
+from colonnade.models import SplitClassifier
 
 ROLES = Roles(label="bank", features=("shop",))
 

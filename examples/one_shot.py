@@ -1,9 +1,10 @@
 """One shot: a feature party sends one embedding, sets how much of it may be rebuilt, and is sent nothing."""
 
-from colonnade import OneShot, Roles, SplitClassifier, simulate
+from colonnade import Roles, simulate
 from colonnade.data import load, train_test_split
 from colonnade.errors import LeakBudgetSpent
 from colonnade.experiment.quality import quality
+from colonnade.models import OneShot, SplitClassifier
 
 train, test = train_test_split(load("digits").split())
 roles = Roles(label="bank", features=("shop",))

@@ -2,10 +2,11 @@
 
 import numpy as np
 
-from colonnade import Attack, Guess, Needs, Roles, SplitClassifier, View, simulate
-from colonnade.audit import audit
+from colonnade import Roles, audit, simulate
+from colonnade.attacks import Attack, Guess, Needs, View
 from colonnade.data import load
-from colonnade.models.split import Gradient
+from colonnade.models import SplitClassifier
+from colonnade.models.networks.split import Gradient
 from colonnade.testing import check_attack
 
 

@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from colonnade import LinearRegression, Roles, simulate
+from colonnade import Roles, simulate
 from colonnade.data import load, train_test_split
+from colonnade.models import LinearRegression
 
 train, test = train_test_split(load("bank-shop-telco", rows=2000).split(), test=0.25, seed=0)
 model = LinearRegression(epochs=60)

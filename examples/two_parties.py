@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from colonnade import DirectionScore, NormScore, Roles, SplitClassifier, simulate
-from colonnade.audit import audit
+from colonnade import Roles, audit, simulate
+from colonnade.attacks import DirectionScore, NormScore
 from colonnade.data import load, train_test_split
+from colonnade.models import SplitClassifier
 
 train, test = train_test_split(load("breast-cancer").split(), test=0.25, seed=0)
 roles = Roles(label="bank", features=("shop",))

@@ -12,10 +12,10 @@ import math
 import numpy as np
 
 from colonnade.attacks.base import Attack, Guess, Needs
-from colonnade.attacks.clustering import GradientClusters
+from colonnade.attacks.labels.clustering import GradientClusters
 from colonnade.attacks.view import View
-from colonnade.models.design import Design
-from colonnade.models.matrix import Matrix
+from colonnade.models.glm.design import Design
+from colonnade.models.glm.matrix import Matrix
 from colonnade.wire.message import Float64Array, Int64Array
 
 FOLDS = 5

@@ -14,15 +14,16 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from colonnade import LabelDPShadow, OneShot, SplitClassifier, Table, simulate
+from colonnade import Table, simulate
 from colonnade.experiment.quality import quality
 from colonnade.experiment.sweep import Trial
+from colonnade.models import LabelDPShadow, OneShot, SplitClassifier
 from experiments.sets import ROLES, halves
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from colonnade.models.inputs import Inputs
+    from colonnade.models.networks.inputs import Inputs
 
 SETS = ("digits", "mnist", "credit-default", "adult", "breast-cancer", "stress")
 WAYS = ("central", "central-wide", "alone", "split", "one-shot", "label-dp")
@@ -65,7 +66,7 @@ def measure(trial: Trial) -> Mapping[str, Any]:
 
 def wide(inputs: Inputs, width: int) -> nn.Module:
     """The default bottom with twice as many hidden units."""
-    from colonnade.models.nets import TabularMLP
+    from colonnade.models.networks.modules import TabularMLP
 
     return TabularMLP(inputs, width, hidden=(2 * HIDDEN,))
 

@@ -16,11 +16,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from colonnade import SplitClassifier, simulate
-from colonnade.audit import audit
+from colonnade import audit, simulate
 from colonnade.catalogue import ATTACKS, DEFENCES
 from colonnade.experiment.sweep import Trial
 from colonnade.experiment.tune import GEOMETRIC
+from colonnade.models import SplitClassifier
 from experiments.sets import ROLES, ROWS, halves
 
 ALPHAS = (0.0, 0.1, 1.0, 10.0)

@@ -3,7 +3,7 @@ import inspect
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import resolve_name
 from pathlib import Path
 
@@ -20,18 +20,18 @@ EXEMPT = {"colonnade.__init__", "colonnade.__main__"}
 
 # A line may import itself and the lines below; what "|" parts may not import each other.
 LAYERS = """
-    cli cli_functional cli_network console
-    experiment
-    audit testing
+    cli
+    experiment | deploy
+    plans
+    auditing testing
     catalogue
     attacks | defences
     models
     align
-    run session
-    party hooks checkpoint
+    runtime
     wire
     crypto | privacy | data
-    alignment curves generators table secret storage errors _version
+    curves tables roles generators secret storage errors _version _lazy
 """
 PLACES = {
     name: (depth, part)
@@ -39,7 +39,7 @@ PLACES = {
     for part, names in enumerate(line.split("|"))
     for name in names.split()
 }
-NEVER = {"attacks": {"audit", "run", "session", "data"}}
+NEVER = {"attacks": {"auditing", "runtime.simulate", "runtime.join", "runtime.session", "data"}}
 
 UNPICKLERS = {"pickle", "_pickle", "cloudpickle", "dill", "shelve", "marshal", "joblib.externals.cloudpickle"}
 UNPICKLING_CALLS = {"joblib.load", "pandas.read_pickle"}
@@ -64,18 +64,79 @@ def imports(module: str, tree: ast.AST) -> Iterator[tuple[str, str]]:
                 yield "", resolve_name(name, package)
 
 
+def targets(module: str, tree: ast.AST) -> Iterator[str]:
+    """What a module imports from Colonnade: "models.base.Estimator" of `from colonnade.models.base import Estimator`."""
+    for _, target in imports(module, tree):
+        top, _, rest = target.partition(".")
+        if top == "colonnade":
+            yield rest
+
+
 def wrong_arrows(module: str, tree: ast.AST) -> list[str]:
     """What a module imports from Colonnade and may not."""
-    layer = module.split(".")[1]
-    targets = [f"{target}.".split(".")[1] for _, target in imports(module, tree) if target.split(".")[0] == "colonnade"]
-    return [f"{module} imports {target or 'the package itself'}" for target in targets if not may_import(layer, target)]
+    own = module.removeprefix("colonnade.")
+    return [
+        f"{module} imports {target or 'the package itself'}"
+        for target in targets(module, tree)
+        if not may_import(own, target)
+    ]
 
 
-def may_import(layer: str, target: str) -> bool:
-    if not {layer, target} <= PLACES.keys() or target in NEVER.get(layer, ()):
+def may_import(own: str, target: str) -> bool:
+    layer, other = own.split(".")[0], target.split(".")[0]
+    if not {layer, other} <= PLACES.keys():
         return False
-    (own_depth, own_part), (depth, part) = PLACES[layer], PLACES[target]
+    if any(f"{target}.".startswith(f"{never}.") for never in NEVER.get(layer, ())):
+        return False
+    (own_depth, own_part), (depth, part) = PLACES[layer], PLACES[other]
     return depth > own_depth or (depth, part) == (own_depth, own_part)
+
+
+def graph(modules: Mapping[str, ast.AST]) -> dict[str, set[str]]:
+    """Which module imports which, `TYPE_CHECKING` and lazy imports included; a package is its `__init__`."""
+
+    def home(target: str) -> str | None:
+        parts = f"colonnade.{target}".split(".")
+        for length in (len(parts), len(parts) - 1):
+            name = ".".join(parts[:length])
+            for each in (name, f"{name}.__init__"):
+                if each in modules:
+                    return each
+        return None
+
+    return {
+        module: {found for target in targets(module, tree) if (found := home(target)) not in (None, module)}
+        for module, tree in modules.items()
+    }
+
+
+def cycles(arrows: Mapping[str, set[str]]) -> list[list[str]]:
+    """Groups of modules that import each other, however indirectly (Tarjan's strongly connected components)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in arrows[node]:
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            position = stack.index(node)
+            group = stack[position:]
+            del stack[position:]
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for node in arrows:
+        if node not in index:
+            visit(node)
+    return sorted(found)
 
 
 def unpickling(module: str, tree: ast.AST) -> list[str]:
@@ -125,25 +186,25 @@ def test_imports_go_down_only() -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("colonnade.run", "import colonnade.cli"),
-        ("colonnade.run", "import colonnade.cli as shell"),
-        ("colonnade.wire.codec", "from colonnade.party import Party"),
+        ("colonnade.runtime.simulate", "import colonnade.cli.main"),
+        ("colonnade.runtime.simulate", "import colonnade.cli.main as shell"),
+        ("colonnade.wire.codec", "from colonnade.runtime.party import Party"),
         ("colonnade.wire.codec", "from colonnade import party"),
         ("colonnade.wire.codec", "from ..party import Party"),
         ("colonnade.wire.__init__", "from .. import party"),
-        ("colonnade.models.split", "def fit():\n    from colonnade.attacks.base import Attack"),
-        ("colonnade.models.split", "if TYPE_CHECKING:\n    from colonnade.audit import score"),
-        ("colonnade.models.split", "importlib.import_module('colonnade.audit.score')"),
-        ("colonnade.models.split", "import_module('colonnade.audit')"),
+        ("colonnade.models.networks.split", "def fit():\n    from colonnade.attacks.base import Attack"),
+        ("colonnade.models.networks.split", "if TYPE_CHECKING:\n    from colonnade.auditing import score"),
+        ("colonnade.models.networks.split", "importlib.import_module('colonnade.auditing.score')"),
+        ("colonnade.models.networks.split", "import_module('colonnade.auditing')"),
         ("colonnade.attacks.base", "from colonnade.defences.noise import GradientNoise"),
         ("colonnade.defences.noise", "from colonnade.attacks.base import Attack"),
         ("colonnade.privacy.ledger", "from colonnade.data import partition"),
-        ("colonnade.attacks.base", "from colonnade.run import simulate"),
+        ("colonnade.attacks.base", "from colonnade.runtime.simulate import simulate"),
         ("colonnade.attacks.base", "from colonnade.data.datasets import load"),
-        ("colonnade.attacks.base", "import colonnade.audit"),
-        ("colonnade.cli", "import colonnade"),
-        ("colonnade.cli", "from colonnade import Table"),
-        ("colonnade.cli", "from colonnade.unplaced import name"),
+        ("colonnade.attacks.base", "import colonnade.auditing"),
+        ("colonnade.cli.main", "import colonnade"),
+        ("colonnade.cli.main", "from colonnade import Table"),
+        ("colonnade.cli.main", "from colonnade.unplaced import name"),
         ("colonnade.unplaced", "from colonnade.errors import DataError"),
     ],
 )
@@ -154,19 +215,39 @@ def test_a_wrong_arrow_is_found(module: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("colonnade.cli", "from colonnade.experiment.plan import read"),
-        ("colonnade.cli", "from colonnade._version import __version__"),
-        ("colonnade.attacks.direct", "from colonnade.attacks.base import Attack"),
-        ("colonnade.attacks.direct", "from .base import Attack"),
-        ("colonnade.party", "from colonnade.hooks import Defence"),
-        ("colonnade.hooks", "from colonnade.party import Party"),
-        ("colonnade.table", "from colonnade.errors import DataError"),
-        ("colonnade.testing", "from colonnade.audit.score import score"),
+        ("colonnade.cli.main", "from colonnade.plans.plan import read"),
+        ("colonnade.cli.main", "from colonnade._version import __version__"),
+        ("colonnade.attacks.labels.direct", "from colonnade.attacks.base import Attack"),
+        ("colonnade.attacks.labels.direct", "from .base import Attack"),
+        ("colonnade.runtime.party", "from colonnade.runtime.hooks import Defence"),
+        ("colonnade.runtime.hooks", "from colonnade.runtime.party import Party"),
+        ("colonnade.tables.table", "from colonnade.errors import DataError"),
+        ("colonnade.testing", "from colonnade.auditing.score import score"),
         ("colonnade.errors", "import colonnades.cli, numpy"),
     ],
 )
 def test_a_right_arrow_is_let_through(module: str, source: str) -> None:
     assert wrong_arrows(module, ast.parse(source)) == []
+
+
+def test_no_modules_import_each_other() -> None:
+    assert cycles(graph(MODULES)) == []
+
+
+def test_a_cycle_is_found_through_lazy_imports_and_types() -> None:
+    modules = {
+        "colonnade.a": ast.parse("if TYPE_CHECKING:\n    from colonnade.b import B"),
+        "colonnade.b": ast.parse("def f():\n    from colonnade.c.d import D"),
+        "colonnade.c.__init__": ast.parse("import colonnade.a"),
+        "colonnade.c.d": ast.parse("from colonnade import c"),
+        "colonnade.e": ast.parse("from colonnade.a import A"),
+    }
+    assert cycles(graph(modules)) == [["colonnade.a", "colonnade.b", "colonnade.c.__init__", "colonnade.c.d"]]
+
+
+def test_no_module_is_longer_than_600_lines() -> None:
+    lengths = {path: len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")}
+    assert {path.relative_to(SOURCE): length for path, length in lengths.items() if length > 600} == {}
 
 
 def test_nothing_unpickles() -> None:

@@ -11,16 +11,16 @@ import pytest
 from colonnade.catalogue import ATTACKS, DEFENCES, MODELS
 from colonnade.curves import BSplines
 from colonnade.data import load
-from colonnade.data.functional import FunctionalSetting
-from colonnade.models.split import SplitClassifier
-from colonnade.run import simulate
+from colonnade.data.functional.generator import FunctionalSetting
+from colonnade.models.networks.split import SplitClassifier
+from colonnade.roles import Roles
+from colonnade.runtime.simulate import simulate
 from colonnade.testing import ATTACK_CHECKS, DEFENCE_CHECKS, ESTIMATOR_CHECKS, TRANSPORT_CHECKS, Setup, attempt_on
 from colonnade.testing.ports import free_port
-from colonnade.wire import certs
-from colonnade.wire.certs import Credentials
-from colonnade.wire.grpc import GrpcTransport, Patience
-from colonnade.wire.meeting import NAME_BYTES, Held
-from colonnade.wire.plan import Roles
+from colonnade.wire.certs import authority as certs
+from colonnade.wire.certs.authority import Credentials
+from colonnade.wire.grpc.rendezvous import NAME_BYTES, Held
+from colonnade.wire.grpc.transport import GrpcTransport, Patience
 from colonnade.wire.transport import MemoryNetwork
 
 

@@ -20,14 +20,19 @@ import pytest
 from colonnade.catalogue import DEFENCES
 from colonnade.crypto.profiles import ARBITER, HISTOGRAM, SHARES
 from colonnade.data import load, split
-from colonnade.experiment.plan import Plan
-from colonnade.models import glm, glm_shares, labeldp, oneshot, served, ushape
-from colonnade.models import split as split_network
-from colonnade.models.functional import boost, central, moment_shares
-from colonnade.models.glm import LogisticRegression
-from colonnade.models.split import SplitClassifier
+from colonnade.models.functional import boost
+from colonnade.models.functional import moment_regression as central
+from colonnade.models.functional import moments_shared as moment_shares
+from colonnade.models.glm import shares as glm_shares
+from colonnade.models.glm.estimator import LogisticRegression
+from colonnade.models.glm.estimator import estimator as glm
+from colonnade.models.networks import labeldp, oneshot, ushape
+from colonnade.models.networks import labels_at_server as served
+from colonnade.models.networks import split as split_network
+from colonnade.models.networks.split import SplitClassifier
+from colonnade.plans.plan import Plan
+from colonnade.roles import Roles
 from colonnade.testing import check_defence, check_estimator
-from colonnade.wire.plan import Roles
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -199,7 +204,7 @@ def test_the_page_on_alignment_runs_and_draws_what_the_module_draws(elsewhere):
 def test_the_page_on_plans_names_every_key_of_an_alignment():
     from dataclasses import fields
 
-    from colonnade.experiment.aligning import PlannedAlign
+    from colonnade.plans.align import PlannedAlign
 
     text = (DOCS / "plans.md").read_text()
     assert [f.name for f in fields(PlannedAlign) if f"`{f.name}`" not in text and f"[align.{f.name}]" not in text] == []

@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from colonnade import LabelDPShadow, Roles, SplitClassifier, simulate
-from colonnade.attacks.gradient_scores import DirectionScore
-from colonnade.audit import audit
+from colonnade import Roles, audit, simulate
+from colonnade.attacks.labels.gradient_scores import DirectionScore
 from colonnade.catalogue import DEFENCES
 from colonnade.data import load, train_test_split
 from colonnade.experiment.sweep import Trial
-from colonnade.models.inputs import Inputs
-from colonnade.models.nets import TabularMLP
+from colonnade.models import LabelDPShadow, SplitClassifier
+from colonnade.models.networks.inputs import Inputs
+from colonnade.models.networks.modules import TabularMLP
 
 ROOT = Path(__file__).parents[1]
 

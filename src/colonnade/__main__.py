@@ -1,5 +1,5 @@
 """`python -m colonnade`: the command line."""
 
-from colonnade.cli import main
+from colonnade.cli.main import main
 
 main()

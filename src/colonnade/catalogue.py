@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from colonnade.errors import MissingExtra, PlanError
-from colonnade.table import nearest
+from colonnade.tables.table import nearest
 
 if TYPE_CHECKING:
     from colonnade.attacks.base import ActiveAttack, Attack
-    from colonnade.hooks import Defence
     from colonnade.models.base import Estimator
+    from colonnade.runtime.hooks import Defence
 
 T = TypeVar("T")
 
@@ -50,19 +50,19 @@ class Names(Mapping[str, T], Generic[T]):
 ATTACKS: Names[type[Attack] | type[ActiveAttack]] = Names(
     "attack",
     {
-        "coefficient-score": ("attacks.residue", "CoefficientScore"),
-        "direct-label": ("attacks.direct", "DirectLabel"),
-        "direction-score": ("attacks.gradient_scores", "DirectionScore"),
-        "embedding-clusters": ("attacks.clustering", "EmbeddingClusters"),
-        "embedding-nearest": ("attacks.clustering", "EmbeddingNearest"),
-        "fit-membership": ("attacks.membership", "FitMembership"),
-        "gradient-clusters": ("attacks.clustering", "GradientClusters"),
-        "gradient-completion": ("attacks.completion", "GradientCompletion"),
-        "gradient-nearest": ("attacks.clustering", "GradientNearest"),
-        "model-completion": ("attacks.completion", "ModelCompletion"),
-        "norm-score": ("attacks.gradient_scores", "NormScore"),
-        "release-membership": ("attacks.membership", "ReleaseMembership"),
-        "residue": ("attacks.residue", "Residue"),
+        "coefficient-score": ("attacks.labels.regression", "CoefficientScore"),
+        "direct-label": ("attacks.labels.direct", "DirectLabel"),
+        "direction-score": ("attacks.labels.gradient_scores", "DirectionScore"),
+        "embedding-clusters": ("attacks.labels.clustering", "EmbeddingClusters"),
+        "embedding-nearest": ("attacks.labels.clustering", "EmbeddingNearest"),
+        "fit-membership": ("attacks.members.curves", "FitMembership"),
+        "gradient-clusters": ("attacks.labels.clustering", "GradientClusters"),
+        "gradient-completion": ("attacks.labels.completion", "GradientCompletion"),
+        "gradient-nearest": ("attacks.labels.clustering", "GradientNearest"),
+        "model-completion": ("attacks.labels.completion", "ModelCompletion"),
+        "norm-score": ("attacks.labels.gradient_scores", "NormScore"),
+        "release-membership": ("attacks.members.curves", "ReleaseMembership"),
+        "residue": ("attacks.labels.regression", "Residue"),
     },
 )
 
@@ -91,19 +91,19 @@ MODELS: Names[type[Estimator]] = Names(
     "model",
     {
         "functional-boost": ("models.functional.boost", "FunctionalBoost"),
-        "functional-moments": ("models.functional.central", "MomentRegression"),
+        "functional-moments": ("models.functional.moment_regression", "MomentRegression"),
         "functional-regression": ("models.functional.regression", "FunctionalRegression"),
-        "label-dp-shadow": ("models.labeldp", "LabelDPShadow"),
-        "linear-regression": ("models.glm", "LinearRegression"),
-        "logistic-regression": ("models.glm", "LogisticRegression"),
-        "one-shot": ("models.oneshot", "OneShot"),
-        "one-shot-regressor": ("models.oneshot", "OneShotRegressor"),
-        "poisson-regression": ("models.glm", "PoissonRegression"),
-        "served-classifier": ("models.served", "ServedClassifier"),
-        "served-regressor": ("models.served", "ServedRegressor"),
-        "split-classifier": ("models.split", "SplitClassifier"),
-        "split-regressor": ("models.split", "SplitRegressor"),
-        "u-shape-classifier": ("models.ushape", "UShapeClassifier"),
-        "u-shape-regressor": ("models.ushape", "UShapeRegressor"),
+        "label-dp-shadow": ("models.networks.labeldp", "LabelDPShadow"),
+        "linear-regression": ("models.glm.estimator", "LinearRegression"),
+        "logistic-regression": ("models.glm.estimator", "LogisticRegression"),
+        "one-shot": ("models.networks.oneshot", "OneShot"),
+        "one-shot-regressor": ("models.networks.oneshot", "OneShotRegressor"),
+        "poisson-regression": ("models.glm.estimator", "PoissonRegression"),
+        "served-classifier": ("models.networks.labels_at_server", "ServedClassifier"),
+        "served-regressor": ("models.networks.labels_at_server", "ServedRegressor"),
+        "split-classifier": ("models.networks.split", "SplitClassifier"),
+        "split-regressor": ("models.networks.split", "SplitRegressor"),
+        "u-shape-classifier": ("models.networks.ushape", "UShapeClassifier"),
+        "u-shape-regressor": ("models.networks.ushape", "UShapeRegressor"),
     },
 )

@@ -1001,7 +1001,7 @@ def test_parties_without_tables_go_along():
 
 
 def test_training_on_rows_that_are_aligned_first_is_training_on_the_common_rows():
-    from colonnade.models.split import SplitClassifier
+    from colonnade.models.networks.split import SplitClassifier
 
     held = load("bank-shop-telco", rows=400).tables
     protocol = Aligned(Align(), SplitClassifier(epochs=2, batch_size=64).fit)
@@ -1013,7 +1013,7 @@ def test_training_on_rows_that_are_aligned_first_is_training_on_the_common_rows(
 
 
 def test_training_on_a_left_join_learns_what_stands_in_for_the_rows_that_each_party_lacks():
-    from colonnade.models.split import Embedding, SplitClassifier
+    from colonnade.models.networks.split import Embedding, SplitClassifier
 
     held = load("bank-shop-telco", rows=400).tables
     found = {}
@@ -1034,9 +1034,9 @@ def test_training_on_a_left_join_learns_what_stands_in_for_the_rows_that_each_pa
 
 
 def test_a_run_that_aligned_its_rows_by_itself_is_not_audited_against_tables_in_another_order():
-    from colonnade import NormScore
-    from colonnade.audit import audit
-    from colonnade.models.split import SplitClassifier
+    from colonnade import audit
+    from colonnade.attacks import NormScore
+    from colonnade.models.networks.split import SplitClassifier
 
     held = load("bank-shop-telco", rows=300).tables
     run = simulate(Aligned(Align(), SplitClassifier(epochs=1).fit), held, roles=THREE)

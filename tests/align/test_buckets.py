@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from colonnade.align.buckets import Bucket, Buckets, Listed, n_buckets, slots
 from colonnade.align.copies import expanded
 from colonnade.align.identifiers import Identifiers
-from colonnade.align.own import positions
+from colonnade.align.state import positions
 from colonnade.errors import DataError, StorageError
 from colonnade.privacy.randomness import Randomness
-from colonnade.table import Table
+from colonnade.tables.table import Table
 
 SALT = b"s" * 32
 RANDOM = Randomness.seeded(0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from colonnade.align.identifiers import Identifiers, as_text, normalised
 from colonnade.errors import DataError, PlanError
-from colonnade.table import Table
+from colonnade.tables.table import Table
 
 SALT = bytes(32)
 

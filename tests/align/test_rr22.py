@@ -19,7 +19,7 @@ from colonnade.align.messages import Finished, Meeting
 from colonnade.align.rr22 import INTERPRETER_VARIABLE, SideProcess
 from colonnade.errors import MissingExtra, PlanError, ProtocolError
 from colonnade.testing.ports import free_port
-from colonnade.wire import certs
+from colonnade.wire.certs import authority as certs
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Message
 

@@ -7,9 +7,9 @@ from colonnade.attacks.base import Attack, Grant, Guess, Needs
 from colonnade.attacks.view import View
 from colonnade.data import load
 from colonnade.errors import PrivacyError, UndeclaredAccess
-from colonnade.models.split import Embedding, Gradient, Outline, SplitClassifier, Verdict
-from colonnade.run import simulate
-from colonnade.wire.plan import Roles
+from colonnade.models.networks.split import Embedding, Gradient, Outline, SplitClassifier, Verdict
+from colonnade.roles import Roles
+from colonnade.runtime.simulate import simulate
 
 BOTH = Roles(label="bank", features=("shop",))
 TOLD = Grant(2, np.array([3, 5]), np.array([0, 1]))

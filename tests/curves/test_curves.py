@@ -8,7 +8,7 @@ import pytest
 
 from colonnade.curves import BSplines, Curves, CurvesType, Fourier, Tabulated
 from colonnade.errors import DataError, PlanError
-from colonnade.table import Table
+from colonnade.tables.table import Table
 
 GRID = np.linspace(0, 10, 41)
 BASIS = BSplines((0, 10), 12)

@@ -10,7 +10,7 @@ import pytest
 
 from colonnade.data import available, intersect, load, require_same_rows
 from colonnade.errors import DataError, PlanError, StorageError
-from colonnade.table import Table
+from colonnade.tables.table import Table
 
 INFO = {info.name: info for info in available()}
 BUILT_IN = [name for name, info in INFO.items() if info.built_in]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from colonnade.data.partition import extend, intersect, public_private, require_same_rows, split, train_test_split
 from colonnade.errors import DataError, PlanError
-from colonnade.table import Table
+from colonnade.tables.table import Table
 
 
 def whole(n: int = 4) -> Table:

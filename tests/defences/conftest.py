@@ -4,12 +4,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from colonnade.hooks import At, Defence
-from colonnade.models.split import Gradient
-from colonnade.party import Party
-from colonnade.run import simulate
-from colonnade.table import Table
-from colonnade.wire.plan import Roles
+from colonnade.models.networks.split import Gradient
+from colonnade.roles import Roles
+from colonnade.runtime.hooks import At, Defence
+from colonnade.runtime.party import Party
+from colonnade.runtime.simulate import simulate
+from colonnade.tables.table import Table
 
 
 @pytest.fixture

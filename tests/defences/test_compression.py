@@ -7,8 +7,8 @@ import torch
 
 from colonnade.defences.compression import AverageGradient, DiscreteGradient, SparseGradient
 from colonnade.errors import PlanError
-from colonnade.hooks import At
-from colonnade.models.split import Embedding
+from colonnade.models.networks.split import Embedding
+from colonnade.runtime.hooks import At
 from colonnade.storage import pack, unpack
 
 

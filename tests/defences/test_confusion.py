@@ -5,20 +5,20 @@ import numpy as np
 import pytest
 import torch
 
-from colonnade.attacks.clustering import GradientClusters
-from colonnade.attacks.direct import DirectLabel
+from colonnade.attacks.labels.clustering import GradientClusters
+from colonnade.attacks.labels.direct import DirectLabel
 from colonnade.data import load
 from colonnade.defences import confusion
 from colonnade.defences.compression import DiscreteGradient
 from colonnade.defences.confusion import ConfusionalAutoencoder, learned
 from colonnade.errors import PlanError
-from colonnade.hooks import At
-from colonnade.models.split import SplitClassifier
-from colonnade.models.tracks import ShadowProxy, ShadowTop
-from colonnade.models.ushape import UShapeClassifier
-from colonnade.run import simulate
+from colonnade.models.networks.split import SplitClassifier
+from colonnade.models.networks.tracks import ShadowProxy, ShadowTop
+from colonnade.models.networks.ushape import UShapeClassifier
+from colonnade.roles import Roles
+from colonnade.runtime.hooks import At
+from colonnade.runtime.simulate import simulate
 from colonnade.testing import attempt_on
-from colonnade.wire.plan import Roles
 
 BOTH = Roles(label="bank", features=("shop",))
 

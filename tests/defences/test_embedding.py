@@ -7,10 +7,10 @@ import torch
 from colonnade.data import load
 from colonnade.defences.embedding import DistanceCorrelation, PotentialEnergy, distance_correlation, potential_energy
 from colonnade.errors import PlanError
-from colonnade.hooks import At
-from colonnade.models.split import SplitClassifier
-from colonnade.run import simulate
-from colonnade.wire.plan import Roles
+from colonnade.models.networks.split import SplitClassifier
+from colonnade.roles import Roles
+from colonnade.runtime.hooks import At
+from colonnade.runtime.simulate import simulate
 
 BOTH = Roles(label="bank", features=("shop",))
 

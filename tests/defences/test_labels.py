@@ -5,20 +5,20 @@ import pytest
 import torch
 from scipy import stats
 
-from colonnade.attacks.direct import DirectLabel
-from colonnade.audit import audit
+from colonnade import audit
+from colonnade.attacks.labels.direct import DirectLabel
 from colonnade.data import load, public_private
 from colonnade.defences.labels import RandomisedLabels
 from colonnade.errors import BudgetSpent, PlanError
-from colonnade.hooks import At
-from colonnade.models.served import ServedClassifier
-from colonnade.models.split import SplitClassifier
-from colonnade.models.tracks import ShadowProxy, ShadowTop
-from colonnade.run import simulate
+from colonnade.models.networks.labels_at_server import ServedClassifier
+from colonnade.models.networks.split import SplitClassifier
+from colonnade.models.networks.tracks import ShadowProxy, ShadowTop
+from colonnade.roles import Roles
+from colonnade.runtime.hooks import At
+from colonnade.runtime.simulate import simulate
 from colonnade.secret import Secret
 from colonnade.testing import attempt_on
 from colonnade.testing.setup import witness
-from colonnade.wire.plan import Roles
 
 BOTH = Roles(label="bank", features=("shop",))
 

@@ -7,8 +7,8 @@ from scipy import stats
 
 from colonnade.defences.noise import GradientNoise, IsotropicNoise, MaxNorm
 from colonnade.errors import PlanError
-from colonnade.hooks import At
-from colonnade.models.split import Embedding
+from colonnade.models.networks.split import Embedding
+from colonnade.runtime.hooks import At
 
 ALL = [GradientNoise, IsotropicNoise, MaxNorm]
 

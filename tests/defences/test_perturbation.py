@@ -9,9 +9,9 @@ from colonnade.data import load
 from colonnade.defences.perturbation import GradientPerturbation
 from colonnade.defences.wandering import BoundaryWandering
 from colonnade.errors import PlanError
-from colonnade.models.split import Gradient, SplitClassifier
-from colonnade.run import simulate
-from colonnade.wire.plan import Roles
+from colonnade.models.networks.split import Gradient, SplitClassifier
+from colonnade.roles import Roles
+from colonnade.runtime.simulate import simulate
 
 
 def of_class(labels):

@@ -7,16 +7,16 @@ import torch
 from colonnade.data import load
 from colonnade.defences.received import EarlierCut, InformationBottleneck
 from colonnade.errors import PlanError
-from colonnade.hooks import At, prepare
-from colonnade.models.labeldp import LabelDPShadow
-from colonnade.models.oneshot import OneShot
-from colonnade.models.served import ServedClassifier
-from colonnade.models.split import Embedding, Gradient, SplitClassifier, SplitRegressor
-from colonnade.models.training import Side
-from colonnade.models.ushape import UShapeClassifier
-from colonnade.party import Party
-from colonnade.run import simulate
-from colonnade.wire.plan import Roles
+from colonnade.models.networks.labeldp import LabelDPShadow
+from colonnade.models.networks.labels_at_server import ServedClassifier
+from colonnade.models.networks.oneshot import OneShot
+from colonnade.models.networks.split import Embedding, Gradient, SplitClassifier, SplitRegressor
+from colonnade.models.networks.training import Side
+from colonnade.models.networks.ushape import UShapeClassifier
+from colonnade.roles import Roles
+from colonnade.runtime.hooks import At, prepare
+from colonnade.runtime.party import Party
+from colonnade.runtime.simulate import simulate
 
 THREE = Roles(label="bank", features=("shop", "telco"))
 MODEL = {"epochs": 3, "batch_size": 32, "embedding": 4}

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from colonnade.data import load
 from colonnade.defences.wandering import BoundaryWandering, kernel_wandering_loss, wandering_loss
 from colonnade.errors import PlanError
-from colonnade.hooks import At
-from colonnade.models.split import Gradient, SplitClassifier
-from colonnade.run import simulate
-from colonnade.table import Table
-from colonnade.wire.plan import Roles
+from colonnade.models.networks.split import Gradient, SplitClassifier
+from colonnade.roles import Roles
+from colonnade.runtime.hooks import At
+from colonnade.runtime.simulate import simulate
+from colonnade.tables.table import Table
 
 BOTH = Roles(label="bank", features=("shop",))
 WEIGHTINGS = ["pairs", "classes"]

@@ -16,8 +16,8 @@ import pytest
 
 from colonnade.privacy.ledger import Ledger
 from colonnade.testing.ports import free_port
-from colonnade.wire import certs
-from colonnade.wire.transcript import Transcript
+from colonnade.wire.certs import authority as certs
+from colonnade.wire.recording.transcript import Transcript
 
 PARTY = Path(__file__).with_name("party.py")
 collect_ignore = [PARTY.name]

@@ -16,19 +16,19 @@ import numpy as np
 
 from colonnade.align.rr22 import Running
 from colonnade.errors import ColonnadeError, DataError
-from colonnade.party import Party
 from colonnade.privacy import ledger
 from colonnade.privacy.mechanisms import GaussianMechanism
-from colonnade.run import Simulation, join, private_randomness, simulate
+from colonnade.roles import Roles
+from colonnade.runtime.party import Party
+from colonnade.runtime.session import connect
+from colonnade.runtime.simulate import Simulation, join, private_randomness, simulate
 from colonnade.secret import Secret
-from colonnade.session import connect
 from colonnade.storage import pack, write_atomically
-from colonnade.table import Table
-from colonnade.wire.certs import Credentials
+from colonnade.tables.table import Table
+from colonnade.wire.certs.authority import Credentials
 from colonnade.wire.channel import Channel
-from colonnade.wire.grpc import GrpcTransport, Patience
+from colonnade.wire.grpc.transport import GrpcTransport, Patience
 from colonnade.wire.message import Float64Array, Message
-from colonnade.wire.plan import Roles
 
 CONFIG = json.loads(sys.argv[1])
 SEED = 3
@@ -104,7 +104,7 @@ def walk(party):
 
 def split(party):
     """Train a split network, then predict with it."""
-    from colonnade.models.split import SplitClassifier
+    from colonnade.models.networks.split import SplitClassifier
 
     model = SplitClassifier(epochs=3, batch_size=128, embedding=4, patience=2).fit(party)
     prediction = model.predict(party)
@@ -136,7 +136,7 @@ def functional(party):
 
 def moments(party):
     """Fit curves to noisy products, then predict with them."""
-    from colonnade.models.functional.central import MomentRegression
+    from colonnade.models.functional.moment_regression import MomentRegression
 
     model = MomentRegression(clip_x=3.0, clip_y=3.0, epsilon=300.0).fit(party)
     prediction = model.predict(party)
@@ -167,7 +167,7 @@ def clusters():
 
 def curves():
     from colonnade.curves import BSplines
-    from colonnade.data.functional import FunctionalSetting
+    from colonnade.data.functional.generator import FunctionalSetting
 
     setting = FunctionalSetting(n=120, p=4, active=(1, 2), basis=BSplines((0.0, 1.0), 6))
     dealt = setting.draw_one(1).tables(len(ROLES.features))

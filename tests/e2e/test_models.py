@@ -10,9 +10,9 @@ import torch
 
 from colonnade.catalogue import MODELS
 from colonnade.data import load
-from colonnade.run import simulate
+from colonnade.roles import Roles
+from colonnade.runtime.simulate import simulate
 from colonnade.testing.ports import free_port
-from colonnade.wire.plan import Roles
 
 SCRIPT = Path(__file__).parent / "train.py"
 BRIEF = {"epochs": 2, "batch_size": 64}

@@ -9,11 +9,11 @@ import torch
 from colonnade import Roles, join
 from colonnade.catalogue import MODELS
 from colonnade.data import load
-from colonnade.run import describe_protocol, private_randomness, public_seed
-from colonnade.session import connect
-from colonnade.wire.grpc import Patience
-from colonnade.wire.plan import PublicPlan
-from colonnade.wire.transcript import Transcript
+from colonnade.roles import PublicPlan
+from colonnade.runtime.session import connect
+from colonnade.runtime.simulate import describe_protocol, private_randomness, public_seed
+from colonnade.wire.grpc.transport import Patience
+from colonnade.wire.recording.transcript import Transcript
 
 
 def main(name: str, model: str, folder: str, settings: str, addresses: str) -> None:

@@ -2,14 +2,14 @@ from dataclasses import replace
 
 import pytest
 
-from colonnade.attacks.clustering import GradientNearest
-from colonnade.attacks.gradient_scores import NormScore
-from colonnade.audit import audit
+from colonnade import audit
+from colonnade.attacks.labels.clustering import GradientNearest
+from colonnade.attacks.labels.gradient_scores import NormScore
 from colonnade.data import load
 from colonnade.experiment.compare import Standing, averaged, best_of, standings
-from colonnade.models.split import SplitClassifier
-from colonnade.run import simulate
-from colonnade.wire.plan import Roles
+from colonnade.models.networks.split import SplitClassifier
+from colonnade.roles import Roles
+from colonnade.runtime.simulate import simulate
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from colonnade.errors import PlanError
-from colonnade.experiment.plan import Plan, PlannedData, PlannedModel
 from colonnade.experiment.quality import quality
-from colonnade.run import Run, simulate
-from colonnade.table import Table
-from colonnade.wire.plan import Roles
+from colonnade.plans.plan import Plan, PlannedData, PlannedModel
+from colonnade.roles import Roles
+from colonnade.runtime.simulate import Run, simulate
+from colonnade.tables.table import Table
 
 PLAN = Plan(
     PlannedData("breast-cancer"),

@@ -2,18 +2,18 @@ import re
 
 import pytest
 
-from colonnade.attacks.clustering import EmbeddingNearest
-from colonnade.attacks.gradient_scores import NormScore
+from colonnade.attacks.labels.clustering import EmbeddingNearest
+from colonnade.attacks.labels.gradient_scores import NormScore
 from colonnade.data import load
 from colonnade.defences.noise import GradientNoise
 from colonnade.defences.wandering import BoundaryWandering
 from colonnade.errors import PlanError
 from colonnade.experiment.tune import Tried, Tuning, tune_alpha
-from colonnade.models.glm import LogisticRegression
-from colonnade.models.oneshot import OneShot
-from colonnade.models.served import ServedClassifier
-from colonnade.models.split import Embedding, SplitClassifier, SplitRegressor
-from colonnade.wire.plan import Roles
+from colonnade.models.glm.estimator import LogisticRegression
+from colonnade.models.networks.labels_at_server import ServedClassifier
+from colonnade.models.networks.oneshot import OneShot
+from colonnade.models.networks.split import Embedding, SplitClassifier, SplitRegressor
+from colonnade.roles import Roles
 
 BOTH = Roles(label="bank", features=("shop",))
 

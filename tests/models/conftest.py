@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from colonnade.data import datasets
-from colonnade.run import simulate
-from colonnade.wire.plan import Roles
+from colonnade.roles import Roles
+from colonnade.runtime.simulate import simulate
 
 BOTH = Roles(label="bank", features=("shop",))
 
@@ -24,7 +24,7 @@ def numbers():
     generator = np.random.default_rng(0)
     x = generator.standard_normal((400, 6)).astype(np.float32)
     y = 100 + 10 * (x @ np.arange(1, 7)) + generator.standard_normal(400)
-    from colonnade.table import Table
+    from colonnade.tables.table import Table
 
     bank = {"id": np.arange(400), "y": y, **{f"b{i}": x[:, i] for i in range(3)}}
     shop = {"id": np.arange(400), **{f"s{i}": x[:, 3 + i] for i in range(3)}}

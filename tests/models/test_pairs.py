@@ -9,13 +9,13 @@ import pytest
 from colonnade.catalogue import DEFENCES
 from colonnade.data import load
 from colonnade.errors import PlanError
-from colonnade.models.labeldp import LabelDPShadow
-from colonnade.models.oneshot import OneShot
-from colonnade.models.served import ServedClassifier
-from colonnade.models.split import SplitClassifier
-from colonnade.models.ushape import UShapeClassifier
-from colonnade.run import simulate
-from colonnade.wire.plan import Roles
+from colonnade.models.networks.labeldp import LabelDPShadow
+from colonnade.models.networks.labels_at_server import ServedClassifier
+from colonnade.models.networks.oneshot import OneShot
+from colonnade.models.networks.split import SplitClassifier
+from colonnade.models.networks.ushape import UShapeClassifier
+from colonnade.roles import Roles
+from colonnade.runtime.simulate import simulate
 
 WITHOUT = Roles(label="bank", features=("shop",))
 SERVER = Roles(label="bank", features=("shop",), server="cloud")

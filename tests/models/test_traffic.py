@@ -8,10 +8,10 @@ import pytest
 from colonnade.catalogue import MODELS
 from colonnade.curves import BSplines
 from colonnade.data import load
-from colonnade.data.functional import FunctionalSetting
-from colonnade.run import simulate
-from colonnade.table import Table
-from colonnade.wire.plan import Roles
+from colonnade.data.functional.generator import FunctionalSetting
+from colonnade.roles import Roles
+from colonnade.runtime.simulate import simulate
+from colonnade.tables.table import Table
 
 THREE = Roles(label="bank", features=("shop", "telco"))
 SERVED = Roles(label="bank", features=("shop", "telco"), server="cloud")

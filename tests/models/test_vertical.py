@@ -8,9 +8,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from colonnade.errors import DataError
-from colonnade.models.split import SplitClassifier
+from colonnade.models.networks.split import SplitClassifier
 from colonnade.models.vertical import Vertical
-from colonnade.wire.plan import Roles
+from colonnade.roles import Roles
 
 X, Y = make_classification(240, 8, n_informative=6, class_sep=1.5, random_state=0)
 BOTH = Roles(label="bank", features=("shop",))

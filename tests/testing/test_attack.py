@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from colonnade.attacks.base import ActiveAttack, Guess, Needs
-from colonnade.attacks.gradient_scores import DirectionScore
+from colonnade.attacks.labels.gradient_scores import DirectionScore
 from colonnade.data import load
-from colonnade.models.split import SplitClassifier
-from colonnade.run import simulate
+from colonnade.models.networks.split import SplitClassifier
+from colonnade.roles import Roles
+from colonnade.runtime.simulate import simulate
 from colonnade.testing import ATTACK_CHECKS, attempt_on, check_attack
 from colonnade.testing.attack import (
     a_fresh_interpreter_makes_the_same_guess,
@@ -21,7 +22,6 @@ from colonnade.testing.attack import (
     what_is_not_declared_cannot_be_read,
 )
 from colonnade.wire.message import Message
-from colonnade.wire.plan import Roles
 
 BOTH = Roles(label="bank", features=("shop",))
 ROWS = 100
@@ -31,8 +31,8 @@ DISHONEST = """
     import sys
     import numpy as np
     from colonnade.attacks.base import Attack, Guess, Needs
-    from colonnade.audit.score import Truth
-    from colonnade.models.split import Gradient
+    from colonnade.auditing.score import Truth
+    from colonnade.models.networks.split import Gradient
 
     TRUTH = None
 

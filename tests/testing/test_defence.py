@@ -11,8 +11,9 @@ import torch
 
 from colonnade.data import load
 from colonnade.defences.noise import GradientNoise
-from colonnade.hooks import Defence
-from colonnade.models.split import SplitClassifier
+from colonnade.models.networks.split import SplitClassifier
+from colonnade.roles import Roles
+from colonnade.runtime.hooks import Defence
 from colonnade.testing import Setup, check_defence
 from colonnade.testing.defence import (
     a_killed_run_resumes_with_it,
@@ -23,7 +24,6 @@ from colonnade.testing.defence import (
     the_message_ledger_names_it_where_it_acts,
     what_it_returns_has_the_same_shape_and_type,
 )
-from colonnade.wire.plan import Roles
 
 BOTH = Roles(label="bank", features=("shop",))
 SMALL = partial(SplitClassifier, epochs=2, batch_size=32, patience=1, embedding=4)
@@ -165,7 +165,7 @@ def test_a_defence_that_keeps_the_contract_passes(tables):
 
 
 FORGETFUL = """
-    from colonnade.hooks import Defence
+    from colonnade.runtime.hooks import Defence
 
     class Forgetful(Defence):
         def __init__(self):

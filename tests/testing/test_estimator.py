@@ -11,7 +11,8 @@ import pytest
 
 from colonnade.data import load
 from colonnade.models.base import Prediction
-from colonnade.models.split import SplitClassifier
+from colonnade.models.networks.split import SplitClassifier
+from colonnade.roles import Roles
 from colonnade.testing import Setup
 from colonnade.testing.estimator import (
     a_role_without_a_party_is_refused,
@@ -26,7 +27,6 @@ from colonnade.testing.estimator import (
     the_drawing_shows_the_messages_that_cross,
 )
 from colonnade.testing.resume import killed_runs_end_alike
-from colonnade.wire.plan import Roles
 
 BOTH = Roles(label="bank", features=("shop",))
 
@@ -188,7 +188,7 @@ def test_a_broken_model_is_found_out(model, check, words, tables):
 
 
 def test_a_drawing_without_a_message_that_crosses_is_found_out(tables, monkeypatch):
-    import colonnade.models.split as module
+    import colonnade.models.networks.split as module
 
     monkeypatch.setattr(module, "__doc__", module.__doc__.replace("Verdict", "Embedding").replace("Outline", "Hello"))
     with pytest.raises(AssertionError, match=r"but \['Hello'\] are only drawn and \['Outline', 'Verdict'\] only cross"):

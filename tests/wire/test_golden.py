@@ -10,11 +10,18 @@ import numpy as np
 import pytest
 
 from colonnade.align import messages as align
-from colonnade.audit.joint import AloneRatings, LabelGrant, LabelGuess
+from colonnade.auditing.joint import AloneRatings, LabelGrant, LabelGuess
+from colonnade.deploy.doctor.probe import Probe, Report
 from colonnade.errors import ProtocolError
-from colonnade.experiment.visit import Probe, Report
-from colonnade.models import glm_arbiter, glm_shares, glm_side, oneshot, scores, served, split, ushape
-from colonnade.models.functional import exchange, moment_exchange, moment_shares
+from colonnade.models.functional import exchange
+from colonnade.models.functional import moments_masked as moment_exchange
+from colonnade.models.functional import moments_shared as moment_shares
+from colonnade.models.glm import arbiter as glm_arbiter
+from colonnade.models.glm import masked_sum as scores
+from colonnade.models.glm import shares as glm_shares
+from colonnade.models.glm import sides as glm_side
+from colonnade.models.networks import labels_at_server as served
+from colonnade.models.networks import oneshot, split, ushape
 from colonnade.wire.codec import MAX_METADATA, decode, encode
 from colonnade.wire.message import Ciphertexts, Message
 

@@ -11,6 +11,6 @@ from colonnade.align.identifiers import Identifiers
 from colonnade.align.limits import Limits
 from colonnade.align.protocol import Align, Aligned, align
 from colonnade.align.settings import Settings
-from colonnade.alignment import Alignment
+from colonnade.runtime.alignment import Alignment
 
 __all__ = ["Align", "Aligned", "Alignment", "Identifiers", "Limits", "Settings", "align"]

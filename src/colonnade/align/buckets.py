@@ -20,7 +20,7 @@ from colonnade.align.identifiers import DIGEST_BYTES, Identifiers
 from colonnade.errors import DataError, StorageError
 from colonnade.privacy.randomness import Randomness
 from colonnade.storage import explained
-from colonnade.table import Table
+from colonnade.tables.table import Table
 
 Duplicates: TypeAlias = Literal["error", "first", "all"]
 Digests: TypeAlias = npt.NDArray[np.uint8]

@@ -39,7 +39,7 @@ from blake3 import blake3
 
 from colonnade.align.phone import e164, is_code
 from colonnade.errors import DataError, PlanError
-from colonnade.table import Table, nearest, whole_numbers
+from colonnade.tables.table import Table, nearest, whole_numbers
 
 VERSION = 2
 DIGEST_BYTES = 16

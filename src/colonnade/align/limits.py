@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from colonnade.errors import PlanError, PrivacyError, StorageError
-from colonnade.party import Party
+from colonnade.runtime.party import Party
 from colonnade.storage import append_durably, explained
 
 

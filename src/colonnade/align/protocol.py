@@ -17,18 +17,18 @@ from colonnade.align.buckets import MOST_BUCKETS
 from colonnade.align.identifiers import Identifiers
 from colonnade.align.limits import Limits
 from colonnade.align.messages import Opening, Size, Terms
-from colonnade.align.own import PREFIX, Own, Settled, bucket_step, durable, hear_agreed
 from colonnade.align.ring import Ring
 from colonnade.align.rr22 import FastFollower, FastLeader, SideProcess
 from colonnade.align.settings import Settings
 from colonnade.align.shelf import Shelf
 from colonnade.align.star import Found, StarFollower, StarLeader
-from colonnade.alignment import Alignment
+from colonnade.align.state import PREFIX, Own, Settled, bucket_step, durable, hear_agreed
 from colonnade.crypto.curve import make_key
 from colonnade.errors import PlanError, ProtocolError
-from colonnade.party import Party, Protocol
 from colonnade.privacy.ledger import Event
-from colonnade.run import describe_protocol, own_copy
+from colonnade.runtime.alignment import Alignment
+from colonnade.runtime.party import Party, Protocol
+from colonnade.runtime.simulate import describe_protocol, own_copy
 from colonnade.secret import Secret
 from colonnade.wire.channel import Channel
 
@@ -100,7 +100,7 @@ class Aligned(Generic[R]):
         then: What runs on the aligned rows.
         keep: Called with the alignment once all parties agree on it, to write it down.
 
-    >>> from colonnade import SplitClassifier
+    >>> from colonnade.models import SplitClassifier
     >>> Aligned(Align(), SplitClassifier(epochs=3).fit).described()[0]
     'SplitClassifier.fit'
     """

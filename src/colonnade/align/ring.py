@@ -49,7 +49,10 @@ from colonnade.align.messages import (
     receive_places,
     send_order,
 )
-from colonnade.align.own import (
+from colonnade.align.settings import Settings
+from colonnade.align.shelf import Shelf
+from colonnade.align.star import Found, require_places
+from colonnade.align.state import (
     UNDER,
     Own,
     agree_as_follower,
@@ -61,9 +64,6 @@ from colonnade.align.own import (
     positions,
     whole_digest,
 )
-from colonnade.align.settings import Settings
-from colonnade.align.shelf import Shelf
-from colonnade.align.star import Found, require_places
 from colonnade.align.workers import CHUNK
 from colonnade.crypto.curve import POINT_BYTES
 from colonnade.errors import ProtocolError

@@ -42,13 +42,13 @@ from colonnade.align import rr22_process
 from colonnade.align.buckets import Bucket, Digests, Rows
 from colonnade.align.identifiers import DIGEST_BYTES
 from colonnade.align.messages import Finished, Meeting
-from colonnade.align.own import Own, in_order, positions, veiled
 from colonnade.align.settings import Settings
 from colonnade.align.star import StarFollower, StarLeader
+from colonnade.align.state import Own, in_order, positions, veiled
 from colonnade.errors import MissingExtra, PlanError, ProtocolError
 from colonnade.storage import Tree, explained
-from colonnade.wire.address import is_address
 from colonnade.wire.channel import Channel
+from colonnade.wire.grpc.address import is_address
 
 INTERPRETER_VARIABLE = "COLONNADE_PSI_FAST"
 PROGRAM = Path(rr22_process.__file__)

@@ -58,7 +58,9 @@ from colonnade.align.messages import (
     send_copies,
     send_order,
 )
-from colonnade.align.own import (
+from colonnade.align.settings import Settings
+from colonnade.align.shelf import Shelf
+from colonnade.align.state import (
     Own,
     agree_as_follower,
     agree_as_leader,
@@ -70,8 +72,6 @@ from colonnade.align.own import (
     rows_among,
     whole_digest,
 )
-from colonnade.align.settings import Settings
-from colonnade.align.shelf import Shelf
 from colonnade.align.workers import CHUNK
 from colonnade.errors import ProtocolError
 from colonnade.storage import Tree

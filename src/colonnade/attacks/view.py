@@ -13,11 +13,11 @@ import numpy as np
 from colonnade.attacks.base import Grant, Needs
 from colonnade.errors import UndeclaredAccess
 from colonnade.models.base import Estimator
+from colonnade.roles import PublicPlan
 from colonnade.storage import read_tree, write_tree
-from colonnade.table import Table
+from colonnade.tables.table import Table
 from colonnade.wire.message import Float32Array, Message
-from colonnade.wire.plan import PublicPlan
-from colonnade.wire.transcript import Recorded, Transcript
+from colonnade.wire.recording.transcript import Recorded, Transcript
 
 if TYPE_CHECKING:
     from colonnade.attacks.base import Attack

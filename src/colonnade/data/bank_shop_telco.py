@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from colonnade.table import Table
+from colonnade.tables.table import Table
 
 PARTIES = ("bank", "shop", "telco")
 POSITIVE_SHARE = 0.2

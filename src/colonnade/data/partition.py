@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from colonnade.curves import CurvesType
 from colonnade.errors import DataError, MissingExtra, PlanError
-from colonnade.table import Table, nearest
+from colonnade.tables.table import Table, nearest
 
 MAX_STRATA = 50
 RANKED_ROWS = 3_000

@@ -1,1 +1,5 @@
-"""Defences: what a party does on its own side to what it sends, learns from or accepts."""
+"""Defences: what a party does, on its own side, to what it learns from, sends or accepts."""
+
+from colonnade._lazy import attach
+
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -12,9 +12,9 @@ from typing import Literal
 import torch
 
 from colonnade.errors import PlanError
-from colonnade.hooks import At, Defence, Tensor
-from colonnade.models.ushape import GRADIENTS
-from colonnade.party import Party
+from colonnade.models.networks.ushape import GRADIENTS
+from colonnade.runtime.hooks import At, Defence, Tensor
+from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 
 

@@ -21,9 +21,9 @@ import torch
 from torch import nn
 
 from colonnade.errors import PlanError
-from colonnade.hooks import At, Defence, Tensor, place_of
-from colonnade.models.nets import perceptron
-from colonnade.party import Party
+from colonnade.models.networks.modules import perceptron
+from colonnade.runtime.hooks import At, Defence, Tensor, place_of
+from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 
 LEAST_STEPS, MOST_STEPS = 200, 4000

@@ -16,7 +16,7 @@ import math
 import torch
 
 from colonnade.errors import PlanError
-from colonnade.hooks import At, Defence, Tensor
+from colonnade.runtime.hooks import At, Defence, Tensor
 
 # Two rows nearer than this count as this far apart: one over a distance, and a root's slope, have no bound at 0.
 NEAREST = 0.05

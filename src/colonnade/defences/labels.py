@@ -19,9 +19,9 @@ import numpy as np
 import torch
 
 from colonnade.errors import DataError, PlanError
-from colonnade.hooks import At, Defence, Tensor, place_of
-from colonnade.party import Party
 from colonnade.privacy.mechanisms import RandomisedResponse
+from colonnade.runtime.hooks import At, Defence, Tensor, place_of
+from colonnade.runtime.party import Party
 from colonnade.wire.message import Int64Array
 
 

@@ -30,7 +30,7 @@ import torch
 
 from colonnade.defences.noise import NoisyGradient
 from colonnade.errors import PlanError
-from colonnade.hooks import At, Tensor
+from colonnade.runtime.hooks import At, Tensor
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _SEARCHES = 40

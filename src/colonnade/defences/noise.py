@@ -16,10 +16,10 @@ import torch
 from blake3 import blake3
 
 from colonnade.errors import PlanError
-from colonnade.hooks import At, Defence, Tensor, place_of
-from colonnade.models.ushape import GRADIENTS
-from colonnade.party import Party
+from colonnade.models.networks.ushape import GRADIENTS
 from colonnade.privacy.mechanisms import Kind, noise
+from colonnade.runtime.hooks import At, Defence, Tensor, place_of
+from colonnade.runtime.party import Party
 
 
 class NoisyGradient(Defence):

@@ -20,7 +20,7 @@ import torch
 
 from colonnade.defences.noise import NoisyGradient
 from colonnade.errors import PlanError
-from colonnade.hooks import At, Tensor
+from colonnade.runtime.hooks import At, Tensor
 
 
 class GradientPerturbation(NoisyGradient):

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from colonnade.errors import PlanError
-from colonnade.hooks import At, Defence, Tensor
-from colonnade.party import Party
+from colonnade.runtime.hooks import At, Defence, Tensor
+from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 
 

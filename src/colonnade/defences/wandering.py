@@ -27,8 +27,8 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from colonnade.errors import PlanError
-from colonnade.hooks import At, Defence, Tensor
-from colonnade.party import Party
+from colonnade.runtime.hooks import At, Defence, Tensor
+from colonnade.runtime.party import Party
 
 Weighting: TypeAlias = Literal["pairs", "classes"]
 

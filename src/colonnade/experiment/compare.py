@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from statistics import mean
 
 from colonnade.attacks.base import ActiveAttack, Attack
-from colonnade.audit import Executor, audit
+from colonnade.auditing import Executor, audit
 from colonnade.catalogue import ATTACKS
 from colonnade.models.base import Estimator
-from colonnade.run import Run
+from colonnade.runtime.simulate import Run
 from colonnade.secret import Secret
 
 

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from colonnade._version import __version__
-from colonnade.experiment.aligning import PlannedAlign
-from colonnade.experiment.plan import Plan, PlannedAudit, PlannedData, PlannedDefence, PlannedModel, Tables
 from colonnade.experiment.quality import quality
-from colonnade.experiment.store import RunFolder
+from colonnade.experiment.run_folder import RunFolder
 from colonnade.experiment.sweep import Executor
-from colonnade.table import Table
-from colonnade.wire.plan import Roles
+from colonnade.plans.align import PlannedAlign
+from colonnade.plans.plan import Plan, PlannedAudit, PlannedData, PlannedDefence, PlannedModel, Tables
+from colonnade.roles import Roles
+from colonnade.tables.table import Table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from colonnade.audit.report import PrivacyReport
+    from colonnade.auditing.report import PrivacyReport
 
 NOISE = 20.0
 

@@ -12,8 +12,8 @@ from colonnade.errors import PlanError
 from colonnade.models.base import Estimator, Prediction
 from colonnade.models.functional.metrics import curve_metrics
 from colonnade.models.functional.model import CurvePrediction
-from colonnade.run import Run, simulate
-from colonnade.table import Table
+from colonnade.runtime.simulate import Run, simulate
+from colonnade.tables.table import Table
 
 
 def quality(run: Run[Estimator], tables: Mapping[str, Table]) -> dict[str, float]:

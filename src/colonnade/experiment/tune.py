@@ -9,20 +9,20 @@ from inspect import signature
 from statistics import mean
 
 from colonnade.attacks.base import ActiveAttack, Attack
-from colonnade.audit.attempt import Attempt, attack_seed, grant_for, name_of
-from colonnade.audit.null import class_numbers
-from colonnade.audit.score import Truth, scorable, unusable, values
+from colonnade.auditing.attempt import Attempt, attack_seed, grant_for, name_of
+from colonnade.auditing.null import class_numbers
+from colonnade.auditing.score import Truth, scorable, unusable, values
 from colonnade.catalogue import ATTACKS
 from colonnade.data.partition import train_test_split
 from colonnade.defences.wandering import BoundaryWandering
 from colonnade.errors import PlanError
 from colonnade.experiment.quality import quality
-from colonnade.hooks import Defence, holders_of
 from colonnade.models.base import Estimator
 from colonnade.privacy.randomness import Randomness
-from colonnade.run import Run, simulate
-from colonnade.table import Table
-from colonnade.wire.plan import Roles
+from colonnade.roles import Roles
+from colonnade.runtime.hooks import Defence, holders_of
+from colonnade.runtime.simulate import Run, simulate
+from colonnade.tables.table import Table
 
 ALPHAS = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 GEOMETRIC = (

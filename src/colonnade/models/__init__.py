@@ -1,1 +1,5 @@
-"""Models that several parties train together: one file per protocol, both roles side by side."""
+"""Models that several parties train together: a room for each family."""
+
+from colonnade._lazy import attach
+
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

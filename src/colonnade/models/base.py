@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from colonnade._version import __version__
 from colonnade.errors import DataError, PlanError, StorageError
-from colonnade.hooks import Sides
 from colonnade.models.traffic import Sizes, Traffic
-from colonnade.party import Party
-from colonnade.run import describe
+from colonnade.roles import Roles
+from colonnade.runtime.hooks import Sides
+from colonnade.runtime.party import Party
+from colonnade.runtime.simulate import describe
 from colonnade.storage import Tree, read_tree, write_tree
-from colonnade.table import Table
+from colonnade.tables.table import Table
 from colonnade.wire.message import Message
-from colonnade.wire.plan import Roles
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from colonnade.errors import DataError
 from colonnade.models.base import Estimator, Prediction
-from colonnade.run import simulate
-from colonnade.table import Table
-from colonnade.wire.plan import Roles
+from colonnade.roles import Roles
+from colonnade.runtime.simulate import simulate
+from colonnade.tables.table import Table
 
 
 class Vertical(BaseEstimator):  # type: ignore[misc]
@@ -26,7 +26,7 @@ class Vertical(BaseEstimator):  # type: ignore[misc]
         roles: Who holds the labels, and the order of the others.
         seed: All randomness follows from it.
 
-    >>> from colonnade.models.split import SplitClassifier
+    >>> from colonnade.models.networks.split import SplitClassifier
     >>> from sklearn.datasets import make_classification
     >>> X, y = make_classification(200, random_state=0)
     >>> roles = Roles(label="bank", features=("shop",))

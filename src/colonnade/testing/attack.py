@@ -18,15 +18,15 @@ import numpy as np
 
 from colonnade.attacks.base import ActiveAttack, Attack, Guess
 from colonnade.attacks.view import View
-from colonnade.audit.attempt import Attempt, draw_grant, training_rows
-from colonnade.audit.membership import attempt_with_candidates, membership_honesty
-from colonnade.audit.null import class_numbers, honesty_check
-from colonnade.audit.score import Truth, scorable
+from colonnade.auditing.attempt import Attempt, draw_grant, training_rows
+from colonnade.auditing.membership import attempt_with_candidates, membership_honesty
+from colonnade.auditing.null import class_numbers, honesty_check
+from colonnade.auditing.score import Truth, scorable
 from colonnade.catalogue import MODELS
 from colonnade.errors import PlanError, UndeclaredAccess
-from colonnade.run import Run
+from colonnade.runtime.simulate import Run
 from colonnade.storage import pack
-from colonnade.testing.demand import must, must_refuse
+from colonnade.testing.assertions import must, must_refuse
 from colonnade.wire.message import Message
 
 SEEDS = 20

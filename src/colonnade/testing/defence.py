@@ -8,15 +8,15 @@ from functools import partial
 
 from colonnade.catalogue import DEFENCES
 from colonnade.errors import PlanError, ProtocolError
-from colonnade.hooks import At, Defence, Tensor
 from colonnade.models.base import Estimator
-from colonnade.party import Party
+from colonnade.roles import Roles
+from colonnade.runtime.hooks import At, Defence, Tensor
+from colonnade.runtime.party import Party
 from colonnade.storage import pack, unpack
-from colonnade.table import Table
-from colonnade.testing.demand import must, must_be_alike, must_refuse
+from colonnade.tables.table import Table
+from colonnade.testing.assertions import must, must_be_alike, must_refuse
 from colonnade.testing.resume import killed_runs_end_alike
 from colonnade.testing.setup import Setup, arrays, ending, is_finite, witness
-from colonnade.wire.plan import Roles
 
 
 def check_defence(

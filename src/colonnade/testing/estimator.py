@@ -15,16 +15,16 @@ import numpy as np
 import pyarrow as pa
 
 from colonnade.errors import DataError, PlanError
-from colonnade.hooks import HOOKS
 from colonnade.models.base import Estimator, Prediction
-from colonnade.run import describe, simulate
+from colonnade.roles import Roles
+from colonnade.runtime.hooks import HOOKS
+from colonnade.runtime.simulate import describe, simulate
 from colonnade.storage import Tree, unpack
-from colonnade.table import Table
-from colonnade.testing.demand import must, must_be_alike, must_refuse
+from colonnade.tables.table import Table
+from colonnade.testing.assertions import must, must_be_alike, must_refuse
 from colonnade.testing.resume import killed_runs_end_alike
 from colonnade.testing.setup import Setup, arrays, ending, is_finite, witness
 from colonnade.wire.message import Message
-from colonnade.wire.plan import Roles
 
 
 def check_estimator(make: Callable[[], Estimator], tables: Mapping[str, Table], roles: Roles) -> None:

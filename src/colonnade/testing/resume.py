@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from colonnade.hooks import Defence
 from colonnade.models.base import Estimator
-from colonnade.run import Run
-from colonnade.testing.demand import must, must_be_alike
+from colonnade.runtime.hooks import Defence
+from colonnade.runtime.simulate import Run
+from colonnade.testing.assertions import must, must_be_alike
 from colonnade.testing.setup import Setup, ending
 from colonnade.wire.transport import MemoryTransport
 

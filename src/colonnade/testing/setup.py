@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from colonnade.hooks import At, Defence
 from colonnade.models.base import Estimator, Prediction
-from colonnade.run import Run, simulate
+from colonnade.roles import Roles
+from colonnade.runtime.hooks import At, Defence
+from colonnade.runtime.simulate import Run, simulate
 from colonnade.storage import Tree, pack
-from colonnade.table import Table
+from colonnade.tables.table import Table
 from colonnade.wire.message import Message
-from colonnade.wire.plan import Roles
-from colonnade.wire.transcript import Entry, Transcript
+from colonnade.wire.recording.transcript import Entry, Transcript
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 class Setup:
     """A model with tables and roles to try it on.
 
-    >>> from colonnade.models.split import SplitClassifier
+    >>> from colonnade.models.networks.split import SplitClassifier
     >>> tables = {name: Table.of({"id": range(4), "x": range(4)}) for name in ("bank", "shop")}
     >>> tables["bank"] = tables["bank"].with_labels([0, 1, 0, 1])
     >>> setup = Setup(SplitClassifier, tables, Roles(label="bank", features=("shop",)))

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from blake3 import blake3
 
 from colonnade.errors import ColonnadeError, DataError, PeerLeft, PlanError, WireError
-from colonnade.testing.demand import must, must_refuse
+from colonnade.testing.assertions import must, must_refuse
 from colonnade.wire.codec import Frame
 from colonnade.wire.transport import Transport
 

@@ -10,7 +10,7 @@ from colonnade.errors import BadFrame
 from colonnade.generators import GlobalGenerators
 from colonnade.wire.codec import decode, encode
 from colonnade.wire.message import Int64Array, Message
-from colonnade.wire.transcript import Recording
+from colonnade.wire.recording.transcript import Recording
 from colonnade.wire.transport import Transport
 
 M = TypeVar("M", bound=Message)

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 
 from colonnade.curves import BSplines, Curves, Fourier
-from colonnade.data.functional import FunctionalSetting
+from colonnade.data.functional.generator import FunctionalSetting
 from colonnade.errors import BudgetSpent, DataError, PlanError, ProtocolError
 from colonnade.models.functional.boost import FunctionalBoost
 from colonnade.models.functional.exchange import Offer, PartialPrediction, ReleasedCurves, Surface
 from colonnade.models.functional.regression import FunctionalRegression
 from colonnade.privacy.ledger import compose
-from colonnade.run import shared_randomness, simulate
+from colonnade.roles import Roles
+from colonnade.runtime.simulate import shared_randomness, simulate
 from colonnade.secret import Secret
-from colonnade.table import Table
-from colonnade.wire.plan import Roles
+from colonnade.tables.table import Table
 
 SETTING = FunctionalSetting(n=260, p=6, active=(1, 2), basis=BSplines((0, 100), 8))
 ROLES = Roles(label="label", features=("worker 1", "worker 2"))

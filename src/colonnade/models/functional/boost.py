@@ -27,14 +27,14 @@ from colonnade.curves.basis import FloatArray
 from colonnade.errors import PlanError
 from colonnade.models.functional.estimator import Fit, FunctionalEstimator
 from colonnade.models.functional.exchange import Clip, Inputs
-from colonnade.models.functional.judging import Rows
+from colonnade.models.functional.guard import Rows
 from colonnade.models.functional.legacy import legacy_boost
 from colonnade.models.functional.path import BoostingPath, Freedom, Halves, Rules, Stop
 from colonnade.models.functional.refit import joint_fit, low_rank
 from colonnade.models.functional.release import Metric
 from colonnade.models.functional.solve import Roughness
-from colonnade.party import Party
 from colonnade.privacy.ledger import Adjacency
+from colonnade.runtime.party import Party
 
 
 class FunctionalBoost(FunctionalEstimator):

@@ -12,7 +12,6 @@ import numpy as np
 from colonnade.curves import Curves
 from colonnade.curves.basis import FloatArray
 from colonnade.errors import PlanError
-from colonnade.hooks import prepare
 from colonnade.models.functional.exchange import (
     Clip,
     Design,
@@ -22,18 +21,19 @@ from colonnade.models.functional.exchange import (
     Protection,
     curve_columns,
 )
-from colonnade.models.functional.judging import Rows
+from colonnade.models.functional.guard import Rows
 from colonnade.models.functional.model import CurveModel, CurvePrediction, response
 from colonnade.models.functional.moments import Moments
 from colonnade.models.functional.release import Metric, cost
 from colonnade.models.functional.solve import Penalties, Roughness
 from colonnade.models.traffic import Sizes, Traffic
-from colonnade.party import Party
 from colonnade.privacy.ledger import Adjacency
+from colonnade.roles import Roles
+from colonnade.runtime.hooks import prepare
+from colonnade.runtime.party import Party
 from colonnade.storage import Tree
-from colonnade.table import Table
+from colonnade.tables.table import Table
 from colonnade.wire.message import Int64Array
-from colonnade.wire.plan import Roles
 
 if TYPE_CHECKING:
     pass

@@ -26,11 +26,11 @@ from colonnade.models.functional.release import (
     empirical_clip,
     per_column,
 )
-from colonnade.party import Party
 from colonnade.privacy.ledger import Adjacency, Event, Ledger
+from colonnade.runtime.party import Party
 from colonnade.secret import Secret
 from colonnade.storage import Tree
-from colonnade.table import Table
+from colonnade.tables.table import Table
 from colonnade.wire.message import Float64Array, Message, UInt8Array, UInt64Array
 
 Inputs: TypeAlias = Literal["released", "partial"]

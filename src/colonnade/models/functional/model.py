@@ -14,8 +14,8 @@ from colonnade.curves.basis import FloatArray
 from colonnade.errors import DataError, PlanError
 from colonnade.models.base import Estimator, Prediction
 from colonnade.models.functional.exchange import Design, PartialPrediction, Surface, check_rows
-from colonnade.party import Party
 from colonnade.privacy.ledger import Event
+from colonnade.runtime.party import Party
 from colonnade.secret import Secret
 from colonnade.storage import Tree
 

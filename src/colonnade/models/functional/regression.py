@@ -17,10 +17,10 @@ Ramsay & Silverman 2005, "Functional data analysis", chapter 16; release: see co
 from __future__ import annotations
 
 from colonnade.models.functional.estimator import Fit, FunctionalEstimator
-from colonnade.models.functional.judging import Rows
+from colonnade.models.functional.guard import Rows
 from colonnade.models.functional.refit import joint_fit
 from colonnade.models.functional.solve import Roughness
-from colonnade.party import Party
+from colonnade.runtime.party import Party
 
 
 class FunctionalRegression(FunctionalEstimator):

@@ -1,0 +1,10 @@
+from . import attacks as attacks
+from . import defences as defences
+from . import models as models
+from ._version import __version__ as __version__
+from .auditing import audit as audit
+from .roles import Roles as Roles
+from .runtime.party import Party as Party
+from .runtime.simulate import join as join
+from .runtime.simulate import simulate as simulate
+from .tables.table import Table as Table

@@ -1,0 +1,17 @@
+from .base import ActiveAttack as ActiveAttack
+from .base import Attack as Attack
+from .base import Grant as Grant
+from .base import Guess as Guess
+from .base import Needs as Needs
+from .labels.clustering import EmbeddingClusters as EmbeddingClusters
+from .labels.clustering import EmbeddingNearest as EmbeddingNearest
+from .labels.clustering import GradientClusters as GradientClusters
+from .labels.clustering import GradientNearest as GradientNearest
+from .labels.completion import GradientCompletion as GradientCompletion
+from .labels.completion import ModelCompletion as ModelCompletion
+from .labels.direct import DirectLabel as DirectLabel
+from .labels.gradient_scores import DirectionScore as DirectionScore
+from .labels.gradient_scores import NormScore as NormScore
+from .labels.regression import CoefficientScore as CoefficientScore
+from .labels.regression import Residue as Residue
+from .view import View as View

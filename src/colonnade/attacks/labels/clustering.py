@@ -1,0 +1,209 @@
+"""Clusters and neighbours: rows of one class lie close together, in embeddings and in gradients.
+
+With a few known labels, a row takes the class of the known row nearest to it; or all rows are cut into clusters, and
+each cluster takes a class so that known rows lie as near as possible to the clusters of their classes. The audit also
+scores the clusters under the names that suit them best, which takes no known labels at all.
+
+Liu and Lyu 2022, "Clustering label inference attack against practical split learning", arXiv 2203.05222.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import abstractmethod
+
+import numpy as np
+
+from colonnade.attacks.base import Attack, Grant, Guess, Needs
+from colonnade.attacks.points import Points, When
+from colonnade.attacks.view import View
+from colonnade.errors import PlanError
+from colonnade.models.networks.split import Embedding, Gradient
+from colonnade.wire.message import Float64Array, Int64Array
+
+KNOWN_PER_CLASS = 4
+RESTARTS = 5
+ITERATIONS = 50
+
+
+class _Geometric(Attack):
+    """An attack on points: one vector for each row."""
+
+    def unfit(self, view: View) -> str | None:
+        """Only where there are points of rows and of known rows."""
+        return self._points(view).unfit(view.grant)
+
+    @abstractmethod
+    def _points(self, view: View) -> Points:
+        """The points to look at."""
+
+
+class _Clusters(_Geometric):
+    """Cuts the points into clusters by k-means and names them by Hungarian matching with known rows."""
+
+    per_class: int
+
+    def unfit(self, view: View) -> str | None:
+        """Only where there are more points than clusters."""
+        n_points, n_clusters = len(self._points(view).rows), self.per_class * view.grant.n_classes
+        if n_points < n_clusters:
+            return f"{n_points} rows make no {n_clusters} clusters"
+        return super().unfit(view)
+
+    def guess(self, view: View) -> Guess:
+        """Cut and name."""
+        points = self._points(view)
+        n_clusters = self.per_class * view.grant.n_classes
+        member, centres = _k_means(points.values, n_clusters, seed=int(view.random.integers(2**31)))
+        return Guess(points.rows, classes=_names(points, member, centres, view.grant)[member])
+
+
+class _Nearest(_Geometric):
+    """A row has the class of the known row that is nearest to it."""
+
+    def guess(self, view: View) -> Guess:
+        """Look for the nearest known row of each."""
+        points = self._points(view)
+        known, classes = points.known(view.grant)
+        nearest = _distances(points.values, points.values[known]).argmin(axis=1)
+        return Guess(points.rows, classes=classes[nearest])
+
+
+class EmbeddingClusters(_Clusters):
+    """Clusters of the attacker's own embeddings, which training drew towards the classes, are the classes.
+
+    Args:
+        per_class: Clusters per class; more than one finds classes of several parts.
+        angular: Compare directions rather than places.
+
+    >>> EmbeddingClusters(per_class=2).needs.known_labels
+    4
+    """
+
+    needs = Needs(messages=(Embedding,), known_labels=KNOWN_PER_CLASS)
+
+    def __init__(self, *, per_class: int = 1, angular: bool = True) -> None:
+        self.per_class, self.angular = _checked(per_class), angular
+
+    def _points(self, view: View) -> Points:
+        points = Points.of_embeddings(view)
+        return points.directions() if self.angular else points
+
+
+class GradientClusters(_Clusters):
+    """Clusters of the gradients that the attacker received are the classes.
+
+    Args:
+        per_class: Clusters per class; more than one finds classes of several parts.
+        when: A row's mean gradient over all epochs, its first, or its last.
+        angular: Compare directions rather than places.
+
+    >>> GradientClusters(when="first").needs.messages[0].kind
+    'split/gradient'
+    """
+
+    needs = Needs(messages=(Gradient,), known_labels=KNOWN_PER_CLASS)
+
+    def __init__(self, *, per_class: int = 1, when: When = "mean", angular: bool = True) -> None:
+        self.per_class, self.when, self.angular = _checked(per_class), when, angular
+
+    def _points(self, view: View) -> Points:
+        points = Points.of_gradients(view, self.when)
+        return points.directions() if self.angular else points
+
+
+class EmbeddingNearest(_Nearest):
+    """A row has the class of the known row whose embedding is nearest to its own.
+
+    Args:
+        angular: Compare directions rather than places.
+
+    >>> EmbeddingNearest().needs.messages[0].kind
+    'split/embedding'
+    """
+
+    needs = Needs(messages=(Embedding,), known_labels=KNOWN_PER_CLASS)
+
+    def __init__(self, *, angular: bool = True) -> None:
+        self.angular = angular
+
+    def _points(self, view: View) -> Points:
+        points = Points.of_embeddings(view)
+        return points.directions() if self.angular else points
+
+
+class GradientNearest(_Nearest):
+    """A row has the class of the known row whose gradient is nearest to its own.
+
+    Args:
+        when: A row's mean gradient over all epochs, its first, or its last.
+        angular: Compare directions rather than places.
+
+    >>> GradientNearest(when="last").angular
+    True
+    """
+
+    needs = Needs(messages=(Gradient,), known_labels=KNOWN_PER_CLASS)
+
+    def __init__(self, *, when: When = "mean", angular: bool = True) -> None:
+        self.when, self.angular = when, angular
+
+    def _points(self, view: View) -> Points:
+        points = Points.of_gradients(view, self.when)
+        return points.directions() if self.angular else points
+
+
+def _names(points: Points, member: Int64Array, centres: Float64Array, grant: Grant) -> Int64Array:
+    """A class for each cluster."""
+    from scipy.optimize import linear_sum_assignment
+
+    known, classes = points.known(grant)
+    distances = _distances(centres, points.values[known])
+    if len(centres) == grant.n_classes:
+        costs = np.stack([distances[:, classes == k].mean(axis=1) for k in range(grant.n_classes)], axis=1)
+        return np.asarray(linear_sum_assignment(costs)[1])
+    # More clusters than classes: the majority of its known rows names a cluster, or else the nearest known row.
+    votes = np.zeros((len(centres), grant.n_classes))
+    np.add.at(votes, (member[known], classes), 1)
+    votes[np.arange(len(centres)), classes[distances.argmin(axis=1)]] += 0.5
+    return np.asarray(votes.argmax(axis=1))
+
+
+def _k_means(points: Float64Array, n: int, *, seed: int) -> tuple[Int64Array, Float64Array]:
+    """Which cluster each point is in, and the clusters' centres: the best of several starts."""
+    from scipy.cluster.vq import kmeans2
+
+    random = np.random.default_rng(seed)
+    found: list[tuple[float, Int64Array, Float64Array]] = []
+    with warnings.catch_warnings():
+        # A defence may leave fewer different points than clusters.
+        warnings.filterwarnings("ignore", message="One of the clusters is empty")
+        for _ in range(RESTARTS):
+            centres, _ = kmeans2(points, _far_apart(points, n, random), iter=ITERATIONS, minit="matrix")
+            member = _distances(points, centres).argmin(axis=1)
+            found.append((float(np.square(points - centres[member]).sum()), member, centres))
+    _, member, centres = min(found, key=lambda each: each[0])
+    return member, centres
+
+
+def _far_apart(points: Float64Array, n: int, random: np.random.Generator) -> Float64Array:
+    """Some of the points, drawn so that they are far from each other (k-means++)."""
+    drawn = [int(random.integers(len(points)))]
+    far = np.full(len(points), np.inf)
+    while len(drawn) < n:
+        far = np.minimum(far, np.square(points - points[drawn[-1]]).sum(axis=1))
+        total = far.sum()
+        drawn.append(int(random.choice(len(points), p=far / total if total > 0 else None)))
+    return points[drawn]
+
+
+def _distances(points: Float64Array, others: Float64Array) -> Float64Array:
+    from scipy.spatial.distance import cdist
+
+    return np.asarray(cdist(points, others))
+
+
+def _checked(per_class: int) -> int:
+    if per_class < 1:
+        raise PlanError(f"There should be at least 1 cluster per class, but per_class is {per_class!r}. Change it.")
+    return per_class

@@ -1,0 +1,47 @@
+"""Direct label inference: where embeddings are logits, the gradient's negative entry is the label.
+
+The gradient of cross-entropy in the logits is p - y, whose only negative coordinate is the true class.
+Fu et al. 2022, "Label inference attacks against vertical federated learning".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from colonnade.attacks.base import Attack, Guess, Needs
+from colonnade.attacks.view import View
+from colonnade.models.networks.split import Gradient
+from colonnade.wire.message import Float32Array, Int64Array
+
+
+class DirectLabel(Attack):
+    """The smallest coordinate of a row's gradient, in the first epoch, is its class."""
+
+    needs = Needs(messages=(Gradient,))
+
+    def unfit(self, view: View) -> str | None:
+        """Only where the gradient has one coordinate per class."""
+        first = next(_first_epoch(view), None)
+        if first is None:
+            return "no gradients of the first epoch were kept"
+        width = first[1].shape[1]
+        if width != view.grant.n_classes or view.public.settings.get("top") is not None:
+            return "a top network stands between the gradients and the classes"
+        return None
+
+    def guess(self, view: View) -> Guess:
+        """Read the class off each gradient of the first epoch."""
+        rows, classes = [], []
+        for about, gradients in _first_epoch(view):
+            rows.append(about)
+            classes.append(gradients.argmin(axis=1))
+        return Guess(np.concatenate(rows), classes=np.concatenate(classes).astype(np.int64))
+
+
+def _first_epoch(view: View) -> Iterator[tuple[Int64Array, Float32Array]]:
+    """Rows and gradients of every message of the first epoch that says which rows it is about."""
+    for recorded in view.messages(Gradient, sent=False):
+        if recorded.epoch == 0 and recorded.rows is not None:
+            yield recorded.rows, recorded.message.values

@@ -1,0 +1,1 @@
+"""Attacks on membership: was this person among the rows?"""

@@ -1,0 +1,212 @@
+"""Attempt: one attack by one party, with what it is told beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any
+
+import numpy as np
+
+from colonnade.attacks.base import ActiveAttack, Attack, Grant, Guess
+from colonnade.attacks.view import View
+from colonnade.errors import PlanError
+from colonnade.models.base import Estimator
+from colonnade.privacy.randomness import Randomness
+from colonnade.roles import PublicPlan
+from colonnade.runtime.party import Party, Protocol
+from colonnade.runtime.simulate import Run, Simulation, describe
+from colonnade.tables.table import Table
+from colonnade.wire.message import Int64Array
+from colonnade.wire.recording.transcript import Transcript
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one party has of a run when it is over: all that an attack of its may be given.
+
+    >>> from colonnade.roles import Roles
+    >>> Side(PublicPlan(Roles(features=("shop",)), "SplitClassifier.fit"), Transcript("shop")).table is None
+    True
+    """
+
+    plan: PublicPlan
+    transcript: Transcript
+    table: Table | None = None
+    model: Estimator | None = None
+
+    @classmethod
+    def of(cls, run: Run[Any], party: str) -> Side:
+        """One party's side of a simulated run."""
+        model = run.results[party]
+        return cls(
+            run.plan,
+            run.transcripts[party],
+            run.simulation.tables.get(party),
+            model if isinstance(model, Estimator) else None,
+        )
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attack by one party, with what it is told beforehand.
+
+    The same attempt is made on the run that is audited and on its nulls.
+
+    >>> class Coin(Attack):
+    ...     def __init__(self, sides=2):
+    ...         self.sides = sides
+    ...     def guess(self, view):
+    ...         return Guess(np.arange(3), classes=view.random.integers(self.sides, size=3))
+    >>> Attempt(Coin(sides=3), "shop", Grant(n_classes=3), seed=0).name
+    'Coin(sides=3)'
+    """
+
+    attack: Attack | ActiveAttack
+    attacker: str
+    grant: Grant
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """What the attack is called."""
+        return name_of(self.attack)
+
+    def unfit(self, run: Run[Any]) -> str | None:
+        """Why the attempt cannot be made on a run; None if it can."""
+        return self.unfit_for(Side.of(run, self.attacker))
+
+    def unfit_for(self, side: Side, *, setting: str = "keep='audit'") -> str | None:
+        """Why the attempt cannot be made from one side of a run; None if it can.
+
+        Args:
+            side: The attacker's side.
+            setting: What would have kept the messages that are missing.
+        """
+        needs, attacker = self.attack.needs, self.attacker
+        if needs.own_features and side.table is None:
+            return f"it needs a table and {attacker} has none"
+        if isinstance(self.attack, ActiveAttack):
+            return None
+        if needs.own_model and side.model is None:
+            return f"it needs {attacker}'s share of the model, and this run left none"
+        kinds = {message.kind for message in needs.messages}
+        if kinds and not kinds & {entry.kind for entry in side.transcript.entries}:
+            return f"{attacker} sent and received no {' or '.join(sorted(kinds))}"
+        # Of candidates an attack asks line by line.
+        for kind in () if needs.candidates else sorted(kinds):
+            if len({(entry.peer, entry.sent) for entry in side.transcript.entries if entry.kind == kind}) > 1:
+                return f"{attacker} exchanged {kind} with several parties, and the attack reads one line"
+        if kinds and not any(is_kept(side.transcript, kind) for kind in kinds):
+            return f"the run kept only digests of {' and '.join(sorted(kinds))}; run with {setting}"
+        return self.attack.unfit(self.view_of(side))
+
+    def guess(self, simulation: Simulation[Any], run: Callable[[], Run[Any]]) -> Guess:
+        """The attack's one guess: about a run, or by taking part in a simulation of its own.
+
+        Args:
+            simulation: Where an active attacker takes part.
+            run: The same simulation's run, at which a passive attacker looks.
+        """
+        if isinstance(self.attack, Attack):
+            return self.attack.guess(self.view(run()))
+        instead = {**simulation.instead, self.attacker: self._play}
+        guess = simulation.changed(instead=instead).run().results[self.attacker]
+        if not isinstance(guess, Guess):
+            raise PlanError(
+                f"{self.name} should return a Guess from play, but returned a {type(guess).__name__}. "
+                "Correct the attack."
+            )
+        return guess
+
+    def view(self, run: Run[Any]) -> View:
+        """What the attacker saw of a run, cut to what the attack declared."""
+        return self.view_of(Side.of(run, self.attacker))
+
+    def view_of(self, side: Side) -> View:
+        """What the attacker has on its side of a run, cut to what the attack declared."""
+        return View.cut(
+            self.attack.needs,
+            side.transcript,
+            public=side.plan,
+            grant=self.grant,
+            table=side.table,
+            model=side.model,
+            seed=self.seed,
+        )
+
+    def _play(self, party: Party, honest: Protocol[Any]) -> Guess:
+        assert isinstance(self.attack, ActiveAttack)
+        return self.attack.play(party, honest, self.grant)
+
+
+def name_of(attack: Attack | ActiveAttack) -> str:
+    """An attack's class, with those of its arguments that differ from their defaults."""
+    defaults = {name: describe(each.default) for name, each in signature(type(attack)).parameters.items()}
+    given = {name: describe(value) for name, value in vars(attack).items() if name in defaults}
+    settings = ", ".join(f"{name}={value}" for name, value in given.items() if value != defaults[name])
+    return type(attack).__name__ + (f"({settings})" if settings else "")
+
+
+def attack_seed(random: Randomness, attack: Attack | ActiveAttack, attacker: str) -> int:
+    """What an attack's own randomness starts from."""
+    return random.seed("attack", name_of(attack), attacker)
+
+
+def grant_for(
+    attack: Attack | ActiveAttack, transcript: Transcript, labels: Int64Array, n_classes: int, random: Randomness
+) -> Grant | None:
+    """Tell an attack as many labels as it needs, of rows trained on; None where a class has too few.
+
+    Args:
+        attack: The attack.
+        transcript: The attacker's recording, which says what was trained on.
+        labels: Every row's class.
+        n_classes: How many classes there are.
+        random: Which labels follow from it, alike for all attacks.
+    """
+    order = random.generator("grant").permutation(len(labels))
+    rows = training_rows(transcript, len(labels))
+    return draw_grant(labels, n_classes, attack.needs.known_labels, rows, order)
+
+
+def too_few(attack: Attack | ActiveAttack) -> str:
+    """Why no grant could be drawn."""
+    return f"it must be told {attack.needs.known_labels} labels per class, and one class has fewer"
+
+
+def draw_grant(labels: Int64Array, n_classes: int, per_class: int, rows: Int64Array, order: Int64Array) -> Grant | None:
+    """Tell some labels of each class; None where a class has too few rows.
+
+    Args:
+        labels: Every row's class.
+        n_classes: How many classes there are.
+        per_class: How many labels of each to tell.
+        rows: The rows to draw from.
+        order: All rows in random order. A larger grant from the same order contains the smaller one.
+    """
+    candidates = order[np.isin(order, rows)]
+    of_class = [candidates[labels[candidates] == number][:per_class] for number in range(n_classes)]
+    if any(len(drawn) < per_class for drawn in of_class):
+        return None
+    granted = np.sort(np.concatenate(of_class))
+    return Grant(n_classes, granted, labels[granted])
+
+
+def training_rows(transcript: Transcript, n_rows: int) -> Int64Array:
+    """The rows that a party's messages in training were about; all where the recording does not say."""
+    # Embeddings also cross for rows that are held out; in every line there are only rows that were trained on.
+    seen = np.full(n_rows, bool(transcript.means))
+    for means in transcript.means:
+        counts = np.zeros(n_rows, np.int64)
+        counts[: len(means.counts)] = means.counts
+        seen &= counts > 0
+    return np.flatnonzero(seen) if seen.any() else np.arange(n_rows)
+
+
+def is_kept(transcript: Transcript, kind: str) -> bool:
+    """Whether messages of a kind were kept, whole or as means."""
+    return any(means.kind == kind for means in transcript.means) or any(
+        entry.kind == kind and entry.place is not None for entry in transcript.entries
+    )

@@ -1,0 +1,229 @@
+"""The command line.
+
+    colonnade demo              the whole story on built-in data
+    colonnade align PLAN        find the common rows, in this process or (--as PARTY) between machines
+    colonnade simulate PLAN     train as a plan says, all parties in this process
+    colonnade audit RUN         measure what each party could have learned
+    colonnade report RUN        show the last audit's report
+    colonnade data list         the data sets a plan can name
+    colonnade certs ...         certificates, by which parties know each other
+    colonnade doctor PLAN       look for what would keep a run between machines from going well
+    colonnade join PLAN         train as a plan says, as one organisation among others
+    colonnade predict PLAN      predict with a model that was trained so
+    colonnade functional ...    experiments with simulated curves
+
+Results go to the output stream. An error is one sentence on the error stream and exits with the code that
+`colonnade.errors` gives it. Progress is shown on the error stream where that is a terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from colonnade._version import __version__
+from colonnade.cli.console import complain, console, say
+from colonnade.cli.functional import functional
+from colonnade.cli.network import Terminated, align, certs, doctor, join, predict
+from colonnade.errors import ColonnadeError
+
+if TYPE_CHECKING:
+    from colonnade.deploy.party_run import Side
+    from colonnade.experiment.run_folder import RunFolder
+
+INTERRUPTED = 130
+TERMINATED = 143
+
+
+class _Shell(TyperGroup):
+    """The commands, behind one place where errors become sentences and exit codes."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ColonnadeError as error:
+            if ctx.params["debug"]:
+                raise
+            complain(f"Error: {error}", error)
+            raise typer.Exit(error.exit_code) from error
+        except Terminated as end:
+            complain("Terminated.", end)
+            raise typer.Exit(TERMINATED) from end
+        except KeyboardInterrupt as interrupt:
+            complain("Interrupted.", interrupt)
+            raise typer.Exit(INTERRUPTED) from interrupt
+
+
+app = typer.Typer(cls=_Shell, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+data = typer.Typer(no_args_is_help=True, help="The data sets a plan can name.")
+app.add_typer(data, name="data")
+app.add_typer(certs, name="certs")
+app.add_typer(functional, name="functional")
+
+Out = Annotated[Path, typer.Option(help="Where runs are kept.")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="How many repetitions go on at once; one per core by default.")]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+
+
+def main() -> None:
+    """Run the command line."""
+    app(prog_name="colonnade")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"colonnade {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def colonnade(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Vertical federated learning that measures what each party could learn about the others."""
+
+
+@app.command()
+def demo(
+    *,
+    out: Out = Path("runs"),
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer rows and fewer repetitions.")] = False,
+    jobs: Jobs = None,
+) -> None:
+    """Tell the whole story on built-in data: train together, attack, defend, report."""
+    from colonnade.experiment.demo import demonstrate
+    from colonnade.experiment.sweep import Local
+
+    demonstrate(console(), out, Local(jobs), quick=quick)
+
+
+@app.command()
+def simulate(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan in TOML.")],
+    *,
+    out: Out = Path("runs"),
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")] = False,
+    seed: Annotated[int | None, typer.Option(help="Another seed than the plan's.")] = None,
+) -> None:
+    """Train as a plan says, with all parties in this process."""
+    from colonnade.auditing.stated import statements
+    from colonnade.experiment.run_folder import RunFolder
+    from colonnade.plans.plan import Plan
+
+    planned = Plan.read(plan)
+    if seed is not None:
+        planned = replace(planned, seed=seed)
+    planned.require_training()
+    folder = RunFolder.create(planned, out, existing="resume" if resume else "refuse")
+    try:
+        alignments = None if planned.align is None else folder.alignments(progress=None)
+        tables = folder.tables()
+        n_train, n_test = (len(next(iter(part.values()))) for part in (tables.train, tables.test))
+        how = "in the clear as only a simulation may" if alignments is None else "by private set intersection"
+        label = planned.roles.holders[0]
+        partners = {} if alignments is None else alignments[label].partners
+        having = ", ".join(f"{party} has {int(mask.sum()):,}" for party, mask in partners.items())
+        held = (
+            f"{label} keeps {n_train + n_test:,} rows, of which {having}"
+            if partners
+            else f"{', '.join(tables.held)} hold {n_train + n_test:,} common rows"
+        )
+        say(f"{held}, found {how}: {n_train:,} to train on, {n_test:,} held out.")
+        run = folder.simulate(progress=None, tables=tables)
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note("The same command with --resume goes on where this one stopped.")
+        raise
+    say(_in_words(folder.metrics()))
+    for stated in statements(run.transcripts):
+        say(str(stated))
+    say(f"Written to {folder.path}. What could the parties have learned? Run: colonnade audit {folder.path}")
+
+
+@app.command()
+def audit(
+    run: RunPath,
+    *,
+    attack: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="An attack to make; the plan's if none is named.")
+    ] = None,
+    nulls: Annotated[int | None, typer.Option(help="How many runs with permuted labels to compare with.")] = None,
+    jobs: Jobs = None,
+) -> None:
+    """Measure what each party of a run could have learned about the others.
+
+    Of a run between machines, give the folder of the own side: it is audited alone, on what this party sent.
+    """
+    from colonnade.deploy.party_run import Side
+    from colonnade.experiment.sweep import Local
+
+    folder = _run_or_side(run)
+    planned = folder.plan.audit
+    if attack:
+        planned = replace(planned, attacks=tuple(attack))
+    if nulls is not None:
+        planned = replace(planned, nulls=nulls)
+    console().print(folder.audit(planned) if isinstance(folder, Side) else folder.audit(planned, executor=Local(jobs)))
+    say(f"Written to {folder.path / 'report.html'} and report.json beside it.")
+
+
+@app.command()
+def report(
+    run: RunPath,
+    *,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as a page.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Show the report of a run's last audit."""
+    found = _run_or_side(run).report()
+    if html is not None:
+        found.to_html(html)
+    if json:
+        print(found.to_json())
+    elif html is None:
+        console().print(found)
+    else:
+        say(f"Written to {html}.")
+
+
+@data.command("list")
+def list_data() -> None:
+    """List the data sets a plan can name."""
+    from rich.table import Table
+
+    from colonnade.data.datasets import FOLDER_VARIABLE, available
+
+    grid = Table("name", "rows", "columns", "task", "licence", "where", box=None, pad_edge=False)
+    for info in available():
+        where = "built in" if info.built_in else f"{info.file}{'' if info.present else ' (missing)'}"
+        grid.add_row(info.name, f"{info.rows:,}", f"{info.columns:,}", info.task, info.licence, where)
+    console().print(grid)
+    say(f"Files are sought in the folder that ${FOLDER_VARIABLE} names.")
+
+
+def _run_or_side(path: Path) -> RunFolder | Side:
+    """What a folder holds: a simulated run, or one party's side of a run between machines."""
+    from colonnade.deploy.party_run import Side
+    from colonnade.experiment.run_folder import RunFolder
+
+    is_side = (path / "run.json").is_file() and (path / "transcript").is_dir()
+    return Side.open(path) if is_side else RunFolder.open(path)
+
+
+def _in_words(metrics: Mapping[str, float]) -> str:
+    figures = [f"{name} {value:.3f}" for name, value in metrics.items() if name not in ("rows", "commonest")]
+    if "commonest" in metrics:
+        figures.append(f"where always naming the commonest class has accuracy {metrics['commonest']:.3f}")
+    return f"On held-out rows: {', '.join(figures)}."
+
+
+for command in (align, doctor, join, predict):
+    app.command()(command)

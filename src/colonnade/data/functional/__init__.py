@@ -1,0 +1,1 @@
+"""Curves for simulation: a generator, and folders of R data."""

@@ -1,0 +1,224 @@
+"""Simulated curves for function-on-function regression: many inputs, a few of which the output depends on.
+
+In coordinates (colonnade.curves) inputs are standard normal, the output is the sum over active inputs z_j W_j of
+low-rank operators W_j, plus noise for a given ratio of signal to noise. How the inputs are dealt out to parties changes
+nothing else: the same records for every number of parties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from colonnade.curves import Basis, BSplines, Curves, basis_of
+from colonnade.curves.basis import FloatArray
+from colonnade.data.functional.r_random import RRandom
+from colonnade.errors import PlanError
+from colonnade.tables.table import Table
+
+Draws: TypeAlias = Literal["numpy", "r"]
+
+SINGULAR_VALUES = (1.0, 0.7, 0.4)
+RESPONSE = "response"
+
+
+@dataclass(frozen=True)
+class FunctionalSetting:
+    """All that shapes the simulated curves.
+
+    Attributes:
+        n: How many records, the same for every number of parties.
+        p: How many inputs.
+        active: The inputs that the output depends on, counted from 1.
+        rank: The rank of each operator.
+        strength: The size of each operator: its Frobenius norm is strength * sqrt(rank).
+        snr: Variance of the signal over variance of the noise.
+        correlation: Of any two inputs, by a component they have in common.
+        basis: Of inputs and output.
+        draws: "r" draws what R would draw, "numpy" is faster.
+        seed: Where the operators start from; with "numpy", replicate h draws its records from (seed, h).
+
+    >>> FunctionalSetting(n=50, p=4, active=(1, 2)).draw(replicates=1)[0].y
+    Curves(50 curves on [0, 100], 20 b-splines)
+    """
+
+    n: int = 500
+    p: int = 20
+    active: tuple[int, ...] = (1, 2, 3, 4, 5)
+    rank: int = 3
+    strength: float = 1.0
+    snr: float = 10.0
+    correlation: float = 0.0
+    basis: Basis = field(default_factory=lambda: BSplines((0.0, 100.0), 20))
+    draws: Draws = "numpy"
+    seed: int = 1001
+
+    def __post_init__(self) -> None:
+        """Refuse a setting that cannot be drawn."""
+        for name, holds, wanted in (
+            ("n", self.n >= 2, "at least 2"),
+            ("p", self.p >= 1, "at least 1"),
+            ("active", set(self.active) <= set(range(1, self.p + 1)), f"numbers from 1 to {self.p}"),
+            ("rank", 1 <= self.rank <= self.basis.size, f"from 1 to {self.basis.size}"),
+            ("strength", self.strength > 0, "above 0"),
+            ("snr", self.snr > 0, "above 0"),
+            ("correlation", 0 <= self.correlation < 1, "at least 0 and below 1"),
+            ("draws", self.draws in ("numpy", "r"), "'numpy' or 'r'"),
+        ):
+            if not holds:
+                raise PlanError(
+                    f"The generator's {name} should be {wanted}, but is {getattr(self, name)!r}. Change it."
+                )
+
+    def describe(self) -> dict[str, Any]:
+        """The setting as plain data."""
+        return {**vars(self), "active": list(self.active), "basis": self.basis.describe()}
+
+    @classmethod
+    def of(cls, description: Mapping[str, Any]) -> FunctionalSetting:
+        """The setting that `describe` described."""
+        fields = dict(description)
+        fields["basis"], fields["active"] = basis_of(fields["basis"]), tuple(fields["active"])
+        return cls(**fields)
+
+    def draw(self, replicates: int) -> list[FunctionalData]:
+        """The records of each replicate; all have the same operators."""
+        source = _RSource(self.seed) if self.draws == "r" else _NumpySource(self.seed)
+        operators = self._operators(source)
+        return [self._replicate(source, number, operators) for number in range(1, replicates + 1)]
+
+    def draw_one(self, replicate: int) -> FunctionalData:
+        """One replicate by itself, counted from 1; R's numbers have to be drawn from the first on."""
+        if self.draws == "r":
+            return self.draw(replicate)[-1]
+        source = _NumpySource(self.seed)
+        return self._replicate(source, replicate, self._operators(source))
+
+    def _operators(self, source: _Source) -> FloatArray:
+        size, operators = self.basis.size, np.zeros((self.p, self.basis.size, self.basis.size))
+        values = np.resize(np.array(SINGULAR_VALUES), self.rank) if self.rank <= 3 else np.linspace(1, 0.4, self.rank)
+        for feature in self.active:
+            left = np.linalg.qr(source.matrix(size, self.rank))[0]
+            right = np.linalg.qr(source.matrix(size, self.rank))[0]
+            operator = (left * values) @ right.T
+            operators[feature - 1] = operator * (self.strength * np.sqrt(self.rank) / np.linalg.norm(operator))
+        return operators
+
+    def _replicate(self, source: _Source, number: int, operators: FloatArray) -> FunctionalData:
+        source.begin(number)
+        size = self.basis.size
+        z = np.stack([source.matrix(size, self.n).T for _ in range(self.p)])
+        if self.correlation:
+            common = source.matrix(size, self.n).T
+            z = np.sqrt(1 - self.correlation) * z + np.sqrt(self.correlation) * common
+        signal = np.einsum("jnq,jqk->nk", z, operators)
+        sigma = float(np.sqrt(signal.var(axis=0, ddof=1).sum() / (size * self.snr)))
+        y = signal + sigma * source.matrix(size, self.n).T
+        inputs = tuple(Curves.of_coordinates(each, self.basis) for each in z)
+        output = Curves.of_coordinates(y, self.basis)
+        return FunctionalData(inputs, output, self.active, operators, Curves.of_coordinates(signal, self.basis))
+
+
+@dataclass(frozen=True)
+class FunctionalData:
+    """Curves of many inputs and one output, record by record.
+
+    Attributes:
+        x: The inputs.
+        y: The output.
+        active: The inputs that the output depends on, counted from 1.
+        operators: How, in coordinates; None where it is not known.
+        signal: The output without its noise; None where it is not known.
+        ids: The records' numbers; from 0 if None.
+    """
+
+    x: tuple[Curves, ...]
+    y: Curves
+    active: tuple[int, ...]
+    operators: FloatArray | None = None
+    signal: Curves | None = None
+    ids: NDArray[np.int64] | None = None
+
+    @property
+    def record_ids(self) -> NDArray[np.int64]:
+        """The records' numbers."""
+        return np.arange(len(self.y)) if self.ids is None else self.ids
+
+    def take(self, rows: Any) -> FunctionalData:
+        """Some of the records."""
+        signal = None if self.signal is None else self.signal.take(rows)
+        x, y = tuple(each.take(rows) for each in self.x), self.y.take(rows)
+        return FunctionalData(x, y, self.active, self.operators, signal, self.record_ids[rows])
+
+    def tables(self, parties: int, *, label: str = "label") -> dict[str, Table]:
+        """The tables of a label party, which has the output, and of feature parties that share out the inputs.
+
+        Args:
+            parties: How many feature parties.
+            label: What the label party is called; feature parties are "worker 1" and so on.
+        """
+        ids = self.record_ids
+        tables = {label: Table.of({"id": ids, RESPONSE: self.y.to_arrow()}, labels=RESPONSE, owner=label)}
+        for worker in range(1, parties + 1):
+            owned = owned_features(worker, parties, len(self.x))
+            columns = {column(j): self.x[j - 1].to_arrow() for j in owned}
+            name = f"worker {worker}"
+            tables[name] = Table.of({"id": ids, **columns}, owner=name)
+        return tables
+
+
+def owned_features(worker: int, parties: int, p: int) -> list[int]:
+    """The inputs of one worker: input j belongs to worker ((j - 1) mod parties) + 1.
+
+    >>> owned_features(2, 4, 10)
+    [2, 6, 10]
+    """
+    return [j for j in range(1, p + 1) if (j - 1) % parties + 1 == worker]
+
+
+def column(feature: int) -> str:
+    """What an input is called in a table; names sort in the order of the inputs."""
+    return f"x{feature:02d}"
+
+
+def features_of(columns: Sequence[str]) -> list[int]:
+    """The numbers of inputs from their names."""
+    return [int(name.removeprefix("x")) for name in columns]
+
+
+class _Source:
+    """Where standard normal numbers come from."""
+
+    def begin(self, replicate: int) -> None:
+        """Begin a replicate."""
+
+    def matrix(self, rows: int, columns: int) -> FloatArray:
+        """A matrix of standard normal numbers."""
+        raise AssertionError("a source draws")
+
+
+class _RSource(_Source):
+    """One stream for everything, as a script in R draws."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = RRandom(seed)
+
+    def matrix(self, rows: int, columns: int) -> FloatArray:
+        return self._random.matrix(rows, columns)
+
+
+class _NumpySource(_Source):
+    """A stream for the operators and one for each replicate, so that any replicate can be drawn alone."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed, self._random = seed, np.random.default_rng([seed, 0])
+
+    def begin(self, replicate: int) -> None:
+        self._random = np.random.default_rng([self._seed, replicate])
+
+    def matrix(self, rows: int, columns: int) -> FloatArray:
+        return self._random.standard_normal((columns, rows)).T

@@ -1,0 +1,17 @@
+from .base import At as At
+from .base import Defence as Defence
+from .compression import AverageGradient as AverageGradient
+from .compression import DiscreteGradient as DiscreteGradient
+from .compression import SparseGradient as SparseGradient
+from .confusion import ConfusionalAutoencoder as ConfusionalAutoencoder
+from .embedding import DistanceCorrelation as DistanceCorrelation
+from .embedding import PotentialEnergy as PotentialEnergy
+from .labels import RandomisedLabels as RandomisedLabels
+from .marvell import Marvell as Marvell
+from .noise import GradientNoise as GradientNoise
+from .noise import IsotropicNoise as IsotropicNoise
+from .noise import MaxNorm as MaxNorm
+from .perturbation import GradientPerturbation as GradientPerturbation
+from .received import EarlierCut as EarlierCut
+from .received import InformationBottleneck as InformationBottleneck
+from .wandering import BoundaryWandering as BoundaryWandering

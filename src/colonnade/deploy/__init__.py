@@ -1,0 +1,1 @@
+"""One organisation's side of a run between machines."""

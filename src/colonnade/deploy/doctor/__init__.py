@@ -1,0 +1,1 @@
+"""The doctor: what would go wrong, found before a run begins."""

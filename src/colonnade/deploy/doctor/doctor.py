@@ -1,0 +1,213 @@
+"""The doctor: what would keep a run between machines from going well, found before anything is spent.
+
+It is run at all parties at the same time. Each looks at its own side first: table, ids, certificate, port. Then it
+visits the others, as `colonnade.deploy.doctor.probe` says.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from colonnade.align.identifiers import Identifiers
+from colonnade.curves import CurvesType
+from colonnade.deploy.doctor.checklist import Check, Checks
+from colonnade.deploy.doctor.probe import Visitor
+from colonnade.deploy.doctor.self_report import Account, alike
+from colonnade.deploy.party_run import require_network
+from colonnade.errors import DataError, PeerUnreachable
+from colonnade.models.base import require_classes
+from colonnade.models.traffic import Sizes
+from colonnade.plans.align import PlannedAlign
+from colonnade.plans.network import check_address
+from colonnade.plans.plan import Plan
+from colonnade.tables.table import Table
+from colonnade.wire.certs.authority import Credentials
+
+FEW_DAYS = 30
+
+ODDITIES: Mapping[str, Callable[[Any], Any]] = {
+    "begin or end with a space": lambda ids: pc.not_equal(ids, pc.utf8_trim_whitespace(ids)),
+    "hold look-alike or invisible characters": lambda ids: pc.not_equal(ids, pc.utf8_normalize(ids, form="NFKC")),
+    "seem to have been read in a wrong encoding": lambda ids: pc.match_substring_regex(ids, "\ufffd|Ã[\u0080-\u00bf]"),
+    "look like numbers out of a spreadsheet": lambda ids: pc.match_substring_regex(
+        ids, r"^\d+\.0+$|^\d(\.\d+)?[eE]\+\d+$"
+    ),
+}
+"""What is odd about ids that are text: they are easily written otherwise at another party."""
+
+
+def examine(
+    plan: Plan,
+    name: str,
+    *,
+    certificates: Path | None = None,
+    insecure: bool = False,
+    listen: str | None = None,
+    wait: float = 60.0,
+    told: Callable[[Check], None] = lambda check: None,
+    clock: Callable[[], float] = time.time,
+) -> tuple[Check, ...]:
+    """Look for what would keep a party's side of a plan from going well, while the others do the same.
+
+    Args:
+        plan: The plan.
+        name: The party.
+        certificates: The folder of its certificate and key, if not the plan's.
+        insecure: Whether the run will be in the clear.
+        listen: Where to listen, if not where the plan says.
+        wait: How many seconds to wait for the others.
+        told: Called with each line as it comes.
+        clock: This machine's clock.
+
+    Returns:
+        What was found, on the own side first, then about the others in the order of the roles.
+
+    Raises:
+        PlanError: The plan has no such party, or says nothing about the network.
+    """
+    network = require_network(plan, name)
+    if listen is not None:
+        check_address(listen, "--listen")
+    home = Checks(name, told)
+    home.good("plan", f"{plan.name}: {plan.public().protocol} by {', '.join(plan.roles.parties)}")
+    table = _look_at_table(home, plan, name)
+    credentials = _look_at_certificate(home, certificates or network.certificates, name, insecure)
+    listen = listen or network.listen(name) or network.addresses([name])[name]
+    if listen is not None:
+        _look_at_port(home, name, listen)
+    if "certificate" in home.wrong or "port" in home.wrong:
+        home.note("others", "nobody was visited, for that takes a good certificate and a free port")
+        return tuple(home.all)
+    mine = Account.of(plan, table, home.wrong)
+    visitor = Visitor(plan, name, mine, credentials, listen, wait, clock, _sizes(home, plan, name, table))
+    by_peer = visitor.visit_all(told)
+    return (*home.all, *(check for peer in plan.roles.parties for check in by_peer.get(peer, ())))
+
+
+def _sizes(home: Checks, plan: Plan, name: str, table: Table | None) -> Sizes:
+    """What a run would tell each of the others about a table, if it is fit for the model."""
+    if plan.model is None or table is None or home.wrong:
+        return {}
+    return plan.model.build().sizes_told(table, plan.roles, name)
+
+
+def _look_at_table(home: Checks, plan: Plan, name: str) -> Table | None:
+    if name not in plan.roles.holders:
+        return None
+    table = None
+    with home.trying("table"):
+        whole = plan.data.name is None or plan.align is not None
+        table = (plan.data.load((name,), plan.align) if whole else plan.tables().train)[name]
+        home.good("table", repr(table).partition(": ")[2].removesuffix(")"))
+    if table is None:
+        return None
+    with home.trying("ids"):
+        if plan.align is not None:
+            _look_at_keys(home, table, name, plan.align)
+        else:
+            _look_at_ids(home, table, name)
+    if plan.model is None:
+        return table
+    with home.trying("model"):
+        if "ids" not in home.wrong:
+            table.checked(name, ids=plan.align is None)
+        if name == plan.roles.label:
+            _require_labels(table, name)
+        elif not table.columns:
+            raise DataError(f"{name} is a feature party but its table has no columns besides the ids. Bring some.")
+        home.good("model", f"the table has what {plan.model.name} needs of {name}")
+    return table
+
+
+def _look_at_ids(home: Checks, table: Table, name: str) -> None:
+    table.check_ids(name)
+    kind = "whole numbers" if pa.types.is_int64(table.ids.type) else "text"
+    home.good("ids", f"{len(table):,} different ids in column {table.id_name!r}, {kind}")
+    for oddity in _oddities(table):
+        home.note("ids", oddity, "Write them alike at all parties.")
+
+
+def _look_at_keys(home: Checks, table: Table, name: str, align: PlannedAlign) -> None:
+    """Look at ids as an alignment reads them."""
+    identifiers = Identifiers.of(table, align.keys, align.columns.get(name))
+    known = np.zeros(len(table), np.bool_)
+    for number, key in enumerate(identifiers.keys):
+        n_ids, repeated = identifiers.count(table, number, known)
+        columns = " and ".join(repr(column) for column in identifiers.columns_of(number))
+        if repeated and align.duplicates == "error":
+            raise identifiers.repetition(table, number, repeated, name)
+        if not n_ids and len(table) and align.fewest > 0:
+            raise identifiers.absence(table, number, name)
+        home.good("ids", f"{n_ids:,} different ids in {columns}, read by the rule {key!r}")
+        if repeated:
+            taken = "only the first row of each is used" if align.duplicates == "first" else "all of them are used"
+            home.note("ids", f"{repeated:,} of {len(table):,} rows repeat an id of an earlier one; {taken}")
+    if missing := int((~known).sum()):
+        home.note(
+            "ids", f"{missing:,} of {len(table):,} rows have no id, and take no part", "Complete them, if they should."
+        )
+
+
+def _require_labels(table: Table, name: str) -> None:
+    if table.labels is None:
+        raise DataError(f"{name} is the label party but its table has no labels. Name the label column in the plan.")
+    if not isinstance(table.labels.type, CurvesType):
+        require_classes(np.asarray(table.labels.drop_null()), name)
+
+
+def _oddities(table: Table) -> Iterator[str]:
+    ids, n = table.ids, len(table)
+    if pa.types.is_int64(ids.type):
+        return
+    for oddity, is_odd in ODDITIES.items():
+        count = pc.sum(is_odd(ids)).as_py()
+        if count:
+            yield f"{count:,} of {n:,} ids {oddity}"
+    repeated = n - pc.count_distinct(alike(ids)).as_py()
+    if repeated:
+        yield f"{repeated:,} of {n:,} ids differ from another one only by case, spaces or look-alike characters"
+    if pc.all(pc.match_substring_regex(ids, r"^\d+$")).as_py():
+        yield "all ids are digits held as text, and 7 and '7' are different ids"
+
+
+def _look_at_certificate(home: Checks, folder: Path, name: str, insecure: bool) -> Credentials | None:
+    if insecure:
+        home.note("certificate", "TLS is off, so that everybody on the way reads along", "Leave out --insecure.")
+        return None
+    with home.trying("certificate"):
+        credentials = Credentials.read(folder, name)
+        identity = credentials.identity
+        left = (identity.not_after - datetime.now(UTC)).days
+        home.good("certificate", f"{name} of {identity.federation}, {left} days left, fingerprint {identity.words}")
+        if left < FEW_DAYS:
+            home.note("certificate", f"it ends in {left} days", "Have it issued again; a running party takes it up.")
+        return credentials
+    return None
+
+
+def _look_at_port(home: Checks, name: str, listen: str) -> None:
+    host, _, port = listen.rpartition(":")
+    try:
+        family, kind, *_, place = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(place)
+            trial.listen()
+        home.good("port", f"free to listen at {listen}")
+    except OSError as error:
+        home.bad(
+            "port",
+            PeerUnreachable(
+                f"{name} cannot listen at {listen}: {error.strerror or error}. End the program that uses the port, or "
+                f'name an address of this machine by listen = "0.0.0.0:{port}" under [network.{name}].'
+            ),
+        )

@@ -1,0 +1,181 @@
+"""Account: what a party that prepares a run tells the others about itself, and what two of them show together.
+
+A peer learns the public plan, versions, the number of rows and three digests of the ids: in row order, sorted, and
+sorted without regard to type, case and spaces; none of the three if the plan has a section [align]. A digest shows
+whether two lists are equal; whoever can guess a whole list can check the guess. It also learns what the run itself
+would tell it of the table's size. Which of the own checks failed is told by name, never with its values.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from colonnade._version import __version__
+from colonnade.deploy.doctor.checklist import Checks
+from colonnade.errors import AuthError, ProtocolError, VersionMismatch, WireError
+from colonnade.plans.plan import Plan
+from colonnade.tables.table import Table
+
+
+@dataclass(frozen=True)
+class Account:
+    """What a party tells about itself; of its rows -1 and empty text where there is no table.
+
+    Attributes:
+        version: Of Colonnade.
+        python: Its version.
+        plan: The public plan as JSON.
+        checkpoint_every: The interval of checkpoints, which must be equal too.
+        rows: How many there are.
+        in_order: A digest of the ids in row order.
+        as_set: A digest of the sorted ids.
+        alike: A digest of the sorted ids without regard to type, case and spaces.
+        sizes: What a run would tell the peer about the table besides its rows, by name.
+        wrong: What the party found wrong on its own side, by topic.
+
+    >>> account = Account("1.0", "3.12", "{}", 50, 2, "aa", "bb", "cc", {}, ["port"])
+    >>> Account.read(account.to_json(), "shop") == account
+    True
+    """
+
+    version: str
+    python: str
+    plan: str
+    checkpoint_every: int
+    rows: int
+    in_order: str
+    as_set: str
+    alike: str
+    sizes: dict[str, int]
+    wrong: list[str]
+
+    @classmethod
+    def of(cls, plan: Plan, table: Table | None, wrong: list[str]) -> Account:
+        """The account of a party with this plan and table."""
+        public, python = plan.public().to_json(), platform.python_version()
+        account = cls(__version__, python, public, plan.run.checkpoint_every, -1, "", "", "", {}, wrong)
+        if table is None:
+            return account
+        return replace(
+            account,
+            rows=len(table),
+            # Where rows are aligned privately, not even a digest of them is told.
+            in_order="" if plan.align is not None else table.id_digest(),
+            as_set="" if plan.align is not None else _sorted_digest(table.ids),
+            alike="" if plan.align is not None else _sorted_digest(alike(table.ids)),
+        )
+
+    @classmethod
+    def read(cls, text: str, peer: str) -> Account:
+        """The account that a peer sent.
+
+        Raises:
+            ProtocolError: It is none.
+        """
+        kinds = {"str": str, "int": int, "list[str]": list, "dict[str, int]": dict}
+        try:
+            told = json.loads(text)
+            account = cls(**{field.name: told[field.name] for field in fields(cls)})
+            fits = all(type(told[field.name]) is kinds[str(field.type)] for field in fields(cls))
+            fits = fits and all(type(size) is int and 0 <= size < 2**40 for size in told["sizes"].values())
+            if not fits or not all(isinstance(topic, str) for topic in account.wrong):
+                raise ValueError
+        except (ValueError, KeyError, TypeError) as error:
+            raise ProtocolError(
+                f"{peer} should tell about itself and sent something else. Install the same version at both."
+            ) from error
+        return account
+
+    def to_json(self) -> str:
+        """The account as JSON."""
+        return json.dumps(asdict(self))
+
+
+def compare(name: str, mine: Account, peer: str, theirs: Account, found: Checks) -> None:
+    """What two parties could not run together with.
+
+    Args:
+        name: This party.
+        mine: What it tells.
+        peer: The other one.
+        theirs: What that one tells.
+        found: Where the checks go.
+    """
+    if theirs.version == mine.version:
+        found.good(
+            "version", f"Colonnade {mine.version}; Python {mine.python} here and {printable(theirs.python)} there"
+        )
+    else:
+        words = f"{name} runs Colonnade {mine.version} and {peer} runs {printable(theirs.version)}"
+        found.bad("version", VersionMismatch(f"{words}. Install the same version at both."))
+    differing = _differences(mine, theirs)
+    if differing:
+        words = f"{name} and {peer} have different plans: {', '.join(differing)}"
+        found.bad("plan", AuthError(f"{words}. Give both the same plan file."))
+    else:
+        found.good("plan", "the public parts of both plans are equal")
+    if theirs.wrong:
+        topics = ", ".join(printable(topic) for topic in theirs.wrong[:8])
+        found.bad("there", WireError(f"{peer} found something wrong on its own side: {topics}. Look at its list."))
+
+
+def compare_rows(name: str, mine: Account, peer: str, theirs: Account, found: Checks) -> None:
+    """Whether two parties that bring tables have the same rows."""
+    if mine.rows < 0 or theirs.rows < 0:
+        who = name if mine.rows < 0 else peer
+        found.note("rows", f"they could not be compared, for {who} could not read its table")
+    elif mine.in_order == theirs.in_order == "":
+        found.good("rows", f"{mine.rows:,} here and {theirs.rows:,} there, to be aligned in the run")
+    elif mine.in_order == theirs.in_order:
+        found.good("rows", f"the same {mine.rows:,} ids in the same order")
+    else:
+        words = f"{name} has {mine.rows:,} rows and {peer} has {theirs.rows:,}, and they are not the same"
+        fix = "Keep the rows that both have, in one order"
+        if mine.as_set == theirs.as_set:
+            words, fix = f"{name} and {peer} have the same ids in different orders", "Sort both tables by id"
+        elif mine.alike == theirs.alike:
+            words = f"the ids of {name} and {peer} differ, but only by type, case, spaces or order"
+            fix = "Write them alike at both, and sort both tables by id"
+        found.bad("rows", AuthError(f"{words}. {fix}."))
+
+
+def alike(ids: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Ids as text without regard to type, case, spaces and look-alike characters."""
+    text = pc.utf8_normalize(ids.cast(pa.large_string()), form="NFKC")
+    return pc.utf8_trim_whitespace(pc.utf8_lower(text))
+
+
+def printable(text: str) -> str:
+    """A peer's words, short and without anything that a terminal would obey.
+
+    >>> printable("1.0" + chr(27) + "[31m")
+    '1.0?[31m'
+    """
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:60])
+
+
+def _sorted_digest(ids: pa.ChunkedArray) -> str:
+    return Table.of({"id": ids.take(pc.sort_indices(ids))}).id_digest()
+
+
+def _differences(mine: Account, theirs: Account) -> list[str]:
+    """Where two plans differ in what must be equal, by key."""
+    try:
+        here, there = (_flat(json.loads(account.plan)) for account in (mine, theirs))
+    except ValueError:
+        return ["everything"]
+    here["checkpoint_every"], there["checkpoint_every"] = mine.checkpoint_every, theirs.checkpoint_every
+    return [printable(key) for key in sorted(here.keys() | there.keys()) if here.get(key) != there.get(key)]
+
+
+def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(tree, dict):
+        return {prefix: tree}
+    inside = [_flat(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in tree.items()]
+    return {key: value for part in inside for key, value in part.items()}

@@ -1,0 +1,475 @@
+"""Side: what one organisation does of a planned run between machines, and the folder it keeps of it.
+
+    runs/credit-1f3a9c02/bank/
+        plan.toml              the plan, with absolute paths
+        run.json               what was run, on which rows, and its status
+        model.safetensors      this party's share of the model
+        alignment.safetensors  which of its rows are common, if the plan has a section [align]
+        ledger, transcript/    what its releases cost; what it sent, and digests of what it received
+        checkpoints/           what the run goes on from after a crash, and the key of its randomness
+        predictions/0001/      the first prediction with this model
+        report.json, .html     what its last audit found
+
+The number in the name is that of the public plan, hence the same at all parties.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from inspect import signature
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from colonnade.align.protocol import Align, Aligned
+from colonnade.errors import DataError, PlanError, StorageError
+from colonnade.models.base import Estimator, Prediction
+from colonnade.plans.network import PlannedNetwork, check_address
+from colonnade.plans.plan import Plan
+from colonnade.roles import PublicPlan
+from colonnade.runtime.alignment import Alignment
+from colonnade.runtime.simulate import describe_protocol, join, private_randomness
+from colonnade.storage import explained, write_atomically
+from colonnade.tables.table import Table, nearest
+from colonnade.wire.certs.authority import Credentials, Identity, certificate_path, identity_of
+
+if TYPE_CHECKING:
+    from colonnade.auditing.report import PrivacyReport
+    from colonnade.plans.align import PlannedAlign
+    from colonnade.plans.plan import PlannedAudit
+    from colonnade.runtime.checkpoint import Watcher
+    from colonnade.runtime.party import Party
+    from colonnade.wire.grpc.transport import GrpcTransport, Patience
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Where a side says what goes on; each part does nothing unless it is given.
+
+    >>> Shown().met("shop", None)
+    """
+
+    wait: Callable[[Sequence[str], float], None] = lambda names, seconds: None
+    met: Callable[[str, Identity | None], None] = lambda peer, identity: None
+    step: Watcher | None = None
+
+
+@dataclass(frozen=True)
+class Side:
+    """One party's side of a plan's run.
+
+    >>> from colonnade.plans.network import PlannedAddress
+    >>> from colonnade.plans.plan import PlannedData, PlannedModel
+    >>> from colonnade.roles import Roles
+    >>> roles, network = Roles(label="bank", features=("shop",)), PlannedNetwork({"bank": PlannedAddress("bank:7431")})
+    >>> plan = Plan(PlannedData("breast-cancer"), roles, PlannedModel("split-classifier"), network=network)
+    >>> Side.of(plan, "shop", "runs", insecure=True).addresses
+    {'bank': 'bank:7431', 'shop': None}
+    """
+
+    plan: Plan
+    name: str
+    path: Path
+    credentials: Credentials | None
+    listen: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        name: str,
+        out: Path | str,
+        *,
+        certificates: Path | None = None,
+        insecure: bool = False,
+        listen: str | None = None,
+    ) -> Side:
+        """The side of one party of a plan.
+
+        Args:
+            plan: What will run; its section [network] says where the parties are.
+            name: The party.
+            out: Where runs are kept.
+            certificates: The folder of its certificate and key, if not the plan's.
+            insecure: Send everything in the clear.
+            listen: Where to listen, if not where the plan says.
+
+        Raises:
+            PlanError: The plan has no such party or says nothing about the network.
+            AuthError: The party's certificate is not good.
+        """
+        network = require_network(plan, name)
+        if listen is not None:
+            check_address(listen, "--listen")
+        credentials = None if insecure else Credentials.read(certificates or network.certificates, name)
+        folder = f"{plan.name.replace(' ', '-')}-{plan.public().hash[:8]}"
+        return cls(plan, name, Path(out) / folder / name, credentials, listen or network.listen(name))
+
+    @classmethod
+    def open(cls, path: Path | str) -> Side:
+        """The side whose folder this is, for looking at what it left there.
+
+        Raises:
+            StorageError: The folder is not that of one party's side of a run.
+        """
+        folder = Path(path)
+        found = _read_status(folder)
+        if "party" not in found or not (folder / "plan.toml").is_file():
+            raise StorageError(
+                f"{folder} should be one party's side of a run, as `colonnade join` makes it, but is not. Name such a "
+                "folder."
+            )
+        return cls(Plan.read(folder / "plan.toml"), str(found["party"]), folder, credentials=None)
+
+    @property
+    def status(self) -> str:
+        """How far this side has come: "planned", "running", "failed", "stopped" or "finished"."""
+        return str(self._found()["status"]) if (self.path / "run.json").is_file() else "planned"
+
+    @property
+    def model_path(self) -> Path:
+        """Where this party's share of the model lies."""
+        return self.path / "model.safetensors"
+
+    @property
+    def addresses(self) -> dict[str, str | None]:
+        """Where every party is reached."""
+        return self._network.addresses(self.plan.roles.parties)
+
+    @property
+    def alignment_path(self) -> Path:
+        """Where it lies which of this party's rows are common, if they were aligned."""
+        return self.path / "alignment.safetensors"
+
+    def table(self) -> Table | None:
+        """The rows this party brings: its whole file, or its part of a named set's training rows.
+
+        Of a named set that is to be aligned, it brings all that it holds.
+        """
+        if self.name not in self.plan.roles.holders:
+            return None
+        if self.plan.data.name is None or self.plan.align is not None:
+            return self.plan.data.load((self.name,), self.plan.align)[self.name]
+        return self.plan.tables().train[self.name]
+
+    def expected(self, peer: str) -> Identity | None:
+        """Whom the certificate in this party's folder names that the peer has handed over, if it has."""
+        if self.credentials is None:
+            return None
+        pem = self.credentials.handed_over(peer)
+        return None if pem is None else identity_of(pem)
+
+    def train(self, *, resume: bool = False, shown: Shown | None = None) -> Estimator:
+        """Train with the other parties, and keep the own share of the model.
+
+        Args:
+            resume: Go on with a run that was interrupted.
+            shown: Where to say what goes on.
+
+        Raises:
+            PlanError: There is an interrupted run, and it is not to be resumed.
+        """
+        if self.status != "planned" and not resume:
+            raise PlanError(
+                f"{self.path} should be new, but holds {self.name}'s side of this run, whose status is "
+                f"'{self.status}'. Go on with --resume, delete it to start anew, or choose another folder with --out."
+            )
+        self.plan.require_training()
+        with self._alone(self.path):
+            table = self.table()
+            write_atomically(self.path / "plan.toml", self.plan.to_toml().encode())
+            model, shown = self.plan.trained.build(), shown or Shown()
+            party = self._connect(self.plan.public(), table, self.path, shown)
+            protocol = self._on_aligned_rows(model.fit, self.alignment_path)
+            return join(self._introducing(protocol, shown), party, keep=lambda share: share.save(self.model_path))
+
+    def align(self, *, resume: bool = False, shown: Shown | None = None) -> Alignment:
+        """Align with the other parties and do nothing else; the outcome lies at `alignment_path`.
+
+        Args:
+            resume: Go on with an alignment that was interrupted.
+            shown: Where to say what goes on.
+
+        Raises:
+            PlanError: The plan has no section [align], or there is an interrupted alignment that is not to be resumed.
+        """
+        planned, public = self.plan.aligned, self.plan.public_alignment()
+        if self.status != "planned" and not resume:
+            raise PlanError(
+                f"{self.path} should be new, but holds {self.name}'s side of this alignment, whose status is "
+                f"'{self.status}'. Go on with --resume, delete it to start anew, or choose another folder with --out."
+            )
+        with self._alone(self.path):
+            write_atomically(self.path / "plan.toml", self.plan.to_toml().encode())
+            protocol, shown = self._planned_align(planned), shown or Shown()
+            party = self._connect(public, self.table(), self.path, shown)
+            kept = self.alignment_path
+            return join(self._introducing(protocol, shown), party, keep=lambda alignment: alignment.save(kept))
+
+    def of_alignment(self) -> Side:
+        """The side of an alignment alone, which has a folder of its own."""
+        return replace(self, path=self.path.parent.with_name(f"{self.path.parent.name}-alignment") / self.name)
+
+    def predict(
+        self,
+        model: Path | str,
+        *,
+        file: Path | None = None,
+        out: Path | None = None,
+        head: str | None = None,
+        shown: Shown | None = None,
+    ) -> Path | None:
+        """Predict with the other parties; returns where the prediction lies, or None where this party learns nothing.
+
+        Args:
+            model: The folder of this party's side of the training.
+            file: The rows to predict, if not the plan's file or, of a named set, its held-out rows.
+            out: Where to write the prediction, a CSV or Parquet file.
+            head: Which of two heads the label party uses, where its model has two; the others need not know.
+            shown: Where to say what goes on.
+        """
+        trained = replace(self, path=Path(model))
+        found = trained._found()
+        if found["plan"] != self.plan.public().hash:
+            raise PlanError(
+                f"{model} should hold a model of this plan, but holds one of another. Name the folder that "
+                "`colonnade join` made for this plan, or use the plan of the folder."
+            )
+        planned = self.plan.trained.build()
+        # The share may have been trained on another machine than this one.
+        local = {key: value for key, value in planned.get_params().items() if key in planned.local_params}
+        share = type(planned).load(trained.model_path, **local)
+        predict: Callable[..., Prediction | None] = share.predict
+        if head is not None:
+            if self.name != self.plan.roles.label or "head" not in signature(predict).parameters:
+                raise PlanError(
+                    f"--head is for the label party of a model with two heads, but {self.name} has none of "
+                    f"{type(share).__name__}'s. Leave it out."
+                )
+            predict = partial(predict, head=head)
+        folder = trained._next_prediction()
+        written = out or folder / "prediction.csv"
+        if written.suffix not in (".csv", ".parquet"):
+            raise PlanError(f"A prediction is written as .csv or .parquet, but --out is {written}. Choose one of them.")
+        name, settings = describe_protocol(share.predict)
+        public = replace(self.plan.public(), protocol=name, settings={**settings, "trained": found["plan"]})
+        table, shown = self._rows_to_predict(file), shown or Shown()
+
+        def keep(prediction: Prediction | None) -> None:
+            if prediction is not None and table is not None:
+                aligned = None if self.plan.align is None else Alignment.load(folder / "alignment.safetensors")
+                rows = table if aligned is None else aligned.take(table)
+                _write_prediction(written, rows, prediction, getattr(share, "classes_", None))
+
+        party = self._connect(public, table, folder, shown)
+        protocol = self._on_aligned_rows(predict, folder / "alignment.safetensors")
+        prediction = join(self._introducing(protocol, shown), party, keep=keep)
+        return None if prediction is None else written
+
+    def audit(self, planned: PlannedAudit | None = None) -> PrivacyReport:
+        """Attack what this party itself sent, without asking the others, and write the report into the folder.
+
+        Args:
+            planned: How; as the plan says if None. Its nulls are permutations here, which cost next to nothing, so at
+                least 200 are made.
+        """
+        from colonnade.auditing import audit_own_side
+        from colonnade.privacy.ledger import Ledger
+        from colonnade.wire.recording.storage_key import StorageKey
+        from colonnade.wire.recording.transcript import Transcript
+
+        planned, found, table = planned or self.plan.audit, _read_status(self.path), self.table()
+        if self.status != "finished" or table is None:
+            raise StorageError(
+                f"{self.path} should hold a finished run of a party with a table, but it is {self.status}. "
+                "Finish it with `colonnade join --resume`."
+            )
+        if table.digest() != found["table"]:
+            raise DataError(
+                f"{self.name}'s rows should be those the run was made on, but they have changed. Restore the data."
+            )
+        if self.plan.align is not None:
+            table = Alignment.load(self.alignment_path).take(table)
+        key = None if self._network.key_file is None else StorageKey.read(self._network.key_file)
+        report = audit_own_side(
+            Transcript.load(self.path / "transcript", key),
+            planned.build(),
+            plan=self.plan.public(),
+            table=table,
+            ledger=Ledger(path=self.path / "ledger"),
+            nulls=max(200, planned.nulls),
+            seed=planned.seed,
+            delta=planned.delta,
+            randomness=found["randomness"],
+            insecure=found["insecure"],
+        )
+        write_atomically(self.path / "report.json", report.to_json().encode())
+        report.to_html(self.path / "report.html")
+        return report
+
+    def report(self) -> PrivacyReport:
+        """The report of the last audit."""
+        from colonnade.auditing.report import PrivacyReport
+
+        with explained(f"read {self.path / 'report.json'}"):
+            return PrivacyReport.from_json((self.path / "report.json").read_text(encoding="utf-8"))
+
+    @property
+    def _network(self) -> PlannedNetwork:
+        return require_network(self.plan, self.name)
+
+    def _on_aligned_rows(self, protocol: Callable[[Party], R], path: Path) -> Callable[[Party], R]:
+        """A protocol on rows that are aligned first, if the plan says so; which they are is written to a file."""
+        if self.plan.align is None:
+            return protocol
+        return Aligned(self._planned_align(self.plan.align), protocol, lambda alignment: alignment.save(path))
+
+    def _planned_align(self, planned: PlannedAlign) -> Align:
+        if self.credentials is None:
+            return planned.build(self.name)
+        own = certificate_path(self.credentials.directory, self.name)
+        return planned.build(self.name, (own, own.with_suffix(".key"), own.with_name("ca.pem")))
+
+    def _connect(self, public: PublicPlan, table: Table | None, directory: Path, shown: Shown) -> Party:
+        from colonnade.runtime.session import connect
+
+        plan, network = self.plan, self._network
+        return connect(
+            public,
+            self.name,
+            table,
+            addresses=self.addresses,
+            credentials=self.credentials,
+            directory=directory,
+            answers=self.path.parent.parent / f"answers-of-{self.name}",
+            listen=self.listen,
+            aligns=plan.align is not None,
+            random=private_randomness(plan.seed, self.name, public) if network.randomness == "seeded" else None,
+            defences=[planned.build() for planned in plan.defences if planned.party == self.name],
+            keep=plan.run.keep,
+            keep_received=network.keep_received,
+            key_file=network.key_file,
+            checkpoint_every=plan.run.checkpoint_every,
+            patience=patience_of(network),
+            on_wait=shown.wait,
+            watcher=shown.step,
+        )
+
+    def _introducing(self, protocol: Callable[[Party], R], shown: Shown) -> Callable[[Party], R]:
+        """A protocol that first says whom this party has met."""
+
+        def introduced(party: Party) -> R:
+            transport: GrpcTransport = party.session.transport  # type: ignore[union-attr]
+            for peer in transport.peers:
+                identity = transport.identity(peer)
+                # A second look at a certificate may fail; TLS is on all the same.
+                if identity is not None or transport.insecure:
+                    shown.met(peer, identity)
+            return protocol(party)
+
+        return introduced
+
+    def _rows_to_predict(self, file: Path | None) -> Table | None:
+        if self.name not in self.plan.roles.holders:
+            return None
+        planned = self.plan.data.tables.get(self.name)
+        if planned is None:
+            if file is not None:
+                raise PlanError(
+                    f"--rows is for plans that name {self.name}'s file, whose columns it should have, but this plan "
+                    "names a data set. Leave it out."
+                )
+            if self.plan.align is not None:
+                return self.plan.data.load((self.name,), self.plan.align)[self.name].without_labels()
+            return self.plan.tables().test[self.name].without_labels()
+        return replace(planned, path=file or planned.path, labels=None).read(self.name, self.plan.align)
+
+    def _next_prediction(self) -> Path:
+        number = 1
+        while (folder := self.path / "predictions" / f"{number:04d}").exists():
+            number += 1
+        with explained(f"make {folder}"):
+            folder.mkdir(parents=True)
+        return folder
+
+    def _found(self) -> dict[str, Any]:
+        return _read_status(self.path)
+
+    @contextmanager
+    def _alone(self, folder: Path) -> Iterator[None]:
+        """Keep a second process of this party out of a folder."""
+        with explained(f"write to {folder}"):
+            folder.mkdir(parents=True, exist_ok=True)
+            # Checkpoints hold the key of this party's randomness, and its recording what it sent.
+            folder.chmod(0o700)
+            lock = (folder / "lock").open("w")
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise StorageError(
+                    f"{folder} should be used by one process, but another one runs {self.name}'s side there. "
+                    "Wait until it ends, or choose another folder with --out."
+                ) from error
+            yield
+
+
+def _read_status(folder: Path) -> dict[str, Any]:
+    path = folder / "run.json"
+    try:
+        with explained(f"read {path}"):
+            found = json.loads(path.read_text(encoding="utf-8"))
+        return {**found, "status": found["status"], "plan": found["plan"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageError(
+            f"{path} should say how a side of a run stands, but is damaged. Restore it, or delete the folder to start "
+            "anew."
+        ) from error
+
+
+def require_network(plan: Plan, name: str) -> PlannedNetwork:
+    """What the plan says about the network, if it does and has this party.
+
+    Raises:
+        PlanError: It does not.
+    """
+    parties = plan.roles.parties
+    if name not in parties:
+        raise PlanError(
+            f"The parties of this plan are {', '.join(parties)}, but --as names {name!r}.{nearest(name, parties)} "
+            "Use one of them."
+        )
+    if plan.network is None:
+        raise PlanError(
+            "A run between machines needs a section [network] in the plan, but it has none. Write "
+            f'[network.{parties[0]}] and under it address = "host:port", where the others reach {parties[0]}.'
+        )
+    return plan.network
+
+
+def patience_of(network: PlannedNetwork) -> Patience:
+    """How long a party waits for what, as its plan says."""
+    from colonnade.wire.grpc.transport import Patience
+
+    return Patience(network.start, network.rejoin, network.silence, network.message)
+
+
+def _write_prediction(path: Path, table: Table, prediction: Prediction, classes: Sequence[Any] | None) -> None:
+    import pyarrow as pa
+    import pyarrow.csv as csv
+    import pyarrow.parquet as pq
+
+    columns: dict[str, Any] = {table.id_name: table.ids, "prediction": pa.array(prediction.values)}
+    if prediction.probabilities is not None:
+        names = range(prediction.probabilities.shape[1]) if classes is None else classes
+        columns |= {f"probability {name}": prediction.probabilities[:, i] for i, name in enumerate(names)}
+    buffer = BytesIO()
+    (csv.write_csv if path.suffix == ".csv" else pq.write_table)(pa.table(columns), buffer)
+    write_atomically(path, buffer.getvalue())

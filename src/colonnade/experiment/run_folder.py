@@ -1,0 +1,294 @@
+"""The folder of a run: enough to audit it, to show its report, and to go on after a crash.
+
+    runs/credit-1f3a9c02/
+        plan.toml                  the plan, with absolute paths
+        run.json                   what was run on which tables, and its status
+        metrics.json               how well the model predicts held-out rows
+        report.json, report.html   the privacy report, once the run is audited
+        alignment/                 if the plan has a section [align]: the same for the alignment, and its outcome
+        bank/                      what this party alone would hold
+            model.safetensors      its share of the model
+            ledger                 what its releases cost, if there were any
+            transcript/            what it sent and received
+            checkpoints/
+
+Every file is whole or absent, but for recordings in progress.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from colonnade._version import __version__
+from colonnade.errors import DataError, PlanError, StorageError
+from colonnade.experiment.quality import quality
+from colonnade.models.base import Estimator
+from colonnade.plans.plan import Plan, PlannedAudit, Tables
+from colonnade.privacy.ledger import Ledger
+from colonnade.runtime.alignment import Alignment
+from colonnade.runtime.simulate import Run
+from colonnade.storage import explained, write_atomically
+from colonnade.wire.recording.transcript import Transcript
+
+if TYPE_CHECKING:
+    from colonnade.auditing.report import PrivacyReport
+    from colonnade.experiment.sweep import Executor
+
+
+class RunFolder:
+    """The folder of one run.
+
+    >>> import tempfile
+    >>> from colonnade.plans.plan import PlannedData, PlannedModel
+    >>> from colonnade.roles import Roles
+    >>> model = PlannedModel("split-classifier", {"epochs": 1})
+    >>> plan = Plan(PlannedData("breast-cancer"), Roles(label="bank", features=("shop",)), model)
+    >>> with tempfile.TemporaryDirectory() as out:
+    ...     folder = RunFolder.create(plan, out)
+    ...     run = folder.simulate()
+    ...     RunFolder.open(folder.path).metrics()["rows"]
+    142
+    """
+
+    def __init__(self, path: Path, plan: Plan) -> None:
+        self.path, self.plan = path, plan
+
+    @classmethod
+    def create(
+        cls, plan: Plan, out: Path | str, *, existing: Literal["refuse", "resume", "delete"] = "refuse"
+    ) -> RunFolder:
+        """The folder for a plan's run, named after the plan and its hash.
+
+        Args:
+            plan: What will run.
+            out: Where runs are kept.
+            existing: What to do where this plan was run before.
+
+        Raises:
+            PlanError: It was run before, and that is to be refused.
+            StorageError: The folder cannot be written.
+        """
+        folder = cls(Path(out) / f"{plan.name.replace(' ', '-')}-{plan.hash[:8]}", plan)
+        exists = folder._has("plan.toml")
+        if exists and existing == "refuse":
+            raise PlanError(
+                f"{folder.path} should be new, but holds a run of this plan whose status is '{folder.status}'. "
+                "Go on with --resume, delete it, or choose another folder."
+            )
+        if exists and existing == "delete":
+            with explained(f"delete {folder.path}"):
+                shutil.rmtree(folder.path)
+        if not exists or existing == "delete":
+            folder._write("plan.toml", plan.to_toml())
+        return folder
+
+    @classmethod
+    def open(cls, path: Path | str) -> RunFolder:
+        """The folder of a run that exists.
+
+        Raises:
+            StorageError: There is no such folder, or it holds no run.
+            PlanError: Its plan cannot be read by this version.
+        """
+        path = Path(path)
+        with explained(f"read {path}"):
+            found = "has no plan.toml" if path.is_dir() else "is no folder"
+            if (path / "plan.toml").is_file():
+                return cls(path, Plan.read(path / "plan.toml"))
+        raise StorageError(
+            f"The folder of a run was expected at {path}, but that {found}. "
+            "Name a folder that `colonnade simulate` made."
+        )
+
+    @property
+    def status(self) -> str:
+        """How far the run has come: "planned", "running", "failed" or "finished"."""
+        return str(self._identity()["status"]) if self._has("run.json") else "planned"
+
+    def tables(self) -> Tables:
+        """The run's tables, made again as the plan says.
+
+        Raises:
+            DataError: They are not what they were when the run began.
+        """
+        self.plan.require_training()
+        tables = self.plan.tables(None if self.plan.align is None else self.alignments())
+        if self._has("run.json"):
+            written = self._identity()["tables"]
+            for party, table in tables.train.items():
+                if table.digest() != written.get(party):
+                    raise DataError(
+                        f"{party}'s rows to train on should be those the run began with, but they have changed. "
+                        "Restore the data, or simulate again in another folder."
+                    )
+        return tables
+
+    def alignments(self, *, progress: bool | None = False) -> dict[str, Alignment]:
+        """The alignment that the plan asks for, made once, and gone on with where it was interrupted.
+
+        Args:
+            progress: Whether to show a bar; None shows it on a terminal only.
+
+        Raises:
+            PlanError: The plan asks for none.
+            DataError: The data has changed since it was made or begun.
+        """
+        folder = self.path / "alignment"
+        files = {party: folder / party / "alignment.safetensors" for party in self.plan.roles.parties}
+        simulation = self.plan.alignment(self.plan.data.load(self.plan.roles.holders, self.plan.align))
+        if self._has("alignment/run.json"):
+            written = self._read_json("alignment/run.json").get("tables", {})
+            for party, table in simulation.tables.items():
+                if table.digest() != written.get(party):
+                    raise DataError(
+                        f"{party}'s rows should be those that were aligned in {folder}, but they have changed. Restore "
+                        "the data, or align again in another folder."
+                    )
+        if not all(self._has(str(path.relative_to(self.path))) for path in files.values()):
+            run = simulation.run(folder, self.plan.run.checkpoint_every, progress)
+            for party, alignment in run.results.items():
+                alignment.save(files[party])
+        with _undamaged(folder):
+            return {party: Alignment.load(path) for party, path in files.items()}
+
+    def simulate(self, *, progress: bool | None = False, tables: Tables | None = None) -> Run[Estimator]:
+        """Run the plan, or go on where it was interrupted, and write down all that comes of it.
+
+        Args:
+            progress: Whether to show a bar; None shows it on a terminal only.
+            tables: What `tables` gave, where it was already called.
+        """
+        tables = self.tables() if tables is None else tables
+        run = self.plan.simulation(tables.train).run(self.path, self.plan.run.checkpoint_every, progress)
+        for party, share in run.results.items():
+            if share.is_fitted:
+                share.save(self.path / party / "model.safetensors")
+        self._write("metrics.json", json.dumps(quality(run, tables.test), indent=1))
+        return run
+
+    def load(self) -> Run[Estimator]:
+        """The run as it was when it had finished.
+
+        Raises:
+            StorageError: It has not finished, or a file is missing, damaged or changed.
+            DataError: The data has changed since.
+        """
+        if self.status != "finished":
+            raise StorageError(
+                f"{self.path} should hold a finished run, but it is {self.status}. "
+                "Finish it with `colonnade simulate --resume`."
+            )
+        simulation = self.plan.simulation(self.tables().train)
+        written = self._identity()
+        for key, value in {"plan": simulation.plan.hash, "seed": self.plan.seed, "version": __version__}.items():
+            if written[key] != value:
+                raise StorageError(
+                    f"{self.path} should hold a run of its plan.toml by version {__version__}, but run.json names "
+                    f"another {key}. Restore the folder, or simulate again in another one."
+                )
+        parties = simulation.plan.roles.parties
+        return Run(
+            results={party: self._share(party) for party in parties},
+            transcripts={party: self._transcript(party) for party in parties},
+            ledgers={party: self._ledger(party) for party in parties},
+            simulation=simulation,
+            plan=simulation.plan,
+            id_digest=next(iter(simulation.tables.values())).id_digest(),
+        )
+
+    def audit(self, planned: PlannedAudit | None = None, *, executor: Executor | None = None) -> PrivacyReport:
+        """Audit the finished run, and write the report as JSON and as a page.
+
+        Args:
+            planned: How; as the plan says if None.
+            executor: What repeats the run; one repetition after the other in this process if None.
+        """
+        from colonnade.auditing import audit
+
+        planned = planned or self.plan.audit
+        attacks, run = planned.build(), self.load()
+        report = audit(run, attacks, nulls=planned.nulls, seed=planned.seed, delta=planned.delta, executor=executor)
+        self._write("report.json", report.to_json())
+        report.to_html(self.path / "report.html")
+        return report
+
+    def metrics(self) -> Mapping[str, float]:
+        """How well the model predicts held-out rows."""
+        metrics: dict[str, float] = self._read_json("metrics.json")
+        return metrics
+
+    def report(self) -> PrivacyReport:
+        """The report of the last audit.
+
+        Raises:
+            StorageError: The run was not audited yet, or the report is damaged.
+        """
+        from colonnade.auditing.report import PrivacyReport
+
+        if not self._has("report.json"):
+            raise StorageError(
+                f"{self.path} should hold a report, but the run was not audited yet. Run: colonnade audit {self.path}"
+            )
+        return PrivacyReport.from_json(self._read("report.json"))
+
+    def _share(self, party: str) -> Estimator:
+        model, path = self.plan.trained.build(), self.path / party / "model.safetensors"
+        with _undamaged(path):
+            return type(model).load(path) if self._has(f"{party}/model.safetensors") else model
+
+    def _transcript(self, party: str) -> Transcript:
+        transcripts = []
+        for path in (self.path / "alignment" / party / "transcript", self.path / party / "transcript"):
+            if path.is_dir() or path.parent.parent == self.path:
+                with _undamaged(path):
+                    transcripts.append(Transcript.load(path))
+        *earlier, last = transcripts
+        return last.after(earlier[0]) if earlier else last
+
+    def _ledger(self, party: str) -> Ledger:
+        """What the party's releases cost, those of its alignment included."""
+        ledger = Ledger(path=self.path / party / "ledger")
+        path = self.path / "alignment" / party / "ledger"
+        return ledger.after(Ledger(path=path)) if path.exists() else ledger
+
+    def _identity(self) -> dict[str, Any]:
+        with _undamaged(self.path / "run.json"):
+            identity = self._read_json("run.json")
+            return {key: identity[key] for key in ("plan", "seed", "tables", "version", "status")}
+
+    def _read_json(self, name: str) -> Any:
+        with _undamaged(self.path / name):
+            return json.loads(self._read(name))
+
+    def _read(self, name: str) -> str:
+        path = self.path / name
+        if not self._has(name):
+            raise StorageError(
+                f"{path} should be there after a run, but is missing. Restore it, or simulate again in another folder."
+            )
+        with _undamaged(path), explained(f"read {path}"):
+            return path.read_text(encoding="utf-8")
+
+    def _has(self, name: str) -> bool:
+        with explained(f"read {self.path / name}"):
+            return (self.path / name).is_file()
+
+    def _write(self, name: str, text: str) -> None:
+        write_atomically(self.path / name, text.encode())
+
+
+@contextmanager
+def _undamaged(path: Path) -> Iterator[None]:
+    """Turn what goes wrong in reading a file that a run wrote into one error."""
+    try:
+        yield
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise StorageError(
+            f"{path} should be as the run wrote it, but is damaged ({type(error).__name__}). "
+            "Restore it, or simulate again in another folder."
+        ) from error

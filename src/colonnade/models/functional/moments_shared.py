@@ -1,0 +1,211 @@
+"""Noisy products of two parties' curves without an arbiter: shares by encryption, noise of both on the shares.
+
+    feature party                                label party
+         Offer ───────────────────────────────────▶          once
+         ◀─────────────────────────────── Layout             once
+         ◀───────────────────── EncryptedOutputs             once
+         MaskedProducts ──────────────────────────▶          once per stage
+         NoisyShares ─────────────────────────────▶          once per stage
+         ◀─────────────────────────────── Chosen             once
+         ◀────────────────────── Surface(column)             once per column of a prediction
+         PartialPrediction ───────────────────────▶          once per prediction
+
+The label party encrypts its outputs under a key of its own. The feature party multiplies its columns with them, adds
+masks that are uniform modulo 2^64 and a flood, and sends that back: what the label party decrypts is its share, minus
+the masks the feature party's. Each adds noise to its share, and the feature party sends its own: their sum is the
+product with noise of both. Either knows its own noise, and could subtract it from what it sees or is given later; the
+other's, which alone is as much as the budget asks for, remains. So the label party's view is private for the inputs, by
+the feature party's noise and ledger, and what the feature party is given for the outputs, by the label party's.
+Products of inputs with inputs are the feature party's own and carry its noise only. Two parties only: with more of
+them, products between feature parties take an arbiter.
+
+Products are those of `colonnade.crypto.rlwe`, as in `colonnade.models.glm.shares`. Semi-honest parties; not reviewed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from colonnade.crypto import rlwe
+from colonnade.crypto.profiles import DISTANCE_BITS, SHARES
+from colonnade.crypto.rlwe import PublicKey, SecretKey
+from colonnade.crypto.sampling import SEED_BYTES, Stream
+from colonnade.curves.basis import FloatArray
+from colonnade.errors import Overflow
+from colonnade.models.functional.moments_masked import (
+    PROTECTION,
+    Blocks,
+    Budget,
+    Chosen,
+    Layout,
+    noise_on_ring,
+    require,
+    require_chosen,
+    symmetric_noise,
+    terms_of,
+    widths_of,
+)
+from colonnade.models.functional.shared_products import from_ring, ring_product, to_ring, uniform
+from colonnade.models.glm.ciphertexts import sealed, unsealed
+from colonnade.runtime.party import Party
+from colonnade.secret import Secret
+from colonnade.wire.message import Ciphertexts, Int64Array, Message, UInt8Array, UInt64Array
+
+HIDDEN = (SHARES.name, "mask", "flood")
+
+
+@dataclass(frozen=True)
+class EncryptedOutputs(Message, kind="functional/encrypted-outputs", fresh=True):
+    """The label party's public key, and its outputs under it, one column after the other."""
+
+    key: UInt8Array
+    columns: Ciphertexts
+
+
+@dataclass(frozen=True)
+class MaskedProducts(Message, kind="functional/masked-products", fresh=True):
+    """The products of the feature party's columns with each output, behind masks: the label party's shares."""
+
+    stage: int
+    products: Ciphertexts
+
+
+@dataclass(frozen=True)
+class NoisyShares(Message, kind="functional/noisy-shares", reveals={Secret.FEATURES, Secret.LABELS}):
+    """The feature party's products of its own, and its shares of the others, all with its noise."""
+
+    stage: int
+    values: list[UInt64Array]
+
+
+class GivenShares:
+    """The feature party's side.
+
+    Args:
+        party: The feature party.
+        layout: What the label party has told.
+        clipped: Its inputs in coordinates, clipped.
+        budget: How much noise.
+    """
+
+    def __init__(self, party: Party, layout: Layout, clipped: FloatArray, budget: Budget) -> None:
+        self._party, self._layout, self._budget = party, layout, budget
+        self._bits = budget.share_bits(layout.rows)
+        self._x = to_ring(clipped, self._bits)
+        _require_hidden(party.name, self._x.view(np.int64))
+        line = party.label_party
+        message = line.receive(EncryptedOutputs)
+        self._key = PublicKey.from_bytes(message.key.tobytes(), SHARES)
+        self._block = rlwe.rows_per_block(layout.rows, self._x.shape[1])
+        size = self._key.vector_size(layout.rows, self._block)
+        data = unsealed(message.columns, self._key, layout.outputs * size, line.peer)
+        self._outputs = data.reshape(layout.outputs, size, *data.shape[1:])
+        self._answered = party.budget(SHARES, line.peer)
+
+    def give(self) -> None:
+        """Give noisy shares of the products of both stages."""
+        party, line, bits = self._party, self._party.label_party, 2 * self._bits
+        budget, about = self._budget, (Secret.FEATURES,)
+        share = self._shared(1, np.arange(self._x.shape[1]))
+        length = ring_length(self._x) + noise_on_ring(party, (1, 1), budget.scalar_x, bits, "length", about)
+        cross = share + noise_on_ring(party, share.shape, budget.first, bits, "first", about)
+        line.send(NoisyShares(1, [length, cross]), under=(PROTECTION,))
+        chosen = line.receive(Chosen).columns
+        require_chosen(chosen, budget.inputs, line.peer)
+        if not len(chosen):
+            return
+        own = Blocks.of(widths_of(party, self._layout), chosen, self._layout.size).kept[party.name]
+        share, n_own = self._shared(2, own), len(own)
+        noise = symmetric_noise(party, n_own + share.shape[1], budget.second(len(chosen)), bits, chosen, about)
+        x = self._x[:, own]
+        gram, cross = ring_product(x, x) + noise[:n_own, :n_own], share + noise[:n_own, n_own:]
+        line.send(NoisyShares(2, [gram, cross]), under=(PROTECTION,))
+
+    def _shared(self, stage: int, columns: Int64Array) -> UInt64Array:
+        """Multiply columns with every output, send the products masked, and return the own share of them."""
+        key, matrix = self._key, np.ascontiguousarray(self._x[:, columns].view(np.int64))
+        # After a crash the masks are the same, and so is the share that was given; of other columns they would not be.
+        source = self._party.random.child("masks", stage, str(columns.tolist()))
+        masks = uniform(source, (len(columns), len(self._outputs)))
+        prepared = key.prepare(matrix, self._block, cached=rlwe.fits_cache(matrix.size))
+        sent = []
+        for place, output in enumerate(self._outputs):
+            sums = key.product(prepared, output)
+            masked, _ = key.masked(sums, self._block, len(columns), masks[:, place])
+            self._answered.spend(len(masked) * key.coefficients)
+            sent.append(masked)
+        products = sealed(np.concatenate(sent), key)
+        self._party.label_party.send(MaskedProducts(stage, products), under=HIDDEN)
+        return np.uint64(0) - masks
+
+
+class OpenedShares:
+    """The label party's side: noisy products, opened from the shares of both.
+
+    Args:
+        party: The label party.
+        layout: What it has told the feature party.
+        clipped: Its outputs in coordinates, clipped.
+        budget: How much noise.
+    """
+
+    def __init__(self, party: Party, layout: Layout, clipped: FloatArray, budget: Budget) -> None:
+        self._party, self._layout, self._budget = party, layout, budget
+        self._bits = budget.share_bits(layout.rows)
+        (self._line,) = party.feature_parties
+        self._width = widths_of(party, layout)[self._line.peer]
+        self._key = SecretKey(party.once("outputs key", lambda: Stream().raw(SEED_BYTES)), SHARES)
+        self._block = rlwe.rows_per_block(layout.rows, self._width)
+        public, y = self._key.public, to_ring(clipped, self._bits).view(np.int64)
+        data = np.concatenate([public.encrypt(np.ascontiguousarray(column), self._block) for column in y.T])
+        key = np.frombuffer(public.to_bytes(), np.uint8)
+        self._line.send(EncryptedOutputs(key, sealed(data, public)), under=HIDDEN[:1])
+
+    def first(self) -> tuple[float, FloatArray]:
+        """The noisy squared length of all inputs, and the noisy products of every input with the output."""
+        outputs = self._layout.outputs
+        own = self._decrypted(1, self._width)
+        theirs = terms_of(self._line.receive(NoisyShares), 1, [(1, 1), own.shape], self._line.peer)
+        noise = noise_on_ring(self._party, own.shape, self._budget.first, 2 * self._bits, "first", (Secret.LABELS,))
+        cross = from_ring(own + theirs[1] + noise, 2 * self._bits)
+        length = float(from_ring(theirs[0], 2 * self._bits)[0, 0])
+        return length, cross.reshape(-1, self._layout.size, outputs)
+
+    def second(self, chosen: Int64Array) -> tuple[FloatArray, FloatArray]:
+        """The noisy products among chosen inputs, and with the output."""
+        self._line.send(Chosen(chosen))
+        n_own, outputs = len(chosen) * self._layout.size, self._layout.outputs
+        if not n_own:
+            return np.zeros((0, 0)), np.zeros((0, outputs))
+        own = self._decrypted(2, n_own)
+        theirs = terms_of(self._line.receive(NoisyShares), 2, [(n_own, n_own), own.shape], self._line.peer)
+        mechanism = self._budget.second(len(chosen))
+        noise = symmetric_noise(self._party, n_own + outputs, mechanism, 2 * self._bits, chosen, (Secret.LABELS,))
+        gram = from_ring(theirs[0], 2 * self._bits)
+        return (gram + gram.T) / 2, from_ring(own + theirs[1] + noise[:n_own, n_own:], 2 * self._bits)
+
+    def _decrypted(self, stage: int, n_columns: int) -> UInt64Array:
+        """The own share of the products of so many columns with every output."""
+        message, public, outputs = self._line.receive(MaskedProducts), self._key.public, self._layout.outputs
+        require(message.stage == stage, f"products of stage {stage}", self._line.peer)
+        size = public.masked_size(n_columns, self._block)
+        data = unsealed(message.products, public, outputs * size, self._line.peer)
+        parts = data.reshape(outputs, size, *data.shape[1:])
+        return np.stack([self._key.decrypt(part, self._block, n_columns) for part in parts], axis=1)
+
+
+def ring_length(x: UInt64Array) -> UInt64Array:
+    """The sum of all squares modulo 2^64, as a matrix of one number."""
+    return np.asarray((x * x).sum(dtype=np.uint64)[None, None])
+
+
+def _require_hidden(owner: str, columns: Int64Array) -> None:
+    wide = columns.astype(np.float64)
+    noise = rlwe.noise(1, float((wide**2).sum(axis=0).max()), float(np.abs(wide).sum(axis=0).max()))
+    if SHARES.distance_bits(noise, SHARES.most_values) < DISTANCE_BITS:
+        raise Overflow(
+            f"{owner}'s curves are too many for their products to be hidden by a flood of {SHARES.flood_bits} bits, "
+            f"with {len(columns)} rows. Bring fewer rows, or an arbiter."
+        )

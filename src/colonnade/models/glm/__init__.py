@@ -1,0 +1,1 @@
+"""Generalised linear models on encrypted or shared numbers."""

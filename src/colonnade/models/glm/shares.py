@@ -1,0 +1,473 @@
+"""The sides of a generalised linear model without an arbiter: everything is shared until the coefficients are opened.
+
+    matrix holder                  computing party                 other computing party
+         Columns ──────────────────────▶                                                    once, to the label party
+         ◀─────────────────────── Layout                                                    once, to all
+         ◀────────────────────────── Key                                                    once, from both, to all
+         ◀───────────────── SharedVector                                                    from each, to all
+         MaskedProduct ────────────────▶                                                    from all, to each
+                                    Operands ────────────────────────▶                      per product of shares,
+                                    ◀─────────────────── MaskedProduct                      and per truncation
+                                    ◀───────────────────────── Opening                      per epoch: to end or not
+         ◀────────────────────── Verdict                                                    per epoch, to all
+         ◀────────────────────── Opening                                                    at the end, from both
+
+The label party and the first feature party compute: of every coefficient, score, residual and gradient each holds one
+share modulo 2^64. All parties hold matrices, their own columns. A computing party sends its share of a vector encrypted
+under its own key; a matrix holder multiplies its columns with it, adds a mask and a flood, and sends it back. Where the
+holder computes too, less the mask is its share of the product; where it does not, the masks for the two cancel.
+
+    scores       X_k theta_k, summed over parties        one round with all
+    mean         linear: the scores; else a polynomial of degree 7 in them, by products of shares
+    gradients    X_k' (mean - label)                     one round with all
+    update       local, with public factors
+    stopping     whether the squared change of all coefficients in an epoch is below a public bound: one bit
+
+Before the end nobody learns anything but, after each epoch, whether it has come: what a party decrypts is uniform. With
+a tolerance of 0 nobody learns that either, and all epochs are run. At the end each party learns its own coefficients.
+The two computing parties must not work together: their shares are the coefficients, scores and residuals.
+Semi-honest, unreviewed. Mohassel and Zhang 2017 (SecureML) for training on shares; products are those of
+`colonnade.crypto.rlwe` and `colonnade.crypto.products`, truncation that of `colonnade.crypto.shares`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, log2
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from colonnade.crypto import comparison, products, rlwe
+from colonnade.crypto.additive import Data
+from colonnade.crypto.fixedpoint import MOST_ROWS, encoded
+from colonnade.crypto.profiles import DISTANCE_BITS, SHARES
+from colonnade.crypto.rlwe import PublicKey, SecretKey
+from colonnade.crypto.sampling import Stream
+from colonnade.crypto.shares import MOST_BITS, Share, fixed, low_half, raised, reals, truncated
+from colonnade.errors import Overflow, ProtocolError
+from colonnade.models.glm.ciphertexts import sealed
+from colonnade.models.glm.matrix import (
+    Matrix,
+    entries,
+    largest_eigenvalue,
+    squares,
+    totals,
+    weighted,
+    with_entries,
+    words,
+)
+from colonnade.models.glm.sides import Columns, Descending, Encrypted, Key, Side, Verdict, accepted, told
+from colonnade.runtime.party import Party
+from colonnade.secret import Secret
+from colonnade.storage import Tree
+from colonnade.wire.channel import Channel
+from colonnade.wire.message import Int64Array, Message, UInt64Array
+
+if TYPE_CHECKING:
+    from colonnade.models.glm.estimator import GeneralisedLinearModel
+
+# Bits behind the point: of columns, of coefficients, of everything in between.
+COLUMN_BITS, COEFFICIENT_BITS, VALUE_BITS = 12, 24, 20
+MOST_COLUMN_BITS = 16
+HIDDEN = (SHARES.name, "mask", "flood")
+
+
+@dataclass(frozen=True)
+class Layout(Descending, Message, kind="glm/layout", reveals={Secret.FEATURES, Secret.LABELS}):
+    """How steps are taken, and how many columns each party has, in the order of the roles, the intercept included."""
+
+    counts: Int64Array
+
+
+@dataclass(frozen=True)
+class SharedVector(Encrypted, Message, kind="glm/shared-vector", fresh=True):
+    """A computing party's share of a vector, or its question about a table, under its own key."""
+
+
+@dataclass(frozen=True)
+class MaskedProduct(Encrypted, Message, kind="glm/masked-product", fresh=True):
+    """A product with a private matrix or vector, under the receiver's key, masked and flooded."""
+
+
+@dataclass(frozen=True)
+class Operands(Encrypted, Message, kind="glm/operands", fresh=True):
+    """Shares to be multiplied number by number, under the sender's key."""
+
+
+@dataclass(frozen=True)
+class Opening(Message, kind="glm/opening", reveals={Secret.FEATURES, Secret.LABELS}, fresh=True):
+    """A share of what the receiver is to learn: whether training ends, and at the end its own coefficients."""
+
+    share: UInt64Array
+
+
+class MatrixSide(Side):
+    """A party whose columns enter into products with shares that others hold."""
+
+    def __init__(self, model: GeneralisedLinearModel, party: Party, matrix: Matrix) -> None:
+        super().__init__(model, party)
+        self.n_rows, self.n_columns = matrix.shape
+        if self.n_rows > MOST_ROWS:
+            raise Overflow(
+                f"{party.name} has {self.n_rows} rows, but shares are multiplied for at most {MOST_ROWS}. Use fewer."
+            )
+        self.batches = model.batches(party)
+        self.n_batches = len(self.batches)
+        holders = party.roles.holders
+        self.place, self.computing = holders.index(party.name), holders[:2]
+        self.columns = self._fixed(matrix, axis=1)
+        self.layout = self._agreed(matrix)
+        self.gradient_columns = self._fixed(weighted(matrix, self.layout.weights), axis=0)
+        self.prepared: dict[tuple[str, int], rlwe.Columns] = {}
+        self.keys: dict[str, PublicKey] = {}
+        self.budgets = {line.peer: party.budget(SHARES, line.peer) for line in self._computing_peers()}
+        self.most_columns = int(self.layout.counts.max())
+
+    def begin(self) -> None:
+        """Learn the keys of the computing parties."""
+        for line in self._computing_peers():
+            self.keys[line.peer] = PublicKey.from_bytes(line.receive(Key).key.tobytes(), SHARES)
+
+    def train(self, step: int) -> dict[str, float]:
+        """Do one step; returns figures to be shown."""
+        batch = step % self.n_batches
+        self.answer(step, "scores", batch)
+        self.answer(step, "gradients", batch)
+        return {}
+
+    def answer(self, step: int, what: str, batch: int) -> Share:
+        """Multiply the own columns with every other computing party's share; returns the own share of the products."""
+        n_rows, n_values = self.n_columns, len(self.batches[batch])
+        if what == "gradients":
+            n_rows, n_values = n_values, n_rows
+        own = np.zeros(n_values, np.uint64)
+        masks = None
+        for line in self._computing_peers():
+            block = self._block(what, len(self.batches[batch]), n_rows)
+            prepared = self._prepared(what, batch, self.keys[line.peer], block)
+            # Masks for the two computing parties cancel where this party keeps no share.
+            masks = self._multiplied(step, line, prepared, None if masks is None else np.uint64(0) - masks)
+            own -= masks
+        return own
+
+    def ends_after(self, epoch: int) -> bool:
+        """Close an epoch; returns whether training ends with it."""
+        return self.compares_after(epoch) and told(self.party, epoch)
+
+    def compares_after(self, epoch: int) -> bool:
+        """Whether it is found out after an epoch if training ends."""
+        return self.model.tolerance > 0 and epoch + 1 < self.model.epochs
+
+    def state(self) -> Tree:
+        """All that the next step depends on."""
+        return {}
+
+    def restore(self, tree: Tree) -> None:
+        """Go back to what `state` said."""
+
+    def finish(self) -> None:
+        """Put what was learned into the model."""
+        first, second = (line.receive(Opening).share for line in self._computing_peers())
+        self._keep(first + second)
+
+    def _keep(self, opened: Share) -> None:
+        coefficients = reals(np.asarray(opened, np.uint64), COEFFICIENT_BITS)
+        self.model.coef_ = coefficients * self.layout.scale
+        self.model.gradients_ = np.zeros((0, len(coefficients)))
+
+    def _computing_peers(self) -> list[Channel]:
+        return [self.party.peers[name] for name in self.computing if name != self.party.name]
+
+    def _agreed(self, matrix: Matrix) -> Layout:
+        line = self.party.label_party
+        line.send(Columns(self.n_columns, largest_eigenvalue(self.party.name, matrix)))
+        layout = line.receive(Layout)
+        holders = self.party.roles.holders
+        fits = layout.counts.shape == (len(holders),) and layout.counts[self.place] == self.n_columns
+        if not fits or len(layout.weights) not in (0, self.n_rows):
+            raise ProtocolError(
+                f"Expected a layout for {len(holders)} parties and {self.n_rows} rows from {line.peer}, got another. "
+                "Check that all parties run the same plan."
+            )
+        return layout
+
+    def _multiplied(self, step: int, line: Channel, prepared: rlwe.Columns, chosen: Share | None = None) -> Share:
+        """Multiply a private matrix with a computing party's vector and send that back masked; returns the masks."""
+        key, (n_rows, n_values), epoch = self.keys[line.peer], prepared.matrix.shape, self.epoch_of(step)
+        size = key.vector_size(n_rows, prepared.block)
+        data = accepted(line.receive(SharedVector, epoch=epoch), step, key, size, line.peer)
+        masked, masks = key.masked(key.product(prepared, data), prepared.block, n_values, chosen)
+        self.budgets[line.peer].spend(len(masked) * key.coefficients)
+        line.send(MaskedProduct(step, sealed(masked, key)), under=HIDDEN, epoch=epoch)
+        return masks
+
+    def _block(self, what: str, batch_size: int, n_rows: int) -> int:
+        if what == "scores":
+            return rlwe.rows_per_block(n_rows, batch_size)
+        return rlwe.rows_per_block(batch_size, self.most_columns)
+
+    def _prepared(self, what: str, batch: int, key: PublicKey, block: int) -> rlwe.Columns:
+        if (what, batch) in self.prepared:
+            return self.prepared[what, batch]
+        rows, fits = self.batches[batch], rlwe.fits_cache(2 * self.n_rows * self.n_columns)
+        matrix = self.columns[rows].T if what == "scores" else self.gradient_columns[rows]
+        prepared = key.prepare(matrix, block, cached=fits)
+        if fits:
+            self.prepared[what, batch] = prepared
+        return prepared
+
+    def _fixed(self, matrix: Matrix, *, axis: int) -> Matrix:
+        """A matrix in fixed point, small enough for sums along an axis to be hidden."""
+        what = f"{self.party.name}'s columns"
+        found = with_entries(matrix, encoded(entries(matrix), COLUMN_BITS, MOST_COLUMN_BITS, what))
+        longest, heaviest = (each(found, axis=axis).max(initial=0.0) for each in (squares, totals))
+        if SHARES.distance_bits(max(rlwe.noise(1, longest, heaviest), 1.0), SHARES.most_values) < DISTANCE_BITS:
+            raise Overflow(
+                f"{what} are too large for their products to be hidden by a flood of {SHARES.flood_bits} bits. "
+                "Standardise them or use fewer rows."
+            )
+        return found
+
+
+class ComputingSide(MatrixSide):
+    """One of the two parties that hold shares; the label party leads."""
+
+    def __init__(self, model: GeneralisedLinearModel, party: Party, matrix: Matrix) -> None:
+        self.leading = party.holds_labels
+        if self.leading:
+            self.target = model.quadratic(party)
+            self.labels = fixed(model.share_labels(party, self.target), VALUE_BITS, f"{party.name}'s labels")
+        super().__init__(model, party, matrix)
+        (self.other,) = (party.peers[name] for name in self.computing if name != party.name)
+        counts = self.layout.counts
+        self.parts = [slice(int(counts[:i].sum()), int(counts[: i + 1].sum())) for i in range(len(counts))]
+        self.coefficients, self.moves, self.before = (np.zeros(int(counts.sum()), np.uint64) for _ in range(3))
+        self.history: list[dict[str, float]] = []
+        self.key: SecretKey | None = None
+
+    def begin(self) -> None:
+        """Make a key for this training, and learn the other's."""
+        seed = self.party.once("shares key", lambda: Stream().raw(32))
+        self.key = SecretKey(seed, SHARES)
+        message = Key(np.frombuffer(self.key.public.to_bytes(), np.uint8))
+        for line in self.party.peers.values():
+            line.send(message)
+        super().begin()
+
+    def train(self, step: int) -> dict[str, float]:
+        """Do one step; returns figures to be shown."""
+        batch, rows = step % self.n_batches, self.batches[step % self.n_batches]
+        residuals = self._mean(step, self._scores(step, batch))
+        if self.leading:
+            residuals = residuals - self.labels[rows]
+        gradients = self._gradients(step, batch, residuals)
+        self._update(step, len(rows), gradients)
+        return {}
+
+    def ends_after(self, epoch: int) -> bool:
+        """Close an epoch; returns whether training ends with it."""
+        self.history.append({"epoch": epoch})
+        change, self.before = self.coefficients - self.before, self.coefficients
+        if not self.compares_after(epoch):
+            return False
+        stops = self._is_short((epoch + 1) * self.n_batches - 1, change)
+        if not self.leading:
+            return told(self.party, epoch)
+        for line in self.party.feature_parties:
+            line.send(Verdict(epoch, int(stops)), epoch=epoch)
+        return stops
+
+    def state(self) -> Tree:
+        """All that the next step depends on."""
+        return {name: getattr(self, name) for name in ("coefficients", "moves", "before", "history")}
+
+    def restore(self, tree: Tree) -> None:
+        """Go back to what `state` said."""
+        vars(self).update(tree)
+
+    def finish(self) -> None:
+        """Open everybody's coefficients to their owner, and put the own ones into the model."""
+        for name, part in zip(self.party.roles.holders, self.parts, strict=True):
+            if name != self.party.name:
+                self.party.peers[name].send(Opening(self.coefficients[part]))
+        self._keep(self.coefficients[self.parts[self.place]] + self.other.receive(Opening).share)
+        if self.leading:
+            self.model.history_, self.model.centre_ = self.history, self.target.centre
+
+    def _agreed(self, matrix: Matrix) -> Layout:
+        if not self.leading:
+            return super()._agreed(matrix)
+        columns = [line.receive(Columns) for line in self.party.feature_parties]
+        weights = self.model.row_weights(self.party)
+        own = largest_eigenvalue(self.party.name, matrix)
+        bend = self.model.share_curvature(self.target) * float(weights.max(initial=1.0))
+        bend *= own + sum(each.curvature for each in columns)
+        rate = self.model.learning_rate or 1 / max(bend + self.model.penalty / self.n_rows, 1e-12)
+        counts = np.array([self.n_columns, *(each.count for each in columns)])
+        factor = self.model.share_factor(self.target)
+        layout = Layout(self.target.scale, factor, rate, weights, counts)
+        for line in self.party.feature_parties:
+            line.send(layout)
+        return layout
+
+    def _vector(self, step: int, values: Share, block: int) -> SharedVector:
+        assert self.key is not None
+        public = self.key.public
+        return SharedVector(step, sealed(public.encrypt(values.view(np.int64), block), public))
+
+    def _scores(self, step: int, batch: int) -> Share:
+        """The own share of the joint scores of a batch."""
+        rows, holders = self.batches[batch], self.party.roles.holders
+        for name, part in zip(holders, self.parts, strict=True):
+            if name != self.party.name:
+                block = self._block("scores", len(rows), part.stop - part.start)
+                vector = self._vector(step, self.coefficients[part], block)
+                self.party.peers[name].send(vector, under=HIDDEN[:1], epoch=self.epoch_of(step))
+        total = self.answer(step, "scores", batch)
+        total += words(self.columns[rows]) @ self.coefficients[self.parts[self.place]]
+        for name, part in zip(holders, self.parts, strict=True):
+            if name != self.party.name:
+                block = self._block("scores", len(rows), part.stop - part.start)
+                total += self._decrypted(step, self.party.peers[name], block, len(rows))
+        return total
+
+    def _gradients(self, step: int, batch: int, residuals: Share) -> Share:
+        """The own share of everybody's gradients, one after the other."""
+        rows, holders = self.batches[batch], self.party.roles.holders
+        block = self._block("gradients", len(rows), 0)
+        vector = self._vector(step, residuals, block)
+        for name in holders:
+            if name != self.party.name:
+                self.party.peers[name].send(vector, under=HIDDEN[:1], epoch=self.epoch_of(step))
+        gradients = np.zeros_like(self.coefficients)
+        own = self.parts[self.place]
+        gradients[own] = self.answer(step, "gradients", batch)
+        gradients[own] += words(self.gradient_columns[rows]).T @ residuals
+        for name, part in zip(holders, self.parts, strict=True):
+            if name != self.party.name:
+                gradients[part] = self._decrypted(step, self.party.peers[name], block, part.stop - part.start)
+        return gradients
+
+    def _update(self, step: int, batch_size: int, gradients: Share) -> None:
+        """One step of momentum on shares: all factors are public."""
+        model, layout = self.model, self.layout
+        total = float(layout.weights.sum()) if len(layout.weights) else float(sum(map(len, self.batches)))
+        places = ceil(log2(batch_size))
+        means = self._truncated(step, gradients, places)
+        bits = 2 * COEFFICIENT_BITS
+        scale = layout.learning_rate * layout.curvature * self.n_batches / total * 2.0**places
+        of_gradient = round(scale * 2.0 ** (bits - COLUMN_BITS - VALUE_BITS))
+        penalty = np.full(len(gradients), round(layout.learning_rate * model.penalty / total * 2.0**COEFFICIENT_BITS))
+        if model.intercept:
+            penalty[self.parts[0].stop - 1] = 0
+        moves = self.moves * _word(round(model.momentum * 2.0**COEFFICIENT_BITS)) + means * _word(of_gradient)
+        moves = moves + self.coefficients * penalty.astype(np.int64).view(np.uint64)
+        self.moves = self._truncated(step, moves, COEFFICIENT_BITS)
+        self.coefficients = self.coefficients - self.moves
+
+    def _mean(self, step: int, scores: Share) -> Share:
+        """The own share of the link's inverse at shared scores."""
+        places = COLUMN_BITS + COEFFICIENT_BITS - VALUE_BITS
+        polynomial = self.model.family.polynomial
+        if polynomial is None:
+            return self._truncated(step, scores, places)
+        # Scores over the range of the polynomial: between -1 and 1.
+        w = self._truncated(step, scores, places + int(log2(polynomial.reach)))
+        w2 = self._product(step, w, w)
+        w3, w4 = self._product(step, w2, w), self._product(step, w2, w2)
+        powers = [w, w2, w3]
+        sides = []
+        for c in (polynomial.coefficients[:4], polynomial.coefficients[4:]):
+            total = np.zeros_like(w)
+            for power, a in zip(powers, c[1:], strict=True):
+                total += power * _word(round(float(a) * 2.0**VALUE_BITS))
+            if self.leading:
+                total += _word(round(float(c[0]) * 2.0 ** (2 * VALUE_BITS)))
+            sides.append(total)
+        low, high = np.split(self._truncated(step, np.concatenate(sides), VALUE_BITS), 2)
+        return low + self._product(step, w4, high)
+
+    def _product(self, step: int, x: Share, y: Share) -> Share:
+        """The own share of the product of shared vectors, truncated."""
+        if x is y:
+            own, others = [x], [x + x]
+        else:
+            own, others = [x, y], [y, x]
+        return self._truncated(step, x * y + self._crossed(step, own, others, products.WORDS), VALUE_BITS)
+
+    def _crossed(self, step: int, leaders: list[Share], followers: list[Share], n_primes: int) -> Share:
+        """The own share of the sum of products of the leading party's vectors with the following one's."""
+        assert self.key is not None
+        n_values, epoch = len(leaders[0]), self.epoch_of(step)
+        count = products.n_ciphertexts(n_values, n_primes)
+        if self.leading:
+            public = self.key.public
+            encrypted = products.encrypt(public, leaders, n_primes)
+            self.other.send(Operands(step, sealed(encrypted, public)), under=HIDDEN[:1], epoch=epoch)
+            return products.decrypt(self.key, self._masked_product(step, self.other, count), n_values, n_primes)
+        key = self.keys[self.other.peer]
+        operands = self.other.receive(Operands, epoch=epoch)
+        data = accepted(operands, step, key, len(followers) * count, self.other.peer)
+        masked, own = products.multiply(key, data, followers, n_primes)
+        self.budgets[self.other.peer].spend(len(masked) * key.coefficients)
+        self.other.send(MaskedProduct(step, sealed(masked, key)), under=HIDDEN, epoch=epoch)
+        return own
+
+    def _is_short(self, step: int, change: Share) -> bool:
+        """Whether the mean loss changed by less than the tolerance, at the leading party; False at the other.
+
+        While gradients are g, an epoch of n steps changes coefficients by d = n rate g / (1 - momentum) and the mean
+        loss by g d, which is |d|^2 (1 - momentum) / (n rate). So |d|^2 is compared with a public bound.
+        """
+        model, layout = self.model, self.layout
+        bound = model.tolerance / layout.scale**2 * layout.learning_rate * self.n_batches / (1 - model.momentum)
+        crossed = self._crossed(step, [change], [change + change], products.WORDS)
+        length = int((change * change + crossed).sum(dtype=np.uint64))
+        if self.leading:
+            length = (length - min(int(bound * 4.0**COEFFICIENT_BITS), 2**MOST_BITS)) % 2**64
+            sign = self._looked_up(step, comparison.digits_asked(length))
+            answer = self._looked_up(step, comparison.sign_asked(length, sign))
+            answer = (answer + int(self.other.receive(Opening, epoch=self.epoch_of(step)).share[0])) % 2**64
+            if answer > 1:
+                raise ProtocolError(
+                    f"Expected {self.other.peer} to help find out whether training ends, but what it says is no "
+                    "answer. Check that both parties run the same version."
+                )
+            return bool(answer)
+        sign = self._showed(step, comparison.digits_table(length))
+        answer = self._showed(step, comparison.sign_table(length, sign))
+        self.other.send(Opening(np.array([answer], np.uint64)), epoch=self.epoch_of(step))
+        return False
+
+    def _looked_up(self, step: int, vector: Int64Array) -> int:
+        """The own share of what stands at the vector's ones in the other party's table."""
+        question = self._vector(step, vector.view(np.uint64), len(vector))
+        self.other.send(question, under=HIDDEN[:1], epoch=self.epoch_of(step))
+        return int(self._decrypted(step, self.other, len(vector), 1)[0])
+
+    def _showed(self, step: int, table: Int64Array) -> int:
+        """The own share of what the other party looks up in a table."""
+        prepared = self.keys[self.other.peer].prepare(table, len(table))
+        return -int(self._multiplied(step, self.other, prepared)[0]) % 2**64
+
+    def _truncated(self, step: int, share: Share, bits: int) -> Share:
+        """The own share of shared values divided by a power of two."""
+        positive = raised(share, leading=self.leading)
+        half = low_half(positive)
+        unwrapped = self._crossed(step, [half], [half], products.BITS)
+        return truncated(positive, unwrapped, bits, leading=self.leading)
+
+    def _decrypted(self, step: int, line: Channel, block: int, n_values: int) -> Share:
+        assert self.key is not None
+        size = self.key.public.masked_size(n_values, block)
+        return self.key.decrypt(self._masked_product(step, line, size), block, n_values)
+
+    def _masked_product(self, step: int, line: Channel, size: int) -> Data:
+        assert self.key is not None
+        message = line.receive(MaskedProduct, epoch=self.epoch_of(step))
+        return accepted(message, step, self.key.public, size, line.peer)
+
+
+def _word(value: int) -> np.uint64:
+    return np.uint64(value % 2**64)

@@ -1,0 +1,227 @@
+"""Encoders: a party's columns as an embedding that no label had a hand in.
+
+Of how many components it is follows from the columns alone: so many as explain a share of their variance, and no more
+than 64. Of very many columns the last components are mostly noise, which only whoever rebuilds columns can use.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import ClassVar, Literal, Self, TypeAlias
+
+import numpy as np
+import torch
+from torch import nn
+
+from colonnade.models.batches import Batches
+from colonnade.models.networks.inputs import Inputs
+from colonnade.models.networks.modules import perceptron
+from colonnade.models.networks.training import Optimisers, Side, copied, tensors
+from colonnade.runtime.party import Party
+from colonnade.storage import Tree
+from colonnade.wire.message import Float32Array, Float64Array, Int64Array
+
+EncoderName: TypeAlias = Literal["pca", "rff", "autoencoder"]
+EPOCHS = 60
+MOST_BY_VARIANCE = 64
+
+
+class Encoder(ABC):
+    """A map from columns to an embedding, learned without labels."""
+
+    name: ClassVar[str]
+    per_component: ClassVar[int] = 1
+    """How many numbers of an embedding there are for each of its components."""
+
+    @classmethod
+    @abstractmethod
+    def learned(cls, x: Float64Array, n_components: int, party: Party) -> Self:
+        """Learn the map from a party's columns."""
+
+    @abstractmethod
+    def encode(self, x: Float64Array) -> Float32Array:
+        """The embedding of some rows."""
+
+    @abstractmethod
+    def state(self) -> Tree:
+        """What was learned, as a tree."""
+
+    @classmethod
+    @abstractmethod
+    def of(cls, tree: Tree) -> Self:
+        """The encoder that `state` wrote down."""
+
+
+class PCA(Encoder):
+    """Whitened principal components.
+
+    >>> x = np.random.default_rng(0).standard_normal((50, 3))
+    >>> PCA(x.mean(axis=0), np.eye(3)[:, :2]).encode(x).shape
+    (50, 2)
+    """
+
+    name = "pca"
+
+    def __init__(self, mean: Float64Array, directions: Float64Array) -> None:
+        self.mean, self.directions = mean, directions
+
+    @classmethod
+    def learned(cls, x: Float64Array, n_components: int, party: Party) -> Self:
+        """The directions of most variance, each scaled to unit variance."""
+        variances, directions = principal_directions(x)
+        return cls(x.mean(axis=0), directions[:, :n_components] / np.sqrt(variances[:n_components]))
+
+    def encode(self, x: Float64Array) -> Float32Array:
+        """The components of some rows."""
+        return ((x - self.mean) @ self.directions).astype(np.float32)
+
+    def state(self) -> Tree:
+        """Mean and directions."""
+        return {"mean": self.mean, "directions": self.directions}
+
+    @classmethod
+    def of(cls, tree: Tree) -> Self:
+        """The components that `state` wrote down."""
+        return cls(tree["mean"], tree["directions"])
+
+
+class RandomFourier(Encoder):
+    """Random Fourier features of whitened principal components (Rahimi and Recht 2007), twice as many as these.
+
+    >>> first = PCA(np.zeros(2), np.eye(2))
+    >>> RandomFourier(first, np.ones((2, 4)), np.zeros(4)).encode(np.zeros((1, 2))).tolist()
+    [[1.0, 1.0, 1.0, 1.0]]
+    """
+
+    name = "rff"
+    per_component = 2
+
+    def __init__(self, first: PCA, frequencies: Float64Array, phases: Float64Array) -> None:
+        self.first, self.frequencies, self.phases = first, frequencies, phases
+
+    @classmethod
+    def learned(cls, x: Float64Array, n_components: int, party: Party) -> Self:
+        """Frequencies as wide as the median distance between rows is short."""
+        random = party.random.generator("fourier")
+        first = PCA.learned(x, n_components, party)
+        sample = first.encode(x[random.permutation(len(x))[:300]]).astype(np.float64)
+        distances = np.linalg.norm(sample[:, None] - sample[None], axis=-1)
+        scale = 1 / max(float(np.median(distances)), 1e-12)
+        width = cls.per_component * n_components
+        return cls(first, scale * random.standard_normal((n_components, width)), 2 * np.pi * random.random(width))
+
+    def encode(self, x: Float64Array) -> Float32Array:
+        """The features of some rows."""
+        return np.cos(self.first.encode(x) @ self.frequencies + self.phases).astype(np.float32)
+
+    def state(self) -> Tree:
+        """Components, frequencies and phases."""
+        return {"first": self.first.state(), "frequencies": self.frequencies, "phases": self.phases}
+
+    @classmethod
+    def of(cls, tree: Tree) -> Self:
+        """The features that `state` wrote down."""
+        return cls(PCA.of(tree["first"]), tree["frequencies"], tree["phases"])
+
+
+class Autoencoder(Encoder):
+    """The narrow middle of a network that learns to rebuild the columns.
+
+    >>> Autoencoder(np.zeros(3), np.zeros(2), np.ones(2), _Rebuilding(3, 2)).encode(np.zeros((4, 3))).shape
+    (4, 2)
+    """
+
+    name = "autoencoder"
+
+    def __init__(self, mean: Float64Array, centre: Float64Array, scale: Float64Array, network: _Rebuilding) -> None:
+        self.mean, self.centre, self.scale, self.network = mean, centre, scale, network
+
+    @classmethod
+    def learned(cls, x: Float64Array, n_components: int, party: Party) -> Self:
+        """Train on all rows, alone: nobody is told for how long."""
+        network = _Rebuilding(x.shape[1], n_components)
+        mean = x.mean(axis=0)
+        side = _Alone(party, network, torch.from_numpy((x - mean).astype(np.float32)))
+        batches = Batches(np.arange(len(x)), 256, party.random.child("autoencoder"))
+        for step in party.steps(EPOCHS * batches.per_epoch, side, name="encode", shared=False):
+            side.train(step, *batches.at(step))
+        made = cls(mean, np.zeros(n_components), np.ones(n_components), network.eval())
+        embedding = made.encode(x)
+        made.centre, made.scale = embedding.mean(axis=0), np.maximum(embedding.std(axis=0), 1e-6)
+        return made
+
+    def encode(self, x: Float64Array) -> Float32Array:
+        """The middle layer's values, standardised."""
+        with torch.no_grad():
+            middle = self.network.encoder(torch.from_numpy((x - self.mean).astype(np.float32))).numpy()
+        return np.asarray((middle - self.centre) / self.scale, dtype=np.float32)
+
+    def state(self) -> Tree:
+        """The network and how its output is standardised."""
+        network = self.network.state_dict()
+        return {"mean": self.mean, "centre": self.centre, "scale": self.scale, "network": copied(network)}
+
+    @classmethod
+    def of(cls, tree: Tree) -> Self:
+        """The network that `state` wrote down."""
+        network = _Rebuilding(len(tree["mean"]), len(tree["centre"]))
+        network.load_state_dict(tensors(tree["network"]))
+        return cls(tree["mean"], tree["centre"], tree["scale"], network.eval())
+
+
+class _Rebuilding(nn.Module):
+    def __init__(self, n_columns: int, width: int) -> None:
+        super().__init__()
+        self.encoder = perceptron(n_columns, (64,), width)
+        self.decoder = perceptron(width, (64,), n_columns)
+
+
+class _Alone(Side):
+    def __init__(self, party: Party, network: _Rebuilding, values: torch.Tensor) -> None:
+        self.network, self.values = network, values
+        make = partial(Optimisers, optimiser="adam", learning_rate=3e-3, momentum=0.0, weight_decay=0.0)
+        super().__init__(party, {"autoencoder": network}, make, with_defences=False)
+
+    def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
+        x = self.values[torch.from_numpy(rows)]
+        loss = nn.functional.mse_loss(self.network.decoder(self.network.encoder(x)), x)
+        self.optimisers.forget_gradients()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimisers.step()
+        return {}
+
+    def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
+        return False
+
+
+ENCODERS: Mapping[str, type[Encoder]] = {encoder.name: encoder for encoder in (PCA, RandomFourier, Autoencoder)}
+
+
+def principal_directions(x: Float64Array) -> tuple[Float64Array, Float64Array]:
+    """The variances along the principal directions, and these as columns, the largest first; none without variance."""
+    centred = x - x.mean(axis=0)
+    variances, directions = np.linalg.eigh(centred.T @ centred / max(len(x) - 1, 1))
+    order = np.argsort(-variances)
+    kept = order[variances[order] > 1e-10 * max(float(variances.max(initial=0.0)), 1e-300)]
+    # A direction and its opposite are as good; the sign must not depend on the library.
+    signs = np.sign(directions[np.abs(directions).argmax(axis=0), np.arange(directions.shape[1])])
+    return variances[kept], (directions * signs)[:, kept]
+
+
+def width_by_variance(x: Float64Array, share: float) -> int:
+    """How many principal components explain a share of the columns' variance, up to 64; 0 if nothing varies."""
+    variances, _ = principal_directions(x)
+    explained = np.cumsum(variances) / variances.sum() if len(variances) else np.ones(0)
+    return min(int(np.searchsorted(explained, share - 1e-12) + 1), len(variances), MOST_BY_VARIANCE)
+
+
+def as_numbers(inputs: Inputs, encoded: Float32Array) -> tuple[Float64Array, tuple[str, ...]]:
+    """Encoded columns with one number for each level of a category, and the column that each number is of."""
+    n = inputs.n_numbers
+    parts, owners = [encoded[:, :n].astype(np.float64)], [*inputs.numeric, *inputs.flagged]
+    for i, (name, count) in enumerate(zip(inputs.levels, inputs.level_counts, strict=True), start=n):
+        parts.append(np.eye(count)[encoded[:, i].astype(np.int64)])
+        owners += [name] * count
+    return np.hstack(parts), tuple(owners)

@@ -1,0 +1,279 @@
+"""Tracks: what stands at the label party between its columns, the embeddings that arrive, and the labels.
+
+    SingleTrack     all own columns ──▶ embedding ─┐
+                    received embeddings ───────────┴▶ top
+
+    ShadowProxy     public columns ──▶ public ─────┬▶ top                      federated track
+                    received embeddings ───────────┘
+                    public, cut off ───────────────┬▶ local head               local track
+                    private columns ──▶ private ───┘
+
+    ShadowTop       public columns ──▶ public ─────┬▶ shadow top               federated track
+                    received embeddings ───────────┘
+                    public, cut off ───────────────┬▶ main top                 local track
+                    received, cut off ─────────────┤
+                    private columns ──▶ private ───┘
+
+Only the federated track's gradients reach feature parties. The local track takes its inputs cut off from the graph, so
+nothing of it flows back into what others see: neither gradients nor early stopping, which looks at the federated track.
+
+That isolates the private columns, once it is settled which they are: a ranking looks at all columns, and at the labels
+that the federated track learns from. It does not hide the labels, on which the federated track is trained as well: what
+a feature party can infer from its gradients and embeddings is measured in docs/results, with and without a
+boundary-wandering loss.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import torch
+from torch import nn
+
+from colonnade.data.partition import FeaturePartition, Ranking, public_private
+from colonnade.errors import DataError, PlanError
+from colonnade.models.networks.inputs import Inputs
+from colonnade.models.networks.modules import BottomFactory, TopFactory, top_named
+from colonnade.runtime.hooks import Tensor
+from colonnade.tables.table import Table, nearest
+from colonnade.wire.message import Int64Array
+
+Head: TypeAlias = Literal["federated", "local"]
+Task: TypeAlias = Literal["classification", "regression"]
+Top: TypeAlias = str | TopFactory
+
+
+class Tracks(ABC):
+    """What the label party makes of its columns and the embeddings it receives."""
+
+    own: ClassVar[str]
+    """What hooks call the own embedding of the federated track."""
+    bottom: ClassVar[str]
+    """What settings call the network that makes it."""
+    top: ClassVar[str]
+    """What settings call the federated track's head."""
+    local_name: ClassVar[str] = "local_head"
+    """What settings call the local track's head."""
+    predicts: ClassVar[Head]
+    """The head that predicts unless another is asked for."""
+
+    def federated_top(self, default: Top | None) -> Top | None:
+        """The head of the federated track, given the estimator's."""
+        return default
+
+    @property
+    def ranks_by_labels(self) -> bool:
+        """Whether labels decide which columns the federated track may use."""
+        return False
+
+    @abstractmethod
+    def partition(self, table: Table, rows: Int64Array, seed: int, task: Task) -> FeaturePartition | None:
+        """Which of the label party's columns the federated track may use; None if all.
+
+        Args:
+            table: The label party's, with the labels that the federated track learns from: what columns are ranked by
+                decides what leaves.
+            rows: Those to train on.
+            seed: What a ranking's randomness follows from.
+            task: Whether labels are classes or numbers.
+        """
+
+    @abstractmethod
+    def local(self, bottom: BottomFactory, default: Top | None, shape: LocalShape) -> LocalTrack | None:
+        """The local track's networks; None if there is none."""
+
+
+@dataclass(frozen=True)
+class LocalShape:
+    """What a local track's networks are built for."""
+
+    private: Inputs
+    width: int
+    n_received: int
+    n_outputs: int
+
+
+class LocalTrack(nn.Module):
+    """The local track: a network over private columns, and a head that also takes what is cut off from the others.
+
+    Args:
+        private: The network over the private columns.
+        head: What joins its embedding with the others.
+        takes_received: Whether the head also takes the embeddings that arrive.
+        trains_head: Whether the head is trained.
+    """
+
+    def __init__(self, private: nn.Module, head: nn.Module, *, takes_received: bool, trains_head: bool = True) -> None:
+        super().__init__()
+        self.private, self.head = private, head
+        self.takes_received = takes_received
+        if not trains_head:
+            head.requires_grad_(False)
+
+    def forward(self, public: Tensor, private: Tensor, received: Sequence[Tensor]) -> Tensor:
+        """The track's output, given the own public embedding, the private one, and those that arrived."""
+        others = [each.detach() for each in received] if self.takes_received else []
+        out: Tensor = self.head(torch.cat([public.detach(), private, *others], dim=1))
+        return out
+
+
+@dataclass(frozen=True)
+class SingleTrack(Tracks):
+    """One bottom over all own columns, one top over all embeddings.
+
+    >>> SingleTrack().predicts
+    'federated'
+    """
+
+    own: ClassVar[str] = "embedding"
+    bottom: ClassVar[str] = "bottom"
+    top: ClassVar[str] = "top"
+    predicts: ClassVar[Head] = "federated"
+
+    def partition(self, table: Table, rows: Int64Array, seed: int, task: Task) -> FeaturePartition | None:
+        """All columns take part."""
+        return None
+
+    def local(self, bottom: BottomFactory, default: Top | None, shape: LocalShape) -> LocalTrack | None:
+        """There is none."""
+        return None
+
+
+@dataclass(frozen=True)
+class _TwoTracks(Tracks):
+    """A federated track over public columns, and a local one that has the private columns too.
+
+    Attributes:
+        private: The share of the columns that stay private; 10 to 30 % are advised.
+        by: What they are ranked by.
+        columns: The private columns by name, instead of a ranking.
+    """
+
+    private: float = 0.2
+    by: Ranking = "mutual-information"
+    columns: tuple[str, ...] | None = None
+
+    own: ClassVar[str] = "public"
+    bottom: ClassVar[str] = "public"
+    predicts: ClassVar[Head] = "local"
+
+    @property
+    def ranks_by_labels(self) -> bool:
+        """Unless columns are named, or drawn at random."""
+        return self.columns is None and self.by != "random"
+
+    def partition(self, table: Table, rows: Int64Array, seed: int, task: Task) -> FeaturePartition | None:
+        """Rank the columns on some rows, and keep the best private."""
+        if self.columns is not None:
+            unknown = [name for name in self.columns if name not in table.columns]
+            if unknown:
+                raise DataError(
+                    f"{table.owner}'s private columns should be columns of its table, but {', '.join(unknown)} are "
+                    f"not.{nearest(unknown[0], table.columns)} Correct the names."
+                )
+            return FeaturePartition.named(table, self.columns)
+        return public_private(table.take(rows), private=self.private, by=self.by, seed=seed, task=task)
+
+
+@dataclass(frozen=True)
+class ShadowProxy(_TwoTracks):
+    """A shadow model over public columns for the others, and a local head over public and private embeddings.
+
+    The local head does not see what feature parties send; the federated head does not see the private columns.
+
+    Attributes:
+        private: The share of the columns that stay private; 10 to 30 % are advised.
+        by: What they are ranked by.
+        columns: The private columns by name, instead of a ranking.
+        local_head: The head of the local track; the estimator's top if None.
+
+    >>> ShadowProxy(private=0.3).by
+    'mutual-information'
+    """
+
+    local_head: Top | None = None
+
+    top: ClassVar[str] = "top"
+
+    def local(self, bottom: BottomFactory, default: Top | None, shape: LocalShape) -> LocalTrack | None:
+        """The private model and the local head."""
+        head = top_named(self.local_head or default or "mlp")(2 * shape.width, shape.n_outputs)
+        return LocalTrack(bottom(shape.private, shape.width), head, takes_received=False)
+
+
+@dataclass(frozen=True)
+class ShadowTop(_TwoTracks):
+    """A shadow top over public and received embeddings for the others, and a main top over all of them.
+
+    Attributes:
+        private: The share of the columns that stay private; 10 to 30 % are advised.
+        by: What they are ranked by.
+        columns: The private columns by name, instead of a ranking.
+        shadow_top: The head of the federated track; the estimator's top if None.
+        main_top: The head of the local track; like the shadow top if None.
+        train_main_top: Whether the main top is trained. Where it is not, it stays as it was drawn, as the method's
+            description says literally, and only the private bottom learns.
+
+    >>> ShadowTop(main_top="linear").main_top
+    'linear'
+    """
+
+    shadow_top: Top | None = None
+    main_top: Top | None = None
+    train_main_top: bool = True
+
+    top: ClassVar[str] = "shadow_top"
+    local_name: ClassVar[str] = "main_top"
+
+    def federated_top(self, default: Top | None) -> Top | None:
+        """The shadow top."""
+        return self.shadow_top or default
+
+    def local(self, bottom: BottomFactory, default: Top | None, shape: LocalShape) -> LocalTrack | None:
+        """The private model and the main top."""
+        choice = self.main_top or self.shadow_top or default or "mlp"
+        head = top_named(choice)((2 + shape.n_received) * shape.width, shape.n_outputs)
+        private = bottom(shape.private, shape.width)
+        return LocalTrack(private, head, takes_received=True, trains_head=self.train_main_top)
+
+
+TRACKS: Mapping[str, type[Tracks]] = {"single": SingleTrack, "shadow-proxy": ShadowProxy, "shadow-top": ShadowTop}
+TracksChoice: TypeAlias = str | Mapping[str, Any] | Tracks
+
+
+def tracks_of(choice: TracksChoice) -> Tracks:
+    """The tracks that a setting means: a name, an object, or a mapping with a name and parameters.
+
+    >>> tracks_of({"name": "shadow-top", "private": 0.3})
+    ShadowTop(private=0.3, by='mutual-information', columns=None, shadow_top=None, main_top=None, train_main_top=True)
+    """
+    if isinstance(choice, Tracks):
+        return choice
+    given: dict[str, Any] = {"name": choice} if isinstance(choice, str) else dict(choice)
+    # What a file holds of an object says of which class it is.
+    homes = {f"{cls.__module__}.{cls.__qualname__}": cls for cls in TRACKS.values()}
+    name = given.pop("name", None) or given.pop("is", None)
+    found = TRACKS.get(str(name)) or homes.get(str(name))
+    if found is None:
+        raise PlanError(
+            f"tracks should be one of {', '.join(TRACKS)}, but is {name!r}.{nearest(str(name), TRACKS)} Correct it."
+        )
+    known = [field.name for field in fields(found)]  # type: ignore[arg-type]
+    for key in given:
+        if key not in known:
+            raise PlanError(
+                f"The tracks {name!r} take {', '.join(known) or 'no settings'}, but were given {key!r}."
+                f"{nearest(key, known)} Correct the name or leave it out."
+            )
+    if given.get("columns") is not None:
+        given["columns"] = tuple(given["columns"])
+    return found(**given)
+
+
+def holds_factory(saved: Any) -> bool:
+    """Whether saved tracks, or a saved setting per network, name a callable that must be given again."""
+    values = [value for key, value in saved.items() if key != "is"] if isinstance(saved, Mapping) else [saved]
+    return any(isinstance(value, str) and "." in value for value in values)

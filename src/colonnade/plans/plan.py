@@ -1,0 +1,528 @@
+"""Plan: what an experiment will do, before it does it.
+
+A plan is built in Python from the dataclasses below, or read from a TOML file with a section for each of them:
+
+    name, seed      what the run is called, and what its randomness follows from
+    [data]          PlannedData       a named set, or a file for each party: [data.bank]
+    [roles]         Roles             who does what
+    [align]         PlannedAlign      how the parties find their common rows
+    [model]         PlannedModel      a name of the catalogue and its parameters; without it, a plan only aligns
+    [[defences]]    PlannedDefence    who holds what
+    [audit]         PlannedAudit      which attacks, and how thoroughly
+    [run]           PlannedRun        what is kept
+    [network]       PlannedNetwork    where the parties are, for a run between machines: [network.bank]
+
+Whatever is wrong with a plan is a `PlanError` before anything runs.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from blake3 import blake3
+
+from colonnade.errors import PlanError
+from colonnade.plans.align import PlannedAlign
+from colonnade.plans.network import PlannedAddress, PlannedNetwork
+from colonnade.plans.toml import Signature, conform, to_toml
+from colonnade.roles import PublicPlan, Roles
+from colonnade.runtime.simulate import Simulation
+from colonnade.tables.table import Table, nearest
+from colonnade.wire.recording.transcript import Keep
+
+if TYPE_CHECKING:
+    from colonnade.attacks.base import ActiveAttack, Attack
+    from colonnade.models.base import Estimator
+    from colonnade.runtime.alignment import Alignment
+    from colonnade.runtime.hooks import Defence
+
+S = TypeVar("S", bound="PlannedModel | PlannedDefence")
+
+
+@dataclass(frozen=True)
+class PlannedTable:
+    """The file of one party's table.
+
+    Attributes:
+        path: A CSV or Parquet file, or a folder of Parquet parts.
+        ids: Its id column.
+        labels: Its label column, at the label party.
+        columns: The columns to use; all when None.
+
+    >>> PlannedTable(Path("bank.parquet"), ids="customer").path.is_absolute()
+    True
+    """
+
+    path: Path
+    ids: str
+    labels: str | None = None
+    columns: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Make the plan mean the same file wherever it is read."""
+        object.__setattr__(self, "path", self.path.absolute())
+
+    def read(self, party: str, align: PlannedAlign | None = None) -> Table:
+        """The table that a party holds there, with the columns by which it is aligned."""
+        keys = () if align is None else align.key_columns(party, self.ids)
+        return Table.read(**vars(self), keys=keys, owner=party)
+
+
+@dataclass(frozen=True)
+class PlannedData:
+    """The tables of a run: a named set, or a file for each party.
+
+    Attributes:
+        name: A name that ``colonnade data list`` shows.
+        tables: The parties' files, where there is no name.
+        rows: How many rows of a named set to draw; all when None.
+        seed: Which rows are drawn, and which are held out.
+        test: The share of rows that is held out.
+
+    >>> PlannedData("breast-cancer").test
+    0.25
+    """
+
+    name: str | None = None
+    tables: Mapping[str, PlannedTable] = field(default_factory=dict, hash=False)
+    rows: int | None = None
+    seed: int = 0
+    test: float = 0.25
+
+    def __post_init__(self) -> None:
+        """Refuse what no rows could come from."""
+        if self.name is not None and self.tables:
+            raise PlanError(
+                f"[data] takes a name or files, but has the name {self.name!r} and files of {', '.join(self.tables)}. "
+                "Leave out one of the two."
+            )
+        if self.name is None and not self.tables:
+            raise PlanError(
+                "[data] should have a name or a file for each party, but has neither. "
+                "Write a name that `colonnade data list` shows, or sections such as [data.bank]."
+            )
+        if self.rows is not None and self.tables:
+            raise PlanError(f"[data] rows is for named sets, but is {self.rows} beside files. Leave it out.")
+        if not 0 < self.test < 1:
+            raise PlanError(f"[data] test should lie between 0 and 1, but is {self.test}. Choose a share such as 0.25.")
+
+    def load(self, holders: tuple[str, ...], align: PlannedAlign | None = None) -> dict[str, Table]:
+        """The tables of these parties, as they hold them, with the columns by which they are aligned."""
+        if self.name is None:
+            _require_files(holders, self.tables)
+            return {party: self.tables[party].read(party, align) for party in holders}
+        from colonnade.data.datasets import load
+
+        tables = load(self.name, rows=self.rows, seed=self.seed).tables
+        for party in holders:
+            if party not in tables:
+                raise PlanError(
+                    f"[roles] names {party}, but the set {self.name!r} has tables of {', '.join(tables)} only."
+                    f"{nearest(party, tables)} Correct the role or choose another set."
+                )
+        return {party: tables[party] for party in holders}
+
+
+@dataclass(frozen=True)
+class PlannedModel:
+    """A model of the catalogue with its parameters.
+
+    >>> PlannedModel("split-classifier", {"epochs": 3}).build().get_params()["epochs"]
+    3
+    """
+
+    name: str
+    parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        """Check the parameters against the model's constructor."""
+        from colonnade.catalogue import MODELS
+
+        signature = Signature.of(MODELS[self.name], "[model]")
+        object.__setattr__(self, "parameters", signature.checked(self.parameters))
+
+    def build(self) -> Estimator:
+        """The model, not fitted."""
+        from colonnade.catalogue import MODELS
+
+        return MODELS[self.name](**self.parameters)
+
+
+@dataclass(frozen=True)
+class PlannedDefence:
+    """A defence of the catalogue with its parameters, held by one party.
+
+    >>> PlannedDefence("bank", "gradient-noise", {"ratio": 2}).build().name
+    'GradientNoise(ratio=2)'
+    """
+
+    party: str
+    name: str
+    parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        """Check the parameters against the defence's constructor, which may refuse their values too."""
+        from colonnade.catalogue import DEFENCES
+
+        signature = Signature.of(DEFENCES[self.name], "[[defences]]")
+        object.__setattr__(self, "parameters", signature.checked(self.parameters))
+        self.build()
+
+    def build(self) -> Defence:
+        """The defence."""
+        from colonnade.catalogue import DEFENCES
+
+        return DEFENCES[self.name](**self.parameters)
+
+
+@dataclass(frozen=True)
+class PlannedAudit:
+    """How the run is audited.
+
+    Attributes:
+        attacks: Names of the catalogue; all of it when None.
+        nulls: How many runs with permuted labels each score is compared with.
+        seed: Which labels are granted, and how labels are permuted.
+        delta: The delta at which the privacy budget is told.
+
+    >>> len(PlannedAudit(attacks=("norm-score",)).build())
+    1
+    """
+
+    attacks: tuple[str, ...] | None = None
+    nulls: int = 20
+    seed: int = 0
+    delta: float = 1e-5
+
+    def __post_init__(self) -> None:
+        """Refuse attacks that do not exist, and numbers that mean nothing."""
+        self.build()
+        if self.nulls < 1:
+            raise PlanError(f"[audit] nulls should be at least 1, but is {self.nulls}. Choose a number such as 20.")
+        if not 0 <= self.delta < 1:
+            raise PlanError(f"[audit] delta should be at least 0 and below 1, but is {self.delta}. Choose 1e-5 or so.")
+
+    def build(self) -> tuple[Attack | ActiveAttack, ...]:
+        """The attacks."""
+        from colonnade.catalogue import ATTACKS
+
+        names = tuple(ATTACKS) if self.attacks is None else self.attacks
+        return tuple(ATTACKS[name]() for name in names)
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """What a run writes down.
+
+    Attributes:
+        keep: How much of the messages is kept for the audit.
+        checkpoint_every: After how many steps a checkpoint is written.
+        received: What receivers may keep of messages, to which all parties agree as senders by having the same plan:
+            digests, or what a joint audit needs.
+
+    >>> PlannedRun(keep="digests").checkpoint_every
+    50
+    """
+
+    keep: Keep = "audit"
+    checkpoint_every: int = 50
+    received: Literal["digests", "audit"] = "digests"
+
+    def __post_init__(self) -> None:
+        """Refuse an interval without steps."""
+        if self.checkpoint_every < 1:
+            raise PlanError(
+                f"[run] checkpoint_every should be at least 1, but is {self.checkpoint_every}. "
+                "Choose a number such as 50."
+            )
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables of a plan: as the parties hold them, and their common rows, to train on and to test on."""
+
+    held: Mapping[str, Table]
+    train: Mapping[str, Table]
+    test: Mapping[str, Table]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an experiment will do: train a model, or, without one, only align.
+
+    >>> roles = Roles(label="bank", features=("shop",))
+    >>> plan = Plan(PlannedData("breast-cancer"), roles, PlannedModel("split-classifier"), seed=7)
+    >>> plan.public().roles == roles, len(plan.hash)
+    (True, 64)
+    """
+
+    data: PlannedData
+    roles: Roles
+    model: PlannedModel | None = None
+    defences: tuple[PlannedDefence, ...] = ()
+    audit: PlannedAudit = field(default_factory=PlannedAudit)
+    run: PlannedRun = field(default_factory=PlannedRun)
+    network: PlannedNetwork | None = None
+    seed: int = 0
+    name: str = "run"
+    align: PlannedAlign | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse names that do not belong together."""
+        for name in (self.name, *self.roles.parties):
+            # Runs and parties have folders of their names.
+            if not re.fullmatch(r"\w[\w -]*", name):
+                raise PlanError(
+                    f"Names of plans and parties should be letters, digits, spaces, '-' and '_', but one is {name!r}. "
+                    "Rename it."
+                )
+        parties = self.roles.parties
+        if self.model is None and (self.align is None or self.defences):
+            found = "defences and no [model]" if self.defences else "neither [model] nor [align]"
+            raise PlanError(
+                f"A plan should train a model, or align rows, or both, but this one has {found}. Add a section "
+                "[model]; an alignment alone takes a section [align] and no defences."
+            )
+        for defence in self.defences:
+            if defence.party not in parties:
+                raise PlanError(
+                    f"[[defences]] gives {defence.name} to {defence.party}, who has no role; those who have are "
+                    f"{', '.join(parties)}.{nearest(defence.party, parties)} Correct the party."
+                )
+        if self.data.tables:
+            self._check_files()
+        if self.align is not None:
+            self.align.check(self.roles.holders)
+        if self.network is not None:
+            self.network.check(parties)
+            if self.network.keep_received == "audit" and self.run.received != "audit":
+                raise PlanError(
+                    "A party may keep what it receives only if all parties agreed to that, but [network] has "
+                    "keep_received = 'audit' and [run] has received = 'digests'. Write received = 'audit' into the "
+                    "plans of all parties, or leave keep_received out."
+                )
+
+    @classmethod
+    def read(cls, path: Path | str) -> Plan:
+        """Read a plan from a TOML file; relative paths in it start at its folder.
+
+        Raises:
+            PlanError: The file is missing, is no TOML, or has a key or a value that no plan has.
+        """
+        path = Path(path)
+        try:
+            tree = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise PlanError(f"A plan was expected at {path}, but cannot be read: {reason}. Check the path.") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise PlanError(f"{path} should be a plan in TOML, but is not: {error}. Correct the file.") from error
+        return _read_plan({"name": path.stem, **tree}, path.absolute().parent)
+
+    @property
+    def hash(self) -> str:
+        """A digest over everything in the plan."""
+        return blake3(self.to_toml().encode()).hexdigest()
+
+    def public(self) -> PublicPlan:
+        """What every party may know of it."""
+        if self.model is None:
+            return self.public_alignment()
+        plan = self._agreeing(self.simulation({}).plan)
+        if self.align is None:
+            return plan
+        return replace(plan, settings={**plan.settings, "align": self.align.settings.describe()})
+
+    def public_alignment(self) -> PublicPlan:
+        """What every party may know of the alignment alone."""
+        return self._agreeing(self.alignment({}).plan)
+
+    def _agreeing(self, plan: PublicPlan) -> PublicPlan:
+        """A public plan that says what receivers may keep, if it is more than digests."""
+        if self.run.received == "digests":
+            return plan
+        return replace(plan, settings={**plan.settings, "received": self.run.received})
+
+    def tables(self, alignments: Mapping[str, Alignment] | None = None) -> Tables:
+        """Load the tables, keep the rows that all parties hold, and hold some of them out.
+
+        Args:
+            alignments: Which rows each party has found to be common; without them they are found in the clear, as only
+                a simulation may.
+        """
+        from colonnade.data.partition import intersect, train_test_split
+
+        held = self.data.load(self.roles.holders, self.align)
+        if alignments is not None:
+            # Parties may write the id of one person differently; from here on, a row is known by its place.
+            common = {party: alignments[party].take(table).numbered() for party, table in held.items()}
+        else:
+            in_order = len({table.id_digest() for table in held.values()}) == 1
+            common = held if in_order else intersect(held)
+        train, test = train_test_split(common, test=self.data.test, seed=self.data.seed)
+        return Tables(held, train, test)
+
+    @property
+    def aligned(self) -> PlannedAlign:
+        """How rows are aligned.
+
+        Raises:
+            PlanError: They are not.
+        """
+        if self.align is None:
+            raise PlanError(
+                "An alignment needs a section [align] in the plan, but there is none. Add it; it may be empty."
+            )
+        return self.align
+
+    @property
+    def trained(self) -> PlannedModel:
+        """The model that is trained.
+
+        Raises:
+            PlanError: There is none.
+        """
+        if self.model is None:
+            raise PlanError(
+                "A training needs a section [model] in the plan, but this one only aligns. Add it, or use "
+                "`colonnade align`."
+            )
+        return self.model
+
+    def require_training(self) -> None:
+        """Refuse to train without a model, or on rows that nobody may know.
+
+        Raises:
+            PlanError: There is no model, or the alignment does not tell all parties which of their rows are common.
+        """
+        _ = self.trained
+        if self.align is not None and self.align.reveal != "both":
+            raise PlanError(
+                "Training needs parties that know which of their rows are common, but [align] has reveal = "
+                f"{self.align.reveal!r}. Use 'both', or only `colonnade align`."
+            )
+
+    def simulation(self, tables: Mapping[str, Table]) -> Simulation[Estimator]:
+        """The planned training on these tables, ready to run."""
+        defences: dict[str, tuple[Defence, ...]] = {}
+        for planned in self.defences:
+            defences[planned.party] = (*defences.get(planned.party, ()), planned.build())
+        return Simulation(self.trained.build().fit, tables, self.roles, self.seed, defences, {}, self.run.keep)
+
+    def alignment(self, tables: Mapping[str, Table]) -> Simulation[Alignment]:
+        """The planned alignment of these tables, ready to run."""
+        return Simulation(self.aligned.build(), tables, self.roles, self.seed, {}, {}, self.run.keep)
+
+    def to_toml(self) -> str:
+        """The plan as TOML that `read` understands anywhere on this machine: its paths are absolute."""
+        data = asdict(self.data)
+        files = data.pop("tables")
+        tree = {
+            "name": self.name,
+            "seed": self.seed,
+            "data": data | files,
+            "roles": asdict(self.roles),
+            "align": None if self.align is None else self.align.written(),
+            "model": None if self.model is None else {"name": self.model.name, **_written(self.model.parameters)},
+            "defences": [{"party": d.party, "name": d.name, **_written(d.parameters)} for d in self.defences],
+            "audit": asdict(self.audit),
+            "run": asdict(self.run),
+        }
+        if self.run.received == "digests":
+            # A plan that says nothing of it has the hash that it had before the key existed.
+            del tree["run"]["received"]
+        if self.network is not None:
+            network = asdict(self.network)
+            parties = network.pop("parties")
+            tree["network"] = network | parties
+        return to_toml(tree)
+
+    def _check_files(self) -> None:
+        files, holders, label = self.data.tables, self.roles.holders, self.roles.label
+        # Between machines every organisation names its own file only.
+        if self.network is None:
+            _require_files(holders, files)
+        for party in files:
+            if party not in holders:
+                raise PlanError(
+                    f"[data.{party}] names a file, but {party} has no role that takes one; those who have are "
+                    f"{', '.join(holders)}. Give {party} a role or leave the section out."
+                )
+        if self.model is not None and label is not None and label in files and files[label].labels is None:
+            raise PlanError(
+                f"{label} is the label party, but [data.{label}] names no label column. Add the key 'labels'."
+            )
+
+
+def _read_plan(tree: Mapping[str, Any], folder: Path) -> Plan:
+    Signature.of(Plan, "The plan").check_names(tree)
+    parts: dict[str, Any] = {}
+    for key, value in tree.items():
+        where = f"[{key}]"
+        match key:
+            case "name" | "seed":
+                parts[key] = conform(value, str if key == "name" else int, key)
+            case "defences":
+                sections = conform(value, tuple[dict[str, Any], ...], "[[defences]]")
+                parts[key] = tuple(_read_named(PlannedDefence, section, "[[defences]]") for section in sections)
+            case "data":
+                parts[key] = _read_data(conform(value, dict[str, Any], where), folder)
+            case "network":
+                parts[key] = _read_network(conform(value, dict[str, Any], where), folder)
+            case "model":
+                parts[key] = _read_named(PlannedModel, conform(value, dict[str, Any], where), where)
+            case _:
+                section = {"roles": Roles, "align": PlannedAlign, "audit": PlannedAudit, "run": PlannedRun}[key]
+                parts[key] = section(**Signature.of(section, where).checked(conform(value, dict[str, Any], where)))
+    return Plan(**parts)
+
+
+def _read_named(section: type[S], tree: Mapping[str, Any], where: str) -> S:
+    """A section that mixes keys of its own with the parameters of what it names."""
+    signature = Signature.of(section, where, without="parameters")
+    own = {key: value for key, value in tree.items() if key in signature.types}
+    parameters = {key: value for key, value in tree.items() if key not in own}
+    return section(**signature.checked(own), parameters=parameters)
+
+
+def _read_data(tree: Mapping[str, Any], folder: Path) -> PlannedData:
+    files = {party: section for party, section in tree.items() if isinstance(section, dict)}
+    own = {key: value for key, value in tree.items() if key not in files}
+    checked = Signature.of(PlannedData, "[data]", without="tables").checked(own)
+    tables = {}
+    for party, section in files.items():
+        values = Signature.of(PlannedTable, f"[data.{party}]").checked(section)
+        tables[party] = PlannedTable(**{**values, "path": folder / values["path"]})
+    return PlannedData(**checked, tables=tables)
+
+
+def _read_network(tree: Mapping[str, Any], folder: Path) -> PlannedNetwork:
+    sections = {party: section for party, section in tree.items() if isinstance(section, dict)}
+    own = {key: value for key, value in tree.items() if key not in sections}
+    checked = Signature.of(PlannedNetwork, "[network]", without="parties").checked(own)
+    paths = {"certificates": PlannedNetwork.certificates, **checked}
+    checked |= {key: folder / paths[key] for key in ("certificates", "key_file") if paths.get(key) is not None}
+    parties = {
+        party: PlannedAddress(**Signature.of(PlannedAddress, f"[network.{party}]").checked(section))
+        for party, section in sections.items()
+    }
+    return PlannedNetwork(parties, **checked)
+
+
+def _require_files(holders: Iterable[str], files: Mapping[str, PlannedTable]) -> None:
+    for party in holders:
+        if party not in files:
+            raise PlanError(
+                f"[roles] names {party}, but [data] has files of {', '.join(files)} only.{nearest(party, files)} "
+                f"Add a section [data.{party}] or correct the role."
+            )
+
+
+def _written(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters with the word that stands for None, which TOML does not know."""
+    return {key: "none" if value is None else value for key, value in parameters.items()}

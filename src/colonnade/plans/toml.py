@@ -1,0 +1,215 @@
+"""The plain values of a plan: checked against what a constructor takes, and written as TOML."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import sys
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from colonnade.errors import PlanError
+from colonnade.tables.table import nearest
+
+_WORDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    Path: "a path",
+    type(None): '"none"',
+}
+_PLURALS = {int: "whole numbers", float: "numbers", str: "texts"}
+_UNIONS = (Union, types.UnionType)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a constructor takes: names, the type of each, and which have no default.
+
+    >>> Signature("[run]", {"rate": float}).checked({"rate": 1})
+    {'rate': 1.0}
+    """
+
+    where: str
+    types: Mapping[str, Any]
+    required: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, constructor: type, where: str, *, without: str | None = None) -> Signature:
+        """The signature of a class, perhaps without one of its parameters.
+
+        Args:
+            constructor: The class.
+            where: What messages call it: a section of the plan.
+            without: A parameter to leave out.
+        """
+        parameters = [p for p in inspect.signature(constructor).parameters.values() if p.name != without]
+        return cls(
+            where,
+            {parameter.name: _resolved(parameter.annotation, constructor) for parameter in parameters},
+            tuple(parameter.name for parameter in parameters if parameter.default is parameter.empty),
+        )
+
+    def checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The given values, each as its type wants it.
+
+        Raises:
+            PlanError: A name is unknown or missing, or a value is of another type.
+        """
+        self.check_names(given)
+        return {name: conform(value, self.types[name], f"{self.where} {name}") for name, value in given.items()}
+
+    def check_names(self, given: Iterable[str]) -> None:
+        """Refuse unknown and missing names."""
+        for name in given:
+            if name not in self.types:
+                known = ", ".join(self.types) or "no keys"
+                raise PlanError(
+                    f"{self.where} takes {known}, but has the key {name!r}.{nearest(name, self.types)} "
+                    "Correct the key or leave it out."
+                )
+        for name in self.required:
+            if name not in given:
+                raise PlanError(f"{self.where} needs the key {name!r}, but it is missing. Add it.")
+
+
+def conform(value: Any, wanted: Any, where: str) -> Any:
+    """A plain value as a type wants it: whole numbers become numbers, lists tuples, text paths, "none" None.
+
+    >>> conform([8, 4], tuple[int, ...], "[model] hidden")
+    (8, 4)
+    """
+    if _is_kind(get_origin(wanted), Mapping) and isinstance(value, Mapping):
+        return {key: conform(item, get_args(wanted)[1], f"{where}.{key}") for key, item in value.items()}
+    try:
+        return _conformed(value, wanted)
+    except _Mismatch as mismatch:
+        hint = nearest(value, _choices(wanted)) if isinstance(value, str) else ""
+        raise PlanError(
+            f"{where} should be {_words(wanted)}, but is {_shown(value)}.{hint} Correct the value."
+        ) from mismatch
+
+
+def to_toml(tree: Mapping[str, Any]) -> str:
+    """Plain values as TOML; what is None is left out.
+
+    >>> print(to_toml({"seed": 1, "roles": {"label": "bank", "features": ("shop",)}}), end="")
+    seed = 1
+    <BLANKLINE>
+    [roles]
+    label = "bank"
+    features = ["shop"]
+    """
+    return "\n".join(_lines(tree, ())) + "\n"
+
+
+class _Mismatch(Exception):
+    """A value is not of the wanted type."""
+
+
+def _conformed(value: Any, wanted: Any) -> Any:
+    origin, arguments = get_origin(wanted), get_args(wanted)
+    # type() rather than isinstance(): true is no whole number.
+    if wanted is Any or wanted is type(value):
+        return value
+    if (wanted, type(value)) in ((float, int), (Path, str)):
+        return wanted(value)
+    if origin is Literal and value in arguments:
+        return value
+    if origin in _UNIONS:
+        return None if value == "none" and type(None) in arguments else _first_conformed(value, arguments)
+    if _is_kind(origin, Mapping) and isinstance(value, Mapping):
+        return {key: _conformed(item, arguments[1]) for key, item in value.items()}
+    if _is_kind(origin, Sequence) and isinstance(value, list | tuple):
+        each = arguments if len(arguments) > 1 and arguments[1] is not ... else (arguments[0],) * len(value)
+        if len(each) == len(value):
+            return tuple(_conformed(item, one) for item, one in zip(value, each, strict=True))
+    raise _Mismatch
+
+
+def _first_conformed(value: Any, wanted: Sequence[Any]) -> Any:
+    for one in wanted:
+        with suppress(_Mismatch):
+            return _conformed(value, one)
+    raise _Mismatch
+
+
+def _is_kind(origin: Any, kind: type) -> bool:
+    return isinstance(origin, type) and issubclass(origin, kind)
+
+
+def _resolved(annotation: Any, constructor: type) -> Any:
+    """An annotation as a type; Any where its names exist for type checkers only."""
+    try:
+        holder = SimpleNamespace(__annotations__={"it": annotation})
+        return get_type_hints(holder, vars(sys.modules[constructor.__module__]))["it"]
+    except NameError:
+        return Any
+
+
+def _choices(wanted: Any) -> list[str]:
+    if get_origin(wanted) is Literal:
+        return [choice for choice in get_args(wanted) if isinstance(choice, str)]
+    return [choice for one in get_args(wanted) for choice in _choices(one)]
+
+
+def _words(wanted: Any) -> str:
+    """What a type is called in a sentence; empty for one that no plan can hold."""
+    origin, arguments = get_origin(wanted), get_args(wanted)
+    if origin is Literal:
+        return " or ".join(map(_shown, arguments))
+    if origin in _UNIONS:
+        return " or ".join(filter(None, dict.fromkeys(map(_words, arguments))))
+    if _is_kind(origin, Mapping):
+        return "a section"
+    if _is_kind(origin, Sequence):
+        return f"a list of {_PLURALS.get(arguments[0], 'sections')}"
+    return _WORDS.get(wanted, "")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "a section"
+    if isinstance(value, bool | int | float | str | list | tuple):
+        return _value(value)
+    return f"a {type(value).__name__}"
+
+
+def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
+    present = {key: value for key, value in table.items() if value is not None}
+    nested = {key: value for key, value in present.items() if isinstance(value, Mapping) or _is_tables(value)}
+    lines = [f"{_key(key)} = {_value(value)}" for key, value in present.items() if key not in nested]
+    for key, value in nested.items():
+        inner = (*path, key)
+        name = ".".join(map(_key, inner))
+        for one in [value] if isinstance(value, Mapping) else value:
+            lines += ["", f"[{name}]" if isinstance(value, Mapping) else f"[[{name}]]", *_lines(one, inner)]
+    return lines
+
+
+def _is_tables(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) for item in value)
+
+
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _text(key)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, str | Path):
+        return _text(str(value))
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def _text(text: str) -> str:
+    # JSON's escapes are TOML's, but for the one control character that JSON leaves as it is.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,172 @@
+"""Party: one organisation's side of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol as Protocol_
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from colonnade.crypto.budget import Budget
+from colonnade.crypto.profiles import Profile
+from colonnade.errors import DataError, PlanError
+from colonnade.generators import GlobalGenerators
+from colonnade.privacy.ledger import Ledger
+from colonnade.privacy.randomness import Randomness
+from colonnade.roles import PublicPlan, Roles
+from colonnade.runtime.alignment import Alignment
+from colonnade.runtime.checkpoint import Checkpoints, Resumable, Steps, Watcher
+from colonnade.runtime.hooks import Defence
+from colonnade.tables.table import Table
+from colonnade.wire.channel import Channel
+from colonnade.wire.recording.transcript import Recording
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Session(Protocol_):
+    """What takes a party through a run between machines, as often as the run has to be taken up."""
+
+    def begin(self, party: Party) -> Party:
+        """Wait for all others; returns the party ready to go on from the common checkpoint."""
+
+    def finish(self, party: Party) -> None:
+        """Write down what was seen, and wait until all others have finished too."""
+
+    def fail(self, party: Party, error: BaseException) -> None:
+        """Tell the others why this party stops, and write it down."""
+
+    def close(self) -> None:
+        """End all connections."""
+
+
+@dataclass(frozen=True)
+class Party:
+    """One organisation's side of a run: its rows, its randomness, its lines to the others.
+
+    `random` is the party's own; `shared` is equal at all parties and no secret (the batch schedule comes from it).
+    `answers` is the file in which it counts, over all its runs, what it answered to whom about its rows.
+    """
+
+    name: str
+    plan: PublicPlan
+    table: Table | None
+    random: Randomness
+    shared: Randomness
+    peers: Mapping[str, Channel]
+    ledger: Ledger
+    recording: Recording
+    defences: tuple[Defence, ...] = ()
+    checkpoints: Checkpoints = field(default_factory=lambda: Checkpoints(None), repr=False)
+    watcher: Watcher | None = field(default=None, repr=False)
+    session: Session | None = field(default=None, repr=False)
+    answers: Path | None = None
+
+    @property
+    def roles(self) -> Roles:
+        """Who does what in this run."""
+        return self.plan.roles
+
+    @property
+    def holds_labels(self) -> bool:
+        """Whether this is the label party."""
+        return self.name == self.roles.label
+
+    @property
+    def label_party(self) -> Channel:
+        """The line to the label party."""
+        return self._line(self.roles.label, "label party")
+
+    @property
+    def feature_parties(self) -> tuple[Channel, ...]:
+        """The lines to the feature parties, in their order."""
+        return tuple(self.peers[name] for name in self.roles.features if name != self.name)
+
+    @property
+    def arbiter(self) -> Channel:
+        """The line to the arbiter."""
+        return self._line(self.roles.arbiter, "arbiter")
+
+    @property
+    def server(self) -> Channel:
+        """The line to the server."""
+        return self._line(self.roles.server, "server")
+
+    @property
+    def own_table(self) -> Table:
+        """This party's table, which a protocol that needs rows may count on."""
+        if self.table is None:
+            raise DataError(f"{self.name} should bring a table for its role but has none. Give it one in the plan.")
+        return self.table
+
+    @property
+    def present(self) -> npt.NDArray[np.bool_] | None:
+        """Which of the aligned rows this party has; None if it has them all."""
+        return None if self.table is None else self.table.present
+
+    @property
+    def partners(self) -> Mapping[str, npt.NDArray[np.bool_]]:
+        """At the label party, which of its rows each feature party has; empty if all have them all."""
+        return {} if self.table is None else self.table.partners
+
+    def aligned(self, alignment: Alignment) -> Party:
+        """The same party with its rows in the order that all parties share.
+
+        Raises:
+            DataError: It was not told which rows are common, there are none, or they are not fit to train on.
+        """
+        table = None if self.table is None else alignment.take(self.table).checked(self.name, ids=False)
+        return replace(self, table=table, shared=shared_randomness(self.plan, alignment.schedule))
+
+    def steps(self, n: int, state: Resumable, *, name: str, shared: bool = True) -> Steps:
+        """The steps of a loop, checkpointed and resumed.
+
+        Args:
+            n: How many there are at most; `Steps.stop` ends earlier.
+            state: All that the next step depends on: model, optimiser, best result so far.
+            name: What the loop is called; no two loops of a protocol share a name.
+            shared: False for a loop that this party runs alone: it says nothing to anyone about its length.
+        """
+        parts: dict[str, Resumable] = {"own": state, "generators": GlobalGenerators()}
+        parts |= {f"defence {i}": defence for i, defence in enumerate(self.defences)}
+        if shared:
+            parts["recording"] = self.recording
+        return Steps(name, n, parts, self.checkpoints, shared=shared, party=self.name, watcher=self.watcher)
+
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        """A value made once in the life of a run and written down before its first use: keys, noise, releases.
+
+        It comes back as plain data: tuples as lists, tensors as arrays.
+        """
+        return self.checkpoints.once(name, make)
+
+    def budget(self, profile: Profile, peer: str) -> Budget:
+        """How many encrypted values a peer may still be answered about this party's rows."""
+        data = "" if self.answers is None else self.own_table.digest()
+        return Budget(profile, peer=peer, data=data, log=self.answers)
+
+    def _line(self, name: str | None, role: str) -> Channel:
+        if name is None or name not in self.peers:
+            raise PlanError(
+                f"{self.name} asks for the line to the {role}, but this run has "
+                f"{'no ' + role if name is None else f'{name}, which is itself,'} in that role. Check the roles."
+            )
+        return self.peers[name]
+
+
+def shared_randomness(plan: PublicPlan, rows: str) -> Randomness:
+    """The randomness that all parties share and that holds no secret.
+
+    Args:
+        plan: What all parties know.
+        rows: What stands for the rows: the digest of their ids, or what an alignment drew.
+    """
+    return Randomness.seeded(plan.seed, "shared", plan.hash, rows)
+
+
+Protocol: TypeAlias = Callable[[Party], R]

@@ -1,0 +1,491 @@
+"""simulate and join: the same protocol with all parties in one process, or as one organisation among others."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+import numpy as np
+
+from colonnade._version import __version__
+from colonnade.data.partition import require_same_rows
+from colonnade.errors import PeerRestarted, PlanError, StorageError
+from colonnade.generators import GlobalGenerators
+from colonnade.privacy.ledger import Ledger
+from colonnade.privacy.randomness import Randomness
+from colonnade.roles import PublicPlan, Roles
+from colonnade.runtime.checkpoint import Checkpoints, Watcher
+from colonnade.runtime.hooks import Defence
+from colonnade.runtime.party import Party, Protocol, shared_randomness
+from colonnade.secret import Secret
+from colonnade.storage import explained, write_atomically
+from colonnade.tables.table import Table
+from colonnade.wire.channel import Channel
+from colonnade.wire.recording.transcript import Digests, Keep, Recording, Transcript
+from colonnade.wire.transport import MemoryNetwork, MemoryTransport
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+def join(protocol: Protocol[R_co], party: Party, *, keep: Callable[[R_co], None] | None = None) -> R_co:
+    """Run one party's side of a protocol: what an organisation does, and what `simulate` does for each party.
+
+    Between machines this waits for all others first and last, and goes back to the newest common checkpoint, entering
+    the protocol anew, whenever a peer was started anew.
+
+    Args:
+        protocol: What all parties run.
+        party: This one's side.
+        keep: Called with the result before the others may leave; what it writes down is safe from a crash afterwards.
+    """
+    if party.session is None:
+        result = _run(protocol, party)
+        if keep is not None:
+            keep(result)
+        return result
+    try:
+        # Imports what it needs before anybody can wait for this party.
+        GlobalGenerators().seed(0)
+        while True:
+            ready = party.session.begin(party)
+            try:
+                result = _run(protocol, ready)
+                if keep is not None:
+                    keep(result)
+                party.session.finish(ready)
+            except PeerRestarted:
+                continue
+            return result
+    except BaseException as error:
+        party.session.fail(party, error)
+        raise
+    finally:
+        party.session.close()
+
+
+def _run(protocol: Protocol[R_co], party: Party) -> R_co:
+    GlobalGenerators().seed(party.random.seed("libraries"))
+    return protocol(party)
+
+
+def simulate(
+    protocol: Protocol[R_co] | Mapping[str, Protocol[R_co]],
+    tables: Mapping[str, Table],
+    *,
+    roles: Roles,
+    seed: int = 0,
+    defences: Mapping[str, Sequence[Defence]] | None = None,
+    budgets: Mapping[str, Mapping[Secret, tuple[float, float]]] | None = None,
+    instead: Mapping[str, Callable[[Party, Protocol[R_co]], Any]] | None = None,
+    keep: Keep = "audit",
+    directory: Path | str | None = None,
+    checkpoint_every: int = 50,
+    progress: bool | None = False,
+) -> Run[R_co]:
+    """Run a protocol with all its parties in this process, one party at a time.
+
+    A method of an estimator is run on a clone of it for each party; a mapping is run as given.
+
+    Args:
+        protocol: What every party runs, or what each runs, by name.
+        tables: The parties' rows, equally many and in the same order unless the protocol begins by aligning them.
+        roles: Who does what.
+        seed: All randomness follows from it, each party's own separately.
+        defences: What each party holds to protect itself.
+        budgets: The (epsilon, delta) that each party may spend, by secret.
+        instead: A party that runs something else than the protocol: it is given the honest one to play with.
+        keep: How much of the messages is kept for the audit.
+        directory: A folder for checkpoints and transcripts. A run that was interrupted there goes on where it stopped.
+        checkpoint_every: After how many steps a checkpoint is written.
+        progress: Whether to show a bar; None shows it on a terminal only.
+    """
+    simulation = Simulation(
+        protocol,
+        dict(tables),
+        roles,
+        seed,
+        {name: tuple(held) for name, held in (defences or {}).items()},
+        dict(instead or {}),
+        keep,
+        dict(budgets or {}),
+    )
+    return simulation.run(Path(directory) if directory is not None else None, checkpoint_every, progress)
+
+
+@dataclass(frozen=True)
+class Simulation(Generic[R_co]):
+    """All that is needed to run a protocol in one process, as often as one likes."""
+
+    protocol: Protocol[R_co] | Mapping[str, Protocol[R_co]]
+    tables: Mapping[str, Table]
+    roles: Roles
+    seed: int
+    defences: Mapping[str, tuple[Defence, ...]]
+    instead: Mapping[str, Callable[[Party, Protocol[R_co]], Any]]
+    keep: Keep
+    budgets: Mapping[str, Mapping[Secret, tuple[float, float]]] = field(default_factory=dict)
+
+    @property
+    def plan(self) -> PublicPlan:
+        """What every party may know: of the seed only what the public schedule follows from."""
+        name, settings = describe_protocol(self.protocol)
+        return PublicPlan(self.roles, name, settings, public_seed(self.seed))
+
+    def run(
+        self, directory: Path | None = None, checkpoint_every: int = 50, progress: bool | None = False
+    ) -> Run[R_co]:
+        """Run all parties to their end."""
+        self._check_names()
+        aligns = aligns_rows(self.protocol)
+        tables = {name: replace(self.tables[name], owner=name) for name in self.roles.holders}
+        if aligns:
+            digest = ""
+        else:
+            tables = {name: table.checked(name) for name, table in tables.items()}
+            require_same_rows(tables)
+            digest = tables[self.roles.holders[0]].id_digest()
+        plan = self.plan
+        names = plan.roles.parties
+        status = Status(directory, {} if directory is None else self._identity(tables, checkpoint_every))
+        checkpoints = _prepare_checkpoints(names, directory, checkpoint_every)
+        with _Bar(shown=progress, leader=names[0]) as bar:
+            watcher = bar.watcher
+            parties: dict[str, Party] = {}
+            digests = Digests()
+
+            def live(name: str, transport: MemoryTransport) -> R_co:
+                folder = None if directory is None else directory / name
+                recording = Recording(name, self.keep, folder and folder / "transcript", digests=digests)
+                party = Party(
+                    name=name,
+                    plan=plan,
+                    table=tables.get(name),
+                    random=private_randomness(self.seed, name, plan),
+                    shared=shared_randomness(plan, digest),
+                    peers={peer: Channel(peer, transport, recording) for peer in names if peer != name},
+                    ledger=Ledger(self.budgets.get(name), path=folder and folder / "ledger"),
+                    recording=recording,
+                    defences=tuple(copy.deepcopy(held) for held in self.defences.get(name, ())),
+                    checkpoints=checkpoints[name],
+                    watcher=watcher,
+                    answers=folder and folder / "answers",
+                )
+                parties[name] = party
+                honest = _own_copy(self.protocol, name)
+                if name in self.instead:
+                    return cast(R_co, join(lambda me: self.instead[name](me, honest), party))
+                return join(honest, party)
+
+            generators = GlobalGenerators()
+            outside, held_back, modes = generators.capture(), generators.state(), _modes()
+            try:
+                network = MemoryNetwork(names, _StateByTurn())
+                results = network.run({name: partial(live, name) for name in names})
+            except BaseException as error:
+                with contextlib.suppress(StorageError):  # what went wrong first is what counts
+                    status.write("failed", error)
+                raise
+            finally:
+                generators.put(outside)
+                generators.restore(held_back)
+                _set_modes(modes)
+        transcripts = {name: parties[name].recording.transcript() for name in names}
+        for held in checkpoints.values():
+            held.finish()
+        status.write("finished")
+        return Run(results, transcripts, {name: parties[name].ledger for name in names}, self, plan, digest)
+
+    def changed(
+        self,
+        *,
+        tables: Mapping[str, Table] | None = None,
+        labels: np.ndarray[Any, Any] | None = None,
+        instead: Mapping[str, Callable[[Party, Protocol[R_co]], Any]] | None = None,
+        seed: int | None = None,
+    ) -> Simulation[R_co]:
+        """The same with some tables, the labels, a replacement or the seed exchanged."""
+        changed = {**self.tables, **(tables or {})}
+        if labels is not None:
+            if self.roles.label is None:
+                raise PlanError("New labels were given, but the roles name no label party. Name one or give tables.")
+            changed[self.roles.label] = changed[self.roles.label].with_labels(labels)
+        return replace(
+            self,
+            tables=changed,
+            instead=self.instead if instead is None else dict(instead),
+            seed=self.seed if seed is None else seed,
+        )
+
+    def _identity(self, tables: Mapping[str, Table], checkpoint_every: int) -> dict[str, Any]:
+        """All that a run which is taken up again must have in common with the one that was interrupted."""
+        protocols = self.protocol if isinstance(self.protocol, Mapping) else {"everybody": self.protocol}
+        return {
+            "plan": self.plan.hash,
+            "seed": self.seed,
+            "tables": {name: table.digest() for name, table in tables.items()},
+            "protocols": {name: describe_protocol(protocol) for name, protocol in protocols.items()},
+            "defences": describe(self.defences),
+            "instead": sorted(self.instead),
+            "keep": self.keep,
+            "checkpoint_every": checkpoint_every,
+            "version": __version__,
+        }
+
+    def _check_names(self) -> None:
+        names, holders = self.roles.parties, self.roles.holders
+        for name in holders:
+            if name not in self.tables:
+                raise PlanError(
+                    f"The roles name {name}, but tables were given for {', '.join(self.tables) or 'nobody'} only. "
+                    f"Add a table for {name} or take it out of the roles."
+                )
+        mappings: list[tuple[str, Mapping[str, Any]]] = [("table", self.tables)]
+        mappings += [("defence", self.defences), ("replacement", self.instead), ("budget", self.budgets)]
+        if isinstance(self.protocol, Mapping):
+            mappings.append(("protocol", self.protocol))
+            for name in names:
+                if name not in self.protocol:
+                    raise PlanError(f"{name} has a role but no protocol to run. Add one for {name}.")
+        for what, mapping in mappings:
+            allowed = holders if what == "table" else names
+            for name in mapping:
+                if name not in allowed:
+                    raise PlanError(
+                        f"There is a {what} for {name}, who has no role that takes one; those who have are "
+                        f"{', '.join(allowed)}. Give {name} a role or leave it out."
+                    )
+
+
+@dataclass(frozen=True)
+class Run(Generic[R_co]):
+    """One execution of a protocol by all its parties, with what each saw."""
+
+    results: Mapping[str, R_co]
+    transcripts: Mapping[str, Transcript]
+    ledgers: Mapping[str, Ledger]
+    simulation: Simulation[R_co] = field(repr=False)
+    plan: PublicPlan = field(repr=False)
+    id_digest: str = field(repr=False)
+
+    def again(
+        self,
+        *,
+        tables: Mapping[str, Table] | None = None,
+        labels: np.ndarray[Any, Any] | None = None,
+        instead: Mapping[str, Callable[[Party, Protocol[R_co]], Any]] | None = None,
+        seed: int | None = None,
+    ) -> Run[R_co]:
+        """Run the same once more with something changed: for nulls and repeats.
+
+        Args:
+            tables: Other tables for some of the parties.
+            labels: Other labels for the label party.
+            instead: Other replacements of parties.
+            seed: Another seed.
+        """
+        return self.simulation.changed(tables=tables, labels=labels, instead=instead, seed=seed).run()
+
+
+def public_seed(seed: int) -> int:
+    """What a plan shows of a seed: the public schedule follows from it, the parties' own randomness does not."""
+    return Randomness.seeded(seed, "public").seed()
+
+
+def private_randomness(seed: int, name: str, plan: PublicPlan) -> Randomness:
+    """A party's own randomness in a seeded run."""
+    return Randomness.seeded(seed, "party", name, plan.protocol)
+
+
+def aligns_rows(protocol: Protocol[Any] | Mapping[str, Protocol[Any]]) -> bool:
+    """Whether a protocol begins by aligning rows, so that the tables it starts from may differ."""
+    each = protocol.values() if isinstance(protocol, Mapping) else (protocol,)
+    return all(getattr(one, "aligns_rows", False) for one in each)
+
+
+def _own_copy(protocol: Protocol[R_co] | Mapping[str, Protocol[R_co]], name: str) -> Protocol[R_co]:
+    if isinstance(protocol, Mapping):
+        return protocol[name]
+    return own_copy(protocol)
+
+
+def own_copy(protocol: Protocol[R_co]) -> Protocol[R_co]:
+    """A party's own protocol: an estimator's method is bound to a clone, so that no two parties share anything."""
+    if hasattr(protocol, "own_copy"):
+        return cast("Protocol[R_co]", protocol.own_copy())
+    owner = getattr(protocol, "__self__", None)
+    if owner is not None and hasattr(owner, "clone"):
+        return cast("Protocol[R_co]", getattr(owner.clone(), cast(Any, protocol).__name__))
+    return protocol
+
+
+def describe_protocol(protocol: Protocol[Any] | Mapping[str, Protocol[Any]]) -> tuple[str, dict[str, Any]]:
+    """A protocol's name and settings, as a public plan holds them: without what is a party's own affair."""
+    if isinstance(protocol, Mapping):
+        protocol = next(iter(protocol.values()))
+    if hasattr(protocol, "described"):
+        return cast("tuple[str, dict[str, Any]]", protocol.described())
+    name = getattr(protocol, "__qualname__", type(protocol).__qualname__)
+    owner = getattr(protocol, "__self__", None)
+    if owner is None or not hasattr(owner, "get_params"):
+        return name, {}
+    local: frozenset[str] = getattr(owner, "local_params", frozenset())
+    public = {key: value for key, value in owner.get_params().items() if key not in local}
+    return f"{type(owner).__name__}.{cast(Any, protocol).__name__}", describe(public)
+
+
+def describe(value: Any) -> Any:
+    """A parameter as plain data that is the same in every process."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): describe(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [describe(item) for item in value]
+    if isinstance(value, partial):
+        return {"is": describe(value.func), "with": describe([*value.args, value.keywords])}
+    if hasattr(value, "__qualname__"):
+        return f"{value.__module__}.{value.__qualname__}"
+    inside = value.get_params() if hasattr(value, "get_params") else getattr(value, "__dict__", {})
+    plain = {name: part for name, part in inside.items() if not name.startswith("_")}
+    return {"is": f"{type(value).__module__}.{type(value).__qualname__}", **describe(plain)}
+
+
+def _prepare_checkpoints(names: Sequence[str], directory: Path | None, every: int) -> dict[str, Checkpoints]:
+    """Every party's checkpoints, set to go on from the newest one that all of them hold."""
+    if directory is None:
+        return {name: Checkpoints(None) for name in names}
+    every_party = {name: Checkpoints(directory / name / "checkpoints", every=every) for name in names}
+    newest = {name: checkpoints.newest for name, checkpoints in every_party.items()}
+    common = min(newest.values())
+
+    def note(name: str, number: int) -> None:
+        newest[name] = number
+        for checkpoints in every_party.values():
+            checkpoints.forget_before(min(newest.values()))
+
+    for name, checkpoints in every_party.items():
+        checkpoints.resume(common)
+        newest[name] = common
+        checkpoints.on_write = partial(note, name)
+        if common == 0:
+            shutil.rmtree(directory / name / "transcript", ignore_errors=True)
+    return every_party
+
+
+class _StateByTurn:
+    """Gives each party its own state of what libraries keep for all of a process or thread."""
+
+    def __init__(self) -> None:
+        self._generators = GlobalGenerators()
+        self._captured: dict[str, Any] = {}
+
+    def enter(self, name: str) -> None:
+        generators, modes = self._captured.get(name, (None, MODES_AT_FIRST))
+        if generators is not None:
+            self._generators.put(generators)
+        _set_modes(modes)
+
+    def leave(self, name: str) -> None:
+        self._captured[name] = self._generators.capture(), _modes()
+
+
+MODES_AT_FIRST = (True, False, False)
+
+
+def _modes() -> tuple[bool, bool, bool]:
+    """Whether PyTorch records gradients, and whether it computes with fewer digits, on each kind of device."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return MODES_AT_FIRST
+    return torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")
+
+
+def _set_modes(modes: tuple[bool, bool, bool]) -> None:
+    torch = sys.modules.get("torch")
+    if torch is not None and modes != _modes():
+        records, *reduced = modes
+        torch.set_grad_enabled(records)
+        for device, enabled in zip(("cpu", "cuda"), reduced, strict=True):
+            torch.set_autocast_enabled(device, enabled)
+
+
+class Status:
+    """What a run is and how it stands, in its folder."""
+
+    def __init__(self, directory: Path | None, identity: Mapping[str, Any]) -> None:
+        self._path = None if directory is None else directory / "run.json"
+        self._identity = json.loads(json.dumps(identity))
+        if self._path is not None and self._path.exists():
+            different = [key for key, value in self._identity.items() if self._found().get(key) != value]
+            if different:
+                raise PlanError(
+                    f"{directory} holds another run than this one: its {', '.join(different)} differ. "
+                    "Choose another folder, or delete this one to start anew."
+                )
+        self.write("running")
+
+    def _found(self) -> dict[str, Any]:
+        assert self._path is not None
+        with explained("read run.json"):
+            text = self._path.read_text()
+        try:
+            found: dict[str, Any] = json.loads(text)
+        except ValueError as error:
+            raise StorageError(
+                f"{self._path.parent} should hold a run, but its run.json cannot be read. Delete it to start anew."
+            ) from error
+        return found
+
+    def write(self, status: str, error: BaseException | None = None) -> None:
+        """Write down how the run stands."""
+        if self._path is None:
+            return
+        words = None if error is None else f"{type(error).__name__}: {error}"
+        write_atomically(self._path, json.dumps({**self._identity, "status": status, "error": words}).encode())
+
+
+class _Bar:
+    """A progress bar over the steps of the party that leads."""
+
+    def __init__(self, *, shown: bool | None, leader: str) -> None:
+        self._shown = sys.stderr.isatty() if shown is None else shown
+        self._leader = leader
+        self._tasks: dict[str, TaskID] = {}
+        self.watcher: Watcher | None = None
+
+    def __enter__(self) -> _Bar:
+        if self._shown:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[figures]}"))
+            console = Console(stderr=True)
+            self._progress = Progress(TextColumn("{task.description}"), *columns, console=console)
+            self._progress.start()
+            self.watcher = self._watch
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._shown:
+            self._progress.stop()
+
+    def _watch(self, party: str, loop: str, done: int, total: int, figures: Mapping[str, float]) -> None:
+        if party != self._leader:
+            return
+        if loop not in self._tasks:
+            self._tasks[loop] = self._progress.add_task(loop, total=total, figures="")
+        text = "  ".join(f"{name} {value:.4g}" for name, value in figures.items())
+        self._progress.update(self._tasks[loop], completed=done, figures=text)

@@ -1,0 +1,1 @@
+"""Tables of rows with ids: reading, cutting, encoding as numbers."""

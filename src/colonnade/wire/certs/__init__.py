@@ -1,0 +1,1 @@
+"""Certificates: an authority, each party's credentials, fingerprints that people can compare."""

@@ -1,0 +1,1 @@
+"""The gRPC transport: one mutually authenticated stream per pair of parties."""

@@ -1,0 +1,337 @@
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from colonnade.auditing.alone import Best
+from colonnade.auditing.render import headline, html, knowledge, luck, questions, size
+from colonnade.auditing.report import PrivacyReport
+from colonnade.auditing.score import Score
+from colonnade.errors import MissingExtra
+from colonnade.privacy.ledger import Spent
+from colonnade.secret import Secret
+
+GOLDEN = Path(__file__).parent / "golden" / "report-v1.json"
+HOSTILE = '<script>document.title = "owned"</script><img src=x onerror="document.title = \'owned\'">'
+
+CHROMIUM = shutil.which("chromium")
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium, to look at the page in a real browser")
+
+PROBE = """
+<script>
+addEventListener("load", () => {
+  const strip = document.querySelector(".strip > svg"), track = strip.querySelector(".track").getBoundingClientRect();
+  const middle = mark => { const box = mark.getBoundingClientRect(); return (box.left + box.right) / 2; };
+  const at = name => (middle(strip.querySelector(name)) - track.left) / track.width;
+  const seen = {
+    overflow: document.documentElement.scrollWidth - innerWidth, width: innerWidth,
+    score: at(".score"), chance: at(".chance"), alone: at(".alone"),
+    background: getComputedStyle(document.body).backgroundColor, title: document.title,
+    fontSize: parseFloat(getComputedStyle(strip.querySelector(".tick")).fontSize),
+  };
+  parent.postMessage(JSON.stringify(seen), "*");
+});
+</script>
+"""
+
+
+@pytest.fixture
+def report() -> PrivacyReport:
+    return PrivacyReport.from_json(GOLDEN.read_text())
+
+
+@pytest.fixture
+def browser(tmp_path: Path):
+    """Runs chromium on a file; returns the document as it is once loaded."""
+
+    def look(path: Path, *flags: str) -> str:
+        assert CHROMIUM is not None
+        quiet = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
+        command = [CHROMIUM, *quiet.split(), "--disable-component-update", "--disable-sync"]
+        command += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=3000", *flags, path.as_uri()]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+
+    return look
+
+
+@pytest.fixture
+def probed(tmp_path: Path, browser):
+    """What a page looks like inside a window of some width, measured by a script that the page itself would refuse."""
+
+    def probe(report: PrivacyReport, width: int, *flags: str) -> dict[str, Any]:
+        page = re.sub(r"<meta http-equiv=[^>]*>", "", html(report)).replace("</body>", PROBE + "</body>")
+        (tmp_path / "page.html").write_text(page)
+        frame = tmp_path / "frame.html"
+        frame.write_text(
+            f'<iframe src="page.html" width="{width}" height="800" style="border: 0"></iframe>'
+            "<script>onmessage = event => { document.title = event.data; }</script>"
+        )
+        title = re.search(r"<title>(.*)</title>", browser(frame, "--dump-dom", *flags))
+        assert title is not None
+        return dict(json.loads(title[1]))
+
+    return probe
+
+
+def renamed(report: PrivacyReport, name: str) -> PrivacyReport:
+    """The same report with `shop`, the protocol and an attack called otherwise."""
+    return replace(
+        report,
+        run=replace(report.run, protocol=name, parties={"bank": "label party", name: name}),
+        attacks=tuple(replace(f, attacker=name, attack=name, summary=name) for f in report.attacks),
+        disclosures=tuple(
+            replace(d, kind=name, under=(name,), **({"sender": name} if d.sender == "shop" else {"receiver": name}))
+            for d in report.disclosures
+        ),
+        budget={"labels": replace(report.budget["labels"], notes=(name,))},
+        untested=(name,),
+    )
+
+
+def test_a_run_in_the_clear_is_called_so(report: PrivacyReport) -> None:
+    words = "TLS was off in this run"
+    exposed = replace(report, run=replace(report.run, insecure=True))
+    assert words not in html(report)
+    assert words not in report.render()
+    assert words in html(exposed)
+    assert words in exposed.render()
+    assert PrivacyReport.from_json(exposed.to_json()).run.insecure
+
+
+def test_the_worst_answer_comes_first_and_open_questions_last(report: PrivacyReport) -> None:
+    first, second = questions(report)
+    assert first.title == "What could shop learn about bank's labels?"
+    assert first.answer == "leaks"
+    assert [f.attack for f in first.findings] == ["DirectLabel", "DirectionScore", "NormScore"]
+    assert first.sentence == (
+        "DirectLabel names 100.0% correctly of 512 rows, 90% of those it could have guessed. "
+        "By chance it would be 62.7%, and shop alone does no better. "
+        "What split/outline and split/verdict may give away has not been measured."
+    )
+    assert (second.title, second.answer) == ("What could bank learn about shop's features?", "not tested")
+    assert second.sentence == "Nobody tried. What split/embedding may give away has not been measured."
+
+
+def test_the_sentence_about_an_auc_says_what_is_told_apart(report: PrivacyReport) -> None:
+    directions = replace(report, attacks=tuple(f for f in report.attacks if f.attack == "DirectionScore"))
+    assert questions(directions)[0].sentence == (
+        "DirectionScore tells the last class from the others with an AUC of 1.000 on 510 rows, 90% of those it could "
+        "have guessed. By chance it would be 0.500; without collaboration shop reaches 0.934. "
+        "What split/outline and split/verdict may give away has not been measured."
+    )
+
+
+def test_a_leak_up_to_naming_is_called_so(report: PrivacyReport) -> None:
+    (direct,) = (f for f in report.attacks if f.attack == "DirectLabel")
+    swapped = replace(report, attacks=(replace(direct, plain=replace(direct.plain, chance=1.0)),))
+    (question, _) = questions(swapped)
+    assert question.answer == "leaks up to naming"
+    assert "of those it could have guessed, up to the names of the classes." in question.sentence
+
+
+def test_no_leak_is_never_called_safe(report: PrivacyReport) -> None:
+    norms = replace(report, attacks=tuple(f for f in report.attacks if f.attack == "NormScore"))
+    assert headline(norms) == "No leak found by 1 attack"
+    assert questions(norms)[0].sentence == (
+        "One attack was tried and none found a leak. That is no proof that there is none: a stronger attack may exist. "
+        "What split/outline and split/verdict may give away has not been measured."
+    )
+    assert "safe" not in norms.render().lower()
+
+
+def test_balanced_accuracy_is_put_into_words_and_full_coverage_is_not(report: PrivacyReport) -> None:
+    (direct,) = (f for f in report.attacks if f.attack == "DirectLabel")
+    everywhere = replace(direct, measure="balanced accuracy", coverage=1.0)
+    assert questions(replace(report, attacks=(everywhere,)))[0].sentence.startswith(
+        "DirectLabel names 100.0% of each class correctly on average, on 512 rows. By chance"
+    )
+
+
+def known_anyway(report: PrivacyReport) -> PrivacyReport:
+    """The same report, had the attacker been as good alone."""
+    (direction,) = (f for f in report.attacks if f.attack == "DirectionScore")
+    evidence = replace(direction.plain, score=Score(0.994, 0.99, 0.997), alone=Best(0.996, "self-training"))
+    return replace(report, attacks=(replace(direction, plain=evidence, up_to_naming=evidence),))
+
+
+def test_messages_that_tell_no_more_than_alone_are_not_called_no_leak(report: PrivacyReport) -> None:
+    known = known_anyway(report)
+    question = questions(known)[0]
+    assert question.answer == "no more than alone"
+    assert question.sentence.startswith(
+        "The messages do tell labels (0.994; without them at most 0.552), but shop reaches 0.996 by itself."
+    )
+    assert headline(known) == "shop can infer bank's labels, but no more than alone"
+    assert "No more than alone" in known.render()
+    assert 'class="no-more-than-alone"' in html(known)
+
+
+def test_where_nothing_was_run_again_a_guess_is_not_ascribed_to_the_messages(report: PrivacyReport) -> None:
+    known = known_anyway(replace(report, run=replace(report.run, mode="joint")))
+    assert questions(known)[0].sentence.startswith(
+        "DirectionScore finds out labels (0.994; by luck at most 0.552), but shop reaches 0.996 by itself."
+    )
+
+
+def test_one_attack_by_two_parties_is_one_attack(report: PrivacyReport) -> None:
+    (norms,) = (f for f in report.attacks if f.attack == "NormScore")
+    assert headline(replace(report, attacks=(norms, replace(norms, attacker="telco")))) == "No leak found by 1 attack"
+
+
+def test_under_the_headline_stands_how_much_is_luck(report: PrivacyReport) -> None:
+    words = "By luck alone about 0.3 of them would exceed their null."
+    assert luck(report) == f"6 tests were made, each guess as it is and up to naming. {words}"
+    assert words in report.render(width=200)
+    assert words in html(report)
+    assert "By luck" not in replace(report, attacks=()).render()
+
+
+def test_the_headline_names_who_can_infer_what(report: PrivacyReport) -> None:
+    assert headline(report) == "bank's labels can be inferred by shop"
+    both = (*report.attacks, *(replace(f, attacker="telco") for f in report.attacks))
+    assert headline(replace(report, attacks=both)) == "bank's labels can be inferred by shop and telco"
+    assert headline(replace(report, attacks=())) == "Nothing has been tested"
+
+
+def test_what_an_attack_was_given_is_put_into_words(report: PrivacyReport) -> None:
+    finding = report.attacks[1]
+    assert knowledge(finding) == "the messages split/gradient and 1 known label per class"
+    everything = replace(finding.granted, own_features=True, own_model=True, known_labels=4)
+    assert knowledge(replace(finding, granted=everything)) == (
+        "the messages split/gradient, its own columns, its own model and 4 known labels per class"
+    )
+    nothing = replace(finding.granted, messages=(), known_labels=0)
+    assert knowledge(replace(finding, granted=nothing)) == "nothing but its own part in the run"
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "words"), [(31, "31 B"), (999, "999 B"), (20_960, "21.0 kB"), (3_200_000, "3.2 MB"), (5e9, "5.0 GB")]
+)
+def test_sizes_are_put_into_words(n_bytes: int, words: str) -> None:
+    assert size(n_bytes) == words
+
+
+def test_the_terminal_shows_scores_messages_budget_and_what_was_not_tested(report: PrivacyReport) -> None:
+    text = report.render()
+    for words in (
+        "bank's labels can be inferred by shop",
+        "DirectLabel",
+        "100.0% to 100.0%",
+        "split/gradient",
+        "not private: split/embedding from shop to bank",
+        "bank about shop's features, given split/embedding: no attack was made",
+        "seeded randomness",
+    ):
+        assert words in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_the_terminal_obeys_neither_markup_nor_control_characters(report: PrivacyReport) -> None:
+    text = renamed(report, "[red]x[/red]\x1b[2J").render(width=200)
+    assert "[red]x[/red]\N{REPLACEMENT CHARACTER}[2J" in text
+    assert "\x1b" not in text
+
+
+def test_rich_prints_a_report_in_colour(report: PrivacyReport) -> None:
+    console = Console(force_terminal=True, width=100, color_system="standard")
+    with console.capture() as capture:
+        console.print(report)
+    assert "\x1b[1;31mLeaks" in capture.get()
+
+
+def test_recordings_that_differ_are_pointed_out(report: PrivacyReport) -> None:
+    changed = replace(report, disclosures=tuple(replace(d, confirmed=False) for d in report.disclosures))
+    assert "recordings differ" in changed.render(width=120)
+    assert "the receiver recorded something else" in html(changed)
+    assert "the receiver recorded something else" not in html(report)
+
+
+def test_a_private_budget_is_shown_with_its_epsilon(report: PrivacyReport) -> None:
+    spent = Spent(Secret.LABELS, 1.5, 1e-5, unit="label", releases={"randomised-response": 1})
+    private = replace(report, budget={"labels": spent})
+    assert "epsilon 1.5 at delta 1e-05 per label" in private.render()
+    assert "epsilon 1.5 at delta 1e-05 per label" in html(private)
+    assert "Not private" not in html(private)
+
+
+def test_the_page_needs_nothing_from_elsewhere_and_runs_no_script(report: PrivacyReport) -> None:
+    page = html(report)
+    assert re.findall(r"https?:|//\w|<script|<link|<img|@import|url\(|\son\w+=", page) == []
+    assert "default-src 'none'" in page
+
+
+def test_an_empty_report_is_still_a_page(report: PrivacyReport) -> None:
+    empty = html(replace(report, disclosures=(), budget={}, attacks=(), untested=()))
+    assert "Nothing has been tested" in empty
+    assert "Nothing crossed between any two parties." in empty
+    assert "No message revealed a secret" in empty
+
+
+def test_names_are_escaped_on_the_page(report: PrivacyReport) -> None:
+    page = html(renamed(report, HOSTILE))
+    assert "<script" not in page
+    assert "<img" not in page
+    assert page.count("&lt;script&gt;") > 10
+
+
+def test_the_page_without_its_extra_says_what_to_install(
+    report: PrivacyReport, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(MissingExtra) as caught:
+        report.to_html(tmp_path / "report.html")
+    assert str(caught.value) == (
+        "Writing the report as HTML needs the extra 'report', which is not installed. "
+        "Run: pip install 'colonnade[report]'"
+    )
+
+
+@needs_browser
+def test_a_browser_shows_the_page_and_runs_nothing_in_it(report: PrivacyReport, browser, tmp_path: Path) -> None:
+    renamed(report, HOSTILE).to_html(tmp_path / "report.html")
+    document = browser(tmp_path / "report.html", "--dump-dom")
+    assert re.findall(r"<script|<img", document) == []
+    assert document.count("<article") == 3
+    assert "<title>Privacy report: bank's labels can be inferred by &lt;script&gt;" in document
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [360, 1000])
+def test_marks_stand_where_their_numbers_say_and_nothing_sticks_out(report: PrivacyReport, probed, width: int) -> None:
+    finding = questions(report)[0].findings[2]
+    seen = probed(replace(report, attacks=(finding,)), width)
+    assert seen["width"] == width
+    assert seen["overflow"] <= 0
+    assert seen["score"] == pytest.approx(finding.plain.score.value, abs=0.01)
+    assert seen["chance"] == pytest.approx(finding.plain.chance, abs=0.01)
+    assert seen["alone"] == pytest.approx(finding.plain.alone.value, abs=0.01)
+    assert seen["fontSize"] >= 11
+
+
+@needs_browser
+def test_names_without_a_space_do_not_stick_out_of_a_phone(report: PrivacyReport, probed) -> None:
+    assert probed(renamed(report, "x" * 80), 360)["overflow"] <= 0
+
+
+@needs_browser
+def test_the_page_follows_the_readers_light_and_dark(report: PrivacyReport, probed) -> None:
+    light = probed(report, 1000, "--blink-settings=preferredColorScheme=1")["background"]
+    dark = probed(report, 1000, "--blink-settings=preferredColorScheme=0")["background"]
+    brightness = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (light, dark)]
+    assert brightness[0] > 700
+    assert brightness[1] < 100
+
+
+@needs_browser
+def test_a_browser_takes_a_picture_of_the_page(report: PrivacyReport, browser, tmp_path: Path) -> None:
+    report.to_html(tmp_path / "report.html")
+    browser(tmp_path / "report.html", "--window-size=900,1200", f"--screenshot={tmp_path / 'report.png'}")
+    # A page that failed to lay out is one flat colour, which compresses to a few kilobytes.
+    assert (tmp_path / "report.png").stat().st_size > 30_000

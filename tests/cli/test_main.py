@@ -1,0 +1,346 @@
+import json
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import colonnade
+from colonnade.cli.main import app
+from colonnade.experiment.run_folder import RunFolder
+
+ROOT = Path(__file__).parents[2]
+SOURCE = Path(colonnade.__path__[0]).parent
+EXAMPLES = sorted((ROOT / "examples").glob("*.toml"))
+
+PLAN = """
+[data]
+name = "breast-cancer"
+rows = 200
+[roles]
+label = "bank"
+features = ["shop"]
+[model]
+name = "split-classifier"
+epochs = 3
+batch_size = 32
+[audit]
+attacks = ["norm-score"]
+nulls = 2
+"""
+ENDLESS = PLAN.replace("epochs = 3", "epochs = 100000\npatience = 'none'") + "[run]\ncheckpoint_every = 20\n"
+
+
+def call(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "colonnade", *map(str, arguments)]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(SOURCE)}
+
+
+def started(*arguments: str | Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command(*arguments), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def ended(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*arguments), env=environment(), capture_output=True, text=True, check=False)
+
+
+def only_folder(out: Path) -> Path:
+    (path,) = out.iterdir()
+    return path
+
+
+def wait_for_a_checkpoint(out: Path, process: subprocess.Popen[str]) -> None:
+    while not list(out.glob("*/*/checkpoints/*.step.safetensors")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    path = tmp_path / "credit.toml"
+    path.write_text(PLAN)
+    return path
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that was simulated and audited."""
+    folder = tmp_path_factory.mktemp("audited")
+    (folder / "credit.toml").write_text(PLAN)
+    assert call("simulate", folder / "credit.toml", "--out", folder / "runs").exit_code == 0
+    run = only_folder(folder / "runs")
+    assert call("audit", run, "--jobs", "1").exit_code == 0
+    return run
+
+
+def test_the_version_is_the_packages() -> None:
+    assert call("--version").stdout == f"colonnade {colonnade.__version__}\n"
+
+
+def test_help_names_every_command() -> None:
+    shown = call("--help").stdout
+    assert all(re.search(rf"\b{name}\b", shown) for name in ("demo", "simulate", "audit", "report", "data"))
+
+
+@pytest.mark.parametrize(
+    ("command", "section"),
+    [("doctor", "[network]"), ("join", "[network]"), ("predict", "[network]"), ("align", "[align]")],
+)
+def test_help_names_the_section_that_a_plan_needs(command: str, section: str) -> None:
+    assert f"a section {section}." in call(command, "--help").stdout
+
+
+def test_help_imports_nothing_heavy() -> None:
+    script = (
+        "import sys\nfrom colonnade.cli.main import app\n"
+        "try:\n    app(['--help'])\nexcept SystemExit:\n    pass\n"
+        "print([name for name in ('torch', 'numpy', 'sklearn', 'pyarrow') if name in sys.modules])"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", script], env=environment(), capture_output=True, text=True, check=True
+    ).stdout
+    assert shown.endswith("[]\n")
+
+
+def test_simulating_says_how_good_the_model_is_and_where_it_lies(plan: Path, tmp_path: Path) -> None:
+    result = call("simulate", plan, "--out", tmp_path / "runs")
+    folder = only_folder(tmp_path / "runs")
+    assert result.exit_code == 0
+    assert (
+        "bank, shop hold 200 common rows, found in the clear as only a simulation may: 150 to train on" in result.stdout
+    )
+    assert f"AUC {RunFolder.open(folder).metrics()['AUC']:.3f}" in result.stdout
+    assert f"Run: colonnade audit {folder}\n" in result.stdout
+
+
+def test_simulating_one_shot_says_beside_its_quality_what_can_be_rebuilt(plan: Path, tmp_path: Path) -> None:
+    plan.write_text(PLAN.replace('"split-classifier"', '"one-shot"\nleak_budget = {shop = 1.0}'))
+    said = " ".join(call("simulate", plan, "--out", tmp_path / "runs").stdout.split())
+    found = r"On held-out rows: .* By shop's own measurement, .* relative MSE 0\.\d\d .* worst column R² \d\.\d\d"
+    assert re.search(found, said)
+
+
+def test_another_seed_on_the_command_line_is_another_run(plan: Path, tmp_path: Path) -> None:
+    assert call("simulate", plan, "--out", tmp_path / "runs", "--seed", "5").exit_code == 0
+    assert RunFolder.open(only_folder(tmp_path / "runs")).plan.seed == 5
+
+
+def test_a_run_that_is_there_is_refused_and_resumed_on_demand(audited: Path, tmp_path: Path) -> None:
+    shutil.copytree(audited.parent, tmp_path / "runs")
+    plan = audited.parents[1] / "credit.toml"
+    refused = call("simulate", plan, "--out", tmp_path / "runs")
+    assert refused.exit_code == 2
+    assert "whose status is 'finished'. Go on with --resume" in refused.stderr
+    assert call("simulate", plan, "--out", tmp_path / "runs", "--resume").exit_code == 0
+
+
+def test_an_audit_prints_the_report_and_writes_it(audited: Path, tmp_path: Path) -> None:
+    shutil.copytree(audited, tmp_path / "run")
+    result = call("audit", tmp_path / "run", "--attack", "direction-score", "--nulls", "1", "--jobs", "1")
+    assert result.exit_code == 0, result.stderr
+    assert "What could shop learn about bank's labels?" in result.stdout
+    assert "DirectionScore" in result.stdout
+    (finding,) = RunFolder.open(tmp_path / "run").report().attacks
+    assert (finding.attack, len(finding.plain.null)) == ("DirectionScore", 1)
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_a_report_is_printed_as_the_audit_printed_it(audited: Path) -> None:
+    assert "NormScore" in call("report", audited).stdout
+
+
+def test_a_report_printed_as_json_is_the_one_in_the_folder(audited: Path) -> None:
+    assert json.loads(call("report", audited, "--json").stdout) == json.loads((audited / "report.json").read_text())
+
+
+def test_a_report_is_written_as_a_page_where_it_is_wanted(audited: Path, tmp_path: Path) -> None:
+    result = call("report", audited, "--html", tmp_path / "page.html")
+    assert result.stdout == f"Written to {tmp_path / 'page.html'}.\n"
+    assert "NormScore" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_the_data_sets_are_listed_with_where_they_are() -> None:
+    result = CliRunner().invoke(app, ["data", "list"], env={"COLONNADE_DATA": "/nowhere"})
+    lines = result.stdout.splitlines()
+    assert re.fullmatch(
+        r"bank-shop-telco +4,000 +22 +binary +\S.* built in *", next(x for x in lines if "bank-shop" in x)
+    )
+    assert "adult.parquet (missing)" in result.stdout
+
+
+def test_an_error_is_one_sentence_and_the_exit_code_of_its_class(tmp_path: Path) -> None:
+    plan = tmp_path / "bad.toml"
+    plan.write_text(PLAN.replace("epochs", "epoch"))
+    result = call("simulate", plan)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert re.fullmatch(r"Error: \[model\] takes .+ The nearest name is 'epochs'\. .+\n", result.stderr)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("simulate", "none.toml"), 2, "A plan was expected at none.toml"),
+        (("audit", "nowhere"), 9, "The folder of a run was expected at nowhere"),
+        (("report", "nowhere"), 9, "The folder of a run was expected at nowhere"),
+    ],
+)
+def test_what_is_not_there_is_said_with_its_exit_code(arguments: tuple[str, ...], code: int, said: str) -> None:
+    result = call(*arguments)
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert result.stderr.startswith(f"Error: {said}")
+
+
+def test_an_unknown_attack_is_refused(audited: Path) -> None:
+    result = call("audit", audited, "--attack", "norm-scor")
+    assert result.exit_code == 2
+    assert "norm-score" in result.stderr
+
+
+def test_a_report_before_the_audit_is_refused(plan: Path, tmp_path: Path) -> None:
+    assert call("simulate", plan, "--out", tmp_path / "runs").exit_code == 0
+    result = call("report", only_folder(tmp_path / "runs"))
+    assert result.exit_code == 9
+    assert "was not audited yet. Run: colonnade audit" in result.stderr
+
+
+def test_an_error_at_a_party_is_followed_by_its_name(tmp_path: Path) -> None:
+    plan = tmp_path / "credit.toml"
+    plan.write_text(PLAN.replace("epochs = 3", "epochs = 0"))
+    result = call("simulate", plan, "--out", tmp_path / "runs")
+    assert result.exit_code == 2
+    sentence, note = result.stderr.splitlines()
+    assert "SplitClassifier's epochs should be a whole number, at least 1, but is 0." in sentence
+    assert note == "This happened at bank."
+
+
+def test_a_traceback_is_shown_only_on_demand(tmp_path: Path) -> None:
+    quiet, loud = ended("simulate", tmp_path / "none.toml"), ended("--debug", "simulate", tmp_path / "none.toml")
+    assert "Traceback" not in quiet.stderr
+    assert "Traceback" in loud.stderr
+    assert (quiet.returncode, quiet.stdout) == (2, "")
+
+
+def test_a_place_that_cannot_be_written_is_a_storage_error(plan: Path) -> None:
+    result = call("simulate", plan, "--out", plan)
+    assert result.exit_code == 9
+    assert "Could not write plan.toml: Not a directory." in result.stderr
+
+
+def test_a_disk_that_takes_no_more_is_a_storage_error(plan: Path, tmp_path: Path) -> None:
+    # A limit on the size of files is refused by the same call as a full disk, and needs no rights.
+    limited = ["bash", "-c", 'ulimit -f 16; exec "$@"', "bash", *command("simulate", plan, "--out", tmp_path / "runs")]
+    result = subprocess.run(limited, env=environment(), capture_output=True, text=True, check=False)
+    assert result.returncode == 9, result.stderr
+    assert re.match(r"Error: Could not write .+: File too large\. Free some space", result.stderr)
+
+
+def test_output_is_plain_where_it_is_no_terminal(audited: Path) -> None:
+    for arguments in (("report", audited), ("data", "list"), ("simulate", "none.toml")):
+        result = ended(*arguments)
+        assert "\x1b" not in result.stdout + result.stderr
+
+
+def test_an_error_is_red_on_a_terminal(tmp_path: Path) -> None:
+    master, terminal = pty.openpty()
+    environment_of_terminal = {**environment(), "TERM": "xterm"} | {"NO_COLOR": ""}
+    with subprocess.Popen(command("audit", tmp_path), env=environment_of_terminal, stderr=terminal) as process:
+        os.close(terminal)
+        assert process.wait() == 9
+        shown = os.read(master, 4096)
+    os.close(master)
+    assert shown.startswith(b"\x1b[31mError: The folder of a run was expected at ")
+
+
+def test_an_interrupted_simulation_exits_as_interrupted(tmp_path: Path) -> None:
+    plan, out = tmp_path / "endless.toml", tmp_path / "runs"
+    plan.write_text(ENDLESS)
+    process = started("simulate", plan, "--out", out)
+    wait_for_a_checkpoint(out, process)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stderr == "Interrupted.\nThe same command with --resume goes on where this one stopped.\n"
+    assert RunFolder.open(only_folder(out)).status == "failed"
+
+
+@pytest.mark.slow
+def test_a_killed_simulation_resumes_to_the_same_end(tmp_path: Path) -> None:
+    plan = tmp_path / "long.toml"
+    # Long enough that it is still training when its first checkpoint has been seen.
+    plan.write_text(ENDLESS.replace("100000", "300"))
+    process = started("simulate", plan, "--out", tmp_path / "killed")
+    wait_for_a_checkpoint(tmp_path / "killed", process)
+    process.kill()
+    process.communicate()
+    killed = RunFolder.open(only_folder(tmp_path / "killed"))
+    assert killed.status == "running"
+    assert call("simulate", plan, "--out", tmp_path / "killed", "--resume").exit_code == 0
+    assert call("simulate", plan, "--out", tmp_path / "straight").exit_code == 0
+    straight = RunFolder.open(only_folder(tmp_path / "straight"))
+    assert killed.metrics() == straight.metrics()
+    for party in ("bank", "shop"):
+        resumed, uninterrupted = (folder.load().transcripts[party] for folder in (killed, straight))
+        assert resumed.digests() == uninterrupted.digests()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_can_be_simulated_and_audited(path: Path, tmp_path: Path) -> None:
+    assert call("simulate", path, "--out", tmp_path).exit_code == 0
+    audited = call("audit", only_folder(tmp_path), "--nulls", "2", "--jobs", "1")
+    assert audited.exit_code == 0, audited.stderr
+    assert "What could shop learn about bank's labels?" in audited.stdout
+
+
+@pytest.mark.slow
+def test_the_plan_on_the_page_can_be_simulated_and_audited(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "plans.md").read_text(encoding="utf-8")
+    plan = tmp_path / "plan.toml"
+    plan.write_text(page.split("```toml\n")[1].split("```")[0])
+    assert call("simulate", plan, "--out", tmp_path / "runs").exit_code == 0
+    assert call("audit", only_folder(tmp_path / "runs"), "--jobs", "1").exit_code == 0
+
+
+@pytest.mark.slow
+def test_the_python_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "plans.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    exec(page.split("```python\n")[1].split("```")[0], {})
+    assert RunFolder.open(only_folder(tmp_path / "runs")).report().attacks
+
+
+@pytest.mark.slow
+def test_the_demo_tells_its_story_and_leaves_two_reports(tmp_path: Path) -> None:
+    result = call("demo", "--quick", "--out", tmp_path, "--jobs", "2")
+    assert result.exit_code == 0, result.stderr
+    assert "They find out without showing each other anybody else." in result.stdout
+    figures = re.findall(r"^ (the bank alone|bank, shop and telco) +[\d.]+% +([\d.]+)", result.stdout, re.MULTILINE)
+    assert [who for who, _ in figures] == ["the bank alone", "bank, shop and telco"]
+    folders = {RunFolder.open(path).plan.name: path for path in tmp_path.iterdir()}
+    assert folders.keys() == {"demo", "demo-noise"}
+    for path in folders.values():
+        assert f"{path / 'report.html'}\n" in result.stdout
+        assert (path / "report.html").exists()
+        assert RunFolder.open(path).report().attacks
+
+
+@pytest.mark.slow
+def test_the_demo_can_be_told_twice(tmp_path: Path) -> None:
+    first, second = (call("demo", "--quick", "--out", tmp_path, "--jobs", "2").stdout for _ in range(2))
+    assert first == second != ""

@@ -1,0 +1,235 @@
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from colonnade import audit
+from colonnade.errors import DataError, PlanError, StorageError
+from colonnade.experiment.run_folder import RunFolder
+from colonnade.plans.plan import Plan, PlannedAudit, PlannedData, PlannedModel, PlannedTable
+from colonnade.privacy.ledger import Event, Ledger
+from colonnade.roles import Roles
+from colonnade.secret import Secret
+
+PLAN = Plan(
+    PlannedData("breast-cancer", rows=200),
+    Roles(label="bank", features=("shop",)),
+    PlannedModel("split-classifier", {"epochs": 3, "batch_size": 32}),
+    audit=PlannedAudit(("norm-score", "direction-score"), nulls=2),
+    name="two parties",
+)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    folder = RunFolder.create(PLAN, tmp_path_factory.mktemp("runs"))
+    folder.simulate()
+    return folder
+
+
+@pytest.fixture
+def copied(finished: RunFolder, tmp_path: Path) -> RunFolder:
+    shutil.copytree(finished.path, tmp_path / "copy")
+    return RunFolder.open(tmp_path / "copy")
+
+
+def test_a_folder_is_named_after_the_plan_and_its_hash(finished: RunFolder) -> None:
+    assert finished.path.name == f"two-parties-{PLAN.hash[:8]}"
+
+
+def test_a_finished_run_leaves_what_each_party_alone_would_hold(finished: RunFolder) -> None:
+    assert finished.status == "finished"
+    for party in ("bank", "shop"):
+        left = {path.name for path in (finished.path / party).iterdir()}
+        assert left == {"model.safetensors", "transcript", "checkpoints"}
+
+
+def test_the_plan_in_a_folder_is_the_one_that_ran(finished: RunFolder) -> None:
+    assert RunFolder.open(finished.path).plan == PLAN
+
+
+def test_a_loaded_run_is_the_one_that_ended(finished: RunFolder) -> None:
+    ended = PLAN.simulation(finished.tables().train).run()
+    loaded = RunFolder.open(finished.path).load()
+    assert loaded.plan == ended.plan
+    assert loaded.id_digest == ended.id_digest
+    for party in ("bank", "shop"):
+        assert loaded.transcripts[party].digests() == ended.transcripts[party].digests()
+        assert loaded.ledgers[party].events == ended.ledgers[party].events
+        assert loaded.results[party].get_params() == ended.results[party].get_params()
+
+
+def test_a_loaded_run_can_be_run_again(finished: RunFolder) -> None:
+    loaded = finished.load()
+    again = loaded.again()
+    assert again.transcripts["shop"].digests() == loaded.transcripts["shop"].digests()
+
+
+def test_an_audit_of_a_folder_finds_what_an_audit_of_the_run_finds(copied: RunFolder) -> None:
+    run = PLAN.simulation(copied.tables().train).run()
+    assert copied.audit() == audit(run, PLAN.audit.build(), nulls=2)
+
+
+def test_an_audit_leaves_its_report_to_be_read(copied: RunFolder) -> None:
+    report = copied.audit(replace(PLAN.audit, attacks=("norm-score",), nulls=1))
+    assert [finding.attack for finding in report.attacks] == ["NormScore"]
+    assert copied.report() == report
+    assert "NormScore" in (copied.path / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_plan_that_was_run_is_not_run_over(finished: RunFolder) -> None:
+    with pytest.raises(PlanError) as caught:
+        RunFolder.create(PLAN, finished.path.parent)
+    assert str(caught.value) == (
+        f"{finished.path} should be new, but holds a run of this plan whose status is 'finished'. "
+        "Go on with --resume, delete it, or choose another folder."
+    )
+
+
+def test_a_run_that_is_to_be_deleted_starts_anew(tmp_path: Path) -> None:
+    (RunFolder.create(PLAN, tmp_path).path / "old").touch()
+    assert not (RunFolder.create(PLAN, tmp_path, existing="delete").path / "old").exists()
+
+
+def test_a_finished_run_that_is_resumed_stays_as_it_is(copied: RunFolder) -> None:
+    before = copied.metrics()
+    copied.simulate()
+    assert copied.metrics() == before
+
+
+def test_another_seed_has_another_folder(tmp_path: Path) -> None:
+    paths = {RunFolder.create(replace(PLAN, seed=seed), tmp_path).path for seed in range(3)}
+    assert len(paths) == 3
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StorageError) as caught:
+        RunFolder.open(tmp_path / "nothing")
+    assert str(caught.value) == (
+        f"The folder of a run was expected at {tmp_path / 'nothing'}, but that is no folder. "
+        "Name a folder that `colonnade simulate` made."
+    )
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"was expected at .+, but that has no plan\.toml\."):
+        RunFolder.open(tmp_path)
+
+
+def test_a_run_that_has_not_finished_cannot_be_loaded(tmp_path: Path) -> None:
+    folder = RunFolder.create(PLAN, tmp_path)
+    assert folder.status == "planned"
+    with pytest.raises(StorageError) as caught:
+        folder.load()
+    assert str(caught.value) == (
+        f"{folder.path} should hold a finished run, but it is planned. Finish it with `colonnade simulate --resume`."
+    )
+
+
+def test_a_run_that_was_not_audited_has_no_report(finished: RunFolder) -> None:
+    with pytest.raises(StorageError) as caught:
+        finished.report()
+    assert str(caught.value) == (
+        f"{finished.path} should hold a report, but the run was not audited yet. Run: colonnade audit {finished.path}"
+    )
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize("name", ["run.json", "bank/model.safetensors"])
+def test_a_truncated_file_is_a_storage_error(copied: RunFolder, name: str) -> None:
+    truncate(copied.path / name)
+    with pytest.raises(StorageError):
+        copied.load()
+
+
+def test_a_truncated_index_of_a_transcript_is_a_storage_error(copied: RunFolder) -> None:
+    truncate(copied.path / "shop" / "transcript" / "index.safetensors")
+    with pytest.raises(StorageError):
+        copied.load()
+
+
+@pytest.mark.parametrize("name", ["metrics.json", "report.json"])
+def test_a_truncated_result_is_a_storage_error(copied: RunFolder, name: str) -> None:
+    read: Callable[[], object] = copied.metrics if name == "metrics.json" else copied.report
+    (copied.path / name).write_text('{"rows": 5')
+    with pytest.raises(StorageError):
+        read()
+
+
+def test_a_damaged_file_is_named(copied: RunFolder) -> None:
+    (copied.path / "run.json").write_text("[]")
+    with pytest.raises(StorageError) as caught:
+        copied.load()
+    assert str(caught.value) == (
+        f"{copied.path / 'run.json'} should be as the run wrote it, but is damaged (TypeError). "
+        "Restore it, or simulate again in another folder."
+    )
+
+
+def test_a_missing_file_is_named(copied: RunFolder) -> None:
+    (copied.path / "metrics.json").unlink()
+    with pytest.raises(StorageError) as caught:
+        copied.metrics()
+    assert str(caught.value) == (
+        f"{copied.path / 'metrics.json'} should be there after a run, but is missing. "
+        "Restore it, or simulate again in another folder."
+    )
+
+
+def test_a_plan_that_was_changed_after_the_run_is_noticed(copied: RunFolder) -> None:
+    path = copied.path / "plan.toml"
+    path.write_text(path.read_text().replace("epochs = 3", "epochs = 4"))
+    with pytest.raises(StorageError, match=r"but run\.json names another plan\. Restore the folder"):
+        RunFolder.open(copied.path).load()
+
+
+def test_a_run_of_another_version_is_not_audited_by_this_one(copied: RunFolder) -> None:
+    path = copied.path / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": "0.0.1"}))
+    with pytest.raises(StorageError, match=r"but run\.json names another version\. Restore the folder"):
+        copied.load()
+
+
+@pytest.mark.parametrize("changed", ["{},51.0,b,0", "{},,b,0", "{},50.0,a,0", "{},50.0,b,1"])
+def test_changed_data_is_noticed(tmp_path: Path, changed: str) -> None:
+    bank, shop = tmp_path / "bank.csv", tmp_path / "shop.csv"
+    bank.write_text("id,income,job,late\n" + "".join(f"{i},50.0,b,{i % 2}\n" for i in range(40)))
+    shop.write_text("id,spend\n" + "".join(f"{i},{i}\n" for i in range(40)))
+    tables = {"bank": PlannedTable(bank, "id", labels="late"), "shop": PlannedTable(shop, "id")}
+    folder = RunFolder.create(replace(PLAN, data=PlannedData(tables=tables)), tmp_path / "runs")
+    folder.simulate()
+    trained_on = next(i for i in folder.tables().train["bank"].ids.to_pylist() if i % 2 == 0)
+    bank.write_text(bank.read_text().replace(f"\n{trained_on},50.0,b,0\n", f"\n{changed.format(trained_on)}\n"))
+    with pytest.raises(DataError) as caught:
+        folder.tables()
+    assert str(caught.value) == (
+        "bank's rows to train on should be those the run began with, but they have changed. "
+        "Restore the data, or simulate again in another folder."
+    )
+
+
+def test_what_releases_cost_is_loaded_with_the_run(copied: RunFolder) -> None:
+    spent = Event(Secret.LABELS, "label", "randomised-response", (("epsilon", 1.0), ("n_classes", 2)))
+    Ledger(path=copied.path / "bank" / "ledger").spend(spent)
+    assert copied.load().ledgers["bank"].events == {spent: 1}
+
+
+def test_a_place_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError) as caught:
+        RunFolder.create(PLAN, tmp_path / "file")
+    assert str(caught.value) == (
+        "Could not write plan.toml: Not a directory. Free some space or choose a folder that can be written, "
+        "then run again."
+    )
+
+
+def test_a_name_that_is_too_long_for_the_disk_is_a_storage_error(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="File name too long"):
+        RunFolder.create(replace(PLAN, name="n" * 300), tmp_path)

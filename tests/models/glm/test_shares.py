@@ -1,0 +1,471 @@
+"""Regressions without an arbiter: the plain optimiser's coefficients, nothing but uniform numbers before the end."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.linear_model import LogisticRegression as PlainLogistic
+from sklearn.linear_model import PoissonRegressor, Ridge
+
+from colonnade.crypto import products, sampling
+from colonnade.crypto.profiles import SHARES
+from colonnade.errors import BudgetSpent, Overflow, PlanError, ProtocolError
+from colonnade.models.glm import shares as glm_shares
+from colonnade.models.glm import sides as glm_side
+from colonnade.models.glm.estimator import LinearRegression, LogisticRegression, PoissonRegression
+from colonnade.models.glm.families import LINEAR, LOGISTIC, POISSON
+from colonnade.models.glm.shares import ComputingSide, Opening
+from colonnade.models.glm.sides import Verdict
+from colonnade.roles import Roles
+from colonnade.runtime.simulate import simulate
+from colonnade.tables.table import Table
+from colonnade.testing.estimator import _drawn
+from colonnade.wire.channel import Channel
+from colonnade.wire.message import Message
+
+NAMES = ("bank", "shop", "telco", "insurer", "clinic")
+N = 300
+
+
+def roles(n_parties=2):
+    return Roles(label="bank", features=NAMES[1:n_parties])
+
+
+def columns(n_parties=2, seed=0):
+    random = np.random.default_rng(seed)
+    values = random.standard_normal((N, 2 * n_parties))
+    values = (values - values.mean(axis=0)) / values.std(axis=0)
+    return {name: values[:, 2 * i : 2 * i + 2] for i, name in enumerate(NAMES[:n_parties])}
+
+
+def labels_of(model, values):
+    random = np.random.default_rng(1)
+    scores = np.hstack(list(values.values())) @ random.uniform(-0.5, 0.5, 2 * len(values)) + 0.3
+    if model is LinearRegression:
+        return 20 * scores + random.standard_normal(N) + 100
+    if model is LogisticRegression:
+        return (random.random(N) < LOGISTIC.mean(scores)).astype(np.int64)
+    return random.poisson(np.exp(scores))
+
+
+def made(values, labels, **extra):
+    ids = {"id": np.arange(N)}
+    tables = {name: ids | {f"{name} {i}": held[:, i] for i in range(held.shape[1])} for name, held in values.items()}
+    tables["bank"] |= extra | {"y": labels}
+    return {name: Table.of(data, labels="y" if name == "bank" else None, owner=name) for name, data in tables.items()}
+
+
+def coefficients(run):
+    own = {name: list(share.coefficients.values()) for name, share in run.results.items()}
+    *bank, intercept = own.pop("bank")
+    return np.array([*bank, *(value for each in own.values() for value in each), intercept])
+
+
+def in_plain(model, values, labels, batches, family, weights=None):
+    """The same optimiser in one place and in double precision, with the same polynomial for the mean."""
+    target = family.quadratic(family.checked(np.asarray(labels), "bank"))
+    known = {"linear": target.values, "logistic": (labels > 0) * 1.0, "Poisson": labels / labels.mean()}[family.name]
+    factor = {"linear": 2.0, "logistic": 1.0, "Poisson": labels.mean()}[family.name]
+    bend = {"linear": 2.0, "logistic": 0.25, "Poisson": 4 * labels.mean()}[family.name]
+    weights = np.ones(N) if weights is None else weights * N / weights.sum()
+    matrices = [np.hstack([values["bank"], np.ones((N, 1))])] + [
+        held for name, held in values.items() if name != "bank"
+    ]
+    bend *= weights.max() * sum(np.linalg.eigvalsh(m.T @ m / N)[-1] for m in matrices)
+    matrix = np.hstack(matrices)
+    rate = 1 / (bend + model.penalty / N)
+    theta, move = np.zeros(matrix.shape[1]), np.zeros(matrix.shape[1])
+    penalties = np.full(len(theta), model.penalty / N)
+    penalties[2] = 0
+    for step in range(model.epochs * len(batches)):
+        rows = batches[step % len(batches)]
+        mean = matrix[rows] @ theta
+        if family.polynomial is not None:
+            mean = family.polynomial(mean)
+        gradient = matrix[rows].T @ (weights[rows] * (mean - known[rows]))
+        move = model.momentum * move + rate * (factor * len(batches) / N * gradient + penalties * theta)
+        theta = theta - move
+    theta = theta * target.scale
+    return np.array([*theta[:2], *theta[3:], theta[2] + target.centre])
+
+
+def batches_of(model, run):
+    from colonnade.models.batches import fixed
+    from colonnade.runtime.simulate import shared_randomness
+
+    return fixed(N, model.batch_size, shared_randomness(run.plan, run.id_digest))
+
+
+FAMILIES = [(LinearRegression, LINEAR), (LogisticRegression, LOGISTIC), (PoissonRegression, POISSON)]
+
+
+@pytest.mark.parametrize(("n_parties", "batch_size"), [(2, None), (3, 100), (5, None)])
+def test_linear_regression_on_shares_is_the_plain_optimisers(n_parties, batch_size):
+    values = columns(n_parties)
+    labels = labels_of(LinearRegression, values)
+    model = LinearRegression(epochs=4, batch_size=batch_size)
+    run = simulate(model.fit, made(values, labels), roles=roles(n_parties), seed=3)
+    plain = in_plain(model, values, labels, batches_of(model, run), LINEAR)
+    np.testing.assert_allclose(coefficients(run), plain, rtol=1e-3, atol=1e-3 * np.abs(plain[:-1]).max())
+
+
+@pytest.mark.parametrize(("model", "family"), FAMILIES[1:], ids=lambda each: getattr(each, "name", ""))
+def test_polynomial_means_on_shares_are_the_plain_optimisers(model, family):
+    values = columns(2)
+    labels = labels_of(model, values)
+    estimator = model(epochs=2)
+    run = simulate(estimator.fit, made(values, labels), roles=roles(), seed=3)
+    plain = in_plain(estimator, values, labels, batches_of(estimator, run), family)
+    np.testing.assert_allclose(coefficients(run), plain, atol=1e-3 * np.abs(plain).max())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "family", "n_parties"),
+    [(LinearRegression, LINEAR, 4), (LogisticRegression, LOGISTIC, 5), (PoissonRegression, POISSON, 3)],
+    ids=["linear", "logistic", "Poisson"],
+)
+def test_training_on_shares_is_the_plain_optimisers_to_the_end(model, family, n_parties):
+    values = columns(n_parties)
+    labels = labels_of(model, values)
+    estimator = model(epochs=8, batch_size=150)
+    run = simulate(estimator.fit, made(values, labels), roles=roles(n_parties), seed=3)
+    plain = in_plain(estimator, values, labels, batches_of(estimator, run), family)
+    np.testing.assert_allclose(coefficients(run), plain, atol=1e-3 * np.abs(plain).max())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_parties", [2, 3, 4, 5])
+def test_linear_regression_on_shares_is_ridge(n_parties):
+    values = columns(n_parties)
+    labels = labels_of(LinearRegression, values)
+    model = LinearRegression(penalty=8.0, epochs=60, tolerance=1e-4)
+    run = simulate(model.fit, made(values, labels), roles=roles(n_parties), seed=3)
+    ridge = Ridge(alpha=4.0).fit(np.hstack(list(values.values())), labels)
+    np.testing.assert_allclose(coefficients(run), [*ridge.coef_, ridge.intercept_], rtol=1e-3, atol=2e-2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [LogisticRegression, PoissonRegression])
+@pytest.mark.parametrize("n_parties", [2, 3, 4, 5])
+def test_other_regressions_on_shares_are_scikit_learns_to_two_digits(model, n_parties):
+    values = columns(n_parties)
+    labels = labels_of(model, values)
+    run = simulate(model(epochs=45, tolerance=1e-7).fit, made(values, labels), roles=roles(n_parties), seed=3)
+    plain = {LogisticRegression: PlainLogistic(C=1.0), PoissonRegression: PoissonRegressor(alpha=1.0 / N)}[model]
+    plain.fit(np.hstack(list(values.values())), labels)
+    np.testing.assert_allclose(coefficients(run), np.r_[np.ravel(plain.coef_), plain.intercept_], atol=0.02)
+
+
+def epochs_in_plain(model, values, labels, batches, tolerance):
+    """After how many epochs the optimiser in double precision moves so little that training ends."""
+    target, lengths, before = LINEAR.quadratic(labels), [], np.zeros(5)
+    before[-1] = target.centre
+    matrices = [np.hstack([values["bank"], np.ones((N, 1))]), values["shop"]]
+    rate = 1 / (2 * sum(np.linalg.eigvalsh(m.T @ m / N)[-1] for m in matrices) + model.penalty / N)
+    for epochs in range(1, model.epochs):
+        after = in_plain(model.clone().set_params(epochs=epochs), values, labels, batches, LINEAR)
+        lengths.append(((after - before) ** 2).sum() * (1 - model.momentum) / (rate * len(batches)))
+        before = after
+    return 1 + next((place for place, length in enumerate(lengths) if length < tolerance), len(lengths))
+
+
+@pytest.mark.parametrize(("batch_size", "momentum"), [(None, 0.5), (150, 0.0)])
+def test_training_on_shares_ends_when_the_loss_would_change_by_less_than_the_tolerance(batch_size, momentum):
+    values = columns(2)
+    labels = labels_of(LinearRegression, values)
+    model = LinearRegression(epochs=12, batch_size=batch_size, momentum=momentum, tolerance=1.0)
+    run = simulate(model.fit, made(values, labels), roles=roles(), seed=3)
+    ended = len(run.results["bank"].history_)
+    assert ended == epochs_in_plain(model, values, labels, batches_of(model, run), 1.0)
+    assert 2 < ended < 12
+    plain = in_plain(model.clone().set_params(epochs=ended), values, labels, batches_of(model, run), LINEAR)
+    np.testing.assert_allclose(coefficients(run), plain, rtol=1e-3, atol=1e-3 * np.abs(plain[:-1]).max())
+
+
+def test_only_one_bit_for_each_epoch_is_opened_before_the_end():
+    values = columns(3)
+    model = LinearRegression(epochs=3, tolerance=1e-12)
+    run = simulate(model.fit, made(values, labels_of(LinearRegression, values)), roles=roles(3), seed=3, keep="all")
+    opened = {name: [e.message for e in t.messages(Opening, sent=False)] for name, t in run.transcripts.items()}
+    # After the first and the second epoch the label party; the last ends anyway. Then everybody its coefficients.
+    assert [message.share.shape for message in opened["bank"]] == [(1,), (1,), (3,)]
+    assert [message.share.shape for message in opened["shop"]] == [(2,)]
+    assert [message.share.shape for message in opened["telco"]] == [(2,), (2,)]
+    for name in ("shop", "telco"):
+        assert [e.message for e in run.transcripts[name].messages(Verdict, sent=False)] == [
+            Verdict(0, 0),
+            Verdict(1, 0),
+        ]
+
+
+def test_a_tolerance_of_0_tells_nobody_when_to_end():
+    values = columns(2)
+    model = LinearRegression(epochs=3, tolerance=0)
+    run = simulate(model.fit, made(values, labels_of(LinearRegression, values)), roles=roles(), seed=3)
+    assert not any(entry.kind == Verdict.kind for entry in run.transcripts["shop"].entries)
+    assert len(run.results["bank"].history_) == 3
+
+
+def test_an_answer_about_the_end_that_is_none_is_refused(monkeypatch):
+    honest = ComputingSide._showed
+    monkeypatch.setattr(ComputingSide, "_showed", lambda side, step, table: honest(side, step, table) ^ 2)
+    values = columns(2)
+    with pytest.raises(ProtocolError, match=r"shop to help find out whether training ends, but what it says is no ans"):
+        simulate(LinearRegression(epochs=2).fit, made(values, labels_of(LinearRegression, values)), roles=roles())
+
+
+@pytest.mark.parametrize("options", [{"momentum": 0.0}, {"intercept": False}, {"standardised": False}])
+def test_options_count_on_shares_as_they_do_with_an_arbiter(options):
+    values = columns(2)
+    values = values if "standardised" not in options else {name: held / 2 for name, held in values.items()}
+    labels = labels_of(LinearRegression, columns(2))
+    labels = labels if options.get("intercept", True) else labels - labels.mean()
+    model = LinearRegression(epochs=4, tolerance=0, **options)
+    arbiter = Roles(label="bank", features=("shop",), arbiter="judge")
+    runs = [simulate(model.fit, made(values, labels), roles=who, seed=3) for who in (roles(), arbiter)]
+    shares, judged = (np.concatenate([run.results[name].coef_ for name in ("bank", "shop")]) for run in runs)
+    assert len(shares) == 4 + options.get("intercept", True)
+    np.testing.assert_allclose(shares, judged, atol=1e-3 * np.abs(judged).max())
+
+
+def test_constant_collinear_and_separating_columns_train_on_shares():
+    values = columns(2)
+    values["shop"] = np.column_stack([values["shop"], np.full(N, 7.0), values["shop"][:, 0]])
+    labels = (values["shop"][:, 0] > 0).astype(np.int64)
+    run = simulate(LogisticRegression(epochs=3).fit, made(values, labels), roles=roles(), seed=3)
+    shop = run.results["shop"].coefficients
+    assert np.isfinite(coefficients(run)).all()
+    assert shop["shop 2"] == pytest.approx(0, abs=1e-5)
+    assert shop["shop 3"] == pytest.approx(shop["shop 0"], abs=1e-5)
+
+
+def test_row_weights_count_on_shares():
+    values = columns(2)
+    labels = labels_of(LinearRegression, values)
+    weights = np.random.default_rng(4).uniform(0.2, 3, N)
+    model = LinearRegression(epochs=4, weights="weight")
+    run = simulate(model.fit, made(values, labels, weight=weights), roles=roles(), seed=3)
+    plain = in_plain(model, values, labels, batches_of(model, run), LINEAR, weights)
+    np.testing.assert_allclose(coefficients(run), plain, rtol=1e-3, atol=1e-3 * np.abs(plain[:-1]).max())
+
+
+def test_polynomials_are_as_close_as_the_documentation_says():
+    scores = np.linspace(-8, 8, 4001)
+    assert np.abs(LOGISTIC.polynomial(scores) - LOGISTIC.mean(scores)).max() < 0.03
+    rates = np.linspace(-4, 4, 4001)
+    assert np.abs(POISSON.polynomial(rates) - np.exp(rates)).max() < 0.03
+
+
+class Decrypted:
+    """Everything that computing parties decrypt, by party."""
+
+    def __init__(self, monkeypatch):
+        self.seen = {}
+        honest, honest_products = ComputingSide._decrypted, products.decrypt
+
+        def decrypted(side, step, line, block, n_values):
+            found = honest(side, step, line, block, n_values)
+            self.seen.setdefault(side.party.name, []).append(found.copy())
+            return found
+
+        def of_products(key, data, n_values, n_primes):
+            found = honest_products(key, data, n_values, n_primes)
+            self.seen.setdefault("bank", []).append(found.copy())
+            return found
+
+        monkeypatch.setattr(ComputingSide, "_decrypted", decrypted)
+        monkeypatch.setattr(glm_shares.products, "decrypt", of_products)
+
+    def uniform(self, name):
+        return np.concatenate(self.seen[name]) / 2.0**64
+
+
+@pytest.mark.parametrize("model", [LinearRegression, pytest.param(LogisticRegression, marks=pytest.mark.slow)])
+def test_all_that_is_decrypted_before_the_end_is_uniform_whatever_the_labels(model, monkeypatch):
+    values = columns(3)
+    labels = labels_of(model, values)
+    seen = {"bank": [], "shop": []}
+    for known in (labels, labels.max() - labels):
+        spy = Decrypted(monkeypatch)
+        simulate(model(epochs=2, batch_size=150).fit, made(values, known), roles=roles(3), seed=3)
+        for name in seen:
+            seen[name].append(spy.uniform(name))
+            assert stats.kstest(seen[name][-1], "uniform").pvalue > 1e-6
+        monkeypatch.undo()
+    for one, two in seen.values():
+        n = min(len(one), len(two))
+        assert abs(np.corrcoef(one[:n], two[:n])[0, 1]) < 6 / np.sqrt(n)
+
+
+def test_only_ciphertexts_and_public_numbers_cross_before_the_opening():
+    values = columns(3)
+    labels = labels_of(LogisticRegression, values)
+    run = simulate(LogisticRegression(epochs=1).fit, made(values, labels), roles=roles(3), seed=3)
+    in_the_clear = {
+        glm_side.Columns,
+        glm_shares.Layout,
+        glm_side.Key,
+        glm_shares.Opening,
+    }
+    for name, transcript in run.transcripts.items():
+        kinds = [Message.kinds[entry.kind] for entry in transcript.entries if not entry.sent]
+        encrypted = set(kinds) - in_the_clear
+        assert encrypted <= {glm_shares.SharedVector, glm_shares.MaskedProduct, glm_shares.Operands}
+        opened = [place for place, kind in enumerate(kinds) if kind is glm_shares.Opening]
+        assert opened == list(range(len(kinds) - len(opened), len(kinds))), f"{name} is told coefficients too early"
+        assert len(opened) == (1 if name in ("bank", "shop") else 2)
+
+
+def test_the_drawing_shows_the_messages_that_cross():
+    values = columns(3)
+    run = simulate(
+        LinearRegression(epochs=2).fit, made(values, labels_of(LinearRegression, values)), roles=roles(3), seed=3
+    )
+    crossed = {Message.kinds[e.kind].__name__ for t in run.transcripts.values() for e in t.entries}
+    assert set(_drawn(glm_shares.__doc__)) == crossed
+
+
+KILLED = """
+import itertools, json, os, signal, sys
+from pathlib import Path
+from colonnade import Roles, Table, simulate
+from colonnade.models import LinearRegression, LogisticRegression, PoissonRegression
+from colonnade.crypto import sampling
+from colonnade.wire.channel import Channel
+
+folder, model, options, moments = json.loads(sys.argv[1])
+names = ("bank", "shop", "telco")
+tables = {name: Table.load(Path(folder, f"{name}.arrow")) for name in names}
+roles = Roles(label="bank", features=("shop", "telco"))
+
+def live(moment, number):
+    calls, seeds = itertools.count(1), open(Path(folder, f"{moment} seeds"), "a", buffering=1)
+    send, replace, token_bytes = Channel.send, os.replace, sampling.secrets.token_bytes
+
+    def die(happens):
+        if happens and next(calls) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def noted(n):
+        drawn = token_bytes(n)
+        seeds.write(drawn.hex() + "\\n")
+        return drawn
+
+    def sent(channel, message, **details):
+        die(message.kind.replace("/", " ") == moment)
+        return send(channel, message, **details)
+
+    def replaced(*paths):
+        die(moment == "rename")
+        return replace(*paths)
+
+    Channel.send, os.replace, sampling.secrets.token_bytes = sent, replaced, noted
+    fit, directory = globals()[model](**options).fit, Path(folder, moment)
+    simulate(fit, tables, roles=roles, seed=3, directory=directory, checkpoint_every=2)
+
+for moment, number in moments.items():
+    process = os.fork()
+    if not process:
+        live(moment, number)
+        os._exit(0)
+    assert os.waitpid(process, 0)[1] == signal.SIGKILL, f"{moment} came to its end"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [LinearRegression, LogisticRegression, PoissonRegression])
+def test_a_run_killed_in_any_phase_resumes_to_the_same_coefficients_with_secrets_of_its_own(
+    model, tmp_path, monkeypatch
+):
+    values = columns(3)
+    tables = made(values, labels_of(model, values))
+    for name, table in tables.items():
+        table.save(tmp_path / f"{name}.arrow")
+    linear = model is LinearRegression
+    settings = {"epochs": 4 if linear else 3, "batch_size": 150 if linear else None, "tolerance": 1e-12}
+    options = {"roles": roles(3), "seed": 3, "checkpoint_every": 2}
+    straight = simulate(model(**settings).fit, tables, directory=tmp_path / "straight", **options)
+    kinds = Counter(e.kind for t in straight.transcripts.values() for e in t.entries if e.sent)
+    assert len(kinds) == 8
+    # In the middle of all messages of each kind, and between writing a checkpoint and renaming it.
+    moments = {kind: -(-count // 2) for kind, count in kinds.items()} | {"rename": 5}
+    moments = moments if linear else {kind: moments[kind] for kind in ("glm/operands", "rename")}
+    told = json.dumps([str(tmp_path), model.__name__, settings, {k.replace("/", " "): n for k, n in moments.items()}])
+    subprocess.run([sys.executable, "-c", KILLED, told], check=True)
+    scale = np.abs(coefficients(straight)[:-1]).max()
+    for moment in moments:
+        before = (tmp_path / f"{moment} seeds".replace("/", " ")).read_text().split()
+        seeds: list[bytes] = []
+        honest = sampling.secrets.token_bytes
+        monkeypatch.setattr(
+            sampling.secrets, "token_bytes", lambda n, seeds=seeds, honest=honest: seeds.append(honest(n)) or seeds[-1]
+        )
+        resumed = simulate(model(**settings).fit, tables, directory=tmp_path / moment.replace("/", " "), **options)
+        monkeypatch.undo()
+        np.testing.assert_allclose(coefficients(resumed), coefficients(straight), rtol=1e-4, atol=1e-4 * scale)
+        drawn = before + [seed.hex() for seed in seeds]
+        assert len(drawn) == len(set(drawn)), moment
+        assert before or moment in ("glm/columns", "glm/layout"), "nothing is drawn only before keys are made"
+
+
+def test_answers_about_a_data_set_are_counted_over_runs_and_refused_past_the_cap(tmp_path):
+    values = columns(2)
+    tables = made(values, labels_of(LinearRegression, values))
+    options = {"roles": roles(), "seed": 3}
+    simulate(LinearRegression(epochs=1).fit, tables, directory=tmp_path / "first", **options)
+    log = tmp_path / "first" / "shop" / "answers"
+    (entry,) = (json.loads(line) for line in log.read_text().splitlines())
+    assert entry == {
+        "profile": SHARES.name,
+        "peer": "bank",
+        "data": tables["shop"].checked("shop").digest(),
+        "values": SHARES.most_values >> 10,
+    }
+    # Another run on the same rows, whose log says that the bank has been told almost all it may.
+    again = tmp_path / "second" / "shop" / "answers"
+    again.parent.mkdir(parents=True)
+    again.write_text(json.dumps({**entry, "values": SHARES.most_values - 8192}) + "\n")
+    with pytest.raises(BudgetSpent, match=r"bank may be answered 1073741824 encrypted values about one data set, but"):
+        simulate(LinearRegression(epochs=1).fit, tables, directory=tmp_path / "second", **options)
+
+
+def test_predictions_on_opened_coefficients_are_the_joint_models():
+    values = columns(3)
+    labels = labels_of(LinearRegression, values)
+    run = simulate(LinearRegression(epochs=3).fit, made(values, labels), roles=roles(3), seed=3)
+    predicted = simulate({n: s.predict for n, s in run.results.items()}, made(values, labels), roles=roles(3)).results
+    expected = np.hstack([*values.values(), np.ones((N, 1))]) @ coefficients(run)
+    np.testing.assert_allclose(predicted["bank"].values, expected, rtol=1e-9)
+    assert predicted["shop"] is predicted["telco"] is None
+
+
+def test_columns_beyond_the_fixed_point_are_refused_by_party_before_anything_is_sent(monkeypatch):
+    monkeypatch.setattr(Channel, "send", lambda line, message, **about: pytest.fail(f"{message.kind} was sent"))
+    values = columns(2)
+    values["shop"][0, 0] = 100.0
+    with pytest.raises(Overflow, match=r"shop's columns should be at most 16 in absolute value .* but 1 of 600"):
+        simulate(
+            LinearRegression(standardised=False).fit,
+            made(values, labels_of(LinearRegression, columns(2))),
+            roles=roles(),
+        )
+
+
+def test_an_arbiter_cannot_ask_where_there_is_none():
+    values = columns(2)
+    run = simulate(
+        LinearRegression(epochs=1, asker="arbiter").fit,
+        made(values, labels_of(LinearRegression, values)),
+        roles=roles(),
+    )
+    with pytest.raises(PlanError, match=r"Predictions go to the arbiter, but the roles name none"):
+        simulate(
+            {n: s.predict for n, s in run.results.items()},
+            made(values, labels_of(LinearRegression, values)),
+            roles=roles(),
+        )

@@ -1,0 +1,68 @@
+import numpy as np
+import pytest
+
+from colonnade.errors import DataError
+from colonnade.models.networks.inputs import Inputs
+from colonnade.storage import pack, unpack
+from colonnade.tables.table import Table
+
+TABLE = Table.of(
+    {
+        "id": range(5),
+        "income": [1.0, 3.0, None, 5.0, 100.0],
+        "job": ["cook", None, "nurse", "cook", "pilot"],
+        "flat": [2.0] * 5,
+        "member": [True, False, None, True, True],
+    },
+    owner="shop",
+)
+TRAIN = np.arange(4)
+
+
+def test_numbers_are_standardised_on_training_rows_and_missing_ones_are_flagged():
+    inputs = Inputs.learned(TABLE, TRAIN)
+    encoded = inputs.encode(TABLE)
+    assert inputs.numeric == ("income", "flat", "member")
+    assert inputs.flagged == ("income", "member")
+    deviation = np.std([1, 3, 5])
+    np.testing.assert_allclose(encoded[:, 0], [-2 / deviation, 0, 0, 2 / deviation, 97 / deviation], rtol=1e-6)
+    np.testing.assert_array_equal(encoded[:, 1], 0)
+    np.testing.assert_array_equal(encoded[:, 3], [0, 0, 1, 0, 0])
+
+
+def test_missing_and_unseen_levels_get_code_zero():
+    inputs = Inputs.learned(TABLE, TRAIN)
+    np.testing.assert_array_equal(inputs.encode(TABLE)[:, -1], [1, 0, 2, 1, 0])
+    assert inputs.level_counts == (3,)
+
+
+def test_a_column_without_any_value_is_no_obstacle():
+    table = Table.of({"id": [1, 2], "x": np.array([np.nan, np.nan])})
+    inputs = Inputs.learned(table, np.arange(2))
+    np.testing.assert_array_equal(inputs.encode(table), [[0, 1], [0, 1]])
+
+
+def test_a_column_that_training_had_must_be_there():
+    inputs = Inputs.learned(TABLE, TRAIN)
+    with pytest.raises(
+        DataError, match="shop trained with the column 'flat' but its table has only income, job, member"
+    ):
+        inputs.encode(TABLE.select(["income", "job", "member"]))
+
+
+def test_inputs_come_back_from_disk():
+    inputs = Inputs.learned(TABLE, TRAIN)
+    np.testing.assert_array_equal(Inputs.of(unpack(pack(inputs.state()))).encode(TABLE), inputs.encode(TABLE))
+
+
+def test_numbers_too_large_to_be_standardised_are_refused():
+    words = (
+        r"shop's column 'x' should hold numbers of which a mean .* but some are too large for that\. Make those missing"
+    )
+    vast = Table.of({"id": range(3), "x": [1.0, 2.0, 1e300]}, owner="shop")
+    with pytest.raises(DataError, match=words):
+        Inputs.learned(vast, np.arange(3))
+    inputs = Inputs.learned(vast, np.arange(2))
+    with pytest.raises(DataError, match=words):
+        inputs.encode(vast)
+    assert inputs.encode(vast.take([0, 1])).tolist() == [[-1.0], [1.0]]

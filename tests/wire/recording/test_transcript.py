@@ -1,0 +1,123 @@
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from colonnade.errors import PrivacyError, StorageError
+from colonnade.secret import Secret
+from colonnade.wire.codec import encode
+from colonnade.wire.message import Float32Array, Message
+from colonnade.wire.recording.transcript import Recording, Transcript
+
+
+@dataclass(frozen=True)
+class Row(Message, kind="test/row", reveals={Secret.LABELS, Secret.FEATURES}, per_row="values"):
+    values: Float32Array
+
+
+@dataclass(frozen=True)
+class Coin(Message, kind="test/coin", fresh=True):
+    values: Float32Array
+
+
+def row(value, n=2):
+    return Row(np.full((n, 3), value, np.float32))
+
+
+def recorded(keep, directory=None, epochs=4):
+    recording = Recording("shop", keep, directory)
+    record(recording, row(0), epoch=None)
+    for epoch in range(epochs):
+        for batch in ([0, 2], [1, 3]):
+            record(recording, row(epoch), epoch=epoch, rows=np.array(batch))
+    return recording
+
+
+def record(recording, message, **about):
+    recording.add(message, encode(message), sent=False, peer="bank", **about)
+
+
+def epochs_kept(transcript):
+    return [kept.epoch for kept in transcript.messages(Row)]
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+@pytest.mark.parametrize(
+    ("keep", "expected"),
+    [("all", [None, 0, 0, 1, 1, 2, 2, 3, 3]), ("audit", [None, 0, 0, 3, 3]), ("digests", [])],
+)
+def test_as_much_is_kept_as_was_asked_for(keep, expected, on_disk, tmp_path):
+    transcript = recorded(keep, tmp_path / "t" if on_disk else None).transcript()
+    assert epochs_kept(transcript) == expected
+    assert len(transcript.entries) == 9
+    assert all(entry.reveals == ("features", "labels") and len(entry.digest) == 64 for entry in transcript.entries)
+
+
+def test_means_per_row_cover_every_epoch_though_messages_do_not():
+    transcript = recorded("audit").transcript()
+    np.testing.assert_allclose(transcript.row_means(Row), np.full((4, 3), 1.5))
+
+
+def test_a_row_that_was_never_sent_has_no_mean():
+    recording = Recording("shop", "audit")
+    record(recording, row(1), epoch=0, rows=np.array([0, 2]))
+    means = recording.transcript().row_means(Row)
+    assert np.isnan(means[1]).all()
+    assert not np.isnan(means[[0, 2]]).any()
+
+
+def test_means_that_were_not_recorded_are_refused():
+    with pytest.raises(PrivacyError, match=r"Row means of test/row should come from one line, but shop recorded 0\."):
+        recorded("digests").transcript().row_means(Row)
+
+
+def test_a_saved_transcript_says_the_same(tmp_path):
+    transcript = recorded("audit").transcript()
+    transcript.save(tmp_path / "saved")
+    loaded = Transcript.load(tmp_path / "saved")
+    assert loaded.digests() == transcript.digests()
+    assert epochs_kept(loaded) == epochs_kept(transcript)
+    for before, after in zip(transcript.messages(Row), loaded.messages(Row), strict=True):
+        np.testing.assert_array_equal(before.message.values, after.message.values)
+        assert (before.rows is None) == (after.rows is None)
+        assert before.rows is None or np.array_equal(before.rows, after.rows)
+    np.testing.assert_array_equal(loaded.row_means(Row), transcript.row_means(Row))
+
+
+def test_a_recording_cut_back_to_a_checkpoint_goes_on_as_if_nothing_had_happened(tmp_path):
+    straight = recorded("audit", tmp_path / "straight").transcript()
+    recording = Recording("shop", "audit", tmp_path / "cut")
+    record(recording, row(0), epoch=None)
+    for epoch in range(2):
+        for batch in ([0, 2], [1, 3]):
+            record(recording, row(epoch), epoch=epoch, rows=np.array(batch))
+    checkpoint = recording.state()
+    for epoch in range(2, 4):
+        record(recording, row(epoch), epoch=epoch, rows=np.array([0, 2]))
+    resumed = Recording("shop", "audit", tmp_path / "cut")
+    record(resumed, row(0), epoch=None)
+    resumed.restore(checkpoint)
+    for epoch in range(2, 4):
+        for batch in ([0, 2], [1, 3]):
+            record(resumed, row(epoch), epoch=epoch, rows=np.array(batch))
+    transcript = resumed.transcript()
+    assert transcript.digests() == straight.digests()
+    assert epochs_kept(transcript) == epochs_kept(straight)
+    np.testing.assert_array_equal(transcript.row_means(Row), straight.row_means(Row))
+
+
+def test_a_recording_shorter_than_its_checkpoint_is_refused(tmp_path):
+    recording = recorded("all", tmp_path)
+    checkpoint = recording.state()
+    (tmp_path / "loop-000-epoch-000001.frames").write_bytes(b"")
+    with pytest.raises(StorageError, match=r"loop-000-epoch-000001\.frames is shorter than its checkpoint says"):
+        Recording("shop", "all", tmp_path).restore(checkpoint)
+
+
+def test_fresh_kinds_are_left_out_of_what_must_repeat():
+    recording = Recording("shop", "digests")
+    coin = Coin(np.ones(1, np.float32))
+    record(recording, coin)
+    transcript = recording.transcript()
+    assert transcript.digests() == ()
+    assert len(transcript.digests(fresh=True)) == 1
