@@ -31,7 +31,7 @@ LAYERS = """
     runtime
     wire
     crypto | privacy | data
-    curves tables roles generators secret storage errors _version _lazy
+    curves tables roles parameters progress generators secret storage errors _version _lazy
 """
 PLACES = {
     name: (depth, part)
@@ -65,7 +65,7 @@ def imports(module: str, tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def targets(module: str, tree: ast.AST) -> Iterator[str]:
-    """What a module imports from Colonnade: "models.base.Estimator" of `from colonnade.models.base import Estimator`."""
+    """What a module imports from Colonnade, without the first "colonnade."."""
     for _, target in imports(module, tree):
         top, _, rest = target.partition(".")
         if top == "colonnade":

@@ -23,9 +23,9 @@ from colonnade.data import load, split
 from colonnade.models.functional import boost
 from colonnade.models.functional import moment_regression as central
 from colonnade.models.functional import moments_shared as moment_shares
+from colonnade.models.glm import estimator as glm
 from colonnade.models.glm import shares as glm_shares
 from colonnade.models.glm.estimator import LogisticRegression
-from colonnade.models.glm.estimator import estimator as glm
 from colonnade.models.networks import labeldp, oneshot, ushape
 from colonnade.models.networks import labels_at_server as served
 from colonnade.models.networks import split as split_network

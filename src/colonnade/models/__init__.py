@@ -1,5 +1,5 @@
 """Models that several parties train together: a room for each family."""
 
-from colonnade._lazy import attach
+from colonnade._lazy import attach as _attach
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__)
+__getattr__, __dir__, __all__ = _attach(__name__, __file__)

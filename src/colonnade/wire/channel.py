@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Self, TypeVar
 
-from colonnade.errors import BadFrame
+import numpy as np
+
+from colonnade.errors import BadFrame, ProtocolError
 from colonnade.generators import GlobalGenerators
 from colonnade.wire.codec import decode, encode
 from colonnade.wire.message import Int64Array, Message
@@ -56,15 +58,19 @@ class Channel:
         self,
         expected: type[M],
         *,
+        fields: Mapping[str, object] | None = None,
         shape: tuple[int, ...] | None = None,
+        finite: bool = False,
         rows: Int64Array | None = None,
         epoch: int | None = None,
     ) -> M:
-        """Wait for the peer's next message, which must be of the expected kind.
+        """Wait for the peer's next message, which must be what the protocol expects.
 
         Args:
             expected: The kind of message awaited.
+            fields: Values that fields of the message must have: the step or epoch it belongs to, the column it is about.
             shape: The shape its array of one row per sample must have.
+            finite: Refuse a message whose floating-point arrays hold NaN or infinity.
             rows: Which of the own rows it is about.
             epoch: In which pass over the data.
         """
@@ -72,7 +78,10 @@ class Channel:
         # It is lost where parties take turns in one process; at every message, a run is the same over all transports.
         GlobalGenerators().lose_half_draw()
         message = decode(frame, expected, peer=self.peer)
+        self._require_fields(message, fields or {})
         self._require_rows(message, rows, shape)
+        if finite:
+            self._require_finite(message, fields or {})
         self._recording.add(message, frame, sent=False, peer=self.peer, rows=rows, epoch=epoch)
         self._hear(self.peer, message)
         return message
@@ -80,6 +89,30 @@ class Channel:
     def check(self) -> None:
         """Raise what keeps the run from going on, for those who wait for something else than a message."""
         self._transport.check()
+
+    def _require_fields(self, message: Message, fields: Mapping[str, object]) -> None:
+        for name, wanted in fields.items():
+            found = getattr(message, name)
+            if found != wanted:
+                raise ProtocolError(
+                    f"Expected {message.kind} for {name} {wanted!r} from {self.peer}, got one for {name} {found!r}. "
+                    "Check that both parties run the same plan."
+                )
+
+    def _require_finite(self, message: Message, fields: Mapping[str, object]) -> None:
+        for value in vars(message).values():
+            if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+                continue
+            # A sum is finite only if every term is, and takes a third of the time of a look at each.
+            with np.errstate(invalid="ignore", over="ignore"):
+                total = value.sum()
+            # A sum of finite terms can still overflow.
+            if not np.isfinite(total) and not np.isfinite(value).all():
+                at = "".join(f" for {name} {wanted!r}" for name, wanted in fields.items())
+                raise ProtocolError(
+                    f"{message.kind} from {self.peer}{at} holds numbers that are not finite. "
+                    "Lower the learning rate, and check the peer's columns for extreme values."
+                )
 
     def _require_rows(self, message: Message, rows: Int64Array | None, shape: tuple[int, ...] | None = None) -> None:
         """Refuse an array of one row per sample that has not as many rows as there are samples, or another shape."""

@@ -8,8 +8,9 @@ from scipy.sparse import issparse
 from sklearn.linear_model import Ridge
 
 from colonnade.crypto import rlwe
+from colonnade.models.glm import design, matrix
 from colonnade.models.glm.design import Design
-from colonnade.models.glm.estimator import LinearRegression, design, matrix
+from colonnade.models.glm.estimator import LinearRegression
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
 from colonnade.tables.table import Table
