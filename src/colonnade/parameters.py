@@ -50,7 +50,8 @@ def number(least: float | None = None, *, above: float | None = None, most: floa
     """A finite number within bounds, each of which may belong to them or not."""
     low = "" if least is None and above is None else f"at least {least:g}" if least is not None else f"above {above:g}"
     high = f"at most {most:g}" if most < inf else f"below {below:g}" if below < inf else ""
-    words = "a number" + "".join(
+    bounds = " and ".join(bound for bound in (low, high) if bound)
+    words = f"a number, {bounds}" if bounds else "a number"
         f", {bound}" for bound in [" and ".join(part for part in (low, high) if part)] if bound
     )
 

@@ -68,7 +68,7 @@ class Channel:
 
         Args:
             expected: The kind of message awaited.
-            fields: Values that fields of the message must have: the step or epoch it belongs to, the column it is about.
+            fields: Values that fields of the message must have, such as the step it belongs to.
             shape: The shape its array of one row per sample must have.
             finite: Refuse a message whose floating-point arrays hold NaN or infinity.
             rows: Which of the own rows it is about.
