@@ -52,8 +52,6 @@ def number(least: float | None = None, *, above: float | None = None, most: floa
     high = f"at most {most:g}" if most < inf else f"below {below:g}" if below < inf else ""
     bounds = " and ".join(bound for bound in (low, high) if bound)
     words = f"a number, {bounds}" if bounds else "a number"
-        f", {bound}" for bound in [" and ".join(part for part in (low, high) if part)] if bound
-    )
 
     def holds(value: Any) -> bool:
         return (
