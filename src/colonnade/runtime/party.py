@@ -1,12 +1,12 @@
-"""Party: one organisation's side of a run."""
+"""Party and Defence: one organisation's side of a run, and what it holds to protect itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol as Protocol_
-from typing import TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeVar
+from typing import Protocol as StructuralType
 
 import numpy as np
 import numpy.typing as npt
@@ -20,16 +20,18 @@ from colonnade.privacy.randomness import Randomness
 from colonnade.roles import PublicPlan, Roles
 from colonnade.runtime.alignment import Alignment
 from colonnade.runtime.checkpoint import Checkpoints, Resumable, Steps, Watcher
-from colonnade.runtime.hooks import Defence
+from colonnade.runtime.context import HookContext, Tensor
+from colonnade.secret import Secret
+from colonnade.storage import Tree
 from colonnade.tables.table import Table
 from colonnade.wire.channel import Channel
+from colonnade.wire.message import Message
 from colonnade.wire.recording.transcript import Recording
 
-R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Session(Protocol_):
+class Session(StructuralType):
     """What takes a party through a run between machines, as often as the run has to be taken up."""
 
     def begin(self, party: Party) -> Party:
@@ -45,12 +47,90 @@ class Session(Protocol_):
         """End all connections."""
 
 
+class Defence:
+    """What a party does, on its own side, to what it learns from, sends or accepts.
+
+    Every hook defaults to no change. Defences are held by a party and applied in order.
+
+    >>> class Halve(Defence):
+    ...     def outgoing(self, tensor, at):
+    ...         return tensor / 2
+    >>> sorted(Halve().overridden())
+    ['outgoing']
+    """
+
+    acts_on: ClassVar[tuple[type[Message], ...]] = ()
+    """The kinds of messages it changes before they leave; empty if it may be any."""
+    reads_labels: ClassVar[bool] = False
+    """Whether it is of use only where labels are."""
+
+    @property
+    def name(self) -> str:
+        """What the message ledger calls it."""
+        return type(self).__name__
+
+    def before_run(self, party: Party) -> None:
+        """Called once, before the first step."""
+
+    def labels(self, labels: Tensor, at: HookContext) -> Tensor:
+        """The labels the party learns from."""
+        return labels
+
+    def outgoing(self, tensor: Tensor, at: HookContext) -> Tensor:
+        """An embedding or a gradient about to be sent."""
+        return tensor
+
+    def incoming(self, tensor: Tensor, at: HookContext) -> Tensor:
+        """One that has just arrived; a guard looks here."""
+        return tensor
+
+    def loss(self, loss: Tensor, at: HookContext) -> Tensor:
+        """The loss the party minimises."""
+        return loss
+
+    def prediction(self, prediction: Tensor, at: HookContext) -> Tensor:
+        """A prediction about to be used or given away."""
+        return prediction
+
+    def modules(self) -> Sequence[Any]:
+        """Networks to be trained together with the owner's model."""
+        return ()
+
+    def state(self) -> Tree:
+        """What the defence needs in order to go on after a crash."""
+        return {}
+
+    def restore(self, tree: Tree) -> None:
+        """Go back to what `state` said."""
+
+    def overridden(self) -> frozenset[str]:
+        """The hooks this defence makes use of."""
+        return frozenset(name for name in HOOKS if getattr(type(self), name) is not getattr(Defence, name))
+
+    def affects_predictions(self, sent: Sequence[type[Message]]) -> bool:
+        """Whether predictions depend on it, and so need it as it was when training ended.
+
+        Args:
+            sent: The kinds of messages that go through `outgoing` on its side.
+        """
+        hooks = self.overridden()
+        # What is sent to predict is about features. Gradients are not, and are sent in training only.
+        about_features = [kind for kind in sent if Secret.FEATURES in kind.reveals]
+        changes_them = any(not self.acts_on or kind in self.acts_on for kind in about_features)
+        return bool(hooks & {"incoming", "prediction", "modules"}) or ("outgoing" in hooks and changes_them)
+
+
+Defence.shapes_predictions = Defence.affects_predictions  # type: ignore[attr-defined]
+
+HOOKS = ("labels", "outgoing", "incoming", "loss", "prediction", "modules")
+
+
 @dataclass(frozen=True)
 class Party:
     """One organisation's side of a run: its rows, its randomness, its lines to the others.
 
     `random` is the party's own; `shared` is equal at all parties and no secret (the batch schedule comes from it).
-    `answers` is the file in which it counts, over all its runs, what it answered to whom about its rows.
+    `answer_log` is the file in which it counts, over all its runs, what it answered to whom about its rows.
     """
 
     name: str
@@ -65,7 +145,7 @@ class Party:
     checkpoints: Checkpoints = field(default_factory=lambda: Checkpoints(None), repr=False)
     watcher: Watcher | None = field(default=None, repr=False)
     session: Session | None = field(default=None, repr=False)
-    answers: Path | None = None
+    answer_log: Path | None = None
 
     @property
     def roles(self) -> Roles:
@@ -147,8 +227,12 @@ class Party:
 
     def budget(self, profile: Profile, peer: str) -> Budget:
         """How many encrypted values a peer may still be answered about this party's rows."""
-        data = "" if self.answers is None else self.own_table.digest()
-        return Budget(profile, peer=peer, data=data, log=self.answers)
+        data = "" if self.answer_log is None else self.own_table.digest()
+        return Budget(profile, peer=peer, data=data, log=self.answer_log)
+
+    @property
+    def answers(self) -> Path | None:
+        return self.answer_log
 
     def _line(self, name: str | None, role: str) -> Channel:
         if name is None or name not in self.peers:
@@ -167,6 +251,3 @@ def shared_randomness(plan: PublicPlan, rows: str) -> Randomness:
         rows: What stands for the rows: the digest of their ids, or what an alignment drew.
     """
     return Randomness.seeded(plan.seed, "shared", plan.hash, rows)
-
-
-Protocol: TypeAlias = Callable[[Party], R]

@@ -17,9 +17,9 @@ from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.randomness import Randomness
 from colonnade.roles import PublicPlan
 from colonnade.runtime.checkpoint import Checkpoints, Watcher
-from colonnade.runtime.hooks import Defence
-from colonnade.runtime.party import Party, shared_randomness
-from colonnade.runtime.simulate import Status, describe
+from colonnade.runtime.describe import describe
+from colonnade.runtime.party import Defence, Party, shared_randomness
+from colonnade.runtime.status import Status
 from colonnade.secret import Secret
 from colonnade.tables.table import Table
 from colonnade.wire.certs.authority import Credentials
@@ -152,7 +152,7 @@ def connect(
         checkpoints=checkpoints,
         watcher=watcher,
         session=session,
-        answers=Path(answers) if answers is not None else folder / "answers",
+        answer_log=Path(answers) if answers is not None else folder / "answers",
     )
 
 

@@ -1,10 +1,9 @@
-"""simulate and join: the same protocol with all parties in one process, or as one organisation among others."""
+"""simulate: a protocol with all its parties in one process, one party at a time."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import json
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -17,16 +16,18 @@ import numpy as np
 
 from colonnade._version import __version__
 from colonnade.data.partition import require_same_rows
-from colonnade.errors import PeerRestarted, PlanError, StorageError
+from colonnade.errors import PlanError, StorageError
 from colonnade.generators import GlobalGenerators
 from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.randomness import Randomness
 from colonnade.roles import PublicPlan, Roles
 from colonnade.runtime.checkpoint import Checkpoints, Watcher
-from colonnade.runtime.hooks import Defence
-from colonnade.runtime.party import Party, Protocol, shared_randomness
+from colonnade.runtime.describe import describe
+from colonnade.runtime.join import join
+from colonnade.runtime.party import Defence, Party, shared_randomness
+from colonnade.runtime.protocol import Protocol, aligns_rows, describe_protocol, own_copy
+from colonnade.runtime.status import Status
 from colonnade.secret import Secret
-from colonnade.storage import explained, write_atomically
 from colonnade.tables.table import Table
 from colonnade.wire.channel import Channel
 from colonnade.wire.recording.transcript import Digests, Keep, Recording, Transcript
@@ -36,47 +37,6 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 R_co = TypeVar("R_co", covariant=True)
-
-
-def join(protocol: Protocol[R_co], party: Party, *, keep: Callable[[R_co], None] | None = None) -> R_co:
-    """Run one party's side of a protocol: what an organisation does, and what `simulate` does for each party.
-
-    Between machines this waits for all others first and last, and goes back to the newest common checkpoint, entering
-    the protocol anew, whenever a peer was started anew.
-
-    Args:
-        protocol: What all parties run.
-        party: This one's side.
-        keep: Called with the result before the others may leave; what it writes down is safe from a crash afterwards.
-    """
-    if party.session is None:
-        result = _run(protocol, party)
-        if keep is not None:
-            keep(result)
-        return result
-    try:
-        # Imports what it needs before anybody can wait for this party.
-        GlobalGenerators().seed(0)
-        while True:
-            ready = party.session.begin(party)
-            try:
-                result = _run(protocol, ready)
-                if keep is not None:
-                    keep(result)
-                party.session.finish(ready)
-            except PeerRestarted:
-                continue
-            return result
-    except BaseException as error:
-        party.session.fail(party, error)
-        raise
-    finally:
-        party.session.close()
-
-
-def _run(protocol: Protocol[R_co], party: Party) -> R_co:
-    GlobalGenerators().seed(party.random.seed("libraries"))
-    return protocol(party)
 
 
 def simulate(
@@ -179,10 +139,10 @@ class Simulation(Generic[R_co]):
                     defences=tuple(copy.deepcopy(held) for held in self.defences.get(name, ())),
                     checkpoints=checkpoints[name],
                     watcher=watcher,
-                    answers=folder and folder / "answers",
+                    answer_log=folder and folder / "answers",
                 )
                 parties[name] = party
-                honest = _own_copy(self.protocol, name)
+                honest = self.protocol[name] if isinstance(self.protocol, Mapping) else own_copy(self.protocol)
                 if name in self.instead:
                     return cast(R_co, join(lambda me: self.instead[name](me, honest), party))
                 return join(honest, party)
@@ -307,62 +267,6 @@ def private_randomness(seed: int, name: str, plan: PublicPlan) -> Randomness:
     return Randomness.seeded(seed, "party", name, plan.protocol)
 
 
-def aligns_rows(protocol: Protocol[Any] | Mapping[str, Protocol[Any]]) -> bool:
-    """Whether a protocol begins by aligning rows, so that the tables it starts from may differ."""
-    each = protocol.values() if isinstance(protocol, Mapping) else (protocol,)
-    return all(getattr(one, "aligns_rows", False) for one in each)
-
-
-def _own_copy(protocol: Protocol[R_co] | Mapping[str, Protocol[R_co]], name: str) -> Protocol[R_co]:
-    if isinstance(protocol, Mapping):
-        return protocol[name]
-    return own_copy(protocol)
-
-
-def own_copy(protocol: Protocol[R_co]) -> Protocol[R_co]:
-    """A party's own protocol: an estimator's method is bound to a clone, so that no two parties share anything."""
-    if hasattr(protocol, "own_copy"):
-        return cast("Protocol[R_co]", protocol.own_copy())
-    owner = getattr(protocol, "__self__", None)
-    if owner is not None and hasattr(owner, "clone"):
-        return cast("Protocol[R_co]", getattr(owner.clone(), cast(Any, protocol).__name__))
-    return protocol
-
-
-def describe_protocol(protocol: Protocol[Any] | Mapping[str, Protocol[Any]]) -> tuple[str, dict[str, Any]]:
-    """A protocol's name and settings, as a public plan holds them: without what is a party's own affair."""
-    if isinstance(protocol, Mapping):
-        protocol = next(iter(protocol.values()))
-    if hasattr(protocol, "described"):
-        return cast("tuple[str, dict[str, Any]]", protocol.described())
-    name = getattr(protocol, "__qualname__", type(protocol).__qualname__)
-    owner = getattr(protocol, "__self__", None)
-    if owner is None or not hasattr(owner, "get_params"):
-        return name, {}
-    local: frozenset[str] = getattr(owner, "local_params", frozenset())
-    public = {key: value for key, value in owner.get_params().items() if key not in local}
-    return f"{type(owner).__name__}.{cast(Any, protocol).__name__}", describe(public)
-
-
-def describe(value: Any) -> Any:
-    """A parameter as plain data that is the same in every process."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Mapping):
-        return {str(key): describe(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [describe(item) for item in value]
-    if isinstance(value, partial):
-        return {"is": describe(value.func), "with": describe([*value.args, value.keywords])}
-    if hasattr(value, "__qualname__"):
-        return f"{value.__module__}.{value.__qualname__}"
-    inside = value.get_params() if hasattr(value, "get_params") else getattr(value, "__dict__", {})
-    plain = {name: part for name, part in inside.items() if not name.startswith("_")}
-    return {"is": f"{type(value).__module__}.{type(value).__qualname__}", **describe(plain)}
-
-
 def _prepare_checkpoints(names: Sequence[str], directory: Path | None, every: int) -> dict[str, Checkpoints]:
     """Every party's checkpoints, set to go on from the newest one that all of them hold."""
     if directory is None:
@@ -420,41 +324,6 @@ def _set_modes(modes: tuple[bool, bool, bool]) -> None:
         torch.set_grad_enabled(records)
         for device, enabled in zip(("cpu", "cuda"), reduced, strict=True):
             torch.set_autocast_enabled(device, enabled)
-
-
-class Status:
-    """What a run is and how it stands, in its folder."""
-
-    def __init__(self, directory: Path | None, identity: Mapping[str, Any]) -> None:
-        self._path = None if directory is None else directory / "run.json"
-        self._identity = json.loads(json.dumps(identity))
-        if self._path is not None and self._path.exists():
-            different = [key for key, value in self._identity.items() if self._found().get(key) != value]
-            if different:
-                raise PlanError(
-                    f"{directory} holds another run than this one: its {', '.join(different)} differ. "
-                    "Choose another folder, or delete this one to start anew."
-                )
-        self.write("running")
-
-    def _found(self) -> dict[str, Any]:
-        assert self._path is not None
-        with explained("read run.json"):
-            text = self._path.read_text()
-        try:
-            found: dict[str, Any] = json.loads(text)
-        except ValueError as error:
-            raise StorageError(
-                f"{self._path.parent} should hold a run, but its run.json cannot be read. Delete it to start anew."
-            ) from error
-        return found
-
-    def write(self, status: str, error: BaseException | None = None) -> None:
-        """Write down how the run stands."""
-        if self._path is None:
-            return
-        words = None if error is None else f"{type(error).__name__}: {error}"
-        write_atomically(self._path, json.dumps({**self._identity, "status": status, "error": words}).encode())
 
 
 class _Bar:

@@ -37,6 +37,7 @@ from colonnade.data.partition import FeaturePartition, Ranking, public_private
 from colonnade.errors import DataError, PlanError
 from colonnade.models.networks.inputs import Inputs
 from colonnade.models.networks.modules import BottomFactory, TopFactory, top_named
+from colonnade.runtime.describe import stable_name
 from colonnade.runtime.hooks import Tensor
 from colonnade.tables.table import Table, nearest
 from colonnade.wire.message import Int64Array
@@ -254,7 +255,7 @@ def tracks_of(choice: TracksChoice) -> Tracks:
         return choice
     given: dict[str, Any] = {"name": choice} if isinstance(choice, str) else dict(choice)
     # What a file holds of an object says of which class it is.
-    homes = {f"{cls.__module__}.{cls.__qualname__}": cls for cls in TRACKS.values()}
+    homes = {stable_name(cls): cls for cls in TRACKS.values()}
     name = given.pop("name", None) or given.pop("is", None)
     found = TRACKS.get(str(name)) or homes.get(str(name))
     if found is None:
