@@ -27,7 +27,8 @@ from colonnade.crypto.curve import make_key
 from colonnade.errors import PlanError, ProtocolError
 from colonnade.privacy.ledger import Event
 from colonnade.runtime.alignment import Alignment
-from colonnade.runtime.party import Party, Protocol
+from colonnade.runtime.party import Party
+from colonnade.runtime.protocol import Protocol
 from colonnade.runtime.simulate import describe_protocol, own_copy
 from colonnade.secret import Secret
 from colonnade.wire.channel import Channel

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from colonnade.runtime.party import Party, Protocol
+from colonnade.runtime.party import Party
+from colonnade.runtime.protocol import Protocol
 from colonnade.secret import Secret
 from colonnade.wire.message import Float64Array, Int64Array, Message
 

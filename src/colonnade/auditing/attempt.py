@@ -15,7 +15,8 @@ from colonnade.errors import PlanError
 from colonnade.models.base import Estimator
 from colonnade.privacy.randomness import Randomness
 from colonnade.roles import PublicPlan
-from colonnade.runtime.party import Party, Protocol
+from colonnade.runtime.party import Party
+from colonnade.runtime.protocol import Protocol
 from colonnade.runtime.simulate import Run, Simulation, describe
 from colonnade.tables.table import Table
 from colonnade.wire.message import Int64Array
