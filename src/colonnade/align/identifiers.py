@@ -37,11 +37,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from blake3 import blake3
 
-from colonnade.align.phone import e164, is_code
+from colonnade.align.phone import e164, is_code, metadata_version
 from colonnade.errors import DataError, PlanError
 from colonnade.tables.table import Table, nearest, whole_numbers
 
-VERSION = 2
+# Raised whenever a rule reads a value differently.
+VERSION = 3
 DIGEST_BYTES = 16
 
 # What Python's str.split takes for white space, among ASCII.
@@ -100,8 +101,13 @@ class Identifiers:
 
     @property
     def hash(self) -> str:
-        """A digest of the rules, which all parties must share; the columns are each party's own business."""
-        return blake3(json.dumps({"version": VERSION, "keys": self.keys}).encode()).hexdigest()
+        """A digest of the rules, which all parties must share; each party names its own columns."""
+        return blake3(json.dumps({"version": VERSION, "keys": self.rules}).encode()).hexdigest()
+
+    @property
+    def rules(self) -> list[str]:
+        """The keys as other parties are told them: with the version of the numbering plans that `phone` reads by."""
+        return [f"{key} ({metadata_version()})" if "phone:" in key else key for key in self.keys]
 
     def columns_of(self, key: int) -> tuple[str, ...]:
         """The party's columns that a key is in."""

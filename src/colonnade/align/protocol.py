@@ -188,7 +188,7 @@ class _Alignment:
             if self.settings.engine == "rr22":
                 self.align.process.find(folder)
             self._spend_sizes(shown)
-            terms = Terms(party.plan.hash, identifiers.hash, list(identifiers.keys), shown)
+            terms = Terms(party.plan.hash, identifiers.hash, identifiers.rules, shown)
             settled = self._open(terms) if self.leads else self._accept(terms)
             points = self._n_points(settled)
             own = Own(party, identifiers, settled, known, self.said, folder, self.align.workers, points)
@@ -300,7 +300,7 @@ class _Alignment:
             )
             raise PlanError(
                 f"{name} and {peer} should read ids by the same rules, but {name} reads {', '.join(mine.keys)} and "
-                f"{peer} reads {_plain(there[:200])}. Name the same keys under [align] at both."
+                f"{peer} reads {_plain(there[:200])}. Name the same keys under [align] at both, and install the same versions."
             )
         if len(theirs.ids) != len(mine.ids) or not all(0 <= n <= MOST_IDS for n in theirs.ids):
             raise ProtocolError(f"Expected {peer} to say how many ids it has for each key, got something else.")
