@@ -7,12 +7,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from colonnade.align.buckets import Duplicates
 from colonnade.align.identifiers import Identifiers
 from colonnade.align.limits import Limits
 from colonnade.align.protocol import Align
 from colonnade.align.rr22 import SideProcess
-from colonnade.align.settings import Engine, Join, Reveal, Settings, Topology
+from colonnade.align.settings import Duplicates, Engine, Join, Reveal, Settings, Topology
 from colonnade.errors import PlanError
 from colonnade.plans.network import check_address
 from colonnade.tables.table import nearest
