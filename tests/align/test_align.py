@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,22 +14,25 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+import colonnade
 from colonnade import Roles, Table, simulate
 from colonnade.align import Align, Aligned, Alignment, Limits, Settings
 from colonnade.align import messages as kinds
 from colonnade.align import ring as ring_module
 from colonnade.align import settings as settings_module
 from colonnade.align import star as star_module
-from colonnade.align.star import expanded
 from colonnade.align.identifiers import as_text
 from colonnade.align.messages import AlignTerms, MaskedIds, OrderDigest
 from colonnade.align.rr22 import INTERPRETER_VARIABLE
+from colonnade.align.star import expanded
+from colonnade.crypto.curve import multiply
 from colonnade.data import load
 from colonnade.errors import ColonnadeError, DataError, PlanError, PrivacyError, ProtocolError, StorageError
 from colonnade.secret import Secret
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Message
 
+SOURCE = Path(colonnade.__path__[0])
 ANY_SIZE = Limits(fewest=0)
 NAMES = ("bank", "shop", "telco", "gym")
 PAIR = Roles(label="bank", features=("shop",))
@@ -808,8 +812,14 @@ def test_what_a_leader_must_not_send_is_refused(kind, change, said):
 @pytest.mark.parametrize(
     ("how", "who", "kind", "change", "said"),
     [
-        ({}, "shop", kinds.MaskedIds, {"points": np.array(3, np.uint8)}, "shop to send align/masked of 32 bytes each from 0 of 2"),
-        ({}, "shop", kinds.TwiceMaskedIds, {"values": np.array(3, np.uint8)}, "shop to send align/doubled of 16 bytes each from 0 of"),
+        (
+            {}, "shop", kinds.MaskedIds, {"points": np.array(3, np.uint8)},
+            "shop to send align/masked of 32 bytes each from 0 of 2 on",
+        ),
+        (
+            {}, "shop", kinds.TwiceMaskedIds, {"values": np.array(3, np.uint8)},
+            "shop to send align/doubled of 16 bytes each from 0 of 2 on",
+        ),
         (
             {"topology": "ring"}, "bank", kinds.Common, {"values": np.array(3, np.uint8)},
             r"Expected bank to send the common values of bucket 0, got an array of shape \(\)\. Both must",
@@ -920,6 +930,38 @@ def notes(run, name):
 def test_settings_that_do_not_go_together_are_refused(how, said):
     with pytest.raises(PlanError, match=said):
         Settings(**how)
+
+
+@TOPOLOGIES
+def test_a_multiplication_is_at_most_eleven_calls_below_the_runner(topology):
+    stacks = []
+
+    def note(frame, event, argument):
+        if event == "call" and frame.f_code is multiply.__code__:
+            # A party runs in a greenlet of its own, where its stack begins.
+            calls = itertools.takewhile(lambda each: each is not None, iterate(lambda each: each.f_back, frame))
+            stacks.append([each.f_code.co_name for each in calls if str(SOURCE) in each.f_code.co_filename])
+
+    def watched(party, honest):
+        sys.setprofile(note)
+        try:
+            return honest(party)
+        finally:
+            sys.setprofile(None)
+
+    how = Align(Settings(topology=topology))
+    held = tables(range(200), range(100, 300))
+    simulate(how, held, roles=PAIR, instead=dict.fromkeys(held, watched))
+    # The replacement that watches takes the place of nothing, so it is not counted.
+    depths = [len(stack) - 1 for stack in stacks]
+    assert len(depths) >= 8
+    assert max(depths) <= 11, stacks[int(np.argmax(depths))]
+
+
+def iterate(step, value):
+    while True:
+        yield value
+        value = step(value)
 
 
 def test_one_party_alone_has_nothing_to_align():

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from colonnade.align.buckets import Bucket, Buckets, PaddedBucket, n_buckets, slots
-from colonnade.align.star import expanded
 from colonnade.align.identifiers import Identifiers
 from colonnade.align.matching import positions
+from colonnade.align.star import expanded
 from colonnade.errors import DataError, StorageError
 from colonnade.privacy.randomness import Randomness
 from colonnade.tables.table import Table

@@ -77,7 +77,7 @@ def test_parties_whose_numbering_plans_are_of_different_versions_refuse_each_oth
 
     with pytest.raises(
         PlanError,
-        match=r"bank reads phone:41 \(phonenumbers [0-9.]+\) and shop reads phone:41 \(phonenumbers 8\.0\.0\)\. Name the "
-        r"same keys under \[align\] at both, and install the same versions\.",
+        match=r"bank reads phone:41 \(phonenumbers [0-9.]+\) and shop reads phone:41 \(phonenumbers 8\.0\.0\)\. Name "
+        r"the same keys under \[align\] at both, and install the same versions\.",
     ):
         simulate(protocol, held, roles=Roles(label="bank", features=("shop",)), instead={"shop": older})

@@ -219,8 +219,8 @@ def test_a_peer_that_comes_back_with_another_message_gets_no_second_answer(how, 
     forget_steps(tmp_path, who)
     with pytest.raises(
         PrivacyError,
-        match=rf"^{who} should resend \w+ exactly the bytes it sent before when a run resumes, but sent other bytes: a "
-        rf"second question in a run that counts once\. Resume {who} from the folder of the run that it had\. If that "
+        match=rf"^{who} should resend \w+ exactly the bytes it sent before when a run resumes, but sent other bytes: "
+        rf"a second question in a run that counts once\. Resume {who} from the folder of the run that it had\. If that "
         r"folder is lost, delete this run at \w+ too and align again, which counts as another alignment\.",
     ):
         align(how, tmp_path, {who: says_otherwise(kind, field, change)})

@@ -99,9 +99,9 @@ class Limits:
         if self.log is not None:
             self._note(peer, run, "refused", "another message than before the run was resumed")
         raise PrivacyError(
-            f"{peer} should resend {party} exactly the bytes it sent before when a run resumes, but sent other bytes: a "
-            f"second question in a run that counts once. Resume {peer} from the folder of the run that it had. If that "
-            f"folder is lost, delete this run at {party} too and align again, which counts as another alignment."
+            f"{peer} should resend {party} exactly the bytes it sent before when a run resumes, but sent other bytes: "
+            f"a second question in a run that counts once. Resume {peer} from the folder of the run that it had. If "
+            f"that folder is lost, delete this run at {party} too and align again, which counts as another alignment."
         )
 
     def check_size(self, party: str, peer: str, n_ids: int, run: str = "", *, padded: bool = False) -> None:
@@ -140,8 +140,8 @@ class Limits:
             return [{key: entry[key] for key in ("peer", "run", "what")} for entry in map(json.loads, lines)]
         except (ValueError, KeyError, TypeError) as error:
             raise StorageError(
-                f"{self.log} should hold one alignment per line, but is damaged. Restore it; do not delete it, because it "
-                "counts the alignments with each peer."
+                f"{self.log} should hold one alignment per line, but is damaged. Restore it; do not delete it, because "
+                "it counts the alignments with each peer."
             ) from error
 
     def _note(self, peer: str, run: str, what: str, why: str) -> None:

@@ -142,8 +142,8 @@ class Finished(Message, kind="align/finished"):
 def unexpected(peer: str, expected: str, got: str) -> ProtocolError:
     """The error about a peer that should do one thing and did another."""
     return ProtocolError(
-        f"Expected {peer} to {expected}, got {got}. Both must run the same version; if they do, {peer} does not keep to "
-        "the protocol."
+        f"Expected {peer} to {expected}, got {got}. Both must run the same version; if they do, {peer} does not keep "
+        "to the protocol."
     )
 
 

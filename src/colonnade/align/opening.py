@@ -183,8 +183,8 @@ def _check_terms(me: str, mine: AlignTerms, peer: str, theirs: AlignTerms) -> No
     if theirs.rules != mine.rules:
         there = ", ".join(theirs.keys) + (" of another version" if theirs.keys == mine.keys else "")
         raise PlanError(
-            f"{me} and {peer} should read ids by the same rules, but {me} reads {', '.join(mine.keys)} and {peer} reads "
-            f"{_printable(there[:200])}. Name the same keys under [align] at both, and install the same versions."
+            f"{me} and {peer} should read ids by the same rules, but {me} reads {', '.join(mine.keys)} and {peer} "
+            f"reads {_printable(there[:200])}. Name the same keys under [align] at both, and install the same versions."
         )
     if len(theirs.ids) != len(mine.ids) or not all(0 <= n <= MOST_IDS for n in theirs.ids):
         raise unexpected(peer, "say how many ids it has for each key", "other numbers")

@@ -139,7 +139,7 @@ def _whole(agreed: Agreed) -> str:
 
 def _another_order(size: int, found: str) -> ProtocolError:
     return ProtocolError(
-        f"All parties should have the same order of {size:,} common rows, but {found}. Nothing was done with these rows. "
-        "Install the same version at all parties and align again; if it happens again, one of them does not keep to the "
-        "protocol."
+        f"All parties should have the same order of {size:,} common rows, but {found}. Nothing was done with these "
+        "rows. Install the same version at all parties and align again; if it happens again, one of them does not keep "
+        "to the protocol."
     )

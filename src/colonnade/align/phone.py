@@ -66,8 +66,8 @@ def _best(readings: list[str], country: str) -> str | None:
     region = phonenumbers.region_code_for_country_code(int(country))
     if region in ("ZZ", "001"):
         raise PlanError(
-            f"The rule 'phone:{country}' should name the code of a country, but no country has the code {country}. Name "
-            "another one, as in 'phone:41'."
+            f"The rule 'phone:{country}' should name the code of a country, but no country has the code {country}. "
+            "Name another one, as in 'phone:41'."
         )
     possible = []
     for reading in readings:

@@ -1,7 +1,7 @@
 """Align: the protocol by which parties find their common rows, and what runs on these rows afterwards.
 
-`Align.__call__` is the whole of it: count the ids, open (opening.py), match (star.py or ring.py, which also agree on the
-order), and say who learned what (learned.py).
+`Align.__call__` is the whole of it: count the ids, open (opening.py), match and agree on the order (star.py, ring.py),
+and say who learned what (learned.py).
 """
 
 from __future__ import annotations

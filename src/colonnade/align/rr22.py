@@ -45,7 +45,7 @@ from colonnade.align.matching import encrypted, positions, sorted_values
 from colonnade.align.messages import Finished, Meeting
 from colonnade.align.state import AlignState
 from colonnade.errors import MissingExtra, PlanError, ProtocolError
-from colonnade.storage import Tree, explained
+from colonnade.storage import explained
 from colonnade.wire.channel import Channel
 from colonnade.wire.grpc.address import is_address
 

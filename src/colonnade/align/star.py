@@ -143,7 +143,8 @@ def _match_as_leader(
     state: AlignState, process: SideProcess | None, key: int, number: int, matched: dict[str, Mask]
 ) -> Tree:
     """Compare a bucket with each other party's; returns what was found with each, and the ids that may be used."""
-    bucket, pairs = state.bucket(key, number), {}
+    bucket = state.bucket(key, number)
+    pairs: dict[str, Any] = {}
     left = {peer: bucket.without(rows) for peer, rows in matched.items()}
     if process is not None:
         for line in state.others:
