@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 from colonnade.align.buckets import n_buckets
@@ -108,5 +108,6 @@ class Settings:
         return self.ids_per_bucket or IDS_PER_BUCKET[self.engine]
 
     def describe(self) -> dict[str, Any]:
-        """The settings as plain data."""
-        return asdict(self) | {"keys": None if self.keys is None else list(self.keys)}
+        """What all parties agree on, as plain data."""
+        named = {each.name: getattr(self, each.name) for each in fields(Settings)}
+        return named | {"keys": None if self.keys is None else list(self.keys)}
