@@ -81,20 +81,20 @@ def optional(limit: Limit) -> Limit:
     return Limit(lambda value: value is None or limit.holds(value), f"None or {limit.words}", wrong)
 
 
-def check_parameters(owner: Any, limits: Mapping[str, Limit] | None = None) -> None:
+def check_parameters(owner: Any, limits: Mapping[str, Limit] | None = None, *, called: str = "") -> None:
     """Raise `PlanError` at the first parameter of an object that its limits do not allow.
 
     Args:
         owner: The object, whose class has a table `limits`.
         limits: Limits that depend on other parameters, checked after those of the class.
+        called: What the message calls the owner; by default the name of its class.
     """
     for table in (type(owner).limits, limits or {}):
         for name, limit in table.items():
             value = getattr(owner, name)
             if not limit.holds(value):
-                raise PlanError(
-                    f"{type(owner).__name__}'s {name} should be {limit.words}, but is {value!r}. Change it."
-                )
+                whose = called or f"{type(owner).__name__}'s"
+                raise PlanError(f"{whose} {name} should be {limit.words}, but is {value!r}. Change it.")
 
 
 def is_integer(value: object) -> TypeGuard[int]:

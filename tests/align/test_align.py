@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,22 +14,25 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+import colonnade
 from colonnade import Roles, Table, simulate
-from colonnade.align import Align, Aligned, Alignment, Limits, Settings, align
+from colonnade.align import Align, Aligned, Alignment, Limits, Settings
 from colonnade.align import messages as kinds
 from colonnade.align import ring as ring_module
 from colonnade.align import settings as settings_module
 from colonnade.align import star as star_module
-from colonnade.align.copies import expanded
 from colonnade.align.identifiers import as_text
-from colonnade.align.messages import Masked, OrderDigest, Terms
+from colonnade.align.messages import AlignTerms, MaskedIds, OrderDigest
 from colonnade.align.rr22 import INTERPRETER_VARIABLE
+from colonnade.align.star import expanded
+from colonnade.crypto.curve import multiply
 from colonnade.data import load
 from colonnade.errors import ColonnadeError, DataError, PlanError, PrivacyError, ProtocolError, StorageError
 from colonnade.secret import Secret
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Message
 
+SOURCE = str(Path(colonnade.__path__[0]))
 ANY_SIZE = Limits(fewest=0)
 NAMES = ("bank", "shop", "telco", "gym")
 PAIR = Roles(label="bank", features=("shop",))
@@ -209,14 +213,14 @@ def test_the_size_alone_needs_a_ring_for_more_than_two():
 
 def test_the_values_that_count_come_back_in_an_order_of_their_own():
     run = aligned(tables(range(200), range(200)), reveal="size")
-    returned = [m.message.values for m in run.transcripts["bank"].messages(kinds.Doubled, sent=False)]
+    returned = [m.message.values for m in run.transcripts["bank"].messages(kinds.TwiceMaskedIds, sent=False)]
     whole = [value.tobytes() for value in np.concatenate(returned)]
     assert whole == sorted(whole)
 
 
 def test_a_follower_is_told_of_common_rows_only_and_not_of_those_it_shares_with_the_leader():
     run = aligned(tables(range(0, 60), range(20, 80), range(50, 110)))
-    told = np.concatenate([m.message.theirs for m in run.transcripts["shop"].messages(kinds.Chosen)])
+    told = np.concatenate([m.message.theirs for m in run.transcripts["shop"].messages(kinds.ChosenRows)])
     assert len(told) == 10
     assert len(run.results["shop"].rows) == 10
 
@@ -286,7 +290,7 @@ def notes_of(run, name):
 def test_a_left_join_shows_each_feature_party_what_it_shares_with_the_label_party_alone():
     run = aligned(tables(range(9), range(5), range(4, 12)), join="left")
     # Of three parties only id 4 is common, but telco is told of five.
-    told = np.concatenate([m.message.theirs for m in run.transcripts["telco"].messages(kinds.Chosen)])
+    told = np.concatenate([m.message.theirs for m in run.transcripts["telco"].messages(kinds.ChosenRows)])
     assert (told >= 0).sum() == 5
     assert "telco learns which of its own ids bank has" in notes_of(run, "bank")
     assert not any("all parties have" in note for note in notes_of(run, "bank"))
@@ -318,7 +322,7 @@ def test_several_keys_in_a_star_show_each_feature_party_also_what_all_have():
 
 def test_the_number_of_buckets_shows_a_feature_party_how_long_the_list_of_another_one_is():
     run = aligned(tables(range(5), range(4), range(300)), ids_per_bucket=100)
-    assert [m.message.buckets for m in run.transcripts["shop"].messages(kinds.Opening)] == [3]
+    assert [m.message.buckets for m in run.transcripts["shop"].messages(kinds.AlignOpening)] == [3]
     assert "shop learns into how many buckets of 100 ids the longest list is cut" in notes_of(run, "telco")
     said = "Every other party learned into how many buckets of 100 ids the longest list is cut."
     assert said in run.results["bank"].learned
@@ -369,7 +373,7 @@ def test_what_is_learned_is_in_the_ledger_before_anything_is_compared():
         send = party.peers["bank"].send
 
         def noting(message, **named):
-            if isinstance(message, Masked):
+            if isinstance(message, MaskedIds):
                 seen.append([event.note for event in party.ledger.events])
             send(message, **named)
 
@@ -394,10 +398,10 @@ def test_whoever_watches_is_told_of_all_points_to_the_last():
 
 def test_padding_shows_a_power_of_two_in_place_of_a_size():
     run = aligned(tables(range(50), range(90)), pad=True)
-    shown = [m.message.ids for m in run.transcripts["bank"].messages(Terms)]
+    shown = [m.message.ids for m in run.transcripts["bank"].messages(AlignTerms)]
     assert shown == [[128]]
     assert "bank learns that shop has 128 ids, rounded up to a power of two" in notes_of(run, "shop")
-    assert sum(len(m.message.points) for m in run.transcripts["shop"].messages(Masked, sent=True)) == 128
+    assert sum(len(m.message.points) for m in run.transcripts["shop"].messages(MaskedIds, sent=True)) == 128
     assert set(ids_of(run, "shop")) == set(range(50))
 
 
@@ -436,7 +440,7 @@ def test_no_transcript_holds_an_id_or_a_hash_of_one_or_anything_of_an_id_twice(h
     runs = [aligned(held, columns=columns, **how) for _ in range(2)]
     for name in ("bank", "shop", "telco"):
         first, second = (frames(run, name) for run in runs)
-        salt = runs[0].transcripts["shop"].messages(kinds.Opening).__next__().message.salt
+        salt = runs[0].transcripts["shop"].messages(kinds.AlignOpening).__next__().message.salt
         digests = np.concatenate(
             [part for part, _ in Identifiers.of(held["bank"], None, None).digests(held["bank"], 0, salt)]
         )
@@ -454,10 +458,10 @@ def test_no_transcript_holds_an_id_or_a_hash_of_one_or_anything_of_an_id_twice(h
 def _values(transcript):
     """Everything of 16 bytes or more that depends on ids."""
     found = set()
-    for kind, name in ((kinds.Masked, "points"), (kinds.Doubled, "values"), (kinds.Common, "values")):
+    for kind, name in ((kinds.MaskedIds, "points"), (kinds.TwiceMaskedIds, "values"), (kinds.Common, "values")):
         for recorded in transcript.messages(kind):
             found |= {value.tobytes()[:16] for value in getattr(recorded.message, name)}
-    for kind, name in ((kinds.Chosen, "theirs"), (kinds.Places, "places")):
+    for kind, name in ((kinds.ChosenRows, "theirs"), (kinds.Places, "places")):
         found |= {b"".join(getattr(each.message, name).tobytes() for each in transcript.messages(kind))} - {b""}
     found |= {recorded.message.point for recorded in transcript.messages(kinds.OrderPoint)}
     found |= {recorded.message.digest for recorded in transcript.messages(OrderDigest)}
@@ -480,7 +484,7 @@ def test_how_many_rows_there_are_for_each_id_comes_in_an_order_that_is_another_o
 
 def test_a_list_goes_out_in_another_order_each_time():
     def sent_rows(run):
-        return [m.message.theirs.tolist() for m in run.transcripts["shop"].messages(kinds.Chosen)]
+        return [m.message.theirs.tolist() for m in run.transcripts["shop"].messages(kinds.ChosenRows)]
 
     held = tables(range(60), range(60))
     assert sent_rows(aligned(held)) != sent_rows(aligned(held))
@@ -737,10 +741,10 @@ def test_a_tampered_order_digest_is_refused_before_anything_uses_the_rows(topolo
 @pytest.mark.parametrize(
     ("how", "who", "kind", "field"),
     [
-        ({}, "bank", kinds.Chosen, "theirs"),
-        ({"join": "left"}, "bank", kinds.Chosen, "theirs"),
-        ({"duplicates": "all"}, "bank", kinds.Chosen, "theirs"),
-        ({"topology": "ring"}, "bank", kinds.Chosen, "theirs"),
+        ({}, "bank", kinds.ChosenRows, "theirs"),
+        ({"join": "left"}, "bank", kinds.ChosenRows, "theirs"),
+        ({"duplicates": "all"}, "bank", kinds.ChosenRows, "theirs"),
+        ({"topology": "ring"}, "bank", kinds.ChosenRows, "theirs"),
         ({"topology": "ring"}, "bank", kinds.Places, "places"),
         ({"topology": "ring"}, "shop", kinds.Places, "places"),
     ],
@@ -766,27 +770,37 @@ def test_a_leader_that_compares_another_order_is_refused():
     ("kind", "change", "said"),
     [
         (
-            kinds.Masked,
+            kinds.MaskedIds,
             {"begin": 5},
-            "Expected bank to send align/masked from 0 of 2 on for bucket 0, got an array of shape \\(2, 32\\) from 5",
+            "Expected align/masked for begin 0 from bank, got one for begin 5. Check that both",
         ),
-        (kinds.Masked, {"points": np.zeros((2, 31), np.uint8)}, "Expected bank to send align/masked from 0 of 2"),
         (
-            kinds.Masked,
+            kinds.MaskedIds,
+            {"points": np.zeros((2, 31), np.uint8)},
+            r"Expected bank to send align/masked of 32 bytes each from 0 of 2 on for bucket 0, got .* \(2, 31\)",
+        ),
+        (
+            kinds.MaskedIds,
             {"points": np.zeros((2, 32), np.uint8)},
             "one is not, so the product would not depend on the key",
         ),
-        (kinds.Chosen, {"theirs": np.array([0, 0])}, "to name places in this party's own list of 2, each once"),
-        (kinds.Chosen, {"theirs": np.array([0, 7])}, "to name places in this party's own list of 2, each once"),
+        (kinds.ChosenRows, {"theirs": np.array([0, 0])}, "to name places in this party's own list of 2, each once"),
+        (kinds.ChosenRows, {"theirs": np.array([0, 7])}, "to name places in this party's own list of 2, each once"),
         (kinds.OrderPoint, {"point": b"short"}, "to send a point of 32 bytes for its order, got 5 bytes. Both must"),
-        (kinds.Chosen, {"begin": 1}, "to send the order of at most 2 rows, got another part"),
+        (kinds.ChosenRows, {"begin": 1}, "Expected align/chosen for begin 0 from bank, got one for begin 1"),
         (
-            kinds.Opening,
+            kinds.ChosenRows,
+            {"total": 1},
+            r"to send the order of at most 2 rows, got a part of shape \(2,\) of 1\. Both must run",
+        ),
+        (kinds.ChosenRows, {"total": 3}, "to send the order of at most 2 rows, got a part"),
+        (
+            kinds.AlignOpening,
             {"buckets": 2},
             "Expected bank to cut sets of these sizes into 1 buckets, got 2. Both must run",
         ),
-        (kinds.Opening, {"buckets": 0}, "Expected bank to open the alignment of bank by 1 keys"),
-        (kinds.Opening, {"ids": [2**60]}, "Expected bank to open the alignment of bank by 1 keys"),
+        (kinds.AlignOpening, {"buckets": 0}, "Expected bank to open the alignment of bank by 1 keys"),
+        (kinds.AlignOpening, {"ids": [2**60]}, "Expected bank to open the alignment of bank by 1 keys"),
     ],
 )
 def test_what_a_leader_must_not_send_is_refused(kind, change, said):
@@ -798,26 +812,32 @@ def test_what_a_leader_must_not_send_is_refused(kind, change, said):
 @pytest.mark.parametrize(
     ("how", "who", "kind", "change", "said"),
     [
-        ({}, "shop", kinds.Masked, {"points": np.array(3, np.uint8)}, "shop to send align/masked from 0 of 2 on"),
-        ({}, "shop", kinds.Doubled, {"values": np.array(3, np.uint8)}, "shop to send align/doubled from 0 of 2 on"),
+        (
+            {}, "shop", kinds.MaskedIds, {"points": np.array(3, np.uint8)},
+            "shop to send align/masked of 32 bytes each from 0 of 2 on",
+        ),
+        (
+            {}, "shop", kinds.TwiceMaskedIds, {"values": np.array(3, np.uint8)},
+            "shop to send align/doubled of 16 bytes each from 0 of 2 on",
+        ),
         (
             {"topology": "ring"}, "bank", kinds.Common, {"values": np.array(3, np.uint8)},
-            r"Expected bank to send the common values of bucket 0, got an array of shape \(\) of bucket 0\. Both must",
+            r"Expected bank to send the common values of bucket 0, got an array of shape \(\)\. Both must",
         ),
         (
             {"topology": "ring"}, "shop", kinds.Places, {"places": np.array(3)},
-            r"Expected shop to name places in the list of bucket 0, got an array of shape \(\) for bucket 0\. Both",
+            r"Expected shop to name places in the list of bucket 0, got an array of shape \(\)\. Both",
         ),
         (
             {"keys": ("integer", "integer")}, "bank", kinds.Places, {"bucket": 7},
-            r"Expected bank to name places in the list of bucket 0, got an array of shape \(2,\) for bucket 7\. Both",
+            r"Expected align/places for bucket 0 from bank, got one for bucket 7\. Check that both",
         ),
         (
-            {"reveal": "one"}, "shop", kinds.Doubled, {"values": lambda values: values[[0, 0]]},
+            {"reveal": "one"}, "shop", kinds.TwiceMaskedIds, {"values": lambda values: values[[0, 0]]},
             "Expected shop to send a list of 2 different values, got one of them twice. Both must run the same",
         ),
         (
-            {"reveal": "one"}, "shop", kinds.Masked, {"points": lambda points: points[[0, 0]]},
+            {"reveal": "one"}, "shop", kinds.MaskedIds, {"points": lambda points: points[[0, 0]]},
             "Expected shop to send a list of 2 different values, got one of them twice",
         ),
         (
@@ -852,7 +872,7 @@ def test_an_id_that_stands_for_none_is_not_combined_to_more_rows_than_fit():
 
 
 def test_what_a_peer_calls_its_keys_cannot_steer_a_terminal():
-    crooked = sending(Terms, rules="other", keys=["\x1b[31mred"])
+    crooked = sending(AlignTerms, rules="other", keys=["\x1b[31mred"])
     with pytest.raises(PlanError, match=r"bank reads integer and shop reads \?\[31mred\. Name the same keys"):
         simulate(Align(limits=ANY_SIZE), tables([1], [1]), roles=PAIR, instead={"shop": crooked})
 
@@ -865,7 +885,7 @@ def test_where_numbers_are_told_of_each_bucket_nobody_has_few_ids_in_one(how, mo
     assert chosen.n_buckets([10_000_000, 1 << 16]) == 4
     assert replace(chosen, pad=True).n_buckets([10_000_000, 1 << 16]) == 2, "it may be little more than the half"
     run = aligned(tables(range(300), range(150, 450)), ids_per_bucket=1, **how)
-    assert {tree.message.buckets for tree in run.transcripts["shop"].messages(kinds.Opening)} == {1}
+    assert {tree.message.buckets for tree in run.transcripts["shop"].messages(kinds.AlignOpening)} == {1}
 
 
 def test_what_is_told_of_each_bucket_is_said_of_each_bucket():
@@ -889,13 +909,22 @@ def notes(run, name):
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ({"topology": "rnig"}, "topology should be one of 'star', 'ring', but is 'rnig'. The nearest name is 'ring'"),
-        ({"reveal": "one", "join": "left"}, "join = 'left' goes with reveal = 'both' only"),
-        ({"topology": "ring", "join": "left"}, "join = 'left' goes with topology = 'star' only"),
-        ({"topology": "ring", "duplicates": "all"}, "duplicates = 'all' goes with topology = 'star' only"),
-        ({"keys": ("text", "email"), "duplicates": "all"}, "duplicates = 'all' goes with one key only"),
-        ({"keys": ("text", "email"), "reveal": "one"}, "several keys goes with reveal = 'both' only"),
-        ({"ids_per_bucket": 0}, "ids_per_bucket should be at least 1, but is 0"),
+        ({"topology": "rnig"}, r"\[align\] topology should be 'star' or 'ring', but is 'rnig'. Change it"),
+        (
+            {"reveal": "one", "join": "left"},
+            "join = 'left' requires reveal = 'both', but reveal is 'one'. Change one of the two",
+        ),
+        ({"topology": "ring", "join": "left"}, "join = 'left' requires topology = 'star', but topology is 'ring'"),
+        (
+            {"topology": "ring", "duplicates": "all"},
+            "duplicates = 'all' requires topology = 'star', but topology is 'ring'",
+        ),
+        ({"keys": ("text", "email"), "duplicates": "all"}, "duplicates = 'all' requires one key, but there are 2 keys"),
+        (
+            {"keys": ("text", "email"), "reveal": "one"},
+            "more than one key requires reveal = 'both', but reveal is 'one'",
+        ),
+        ({"ids_per_bucket": 0}, "ids_per_bucket should be None or a whole number, at least 1, but is 0"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(how, said):
@@ -903,9 +932,38 @@ def test_settings_that_do_not_go_together_are_refused(how, said):
         Settings(**how)
 
 
+@TOPOLOGIES
+def test_a_multiplication_is_at_most_eleven_calls_below_the_runner(topology):
+    stacks = []
+
+    def note(frame, event, argument):
+        if event == "call" and frame.f_code is multiply.__code__:
+            stacks.append([])
+            # A party's stack begins with its greenlet.
+            while frame is not None:
+                if frame.f_code.co_filename.startswith(SOURCE):
+                    stacks[-1].append(frame.f_code.co_name)
+                frame = frame.f_back
+
+    def watched(party, honest):
+        sys.setprofile(note)
+        try:
+            return honest(party)
+        finally:
+            sys.setprofile(None)
+
+    how = Align(Settings(topology=topology))
+    held = tables(range(200), range(100, 300))
+    simulate(how, held, roles=PAIR, instead=dict.fromkeys(held, watched))
+    # The runner calls a replacement by way of one more function than the protocol itself.
+    depths = [len(stack) - 1 for stack in stacks]
+    assert len(depths) >= 8
+    assert max(depths) <= 11, stacks[int(np.argmax(depths))]
+
+
 def test_one_party_alone_has_nothing_to_align():
     with pytest.raises(PlanError, match=r"two parties with tables, but there is only bank"):
-        simulate(align, {"bank": table([1])}, roles=Roles(label="bank", features=()))
+        simulate(Align(), {"bank": table([1])}, roles=Roles(label="bank", features=()))
 
 
 # Limits.
@@ -969,7 +1027,7 @@ def test_a_damaged_log_is_not_taken_for_an_empty_one(tmp_path):
 
 @pytest.mark.parametrize("how", [{"fewest": -1}, {"most_runs": 0}])
 def test_limits_that_let_nothing_pass_are_refused(how):
-    with pytest.raises(PlanError, match=f"{next(iter(how))} should be at least"):
+    with pytest.raises(PlanError, match=rf"\[align\] {next(iter(how))} should be a whole number, at least"):
         Limits(**how)
 
 

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colonnade.align.buckets import Bucket, Buckets, Listed, n_buckets, slots
-from colonnade.align.copies import expanded
+from colonnade.align.buckets import Bucket, Buckets, PaddedBucket, n_buckets, slots
 from colonnade.align.identifiers import Identifiers
-from colonnade.align.state import positions
+from colonnade.align.matching import positions
+from colonnade.align.star import expanded
 from colonnade.errors import DataError, StorageError
 from colonnade.privacy.randomness import Randomness
 from colonnade.tables.table import Table
@@ -81,7 +81,7 @@ def test_what_was_matched_is_left_out_afterwards(tmp_path):
 
 def test_a_list_is_filled_up_with_what_stands_for_nobody_and_shuffled(tmp_path):
     (bucket,) = cut(range(50), 1, tmp_path)
-    listed = Listed.of(bucket, 64, RANDOM)
+    listed = PaddedBucket.of(bucket, 64, RANDOM)
     assert len(listed.digests) == 64
     assert (listed.rows == -1).sum() == 14
     assert sorted(listed.rows[listed.rows >= 0]) == sorted(bucket.rows)
@@ -91,7 +91,7 @@ def test_a_list_is_filled_up_with_what_stands_for_nobody_and_shuffled(tmp_path):
 
 def test_the_same_secret_makes_the_same_list_again_and_another_one_another(tmp_path):
     (bucket,) = cut(range(50), 1, tmp_path)
-    one, again, other = (Listed.of(bucket, 64, random) for random in (RANDOM, RANDOM, RANDOM.child("other")))
+    one, again, other = (PaddedBucket.of(bucket, 64, random) for random in (RANDOM, RANDOM, RANDOM.child("other")))
     assert (one.digests == again.digests).all()
     assert not (one.digests == other.digests).all()
 
@@ -99,7 +99,7 @@ def test_the_same_secret_makes_the_same_list_again_and_another_one_another(tmp_p
 def test_a_bucket_that_overflows_is_refused():
     bucket = Bucket.of(np.arange(48, dtype=np.uint8).reshape(3, 16), np.arange(3))
     with pytest.raises(DataError, match=r"at most 2 ids but has 3: they are cut most unevenly"):
-        Listed.of(bucket, 2, RANDOM)
+        PaddedBucket.of(bucket, 2, RANDOM)
 
 
 @given(st.integers(0, 10**9), st.integers(1, 10**6))

@@ -15,7 +15,6 @@ from pathlib import Path
 import pyarrow as pa
 from colonnade import Roles, Table, simulate
 from colonnade.align import Align, Settings
-from colonnade.align.state import Own
 
 # The curve's work takes no memory that lasts, and nearly all of the time: here points stand for themselves.
 from colonnade.align.workers import Workers

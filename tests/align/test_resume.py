@@ -134,7 +134,7 @@ def test_an_alignment_that_goes_on_masks_with_the_secret_it_had_and_counts_once(
             found |= {(recorded.peer, point.tobytes()) for point in recorded.message.points}
         return found
 
-    from colonnade.align.messages import Masked as MASKED
+    from colonnade.align.messages import MaskedIds as MASKED
 
     assert dies(STAR, tmp_path, "frame", 18)
     key = (tmp_path / "run" / "bank" / "checkpoints" / "once-align-shop.safetensors").read_bytes()
@@ -190,19 +190,19 @@ def reverse(values):
 
 
 OTHER_MESSAGES = [
-    (STAR, "bank", kinds.Opening, "salt", lambda salt: bytes(32)),
-    (STAR, "bank", kinds.Masked, "points", reverse),
-    (STAR, "bank", kinds.Chosen, "theirs", reverse),
-    (STAR, "shop", kinds.Terms, "ids", lambda ids: [ids[0] + 1]),
-    (STAR, "shop", kinds.Masked, "points", reverse),
-    (STAR, "shop", kinds.Doubled, "values", reverse),
+    (STAR, "bank", kinds.AlignOpening, "salt", lambda salt: bytes(32)),
+    (STAR, "bank", kinds.MaskedIds, "points", reverse),
+    (STAR, "bank", kinds.ChosenRows, "theirs", reverse),
+    (STAR, "shop", kinds.AlignTerms, "ids", lambda ids: [ids[0] + 1]),
+    (STAR, "shop", kinds.MaskedIds, "points", reverse),
+    (STAR, "shop", kinds.TwiceMaskedIds, "values", reverse),
     (ALL, "shop", kinds.Copies, "counts", lambda counts: counts + 1),
     (ALL, "bank", kinds.Copies, "counts", lambda counts: counts + 1),
     (KEYS, "bank", kinds.Places, "places", reverse),
-    (RING, "bank", kinds.Masked, "points", reverse),
+    (RING, "bank", kinds.MaskedIds, "points", reverse),
     (RING, "bank", kinds.Common, "values", reverse),
-    (RING, "telco", kinds.Masked, "points", reverse),
-    (RING, "telco", kinds.Doubled, "values", reverse),
+    (RING, "telco", kinds.MaskedIds, "points", reverse),
+    (RING, "telco", kinds.TwiceMaskedIds, "values", reverse),
     (RING, "telco", kinds.Places, "places", reverse),
 ]
 
@@ -219,12 +219,12 @@ def test_a_peer_that_comes_back_with_another_message_gets_no_second_answer(how, 
     forget_steps(tmp_path, who)
     with pytest.raises(
         PrivacyError,
-        match=rf"^{who} should send \w+ the same again where a run is taken up, but sent something else than before: "
-        r"that would be a second question in a run that counts once\. Go on with the side of the run that it had\. If "
-        r"that is lost, delete this run at \w+ as well and align anew, which counts as another alignment\.",
+        match=rf"^{who} should resend \w+ exactly the bytes it sent before when a run resumes, but sent other bytes: "
+        rf"a second question in a run that counts once\. Resume {who} from the folder of the run that it had\. If that "
+        r"folder is lost, delete this run at \w+ too and align again, which counts as another alignment\.",
     ):
         align(how, tmp_path, {who: says_otherwise(kind, field, change)})
-    assert '"why": "another message than before the run was taken up"' in (tmp_path / "log").read_text()
+    assert '"why": "another message than before the run was resumed"' in (tmp_path / "log").read_text()
 
 
 def test_a_peer_that_was_refused_and_says_the_same_again_is_aligned_with(tmp_path):
@@ -232,7 +232,7 @@ def test_a_peer_that_was_refused_and_says_the_same_again_is_aligned_with(tmp_pat
         align(STAR, tmp_path, {"bank": stops_before(kinds.Agreed)})
     forget_steps(tmp_path, "bank")
     with pytest.raises(PrivacyError):
-        align(STAR, tmp_path, {"bank": says_otherwise(kinds.Masked, "points", reverse)})
+        align(STAR, tmp_path, {"bank": says_otherwise(kinds.MaskedIds, "points", reverse)})
     again = align(STAR, tmp_path, {"bank": saying(lambda message: message)})
     assert ending(again) == ending(align(STAR, tmp_path / "straight"))
 
@@ -240,13 +240,13 @@ def test_a_peer_that_was_refused_and_says_the_same_again_is_aligned_with(tmp_pat
 def test_a_run_that_has_finished_is_not_begun_again_under_other_secrets(tmp_path):
     align(STAR, tmp_path)
     forget_steps(tmp_path, "bank")
-    with pytest.raises(PrivacyError, match="the same again where a run is taken up, but sent something else"):
+    with pytest.raises(PrivacyError, match="exactly the bytes it sent before when a run resumes, but sent other bytes"):
         align(STAR, tmp_path)
 
 
 def test_a_message_whose_digest_was_not_written_to_its_end_was_not_answered_and_does_not_count(tmp_path):
     with pytest.raises(RuntimeError, match="that is enough"):
-        align(STAR, tmp_path, {"bank": stops_before(kinds.Chosen)})
+        align(STAR, tmp_path, {"bank": stops_before(kinds.ChosenRows)})
     said = tmp_path / "run" / "shop" / "checkpoints" / "said"
     said.write_bytes(said.read_bytes()[:-10])
     assert align(STAR, tmp_path, {"bank": saying(lambda message: message)}).results["shop"].size == 30

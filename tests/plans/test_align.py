@@ -69,7 +69,7 @@ def test_what_parties_must_agree_on_is_in_the_public_plan_and_the_rest_is_not() 
         ('key = ["text"]', r"\[align\] takes .* but has the key 'key'. The nearest name is 'keys'"),
         ('topology = "tree"', r"\[align\] topology should be"),
         ('keys = ["txt"]', "'txt' was named"),
-        ("workers = 0", "workers should be at least 1, but is 0"),
+        ("workers = 0", "workers should be None or a whole number, at least 1, but is 0"),
         ('[align.columns]\nbnak = ["a"]', r"\[align.columns\] has an entry for bnak, who brings no table.*'bank'"),
         ('[align.addresses]\nbank = "here"', r"\[align.addresses\] should be a host and a port"),
         ('[align.columns]\nbank = "mail"', r"\[align\] columns.bank should be a list of texts, but is \"mail\""),

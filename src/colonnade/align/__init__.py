@@ -1,16 +1,25 @@
 """Alignment: parties find their common rows without showing the others.
 
-identifiers    how ids are read
-buckets, shelf ids cut into parts that fit into memory, and what each part leaves
-star, ring     who compares what with whom
 protocol       Align and Aligned: what a party runs
-limits         what it refuses
+settings       what all parties agree on beforehand
+limits         what a party refuses, and the guard against changed messages in a resumed run
+identifiers    how ids are read; phone reads telephone numbers
+opening        who takes part, and what they agree on before they compare
+star, ring     one topology each, both roles, from the first list to the agreed order
+order          how all check that they have the same order
+learned        who learned what, in words
+state          what one party holds: its ids in buckets, its secrets, its durable steps
+buckets        ids cut into parts that fit into memory, and what each part leaves
+matching       arithmetic on digests and masked values
+messages       what crosses
+workers        the processes that multiply points
+rr22           the fast engine and its side process
 """
 
 from colonnade.align.identifiers import Identifiers
 from colonnade.align.limits import Limits
-from colonnade.align.protocol import Align, Aligned, align
+from colonnade.align.protocol import Align, Aligned
 from colonnade.align.settings import Settings
 from colonnade.runtime.alignment import Alignment
 
-__all__ = ["Align", "Aligned", "Alignment", "Identifiers", "Limits", "Settings", "align"]
+__all__ = ["Align", "Aligned", "Alignment", "Identifiers", "Limits", "Settings"]

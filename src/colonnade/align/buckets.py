@@ -1,8 +1,8 @@
 """Buckets: a party's ids cut by their keyed digests into parts that fit into memory, each matched by itself.
 
-An id lies in the same bucket at every party. A bucket that goes out is filled up to `slots`, a number that follows from
-how many ids there are in all, so that its length tells nothing about the ids in it. Up to one bucket's worth of ids is
-held in memory; more is kept in files of 24 bytes for each id.
+An id lies in the same bucket at every party. A bucket that goes out is filled up to `slots` ids. That number depends
+only on how many ids there are in all, so its length tells nothing about the ids in it. One bucket of ids is held in
+memory; more are kept in files of 24 bytes for each id, and so is what each bucket leaves.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +19,11 @@ import numpy.typing as npt
 from colonnade.align.identifiers import DIGEST_BYTES, Identifiers
 from colonnade.errors import DataError, StorageError
 from colonnade.privacy.randomness import Randomness
-from colonnade.storage import explained
+from colonnade.storage import Tree, explained, read_tree, write_tree
 from colonnade.tables.table import Table
 
-Duplicates: TypeAlias = Literal["error", "first", "all"]
-Digests: TypeAlias = npt.NDArray[np.uint8]
-Rows: TypeAlias = npt.NDArray[np.int64]
+DigestArray: TypeAlias = npt.NDArray[np.uint8]
+RowNumbers: TypeAlias = npt.NDArray[np.int64]
 
 MOST_BUCKETS = 1 << 14
 
@@ -39,15 +38,15 @@ class Bucket:
     `repeats` are the numbers of all rows, by id: those of the i-th are `repeats[starts[i] : starts[i] + copies[i]]`.
     """
 
-    digests: Digests
-    rows: Rows
-    copies: Rows
-    starts: Rows = field(repr=False)
-    repeats: Rows = field(repr=False)
+    digests: DigestArray
+    rows: RowNumbers
+    copies: RowNumbers
+    starts: RowNumbers = field(repr=False)
+    repeats: RowNumbers = field(repr=False)
 
     @classmethod
-    def of(cls, digests: Digests, rows: Rows) -> Bucket:
-        """The bucket of these digests, of rows from the first on; of several with one id the first stands for it."""
+    def of(cls, digests: DigestArray, rows: RowNumbers) -> Bucket:
+        """The bucket of these digests; the first of several rows with one id stands for the id."""
         order = digest_order(digests)
         digests, rows = digests[order], rows[order]
         new = np.ones(len(rows), bool)
@@ -65,33 +64,33 @@ class Bucket:
 
 
 @dataclass(frozen=True)
-class Listed:
-    """A bucket as it goes out: filled up and shuffled. The row of a digest that only fills up is -1."""
+class PaddedBucket:
+    """A bucket as it goes out: filled up with random digests, whose row is -1, and shuffled."""
 
-    digests: Digests
-    rows: Rows
+    digests: DigestArray
+    rows: RowNumbers
 
     @classmethod
-    def of(cls, bucket: Bucket, slots: int, random: Randomness) -> Listed:
-        """Fill a bucket up with digests of nothing, and shuffle it.
+    def of(cls, bucket: Bucket, slots: int, random: Randomness) -> PaddedBucket:
+        """Fill a bucket up with random digests, and shuffle it.
 
         Args:
             bucket: The ids.
             slots: How many digests go out.
-            random: A secret source that serves this list only; the same one gives the same list again.
+            random: A secret source that serves this list only; the same source gives the same list again.
         """
         n_filling = slots - len(bucket)
         if n_filling < 0:
             raise DataError(
                 f"A bucket should have at most {slots:,} ids but has {len(bucket):,}: they are cut most unevenly. "
-                "Check that the ids were not made to collide, then run the alignment anew."
+                "Check that nobody made the ids collide, then align again."
             )
         filling = random.uniform_bits(2 * n_filling, "filling").view(np.uint8).reshape(-1, DIGEST_BYTES)
         rows = np.concatenate([bucket.rows, np.full(n_filling, -1)])
         order = np.argsort(random.uniform_bits(slots, "shuffle"), kind="stable")
         return cls(np.concatenate([bucket.digests, filling])[order], rows[order])
 
-    def chunks(self, size: int) -> Iterator[Digests]:
+    def chunks(self, size: int) -> Iterator[DigestArray]:
         """The digests in parts."""
         for begin in range(0, len(self.digests), size):
             yield self.digests[begin : begin + size]
@@ -136,7 +135,7 @@ class Buckets:
         if len(records) != self._sizes[number]:
             raise StorageError(
                 f"{path} should hold {self._sizes[number]:,} ids, but holds {len(records):,}: somebody else changed "
-                "it. Go on with --resume, which writes it anew."
+                "it. Go on with --resume, which writes the file again."
             )
         return Bucket.of(np.ascontiguousarray(records["digest"]), np.ascontiguousarray(records["row"]))
 
@@ -167,22 +166,56 @@ class Buckets:
         return self._folder / f"{number:05d}"
 
 
-def digest_order(digests: Digests) -> Rows:
+class BucketResults:
+    """What each bucket leaves, in their order; in memory if there is one bucket only.
+
+    Args:
+        folder: Where results are kept on disk.
+        in_memory: Whether they are kept in memory instead.
+        whole: Whether the common order is made of all results at once.
+    """
+
+    def __init__(self, folder: Path, *, in_memory: bool, whole: bool) -> None:
+        self._folder, self._whole = folder, whole
+        self._held: list[Tree] | None = [] if in_memory else None
+        self._n = 0
+
+    def put(self, tree: Tree) -> None:
+        """Keep what the next bucket leaves."""
+        if self._held is None:
+            write_tree(self._path(self._n), tree)
+        else:
+            self._held.append(tree)
+        self._n += 1
+
+    def __iter__(self) -> Iterator[Tree]:
+        """Yield what each bucket left."""
+        return (read_tree(self._path(n)) for n in range(self._n)) if self._held is None else iter(self._held)
+
+    def stretches(self) -> Iterator[list[Tree]]:
+        """Yield the stretches of the common order, each as the results of the buckets whose rows are in it."""
+        return iter([list(self)]) if self._whole else ([tree] for tree in self)
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:05d}.safetensors"
+
+
+def digest_order(digests: DigestArray) -> RowNumbers:
     """The order that sorts digests; equal ones keep the order they have."""
     high, low = np.ascontiguousarray(digests).view(">u8").astype(np.uint64).reshape(-1, 2).T
     order = np.argsort(high)
     heads = high[order]
-    # Halves that are alike are almost always those of equal digests, for which a quick sort is not enough.
+    # Equal halves almost always belong to equal digests, which need a stable sort.
     return np.lexsort((low, high)) if (heads[1:] == heads[:-1]).any() else order
 
 
 def n_buckets(n_ids: int, per_bucket: int) -> int:
-    """Into how many buckets so many ids are cut."""
+    """The number of buckets that ids are cut into."""
     return max(1, math.ceil(n_ids / per_bucket))
 
 
 def slots(n_ids: int, n: int) -> int:
-    """To how many ids each of n buckets is filled up; eight standard deviations above what chance puts into one.
+    """The number of ids that each of n buckets is filled up to: eight standard deviations above the expected number.
 
     >>> slots(1000, 1), slots(1_000_000, 8)
     (1000, 127837)
@@ -193,12 +226,12 @@ def slots(n_ids: int, n: int) -> int:
     return math.ceil(mean + 8 * math.sqrt(mean) + 8)
 
 
-def _bucket_of(digests: Digests, n: int) -> npt.NDArray[np.int64]:
+def _bucket_of(digests: DigestArray, n: int) -> npt.NDArray[np.int64]:
     head = np.ascontiguousarray(digests[:, :4]).view(">u4").reshape(-1).astype(np.uint64)
     return ((head * np.uint64(n)) >> np.uint64(32)).astype(np.int64)
 
 
-def _gathered(chunks: Iterator[tuple[Digests, Rows]]) -> Iterator[npt.NDArray[np.void]]:
+def _gathered(chunks: Iterator[tuple[DigestArray, RowNumbers]]) -> Iterator[npt.NDArray[np.void]]:
     """Chunks joined until a file is worth opening."""
     held: list[npt.NDArray[np.void]] = []
     for digests, rows in chunks:

@@ -3,23 +3,24 @@
 A *key* is what people are matched by: one rule, or several joined by `+` for columns that identify only together.
 
     exact          text as it stands, or a whole number as its digits: 7 and "7" are the same, "007" is not
-    text           without regard to case; white space is dropped at the ends, elsewhere it is one space; a whole
+    text           text without regard to case; white space is dropped at the ends, and is one space elsewhere; a whole
                    number as its digits
     integer        a whole number or text of one: 7, "7", "007" and "7.0" are the same
-    email          as text, without what stands around an address; without exactly one @ inside it, or with white
-                   space, it counts as missing
-    phone:41       digits in E.164; numbers without a country code get this one; what is no number counts as missing
+    email          as text, without what stands around an address; a value without exactly one @, or with white space
+                   in it, counts as missing
+    phone:41       digits in E.164; a number without a country code gets this code; a value that is no number counts as
+                   missing
 
-All but `exact` first take the Unicode normal form NFKC, leave out characters that nobody sees (format characters such
-as a zero-width space), and write digits of every script as 0 to 9, dashes as -, apostrophes as '.
+All rules but `exact` first take the Unicode normal form NFKC, drop invisible characters (format characters such as a
+zero-width space), and write digits of every script as 0 to 9, dashes as -, apostrophes as '.
 
-Normal forms, case and kinds of characters come from the Unicode tables of a party's Python. Those of characters that a
-table knows hardly ever change, so Pythons of different age agree but for characters that only one of them knows.
+Normal forms, case and kinds of characters come from the Unicode tables of a party's Python. The entry of a character
+hardly ever changes, so two versions of Python agree on all characters that both know.
 
-A value that is missing or empty is no id. Composite keys are joined with their lengths, so that ("ab", "c") and
-("a", "bc") differ; they are missing where one of their parts is.
+A value that is missing or empty is no id. The parts of a composite key are joined with their lengths, so that
+("ab", "c") and ("a", "bc") differ; the key is missing if one of its parts is.
 
-Both sides must read ids alike: the hash of the rules is compared before anything else.
+All parties must read ids alike: they compare the hash of their rules before anything else.
 """
 
 from __future__ import annotations
@@ -37,11 +38,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from blake3 import blake3
 
-from colonnade.align.phone import e164, is_code
+from colonnade.align.phone import e164, is_code, metadata_version
 from colonnade.errors import DataError, PlanError
 from colonnade.tables.table import Table, nearest, whole_numbers
 
-VERSION = 2
+# Raised whenever a rule reads a value differently.
+VERSION = 3
 DIGEST_BYTES = 16
 
 # What Python's str.split takes for white space, among ASCII.
@@ -100,8 +102,13 @@ class Identifiers:
 
     @property
     def hash(self) -> str:
-        """A digest of the rules, which all parties must share; the columns are each party's own business."""
-        return blake3(json.dumps({"version": VERSION, "keys": self.keys}).encode()).hexdigest()
+        """A digest of the rules, which all parties must share; each party names its own columns."""
+        return blake3(json.dumps({"version": VERSION, "keys": self.rules}).encode()).hexdigest()
+
+    @property
+    def rules(self) -> list[str]:
+        """The keys as other parties are told them: with the version of the numbering plans that `phone` reads by."""
+        return [f"{key} ({metadata_version()})" if "phone:" in key else key for key in self.keys]
 
     def columns_of(self, key: int) -> tuple[str, ...]:
         """The party's columns that a key is in."""
@@ -115,16 +122,16 @@ class Identifiers:
         Args:
             table: The party's rows.
             key: Which of the keys.
-            salt: What the digests are keyed with; equal at all parties of a run, and new in every run.
+            salt: The key of the digests; equal at all parties of a run, and new in every run.
         """
         secret = blake3(self.hash.encode(), key=salt).digest() + bytes([key])
         for ids, rows in self.read(table, key):
-            # BLAKE2 needs no more than its key in front, and takes a third less time so than by its parameter.
+            # A key in front is as safe for BLAKE2 as its key parameter, and takes a third less time.
             hashed = b"".join([blake2b(secret + each, digest_size=DIGEST_BYTES).digest() for each in ids])
             yield np.frombuffer(hashed, np.uint8).reshape(-1, DIGEST_BYTES), rows
 
     def count(self, table: Table, key: int, known: npt.NDArray[np.bool_]) -> tuple[int, int]:
-        """How many different ids there are under a key, and how many rows repeat one; marks rows that have an id."""
+        """The number of different ids under a key, and of rows that repeat one; marks in `known` rows with an id."""
         n_held, hashes = 0, np.empty(len(table), np.int64)
         for each, rows in self.read(table, key):
             known[rows] = True
@@ -136,7 +143,7 @@ class Identifiers:
         return n_held - repeated, repeated
 
     def repetition(self, table: Table, key: int, repeated: int, owner: str) -> DataError:
-        """What is wrong with rows that repeat an id, where each id should have one."""
+        """The error about rows that repeat an id."""
         columns = " and ".join(repr(name) for name in self.columns_of(key))
         return DataError(
             f"{owner} should have one row for each id, but {repeated:,} of {len(table):,} rows repeat an id of an "
@@ -144,7 +151,7 @@ class Identifiers:
         )
 
     def absence(self, table: Table, key: int, owner: str) -> DataError:
-        """What is wrong with rows of which none has an id."""
+        """The error about a table without a single id."""
         columns = " and ".join(repr(name) for name in self.columns_of(key))
         return DataError(
             f"{owner} should have ids by the rule {self.keys[key]!r} in {columns}, but none of its {len(table):,} rows "

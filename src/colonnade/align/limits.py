@@ -1,21 +1,39 @@
-"""Limits: what keeps a peer from asking too much, and a log of who asked when.
+"""Limits: what keeps a peer from asking too much, and a log of the alignments with each peer.
 
-Somebody who aligns with a list of one person asks whether the other knows that person. Somebody who aligns again and
-again with lists that differ in one person asks the same. So tiny sets are refused, runs with each peer are counted, and
-both are written down.
+A party that aligns a list of one person asks whether the other party knows that person. A party that aligns twice, with
+lists that differ in one person, asks the same. So a party refuses tiny sets, counts its alignments with each peer, and
+logs both (`Limits`).
+
+A peer that resumes a run must resend exactly the bytes it sent before the crash (`ReplayGuard`). Its secrets were
+stored before their first use, so an honest peer sends the same messages again. A different message would be a second
+question in a run that counts once, answered under the secrets of the first: together, both answers would tell more than
+two runs do. So this party stores a digest of every message before it uses the message, keeps the digests after the run,
+and refuses a different message in the same place.
+
+The guard does not see what side processes of the engine rr22 say to each other, and a peer may give its process another
+list. So it counts another alignment whenever side processes meet again over the same bucket.
 """
 
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
-from colonnade.errors import PlanError, PrivacyError, StorageError
+from blake3 import blake3
+
+from colonnade.align.messages import Finished, Meeting
+from colonnade.crypto.curve import make_key
+from colonnade.errors import PrivacyError, StorageError
+from colonnade.parameters import Limit, check_parameters, count
 from colonnade.runtime.party import Party
-from colonnade.storage import append_durably, explained
+from colonnade.storage import append_durably, drop_unfinished, explained
+from colonnade.wire.codec import encode
+from colonnade.wire.message import Message
 
 
 @dataclass(frozen=True)
@@ -23,10 +41,10 @@ class Limits:
     """How small a set may be, and how often one aligns with a peer.
 
     Attributes:
-        fewest: How many ids a set must have under each key, the own one as well.
+        fewest: How many ids each party's set must have under each key, this party's included.
         most_runs: How many alignments with one peer the log may hold.
         log: A file with a line for each alignment and each refusal. None counts nothing in a simulation; between
-            machines it is `alignments-of-<party>` beside the file in which the party counts its answers.
+            machines None stands for `alignments-of-<party>` beside the file in which the party counts its answers.
 
     >>> Limits().check_size("bank", "shop", 5000)
     """
@@ -35,28 +53,28 @@ class Limits:
     most_runs: int = 20
     log: Path | None = None
 
+    limits: ClassVar[Mapping[str, Limit]] = {"fewest": count(0), "most_runs": count()}
+
     def __post_init__(self) -> None:
-        """Refuse limits that let nothing pass."""
-        for name, value, least in (("fewest", self.fewest, 0), ("most_runs", self.most_runs, 1)):
-            if value < least:
-                raise PlanError(f"[align] {name} should be at least {least}, but is {value}. Raise it.")
+        """Raise `PlanError` for limits that let nothing pass."""
+        check_parameters(self, called="[align]")
 
     def between_machines(self, party: Party) -> Limits:
-        """The same limits, with a log wherever a party is asked from another machine."""
+        """The same limits, with a log if the peers run on other machines."""
         if party.session is None or party.answers is None or self.log is not None:
             return self
         return replace(self, log=party.answers.with_name(f"alignments-of-{party.name}"))
 
     def admit(self, party: str, peer: str, run: str) -> None:
-        """Count an alignment with a peer, unless it is one that goes on.
+        """Count an alignment with a peer, unless the log holds this run already.
 
         Args:
-            party: The own name.
-            peer: The other one's.
-            run: What tells this run from others.
+            party: This party's name.
+            peer: The peer's name.
+            run: The name of this run in the log.
 
         Raises:
-            PrivacyError: There were too many already.
+            PrivacyError: The log holds too many alignments with this peer.
         """
         if self.log is None:
             return
@@ -67,44 +85,42 @@ class Limits:
             self._note(peer, run, "refused", f"{len(earlier)} alignments already")
             raise PrivacyError(
                 f"{party} should align with {peer} at most {self.most_runs} times, and the log {self.log} holds "
-                f"{len(earlier)} alignments with it already. Repeated alignments show who was added or removed between "
-                "them. If these were meant, raise most_runs under [align]."
+                f"{len(earlier)} alignments with {peer} already. Repeated alignments show who was added or removed "
+                "between them. If all of them were intended, raise most_runs under [align]."
             )
         self._note(peer, run, "aligned", "")
 
     def refuse_other(self, party: str, peer: str, run: str) -> NoReturn:
-        """Refuse a peer that says something else than it said before the run was taken up.
+        """Refuse a peer that resends another message than it sent before the run was resumed.
 
         Raises:
             PrivacyError: Always.
         """
-        if self.log is not None:
-            self._note(peer, run, "refused", "another message than before the run was taken up")
+        self._note(peer, run, "refused", "another message than before the run was resumed")
         raise PrivacyError(
-            f"{peer} should send {party} the same again where a run is taken up, but sent something else than before: "
-            "that would be a second question in a run that counts once. Go on with the side of the run that it had. If "
-            f"that is lost, delete this run at {party} as well and align anew, which counts as another alignment."
+            f"{peer} should resend {party} exactly the bytes it sent before when a run resumes, but sent other bytes: "
+            f"a second question in a run that counts once. Resume {peer} from the folder of the run that it had. If "
+            f"that folder is lost, delete this run at {party} too and align again, which counts as another alignment."
         )
 
     def check_size(self, party: str, peer: str, n_ids: int, run: str = "", *, padded: bool = False) -> None:
         """Refuse a set that is too small, or may be.
 
         Args:
-            party: The own name.
+            party: This party's name.
             peer: Whose set it is.
-            n_ids: How many ids it has under one key.
-            run: What tells this run from others.
-            padded: Whether the number was rounded up to a power of two.
+            n_ids: How many ids the set has under one key.
+            run: The name of this run in the log.
+            padded: Whether `n_ids` was rounded up to a power of two.
 
         Raises:
-            PrivacyError: It is.
+            PrivacyError: The set is too small.
         """
         least = n_ids // 2 + 1 if padded and n_ids > 1 else n_ids
         if least >= self.fewest:
             return
         brings = f"{n_ids:,}" if least == n_ids else f"between {least:,} and {n_ids:,}"
-        if self.log is not None:
-            self._note(peer, run, "refused", f"{brings} ids")
+        self._note(peer, run, "refused", f"{brings} ids")
         whose = f"{party} itself" if peer == party else peer
         raise PrivacyError(
             f"A set to be aligned should have at least {self.fewest:,} ids under each key, but {whose} brings "
@@ -113,8 +129,7 @@ class Limits:
         )
 
     def _entries(self) -> list[dict[str, Any]]:
-        assert self.log is not None
-        if not self.log.exists():
+        if self.log is None or not self.log.exists():
             return []
         with explained(f"read {self.log}"):
             lines = self.log.read_text(encoding="utf-8").splitlines()
@@ -122,11 +137,60 @@ class Limits:
             return [{key: entry[key] for key in ("peer", "run", "what")} for entry in map(json.loads, lines)]
         except (ValueError, KeyError, TypeError) as error:
             raise StorageError(
-                f"{self.log} should hold one alignment per line, but is damaged. Restore it; do not delete it, for it "
-                "says how often whom was asked."
+                f"{self.log} should hold one alignment per line, but is damaged. Restore it; do not delete it, because "
+                "it counts the alignments with each peer."
             ) from error
 
     def _note(self, peer: str, run: str, what: str, why: str) -> None:
-        assert self.log is not None
-        at = datetime.now(UTC).isoformat(timespec="seconds")
-        append_durably(self.log, json.dumps({"at": at, "peer": peer, "run": run, "what": what, "why": why}) + "\n")
+        if self.log is not None:
+            at = datetime.now(UTC).isoformat(timespec="seconds")
+            append_durably(self.log, json.dumps({"at": at, "peer": peer, "run": run, "what": what, "why": why}) + "\n")
+
+
+class ReplayGuard:
+    """Digests of all messages of a run, in a file that outlives every crash of this party.
+
+    Args:
+        path: The file; None stores nothing, for a run that is never resumed.
+        limits: The limits that count and refuse.
+        party: This party's name.
+        run: The name of this run in the log.
+
+    Attributes:
+        step: The step of the run that messages are counted in.
+
+    >>> ReplayGuard(None, Limits(), "shop", "a run").keep("bank", Finished(1))
+    """
+
+    def __init__(self, path: Path | None, limits: Limits, party: str, run: str) -> None:
+        self.step = ""
+        self._path, self._limits, self._party, self._run = path, limits, party, run
+        self._n_heard: Counter[tuple[str, str]] = Counter()
+        self._kept = {} if path is None or not path.exists() else _read(path)
+
+    def keep(self, peer: str, message: Message) -> None:
+        """Store the digest of a peer's next message in this step, or compare it with the stored one."""
+        number = self._n_heard[peer, self.step]
+        self._n_heard[peer, self.step] += 1
+        place, varies = (peer, self.step, number), isinstance(message, Meeting | Finished)
+        digest = message.kind if varies else blake3(encode(message)).hexdigest()
+        if place not in self._kept:
+            if self._path is not None:
+                append_durably(self._path, json.dumps([*place, digest]) + "\n")
+        elif self._kept[place] != digest:
+            self._limits.refuse_other(self._party, peer, self._run)
+        elif varies and number == 0:
+            self._limits.admit(self._party, peer, f"{self._run} again {make_key().hex()[:16]}")
+
+
+def _read(path: Path) -> dict[tuple[str, str, int], str]:
+    drop_unfinished(path)
+    with explained(f"read {path}"):
+        lines = path.read_text(encoding="utf-8").splitlines()
+    try:
+        return {(peer, step, number): digest for peer, step, number, digest in map(json.loads, lines)}
+    except (ValueError, TypeError) as error:
+        raise StorageError(
+            f"{path} should hold one message per line, but is damaged. Restore it, or delete the folder of the run to "
+            "start again."
+        ) from error

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import numpy as np
 
+from colonnade.crypto.curve import POINT_BYTES
 from colonnade.errors import ProtocolError
 from colonnade.secret import Secret
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Int64Array, Message, UInt8Array
 
 VALUE_BYTES = 16
-PLACES_PER_MESSAGE = 1 << 17
+ROWS_PER_MESSAGE = 1 << 17
 
 
 @dataclass(frozen=True)
-class Terms(Message, kind="align/terms", reveals={Secret.IDS}):
-    """Which run a party takes part in, how it reads ids, and how many it has under each key."""
+class AlignTerms(Message, kind="align/terms", reveals={Secret.IDS}):
+    """The run that a party takes part in, the rules it reads ids by, and how many ids it has under each key."""
 
     run: str
     rules: str
@@ -28,10 +28,10 @@ class Terms(Message, kind="align/terms", reveals={Secret.IDS}):
 
 
 @dataclass(frozen=True)
-class Opening(Message, kind="align/opening", reveals={Secret.IDS}, fresh=True):
-    """What the leader settles: what digests are keyed with, how many buckets there are, whose lists are how long.
+class AlignOpening(Message, kind="align/opening", reveals={Secret.IDS}, fresh=True):
+    """What the leader decides: the keys of digests, the number of buckets, and how long each party's lists are.
 
-    `salt` is equal in two runs with one seed, as is the order that comes of it; `veil` never is.
+    Two runs with one seed have the same `salt`, and so the same order; `veil` differs in every run.
     """
 
     salt: bytes
@@ -43,7 +43,7 @@ class Opening(Message, kind="align/opening", reveals={Secret.IDS}, fresh=True):
 
 
 @dataclass(frozen=True)
-class Masked(Message, kind="align/masked", reveals={Secret.IDS}, fresh=True):
+class MaskedIds(Message, kind="align/masked", reveals={Secret.IDS}, fresh=True):
     """Part of a bucket of ids, each a point multiplied by one or more secrets, in a random order."""
 
     bucket: int
@@ -52,7 +52,7 @@ class Masked(Message, kind="align/masked", reveals={Secret.IDS}, fresh=True):
 
 
 @dataclass(frozen=True)
-class Doubled(Message, kind="align/doubled", reveals={Secret.IDS}, fresh=True):
+class TwiceMaskedIds(Message, kind="align/doubled", reveals={Secret.IDS}, fresh=True):
     """Part of a bucket of ids multiplied by everybody's secrets, cut to 128 bits."""
 
     bucket: int
@@ -77,7 +77,7 @@ class Places(Message, kind="align/places", reveals={Secret.IDS}, fresh=True):
 
 
 @dataclass(frozen=True)
-class Chosen(Message, kind="align/chosen", reveals={Secret.IDS}, fresh=True):
+class ChosenRows(Message, kind="align/chosen", reveals={Secret.IDS}, fresh=True):
     """Part of the common order: where each row stands in the receiver's lists; -1 if absent."""
 
     total: int
@@ -110,7 +110,7 @@ class OrderDigest(Message, kind="align/order-digest", reveals={Secret.IDS}, fres
 
 @dataclass(frozen=True)
 class Agreed(Message, kind="align/agreed", reveals={Secret.IDS}, fresh=True):
-    """All digests were compared; with how many rows there are, and what the shared randomness follows from."""
+    """All digests were compared: how many rows there are, and the seed of the randomness that all parties share."""
 
     digests: list[bytes]
     schedule: bytes
@@ -126,7 +126,7 @@ class Size(Message, kind="align/size", reveals={Secret.IDS}):
 
 @dataclass(frozen=True)
 class Meeting(Message, kind="align/meeting"):
-    """Where the sender's side process listens; or, with `started`, that it was started."""
+    """Where the sender's side process listens; with `started`, only that it runs."""
 
     address: str
     started: int
@@ -139,104 +139,94 @@ class Finished(Message, kind="align/finished"):
     good: int
 
 
-Part = TypeVar("Part", Masked, Doubled)
+def unexpected(peer: str, expected: str, got: str) -> ProtocolError:
+    """The error about a peer that should do one thing and did another."""
+    return ProtocolError(
+        f"Expected {peer} to {expected}, got {got}. Both must run the same version; if they do, {peer} does not keep "
+        "to the protocol."
+    )
 
 
-def parts(line: Channel, kind: type[Part], bucket: int, total: int, width: int) -> Iterator[Any]:
-    """The arrays of a list that comes in parts, each checked before it is used.
+def receive_list(
+    line: Channel, kind: type[MaskedIds] | type[TwiceMaskedIds], bucket: int, total: int
+) -> Iterator[UInt8Array]:
+    """Yield the parts of a bucket's list, each checked before it is used.
 
     Args:
-        line: Where it comes from.
-        kind: What it comes as.
-        bucket: Of which bucket.
-        total: How long it is.
-        width: How many bytes each of its items has.
+        line: The line to the sender.
+        kind: The kind of message that carries a part.
+        bucket: The number of the bucket.
+        total: The length of the list.
     """
-    done = 0
+    width, done = POINT_BYTES if kind is MaskedIds else VALUE_BYTES, 0
     while done < total:
-        message = line.receive(kind)
-        values = message.points if isinstance(message, Masked) else message.values
-        expected = message.bucket == bucket and message.begin == done and values.ndim == 2
-        if not expected or values.shape[1] != width or not 0 < len(values) <= total - done:
-            raise ProtocolError(
-                f"Expected {line.peer} to send {kind.kind} from {done:,} of {total:,} on for bucket {bucket}, got "
-                f"an array of shape {values.shape} from {message.begin:,} on for bucket {message.bucket}. Both must "
-                "run the same version."
-            )
+        message = line.receive(kind, fields={"bucket": bucket, "begin": done})
+        values = message.points if isinstance(message, MaskedIds) else message.values
+        if values.ndim != 2 or values.shape[1] != width or not 0 < len(values) <= total - done:
+            expected = f"send {kind.kind} of {width} bytes each from {done:,} of {total:,} on for bucket {bucket}"
+            raise unexpected(line.peer, expected, f"an array of shape {values.shape}")
         done += len(values)
         yield values
 
 
 def receive_common(line: Channel, bucket: int) -> UInt8Array:
-    """The values that all lists have in a bucket."""
-    message = line.receive(Common)
-    if message.bucket != bucket or message.values.ndim != 2 or message.values.shape[1] != VALUE_BYTES:
-        raise ProtocolError(
-            f"Expected {line.peer} to send the common values of bucket {bucket}, got an array of shape "
-            f"{message.values.shape} of bucket {message.bucket}. Both must run the same version."
-        )
-    return message.values
+    """The values of a bucket that all lists have."""
+    values = line.receive(Common, fields={"bucket": bucket}).values
+    if values.ndim != 2 or values.shape[1] != VALUE_BYTES:
+        expected = f"send the common values of bucket {bucket}"
+        raise unexpected(line.peer, expected, f"an array of shape {values.shape}")
+    return values
 
 
-def receive_places(line: Channel, bucket: int) -> Int64Array:
-    """Where the matched ids of a bucket stand in the own list."""
-    message = line.receive(Places)
-    if message.bucket != bucket or message.places.ndim != 1:
-        raise ProtocolError(
-            f"Expected {line.peer} to name places in the list of bucket {bucket}, got an array of shape "
-            f"{message.places.shape} for bucket {message.bucket}. Both must run the same version."
-        )
-    return message.places
+def receive_places(line: Channel, bucket: int, listed: Int64Array) -> Int64Array:
+    """Where the matched ids of a bucket stand in this party's list, whose rows are `listed`."""
+    places = line.receive(Places, fields={"bucket": bucket}).places
+    if places.ndim != 1:
+        expected = f"name places in the list of bucket {bucket}"
+        raise unexpected(line.peer, expected, f"an array of shape {places.shape}")
+    require_places(places, listed, line.peer)
+    return places
 
 
-def send_order(line: Channel, theirs: Int64Array) -> None:
-    """Send the common order in parts."""
-    for begin in range(0, max(1, len(theirs)), PLACES_PER_MESSAGE):
-        line.send(Chosen(len(theirs), begin, theirs[begin : begin + PLACES_PER_MESSAGE]))
+def require_places(places: Int64Array, listed: Int64Array, peer: str) -> None:
+    """Refuse places outside this party's list, places of what only fills it up (row -1), and places named twice."""
+    inside = not len(places) or (places.min() >= 0 and places.max() < len(listed))
+    if not inside or (listed[places] < 0).any() or len(np.unique(places)) != len(places):
+        raise unexpected(peer, f"name places in this party's own list of {len(listed):,}, each once", "others")
+
+
+def send_whole(line: Channel, kind: type[ChosenRows] | type[Copies], values: Int64Array) -> None:
+    """Send one array in parts; an empty one in an empty part."""
+    for begin in range(0, max(1, len(values)), ROWS_PER_MESSAGE):
+        line.send(kind(len(values), begin, values[begin : begin + ROWS_PER_MESSAGE]))
 
 
 def receive_order(line: Channel, most: int) -> Int64Array:
-    """The common order as the leader sends it.
-
-    Args:
-        line: The leader's.
-        most: How many rows there can be.
-    """
-    theirs: list[Int64Array] = []
-    total, done = -1, 0
-    while done != total:
-        message = line.receive(Chosen)
-        total = message.total if total < 0 else total
-        fits = message.total == total <= most and message.begin == done and message.theirs.ndim == 1
-        if not fits or done + len(message.theirs) > total or (total and not len(message.theirs)):
-            raise ProtocolError(
-                f"Expected {line.peer} to send the order of at most {most:,} rows, got another part than the one from "
-                f"{done:,} on. Both must run the same version."
-            )
-        theirs.append(message.theirs)
-        done += len(message.theirs)
-    return np.concatenate(theirs)
-
-
-def send_copies(line: Channel, counts: Int64Array) -> None:
-    """Send how many rows there are for each id, in parts."""
-    for begin in range(0, max(1, len(counts)), PLACES_PER_MESSAGE):
-        line.send(Copies(len(counts), begin, counts[begin : begin + PLACES_PER_MESSAGE]))
+    """The common order of at most `most` rows, as the leader sends it."""
+    return _receive_whole(line, ChosenRows, f"send the order of at most {most:,} rows", most, ())
 
 
 def receive_copies(line: Channel, total: int, n_parties: int) -> Int64Array:
-    """How many rows the parties have for each id."""
+    """How many rows the parties have for each of `total` ids, one column per party."""
+    expected = f"say how often each of {total:,} ids occurs at {n_parties} parties"
+    counts = _receive_whole(line, Copies, expected, total, (n_parties,))
+    if len(counts) != total or (counts < 1).any():
+        raise unexpected(line.peer, expected, f"{len(counts):,} lines, or numbers below 1")
+    return counts
+
+
+def _receive_whole(
+    line: Channel, kind: type[ChosenRows] | type[Copies], expected: str, most: int, width: tuple[int, ...]
+) -> Int64Array:
     found: list[Int64Array] = []
-    done = 0
-    while done < total or not found:
-        message = line.receive(Copies)
-        counts = message.counts
-        fits = message.total == total and message.begin == done and counts.shape[1:] == (n_parties,)
-        if not fits or done + len(counts) > total or (total and not len(counts)) or (counts < 1).any():
-            raise ProtocolError(
-                f"Expected {line.peer} to say how often each of {total:,} ids occurs at {n_parties} parties, got "
-                f"something else at {done:,}. Both must run the same version."
-            )
-        found.append(counts)
-        done += len(counts)
+    total, done = -1, 0
+    while done != total:
+        message = line.receive(kind, fields={"begin": done} if total < 0 else {"begin": done, "total": total})
+        values = message.theirs if isinstance(message, ChosenRows) else message.counts
+        total = message.total
+        fits = values.ndim == 1 + len(width) and values.shape[1:] == width
+        if not fits or not done + len(values) <= total <= most or (total and not len(values)):
+            raise unexpected(line.peer, expected, f"a part of shape {values.shape} of {total:,}")
+        found.append(values)
+        done += len(values)
     return np.concatenate(found)

@@ -1,223 +1,166 @@
-"""Ring: every list goes around until all have multiplied it by their secrets; then one party compares them all.
+"""Ring: every list goes around until all parties have multiplied it by their secrets; then the leader compares them.
 
-    every party                               the next one around; the leader
-         Terms ──────────────────────────────────▶            to the leader, once
-         ◀──────────────────────────────── Opening            from the leader
-         Masked ─────────────────────────────────▶            to the next, as often as there are others, per bucket
-         Doubled ────────────────────────────────▶            to the leader: the next one's list, sorted
+    every party                               the next party; the leader
+         AlignTerms ─────────────────────────────▶            to the leader, once (opening.py)
+         ◀─────────────────────────── AlignOpening            from the leader
+         MaskedIds ──────────────────────────────▶            to the next, once per other party and bucket
+         TwiceMaskedIds ─────────────────────────▶            to the leader: the next party's list, sorted
          ◀───────────────────────────────── Common            from the leader
          Places ─────────────────────────────────▶            to the next
-         ◀───────────────────────────────── Chosen            from the leader, once, in parts
-         OrderPoint ⇄ OrderPoint                              with the leader
+         ◀───────────────────────────── ChosenRows            from the leader, once, in parts
+         OrderPoint ⇄ OrderPoint                              with the leader (order.py)
          OrderDigest ────────────────────────────▶            to the leader
          ◀───────────────────────────────── Agreed            from the leader
          ◀─────────────────────────────────── Size            from the leader, instead of the last six, if only the
                                                               size is revealed
 
-Whoever multiplies a list last holds it in its owner's order, which says nothing to it, and sends it on sorted. So the
-leader (the label party) compares lists that it cannot link with its own ids.
+The party that multiplies a list last holds the list in its owner's order, which tells this party nothing, and sends it
+on sorted. So the leader (the label party) compares lists that it cannot link with its own ids.
 
-Everybody learns how many ids everybody has, and which of its own ids are common to all. The leader learns besides how
-many ids each group of parties has in common in each bucket, but not which. With several keys everybody learns by which
-key an id is common. With `reveal="one"` only the leader learns which of its ids are common, and the last party, which
-tells it, how many are in each bucket; with `reveal="size"` everybody learns how many are, and the leader how many in
-each bucket. So that this tells little of single ids, nobody has less than about 16,384 of them in one of several
-buckets. Parties that put together what they know learn which of the ids they listed another one has.
+What each side learns:
 
-Semi-honest, like the star, whose docstring says what it rests on. Vaidya and Clifton 2005, with commutative encryption.
+- All parties learn how many ids each party has, and which of their own ids are common to all; with several keys, also
+  by which key.
+- The leader also learns how many ids each group of parties has in common in each bucket, but not which ones.
+- With `reveal="one"` only the leader learns which of its ids are common; the last party, which tells the leader, learns
+  how many are common in each bucket.
+- With `reveal="size"` all learn how many ids are common, and the leader learns how many in each bucket.
+- If there are several buckets, every party has at least about 16,384 ids in each, so that a number tells little about
+  single ids.
+- Parties that put together what they know learn which of the ids they listed another party has.
+
+Semi-honest, like the star, whose docstring names the assumptions. Vaidya and Clifton 2005, with commutative encryption.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial
-
 import numpy as np
 import numpy.typing as npt
 
-from colonnade.align.buckets import Digests, Rows
+from colonnade.align.buckets import DigestArray, RowNumbers
+from colonnade.align.matching import distinct, gathered, order_digest, positions, sorted_values, whole_digest
 from colonnade.align.messages import (
-    VALUE_BYTES,
+    ChosenRows,
     Common,
-    Doubled,
-    Masked,
+    MaskedIds,
     Places,
-    parts,
+    TwiceMaskedIds,
     receive_common,
+    receive_list,
     receive_order,
     receive_places,
-    send_order,
+    send_whole,
+    unexpected,
 )
-from colonnade.align.settings import Settings
-from colonnade.align.shelf import Shelf
-from colonnade.align.star import Found, require_places
-from colonnade.align.state import (
-    UNDER,
-    Own,
-    agree_as_follower,
-    agree_as_leader,
-    distinct,
-    gathered,
-    in_order,
-    order_digest,
-    positions,
-    whole_digest,
-)
+from colonnade.align.order import Match, agree_as_follower, agree_as_leader, hear_outcome, tell_size
+from colonnade.align.state import UNDER, AlignState
 from colonnade.align.workers import CHUNK
-from colonnade.crypto.curve import POINT_BYTES
-from colonnade.errors import ProtocolError
 from colonnade.storage import Tree
 from colonnade.wire.channel import Channel
 
 
-@dataclass
-class Ring:
-    """One party in the ring; the first of `order` leads."""
-
-    own: Own
-    settings: Settings
-    order: tuple[str, ...]
-    bystanders: tuple[Channel, ...]
-
-    @property
-    def _place(self) -> int:
-        return self.order.index(self.own.party.name)
-
-    @property
-    def _leads(self) -> bool:
-        return self._place == 0
-
-    def _line(self, place: int) -> Channel:
-        return self.own.party.peers[self.order[place % len(self.order)]]
-
-    @property
-    def _others(self) -> tuple[Channel, ...]:
-        return tuple(self.own.party.peers[name] for name in self.order if name != self.own.party.name)
-
-    def match(self) -> Shelf:
-        """Match bucket by bucket; returns what each left."""
-        own = self.own
-        matched = np.zeros(len(own.party.own_table), bool)
-        kept = own.shelf
-        for key, bucket in own.settled.rounds:
-            tree = own.matched(key, bucket, partial(self._match, key, bucket, matched))
-            matched[tree["rows"]] = True
-            kept.put(tree)
-        return kept
-
-    def _match(self, key: int, number: int, matched: npt.NDArray[np.bool_]) -> Tree:
-        own, secret = self.own, self.own.secret("ring")
-        bucket = own.bucket(key, number).without(matched)
-        listed, masking = own.listed(bucket, key, number, secret), secret.child("key", key).key
-        own.send_masked(self._line(self._place + 1), listed, number, masking)
-        held = self._turn(key, number, masking)
-        common = self._compare(held, key, number)
-        if self.settings.reveal == "size":
-            return {"rows": np.zeros(0, np.int64), "size": -1 if common is None else len(common)}
-        places = self._exchange_places(held, common, number)
-        if places is None:
-            return {"rows": np.zeros(0, np.int64)}
-        require_places(places, listed.rows, self.order[self._place - 1])
-        tree: Tree = {"rows": listed.rows[places], "digests": listed.digests[places]}
-        if self._leads:
-            tree["tags"] = own.tags(tree["digests"])
-        return tree
-
-    def _turn(self, key: int, number: int, masking: bytes) -> Digests:
-        """Multiply every other party's list; returns that of the next one, which everybody has then multiplied."""
-        own, n = self.own, len(self.order)
-        before, after = self._line(self._place - 1), self._line(self._place + 1)
-        for hop in range(1, n - 1):
-            total = own.settled.slots(self.order[(self._place - hop) % n], key)
-            own.pass_on(after, number, masking, parts(before, Masked, number, total, POINT_BYTES))
-        owner = self.order[(self._place + 1) % n]
-        total = own.settled.slots(owner, key)
-        whose = owner if owner == before.peer else f"{owner} by way of {before.peer}"
-        return distinct(gathered(own.multiplied(before, number, total, masking)), whose)
-
-    def _compare(self, held: Digests, key: int, number: int) -> Digests | None:
-        """The values that all lists have; None where they are not told."""
-        settled, n = self.own.settled, len(self.order)
-        if not self._leads:
-            sorted_ = in_order(held)
-            for begin in range(0, len(sorted_), CHUNK):
-                self._line(0).send(Doubled(number, begin, sorted_[begin : begin + CHUNK]), under=UNDER)
-            if self.settings.reveal == "both" or (self.settings.reveal == "one" and self._place == n - 1):
-                return distinct(receive_common(self._line(0), number), self.order[0])
-            return None
-        common = in_order(held)
-        for place in range(1, n):
-            total = settled.slots(self.order[(place + 1) % n], key)
-            values = gathered(_received(self._line(place), number, total))
-            common = common[positions(common, values) >= 0]
-        if self.settings.reveal != "size":
-            knowing = self._others if self.settings.reveal == "both" else self._others[-1:]
-            for line in knowing:
-                line.send(Common(number, common))
-        return common
-
-    def _exchange_places(self, held: Digests, common: Digests | None, number: int) -> npt.NDArray[np.int64] | None:
-        """Tell the next one where its common ids stand, and be told; None where that is not revealed."""
-        both = self.settings.reveal == "both"
-        if common is not None and (both or not self._leads):
-            found = positions(common, held)
-            if (found < 0).any():
-                raise ProtocolError(
-                    f"Expected {self.order[0]} to send values that all lists have, got others. Both must run the same "
-                    "version."
-                )
-            self._line(self._place + 1).send(Places(number, found))
-        if not both and not self._leads:
-            return None
-        places = receive_places(self._line(self._place - 1), number)
-        if common is None or len(places) != len(common):
-            raise ProtocolError(
-                f"Expected {self.order[self._place - 1]} to name a place for each common id, got {len(places):,}. Both "
-                "must run the same version."
-            )
-        return places
-
-    def settle(self, kept: Shelf) -> Found:
-        """Agree on the order of the common rows."""
-        if self.settings.reveal == "size":
-            return Found(None, sum(tree["size"] for tree in kept) if self._leads else None)
-        if self.settings.reveal == "one" and not self._leads:
-            return Found(None, None)
-        ordered, digests = [], []
-        for trees in kept.stretches(self.settings):
-            found = np.concatenate([tree["rows"] for tree in trees])
-            order = self._order(trees, len(found))
-            ordered.append(found[order])
-            listed = gathered([tree["digests"] for tree in trees])
-            digests.append(order_digest(listed[order], np.ones(len(order), bool)))
-        rows, digest = np.concatenate(ordered), whole_digest(digests)
-        if self.settings.reveal == "one":
-            return Found(rows, len(rows))
-        if not self._leads:
-            whole, agreed = agree_as_follower(self.own, self._line(0), digest, len(rows))
-            return Found(rows, len(rows), whole, agreed.schedule.hex())
-        schedule = self.own.party.random.child("align", "schedule").key
-        whole = agree_as_leader(
-            self.own, self._others, [digest] * len(self._others), self.bystanders, schedule, len(rows)
-        )
-        return Found(rows, len(rows), whole, schedule.hex())
-
-    def _order(self, trees: list[Tree], n: int) -> Rows:
-        """The order of the n rows of a stretch: the leader decides on it and tells the others."""
-        if self._leads:
-            order = np.argsort(np.concatenate([tree["tags"] for tree in trees]), kind="stable")
-            for line in self._others if self.settings.reveal == "both" else ():
-                send_order(line, order)
-            return order
-        order = receive_order(self._line(0), n)
-        if not np.array_equal(np.sort(order), np.arange(n)):
-            raise ProtocolError(
-                f"Expected {self.order[0]} to send an order of {n:,} rows, got something else. Both must run the same "
-                "version."
-            )
-        return order
+def go_round(state: AlignState) -> Match:
+    """One party's side: match bucket by bucket, then agree on the order of the common rows."""
+    reveal, leads = state.settings.reveal, state.participants.leads
+    matched = np.zeros(len(state.party.own_table), bool)
+    for key, number, step in state.rounds():
+        for _ in step:
+            step.result = _match(state, key, number, matched)
+        matched[step.result["rows"]] = True
+    if reveal != "both" and not leads:
+        return hear_outcome(state.leader, reveal)
+    if reveal == "size":
+        return tell_size(state, Match(None, sum(tree["size"] for tree in state.results)))
+    ordered, digests = [], []
+    for trees in state.results.stretches():
+        found = np.concatenate([tree["rows"] for tree in trees])
+        order = _tell_order(state, trees) if leads else _hear_order(state, len(found))
+        ordered.append(found[order])
+        listed = gathered([tree["digests"] for tree in trees])
+        digests.append(order_digest(listed[order], np.ones(len(order), bool)))
+    rows, digest = np.concatenate(ordered), whole_digest(digests)
+    if reveal == "one":
+        return tell_size(state, Match(rows, len(rows)))
+    if leads:
+        return agree_as_leader(state, rows, [digest] * len(state.others))
+    return agree_as_follower(state, rows, digest)
 
 
-def _received(line: Channel, number: int, total: int) -> Iterator[Digests]:
-    return parts(line, Doubled, number, total, VALUE_BYTES)
+def _match(state: AlignState, key: int, number: int, matched: npt.NDArray[np.bool_]) -> Tree:
+    """Match one bucket; returns this party's common rows, as far as this party may know them."""
+    reveal, order = state.settings.reveal, state.participants.order
+    leads, place = state.participants.leads, order.index(state.party.name)
+    before, after = _line(state, place - 1), _line(state, place + 1)
+    masking = state.masking_key("ring", key)
+    bucket = state.bucket(key, number).without(matched)
+    listed = state.padded(bucket, key, number, "ring")
+
+    # Every list goes around. The last one that comes is the next party's, which all have then multiplied.
+    state.send_masked(after, number, state.mask(listed, masking))
+    for hop in range(1, len(order) - 1):
+        came = receive_list(before, MaskedIds, number, state.agreement.slots(order[place - hop], key))
+        state.send_masked(after, number, state.workers.multiply(masking, came))
+    held = gathered(state.receive_masked(before, number, state.agreement.slots(after.peer, key), masking))
+    whose = after.peer if after.peer == before.peer else f"{after.peer} by way of {before.peer}"
+    distinct(held, whose)
+
+    common: DigestArray | None = None
+    if leads:
+        common = _compare(state, held, key, number)
+        if reveal == "size":
+            return {"rows": np.zeros(0, np.int64), "size": len(common)}
+    else:
+        values = sorted_values(held)
+        for begin in range(0, len(values), CHUNK):
+            state.leader.send(TwiceMaskedIds(number, begin, values[begin : begin + CHUNK]), under=UNDER)
+        if reveal == "both" or (reveal == "one" and place == len(order) - 1):
+            common = distinct(receive_common(state.leader, number), state.leader.peer)
+
+    # Each party tells the next where its common ids stand. Only the leader is told if the result is for it alone.
+    if common is not None and (reveal == "both" or not leads):
+        found = positions(common, held)
+        if (found < 0).any():
+            raise unexpected(order[0], "send values that all lists have", "others")
+        after.send(Places(number, found))
+    if common is None or (reveal != "both" and not leads):
+        return {"rows": np.zeros(0, np.int64)}
+    places = receive_places(before, number, listed.rows)
+    if len(places) != len(common):
+        raise unexpected(before.peer, f"name a place for each of {len(common):,} common ids", f"{len(places):,}")
+    tree: Tree = {"rows": listed.rows[places], "digests": listed.digests[places]}
+    return tree | {"tags": state.tags(tree["digests"])} if leads else tree
+
+
+def _compare(state: AlignState, held: DigestArray, key: int, number: int) -> DigestArray:
+    """The values that all lists have, which the leader tells the parties that may know them."""
+    order, reveal = state.participants.order, state.settings.reveal
+    common = sorted_values(held)
+    for place, line in enumerate(state.others, start=1):
+        slots = state.agreement.slots(order[(place + 1) % len(order)], key)
+        values = gathered(receive_list(line, TwiceMaskedIds, number, slots))
+        common = common[positions(common, values) >= 0]
+    knowing = {"both": state.others, "one": state.others[-1:], "size": ()}[reveal]
+    for line in knowing:
+        line.send(Common(number, common))
+    return common
+
+
+def _tell_order(state: AlignState, trees: list[Tree]) -> RowNumbers:
+    """The order of the rows of a stretch, which the leader decides on and tells the others."""
+    order = np.argsort(np.concatenate([tree["tags"] for tree in trees]), kind="stable")
+    for line in state.others if state.settings.reveal == "both" else ():
+        send_whole(line, ChosenRows, order)
+    return order
+
+
+def _hear_order(state: AlignState, n: int) -> RowNumbers:
+    """The order of the n rows of a stretch, as the leader tells it."""
+    order = receive_order(state.leader, n)
+    if not np.array_equal(np.sort(order), np.arange(n)):
+        raise unexpected(state.leader.peer, f"send an order of {n:,} rows", "numbers that are none")
+    return order
+
+
+def _line(state: AlignState, place: int) -> Channel:
+    order = state.participants.order
+    return state.party.peers[order[place % len(order)]]

@@ -5,13 +5,13 @@
          Meeting ⇄ Meeting                                    that they were started
          Finished ⇄ Finished                                  and how they ended
 
-The two side processes talk to each other over a line of their own, with TLS where the run has it. **What they say is
-not in our recording**, so the audit knows nothing of it but that it took place. `spu` checks that the other side's
-certificate is of the same authority, not whose it is. Nor can a party be held to the list that it gave its own: where
-side processes meet again over a bucket that was interrupted, that counts as another alignment (`bound.py`).
+The two side processes talk to each other over a connection of their own, with TLS if the run has it. **What they say
+is not in our recording**: the audit knows only that they talked. `spu` checks that the other side's certificate comes
+from the same authority, not whose certificate it is. Nor can a party be held to the list that it gave to its process,
+so it counts as another alignment if side processes meet again over an interrupted bucket (`limits.py`).
 
-Each party learns which of its ids the other one has (so, of three parties or more, every feature party learns what it
-has in common with the leader, which the built-in engine does not show it), and how many ids it has. With
+Each party learns which of its ids the other party has, and how many ids the other party has. So with three or more
+parties every feature party learns what it has in common with the leader, which the built-in engine does not show. With
 `reveal="one"` only the leader learns which. Semi-honest, like the built-in engine; the implementation is spu's.
 
 Raghuraman and Rindal 2022 (RR22), https://eprint.iacr.org/2022/320.
@@ -31,7 +31,7 @@ import sys
 from binascii import hexlify, unhexlify
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -39,14 +39,13 @@ import numpy as np
 import numpy.typing as npt
 
 from colonnade.align import rr22_process
-from colonnade.align.buckets import Bucket, Digests, Rows
+from colonnade.align.buckets import Bucket, DigestArray, RowNumbers
 from colonnade.align.identifiers import DIGEST_BYTES
+from colonnade.align.matching import encrypted, positions, sorted_values
 from colonnade.align.messages import Finished, Meeting
-from colonnade.align.settings import Settings
-from colonnade.align.star import StarFollower, StarLeader
-from colonnade.align.state import Own, in_order, positions, veiled
+from colonnade.align.state import AlignState
 from colonnade.errors import MissingExtra, PlanError, ProtocolError
-from colonnade.storage import Tree, explained
+from colonnade.storage import explained
 from colonnade.wire.channel import Channel
 from colonnade.wire.grpc.address import is_address
 
@@ -67,7 +66,7 @@ class SideProcess:
         interpreter: A Python that has spu; the one that the environment variable COLONNADE_PSI_FAST names if None, or
             this one.
         address: Where it listens for the other party's, `host:port`; a free port of this machine alone if None.
-        certificates: The files of the own certificate, its key and the authority; None sends in the clear.
+        certificates: The files of this party's certificate, its key and the authority; None sends in the clear.
         timeout_s: How long it waits for the other party's.
 
     >>> SideProcess(address="bank.example:7432").timeout_s
@@ -133,7 +132,7 @@ class Running:
                 self._process = _started(interpreter, folder, log, theirs.fileno())
             undo.pop_all()
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # whoever waits for it learns that it ended
+        with suppress(BrokenPipeError):  # `wait` finds out that the process ended
             self._process.stdin.write(json.dumps({**task, "done": done}).encode() + b"\n")
             self._process.stdin.flush()
 
@@ -178,25 +177,26 @@ def _started(interpreter: Path, folder: Path, log: IO[bytes], done: int) -> subp
         ) from error
 
 
-def _common(
-    own: Own, settings: Settings, process: SideProcess, line: Channel, bucket: Bucket, key: int, number: int
-) -> tuple[Digests, Rows]:
-    """The digests that a bucket has in common with a peer's, in an order that both share, and the own rows of them.
+def common(
+    process: SideProcess, state: AlignState, line: Channel, bucket: Bucket, key: int, number: int
+) -> tuple[DigestArray, RowNumbers]:
+    """The digests that a bucket has in common with a peer's, in an order that both share, and this party's rows.
 
-    Both are empty where they are not told. The order is that of the encrypted digests: another one in every run.
+    Both are empty if this party may not know them. The order is that of the encrypted digests, which differs in every
+    run.
     """
-    me, peer = own.party.name, line.peer
-    leads, broadcast = me == own.party.roles.holders[0], settings.reveal == "both"
-    if not own.settled.slots(me, key) or not own.settled.slots(peer, key):
+    me, peer, agreement = state.party.name, line.peer, state.agreement
+    leads, broadcast = state.participants.leads, state.settings.reveal == "both"
+    if not agreement.slots(me, key) or not agreement.slots(peer, key):
         return np.zeros((0, DIGEST_BYTES), np.uint8), np.zeros(0, np.int64)  # spu takes no empty list
-    listed, veil = own.listed(bucket, key, number, own.secret(peer)), own.settled.veil
-    with _side_folder(own.folder) as folder:
-        _write(folder / "input.csv", veiled(listed.digests, veil))
+    listed = state.padded(bucket, key, number, peer)
+    with _side_folder(state.folder) as folder:
+        _write(folder / "input.csv", encrypted(listed.digests, agreement.veil))
         _run_pair(process, folder, line, me, leads=leads, broadcast=broadcast)
-        own.progress(len(listed.rows))
+        state.progress(len(listed.rows))
         told = leads or broadcast
-        found = in_order(_read(folder / "output.csv")) if told else np.zeros((0, DIGEST_BYTES), np.uint8)
-    digests = veiled(found, veil, back=True)
+        found = sorted_values(_read(folder / "output.csv")) if told else np.zeros((0, DIGEST_BYTES), np.uint8)
+    digests = encrypted(found, agreement.veil, back=True)
     return digests, _rows(digests, bucket, peer)
 
 
@@ -207,12 +207,12 @@ def _run_pair(process: SideProcess, folder: Path, line: Channel, me: str, *, lea
         parties = [(me, mine), (peer, theirs)] if leads else [(peer, theirs), (me, mine)]
         running = process.start(folder, 0 if leads else 1, parties, broadcast=broadcast)
         try:
-            # Whoever waited here before the other one has started would keep a simulation from starting it.
+            # In a simulation parties take turns: a party that waited here first would keep the other from starting.
             line.send(Meeting("", 1))
             line.receive(Meeting)
             good = running.wait(line.check)
             line.send(Finished(int(good)))
-            # Who fails says so at once: the other one's process may be waiting for this one's.
+            # A party that fails says so at once, because the other party's process may be waiting for its process.
             if not good or not line.receive(Finished).good:
                 failed = (
                     f"{peer}'s failed, which knows why" if good else f"{me}'s failed: {_last_words(folder / 'log')}"
@@ -223,34 +223,6 @@ def _run_pair(process: SideProcess, folder: Path, line: Channel, me: str, *, lea
                 )
         finally:
             running.close()
-
-
-@dataclass
-class FastLeader(StarLeader):
-    """The party in the middle, with side processes."""
-
-    process: SideProcess = field(default_factory=SideProcess)
-
-    def _match(self, key: int, number: int, matched: dict[str, npt.NDArray[np.bool_]]) -> Tree:
-        bucket, pairs = self.own.bucket(key, number), {}
-        for line in self.lines:
-            left = bucket.without(matched[line.peer])
-            digests, rows = _common(self.own, self.settings, self.process, line, left, key, number)
-            places, length = np.arange(len(rows)), len(rows)
-            pairs[line.peer] = {"rows": rows, "theirs": places, "digests": digests, "length": length}
-        return self.left(bucket, pairs)
-
-
-@dataclass
-class FastFollower(StarFollower):
-    """A party at the end of a ray, with a side process."""
-
-    process: SideProcess = field(default_factory=SideProcess)
-
-    def _match(self, key: int, number: int, matched: npt.NDArray[np.bool_]) -> Tree:
-        bucket = self.own.bucket(key, number).without(matched)
-        digests, rows = _common(self.own, self.settings, self.process, self.leader, bucket, key, number)
-        return self.left(bucket, {"rows": rows, "digests": digests, "places": np.arange(len(rows))})
 
 
 @contextmanager
@@ -277,9 +249,9 @@ def _delete(folder: Path) -> None:
 
 @contextmanager
 def _meeting(line: Channel, address: str | None) -> Iterator[tuple[str, str]]:
-    """Tell each other where the side processes listen; the own port is held against others until the block ends."""
+    """Tell each other where the side processes listen; this party's port is reserved until the block ends."""
     with socket.socket() as held:
-        # The side process may listen at a port that is held so; nobody who asks for any free port is given it.
+        # The side process may listen at a port that is bound like this; the system gives it to nobody else.
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if address is None:
             held.bind(("127.0.0.1", 0))
@@ -294,8 +266,8 @@ def _meeting(line: Channel, address: str | None) -> Iterator[tuple[str, str]]:
         yield mine, theirs
 
 
-def _rows(digests: Digests, bucket: Bucket, peer: str) -> Rows:
-    """The own rows of common digests."""
+def _rows(digests: DigestArray, bucket: Bucket, peer: str) -> RowNumbers:
+    """This party's rows of common digests."""
     found = positions(digests, bucket.digests)
     if (found < 0).any() or len(np.unique(found)) != len(found):
         raise ProtocolError(
@@ -305,7 +277,7 @@ def _rows(digests: Digests, bucket: Bucket, peer: str) -> Rows:
     return bucket.rows[found]
 
 
-def _write(path: Path, digests: Digests) -> None:
+def _write(path: Path, digests: DigestArray) -> None:
     written = np.full((len(digests), _HEX_BYTES + 1), ord("\n"), np.uint8)
     hexed = hexlify(np.ascontiguousarray(digests).tobytes())
     written[:, :_HEX_BYTES] = np.frombuffer(hexed, np.uint8).reshape(-1, _HEX_BYTES)
@@ -313,7 +285,7 @@ def _write(path: Path, digests: Digests) -> None:
         path.write_bytes(b"id\n" + written.tobytes())
 
 
-def _read(path: Path) -> Digests:
+def _read(path: Path) -> DigestArray:
     with explained(f"read {path}"):
         lines = path.read_bytes().split(b"\n")[1:]
     return np.frombuffer(unhexlify(b"".join(lines)), np.uint8).reshape(-1, DIGEST_BYTES)
@@ -349,9 +321,9 @@ def _self_test(interpreter: Path, beside: Path) -> None:
             good = running.wait()
         finally:
             running.close()
-        found = [in_order(_read(folder / "output.csv")) for folder in folders] if good else []
+        found = [sorted_values(_read(folder / "output.csv")) for folder in folders] if good else []
         words = "" if good else _last_words(whole / "log")
-    wanted = in_order(_numbered(np.arange(20, 60)))
+    wanted = sorted_values(_numbered(np.arange(20, 60)))
     if not good or not all(np.array_equal(each, wanted) for each in found):
         raise PlanError(
             f"The engine rr22 should find the common ids of two small lists with {interpreter}, but does not"
@@ -359,7 +331,7 @@ def _self_test(interpreter: Path, beside: Path) -> None:
         )
 
 
-def _numbered(numbers: npt.NDArray[np.int64]) -> Digests:
+def _numbered(numbers: npt.NDArray[np.int64]) -> DigestArray:
     digests = np.zeros((len(numbers), DIGEST_BYTES), np.uint8)
     digests[:, 0] = numbers
     return digests

@@ -1,7 +1,7 @@
 """The side process of the engine rr22: a program for an interpreter that has `spu`, and nothing of Colonnade.
 
 It reads a line of JSON from its standard input, computes, writes a byte to the descriptor that it was named, and ends
-when its standard input is closed: with whoever started it.
+when its standard input is closed: with the process that started it.
 
 `spu` is loaded without its own `__init__`, which wants jax and an old numpy and is not needed for intersections.
 """
@@ -49,7 +49,7 @@ def intersect(psi: Any, task: dict[str, Any], side: dict[str, Any], line: Any) -
     config = psi.PsiExecuteConfig(
         protocol_conf=protocol,
         input_params=psi.InputParams(path=side["input"], selected_keys=["id"], keys_unique=True),
-        # Whoever reads the result sorts it in memory; spu would do so by way of files.
+        # Colonnade sorts the result in memory; spu would sort it in files.
         output_params=psi.OutputParams(path=side["output"], disable_alignment=True),
     )
     psi.psi_execute(config, line)
@@ -72,7 +72,7 @@ def connected(link: Any, task: dict[str, Any], rank: int) -> Any:
     patience.start()
     line = link.create_brpc(desc, rank)
     # When it begins to intersect, spu connects once more by a message that looks like the first, and that is lost if it
-    # comes before the other side has taken the first. Whoever says this has taken it.
+    # comes before the other side has taken the first. A side that says "here" has taken it.
     line.all_gather("here")
     patience.cancel()
     return line
@@ -109,7 +109,7 @@ def load() -> tuple[Any, Any]:
 
 
 def end_with_parent() -> None:
-    """Wait for the end of the standard input, which ends with whoever holds its other end."""
+    """Wait for the end of the standard input, which ends with the process at its other end."""
     sys.stdin.read()
     os._exit(1)
 

@@ -1,34 +1,38 @@
-"""Star: the leader finds what it has in common with each of the others, and tells each which of its rows to use.
+"""Star: the leader finds what it has in common with each other party, and tells each which of its rows to use.
 
     leader                                    each other party
-         ◀────────────────────────────────── Terms
-         Opening ────────────────────────────────▶            once
-         Masked ⇄ Masked                                      once per key and bucket, in parts
-         ◀──────────────────────────────── Doubled
+         ◀───────────────────────────── AlignTerms
+         AlignOpening ───────────────────────────▶            once (opening.py)
+         MaskedIds ⇄ MaskedIds                                once per key and bucket, in parts
+         ◀───────────────────────── TwiceMaskedIds
          Places ─────────────────────────────────▶            with several keys only
-         Chosen ─────────────────────────────────▶            once, in parts
+         ChosenRows ─────────────────────────────▶            once, in parts
          ◀───────────────────────────────── Copies
-         Copies ─────────────────────────────────▶            where several rows may have one id
+         Copies ─────────────────────────────────▶            if several rows may have one id
          OrderPoint ⇄ OrderPoint
          ◀──────────────────────────── OrderDigest
-         Agreed ─────────────────────────────────▶            once
+         Agreed ─────────────────────────────────▶            once (order.py)
          Size ───────────────────────────────────▶            instead of the last six, if only sizes are revealed
 
-Each multiplies the points of its ids by a secret of this run; the other one multiplies them by its own. Both orders of
-multiplying give the same value, so equal ids are seen to be equal, and nothing else is seen of them. Lists are
-shuffled, and secrets are drawn for each pair of parties.
+Each party multiplies the points of its ids by a secret of this run; the other party multiplies them by its own secret.
+Both orders of multiplying give the same value, so equal ids show as equal values, and nothing else shows. Lists are
+shuffled, and each pair of parties has its own secrets. The engine rr22 does this part in side processes (rr22.py).
 
-The leader (the label party) learns which of its ids each other party has: with three parties or more that is more than
-what all have in common. The others learn which of their ids are common to all; with several keys, which of them the
-leader has, and by which key; with three parties or more then also which are common to all. Both learn how many ids the
-other one has, and of three parties or more the others learn into how many buckets the longest list is cut, hence about
-how long it is. With `reveal="one"` the others learn sizes
-only; with `reveal="size"` the leader, too, but of each bucket: so that this tells little of single ids, nobody has less
-than about 16,384 of them in one of several buckets. Where rows are kept without a partner, each other party learns how
-many rows are kept and which of its own ids the leader has. Where repeated rows are combined, everybody learns how many
-rows each party has for each id that is used: those in common, or all that are kept.
+What each side learns:
 
-It is secure if parties keep to the protocol (semi-honest), under the decisional Diffie-Hellman assumption, with hashes
+- The leader (the label party) learns which of its ids each other party has. With three or more parties, this is more
+  than what all have in common.
+- The others learn which of their ids are common to all. With several keys they learn which of their ids the leader has,
+  and by which key; with three or more parties, also which are common to all.
+- Both learn how many ids the other has. With three or more parties, the others learn how many buckets the longest list
+  is cut into, hence about how long it is.
+- With `reveal="one"` the others learn sizes only. With `reveal="size"` so does the leader, but per bucket; if there are
+  several buckets, every party has at least about 16,384 ids in each, so that a number tells little about single ids.
+- With `join="left"` the others learn how many rows the leader keeps, and which of their ids the leader has.
+- With `duplicates="all"` all parties learn how many rows each party has for each id that is used: each common id, or
+  with `join="left"` each id that the leader keeps.
+
+The protocol is secure if parties keep to it (semi-honest), under the decisional Diffie-Hellman assumption, with hashes
 as random oracles. Nobody outside has audited this implementation.
 
 Meadows 1986; Huberman, Franklin and Hogg 1999; De Cristofaro and Tsudik 2010.
@@ -37,7 +41,6 @@ Meadows 1986; Huberman, Franklin and Hogg 1999; De Cristofaro and Tsudik 2010.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -45,276 +48,198 @@ import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
 
-from colonnade.align.buckets import Bucket, Digests, Listed, Rows
-from colonnade.align.copies import expanded
-from colonnade.align.messages import (
-    VALUE_BYTES,
-    Doubled,
-    Places,
-    parts,
-    receive_copies,
-    receive_order,
-    receive_places,
-    send_copies,
-    send_order,
-)
-from colonnade.align.settings import Settings
-from colonnade.align.shelf import Shelf
-from colonnade.align.state import (
-    Own,
-    agree_as_follower,
-    agree_as_leader,
+from colonnade.align.buckets import Bucket, DigestArray, PaddedBucket, RowNumbers
+from colonnade.align.matching import (
     distinct,
     gathered,
-    in_order,
     order_digest,
     positions,
     rows_among,
+    sorted_values,
     whole_digest,
 )
+from colonnade.align.messages import (
+    ChosenRows,
+    Copies,
+    Places,
+    TwiceMaskedIds,
+    receive_copies,
+    receive_list,
+    receive_order,
+    receive_places,
+    require_places,
+    send_whole,
+    unexpected,
+)
+from colonnade.align.order import Match, agree_as_follower, agree_as_leader, hear_outcome, tell_size
+from colonnade.align.rr22 import SideProcess, common
+from colonnade.align.state import AlignState
 from colonnade.align.workers import CHUNK
-from colonnade.errors import ProtocolError
+from colonnade.errors import DataError
 from colonnade.storage import Tree
 from colonnade.wire.channel import Channel
 
-__all__ = ["Found", "StarFollower", "StarLeader"]
+Mask = npt.NDArray[np.bool_]
 
-
-@dataclass(frozen=True)
-class Found:
-    """What a topology finds: the own rows in the common order, and what was agreed on."""
-
-    rows: Rows | None
-    size: int | None
-    digest: str = ""
-    schedule: str = ""
-    partners: dict[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
-
-
-@dataclass
-class StarLeader:
-    """The party in the middle."""
-
-    own: Own
-    settings: Settings
-    lines: tuple[Channel, ...]
-    bystanders: tuple[Channel, ...]
-
-    def match(self) -> Shelf:
-        """Match bucket by bucket; returns what each left."""
-        own, n_rows = self.own, len(self.own.party.own_table)
-        matched = {line.peer: np.zeros(n_rows, bool) for line in self.lines}
-        kept = own.shelf
-        for key, bucket in own.settled.rounds:
-            tree = own.matched(key, bucket, partial(self._match, key, bucket, matched))
-            for peer in matched:
-                matched[peer][tree[peer]["rows"]] = True
-            kept.put(tree)
-        return kept
-
-    def _match(self, key: int, number: int, matched: dict[str, npt.NDArray[np.bool_]]) -> Tree:
-        own, bucket = self.own, self.own.bucket(key, number)
-        secrets = {line.peer: own.secret(line.peer) for line in self.lines}
-        lists: dict[str, Listed] = {}
-        for line in self.lines:
-            left, secret = bucket.without(matched[line.peer]), secrets[line.peer]
-            lists[line.peer] = own.listed(left, key, number, secret)
-            own.send_masked(line, lists[line.peer], number, secret.child("key", key).key)
-        pairs: Tree = {}
-        for line in self.lines:
-            masking = secrets[line.peer].child("key", key).key
-            pairs[line.peer] = self._compare(line, lists[line.peer], key, number, masking)
-            if own.settled.n_keys > 1:
-                line.send(Places(number, np.sort(pairs[line.peer]["theirs"])))
-        return self.left(bucket, pairs)
-
-    def left(self, bucket: Bucket, pairs: Tree) -> Tree:
-        """What a bucket leaves: what was found with each peer, and the own ids that may be used."""
-        used = np.full(len(bucket), self.settings.join == "left")
-        for pair in pairs.values():
-            used |= np.isin(bucket.rows, pair["rows"])
-        own = {"rows": bucket.rows[used], "tags": self.own.tags(bucket.digests[used])}
-        if self.settings.duplicates == "all":
-            own |= _copies(bucket, used)
-        return pairs | {"own": own}
-
-    def _compare(self, line: Channel, listed: Listed, key: int, number: int, secret: bytes) -> Tree:
-        settled, name = self.own.settled, self.own.party.name
-        theirs = gathered(self.own.multiplied(line, number, settled.slots(line.peer, key), secret))
-        returned = gathered(parts(line, Doubled, number, settled.slots(name, key), VALUE_BYTES))
-        found = positions(distinct(returned, line.peer), distinct(theirs, line.peer))
-        if self.settings.reveal == "size":
-            return {"rows": np.zeros(0, np.int64), "size": int((found >= 0).sum())}
-        mine = np.flatnonzero((found >= 0) & (listed.rows >= 0))
-        return {
-            "rows": listed.rows[mine],
-            "theirs": found[mine],
-            "digests": listed.digests[mine],
-            "length": len(theirs),
-        }
-
-    def settle(self, kept: Shelf) -> Found:
-        """Put the common rows into an order, tell the others, and compare it with them."""
-        if self.settings.reveal == "size":
-            return Found(None, sum(tree[self.lines[0].peer]["size"] for tree in kept))
-        ordered: list[Rows] = []
-        present: dict[str, list[npt.NDArray[np.bool_]]] = {line.peer: [] for line in self.lines}
-        digests: dict[str, list[bytes]] = {line.peer: [] for line in self.lines}
-        # Nothing here holds on to a stretch, which may be all that the buckets left.
-        for stretch, told in map(self._told, kept.stretches(self.settings)):
-            ordered.append(stretch)
-            for peer, (there, digest) in told.items():
-                present[peer].append(there)
-                digests[peer].append(digest)
-        rows = np.concatenate(ordered)
-        if self.settings.reveal == "one":
-            return Found(rows, len(rows))
-        partners = {peer: np.concatenate(masks) for peer, masks in present.items()}
-        wholes = [whole_digest(each) for each in digests.values()]
-        if self.settings.duplicates == "all":
-            rows, partners, wholes = self._with_copies(kept, rows, partners, wholes)
-        schedule = self.own.party.random.child("align", "schedule").key
-        whole = agree_as_leader(self.own, self.lines, wholes, self.bystanders, schedule, len(rows))
-        return Found(rows, len(rows), whole, schedule.hex(), partners if self.settings.join == "left" else {})
-
-    def _told(self, trees: list[Tree]) -> tuple[Rows, dict[str, tuple[npt.NDArray[np.bool_], bytes]]]:
-        """The rows of a stretch in their order; and for each peer that was told, which it has and a digest of them."""
-        pairs = {line.peer: _joined([tree[line.peer] for tree in trees]) for line in self.lines}
-        rows = self._ordered(trees, pairs)
-        lines = () if self.settings.reveal == "one" else self.lines
-        return rows, {line.peer: _tell_order(line, rows, pairs[line.peer]) for line in lines}
-
-    def _ordered(self, trees: list[Tree], pairs: dict[str, dict[str, Any]]) -> Rows:
-        """The rows of a stretch that are used, in their order."""
-        party = self.own.party
-        listed = np.concatenate([tree["own"]["rows"] for tree in trees])
-        # The first key that a row has an id under counts.
-        rows, first = np.unique(listed, return_index=True)
-        tags = np.concatenate([tree["own"]["tags"] for tree in trees])[first]
-        if self.settings.join == "left":
-            others = np.flatnonzero(~self.own.known)
-            drawn = party.random.uniform_bits(len(party.own_table), "align", "rows without an id")
-            rows, tags = np.concatenate([rows, others]), np.concatenate([tags, drawn[others]])
-        else:
-            common = np.logical_and.reduce([np.isin(rows, pair["rows"]) for pair in pairs.values()])
-            rows, tags = rows[common], tags[common]
-        return rows[np.argsort(tags, kind="stable")]
-
-    def _with_copies(
-        self, kept: Shelf, rows: Rows, partners: dict[str, npt.NDArray[np.bool_]], digests: list[bytes]
-    ) -> tuple[Rows, dict[str, npt.NDArray[np.bool_]], list[bytes]]:
-        starts, copies, repeats = _all_copies(kept, len(self.own.party.own_table))
-        counts = np.ones((len(rows), 1 + len(self.lines)), np.int64)
-        counts[:, 0] = copies[rows]
-        for column, line in enumerate(self.lines, start=1):
-            counts[:, column] = receive_copies(line, len(rows), 1)[:, 0]
-        for line in self.lines:
-            send_copies(line, counts)
-        ids, which = expanded(counts, 0)
-        rows = _copy_of(rows[ids], which, starts, copies, repeats)
-        return rows, {peer: mask[ids] for peer, mask in partners.items()}, [_digest_of(d, counts) for d in digests]
-
-
-@dataclass
-class StarFollower:
-    """A party at the end of a ray."""
-
-    own: Own
-    settings: Settings
-    leader: Channel
-    column: int
-
-    def match(self) -> Shelf:
-        """Take part in the matching, bucket by bucket; returns what each left."""
-        own = self.own
-        matched = np.zeros(len(own.party.own_table), bool)
-        kept = own.shelf
-        for key, bucket in own.settled.rounds:
-            tree = own.matched(key, bucket, partial(self._match, key, bucket, matched))
-            matched[tree["rows"][tree["places"]]] = True
-            kept.put(tree)
-        return kept
-
-    def _match(self, key: int, number: int, matched: npt.NDArray[np.bool_]) -> Tree:
-        own, settled, leader = self.own, self.own.settled, self.leader
-        bucket = own.bucket(key, number).without(matched)
-        secret = own.secret(leader.peer)
-        listed, masking = own.listed(bucket, key, number, secret), secret.child("key", key).key
-        own.send_masked(leader, listed, number, masking)
-        self._return_doubled(key, number, masking)
-        places = np.zeros(0, np.int64)
-        if settled.n_keys > 1:
-            places = receive_places(leader, number)
-            require_places(places, listed.rows, leader.peer)
-        return self.left(bucket, {"rows": listed.rows, "digests": listed.digests, "places": places})
-
-    def left(self, bucket: Bucket, found: Tree) -> Tree:
-        """What a bucket leaves: what was found, and which rows have its ids."""
-        if self.settings.duplicates != "all":
-            return found
-        return found | {"own": {"rows": bucket.rows} | _copies(bucket, np.ones(len(bucket), bool))}
-
-    def _return_doubled(self, key: int, number: int, masking: bytes) -> None:
-        leader, total = self.leader, self.own.settled.slots(self.leader.peer, key)
-        values: Iterable[Digests] = self.own.multiplied(leader, number, total, masking)
-        if self.settings.reveal == "size":
-            # In the order in which they came they would tell the leader which ones are common.
-            forgotten = in_order(gathered(values))
-            values = (forgotten[begin : begin + CHUNK] for begin in range(0, total, CHUNK))
-        done = 0
-        for part in values:
-            leader.send(Doubled(number, done, np.ascontiguousarray(part)))
-            done += len(part)
-
-    def settle(self, kept: Shelf) -> Found:
-        """Take the order that the leader sends, and compare it."""
-        if self.settings.reveal != "both":
-            return Found(None, None)
-        ordered, digests = [], []
-        for stretch, digest in map(self._hear_order, kept.stretches(self.settings)):
-            ordered.append(stretch)
-            digests.append(digest)
-        rows, whole = np.concatenate(ordered), whole_digest(digests)
-        if self.settings.duplicates == "all":
-            rows, whole = self._with_copies(kept, rows, whole)
-        agreed_digest, agreed = agree_as_follower(self.own, self.leader, whole, len(rows))
-        return Found(rows, len(rows), agreed_digest, agreed.schedule.hex())
-
-    def _hear_order(self, trees: list[Tree]) -> tuple[Rows, bytes]:
-        """The rows of a stretch in the order that the leader sends, and a digest of it."""
-        leader = self.leader
-        listed = np.concatenate([tree["rows"] for tree in trees])
-        digests = gathered([tree["digests"] for tree in trees])
-        most = len(listed) + (MOST_KEPT if self.settings.join == "left" else 0)
-        theirs = receive_order(leader, most)
-        present = theirs >= 0
-        require_places(theirs[present], listed, leader.peer)
-        rows = np.full(len(theirs), -1)
-        rows[present] = listed[theirs[present]]
-        return rows, order_digest(digests[theirs[present]], present)
-
-    def _with_copies(self, kept: Shelf, rows: Rows, digest: bytes) -> tuple[Rows, bytes]:
-        present = rows >= 0
-        starts, copies, repeats = _all_copies(kept, len(self.own.party.own_table))
-        own_counts = np.ones((len(rows), 1), np.int64)
-        own_counts[present, 0] = copies[rows[present]]
-        send_copies(self.leader, own_counts)
-        counts = receive_copies(self.leader, len(rows), len(self.own.party.roles.holders))
-        if not np.array_equal(counts[:, self.column], own_counts[:, 0]):
-            raise ProtocolError(
-                f"Expected {self.leader.peer} to say how often each id occurs here as this party told it, got other "
-                "numbers. Both must run the same version; if they do, it does not keep to the protocol."
-            )
-        ids, which = expanded(counts, self.column)
-        return _copy_of(rows[ids], which, starts, copies, repeats), _digest_of(digest, counts)
-
-
-# Rows without an id are in nobody's list, but may be kept.
+# Rows without an id are in nobody's list, but a left join keeps them.
 MOST_KEPT = 1 << 33
+
+# So many rows take a few gigabytes at every party.
+MOST_ROWS = 1 << 27
+
+
+def lead(state: AlignState, process: SideProcess | None) -> Match:
+    """The leader's side: match bucket by bucket, put the common rows into an order, and agree on it."""
+    settings, n_rows = state.settings, len(state.party.own_table)
+    matched = {line.peer: np.zeros(n_rows, bool) for line in state.others}
+    for key, number, step in state.rounds():
+        for _ in step:
+            step.result = _match_as_leader(state, process, key, number, matched)
+        for peer in matched:
+            matched[peer][step.result[peer]["rows"]] = True
+    if settings.reveal == "size":
+        (peer,) = matched
+        return tell_size(state, Match(None, sum(tree[peer]["size"] for tree in state.results)))
+    ordered: list[RowNumbers] = []
+    present: dict[str, list[Mask]] = {peer: [] for peer in matched}
+    digests: dict[str, list[bytes]] = {peer: [] for peer in matched}
+    # `map` holds on to no stretch, which may be all that the buckets left.
+    for rows, told in map(partial(_tell_order, state), state.results.stretches()):
+        ordered.append(rows)
+        for peer, (there, digest) in told.items():
+            present[peer].append(there)
+            digests[peer].append(digest)
+    rows = np.concatenate(ordered)
+    if settings.reveal == "one":
+        return tell_size(state, Match(rows, len(rows)))
+    partners = {peer: np.concatenate(masks) for peer, masks in present.items()}
+    wholes = [whole_digest(each) for each in digests.values()]
+    if settings.duplicates == "all":
+        rows, partners, wholes = _combine_as_leader(state, rows, partners, wholes)
+    return agree_as_leader(state, rows, wholes, partners if settings.join == "left" else None)
+
+
+def follow(state: AlignState, process: SideProcess | None) -> Match:
+    """The side of every other party: match bucket by bucket, take the leader's order, and agree on it."""
+    settings, leader = state.settings, state.leader
+    matched = np.zeros(len(state.party.own_table), bool)
+    for key, number, step in state.rounds():
+        for _ in step:
+            step.result = _match_as_follower(state, process, key, number, matched)
+        matched[step.result["rows"][step.result["places"]]] = True
+    if settings.reveal != "both":
+        return hear_outcome(leader, settings.reveal)
+    ordered, digests = [], []
+    for rows, digest in map(partial(_hear_order, state), state.results.stretches()):
+        ordered.append(rows)
+        digests.append(digest)
+    rows, whole = np.concatenate(ordered), whole_digest(digests)
+    if settings.duplicates == "all":
+        rows, whole = _combine_as_follower(state, rows, whole)
+    return agree_as_follower(state, rows, whole)
+
+
+def _match_as_leader(
+    state: AlignState, process: SideProcess | None, key: int, number: int, matched: dict[str, Mask]
+) -> Tree:
+    """Compare a bucket with each other party's; returns what was found with each, and the ids that may be used."""
+    bucket = state.bucket(key, number)
+    pairs: dict[str, Any] = {}
+    left = {peer: bucket.without(rows) for peer, rows in matched.items()}
+    if process is not None:
+        for line in state.others:
+            digests, rows = common(process, state, line, left[line.peer], key, number)
+            places, length = np.arange(len(rows)), len(rows)
+            pairs[line.peer] = {"rows": rows, "theirs": places, "digests": digests, "length": length}
+    else:
+        lists: dict[str, PaddedBucket] = {}
+        for line in state.others:
+            lists[line.peer] = state.padded(left[line.peer], key, number, line.peer)
+            state.send_masked(line, number, state.mask(lists[line.peer], state.masking_key(line.peer, key)))
+        for line in state.others:
+            slots, masking = state.agreement.slots(line.peer, key), state.masking_key(line.peer, key)
+            theirs = gathered(state.receive_masked(line, number, slots, masking))
+            mine = gathered(receive_list(line, TwiceMaskedIds, number, len(lists[line.peer].rows)))
+            pairs[line.peer] = _pair(state, line, lists[line.peer], mine, theirs)
+            if state.agreement.n_keys > 1:
+                line.send(Places(number, np.sort(pairs[line.peer]["theirs"])))
+    used = np.full(len(bucket), state.settings.join == "left")
+    for pair in pairs.values():
+        used |= np.isin(bucket.rows, pair["rows"])
+    own = {"rows": bucket.rows[used], "tags": state.tags(bucket.digests[used])}
+    if state.settings.duplicates == "all":
+        own |= _copies(bucket, used)
+    return pairs | {"own": own}
+
+
+def _match_as_follower(state: AlignState, process: SideProcess | None, key: int, number: int, matched: Mask) -> Tree:
+    """Let the leader compare a bucket; returns the list that went out, and what was found so far."""
+    leader, bucket = state.leader, state.bucket(key, number).without(matched)
+    own: Tree = {}
+    if state.settings.duplicates == "all":
+        own["own"] = {"rows": bucket.rows} | _copies(bucket, np.ones(len(bucket), bool))
+    if process is not None:
+        digests, rows = common(process, state, leader, bucket, key, number)
+        return own | {"rows": rows, "digests": digests, "places": np.arange(len(rows))}
+    listed, masking = state.padded(bucket, key, number, leader.peer), state.masking_key(leader.peer, key)
+    state.send_masked(leader, number, state.mask(listed, masking))
+    slots, begin = state.agreement.slots(leader.peer, key), 0
+    values: Iterable[DigestArray] = state.receive_masked(leader, number, slots, masking)
+    if state.settings.reveal == "size":
+        # In the order in which they came they would tell the leader which of its ids are common.
+        hidden = sorted_values(gathered(values))
+        values = (hidden[at : at + CHUNK] for at in range(0, slots, CHUNK))
+    for part in values:
+        leader.send(TwiceMaskedIds(number, begin, np.ascontiguousarray(part)))
+        begin += len(part)
+    places = np.zeros(0, np.int64)
+    if state.agreement.n_keys > 1:
+        places = receive_places(leader, number, listed.rows)
+    return own | {"rows": listed.rows, "digests": listed.digests, "places": places}
+
+
+def _pair(state: AlignState, line: Channel, listed: PaddedBucket, mine: DigestArray, theirs: DigestArray) -> Tree:
+    """What the leader has in common with a peer, from both lists of values."""
+    found = positions(distinct(mine, line.peer), distinct(theirs, line.peer))
+    if state.settings.reveal == "size":
+        return {"rows": np.zeros(0, np.int64), "size": int((found >= 0).sum())}
+    at = np.flatnonzero((found >= 0) & (listed.rows >= 0))
+    return {"rows": listed.rows[at], "theirs": found[at], "digests": listed.digests[at], "length": len(theirs)}
+
+
+def _tell_order(state: AlignState, trees: list[Tree]) -> tuple[RowNumbers, dict[str, tuple[Mask, bytes]]]:
+    """Put the rows of a stretch into an order, and tell each peer where they stand in its lists.
+
+    Returns the rows, and for each peer that is told, which of them it has and a digest of its order.
+    """
+    pairs = {line.peer: _joined([tree[line.peer] for tree in trees]) for line in state.others}
+    rows, told = _ordered(state, trees, pairs), {}
+    for line in state.others if state.settings.reveal == "both" else ():
+        pair = pairs[line.peer]
+        at = rows_among(rows, pair["rows"])
+        present = at >= 0
+        theirs = np.full(len(rows), -1)
+        theirs[present] = pair["theirs"][at[present]]
+        send_whole(line, ChosenRows, theirs)
+        told[line.peer] = present, order_digest(pair["digests"][at[present]], present)
+    return rows, told
+
+
+def _hear_order(state: AlignState, trees: list[Tree]) -> tuple[RowNumbers, bytes]:
+    """The rows of a stretch in the order that the leader sends, and a digest of the order."""
+    listed = np.concatenate([tree["rows"] for tree in trees])
+    digests = gathered([tree["digests"] for tree in trees])
+    most = len(listed) + (MOST_KEPT if state.settings.join == "left" else 0)
+    theirs = receive_order(state.leader, most)
+    present = theirs >= 0
+    require_places(theirs[present], listed, state.leader.peer)
+    rows = np.full(len(theirs), -1)
+    rows[present] = listed[theirs[present]]
+    return rows, order_digest(digests[theirs[present]], present)
 
 
 def _joined(found: list[Tree]) -> dict[str, Any]:
-    """What the buckets of a stretch left about one peer; places count from the stretch's begin."""
+    """What the buckets of a stretch left about one peer; places count from the beginning of the stretch."""
     begins = np.cumsum([0, *(each["length"] for each in found)])
     return {
         "rows": np.concatenate([each["rows"] for each in found]),
@@ -323,34 +248,90 @@ def _joined(found: list[Tree]) -> dict[str, Any]:
     }
 
 
-def _tell_order(line: Channel, rows: Rows, pair: dict[str, Any]) -> tuple[npt.NDArray[np.bool_], bytes]:
-    """Tell a peer where the rows of a stretch stand in its lists; returns which of them it has, and a digest."""
-    at = rows_among(rows, pair["rows"])
-    present = at >= 0
-    theirs = np.full(len(rows), -1)
-    theirs[present] = pair["theirs"][at[present]]
-    send_order(line, theirs)
-    return present, order_digest(pair["digests"][at[present]], present)
+def _ordered(state: AlignState, trees: list[Tree], pairs: dict[str, dict[str, Any]]) -> RowNumbers:
+    """The leader's rows of a stretch that are used, in their order."""
+    party = state.party
+    listed = np.concatenate([tree["own"]["rows"] for tree in trees])
+    # The first key that a row has an id under counts.
+    rows, first = np.unique(listed, return_index=True)
+    tags = np.concatenate([tree["own"]["tags"] for tree in trees])[first]
+    if state.settings.join == "left":
+        others = np.flatnonzero(~state.known)
+        drawn = party.random.uniform_bits(len(party.own_table), "align", "rows without an id")
+        rows, tags = np.concatenate([rows, others]), np.concatenate([tags, drawn[others]])
+    else:
+        shared = np.logical_and.reduce([np.isin(rows, pair["rows"]) for pair in pairs.values()])
+        rows, tags = rows[shared], tags[shared]
+    return rows[np.argsort(tags, kind="stable")]
 
 
-def require_places(places: Rows, listed: Rows, peer: str) -> None:
-    """Refuse places outside the own list, of what only fills it up, or named twice."""
-    inside = places.ndim == 1 and (not len(places) or (places.min() >= 0 and places.max() < len(listed)))
-    if not inside or (listed[places] < 0).any() or len(np.unique(places)) != len(places):
-        raise ProtocolError(
-            f"Expected {peer} to name places in this party's own list of {len(listed):,}, each once, got others. "
-            "Both must run the same version; if they do, it does not keep to the protocol."
+# Duplicates: an inner join of rows that have one id, every row of one party with every row of the others.
+
+
+def _combine_as_leader(
+    state: AlignState, rows: RowNumbers, partners: dict[str, Mask], digests: list[bytes]
+) -> tuple[RowNumbers, dict[str, Mask], list[bytes]]:
+    starts, copies, repeats = _all_copies(state)
+    counts = np.ones((len(rows), 1 + len(state.others)), np.int64)
+    counts[:, 0] = copies[rows]
+    for column, line in enumerate(state.others, start=1):
+        counts[:, column] = receive_copies(line, len(rows), 1)[:, 0]
+    for line in state.others:
+        send_whole(line, Copies, counts)
+    ids, which = expanded(counts, 0)
+    rows = _copy_of(rows[ids], which, starts, copies, repeats)
+    return rows, {peer: mask[ids] for peer, mask in partners.items()}, [_digest_of(d, counts) for d in digests]
+
+
+def _combine_as_follower(state: AlignState, rows: RowNumbers, digest: bytes) -> tuple[RowNumbers, bytes]:
+    leader, names, present = state.leader, state.participants, rows >= 0
+    starts, copies, repeats = _all_copies(state)
+    own_counts = np.ones((len(rows), 1), np.int64)
+    own_counts[present, 0] = copies[rows[present]]
+    send_whole(leader, Copies, own_counts)
+    counts, column = receive_copies(leader, len(rows), len(names.order)), names.order.index(names.me)
+    if not np.array_equal(counts[:, column], own_counts[:, 0]):
+        raise unexpected(leader.peer, "say how often each id occurs here as this party told it", "other numbers")
+    ids, which = expanded(counts, column)
+    return _copy_of(rows[ids], which, starts, copies, repeats), _digest_of(digest, counts)
+
+
+def expanded(counts: RowNumbers, own: int) -> tuple[RowNumbers, RowNumbers]:
+    """For each combination of rows, the number of its id, and which of one party's rows with that id is in it.
+
+    Args:
+        counts: How many rows each party has for each id, one column per party.
+        own: The column of that party.
+
+    >>> expanded(np.array([[2, 1], [1, 2]]), own=0)
+    (array([0, 0, 1, 1]), array([0, 1, 0, 0]))
+    """
+    with np.errstate(over="ignore"):
+        n_rows = counts.astype(float).prod(axis=1)  # whole numbers would wrap around
+        total = n_rows.sum()
+    if total > MOST_ROWS:
+        most = int(n_rows.argmax())
+        raise DataError(
+            f"Rows that have one id should combine to at most {MOST_ROWS:,} rows with duplicates = 'all', but would to "
+            f"{total:.3g}: of one id the parties have {' and '.join(f'{n:,}' for n in counts[most].tolist())} "
+            "rows. That is most often an id which stands for none: leave it empty, or use duplicates = 'first'."
         )
+    each = counts.prod(axis=1)
+    ids = np.repeat(np.arange(len(counts)), each)
+    number = np.arange(each.sum()) - np.repeat(np.cumsum(each) - each, each)
+    after = counts[:, own + 1 :].prod(axis=1)
+    return ids, (number // after[ids]) % counts[ids, own]
 
 
-def _copies(bucket: Bucket, used: npt.NDArray[np.bool_]) -> Tree:
+def _copies(bucket: Bucket, used: Mask) -> Tree:
     return {"copies": bucket.copies[used], "starts": bucket.starts[used], "repeats": bucket.repeats}
 
 
-def _all_copies(kept: Iterable[Tree], n_rows: int) -> tuple[Rows, Rows, Rows]:
-    """For each row that stands for an id: where its copies begin, how many there are; and all copies."""
+def _all_copies(state: AlignState) -> tuple[RowNumbers, RowNumbers, RowNumbers]:
+    """For each row that stands for an id: where its copies begin, and how many there are; and all copies."""
+    n_rows = len(state.party.own_table)
     starts, copies, repeats, begin = np.zeros(n_rows, np.int64), np.ones(n_rows, np.int64), [], 0
-    for tree in kept:
+    for tree in state.results:
         own = tree["own"]
         starts[own["rows"]], copies[own["rows"]] = own["starts"] + begin, own["copies"]
         repeats.append(own["repeats"])
@@ -358,13 +339,15 @@ def _all_copies(kept: Iterable[Tree], n_rows: int) -> tuple[Rows, Rows, Rows]:
     return starts, copies, np.concatenate([np.zeros(0, np.int64), *repeats])
 
 
-def _copy_of(rows: Rows, which: Rows, starts: Rows, copies: Rows, repeats: Rows) -> Rows:
-    """The row that is the n-th with the id that another row stands for; an absent one stays absent."""
+def _copy_of(
+    rows: RowNumbers, which: RowNumbers, starts: RowNumbers, copies: RowNumbers, repeats: RowNumbers
+) -> RowNumbers:
+    """The n-th row with the id that another row stands for; an absent row stays absent."""
     found = rows.copy()
     several = (rows >= 0) & (copies[rows] > 1) if len(copies) else np.zeros(len(rows), bool)
     found[several] = repeats[starts[rows[several]] + which[several]]
     return found
 
 
-def _digest_of(digest: bytes, counts: Rows) -> bytes:
+def _digest_of(digest: bytes, counts: RowNumbers) -> bytes:
     return blake3(digest + np.ascontiguousarray(counts).tobytes()).digest()

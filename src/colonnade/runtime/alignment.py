@@ -18,22 +18,22 @@ from colonnade.tables.table import Table
 class Alignment:
     """What an alignment leaves at one party.
 
-    Where rows of the label party are kept without a partner (a left join), the label party has all its rows but those
-    that are left out for repeating an id, and every feature party has as many in the same order, of which some are
-    absent. `present` says which of the aligned rows this party has; `partners` says, at the label party, which of them
-    each feature party has. The aligned table carries both, through splits and samples (`Table.present`,
-    `Table.partners`), and `Party.present` and `Party.partners` show them to a model.
+    A left join keeps rows of the label party without a partner. The label party then has all its rows except those that
+    repeat an id, and every feature party has as many rows in the same order, some of them absent. `present` says which
+    of the aligned rows this party has; `partners` says, at the label party, which rows each feature party has. The
+    aligned table carries both through splits and samples (`Table.present`, `Table.partners`), and `Party.present` and
+    `Party.partners` show them to a model.
 
     Attributes:
         rows: The numbers of this party's rows in the common order, -1 where it has none; None if it may not know them.
         size: How many rows there are in the common order; None if this party may not know that either.
         digest: A digest of the common order, which all parties that know it have compared.
-        schedule: What the randomness that all parties share follows from; no secret.
+        schedule: The seed of the randomness that all parties share; no secret.
         partners: At the label party, after a left join: which of the aligned rows each feature party has.
-        keys: The columns that people were matched by, besides the id column; no features.
+        keys: The columns that people were matched by, besides the id column; they are no features.
         learned: What each party learned, a sentence each.
         missing: How many of this party's rows have no id under any key.
-        repeated: How many of its rows have the id of an earlier one, under the first key.
+        repeated: How many of its rows repeat the id of an earlier row, under the first key.
 
     >>> table = Table.of({"id": ["a", "b", "c"], "income": [1, 2, 3]}, owner="bank")
     >>> alignment = Alignment(np.array([2, -1, 0]), 3, "d", "s")
@@ -79,7 +79,7 @@ class Alignment:
         return kept.arranged(self.rows, self.partners)
 
     def save(self, path: Path) -> None:
-        """Write it to a file, which says which of the own rows are common: keep it as safe as the table."""
+        """Write the alignment to a file. The file says which rows are common: keep it as safe as the table."""
         write_tree(path, {**vars(self), "partners": dict(self.partners)})
 
     @classmethod
