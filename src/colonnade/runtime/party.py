@@ -23,7 +23,7 @@ from colonnade.runtime.checkpoint import Checkpoints, Resumable, Steps, Watcher
 from colonnade.runtime.hooks import Defence
 from colonnade.tables.table import Table
 from colonnade.wire.channel import Channel
-from colonnade.wire.recording.transcript import Recording
+from colonnade.wire.recording.recording import Recording
 
 R = TypeVar("R")
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from colonnade.errors import AuthError
-from colonnade.wire.certs.authority import Credentials, Identity, host_of, identity_of
+from colonnade.wire.certs.credentials import Credentials, Identity, host_of, identity_of
 
 
 def diagnose(address: str, peer: str, credentials: Credentials) -> str | None:
