@@ -158,8 +158,8 @@ class RunByFrames(RunTransport):
                 ):
                     agree(self.name, self.agreement, peer, theirs)
                     all_held[peer] = HeldCheckpoint(newest, folder, run)
-                case {"failed": _} as note:
-                    self._heed(peer, note)
+                case {"failed": str(words), "at": str(at)}:
+                    raise peer_failed(peer, words, at)
                 case _:
                     raise ProtocolError(f"{peer} should greet {self.name} first and did not. It runs something else.")
         self._epoch += 1

@@ -151,7 +151,7 @@ def test_a_party_that_waits_says_for_whom_and_gives_up_in_time(opened):
     bank_gave_up, shop_gave_up = at_once(partial(bank.meet, NOTHING_HELD), partial(shop.meet, NOTHING_HELD))
     assert isinstance(bank_gave_up, PeerUnreachable)
     assert str(bank_gave_up) == (
-        "bank waited for telco and gave up. EpochStart them with the same plan, check the addresses, and run "
+        "bank waited for telco and gave up. Start them with the same plan, check the addresses, and run "
         "`colonnade doctor` on both sides."
     )
     assert isinstance(shop_gave_up, PeerUnreachable)
