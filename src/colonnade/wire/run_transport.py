@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from colonnade.errors import ColonnadeError, PeerFailed, PeerLeft, ProtocolError, WireError
+from colonnade.errors import BadFrame, ColonnadeError, PeerFailed, PeerLeft, PlanError, ProtocolError, WireError
 from colonnade.wire.codec import Frame
 from colonnade.wire.epoch import NAME_BYTES, EpochStart, HeldCheckpoint, agree, next_start
 from colonnade.wire.notes import pack_note, read_note
@@ -118,6 +118,7 @@ class RunByFrames(RunTransport):
         self._peers = tuple(peer for peer in parties if peer != name)
         self._checkpoints = dict.fromkeys(parties, 0)
         self._done: set[str] = set()
+        self._failure: PeerFailed | None = None
 
     def open(self, on_settled: Callable[[int], None] = lambda number: None) -> None:
         self._on_settled = on_settled
@@ -131,9 +132,13 @@ class RunByFrames(RunTransport):
         return self._peers
 
     def send(self, peer: str, frame: Frame) -> None:
+        self._require_peer(peer)
+        self.check()
         self._frames.send(peer, b"".join((_FRAME, frame)))
 
     def receive(self, peer: str) -> Frame:
+        self._require_peer(peer)
+        self.check()
         while peer not in self._done:
             came = self._next(peer)
             if not isinstance(came, dict):
@@ -145,6 +150,8 @@ class RunByFrames(RunTransport):
         )
 
     def check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
         self._frames.check()
 
     def meet(self, held: HeldCheckpoint) -> EpochStart:
@@ -171,6 +178,7 @@ class RunByFrames(RunTransport):
         self._hold(self.name, number)
 
     def finish(self, on_end: Callable[[], None] = lambda: None) -> None:
+        self.check()
         for peer in self._peers:
             self._say(peer, {"done": self._epoch})
         for peer in self._peers:
@@ -194,7 +202,13 @@ class RunByFrames(RunTransport):
     def _next(self, peer: str) -> Frame | dict[str, Any]:
         """The next frame of the protocol, or the next note."""
         data = memoryview(self._frames.receive(peer))
-        return read_note(data[1:], "note") if data[:1] == _NOTE else data[1:]
+        if data[:1] == _NOTE:
+            return read_note(data[1:], "note")
+        if data[:1] != _FRAME:
+            raise BadFrame(
+                f"{peer} sent what is neither a frame nor a note. The transport changed it, or {peer} is faulty."
+            )
+        return data[1:]
 
     def _heed(self, peer: str, note: dict[str, Any]) -> None:
         match note:
@@ -203,9 +217,17 @@ class RunByFrames(RunTransport):
             case {"done": int()}:
                 self._done.add(peer)
             case {"failed": str(words), "at": str(at)}:
-                raise peer_failed(peer, words, at)
+                self._failure = peer_failed(peer, words, at)
+                raise self._failure
             case _:
                 raise ProtocolError(f"{peer} sent a note that this version does not know.")
+
+    def _require_peer(self, peer: str) -> None:
+        if peer not in self._peers:
+            raise PlanError(
+                f"There is no line from {self.name} to {peer}; its peers are {', '.join(self._peers)}. "
+                "Check the names in the roles."
+            )
 
     def _hold(self, party: str, number: int) -> None:
         self._checkpoints[party] = number
