@@ -869,7 +869,7 @@ BROKEN_HANDSHAKE = re.compile(
     [
         ("trusted", "foreign", "self-signed certificate in certificate chain|unable to get local issuer certificate"),
         ("expired", "trusted", "certificate has expired"),
-        ("trusted", "expired", "it refuses the own certificate|it ended the handshake: .*certificate"),
+        ("trusted", "expired", "it refuses this party's certificate|it ended the handshake: .*certificate"),
         (None, "trusted", "it ended the handshake: .*wrong version number"),
     ],
 )
@@ -924,7 +924,7 @@ def test_a_client_whose_authority_the_listener_does_not_know_is_refused_with_the
     intruder = replace(foreign["shop"], ca_pem=trusted["shop"].ca_pem, directory=tmp_path)
     at_bank, at_shop = both_sides(opened, trusted["bank"], intruder)
     assert isinstance(at_shop, AuthError)
-    assert "it refuses the own certificate" in str(at_shop) or "it ended the handshake" in str(at_shop)
+    assert "it refuses this party's certificate" in str(at_shop) or "it ended the handshake" in str(at_shop)
     assert BROKEN_HANDSHAKE.search(str(at_bank))
 
 

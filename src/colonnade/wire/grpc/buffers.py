@@ -30,7 +30,7 @@ class BufferPool:
         self._last: NDArray[np.uint8] | None = None
 
     def take(self, size: int) -> NDArray[np.uint8]:
-        """A buffer of at least so many bytes."""
+        """A buffer of at least this size."""
         last, self._last = self._last, None
         # Every view of a frame holds a reference to its buffer.
         if last is None or len(last) < size or sys.getrefcount(last) > _UNUSED:
@@ -50,7 +50,7 @@ _UNUSED = _references_to_unused()
 
 
 class PartialFrame:
-    """A frame of which pieces are still to come.
+    """A frame, some pieces of which are still to come.
 
     The buffer grows with what has come, not with what was announced. A frame in one piece is not copied.
     """

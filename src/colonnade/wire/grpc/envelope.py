@@ -3,7 +3,7 @@
     b"CLE1" | u8 type | u8 flags | u16 zero | u64 epoch | u64 seq | u64 ack | u64 total | payload of at most 1 MiB
 
 `epoch` counts the times a run was taken up; `seq` counts data and control envelopes of one direction; `ack` is the last
-one received the other way; `total` is the length of the whole frame of which the payload is a piece.
+one received the other way; `total` is the length of the whole frame, one piece of which is the payload.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class RowMeans:
         return self.kind, self.peer, self.sent, self.loop
 
     def grown(self, n_rows: int) -> RowMeans:
-        """The same with room for at least so many rows."""
+        """The same with room for at least this many rows."""
         missing = n_rows - len(self.counts)
         if missing <= 0:
             return self
@@ -119,7 +119,7 @@ class Transcript:
         )
 
     def after(self, earlier: Transcript) -> Transcript:
-        """This transcript with an earlier run's before it, of which is kept what crossed, but not its contents."""
+        """This transcript behind an earlier run's; of the earlier run only the entries are kept, not the messages."""
         before = tuple(entry._replace(place=None) for entry in earlier.entries)
         return replace(self, entries=before + self.entries)
 
