@@ -35,6 +35,7 @@ from colonnade.align.rr22 import SideProcess
 from colonnade.cli.console import Progress
 from colonnade.roles import PublicPlan
 from colonnade.runtime.session import connect
+from colonnade.wire.grpc.transport import GrpcTransport
 
 # 1.9 times less than openmined.psi, and 8 times faster than the curve.
 TARGETS: Mapping[str, float] = {
@@ -88,8 +89,7 @@ class Pair:
             plan,
             name,
             self.ids(name),
-            addresses={BANK: f"127.0.0.1:{self.port}", SHOP: None},
-            credentials=None,
+            transport=GrpcTransport({BANK: f"127.0.0.1:{self.port}", SHOP: None}, credentials=None),
             directory=self.folder / name,
             aligns=True,
             keep="digests",

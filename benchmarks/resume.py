@@ -26,8 +26,9 @@ from colonnade import Party, Roles, Table, join
 from colonnade.errors import PeerRestarted
 from colonnade.roles import PublicPlan
 from colonnade.runtime.session import connect
-from colonnade.wire.certs.authority import Credentials
-from colonnade.wire.grpc.transport import Patience
+from colonnade.wire.certs.credentials import Credentials
+from colonnade.wire.grpc.patience import Patience
+from colonnade.wire.grpc.transport import GrpcTransport
 
 TARGETS: Mapping[str, float] = {"resume_s": 2.0}
 SPAWNING = multiprocessing.get_context("spawn")
@@ -48,11 +49,13 @@ class Federation:
             PublicPlan(Roles(label=BANK, features=(SHOP,)), "sum"),
             name,
             Table.of({"id": [1, 2], "x": [0.0, 1.0]}, owner=name),
-            addresses={BANK: f"127.0.0.1:{self.port}", SHOP: None},
-            credentials=Credentials.read(self.folder, name),
+            transport=GrpcTransport(
+                {BANK: f"127.0.0.1:{self.port}", SHOP: None},
+                credentials=Credentials.read(self.folder, name),
+                patience=Patience(start=60, rejoin=60, message=60),
+            ),
             directory=self.folder / name,
             checkpoint_every=EVERY,
-            patience=Patience(start=60, rejoin=60, message=60),
             **settings,
         )
 

@@ -28,8 +28,9 @@ from colonnade.roles import PublicPlan
 from colonnade.runtime.party import shared_randomness
 from colonnade.runtime.session import connect
 from colonnade.runtime.simulate import describe_protocol, public_seed
-from colonnade.wire.certs.authority import Credentials
-from colonnade.wire.grpc.transport import Patience
+from colonnade.wire.certs.credentials import Credentials
+from colonnade.wire.grpc.patience import Patience
+from colonnade.wire.grpc.transport import GrpcTransport
 
 TARGETS: Mapping[str, float] = {"process_ratio": 1.35, "network_ratio": 2.0}
 SPAWNING = multiprocessing.get_context("spawn")
@@ -59,12 +60,14 @@ def take_part(name: str, folder: Path, port: int, epochs: int, times: SimpleQueu
         plan,
         name,
         tables[name],
-        addresses={BANK: f"127.0.0.1:{port}", SHOP: None},
-        credentials=Credentials.read(folder, name),
+        transport=GrpcTransport(
+            {BANK: f"127.0.0.1:{port}", SHOP: None},
+            credentials=Credentials.read(folder, name),
+            patience=Patience(start=120, rejoin=60, message=120),
+        ),
         directory=folder / name,
         keep="digests",
         checkpoint_every=10**9,
-        patience=Patience(start=120, rejoin=60, message=120),
     )
 
     def train(party: Party) -> None:

@@ -27,7 +27,7 @@ from colonnade.models.networks.modules import TabularMLP, mlp_top
 from colonnade.privacy.randomness import Randomness
 from colonnade.runtime.party import shared_randomness
 from colonnade.runtime.simulate import Run
-from colonnade.wire.recording.transcript import Keep
+from colonnade.wire.recording.recording import Keep
 
 TARGETS: Mapping[str, float] = {"digests_ratio": 1.35, "audit_ratio": 1.6}
 ROLES = Roles(label="bank", features=("shop",))

@@ -26,15 +26,14 @@ from statistics import median
 from time import perf_counter
 from typing import Any, TypeAlias
 
+import grpc
 import psutil
 
 from benchmarks.loopback import BANK, SHOP, free_port, issue_certificates
-from colonnade.wire.certs.authority import Credentials, host_of
-from colonnade.wire.grpc.rendezvous import NAME_BYTES, Held
-from colonnade.wire.grpc.transport import GrpcTransport, Patience
-
-# Imported after Colonnade, which restricts gRPC to TLS 1.3 before gRPC is first imported.
-import grpc  # isort: skip
+from colonnade.wire.certs.credentials import Credentials, host_of
+from colonnade.wire.epoch import NAME_BYTES, HeldCheckpoint
+from colonnade.wire.grpc.patience import Patience
+from colonnade.wire.grpc.transport import GrpcTransport
 
 # A transfer at 80 % of bare gRPC's speed takes 1.25 times as long.
 TARGETS: Mapping[str, float] = {"step_ratio": 1.3, "bulk_ratio": 1.25, "receiver_mb": 120.0}
@@ -108,14 +107,13 @@ class Meeting:
     def transport(self, name: str) -> GrpcTransport:
         """A party's end of Colonnade's line, when both have met."""
         transport = GrpcTransport(
-            name,
             {BANK: f"127.0.0.1:{self.colonnade}", SHOP: None},
-            agreement={},
             credentials=self.credentials(name),
             patience=Patience(start=60, rejoin=10, message=60),
         )
+        transport.bind(name, (BANK, SHOP), {})
         transport.open()
-        transport.meet(Held(0, bytes(NAME_BYTES)))
+        transport.meet(HeldCheckpoint(0, bytes(NAME_BYTES)))
         return transport
 
     def tls_context(self, name: str, peer_is: ssl.Purpose) -> ssl.SSLContext:

@@ -18,9 +18,10 @@ from colonnade.runtime.simulate import simulate
 from colonnade.testing import ATTACK_CHECKS, DEFENCE_CHECKS, ESTIMATOR_CHECKS, TRANSPORT_CHECKS, Setup, attempt_on
 from colonnade.testing.ports import free_port
 from colonnade.wire.certs import authority as certs
-from colonnade.wire.certs.authority import Credentials
-from colonnade.wire.grpc.rendezvous import NAME_BYTES, Held
-from colonnade.wire.grpc.transport import GrpcTransport, Patience
+from colonnade.wire.certs.credentials import Credentials
+from colonnade.wire.epoch import NAME_BYTES, HeldCheckpoint
+from colonnade.wire.grpc.patience import Patience
+from colonnade.wire.grpc.transport import GrpcTransport
 from colonnade.wire.transport import MemoryNetwork
 
 
@@ -40,10 +41,11 @@ def over_grpc(sides):
     trusted, results, failures = credentials(), {}, []
 
     def live(name):
-        transport = GrpcTransport(name, addresses, agreement={}, credentials=trusted[name], patience=patience)
+        transport = GrpcTransport(addresses, credentials=trusted[name], patience=patience)
+        transport.bind(name, tuple(addresses), {})
         try:
             transport.open()
-            transport.meet(Held(0, bytes(NAME_BYTES)))
+            transport.meet(HeldCheckpoint(0, bytes(NAME_BYTES)))
             results[name] = sides[name](transport)
             transport.finish()
         except Exception as error:

@@ -168,7 +168,8 @@ def toy() -> SimpleNamespace:
 def deployed(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """Runs protocols over gRPC on the loopback interface, each party in a thread of its own, with its own folder."""
     from colonnade.runtime.session import connect
-    from colonnade.wire.grpc.transport import Patience
+    from colonnade.wire.grpc.patience import Patience
+    from colonnade.wire.grpc.transport import GrpcTransport
 
     def run(
         protocols: dict[str, Any], tables: Any, plan: Any, folder: str, *, seed: int = 0, **settings: dict[str, Any]
@@ -182,11 +183,13 @@ def deployed(tmp_path: Path) -> Callable[..., dict[str, Any]]:
                     plan,
                     name,
                     tables[name],
-                    addresses=addresses,
-                    credentials=None,
+                    transport=GrpcTransport(
+                        addresses,
+                        credentials=None,
+                        patience=Patience(start=60, rejoin=60, message=60, heartbeat=0.1),
+                    ),
                     directory=tmp_path / folder / name,
                     random=private_randomness(seed, name, plan),
-                    patience=Patience(start=60, rejoin=60, message=60, heartbeat=0.1),
                     **settings.get(name, {}),
                 )
                 outcomes[name] = join(protocols[name], party)

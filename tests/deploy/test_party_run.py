@@ -23,6 +23,7 @@ from colonnade.runtime.simulate import private_randomness, simulate
 from colonnade.tables.table import Table
 from colonnade.testing.ports import free_port
 from colonnade.wire.certs import authority as certs
+from colonnade.wire.certs.credentials import show
 from colonnade.wire.recording.storage_key import make_key
 
 NETWORK = PlannedNetwork({"bank": PlannedAddress("127.0.0.1:1", listen="127.0.0.1:2")}, start=0.1)
@@ -160,7 +161,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_peer_is_recognised_by_the_certificate_it_has_handed_over(federation: Path, tmp_path: Path) -> None:
     shop = Side.of(PLAN, "shop", tmp_path, certificates=federation)
-    bank, other = (certs.show(federation / f"{name}.pem") for name in ("bank", "shop"))
+    bank, other = (show(federation / f"{name}.pem") for name in ("bank", "shop"))
     assert shop.expected("bank") == bank
     assert shop.credentials is not None
     shop.credentials.recognise("bank", bank)
@@ -175,7 +176,7 @@ def test_a_peer_that_has_handed_nothing_over_is_known_by_its_name(federation: Pa
     shop = Side.of(PLAN, "shop", tmp_path, certificates=federation)
     assert shop.expected("notary") is None
     assert shop.credentials is not None
-    shop.credentials.recognise("notary", certs.show(federation / "bank.pem"))
+    shop.credentials.recognise("notary", show(federation / "bank.pem"))
     assert side(tmp_path).expected("bank") is None
 
 

@@ -25,9 +25,12 @@ from colonnade.runtime.simulate import Simulation, join, private_randomness, sim
 from colonnade.secret import Secret
 from colonnade.storage import pack, write_atomically
 from colonnade.tables.table import Table
-from colonnade.wire.certs.authority import Credentials
+from colonnade.wire.certs.credentials import Credentials
 from colonnade.wire.channel import Channel
-from colonnade.wire.grpc.transport import GrpcTransport, Patience
+from colonnade.wire.grpc.patience import Patience
+from colonnade.wire.grpc.rendezvous import Rendezvous
+from colonnade.wire.grpc.streams import Streams
+from colonnade.wire.grpc.transport import GrpcTransport
 from colonnade.wire.message import Float64Array, Message
 
 CONFIG = json.loads(sys.argv[1])
@@ -197,11 +200,11 @@ ACTS = {
     "receive": (Channel, "receive"),
     "rename": (os, "replace"),
     "charge": (ledger, "append_durably"),
-    "greet": (GrpcTransport, "_hello"),
-    "accept": (GrpcTransport, "_accept"),
+    "greet": (Streams, "_hello"),
+    "accept": (Streams, "_accept"),
     "meet": (GrpcTransport, "meet"),
     "finish": (GrpcTransport, "finish"),
-    "await": (GrpcTransport, "_await"),
+    "await": (Rendezvous, "_await"),
     "spawn": (subprocess, "Popen"),
     "side": (Running, "wait"),
 }
@@ -252,14 +255,16 @@ def main() -> int:
         plan,
         name,
         tables.get(name),
-        addresses=CONFIG["addresses"],
-        credentials=Credentials.read(CONFIG["certs"], name) if CONFIG.get("certs") else None,
+        transport=GrpcTransport(
+            CONFIG["addresses"],
+            credentials=Credentials.read(CONFIG["certs"], name) if CONFIG.get("certs") else None,
+            patience=Patience(**{"start": 90, "rejoin": 90, "silence": 60, **CONFIG.get("patience", {})}),
+        ),
         directory=own,
         aligns=protocol is align,
         random=private_randomness(SEED, name, plan),
         defences=defences.get(name, ()),
         checkpoint_every=3,
-        patience=Patience(**{"start": 90, "rejoin": 90, "silence": 60, **CONFIG.get("patience", {})}),
     )
     try:
         join(protocol, party, keep=lambda result: write_atomically(own / "result", pack(result)))

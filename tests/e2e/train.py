@@ -12,7 +12,8 @@ from colonnade.data import load
 from colonnade.roles import PublicPlan
 from colonnade.runtime.session import connect
 from colonnade.runtime.simulate import describe_protocol, private_randomness, public_seed
-from colonnade.wire.grpc.transport import Patience
+from colonnade.wire.grpc.patience import Patience
+from colonnade.wire.grpc.transport import GrpcTransport
 from colonnade.wire.recording.transcript import Transcript
 
 
@@ -26,11 +27,9 @@ def main(name: str, model: str, folder: str, settings: str, addresses: str) -> N
         plan,
         name,
         load("breast-cancer").split().get(name),
-        addresses=where,
-        credentials=None,
+        transport=GrpcTransport(where, credentials=None, patience=Patience(start=120, rejoin=60, message=120)),
         directory=Path(folder, name),
         random=private_randomness(0, name, plan),
-        patience=Patience(start=120, rejoin=60, message=120),
     )
     join(estimator.fit, party)
     digests = Transcript.load(Path(folder, name, "transcript")).digests()

@@ -23,7 +23,9 @@ from colonnade.secret import Secret
 from colonnade.tables.table import Table
 from colonnade.testing.ports import free_port
 from colonnade.wire.channel import Channel
-from colonnade.wire.grpc.transport import GrpcTransport, Patience
+from colonnade.wire.grpc.patience import Patience
+from colonnade.wire.grpc.rendezvous import Rendezvous
+from colonnade.wire.grpc.transport import GrpcTransport
 from colonnade.wire.message import Float64Array, Message
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
@@ -41,7 +43,7 @@ ANYWHERE = [
     (checkpoint.Checkpoints, "belong_to"),
     (checkpoint.Checkpoints, "resume"),
 ]
-AT_THE_END = [(GrpcTransport, "finish"), (GrpcTransport, "_await"), (GrpcTransport, "_linger")]
+AT_THE_END = [(GrpcTransport, "finish"), (Rendezvous, "_await"), (Rendezvous, "_linger")]
 
 
 class Killed(BaseException):
@@ -107,14 +109,14 @@ def dying(monkeypatch):
         plant(owner, name)
     say = NetworkSession.fail
     monkeypatch.setattr(NetworkSession, "fail", lambda *args: None if isinstance(args[-1], Killed) else say(*args))
-    hear = GrpcTransport._control
+    hear = Rendezvous.hear
 
     def hear_late(*args):
         hear(*args)
         if random.random() < 0.1:
             time.sleep(0.02 * random.random())
 
-    monkeypatch.setattr(GrpcTransport, "_control", hear_late)
+    monkeypatch.setattr(Rendezvous, "hear", hear_late)
     before = sys.getswitchinterval()
     sys.setswitchinterval(0.0005)
     yield here
@@ -129,12 +131,10 @@ def lives(folder: Path, addresses, name, deaths, dying, loses_folder):
             PLAN,
             name,
             ROWS,
-            addresses=addresses,
-            credentials=None,
+            transport=GrpcTransport(addresses, credentials=None, patience=PATIENT),
             directory=folder / name,
             random=private_randomness(SEED, name, PLAN),
             checkpoint_every=2,
-            patience=PATIENT,
         )
         try:
             return join(walk, party)

@@ -17,7 +17,8 @@ from colonnade.runtime.simulate import Simulation, join, private_randomness, sim
 from colonnade.secret import Secret
 from colonnade.tables.table import Table
 from colonnade.testing.ports import free_port
-from colonnade.wire.grpc.transport import Patience
+from colonnade.wire.grpc.patience import Patience
+from colonnade.wire.grpc.transport import GrpcTransport
 from colonnade.wire.message import Float64Array, Message
 from colonnade.wire.recording.transcript import Transcript
 
@@ -66,16 +67,15 @@ def run_apart(protocol, folder, *, roles=BOTH, tables=None, changes=None):
 
     def live(name):
         settings = {
-            "addresses": addresses,
-            "credentials": None,
             "directory": folder / name,
             "random": private_randomness(SEED, name, plan),
             "patience": PATIENT,
             **(changes or {}).get(name, {}),
         }
+        lines = GrpcTransport(addresses, credentials=None, patience=settings.pop("patience"))
         table = (tables or {}).get(name, rows() if name in roles.holders else None)
         try:
-            outcomes[name] = join(protocol, connect(plan, name, table, **settings))
+            outcomes[name] = join(protocol, connect(plan, name, table, transport=lines, **settings))
         except Exception as error:
             outcomes[name] = error
 
@@ -250,16 +250,13 @@ def test_a_spent_budget_ends_the_run_on_both_sides(tmp_path):
 @pytest.mark.network
 def test_a_party_that_waits_says_for_whom(tmp_path):
     told = []
-    party = connect(
-        plan_of(draw),
-        "bank",
-        rows(),
-        addresses={"bank": f"127.0.0.1:{free_port()}", "shop": None},
+    lines = GrpcTransport(
+        {"bank": f"127.0.0.1:{free_port()}", "shop": None},
         credentials=None,
-        directory=tmp_path,
         patience=Patience(start=1),
         on_wait=lambda names, seconds: told.append(list(names)),
     )
+    party = connect(plan_of(draw), "bank", rows(), transport=lines, directory=tmp_path)
     with pytest.raises(PeerUnreachable, match="bank waited for shop and gave up"):
         join(draw, party)
     assert told
@@ -267,9 +264,9 @@ def test_a_party_that_waits_says_for_whom(tmp_path):
 
 
 def connected(folder, name="shop", table=None, **changes):
-    settings = {"addresses": {"bank": "127.0.0.1:1", "shop": None}, "credentials": None, "directory": folder}
+    lines = GrpcTransport(changes.pop("addresses", {"bank": "127.0.0.1:1", "shop": None}), credentials=None)
     plan = changes.pop("plan", plan_of(draw))
-    return connect(plan, name, rows() if table is None else table, **{**settings, **changes})
+    return connect(plan, name, rows() if table is None else table, transport=lines, directory=folder, **changes)
 
 
 def test_randomness_from_the_system_is_drawn_once_and_kept(tmp_path):
@@ -311,7 +308,11 @@ def test_a_folder_that_holds_another_run_is_refused(tmp_path, changes, words):
         ),
         (
             lambda folder: connect(
-                plan_of(draw), "shop", None, addresses=dict.fromkeys(BOTH.parties), credentials=None, directory=folder
+                plan_of(draw),
+                "shop",
+                None,
+                transport=GrpcTransport(dict.fromkeys(BOTH.parties), credentials=None),
+                directory=folder,
             ),
             "shop needs a table for its role",
         ),

@@ -18,6 +18,7 @@ Results go to the output stream. An error is one sentence on the error stream an
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -72,6 +73,8 @@ RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a ru
 
 def main() -> None:
     """Run the command line."""
+    # gRPC's log would stand between our sentences; what matters of it is raised. gRPC reads this when it is imported.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     app(prog_name="colonnade")
 
 

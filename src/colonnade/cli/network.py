@@ -15,7 +15,7 @@ from colonnade.cli.console import Progress, say, warn
 if TYPE_CHECKING:
     from colonnade.deploy.doctor.checklist import Check
     from colonnade.deploy.party_run import Shown, Side
-    from colonnade.wire.certs.authority import Identity
+    from colonnade.wire.certs.credentials import Identity
 
 STYLES = {"good": ("ok", "green"), "wrong": ("WRONG", "red"), "note": ("note", "yellow")}
 
@@ -42,7 +42,8 @@ def init_certs(
     federation: Annotated[str, typer.Option(help="What the parties call themselves together.")] = "colonnade",
 ) -> None:
     """Make the authority of a federation, which vouches for its parties' names."""
-    from colonnade.wire.certs.authority import init, show
+    from colonnade.wire.certs.authority import init
+    from colonnade.wire.certs.credentials import show
 
     path = init(folder, federation=federation)
     say(f"Written to {path}, which every party needs, and {path.with_suffix('.key')}, which is for its keeper alone.")
@@ -70,7 +71,8 @@ def issue_cert(
 @certs.command("request")
 def request_cert(name: Name, *, folder: Folder = Path("certs")) -> None:
     """Make a party's own key, which never leaves it, and a request that the authority may sign."""
-    from colonnade.wire.certs.authority import request, words_of
+    from colonnade.wire.certs.authority import request
+    from colonnade.wire.certs.credentials import words_of
 
     path = request(folder, name)
     say(f"Written to {path}, which the authority needs, and {path.with_suffix('.key')}, which is for {name} alone.")
@@ -103,7 +105,8 @@ def show_cert(
     """Show whom a certificate names, until when, and its fingerprint in words for the telephone."""
     from colonnade.errors import AuthError
     from colonnade.storage import explained
-    from colonnade.wire.certs.authority import from_words, show, words_of
+    from colonnade.wire.certs.credentials import show, words_of
+    from colonnade.wire.certs.words import from_words
 
     with explained(f"read {file}"):
         pem = file.read_bytes()
@@ -303,7 +306,7 @@ def terminated_in_order(advice: str | None = None) -> Iterator[None]:
 
 
 def _say_issued(path: Path) -> None:
-    from colonnade.wire.certs.authority import show
+    from colonnade.wire.certs.credentials import show
 
     identity = show(path)
     say(f"Written to {path}: {identity.owner} of {identity.federation}, until {identity.not_after:%Y-%m-%d}.")

@@ -36,7 +36,7 @@ from colonnade.runtime.alignment import Alignment
 from colonnade.runtime.simulate import describe_protocol, join, private_randomness
 from colonnade.storage import explained, write_atomically
 from colonnade.tables.table import Table, nearest
-from colonnade.wire.certs.authority import Credentials, Identity, certificate_path, identity_of
+from colonnade.wire.certs.credentials import Credentials, Identity, certificate_path, identity_of
 
 if TYPE_CHECKING:
     from colonnade.auditing.report import PrivacyReport
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from colonnade.plans.plan import PlannedAudit
     from colonnade.runtime.checkpoint import Watcher
     from colonnade.runtime.party import Party
-    from colonnade.wire.grpc.transport import GrpcTransport, Patience
+    from colonnade.wire.grpc.patience import Patience
 
 R = TypeVar("R")
 
@@ -188,7 +188,7 @@ class Side:
             model, shown = self.plan.trained.build(), shown or Shown()
             party = self._connect(self.plan.public(), table, self.path, shown)
             protocol = self._on_aligned_rows(model.fit, self.alignment_path)
-            return join(self._introducing(protocol, shown), party, keep=lambda share: share.save(self.model_path))
+            return join(protocol, party, keep=lambda share: share.save(self.model_path))
 
     def align(self, *, resume: bool = False, shown: Shown | None = None) -> Alignment:
         """Align with the other parties and do nothing else; the outcome lies at `alignment_path`.
@@ -211,7 +211,7 @@ class Side:
             protocol, shown = self._planned_align(planned), shown or Shown()
             party = self._connect(public, self.table(), self.path, shown)
             kept = self.alignment_path
-            return join(self._introducing(protocol, shown), party, keep=lambda alignment: alignment.save(kept))
+            return join(protocol, party, keep=lambda alignment: alignment.save(kept))
 
     def of_alignment(self) -> Side:
         """The side of an alignment alone, which has a folder of its own."""
@@ -270,7 +270,7 @@ class Side:
 
         party = self._connect(public, table, folder, shown)
         protocol = self._on_aligned_rows(predict, folder / "alignment.safetensors")
-        prediction = join(self._introducing(protocol, shown), party, keep=keep)
+        prediction = join(protocol, party, keep=keep)
         return None if prediction is None else written
 
     def audit(self, planned: PlannedAudit | None = None) -> PrivacyReport:
@@ -339,17 +339,23 @@ class Side:
 
     def _connect(self, public: PublicPlan, table: Table | None, directory: Path, shown: Shown) -> Party:
         from colonnade.runtime.session import connect
+        from colonnade.wire.grpc.transport import GrpcTransport
 
         plan, network = self.plan, self._network
+        transport = GrpcTransport(
+            self.addresses,
+            credentials=self.credentials,
+            listen=self.listen,
+            patience=patience_of(network),
+            on_wait=shown.wait,
+        )
         return connect(
             public,
             self.name,
             table,
-            addresses=self.addresses,
-            credentials=self.credentials,
+            transport=transport,
             directory=directory,
             answers=self.path.parent.parent / f"answers-of-{self.name}",
-            listen=self.listen,
             aligns=plan.align is not None,
             random=private_randomness(plan.seed, self.name, public) if network.randomness == "seeded" else None,
             defences=[planned.build() for planned in plan.defences if planned.party == self.name],
@@ -357,24 +363,9 @@ class Side:
             keep_received=network.keep_received,
             key_file=network.key_file,
             checkpoint_every=plan.run.checkpoint_every,
-            patience=patience_of(network),
-            on_wait=shown.wait,
             watcher=shown.step,
+            on_met=shown.met,
         )
-
-    def _introducing(self, protocol: Callable[[Party], R], shown: Shown) -> Callable[[Party], R]:
-        """A protocol that first says whom this party has met."""
-
-        def introduced(party: Party) -> R:
-            transport: GrpcTransport = party.session.transport  # type: ignore[union-attr]
-            for peer in transport.peers:
-                identity = transport.identity(peer)
-                # A second look at a certificate may fail; TLS is on all the same.
-                if identity is not None or transport.insecure:
-                    shown.met(peer, identity)
-            return protocol(party)
-
-        return introduced
 
     def _rows_to_predict(self, file: Path | None) -> Table | None:
         if self.name not in self.plan.roles.holders:
@@ -456,7 +447,7 @@ def require_network(plan: Plan, name: str) -> PlannedNetwork:
 
 def patience_of(network: PlannedNetwork) -> Patience:
     """How long a party waits for what, as its plan says."""
-    from colonnade.wire.grpc.transport import Patience
+    from colonnade.wire.grpc.patience import Patience
 
     return Patience(network.start, network.rejoin, network.silence, network.message)
 

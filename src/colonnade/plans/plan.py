@@ -33,7 +33,7 @@ from colonnade.plans.toml import Signature, conform, to_toml
 from colonnade.roles import PublicPlan, Roles
 from colonnade.runtime.simulate import Simulation
 from colonnade.tables.table import Table, nearest
-from colonnade.wire.recording.transcript import Keep
+from colonnade.wire.recording.recording import Keep
 
 if TYPE_CHECKING:
     from colonnade.attacks.base import ActiveAttack, Attack

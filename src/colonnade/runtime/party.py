@@ -26,7 +26,7 @@ from colonnade.storage import Tree
 from colonnade.tables.table import Table
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Message
-from colonnade.wire.recording.transcript import Recording
+from colonnade.wire.recording.recording import Recording
 
 T = TypeVar("T")
 

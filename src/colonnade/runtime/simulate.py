@@ -30,7 +30,8 @@ from colonnade.runtime.status import Status
 from colonnade.secret import Secret
 from colonnade.tables.table import Table
 from colonnade.wire.channel import Channel
-from colonnade.wire.recording.transcript import Digests, Keep, Recording, Transcript
+from colonnade.wire.recording.recording import Digests, Keep, Recording
+from colonnade.wire.recording.transcript import Transcript
 from colonnade.wire.transport import MemoryNetwork, MemoryTransport
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class Simulation(Generic[R_co]):
         with _Bar(shown=progress, leader=names[0]) as bar:
             watcher = bar.watcher
             parties: dict[str, Party] = {}
-            digests = Digests()
+            digests, generators = Digests(), GlobalGenerators()
 
             def live(name: str, transport: MemoryTransport) -> R_co:
                 folder = None if directory is None else directory / name
@@ -133,7 +134,11 @@ class Simulation(Generic[R_co]):
                     table=tables.get(name),
                     random=private_randomness(self.seed, name, plan),
                     shared=shared_randomness(plan, digest),
-                    peers={peer: Channel(peer, transport, recording) for peer in names if peer != name},
+                    peers={
+                        peer: Channel(peer, transport, recording, on_arrival=generators.lose_half_draw)
+                        for peer in names
+                        if peer != name
+                    },
                     ledger=Ledger(self.budgets.get(name), path=folder and folder / "ledger"),
                     recording=recording,
                     defences=tuple(copy.deepcopy(held) for held in self.defences.get(name, ())),
@@ -147,7 +152,6 @@ class Simulation(Generic[R_co]):
                     return cast(R_co, join(lambda me: self.instead[name](me, honest), party))
                 return join(honest, party)
 
-            generators = GlobalGenerators()
             outside, held_back, modes = generators.capture(), generators.state(), _modes()
             try:
                 network = MemoryNetwork(names, _StateByTurn())

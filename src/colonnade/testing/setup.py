@@ -16,7 +16,8 @@ from colonnade.runtime.simulate import Run, simulate
 from colonnade.storage import Tree, pack
 from colonnade.tables.table import Table
 from colonnade.wire.message import Message
-from colonnade.wire.recording.transcript import Entry, Transcript
+from colonnade.wire.recording.frames import Entry
+from colonnade.wire.recording.transcript import Transcript
 
 T = TypeVar("T")
 

@@ -9,26 +9,35 @@ from typing import Self, TypeVar
 import numpy as np
 
 from colonnade.errors import BadFrame, ProtocolError
-from colonnade.generators import GlobalGenerators
 from colonnade.wire.codec import decode, encode
 from colonnade.wire.message import Int64Array, Message
-from colonnade.wire.recording.transcript import Recording
+from colonnade.wire.recording.recording import Recording
 from colonnade.wire.transport import Transport
 
 M = TypeVar("M", bound=Message)
 
 
 class Channel:
-    """A typed, recorded line to one peer: above every transport, below every protocol."""
+    """A typed, recorded line to one peer: above every transport, below every protocol.
 
-    def __init__(self, peer: str, transport: Transport, recording: Recording) -> None:
+    Args:
+        peer: The peer.
+        transport: What moves the frames.
+        recording: Where every message is written down.
+        on_arrival: Called after every frame that arrives, before the frame is read.
+    """
+
+    def __init__(
+        self, peer: str, transport: Transport, recording: Recording, *, on_arrival: Callable[[], None] = lambda: None
+    ) -> None:
         self.peer = peer
         self._transport = transport
         self._recording = recording
+        self._on_arrival = on_arrival
         self._hear: Callable[[str, Message], None] = lambda peer, message: None
 
     def heard_by(self, hear: Callable[[str, Message], None]) -> Self:
-        """The same line; of each message that comes, somebody else hears before it is used, and may refuse it."""
+        """The same line, on which `hear` sees each message that comes before the protocol does, and may refuse it."""
         line = copy.copy(self)
         line._hear = hear
         return line
@@ -46,7 +55,7 @@ class Channel:
         Args:
             message: What to send.
             under: The protections applied to it in this run, for the message ledger.
-            rows: Which of the own rows it is about; recorded, never sent.
+            rows: Which of this party's rows it is about; recorded, never sent.
             epoch: In which pass over the data; recorded, never sent.
         """
         frame = encode(message)
@@ -71,12 +80,11 @@ class Channel:
             fields: Values that fields of the message must have, such as the step it belongs to.
             shape: The shape its array of one row per sample must have.
             finite: Refuse a message whose floating-point arrays hold NaN or infinity.
-            rows: Which of the own rows it is about.
+            rows: Which of this party's rows it is about.
             epoch: In which pass over the data.
         """
         frame = self._transport.receive(self.peer)
-        # It is lost where parties take turns in one process; at every message, a run is the same over all transports.
-        GlobalGenerators().lose_half_draw()
+        self._on_arrival()
         message = decode(frame, expected, peer=self.peer)
         self._require_fields(message, fields or {})
         self._require_rows(message, rows, shape)
@@ -87,7 +95,7 @@ class Channel:
         return message
 
     def check(self) -> None:
-        """Raise what keeps the run from going on, for those who wait for something else than a message."""
+        """Raise what keeps the run from going on; for a party that waits for something else than a message."""
         self._transport.check()
 
     def _require_fields(self, message: Message, fields: Mapping[str, object]) -> None:
@@ -115,7 +123,7 @@ class Channel:
                 )
 
     def _require_rows(self, message: Message, rows: Int64Array | None, shape: tuple[int, ...] | None = None) -> None:
-        """Refuse an array of one row per sample that has not as many rows as there are samples, or another shape."""
+        """Refuse an array of one row per sample whose shape is not the expected one."""
         if message.per_row is None or (rows is None and shape is None):
             return
         found = getattr(message, message.per_row).shape

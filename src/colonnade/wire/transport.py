@@ -18,7 +18,13 @@ R = TypeVar("R")
 
 
 class Transport(ABC):
-    """Moves frames between this party and its peers: in order, exactly once, or raises."""
+    """Moves frames between this party and its peers: in order, exactly once, or raises.
+
+    Attributes:
+        insecure: Whether others could read or change frames on their way; a transport that protects them says False.
+    """
+
+    insecure: bool = True
 
     @abstractmethod
     def send(self, peer: str, frame: Frame) -> None:
@@ -30,6 +36,10 @@ class Transport(ABC):
 
     def check(self) -> None:
         """Raise what keeps the run from going on, if there is anything of the kind."""
+        return
+
+    def close(self) -> None:
+        """Give back what the transport holds, once the peers have what was sent or are gone."""
         return
 
 

@@ -27,9 +27,10 @@ from colonnade.plans.plan import Plan, PlannedData, PlannedModel, PlannedRun, Pl
 from colonnade.roles import Roles
 from colonnade.testing.ports import free_port
 from colonnade.wire.certs import authority as certs
-from colonnade.wire.certs.authority import Credentials
+from colonnade.wire.certs.credentials import Credentials, show
 from colonnade.wire.codec import decode, encode
-from colonnade.wire.grpc.transport import GrpcTransport, Patience
+from colonnade.wire.grpc.patience import Patience
+from colonnade.wire.grpc.transport import GrpcTransport
 
 pytestmark = pytest.mark.network
 
@@ -110,7 +111,7 @@ def test_two_parties_that_fit_are_told_that_nothing_is_wrong(plans: dict[str, Pl
     assert said(at_shop, "shop", "ids") == ["40 different ids in column 'id', whole numbers"]
     assert said(at_shop, "bank", "rows") == ["the same 40 ids in the same order"]
     assert said(at_shop, "bank", "reach") == said(found["bank"], "shop", "reach") == ["shop reaches bank"]
-    words = certs.show(authority / "bank.pem").words
+    words = show(authority / "bank.pem").words
     assert said(at_shop, "bank", "certificate") == [f"TLS on, peer bank, fingerprint {words}"]
     assert re.fullmatch(r"[\d.]+ ms for a round trip, [\d.]+ MB/s", said(at_shop, "bank", "line")[0])
     # 30 epochs of one batch, and the outline.
@@ -424,12 +425,11 @@ def listening(
     network = plan.network
     assert network is not None
     transport = GrpcTransport(
-        "bank",
         network.addresses(("bank", "shop")),
-        agreement=agreement,
         credentials=credentials,
         patience=Patience(LONG, LONG, LONG, LONG, 0.1),
     )
+    transport.bind("bank", ("bank", "shop"), agreement)
     transport.open()
     thread = threading.Thread(target=partial(serve, transport), daemon=True)
     thread.start()

@@ -611,12 +611,14 @@ from colonnade import Roles, Table, join
 from colonnade.models import LinearRegression
 from colonnade.runtime.session import connect
 from colonnade.roles import PublicPlan
+from colonnade.wire.grpc.transport import GrpcTransport
 
 name, arbiter, addresses, folder = json.loads(sys.argv[1])
 plan = PublicPlan(Roles(label="bank", features=("shop",), arbiter=arbiter), "LinearRegression.fit", {}, 5)
 path = Path(folder, f"{name}.arrow")
 table = Table.load(path) if path.exists() else None
-party = connect(plan, name, table, addresses=addresses, credentials=None, directory=Path(folder, name))
+lines = GrpcTransport(addresses, credentials=None)
+party = connect(plan, name, table, transport=lines, directory=Path(folder, name))
 join(LinearRegression(epochs=3, tolerance=0).fit, party).save(Path(folder, f"{name}.share"))
 """
 

@@ -8,15 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from colonnade.errors import BadFrame
-from colonnade.wire.grpc.envelope import (
-    CHUNK_BYTES,
-    LAST,
-    MAX_CONTROL_BYTES,
-    MAX_FRAME_BYTES,
-    Envelope,
-    Type,
-    note_bytes,
-)
+from colonnade.wire.grpc.envelope import CHUNK_BYTES, LAST, MAX_FRAME_BYTES, Envelope, Type
+from colonnade.wire.notes import MAX_NOTE_BYTES, pack_note
 
 HEAD = struct.Struct("<4sBBHQQQQ")
 
@@ -59,7 +52,7 @@ def test_an_envelope_is_as_documented():
         (raw(seq=0), "a data envelope of 5 bytes that is not well formed"),
         (raw(Type.CONTROL, seq=0), "a control envelope of 5 bytes that is not well formed"),
         (raw(payload=bytes(CHUNK_BYTES + 1), total=CHUNK_BYTES + 1), f"at most {CHUNK_BYTES} are allowed"),
-        (raw(Type.HELLO, payload=bytes(MAX_CONTROL_BYTES + 1)), f"at most {MAX_CONTROL_BYTES} are allowed"),
+        (raw(Type.HELLO, payload=bytes(MAX_NOTE_BYTES + 1)), f"at most {MAX_NOTE_BYTES} are allowed"),
         (raw(total=4), "announced a frame of 4 bytes in a piece of 5"),
         (raw(total=MAX_FRAME_BYTES + 1), "or the message should be sent in parts"),
     ],
@@ -89,12 +82,12 @@ def test_a_note_that_is_none_is_refused(payload, words):
 
 def test_a_note_comes_back_from_its_bytes():
     note = {"name": "Zürich", "incarnation": b"\x00\xff", "received": 2**64 - 1}
-    assert Envelope(Type.HELLO, payload=note_bytes(note)).note == note
+    assert Envelope(Type.HELLO, payload=pack_note(note)).note == note
 
 
 def test_ten_thousand_malformed_envelopes_are_refused_or_read_within_the_cap():
     draw = random.Random(0)
-    whole = [raw(), Envelope(Type.CONTROL, seq=1, payload=note_bytes({"ready": 1, "epoch": 0})).pack()]
+    whole = [raw(), Envelope(Type.CONTROL, seq=1, payload=pack_note({"ready": 1, "epoch": 0})).pack()]
     refused = 0
     tracemalloc.start()
     try:

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from colonnade.errors import BadFrame, StorageError
-from colonnade.wire.grpc.envelope import CHUNK_BYTES, LAST, Envelope, Type, note_bytes
-from colonnade.wire.grpc.link import OUTBOX_MEMORY_BYTES, WINDOW_BYTES, Gap, Line, Outbox
+from colonnade.wire.grpc.envelope import CHUNK_BYTES, LAST, Envelope, Type
+from colonnade.wire.grpc.link import OUTBOX_MEMORY_BYTES, WINDOW_BYTES, Gap, Link, Outbox
+from colonnade.wire.notes import pack_note
 
 MEBIBYTE = 2**20
 EPOCH = 1
@@ -20,7 +21,7 @@ class Pair:
     def __init__(self, *, heartbeat=0.001, spill=None):
         self.heard = {"bank": [], "shop": []}
         self.ends = {
-            own: Line(peer, on_control=self.note(own), heartbeat_s=heartbeat, spill=spill)
+            own: Link(peer, on_control=self.note(own), heartbeat_s=heartbeat, spill=spill)
             for own, peer in (("bank", "shop"), ("shop", "bank"))
         }
         self.connect()
@@ -361,7 +362,7 @@ def test_ten_thousand_malformed_envelopes_end_in_a_gap_or_a_clear_error():
                 ack=draw.choice([0, 0, 0, 1, 2**64 - 1]),
                 total=draw.choice([0, 1, 10, 100, 2**32]),
                 flags=draw.choice([0, LAST]),
-                payload=draw.choice([b"", b"\xc1", bytes(10), note_bytes({"done": 1})]),
+                payload=draw.choice([b"", b"\xc1", bytes(10), pack_note({"done": 1})]),
             )
             try:
                 pair.deliver("bank", Envelope.unpack(envelope.pack()))
@@ -398,7 +399,7 @@ def test_what_waits_past_the_cap_lies_on_disk_and_comes_back(tmp_path):
 
 
 def test_a_line_that_is_not_read_keeps_only_its_cap_in_memory(tmp_path):
-    line = Line("shop", on_control=lambda peer, incarnation, note: None, spill=tmp_path)
+    line = Link("shop", on_control=lambda peer, incarnation, note: None, spill=tmp_path)
     tracemalloc.start()
     try:
         for number in range(2 * OUTBOX_MEMORY_BYTES // MEBIBYTE):
@@ -407,7 +408,7 @@ def test_a_line_that_is_not_read_keeps_only_its_cap_in_memory(tmp_path):
     finally:
         tracemalloc.stop()
     assert held < 1.1 * OUTBOX_MEMORY_BYTES
-    other = Line("bank", on_control=lambda peer, incarnation, note: None)
+    other = Link("bank", on_control=lambda peer, incarnation, note: None)
     far, near = other.attach(0), line.attach(0)
     stream = line.outgoing(near)
     for number in range(2 * OUTBOX_MEMORY_BYTES // MEBIBYTE):
@@ -419,7 +420,7 @@ def test_a_line_that_is_not_read_keeps_only_its_cap_in_memory(tmp_path):
 
 
 def test_a_peer_that_sends_more_than_it_has_credit_for_is_found_out():
-    line = Line("shop", on_control=lambda peer, incarnation, note: None)
+    line = Link("shop", on_control=lambda peer, incarnation, note: None)
     connection, piece = line.attach(0), bytes(CHUNK_BYTES)
 
     def flood():
@@ -433,7 +434,7 @@ def test_a_peer_that_sends_more_than_it_has_credit_for_is_found_out():
 
 
 def test_the_rest_of_a_frame_does_not_go_to_a_peer_that_started_anew_in_between(monkeypatch):
-    line = Line("shop", on_control=lambda peer, incarnation, note: None)
+    line = Link("shop", on_control=lambda peer, incarnation, note: None)
     monkeypatch.setattr(line, "_send_on", line.reset)
     line.put(bytes(3 * CHUNK_BYTES), EPOCH)
     assert line.drained
@@ -469,7 +470,7 @@ def test_an_acknowledgement_is_left_to_the_connection_that_took_over(pair):
 
 
 def test_a_control_message_needs_no_disk(tmp_path):
-    line = Line("shop", on_control=lambda peer, incarnation, note: None, spill=tmp_path / "missing")
+    line = Link("shop", on_control=lambda peer, incarnation, note: None, spill=tmp_path / "missing")
     with pytest.raises(StorageError):
         line.put(bytes(OUTBOX_MEMORY_BYTES + CHUNK_BYTES), EPOCH)
     line.put_control({"failed": "The disk is full.", "at": ""})

@@ -35,18 +35,21 @@ from colonnade.errors import (
 )
 from colonnade.testing.ports import free_port
 from colonnade.wire.certs import authority as certs
-from colonnade.wire.certs.authority import Credentials
-from colonnade.wire.grpc.envelope import LAST, Envelope, Type, note_bytes
-from colonnade.wire.grpc.link import OUTBOX_MEMORY_BYTES, WINDOW_BYTES, Gap, Line
-from colonnade.wire.grpc.rendezvous import NAME_BYTES, Held, Start, next_start
+from colonnade.wire.certs.credentials import Credentials, host_of
+from colonnade.wire.epoch import NAME_BYTES, EpochStart, HeldCheckpoint, next_start
+from colonnade.wire.grpc.envelope import LAST, Envelope, Type
+from colonnade.wire.grpc.link import OUTBOX_MEMORY_BYTES, WINDOW_BYTES, Gap, Link
+from colonnade.wire.grpc.patience import Patience
 from colonnade.wire.grpc.tls_check import diagnose
-from colonnade.wire.grpc.transport import GrpcTransport, Patience
+from colonnade.wire.grpc.transport import GrpcTransport
+from colonnade.wire.notes import pack_note
 
 pytestmark = pytest.mark.network
 
 MEBIBYTE = 2**20
 FOLDER = bytes(NAME_BYTES)
-RUN = next_start(1, dict.fromkeys(("bank", "shop", "telco"), Held(0, FOLDER))).run
+NOTHING_HELD = HeldCheckpoint(0, FOLDER)
+RUN = next_start(1, dict.fromkeys(("bank", "shop", "telco"), NOTHING_HELD)).run
 SHORT = Patience(start=20, rejoin=20, silence=10, message=20, heartbeat=0.1)
 BRIEF = replace(SHORT, start=2)
 AGREED = {"version": "1.0", "plan": "the plan", "rows": "the rows"}
@@ -61,10 +64,11 @@ def opened():
     """Makes transports that are closed when the test ends."""
     made = []
 
-    def make(name, addresses, *, agreement=AGREED, credentials=None, patience=SHORT, open_=True, **settings):
-        made.append(
-            GrpcTransport(name, addresses, agreement=agreement, credentials=credentials, patience=patience, **settings)
-        )
+    def make(
+        name, addresses, *, agreement=AGREED, credentials=None, patience=SHORT, open_=True, spill=None, **settings
+    ):
+        made.append(GrpcTransport(addresses, credentials=credentials, patience=patience, **settings))
+        made[-1].bind(name, tuple(addresses), agreement, spill=spill)
         if open_:
             made[-1].open()
         return made[-1]
@@ -109,7 +113,7 @@ def require(*outcomes):
 
 
 def meeting(*transports, newest=0):
-    require(*at_once(*(partial(transport.meet, Held(newest, FOLDER)) for transport in transports)))
+    require(*at_once(*(partial(transport.meet, HeldCheckpoint(newest, FOLDER)) for transport in transports)))
     return transports
 
 
@@ -122,7 +126,7 @@ def until(condition, seconds=20):
 
 def cut(transport):
     """Break every connection of a party, as a network does."""
-    for line in transport._lines.values():
+    for line in transport._rendezvous.links.values():
         line.cut_if_silent(-1)
 
 
@@ -133,8 +137,8 @@ def test_parties_that_meet_agree_on_the_newest_common_checkpoint(opened):
     addresses = addresses_of("bank", "shop", dialling=["telco"])
     transports = [opened(name, addresses) for name in addresses]
     for epoch, newest in ((1, (5, 3, 4)), (2, (6, 7, 8))):
-        ways = [partial(t.meet, Held(n, FOLDER, RUN)) for t, n in zip(transports, newest, strict=True)]
-        assert at_once(*ways) == [Start(epoch, min(newest), RUN)] * 3
+        ways = [partial(t.meet, HeldCheckpoint(n, FOLDER, RUN)) for t, n in zip(transports, newest, strict=True)]
+        assert at_once(*ways) == [EpochStart(epoch, min(newest), RUN)] * 3
 
 
 def test_a_party_that_waits_says_for_whom_and_gives_up_in_time(opened):
@@ -144,7 +148,7 @@ def test_a_party_that_waits_says_for_whom_and_gives_up_in_time(opened):
         "bank", addresses, patience=BRIEF, on_wait=lambda names, seconds: told.append((tuple(names), seconds))
     )
     shop = opened("shop", addresses, patience=BRIEF)
-    bank_gave_up, shop_gave_up = at_once(partial(bank.meet, Held(0, FOLDER)), partial(shop.meet, Held(0, FOLDER)))
+    bank_gave_up, shop_gave_up = at_once(partial(bank.meet, NOTHING_HELD), partial(shop.meet, NOTHING_HELD))
     assert isinstance(bank_gave_up, PeerUnreachable)
     assert str(bank_gave_up) == (
         "bank waited for telco and gave up. Start them with the same plan, check the addresses, and run "
@@ -159,12 +163,12 @@ def test_a_party_that_waits_says_for_whom_and_gives_up_in_time(opened):
 def test_a_party_that_nobody_answers_gives_up_in_time(opened):
     shop = opened("shop", addresses_of("bank", dialling=["shop"]), patience=BRIEF)
     with pytest.raises(PeerUnreachable, match="shop waited for bank and gave up"):
-        shop.meet(Held(0, FOLDER))
+        shop.meet(NOTHING_HELD)
 
 
 def test_two_parties_of_whom_neither_listens_are_refused():
     with pytest.raises(PlanError, match="shop and bank both have no address, so neither can be reached"):
-        GrpcTransport("shop", {"bank": None, "shop": None}, agreement={}, credentials=None)
+        GrpcTransport({"bank": None, "shop": None}, credentials=None).bind("shop", ("bank", "shop"), {})
 
 
 def test_two_dialling_parties_have_no_line_to_each_other(opened):
@@ -277,8 +281,8 @@ def test_a_failure_is_told_although_the_connection_has_just_been_cut(pair, faili
 
 def test_a_failure_behind_more_than_the_outbox_can_hold_is_told(pair, tmp_path, monkeypatch):
     bank, shop = pair
-    shop._lines["bank"]._outbox._memory_bytes = MEBIBYTE
-    shop._lines["bank"]._outbox._directory = tmp_path / "missing"
+    shop._rendezvous.links["bank"]._outbox._memory_bytes = MEBIBYTE
+    shop._rendezvous.links["bank"]._outbox._directory = tmp_path / "missing"
     with pytest.raises(StorageError, match="Could not spill unsent messages") as failure:
         shop.send("bank", bytes(50 * MEBIBYTE))
     _, heard = at_once(partial(shop.fail, failure.value), partial(bank.receive, "shop"))
@@ -292,7 +296,7 @@ def test_a_failure_is_told_to_a_peer_that_has_not_taken_what_was_sent_before(pai
         bank.send("shop", bytes(MEBIBYTE))
 
     def take_once_it_was_heard():
-        until(lambda: shop._failure is not None)
+        until(lambda: shop._rendezvous._failure is not None)
         while True:
             shop.receive("bank")
 
@@ -305,10 +309,10 @@ def test_a_failure_while_others_still_meet_ends_their_wait(opened):
     bank, shop = opened("bank", addresses), opened("shop", addresses)
 
     def fail_when_connected():
-        until(lambda: shop._lines["bank"].connected)
+        until(lambda: shop._rendezvous.links["bank"].connected)
         shop.fail(DataError("No columns."))
 
-    heard, _ = at_once(partial(bank.meet, Held(0, FOLDER)), fail_when_connected)
+    heard, _ = at_once(partial(bank.meet, NOTHING_HELD), fail_when_connected)
     assert str(heard) == "shop stopped: No columns."
 
 
@@ -358,7 +362,7 @@ class Faulty:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_lost_repeated_reordered_and_late_envelopes_change_nothing(pair, seed):
-    faulty = [Faulty(line, seed + 10 * i) for i, t in enumerate(pair) for line in t._lines.values()]
+    faulty = [Faulty(line, seed + 10 * i) for i, t in enumerate(pair) for line in t._rendezvous.links.values()]
 
     def converse(own, peer):
         heard = []
@@ -380,7 +384,7 @@ def test_a_line_on_which_everything_is_lost_ends_in_a_clear_error(opened):
     hasty = replace(SHORT, rejoin=1.5, message=3)
     bank, shop = meeting(*(opened(name, addresses, patience=hasty) for name in addresses))
     for transport in (bank, shop):
-        for line in transport._lines.values():
+        for line in transport._rendezvous.links.values():
             line.incoming = lambda connection, envelope: None
     shop.send("bank", b"lost")
     (outcome,) = at_once(partial(bank.receive, "shop"), seconds=10)
@@ -394,7 +398,7 @@ def test_a_party_that_starts_anew_makes_all_others_meet_again(opened, crashing, 
     addresses = {name: f"127.0.0.1:{free_port()}" if name in listening else None for name in names}
     transports = dict(zip(names, meeting(*(opened(name, addresses) for name in names)), strict=True))
     transports["bank"].send("shop", b"of the first epoch")
-    until(lambda: transports["shop"]._lines["bank"]._inbox)
+    until(lambda: transports["shop"]._rendezvous.links["bank"]._inbox)
     transports[crashing].close()
     transports[crashing] = opened(crashing, addresses)
 
@@ -403,7 +407,7 @@ def test_a_party_that_starts_anew_makes_all_others_meet_again(opened, crashing, 
             with suppress(PeerRestarted):
                 if name != crashing or transports[name].epoch:
                     transports[name].receive("bank" if name != "bank" else "shop")
-            epoch, common, _ = transports[name].meet(Held(7, FOLDER, RUN))
+            epoch, common, _ = transports[name].meet(HeldCheckpoint(7, FOLDER, RUN))
             if name != "bank":
                 transports[name].send("bank", b"of epoch %d" % epoch)
                 return transports[name].receive("bank"), common
@@ -417,7 +421,7 @@ def test_a_party_that_starts_anew_makes_all_others_meet_again(opened, crashing, 
                 continue
         raise AssertionError("they do not come together")
 
-    for line in transports["shop"]._lines.values():
+    for line in transports["shop"]._rendezvous.links.values():
         line._inbox.clear()
     outcomes = require(*at_once(*(partial(survive, name) for name in names), seconds=40))
     assert list(outcomes) == [(b"agreed", 7)] * 3
@@ -426,10 +430,10 @@ def test_a_party_that_starts_anew_makes_all_others_meet_again(opened, crashing, 
 def test_a_report_that_was_overtaken_does_not_begin_another_epoch(opened):
     addresses = addresses_of("bank", dialling=["shop"])
     bank, shop = opened("bank", addresses), opened("shop", addresses)
-    shop._lines["bank"].put_control({"ready": [0, FOLDER, b""], "epoch": 0})
-    shop._lines["bank"].put_control({"ready": [0, FOLDER, b""], "epoch": 0})
+    shop._rendezvous.links["bank"].put_control({"ready": [0, FOLDER, b""], "epoch": 0})
+    shop._rendezvous.links["bank"].put_control({"ready": [0, FOLDER, b""], "epoch": 0})
     meeting(bank, shop)
-    shop._lines["bank"].put_control({"ready": [0, FOLDER, b""], "epoch": 0})
+    shop._rendezvous.links["bank"].put_control({"ready": [0, FOLDER, b""], "epoch": 0})
     shop.send("bank", b"behind it")
     assert bank.receive("shop") == b"behind it"
     assert bank.epoch == 1
@@ -437,10 +441,10 @@ def test_a_report_that_was_overtaken_does_not_begin_another_epoch(opened):
 
 def test_a_beginning_that_comes_before_a_party_asks_for_it_is_not_lost(pair):
     bank, shop = pair
-    bank._lines["shop"].put_control({"restart": 1})
-    bank._lines["shop"].put_control({"start": 2, "from": 0, "run": RUN, "processes": {}})
-    until(lambda: shop._start == Start(2, 0, RUN))
-    assert at_once(partial(shop.meet, Held(0, FOLDER))) == [Start(2, 0, RUN)]
+    bank._rendezvous.links["shop"].put_control({"restart": 1})
+    bank._rendezvous.links["shop"].put_control({"start": 2, "from": 0, "run": RUN, "processes": {}})
+    until(lambda: shop._rendezvous._start == EpochStart(2, 0, RUN))
+    assert at_once(partial(shop.meet, NOTHING_HELD)) == [EpochStart(2, 0, RUN)]
 
 
 @pytest.mark.parametrize("met", [True, False])
@@ -449,11 +453,11 @@ def test_being_called_back_right_behind_a_beginning_is_not_lost(opened, met):
     bank, shop = opened("bank", addresses), opened("shop", addresses)
     if met:
         meeting(bank, shop)
-    until(lambda: bank._lines["shop"].connected and shop._lines["bank"].connected)
-    bank._lines["shop"].put_control({"start": 2, "from": 0, "run": RUN, "processes": {}})
-    bank._lines["shop"].put_control({"restart": 2})
-    until(lambda: shop._interrupted == "bank")
-    assert at_once(partial(shop.meet, Held(0, FOLDER))) == [Start(2, 0, RUN)]
+    until(lambda: bank._rendezvous.links["shop"].connected and shop._rendezvous.links["bank"].connected)
+    bank._rendezvous.links["shop"].put_control({"start": 2, "from": 0, "run": RUN, "processes": {}})
+    bank._rendezvous.links["shop"].put_control({"restart": 2})
+    until(lambda: shop._rendezvous._interrupted == "bank")
+    assert at_once(partial(shop.meet, NOTHING_HELD)) == [EpochStart(2, 0, RUN)]
     with pytest.raises(PeerRestarted):
         shop.check()
 
@@ -461,10 +465,10 @@ def test_being_called_back_right_behind_a_beginning_is_not_lost(opened, met):
 def test_what_a_peer_said_before_it_was_started_anew_counts_no_more(opened):
     addresses = addresses_of("bank", dialling=["shop"])
     bank, shop = meeting(opened("bank", addresses), opened("shop", addresses))
-    bank._control("shop", b"an earlier process of it", {"done": bank.epoch})
-    assert not bank._has_finished("shop")
-    bank._control("shop", shop.incarnation, {"done": bank.epoch})
-    assert bank._has_finished("shop")
+    bank._rendezvous.hear("shop", b"an earlier process of it", {"done": bank.epoch})
+    assert not bank._rendezvous.has_finished("shop")
+    bank._rendezvous.hear("shop", shop._rendezvous.incarnation, {"done": bank.epoch})
+    assert bank._rendezvous.has_finished("shop")
 
 
 def test_a_line_that_comes_late_between_two_others_does_not_keep_a_run_from_ending(opened):
@@ -472,16 +476,16 @@ def test_a_line_that_comes_late_between_two_others_does_not_keep_a_run_from_endi
     bank, shop, telco = meeting(*(opened(name, addresses) for name in addresses))
     telco.close()
     telco, may_dial = opened("telco", addresses, open_=False), threading.Event()
-    dial = telco._dial
+    dial = telco._streams._dial
 
     def dial_shop_late(peer, address):
         if peer == "shop":
             may_dial.wait(20)
         dial(peer, address)
 
-    telco._dial = dial_shop_late
+    telco._streams._dial = dial_shop_late
     telco.open()
-    until(lambda: bank._interrupted == "telco")
+    until(lambda: bank._rendezvous._interrupted == "telco")
     meeting(bank, shop, telco)
     shop.send("telco", b"before they are connected")
     may_dial.set()
@@ -497,9 +501,11 @@ def test_leaving_an_epoch_with_much_untaken_does_not_block_the_next(opened):
         shop.send("bank", bytes(MEBIBYTE))
     telco.close()
     telco = opened("telco", addresses)
-    until(lambda: bank._interrupted == "telco")
+    until(lambda: bank._rendezvous._interrupted == "telco")
     outcomes = at_once(
-        partial(bank.meet, Held(0, FOLDER)), partial(shop.meet, Held(0, FOLDER)), partial(telco.meet, Held(0, FOLDER))
+        partial(bank.meet, NOTHING_HELD),
+        partial(shop.meet, NOTHING_HELD),
+        partial(telco.meet, NOTHING_HELD),
     )
     assert [start[:2] for start in outcomes] == [(2, 0)] * 3
 
@@ -520,7 +526,7 @@ def test_checkpoints_are_settled_when_all_hold_them(opened):
     transports = meeting(*(opened(name, addresses) for name in addresses))
     settled = {transport.name: [] for transport in transports}
     for transport in transports:
-        transport.on_settled = settled[transport.name].append
+        transport._rendezvous.on_settled = settled[transport.name].append
     for number in (1, 2, 3):
         for transport in transports[: 3 if number < 3 else 2]:
             transport.checkpointed(number)
@@ -538,7 +544,7 @@ def test_settled_checkpoints_are_told_by_one_thread_at_a_time(pair):
         if not overlaps[-1]:
             inside.release()
 
-    bank.on_settled = on_settled
+    bank._rendezvous.on_settled = on_settled
     in_pace = threading.Barrier(2)
 
     def write(transport):
@@ -547,7 +553,7 @@ def test_settled_checkpoints_are_told_by_one_thread_at_a_time(pair):
             transport.checkpointed(number)
 
     require(*at_once(*(partial(write, transport) for transport in pair)))
-    until(lambda: bank._checkpoints == {"bank": 99, "shop": 99} and bank._settled is None)
+    until(lambda: bank._rendezvous._checkpoints == {"bank": 99, "shop": 99} and bank._rendezvous._settled is None)
     assert len(overlaps) > 10
     assert not any(overlaps)
 
@@ -558,7 +564,7 @@ def test_a_disk_that_fails_while_a_peer_speaks_ends_the_run_with_the_reason(pair
     def fails(number):
         raise StorageError("Could not delete checkpoints: Read-only file system.")
 
-    shop.on_settled = fails
+    shop._rendezvous.on_settled = fails
     for transport in pair:
         transport.checkpointed(1)
     (outcome,) = at_once(partial(shop.receive, "bank"))
@@ -582,7 +588,7 @@ def test_a_disk_that_fails_while_a_peer_speaks_ends_the_run_with_the_reason(pair
 )
 def test_control_that_makes_no_sense_from_this_peer_is_refused(pair, note):
     bank, shop = pair
-    shop._lines["bank"].put_control(note)
+    shop._rendezvous.links["bank"].put_control(note)
     with pytest.raises(ProtocolError, match="shop sent a control message that this version does not know"):
         bank.receive("shop")
 
@@ -600,7 +606,7 @@ def test_control_that_makes_no_sense_from_this_peer_is_refused(pair, note):
 )
 def test_a_beginning_that_makes_no_sense_is_refused(pair, wrong):
     bank, shop = pair
-    bank._lines["shop"].put_control({"start": 2, "from": 0, "run": RUN, "processes": {}} | wrong)
+    bank._rendezvous.links["shop"].put_control({"start": 2, "from": 0, "run": RUN, "processes": {}} | wrong)
     with pytest.raises(ProtocolError, match="bank sent a control message that this version does not know"):
         shop.receive("bank")
 
@@ -609,13 +615,13 @@ def test_a_beginning_with_a_process_that_was_succeeded_since_leaves_the_newer_on
     addresses = addresses_of("bank", dialling=["shop", "telco"])
     addresses["shop"] = f"127.0.0.1:{free_port()}"
     bank, shop, telco = meeting(*(opened(name, addresses) for name in addresses))
-    until(lambda: shop._lines["telco"].connected)
-    earlier = (int.from_bytes(telco.incarnation, "big") - 1).to_bytes(NAME_BYTES, "big")
+    until(lambda: shop._rendezvous.links["telco"].connected)
+    earlier = (int.from_bytes(telco._rendezvous.incarnation, "big") - 1).to_bytes(NAME_BYTES, "big")
     note = {"start": 2, "from": 0, "run": RUN, "processes": {"telco": earlier, "bank": earlier}}
-    bank._lines["shop"].put_control(note)
-    until(lambda: shop._start.epoch == 2)
-    assert shop._lines["telco"].peer_incarnation == telco.incarnation
-    assert shop._lines["bank"].peer_incarnation == bank.incarnation
+    bank._rendezvous.links["shop"].put_control(note)
+    until(lambda: shop._rendezvous._start.epoch == 2)
+    assert shop._rendezvous.links["telco"].peer_incarnation == telco._rendezvous.incarnation
+    assert shop._rendezvous.links["bank"].peer_incarnation == bank._rendezvous.incarnation
 
 
 def test_nobody_may_leave_before_the_leader_has_written_down_the_end(pair):
@@ -636,9 +642,9 @@ def test_nobody_may_leave_before_the_leader_has_written_down_the_end(pair):
 def test_whoever_comes_for_the_next_run_is_not_refused_by_the_one_before(opened, pair):
     require(*at_once(*(transport.finish for transport in pair)))
     bank, _ = pair
-    addresses = {"bank": bank._listen, "shop": None}
+    addresses = {"bank": bank._addresses["bank"], "shop": None}
     early = opened("shop", addresses, agreement={**AGREED, "plan": "the next plan"}, patience=BRIEF)
-    (outcome,) = at_once(partial(early.meet, Held(0, FOLDER)))
+    (outcome,) = at_once(partial(early.meet, NOTHING_HELD))
     assert isinstance(outcome, PeerUnreachable), "it waits for the next process"
 
 
@@ -708,7 +714,7 @@ def test_whoever_only_sends_is_not_taken_for_silent(opened, monkeypatch):
     addresses = addresses_of("bank", dialling=["shop"])
     bank, shop = meeting(*(opened(name, addresses, patience=replace(SHORT, silence=3)) for name in addresses))
     attached = []
-    monkeypatch.setattr(Line, "attach", lambda *a, **k: attached.append(a))
+    monkeypatch.setattr(Link, "attach", lambda *a, **k: attached.append(a))
     for _ in range(200):
         shop.send("bank", b"small")
         assert bank.receive("shop") == b"small"
@@ -722,15 +728,15 @@ def test_a_slow_reader_bounds_what_is_under_way_and_the_rest_lies_on_disk(opened
     frame, n = random.Random(0).randbytes(MEBIBYTE), 2 * OUTBOX_MEMORY_BYTES // MEBIBYTE
     for _ in range(n):
         shop.send("bank", frame)
-    line = bank._lines["shop"]
+    line = bank._rendezvous.links["shop"]
     until(lambda: line._inbox_bytes >= WINDOW_BYTES)
     time.sleep(1)
     assert line._inbox_bytes <= 2 * WINDOW_BYTES + 2 * MEBIBYTE
-    assert shop._lines["bank"]._outbox._in_memory <= OUTBOX_MEMORY_BYTES
-    assert shop._lines["bank"]._outbox._spill is not None
+    assert shop._rendezvous.links["bank"]._outbox._in_memory <= OUTBOX_MEMORY_BYTES
+    assert shop._rendezvous.links["bank"]._outbox._spill is not None
     for _ in range(n):
         assert bank.receive("shop") == frame
-    until(lambda: shop._lines["bank"]._outbox._spill is None)
+    until(lambda: shop._rendezvous.links["bank"]._outbox._spill is None)
 
 
 def test_a_frame_of_64_mebibytes_passes(pair):
@@ -781,7 +787,7 @@ def both_sides(opened, bank, shop, *, names=("bank", "shop"), **shops):
     addresses = addresses_of("bank", dialling=names[1:])
     at_bank = opened("bank", addresses, credentials=bank, patience=BRIEF)
     at_shop = opened("shop", {**addresses, **shops.pop("addresses", {})}, credentials=shop, patience=BRIEF, **shops)
-    return at_once(partial(at_bank.meet, Held(0, FOLDER)), partial(at_shop.meet, Held(0, FOLDER)))
+    return at_once(partial(at_bank.meet, NOTHING_HELD), partial(at_shop.meet, NOTHING_HELD))
 
 
 def test_parties_of_one_federation_meet_over_tls(opened, trusted):
@@ -819,9 +825,9 @@ def test_rows_are_compared_with_whoever_has_some(opened):
     without = {key: value for key, value in AGREED.items() if key != "rows"}
     notary = opened("notary", addresses, agreement=without, patience=BRIEF)
     bank = opened("bank", addresses, patience=BRIEF)
-    until(lambda: bank._lines["notary"].connected)
+    until(lambda: bank._rendezvous.links["notary"].connected)
     shop = opened("shop", addresses, agreement={**AGREED, "rows": "others"}, patience=BRIEF)
-    _, _, refused = at_once(*(partial(t.meet, Held(0, FOLDER)) for t in (notary, bank, shop)))
+    _, _, refused = at_once(*(partial(t.meet, NOTHING_HELD) for t in (notary, bank, shop)))
     assert "notary refused shop: notary and shop have different rows" in str(refused)
 
 
@@ -829,7 +835,7 @@ def test_a_peer_that_is_not_in_the_plan_is_refused_on_both_sides(opened, trusted
     addresses = addresses_of("bank", dialling=["shop"])
     bank = opened("bank", addresses, credentials=trusted["bank"], patience=BRIEF)
     mallory = opened("mallory", {**addresses, "mallory": None}, credentials=trusted["mallory"], patience=BRIEF)
-    gave_up, refused = at_once(partial(bank.meet, Held(0, FOLDER)), partial(mallory.meet, Held(0, FOLDER)))
+    gave_up, refused = at_once(partial(bank.meet, NOTHING_HELD), partial(mallory.meet, NOTHING_HELD))
     assert isinstance(refused, AuthError)
     assert str(refused).startswith(
         "bank refused mallory: mallory is not a party that bank expects; the plan's parties are bank, shop."
@@ -863,7 +869,7 @@ BROKEN_HANDSHAKE = re.compile(
     [
         ("trusted", "foreign", "self-signed certificate in certificate chain|unable to get local issuer certificate"),
         ("expired", "trusted", "certificate has expired"),
-        ("trusted", "expired", "it refuses the own certificate|it ended the handshake: .*certificate"),
+        ("trusted", "expired", "it refuses this party's certificate|it ended the handshake: .*certificate"),
         (None, "trusted", "it ended the handshake: .*wrong version number"),
     ],
 )
@@ -918,7 +924,7 @@ def test_a_client_whose_authority_the_listener_does_not_know_is_refused_with_the
     intruder = replace(foreign["shop"], ca_pem=trusted["shop"].ca_pem, directory=tmp_path)
     at_bank, at_shop = both_sides(opened, trusted["bank"], intruder)
     assert isinstance(at_shop, AuthError)
-    assert "it refuses the own certificate" in str(at_shop) or "it ended the handshake" in str(at_shop)
+    assert "it refuses this party's certificate" in str(at_shop) or "it ended the handshake" in str(at_shop)
     assert BROKEN_HANDSHAKE.search(str(at_bank))
 
 
@@ -983,7 +989,7 @@ def raw_channel(address, credentials=None, name="bank"):
     if credentials is None:
         return grpc.insecure_channel(address)
     secure = grpc.ssl_channel_credentials(credentials.ca_pem, credentials.key_pem, credentials.certificate_pem)
-    return grpc.secure_channel(address, secure, options=(("grpc.ssl_target_name_override", certs.host_of(name)),))
+    return grpc.secure_channel(address, secure, options=(("grpc.ssl_target_name_override", host_of(name)),))
 
 
 def hello(**changes):
@@ -996,7 +1002,7 @@ def hello(**changes):
         "runs": [],
     }
     kept = {key: value for key, value in {**note, **changes}.items() if value is not None}
-    return Envelope(Type.HELLO, payload=note_bytes(kept)).pack()
+    return Envelope(Type.HELLO, payload=pack_note(kept)).pack()
 
 
 def answers(channel, messages, *, hold=0.0):
@@ -1044,7 +1050,7 @@ def test_whoever_greets_with_nothing_is_told_nothing(opened):
 def test_whoever_greets_wrongly_gets_a_reason_and_nothing_else(opened, first, words):
     addresses = addresses_of("bank", dialling=["shop"])
     bank = opened("bank", addresses)
-    bank._lines["shop"].put_control({"restart": 0})
+    bank._rendezvous.links["shop"].put_control({"restart": 0})
     with raw_channel(addresses["bank"]) as channel:
         (refusal,), _ = answers(channel, [first, hello()], hold=0.2)
     assert refusal.type is Type.REFUSAL
@@ -1055,7 +1061,7 @@ def test_whoever_claims_to_have_received_too_much_is_refused(opened):
     addresses = addresses_of("bank", dialling=["shop"])
     bank = opened("bank", addresses)
     with raw_channel(addresses["bank"]) as channel:
-        (refusal,), _ = answers(channel, [hello(knows=bank.incarnation, received=10**9)])
+        (refusal,), _ = answers(channel, [hello(knows=bank._rendezvous.incarnation, received=10**9)])
     assert "shop claims to have received what was never sent to it" in refusal.note["because"]
 
 
@@ -1080,7 +1086,7 @@ def test_a_dialling_party_sends_nothing_but_its_greeting_before_it_is_answered(o
     server.start()
     try:
         shop = opened("shop", {"bank": f"127.0.0.1:{port}", "shop": None}, patience=replace(SHORT, silence=30))
-        shop._lines["bank"].put_control({"ready": [0, FOLDER, b""], "epoch": 0})
+        shop._rendezvous.links["bank"].put_control({"ready": [0, FOLDER, b""], "epoch": 0})
         shop.send("bank", b"secret")
         time.sleep(0.5)
         assert [envelope.type for envelope in heard] == [Type.HELLO]
@@ -1096,7 +1102,7 @@ def test_nobody_reaches_the_wire_without_a_certificate(opened, trusted):
     addresses = addresses_of("bank", dialling=["shop"])
     opened("bank", addresses, credentials=trusted["bank"])
     bare = grpc.ssl_channel_credentials(trusted["shop"].ca_pem)
-    named = (("grpc.ssl_target_name_override", certs.host_of("bank")),)
+    named = (("grpc.ssl_target_name_override", host_of("bank")),)
     with grpc.secure_channel(addresses["bank"], bare, options=named) as channel:
         assert answers(channel, [hello()]) == ([], grpc.StatusCode.UNAVAILABLE)
 
@@ -1121,9 +1127,9 @@ def test_hundreds_of_malformed_streams_do_not_keep_an_honest_peer_out(opened):
     assert outcomes[Type.REFUSAL] > 200
     assert psutil.Process().memory_info().rss - before < 100 * MEBIBYTE
     shop = opened("shop", addresses)
-    until(lambda: shop._lines["bank"].connected)
+    until(lambda: shop._rendezvous.links["bank"].connected)
     shop.send("bank", b"honest")
-    bank._interrupted = None
+    bank._rendezvous._interrupted = None
     assert bank.receive("shop") == b"honest"
 
 
@@ -1172,7 +1178,7 @@ def test_a_party_that_speaks_rubbish_ends_the_run_with_the_reason(opened, envelo
     bank = opened("bank", addresses)
     with raw_channel(addresses["bank"]) as channel:
         outcome, came = at_once(
-            partial(bank.meet, Held(0, FOLDER)), lambda: answers(channel, [hello(), envelope], hold=10)
+            partial(bank.meet, NOTHING_HELD), lambda: answers(channel, [hello(), envelope], hold=10)
         )
     assert isinstance(outcome, ProtocolError)
     assert words in str(outcome)

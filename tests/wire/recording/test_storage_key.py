@@ -19,8 +19,9 @@ from colonnade.tables.table import Table
 from colonnade.testing.ports import free_port
 from colonnade.wire.codec import encode
 from colonnade.wire.message import Float32Array, Message
+from colonnade.wire.recording.recording import Recording
 from colonnade.wire.recording.storage_key import OVERHEAD, StorageKey, make_key
-from colonnade.wire.recording.transcript import Recording, Transcript
+from colonnade.wire.recording.transcript import Transcript
 
 WRONG_KEY = (
     "A recording should open under the key that it was written with, but does not open under this one. "
@@ -260,7 +261,8 @@ PARTY = textwrap.dedent(
     from colonnade.runtime.simulate import join
     from colonnade.runtime.session import connect
     from colonnade.tables.table import Table
-    from colonnade.wire.grpc.transport import Patience
+    from colonnade.wire.grpc.patience import Patience
+    from colonnade.wire.grpc.transport import GrpcTransport
     from colonnade.wire.message import Float32Array, Message
     from colonnade.roles import PublicPlan, Roles
 
@@ -289,13 +291,15 @@ PARTY = textwrap.dedent(
         PublicPlan(Roles(label="bank", features=("shop",)), "walk"),
         name,
         Table.of({"id": [1, 2], "y": [0, 1]}, labels="y" if name == "bank" else None),
-        addresses={"bank": f"127.0.0.1:{port}", "shop": None},
-        credentials=None,
+        transport=GrpcTransport(
+            {"bank": f"127.0.0.1:{port}", "shop": None},
+            credentials=None,
+            patience=Patience(start=90, rejoin=90, message=90, heartbeat=0.1),
+        ),
         directory=folder,
         random=Randomness.seeded(0, name),
         key_file=key,
         checkpoint_every=3,
-        patience=Patience(start=90, rejoin=90, message=90, heartbeat=0.1),
     )
     try:
         join(walk, party)
@@ -348,14 +352,14 @@ def test_a_party_killed_while_it_keeps_its_messages_under_a_key_goes_on_under_th
 @pytest.mark.network
 def test_keeping_all_that_is_sent_and_some_of_what_is_received_is_refused(tmp_path):
     from colonnade.runtime.session import connect
+    from colonnade.wire.grpc.transport import GrpcTransport
 
     with pytest.raises(PlanError) as caught:
         connect(
             PublicPlan(Roles(label="bank", features=("shop",)), "walk"),
             "bank",
             Table.of({"id": [1, 2], "y": [0, 1]}, labels="y"),
-            addresses={"bank": "127.0.0.1:1", "shop": None},
-            credentials=None,
+            transport=GrpcTransport({"bank": "127.0.0.1:1", "shop": None}, credentials=None),
             directory=tmp_path,
             keep="all",
             keep_received="audit",

@@ -7,7 +7,8 @@ from colonnade.errors import PrivacyError, StorageError
 from colonnade.secret import Secret
 from colonnade.wire.codec import encode
 from colonnade.wire.message import Float32Array, Message
-from colonnade.wire.recording.transcript import Recording, Transcript
+from colonnade.wire.recording.recording import Recording
+from colonnade.wire.recording.transcript import Transcript
 
 
 @dataclass(frozen=True)

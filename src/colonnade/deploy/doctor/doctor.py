@@ -30,7 +30,7 @@ from colonnade.plans.align import PlannedAlign
 from colonnade.plans.network import check_address
 from colonnade.plans.plan import Plan
 from colonnade.tables.table import Table
-from colonnade.wire.certs.authority import Credentials
+from colonnade.wire.certs.credentials import Credentials
 
 FEW_DAYS = 30
 

@@ -26,10 +26,10 @@ from colonnade.errors import AuthError, PeerRestarted, PeerUnreachable, Protocol
 from colonnade.models.traffic import Sizes
 from colonnade.plans.plan import Plan
 from colonnade.secret import Secret
-from colonnade.wire.certs.authority import Credentials
+from colonnade.wire.certs.credentials import Credentials
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Message, UInt8Array
-from colonnade.wire.recording.transcript import Recording
+from colonnade.wire.recording.recording import Recording
 
 if TYPE_CHECKING:
     from colonnade.wire.grpc.transport import GrpcTransport
@@ -131,16 +131,16 @@ class Visitor:
 
     def _transports(self) -> dict[str, GrpcTransport]:
         """For every peer one of its own, so that what goes wrong with one stays there, but one for all who dial."""
-        from colonnade.wire.grpc.transport import GrpcTransport, Patience
+        from colonnade.wire.grpc.patience import Patience
+        from colonnade.wire.grpc.transport import GrpcTransport
 
         # Frequent signs of life carry the acknowledgements that the last messages wait for.
         patience = Patience(self.wait, self.wait, silence=10.0, message=max(self.wait, 120.0), heartbeat=0.25)
 
         def transport(addresses: Mapping[str, str | None]) -> GrpcTransport:
-            agreement = {"protocol": "colonnade doctor"}
-            return GrpcTransport(
-                self.name, addresses, agreement=agreement, credentials=self.credentials, patience=patience
-            )
+            made = GrpcTransport(addresses, credentials=self.credentials, patience=patience)
+            made.bind(self.name, tuple(addresses), {"protocol": "colonnade doctor"})
+            return made
 
         others = [peer for peer in self.plan.roles.parties if peer != self.name]
         transports = {

@@ -3,7 +3,7 @@
     b"CLE1" | u8 type | u8 flags | u16 zero | u64 epoch | u64 seq | u64 ack | u64 total | payload of at most 1 MiB
 
 `epoch` counts the times a run was taken up; `seq` counts data and control envelopes of one direction; `ack` is the last
-one received the other way; `total` is the length of the whole frame of which the payload is a piece.
+one received the other way; `total` is the length of the whole frame, one piece of which is the payload.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ import struct
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-import msgpack
-
 from colonnade.errors import BadFrame
+from colonnade.wire.notes import MAX_NOTE_BYTES, read_note
 
 CHUNK_BYTES = 1024 * 1024
-MAX_CONTROL_BYTES = 64 * 1024
 MAX_FRAME_BYTES = 4 * 1024**3
 _HEAD = struct.Struct("<4sBBHQQQQ")
 _MAGIC = b"CLE1"
@@ -78,7 +76,7 @@ class Envelope(NamedTuple):
         type_ = _TYPES.get(number)
         if type_ is None:
             raise BadFrame(f"A peer sent an envelope of unknown type {number}. It runs another version.")
-        limit = CHUNK_BYTES if type_ is Type.DATA else MAX_CONTROL_BYTES
+        limit = CHUNK_BYTES if type_ is Type.DATA else MAX_NOTE_BYTES
         if len(payload) > limit or flags > LAST or zero or (type_ in _SEQUENCED and not seq):
             raise BadFrame(
                 f"A peer sent a {type_.name.lower()} envelope of {len(payload)} bytes that is not well formed; at most "
@@ -93,18 +91,5 @@ class Envelope(NamedTuple):
 
     @property
     def note(self) -> dict[str, Any]:
-        """The small message inside an envelope that is not data."""
-        try:
-            note = msgpack.unpackb(self.payload, strict_map_key=True)
-        except (ValueError, msgpack.UnpackException) as error:
-            raise BadFrame(f"A peer's {self.type.name.lower()} cannot be read. The peer is faulty.") from error
-        if not isinstance(note, dict) or not all(isinstance(key, str) for key in note):
-            raise BadFrame(f"A peer's {self.type.name.lower()} should hold named values. The peer is faulty.")
-        return note
-
-
-def note_bytes(note: dict[str, Any]) -> bytes:
-    """A small message as an envelope's payload."""
-    packed: bytes = msgpack.packb(note)
-    assert len(packed) <= MAX_CONTROL_BYTES, "control messages are small"
-    return packed
+        """The note inside an envelope that is not data."""
+        return read_note(self.payload, self.type.name.lower())

@@ -1,13 +1,12 @@
-"""Line: one party's end of the traffic with one peer, whatever connection carries it at the moment.
+"""Link: one party's end of the traffic with one peer, whichever connection carries the traffic at the moment.
 
-Data and control go out in one sequence and stay in the outbox until the peer has acknowledged them, so that after a cut
-they are sent again, and what arrives twice is dropped. Acknowledgements are held back while the own protocol has not
-taken what came before: that is the peer's credit.
+Frames and notes go out in one sequence and stay in the outbox until the peer has acknowledged them. After a cut they
+are sent again, and the peer drops what arrives twice. A party holds back its acknowledgements while its protocol has
+not taken what came before: that is the peer's credit.
 """
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import threading
 import time
@@ -18,26 +17,24 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, BinaryIO, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from colonnade.errors import BadFrame
 from colonnade.storage import explained
 from colonnade.wire.codec import Frame
-from colonnade.wire.grpc.envelope import CHUNK_BYTES, HEAD_BYTES, LAST, Envelope, Type, note_bytes
+from colonnade.wire.grpc.buffers import BufferPool, PartialFrame
+from colonnade.wire.grpc.envelope import CHUNK_BYTES, HEAD_BYTES, LAST, Envelope, Type
+from colonnade.wire.notes import pack_note
 
 WINDOW_BYTES = 16 * CHUNK_BYTES
 OUTBOX_MEMORY_BYTES = 64 * CHUNK_BYTES
-ROOM_BYTES = 64 * CHUNK_BYTES
 HEARTBEAT_S = 5.0
 
 
 class Gap(Exception):
-    """Something is missing from the sequence: the connection is to be cut and taken up again."""
+    """Something is missing from the sequence: the connection must be cut and made again."""
 
 
 class _Waiting(NamedTuple):
-    """An envelope in the outbox; of those that spilled to disk only the place is held."""
+    """An envelope in the outbox; a payload that spilled to disk is None and lies at `offset`."""
 
     type: Type
     seq: int
@@ -82,7 +79,7 @@ class Outbox:
         self._waiting.append(_Waiting(type_, self.seq, epoch, total, flags, size, kept, offset))
 
     def drop_data_after(self, seq: int) -> None:
-        """Drop the data behind a number; what else is behind it moves up."""
+        """Drop the data behind a number; the notes behind it move up."""
         behind = []
         while self._waiting and self._waiting[-1].seq > seq:
             behind.append(self._waiting.pop())
@@ -105,14 +102,14 @@ class Outbox:
             self._spill = None
 
     def after(self, seq: int) -> _Waiting | None:
-        """The first envelope behind a number, or None; what was acknowledged meanwhile is passed over."""
+        """The first envelope behind a number that is not acknowledged yet, or None."""
         if not self._waiting:
             return None
         index = max(0, seq + 1 - self._waiting[0].seq)
         return self._waiting[index] if index < len(self._waiting) else None
 
     def load(self, waiting: _Waiting) -> bytes | memoryview:
-        """The payload of an envelope, wherever it lies."""
+        """The payload of an envelope, from memory or disk."""
         if waiting.payload is not None:
             return waiting.payload
         assert self._spill is not None
@@ -127,71 +124,12 @@ class Outbox:
             self._spill = None
 
 
-class _Partial:
-    """A frame of which pieces are still to come.
+class Wakeup:
+    """Tells one thread to look again. A condition would cost every message two lock changes more.
 
-    There is room for what has come, not for what was announced. A frame in one piece is not copied.
-    """
-
-    def __init__(self, epoch: int, total: int) -> None:
-        self.epoch, self.total, self.size = epoch, total, 0
-        self.frame: Frame = b""
-        self._room: NDArray[np.uint8] | None = None
-
-    def add(self, piece: bytes | memoryview, rooms: Rooms) -> None:
-        """Take in one more piece, which must not be longer than what is missing."""
-        before, self.size = self.size, self.size + len(piece)
-        if before == 0:
-            self.frame = piece
-            return
-        if self._room is None or self.size > len(self._room):
-            room = rooms.take(min(self.total, 2 * self.size))
-            room[:before] = np.frombuffer(self.frame, np.uint8)
-            self._room = room
-        self._room[before : self.size] = np.frombuffer(piece, np.uint8)
-        self.frame = self._room.data[: self.size].toreadonly()
-
-
-class Rooms:
-    """Memory for frames that come in pieces, used again once nobody holds the frame that was in it.
-
-    Fresh memory costs more time than what is copied into it: the system clears it page by page.
-
-    >>> rooms = Rooms()
-    >>> frame = rooms.take(3).data
-    >>> rooms.take(3) is frame.obj
-    False
-    """
-
-    def __init__(self) -> None:
-        self._last: NDArray[np.uint8] | None = None
-
-    def take(self, size: int) -> NDArray[np.uint8]:
-        """Room for so many bytes or more."""
-        last, self._last = self._last, None
-        # Every view of a frame holds a reference to its room.
-        if last is None or len(last) < size or sys.getrefcount(last) > _UNUSED:
-            last = np.empty(max(size, ROOM_BYTES), np.uint8)
-        if len(last) == ROOM_BYTES:
-            self._last = last
-        return last
-
-
-def _references_to_unused() -> int:
-    """What the interpreter counts for a room that only one local variable holds; this differs between versions."""
-    last = np.empty(0, np.uint8)
-    return sys.getrefcount(last)
-
-
-_UNUSED = _references_to_unused()
-
-
-class Signal:
-    """Says to one thread that it should look again; cheaper than a condition, which every message would pay for twice.
-
-    >>> signal = Signal()
-    >>> signal.give()
-    >>> signal.wait(0.0), signal.wait(0.0)
+    >>> wakeup = Wakeup()
+    >>> wakeup.give()
+    >>> wakeup.wait(0.0), wakeup.wait(0.0)
     (True, False)
     """
 
@@ -204,7 +142,7 @@ class Signal:
             self._given.put(None)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the signal; returns whether it came."""
+        """Wait for the wakeup; returns whether it came."""
         try:
             self._given.get(timeout=seconds)
         except Empty:
@@ -214,7 +152,7 @@ class Signal:
 
 @dataclass
 class Connection:
-    """One stream to a peer; a line has at most one at a time."""
+    """One stream to a peer; a link has at most one at a time."""
 
     peer_received: int
     cancel: Callable[[], Any] = lambda: None
@@ -222,10 +160,10 @@ class Connection:
     in_flight: deque[tuple[int, int]] = field(default_factory=deque)
     in_flight_bytes: int = 0
     unanswered_bytes: int = 0
-    to_send: Signal = field(default_factory=Signal)
+    to_send: Wakeup = field(default_factory=Wakeup)
 
 
-class Line:
+class Link:
     """One party's end of the traffic with one peer."""
 
     def __init__(
@@ -238,17 +176,17 @@ class Line:
     ) -> None:
         self.peer, self._on_control, self._heartbeat_s, self._spill = peer, on_control, heartbeat_s, spill
         self.lock = threading.RLock()
-        self.news = Signal()
+        self.news = Wakeup()
         self.peer_incarnation: bytes | None = None
         self.heard_at = time.monotonic()
         self._connection: Connection | None = None
         self._outbox = Outbox(spill)
         self._first_epoch = 0
-        self._rooms = Rooms()
+        self._pool = BufferPool()
         self.reset()
 
     def reset(self) -> None:
-        """Start both directions anew: the peer is another process than before."""
+        """Begin both directions again: the peer is another process than before."""
         with self.lock:
             self._detach(self._connection)
         self._outbox.close()
@@ -260,15 +198,15 @@ class Line:
         self._inbox_bytes = 0
         self._unacknowledged_bytes = 0
         self._answer_now = False
-        self._partial: _Partial | None = None
+        self._partial: PartialFrame | None = None
 
     @property
     def connected(self) -> bool:
-        """Whether a connection carries the line now."""
+        """Whether a connection carries the link now."""
         return self._connection is not None
 
     def attach(self, peer_received: int, cancel: Callable[[], Any] = lambda: None) -> Connection:
-        """Carry the line over a new connection, going on behind what the peer has received."""
+        """Carry the link over a new connection, going on behind what the peer has received."""
         with self.lock:
             self._detach(self._connection)
             self._outbox.forget(peer_received)
@@ -316,26 +254,26 @@ class Line:
         for start in range(0, max(len(view), 1), CHUNK_BYTES):
             piece = view[start : start + CHUNK_BYTES]
             flags = LAST if start + CHUNK_BYTES >= len(view) else 0
-            # Anew for each piece, for those that spill to disk take their time, and gRPC's thread may want the lock.
+            # Locked for each piece by itself: spilling to disk takes time, and gRPC's thread may want the lock.
             with self.lock:
                 if self._outbox is not outbox:
-                    return  # the peer is another process by now, which is not to get the rest of it
+                    return  # the peer is another process by now, which must not get the rest
                 outbox.add(Type.DATA, epoch, piece, len(view), flags)
                 self._send_on()
 
     def put_control(self, note: dict[str, Any]) -> None:
-        """Put a small message to the peer's runner into the outbox."""
+        """Put a note to the peer's runner into the outbox."""
         with self.lock:
-            self._outbox.add(Type.CONTROL, 0, note_bytes(note))
+            self._outbox.add(Type.CONTROL, 0, pack_note(note))
             self._send_on()
 
     def drop_unsent(self) -> None:
-        """Drop the frames that no connection has carried yet: what comes now shall not wait behind them."""
+        """Drop the frames that no connection has carried yet, so that what is put next does not wait behind them."""
         with self.lock:
             self._outbox.drop_data_after(self._sent_upto)
 
     def take(self, epoch: int) -> Frame | None:
-        """The next frame of an epoch, if it is there; frames of earlier epochs are dropped."""
+        """The next frame of an epoch, or None if there is none yet; frames of earlier epochs are dropped."""
         with self.lock:
             self.leave(epoch - 1)
             if not self._inbox or self._inbox[0][0] > epoch:
@@ -362,7 +300,7 @@ class Line:
 
     @property
     def sent(self) -> int:
-        """How much was put into the outbox since the peer's process began."""
+        """How many envelopes were put into the outbox since the peer's process began."""
         return self._outbox.seq
 
     @property
@@ -408,7 +346,7 @@ class Line:
                 yield envelope.pack()
                 silent_since = time.monotonic()
         with self.lock:
-            # The peer may wait for this before it leaves; if it has come back it gets it over the new connection.
+            # The peer may wait for this acknowledgement before it leaves; a new connection would carry it by itself.
             due = self._answer_now and self._connection is None
             last = Envelope(Type.ACK, ack=self._acknowledge()) if due else None
         if last is not None:
@@ -459,13 +397,13 @@ class Line:
 
     def _assemble(self, envelope: Envelope) -> None:
         if self._partial is None or self._partial.epoch != envelope.epoch:
-            self._partial = _Partial(envelope.epoch, envelope.total)
+            self._partial = PartialFrame(envelope.epoch, envelope.total)
         partial = self._partial
         if envelope.total != partial.total or partial.size + len(envelope.payload) > partial.total:
             raise BadFrame(
                 f"{self.peer} sent pieces that do not make up one frame of {partial.total} bytes. The peer is faulty."
             )
-        partial.add(envelope.payload, self._rooms)
+        partial.add(envelope.payload, self._pool)
         if envelope.flags & LAST:
             if partial.size != partial.total:
                 raise BadFrame(
@@ -482,7 +420,7 @@ class Line:
         return self._answer_now or much
 
     def _acknowledge(self) -> int:
-        """The number up to which the peer gets its credit back: all, unless too much lies here untaken."""
+        """The number up to which the peer may count as received: all, unless too much lies here untaken."""
         self._answer_now = False
         if self._inbox_bytes < WINDOW_BYTES:
             self._acknowledged = self.received

@@ -1,7 +1,4 @@
-"""A TLS handshake made only to look at it: why it fails, and whom the other side's certificate names.
-
-gRPC says little of either.
-"""
+"""A TLS handshake made only to see why it fails, and whom the peer's certificate names; gRPC says little of either."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from colonnade.errors import AuthError
-from colonnade.wire.certs.authority import Credentials, Identity, host_of, identity_of
+from colonnade.wire.certs.credentials import Credentials, Identity, host_of, identity_of
 
 
 def diagnose(address: str, peer: str, credentials: Credentials) -> str | None:
@@ -23,7 +20,7 @@ def diagnose(address: str, peer: str, credentials: Credentials) -> str | None:
             credentials.recognise(peer, _shown(secure))
             secure.settimeout(2.0)
             if not secure.read(1):
-                return "it refuses the own certificate. Check both with `colonnade certs show`, and that ca.pem is one."
+                return "it refuses this party's certificate. Check both with `colonnade certs show`, and that ca.pem is one."
     except AuthError as error:
         return str(error)
     except ssl.SSLCertVerificationError as error:
@@ -32,14 +29,14 @@ def diagnose(address: str, peer: str, credentials: Credentials) -> str | None:
         return None
     except ssl.SSLError as error:
         alert = str(error.reason or error).replace("_", " ").lower()
-        return f"it ended the handshake: {alert}. Check the own certificate with `colonnade certs show`."
+        return f"it ended the handshake: {alert}. Check this party's certificate with `colonnade certs show`."
     except OSError:
         return None
     return None
 
 
 def shown_identity(address: str, peer: str, credentials: Credentials) -> Identity | None:
-    """Whom the certificate names that a listening peer shows; None if it cannot be reached or does not prove itself."""
+    """Whom a listening peer's certificate names; None if the peer cannot be reached or does not prove who it is."""
     try:
         with _shaken_hands(address, peer, credentials) as secure:
             return _shown(secure)
@@ -60,7 +57,7 @@ def _shaken_hands(address: str, peer: str, credentials: Credentials) -> Iterator
     context = ssl.create_default_context(cadata=credentials.ca_pem.decode())
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.set_alpn_protocols(["h2"])
-    # The credentials as they are used, not as they may lie in their folder by now; ssl reads them from a file only.
+    # The credentials in use, which may differ from those in the folder by now; `ssl` reads them from a file only.
     with tempfile.TemporaryDirectory() as folder:
         pair = Path(folder, "pair.pem")
         pair.touch(mode=0o600)

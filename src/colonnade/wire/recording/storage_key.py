@@ -1,7 +1,7 @@
 """StorageKey: what a party keeps of its messages, encrypted under a key file that its operator names.
 
 Each record is sealed by itself with ChaCha20-Poly1305 (RFC 8439) under a nonce drawn from the system. A nonce that
-followed from the record's place would repeat, since files are cut back and written anew when a run resumes. File and
+followed from the record's place would repeat, since files are cut back and written again when a run resumes. File and
 place are authenticated with the record, so that no two records can be exchanged. One key is good for 2^32 records.
 """
 

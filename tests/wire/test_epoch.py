@@ -3,19 +3,19 @@
 import pytest
 
 from colonnade.errors import AuthError
-from colonnade.wire.grpc.rendezvous import Held, next_start
+from colonnade.wire.epoch import HeldCheckpoint, next_start
 
 NAMES = ("bank", "shop", "telco")
 
 
 def fresh(*names, folder=b"first"):
-    return {name: Held(0, folder + name.encode()) for name in names}
+    return {name: HeldCheckpoint(0, folder + name.encode()) for name in names}
 
 
 def holding(newest, held):
     """The same parties a few checkpoints later."""
     run = next_start(1, held).run
-    return {name: Held(number, held[name].folder, run) for name, number in zip(held, newest, strict=True)}
+    return {name: HeldCheckpoint(number, held[name].folder, run) for name, number in zip(held, newest, strict=True)}
 
 
 def test_all_go_on_from_the_oldest_of_their_newest_checkpoints():

@@ -1,0 +1,343 @@
+"""Credentials: a party's certificate and key, read and checked, and whom a certificate names.
+
+A certificate names its party twice: by the DNS name that the dialling side checks (`host_of`), and by a URI with the
+name itself, ``colonnade://federation/name``. Keys are ECDSA P-256; gRPC does not take Ed25519.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+
+from colonnade.errors import AuthError, PlanError, StorageError
+from colonnade.wire.certs.words import to_words
+
+DOMAIN = ".party.colonnade"
+ENCODED_DOMAIN = f".encoded{DOMAIN}"
+
+# In bytes of UTF-8: an X.509 subject holds no more, and a file name and a DNS name hold as much in encoded form.
+LONGEST_NAME = 64
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Whom a certificate names, and for how long.
+
+    >>> day = datetime(2030, 1, 1, tzinfo=UTC)
+    >>> bank = Identity("bank", "credit", bytes(range(32)), day, day + timedelta(days=1), issuer=bytes(32))
+    >>> bank.words
+    'babad banag bibak binam bobap bonas bubav bunaz kajuv'
+
+    Attributes:
+        name: The party, or None for the authority itself.
+        federation: Whose authority has signed.
+        fingerprint: SHA-256 of the certificate.
+        not_before: From when it holds.
+        not_after: Until when it holds.
+        issuer: SHA-256 of the public key of the authority by which the certificate claims to be signed.
+    """
+
+    name: str | None
+    federation: str
+    fingerprint: bytes
+    not_before: datetime
+    not_after: datetime
+    issuer: bytes
+
+    @property
+    def owner(self) -> str:
+        """Whom to name in a sentence."""
+        return self.name or f"the authority of {self.federation}"
+
+    @property
+    def words(self) -> str:
+        """The fingerprint as people read it out."""
+        return to_words(self.fingerprint)
+
+    def check_dates(self) -> None:
+        """Refuse a certificate that has expired or does not hold yet."""
+        now = datetime.now(UTC)
+        if now < self.not_before:
+            raise AuthError(
+                f"Expected a certificate of {self.owner} that holds at {now:%Y-%m-%d %H:%M} UTC, but it holds from "
+                f"{self.not_before:%Y-%m-%d %H:%M} UTC only. Set this machine's clock right, or wait."
+            )
+        if now > self.not_after:
+            raise AuthError(
+                f"Expected a certificate of {self.owner} that holds at {now:%Y-%m-%d %H:%M} UTC, but it expired at "
+                f"{self.not_after:%Y-%m-%d %H:%M} UTC. Have it issued again, or set this machine's clock right."
+            )
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """What one party needs for mutual TLS: read from its folder, and found to fit together.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from colonnade.wire.certs.authority import init, issue
+    >>> with TemporaryDirectory() as folder:
+    ...     authority = init(folder, federation="credit")
+    ...     certificate = issue(folder, "bank")
+    ...     credentials = Credentials.read(folder, "bank")
+    >>> credentials.name, credentials.identity.federation, "PRIVATE" in repr(credentials)
+    ('bank', 'credit', False)
+    """
+
+    directory: Path
+    name: str
+    identity: Identity
+    ca_pem: bytes = field(repr=False)
+    certificate_pem: bytes = field(repr=False)
+    key_pem: bytes = field(repr=False)
+    _stamps: tuple[tuple[int, ...], ...] = field(repr=False, compare=False)
+
+    @classmethod
+    def read(cls, directory: str | Path, name: str) -> Credentials:
+        """The credentials of a party: ``ca.pem`` and the party's own certificate and key.
+
+        Raises:
+            StorageError: If a file is missing or cannot be read.
+            AuthError: If a file is not what it should be, or does not fit the others.
+        """
+        directory = Path(directory)
+        files = ca_path, certificate_path, key_path = party_files(directory, name)
+        # Stamped before they are read, so that whatever is written in between counts as a change.
+        stamps = tuple(_stamp(path) for path in files)
+        ca_pem, certificate_pem, key_pem = (read_file(path) for path in files)
+
+        identity = identity_of(certificate_pem, certificate_path)
+        if identity.name != name:
+            raise AuthError(
+                f"Expected {certificate_path} to be the certificate of {name}, but it is that of {identity.owner}. "
+                f"Put the certificate of {name} there, or take part as {identity.owner}."
+            )
+        identity.check_dates()
+        _check_signed(certificate_pem, ca_path, ca_pem, name)
+        check_fit(private_key(key_path, key_pem), key_path, certificate_pem, certificate_path)
+        return cls(directory, name, identity, ca_pem, certificate_pem, key_pem, stamps)
+
+    def changed(self) -> bool:
+        """Whether the files hold something else by now; cheap enough to ask at every connection."""
+        files = party_files(self.directory, self.name)
+        if tuple(_stamp(path) for path in files) == self._stamps:
+            return False
+        try:
+            return [path.read_bytes() for path in files] != [self.ca_pem, self.certificate_pem, self.key_pem]
+        except OSError:
+            return True
+
+    def current(self) -> Credentials:
+        """These credentials, or the ones in the folder if that has changed.
+
+        Raises:
+            ColonnadeError: As `read` does, for instance halfway through a replacement; these here are still good.
+        """
+        return Credentials.read(self.directory, self.name) if self.changed() else self
+
+    def handed_over(self, peer: str) -> bytes | None:
+        """The certificate that a peer has handed over, if it lies in the folder: no other one is good for this peer."""
+        path = certificate_path(self.directory, peer)
+        return read_file(path) if path.exists() else None
+
+    def recognise(self, peer: str, shown: Identity) -> None:
+        """Refuse a peer that shows another certificate than the one it has handed over.
+
+        Raises:
+            AuthError: The fingerprints differ.
+        """
+        pem = self.handed_over(peer)
+        path = certificate_path(self.directory, peer)
+        if pem is not None and (expected := identity_of(pem, path)).fingerprint != shown.fingerprint:
+            raise AuthError(
+                f"Expected {peer} to show the certificate in {path}, whose words are '{expected.words}', but it shows "
+                f"one whose words are '{shown.words}'. If {peer} has a new one, compare the words by telephone, then "
+                "replace or delete the file."
+            )
+
+
+def certificate_path(directory: str | Path, name: str) -> Path:
+    """Where the certificate of a party lies in a folder, if it does."""
+    return party_files(Path(directory), name)[1]
+
+
+def show(path: str | Path) -> Identity:
+    """Whom the certificate in a file names; its `words` are for the telephone."""
+    return identity_of(read_file(Path(path)), path)
+
+
+def identity_of(pem: bytes, origin: str | Path = "the certificate") -> Identity:
+    """Whom a certificate names, read and not verified: TLS verifies a peer's, `Credentials.read` one's own.
+
+    Args:
+        pem: The certificate.
+        origin: What to call it in an error.
+
+    Raises:
+        AuthError: If it is not a certificate, or not one that a Colonnade authority makes.
+    """
+    with understood(f"{origin} to be one that a Colonnade authority made"):
+        certificate = x509.load_pem_x509_certificate(pem)
+        extensions = certificate.extensions
+        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        (uri,) = names.get_values_for_type(x509.UniformResourceIdentifier)
+        federation, name = _parse(uri)
+        issuer = extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value.key_identifier
+        authority = extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+        # The dialling side reads the DNS name and the listening side the URI: they must be one party.
+        hosts = [] if name is None else [host_of(name)]
+        if names.get_values_for_type(x509.DNSName) != hosts or authority != (name is None) or issuer is None:
+            raise ValueError("its parts do not name one party")
+        return Identity(
+            name,
+            federation,
+            certificate.fingerprint(SHA256()),
+            certificate.not_valid_before_utc,
+            certificate.not_valid_after_utc,
+            issuer,
+        )
+
+
+def words_of(pem: bytes) -> str:
+    """The fingerprint of a certificate or of a request, as people read it out."""
+    with understood("a certificate or a request for one"):
+        if b"REQUEST" in pem:
+            return to_words(sha256(x509.load_pem_x509_csr(pem).public_bytes(Encoding.DER)).digest())
+        return to_words(x509.load_pem_x509_certificate(pem).fingerprint(SHA256()))
+
+
+def host_of(name: str) -> str:
+    """The DNS name in a party's certificate: one of its own for every name.
+
+    Lower-case letters, digits and inner hyphens stay as they are; any other name is written in base 32.
+
+    >>> host_of("bank"), host_of("Bank")
+    ('bank.party.colonnade', 'ijqw42y.encoded.party.colonnade')
+    """
+    check_name(name)
+    if len(name) < 64 and re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", name):
+        return name + DOMAIN
+    letters = base64.b32encode(name.encode()).decode().rstrip("=").lower()
+    return ".".join(letters[i : i + 63] for i in range(0, len(letters), 63)) + ENCODED_DOMAIN
+
+
+def check_name(name: str) -> None:
+    """Refuse the name of a party or federation that does not fit into a certificate."""
+    if not name.isprintable() or not 0 < len(name.encode(errors="replace")) <= LONGEST_NAME:
+        raise PlanError(
+            f"Expected a name of 1 to {LONGEST_NAME} bytes without control characters, got {name!r}. "
+            "Give the party or federation another name."
+        )
+
+
+def party_files(directory: Path, name: str) -> tuple[Path, Path, Path]:
+    """Where the authority's certificate, the party's certificate and the party's key are."""
+    check_name(name)
+    if name.lower() == "ca":
+        raise PlanError(
+            f"Expected a party whose files are not the authority's, got {name!r}, for which ca.pem and ca.key are "
+            "taken. Give the party another name."
+        )
+    stem = quote(name, safe="")
+    return directory / "ca.pem", directory / f"{stem}.pem", directory / f"{stem}.key"
+
+
+def party_uri(federation: str, name: str | None = None) -> x509.UniformResourceIdentifier:
+    """The URI by which a certificate names a party, or the authority if there is no name."""
+    parts = [federation] if name is None else [federation, name]
+    return x509.UniformResourceIdentifier("colonnade://" + "/".join(quote(part, safe="") for part in parts))
+
+
+def _parse(uri: str) -> tuple[str, str | None]:
+    federation, slash, name = uri.removeprefix("colonnade://").partition("/")
+    parts = unquote(federation, errors="strict"), unquote(name, errors="strict") if slash else None
+    if party_uri(*parts).value != uri:
+        raise ValueError("it holds no name as Colonnade writes it")
+    return parts
+
+
+def _check_signed(certificate_pem: bytes, ca_path: Path, ca_pem: bytes, name: str) -> None:
+    """Refuse a certificate that no authority in ``ca.pem`` has signed; there are two while one replaces the other."""
+    certificate = x509.load_pem_x509_certificate(certificate_pem)
+    with understood(f"{ca_path} to hold the certificate of an authority"):
+        authorities = x509.load_pem_x509_certificates(ca_pem)
+    for authority in authorities:
+        try:
+            certificate.verify_directly_issued_by(authority)
+        except (ValueError, TypeError, InvalidSignature):
+            continue
+        identity_of(authority.public_bytes(Encoding.PEM), ca_path).check_dates()
+        return
+    raise AuthError(
+        f"Expected the certificate of {name} to be signed by the authority in {ca_path}, but another one has signed "
+        f"it. Put the right authority's ca.pem there, or have this one issue a certificate for {name}."
+    )
+
+
+def check_fit(key: ec.EllipticCurvePrivateKey, key_path: Path, certificate_pem: bytes, certificate_path: Path) -> None:
+    """Refuse a key that does not belong to the certificate."""
+    if key.public_key() != x509.load_pem_x509_certificate(certificate_pem).public_key():
+        raise AuthError(
+            f"Expected {key_path} to be the key of the certificate in {certificate_path.name}, but it is another one. "
+            "Put back the key that belongs to the certificate, or have the certificate issued again."
+        )
+
+
+def private_key(path: Path, pem: bytes) -> ec.EllipticCurvePrivateKey:
+    """The key in a file."""
+    with understood(f"{path} to be an ECDSA key without a passphrase"):
+        key = load_pem_private_key(pem, password=None)
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise ValueError("it is a key of another kind")
+        return key
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a certificate, request or key; others must not be able to read a key."""
+    try:
+        data = path.read_bytes()
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise StorageError(
+            f"Expected to read {path}, but got: {error.strerror}. Name the folder that holds it, or have it made by "
+            "'colonnade certs init' (the authority's files) or 'colonnade certs issue' (a party's)."
+        ) from error
+    if path.suffix == ".key" and os.name == "posix" and mode & 0o077:
+        raise AuthError(
+            f"Expected {path} to be readable by its owner alone, but its mode is {mode & 0o777:03o}. "
+            f"Run: chmod 600 '{path}'; if somebody else may have read it, have a new key made."
+        )
+    return data
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    try:
+        status = path.stat()
+    except OSError:
+        return ()
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+@contextmanager
+def understood(expected: str) -> Iterator[None]:
+    """Turn anything that the parser of certificates and keys raises into an error that quotes nothing."""
+    try:
+        yield
+    except Exception as error:
+        raise AuthError(
+            f"Expected {expected}, but it cannot be read as one ({type(error).__name__}). "
+            "It is damaged or of another origin; restore a copy or have it made again."
+        ) from error

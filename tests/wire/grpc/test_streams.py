@@ -1,0 +1,168 @@
+"""TLS 1.3 is required of each connection, on both sides, whatever else uses gRPC in the process."""
+
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack, suppress
+
+import pytest
+
+from colonnade.errors import AuthError, PeerUnreachable
+from colonnade.testing.ports import free_port
+from colonnade.wire.certs import authority as certs
+from colonnade.wire.certs.credentials import Credentials, host_of
+from colonnade.wire.epoch import NAME_BYTES, HeldCheckpoint
+from colonnade.wire.grpc.patience import Patience
+from colonnade.wire.grpc.transport import GrpcTransport
+
+pytestmark = pytest.mark.network
+
+BRIEF = Patience(start=3, rejoin=3, silence=10, message=10, heartbeat=0.1)
+
+
+@pytest.fixture(scope="module")
+def trusted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("certs")
+    certs.init(folder)
+    for name in ("bank", "shop"):
+        certs.issue(folder, name)
+    return {name: Credentials.read(folder, name) for name in ("bank", "shop")}
+
+
+def context_of(credentials, purpose, version):
+    """TLS of one version only, with a party's own certificate."""
+    context = ssl.create_default_context(purpose, cadata=credentials.ca_pem.decode())
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.minimum_version = context.maximum_version = version
+    context.set_alpn_protocols(["h2"])
+    stem = credentials.directory / credentials.name
+    context.load_cert_chain(f"{stem}.pem", f"{stem}.key")
+    return context
+
+
+class Relay:
+    """Stands before an address, opens or adds TLS of one version, and passes everything on."""
+
+    def __init__(self, address, *, outside=None, inside=None):
+        host, _, port = address.partition(":")
+        self.target, self.outside, self.inside, self.versions = (host, int(port)), outside, inside, []
+        self.server, self.ended, self.threads = socket.create_server(("127.0.0.1", 0)), threading.Event(), []
+        self.address = f"127.0.0.1:{self.server.getsockname()[1]}"
+
+    def __enter__(self):
+        self.begin(self.accept)
+        return self
+
+    def __exit__(self, *exception):
+        self.ended.set()
+        self.server.shutdown(socket.SHUT_RDWR)
+        self.server.close()
+        for thread in self.threads:
+            thread.join(10)
+
+    def begin(self, target, *args):
+        self.threads.append(threading.Thread(target=target, args=args, daemon=True))
+        self.threads[-1].start()
+
+    def accept(self):
+        with suppress(OSError):
+            while True:
+                self.begin(self.relay, self.server.accept()[0])
+
+    def relay(self, near):
+        with ExitStack() as stack, suppress(OSError):
+            stack.enter_context(near)
+            far = stack.enter_context(socket.create_connection(self.target, timeout=5))
+            if self.outside is not None:
+                near = stack.enter_context(self.outside.wrap_socket(near, server_side=True))
+                self.versions.append(near.version())
+            if self.inside is not None:
+                far = stack.enter_context(self.inside.wrap_socket(far, server_hostname=host_of("bank")))
+                self.versions.append(far.version())
+            while not self.ended.is_set():
+                # One thread for both directions: a TLS connection is not to be read and written by two at once.
+                for source, sink in ((near, far), (far, near)):
+                    source.settimeout(0.01)
+                    with suppress(TimeoutError):
+                        data = source.recv(65536)
+                        if not data:
+                            return
+                        sink.settimeout(5)
+                        sink.sendall(data)
+
+
+def meet(bank, shop):
+    """What a listening bank and a dialling shop end with when they try to meet."""
+    outcomes = {}
+
+    def live(transport):
+        try:
+            transport.open()
+            outcomes[transport.name] = transport.meet(HeldCheckpoint(0, bytes(NAME_BYTES)))
+        except Exception as error:
+            outcomes[transport.name] = error
+
+    threads = [threading.Thread(target=live, args=(transport,), daemon=True) for transport in (bank, shop)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    for transport in (bank, shop):
+        transport.close()
+    return outcomes["bank"], outcomes["shop"]
+
+
+def transport(name, address, credentials):
+    made = GrpcTransport({"bank": address, "shop": None}, credentials=credentials, patience=BRIEF)
+    made.bind(name, ("bank", "shop"), {})
+    return made
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_listening_party_refuses_a_connection_over_an_older_tls(trusted, version):
+    """The shop's own certificate is shown; only the version of TLS differs."""
+    address = f"127.0.0.1:{free_port()}"
+    with Relay(address, inside=context_of(trusted["shop"], ssl.Purpose.SERVER_AUTH, version)) as relay:
+        bank, shop = meet(transport("bank", address, trusted["bank"]), transport("shop", relay.address, None))
+    if version is ssl.TLSVersion.TLSv1_3:
+        assert bank == shop, "they meet"
+        return
+    assert relay.versions[0] == "TLSv1.2"
+    assert isinstance(shop, AuthError)
+    assert "bank refused shop: bank expects TLSv1.3, but a peer connected over TLSv1.2." in str(shop)
+    assert isinstance(bank, PeerUnreachable)
+    assert "Somebody was refused: bank expects TLSv1.3" in str(bank)
+
+
+def test_a_dialling_party_refuses_a_listener_that_does_not_say_tls_1_3(trusted):
+    """The bank's own certificate is shown, over TLS 1.2, by somebody who opens TLS before the bank."""
+    address = f"127.0.0.1:{free_port()}"
+    older = context_of(trusted["bank"], ssl.Purpose.CLIENT_AUTH, ssl.TLSVersion.TLSv1_2)
+    with Relay(address, outside=older) as relay:
+        _, shop = meet(transport("bank", address, None), transport("shop", relay.address, trusted["shop"]))
+    assert relay.versions[0] == "TLSv1.2"
+    assert isinstance(shop, AuthError)
+    assert "shop expects bank to say that they are connected over TLSv1.3, but it does not." in str(shop)
+
+
+@pytest.mark.parametrize("shown", [{}, {"ssl_tls_version": []}, {"ssl_tls_version": [b"TLSv1.2"]}])
+def test_a_connection_whose_tls_version_is_not_known_to_be_1_3_is_refused(trusted, shown):
+    bank = transport("bank", "127.0.0.1:1", trusted["bank"])
+    with pytest.raises(AuthError, match=r"bank expects TLSv1\.3, but a peer connected over"):
+        bank._streams._identity({**shown, "x509_pem_cert": [trusted["shop"].certificate_pem]})
+
+
+IMPORTS = """
+import ctypes, os
+before, libraries, load = dict(os.environ), [], ctypes.CDLL
+ctypes.CDLL = lambda name, *rest, **named: libraries.append(name) or load(name, *rest, **named)
+import colonnade.runtime.session, colonnade.wire.grpc.transport
+assert None not in libraries, "the process's own library was loaded, whose settings are for all"
+assert dict(os.environ) == before, "the environment has changed"
+"""
+
+
+def test_importing_the_transport_changes_nothing_in_the_process():
+    subprocess.run([sys.executable, "-c", IMPORTS], check=True)
