@@ -47,10 +47,12 @@ from colonnade.models.functional.moment_exchange import (
     OpenedProducts,
     deal,
     give_terms,
+    noisy,
     require,
 )
-from colonnade.models.functional.moment_shares import GivenShares, OpenedShares
-from colonnade.models.functional.release import UNIT, Release
+from colonnade.models.functional.moment_shares import GivenShares, OpenedShares, ring_length
+from colonnade.models.functional.release import Release
+from colonnade.models.functional.shared_products import clipped_to_ring, from_ring
 from colonnade.models.functional.solve import PenalisedSolver, Penalties, Roughness
 from colonnade.party import Party
 from colonnade.secret import Secret
@@ -168,7 +170,7 @@ class MomentRegression(CurveModel):
         if seed is None:
             GivenShares(party, layout, clipped, budget).give()
         else:
-            give_terms(party, layout, clipped, seed, budget.bits(layout.rows))
+            give_terms(party, layout, clipped, seed, budget)
 
     def _fit_label_side(self, party: Party) -> None:
         y = response(party)
@@ -191,22 +193,16 @@ class MomentRegression(CurveModel):
         opened = OpenedShares if party.roles.arbiter is None else OpenedProducts
         products = opened(party, layout, clipped, budget)
         length, crosses = products.first()
-        variance_y = self._variance_y(party, clipped, budget)
+        variance_y = self._variance_y(party, clipped, budget, n)
         chosen = self._choose(length, crosses, variance_y, budget, n)
         gram, cross = products.second(chosen)
         self._solve(gram / n, cross / n, crosses[chosen] / n, chosen, budget, n, variance_y)
 
-    def _variance_y(self, party: Party, clipped: FloatArray, budget: Budget) -> float:
-        released = budget.scalar_y.release(
-            [(clipped**2).sum()],
-            random=party.random,
-            ledger=party.ledger,
-            protects=Secret.LABELS,
-            unit=UNIT,
-            path=("length",),
-            by=PROTECTION,
-        )
-        return max(float(released[0]), 0.0) / clipped.size
+    def _variance_y(self, party: Party, clipped: FloatArray, budget: Budget, n: int) -> float:
+        bits = budget.bits(n)
+        exact = ring_length(clipped_to_ring(clipped, bits, clip=self.clip_y, size=clipped.shape[1]))
+        released = noisy(party, exact, budget.scalar_y.on_ring(2 * bits), "output length", (Secret.LABELS,))
+        return max(float(from_ring(released, 2 * bits)[0, 0]), 0.0) / clipped.size
 
     def _choose(self, length: float, crosses: FloatArray, variance_y: float, budget: Budget, n: int) -> Int64Array:
         """The inputs whose products with the output are larger than noise and sampling make them."""
