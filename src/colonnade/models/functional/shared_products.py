@@ -64,9 +64,11 @@ def clipped_to_ring(values: FloatArray, bits: int, *, clip: float, size: int) ->
     """
     curves = to_ring(values, bits).view(np.int64).reshape(-1, size)
     longest = math.floor(Fraction(clip) ** 2 * 4**bits)
-    while len(too_long := np.flatnonzero((curves**2).sum(axis=1) > longest)):
-        largest = np.abs(curves[too_long]).argmax(axis=1)
-        curves[too_long, largest] -= np.sign(curves[too_long, largest])
+    while len(rows := np.flatnonzero((excess := (curves**2).sum(axis=1) - longest) > 0)):
+        columns = np.abs(curves[rows]).argmax(axis=1)
+        largest = curves[rows, columns]
+        shorter = np.abs(largest) - excess[rows] // (2 * np.abs(largest)) - 1
+        curves[rows, columns] = np.sign(largest) * np.maximum(shorter, 0)
     return curves.reshape(values.shape).view(np.uint64)
 
 
