@@ -214,6 +214,19 @@ def test_something_that_loads_without_pickle_is_let_through(source: str) -> None
     assert unpickling("colonnade.models.base", ast.parse(source)) == []
 
 
+def test_noise_for_a_promise_is_had_from_mechanisms_alone() -> None:
+    """Everything that draws noise without charging a ledger, and the modules that may use it."""
+    bare = {
+        "colonnade.privacy.discrete_gaussian.draw": {"colonnade.privacy.mechanisms"},
+        "colonnade.privacy.discrete_kernel.fill": {"colonnade.privacy.discrete_gaussian"},
+        "colonnade.privacy.mechanisms._noisy": set(),
+        "colonnade.privacy.mechanisms._standard_noise": {"colonnade.defences.noise"},
+        "colonnade.defences.noise.blur": set(),
+    }
+    found = {module: {target for _, target in imports(module, tree)} for module, tree in MODULES.items()}
+    assert {name: {module for module in found if name in found[module]} for name in bare} == bare
+
+
 def test_importing_the_package_imports_nothing_heavy() -> None:
     script = f"import sys, colonnade; print([name for name in {HEAVY} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"

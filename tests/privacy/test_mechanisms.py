@@ -1,6 +1,7 @@
 import json
 import math
-from itertools import combinations
+from decimal import Decimal, localcontext
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -364,6 +365,17 @@ def test_randomised_response_keeps_and_replaces_labels_as_often_as_promised(epsi
         assert expected[label] == pytest.approx(mechanism.keep_probability, rel=1e-12)
         counts = np.bincount(out, minlength=n_classes)
         assert chisquare(counts, counts.sum() * expected).pvalue >= 1e-6
+
+
+def test_a_label_is_never_kept_more_often_than_promised_not_even_by_rounding() -> None:
+    """By exact arithmetic over all words, for the least probable of the other classes."""
+    with localcontext(prec=60):
+        for epsilon, n_classes in product(np.arange(1, 200) * 0.0637, (2, 3, 5, 100)):
+            flipping = RandomisedResponse(float(epsilon), n_classes)._flipping_words
+            least = Decimal(flipping) * (2**64 // (n_classes - 1)) / Decimal(2**128)
+            kept = 1 - Decimal(flipping) / Decimal(2**64)
+            assert kept <= Decimal(float(epsilon)).exp() * least
+            assert kept >= Decimal(float(epsilon)).exp() * least * (1 - Decimal(10) ** -9)
 
 
 def test_labels_are_randomised_independently_of_their_neighbours() -> None:

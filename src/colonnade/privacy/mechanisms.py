@@ -336,14 +336,20 @@ class RandomisedResponse:
         stream = _stream(kept, event, random, path)
         ledger.spend(event, identity=_identity(stream))
         words = stream.uniform_bits(2 * kept.size).reshape(2, *kept.shape)
+        flipped = words[0] < np.uint64(self._flipping_words)
+        shift = (words[1] % np.uint64(self.n_classes - 1)).astype(np.int64) + 1
+        return np.asarray(np.where(flipped, (kept + shift) % self.n_classes, kept))
+
+    @property
+    def _flipping_words(self) -> int:
+        """How many of the 2^64 words flip a label.
+
+        Rounded up by more than floating point can be off, and by more than a word's remainder favours any class: no
+        label is kept more often, compared with each other class, than promised.
+        """
         others = self.n_classes - 1
         flip_probability = others * math.exp(-self.epsilon) * self.keep_probability
-        # Rounded up by more than floating point can be off, and than the remainder below favours any class: no label is
-        # kept more often, compared with each other class, than promised.
-        rounded_up = flip_probability * (1 + (16 + others) * 2.0**-52)
-        flipped = words[0] < np.uint64(max(1, math.ceil(rounded_up * 2.0**64)))
-        shift = (words[1] % np.uint64(others)).astype(np.int64) + 1
-        return np.asarray(np.where(flipped, (kept + shift) % self.n_classes, kept))
+        return max(1, math.ceil(flip_probability * (1 + (16 + others) * 2.0**-52) * 2.0**64))
 
     def _check_labels(self, labels: npt.ArrayLike) -> IntArray:
         given = np.asarray(labels)

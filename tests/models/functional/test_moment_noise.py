@@ -1,4 +1,4 @@
-"""What leaves a ring of products carries noise in every bit: attacks on the lowest ones, and what the bits look like."""
+"""What leaves a ring of products carries noise in every bit: attacks on the lowest bits, and how these are spread."""
 
 import numpy as np
 import pytest
@@ -60,7 +60,7 @@ def low_part(view, grid):
 def curves_read(low, x, bits):
     """How many victims' curves stand exactly in what is left modulo the grid."""
     truth = np.trunc(np.ldexp(x.coordinates[VICTIMS], bits)).astype(np.int64)
-    return int((low.T == truth).all(axis=1).sum())
+    return int((truth == low.T).all(axis=1).sum())
 
 
 def test_an_output_of_the_label_partys_choice_reads_no_curve_between_two_parties(monkeypatch):
