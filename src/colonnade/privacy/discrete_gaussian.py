@@ -91,10 +91,10 @@ def root_above(squared: Fraction | int) -> int:
 def width_above(squared: Fraction | int) -> Fraction:
     """Return a width that can be drawn, that a double holds exactly, and whose square is at least `squared`.
 
-    The width has 48 to 50 binary digits, so that it is larger than it must be by a factor of at most 1 + 2^-47.
+    The width is larger than it must be by 2^-40 at most, or by a factor of 1 + 2^-47.
 
     >>> width_above(16), float(width_above(2))
-    (Fraction(4, 1), 1.4142135623730958)
+    (Fraction(4, 1), 1.4142135623733338)
     """
     places = min(40, 49 - root_above(squared).bit_length())
     return root_above(squared * Fraction(4) ** places) * Fraction(2) ** -places
