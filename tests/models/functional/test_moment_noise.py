@@ -1,5 +1,7 @@
 """What leaves a ring of products carries noise in every bit: attacks on the lowest bits, and how these are spread."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -175,10 +177,8 @@ def test_no_curve_on_the_ring_is_longer_than_the_radius(clip, bits):
     curves[:3] = 0
     curves[:3, 2] = clip, -np.nextafter(clip, np.inf), clip * 1.01
     ring = clipped_to_ring(rows, bits, clip=clip, size=5).view(np.int64)
-    for curve in ring.reshape(-1, 5).tolist():
-        assert sum(number**2 for number in curve) <= clip.as_integer_ratio()[0] ** 2 * 4**bits / (
-            clip.as_integer_ratio()[1] ** 2
-        )
+    longest = Fraction(clip) ** 2 * 4**bits
+    assert all(sum(number**2 for number in curve) <= longest for curve in ring.reshape(-1, 5).tolist())
     np.testing.assert_allclose(np.ldexp(ring[2:], -bits), rows[2:], atol=2.0**-bits)
 
 

@@ -164,6 +164,10 @@ class MomentRegression(CurveModel):
         seed = None if party.roles.arbiter is None else party.arbiter.receive(MaskSeed).seed
         layout = line.receive(Layout)
         require(layout.rows == len(table), f"a layout of {len(table)} rows", line.peer)
+        # Noise follows the layout: were its own columns understated, a feature party would add too little.
+        counts = dict(zip(party.roles.features, layout.columns.tolist(), strict=False))
+        own = len(self.held_.columns), self.held_.basis.size
+        require((counts.get(party.name), layout.size) == own, f"{own[0]} columns of {own[1]} functions", line.peer)
         columns = zip(self.held_.columns, self.held_.releases, strict=True)
         parts = [release.clipped(self.held_.curves_of(table, column)) for column, release in columns]
         clipped, budget = np.concatenate(parts, axis=1), self._budget(party, int(layout.columns.sum()))
