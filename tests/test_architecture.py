@@ -1,4 +1,5 @@
 import ast
+import importlib
 import inspect
 import re
 import subprocess
@@ -295,6 +296,19 @@ def test_something_that_loads_without_pickle_is_let_through(source: str) -> None
     assert unpickling("colonnade.models.base", ast.parse(source)) == []
 
 
+def test_noise_for_a_promise_is_had_from_mechanisms_alone() -> None:
+    """Everything that draws noise without charging a ledger, and the modules that may use it."""
+    bare = {
+        "colonnade.privacy.discrete_gaussian.draw": {"colonnade.privacy.mechanisms"},
+        "colonnade.privacy.discrete_kernel.fill": {"colonnade.privacy.discrete_gaussian"},
+        "colonnade.privacy.mechanisms._noisy": set(),
+        "colonnade.privacy.mechanisms._standard_noise": {"colonnade.defences.noise"},
+        "colonnade.defences.noise.blur": set(),
+    }
+    found = {module: {target for _, target in imports(module, tree)} for module, tree in MODULES.items()}
+    assert {name: {module for module in found if name in found[module]} for name in bare} == bare
+
+
 def test_importing_the_package_imports_nothing_heavy() -> None:
     script = f"import sys, colonnade; print([name for name in {HEAVY} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout == "[]\n"
@@ -321,3 +335,23 @@ def test_an_error_that_is_drawn_without_a_code_has_its_parents() -> None:
 
 def test_every_module_says_what_it_is() -> None:
     assert [name for name, tree in MODULES.items() if not ast.get_docstring(tree)] == []
+
+
+def test_every_public_method_is_documented_where_it_or_what_it_overrides_is_defined() -> None:
+    bare = []
+    for name in MODULES:
+        if name.split(".")[-1] in {"__main__", "rr22_process"}:
+            continue
+        module = importlib.import_module(name.removesuffix(".__init__"))
+        for each in vars(module).values():
+            if not inspect.isclass(each) or each.__module__ != module.__name__ or each.__name__.startswith("_"):
+                continue
+            for method, found in vars(each).items():
+                function = getattr(found, "fget", None) or getattr(found, "__func__", found)
+                if method.startswith("_") or not inspect.isfunction(function) or "<lambda>" in function.__qualname__:
+                    continue
+                above = [getattr(base, method, None) for base in each.__mro__]
+                implied = method in {"state", "restore"}  # what `Resumable` asks of whoever takes part in a checkpoint
+                if not implied and not any(inspect.getdoc(one) for one in above if one is not None):
+                    bare.append(f"{name}.{each.__name__}.{method}")
+    assert bare == []

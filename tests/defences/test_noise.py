@@ -1,16 +1,22 @@
+import math
 import re
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
-from colonnade.defences.noise import GradientNoise, IsotropicNoise, MaxNorm
+from colonnade.defences.noise import GradientNoise, IsotropicNoise, MaxNorm, blur
 from colonnade.errors import PlanError
 from colonnade.models.networks.split import Embedding
+from colonnade.privacy.mechanisms import grid_step
+from colonnade.privacy.randomness import Randomness
 from colonnade.runtime.hooks import At
 
 ALL = [GradientNoise, IsotropicNoise, MaxNorm]
+RANDOM = Randomness.seeded(11, "tests")
+N = 200_000
 
 
 @pytest.fixture
@@ -120,3 +126,43 @@ def test_parameters_that_mean_nothing_are_refused(make, words):
 
 def test_names_say_how_much():
     assert GradientNoise(scale=0.01).name == "GradientNoise(scale=0.01)"
+
+
+def test_noise_alone_is_a_function_of_its_path():
+    one, same, other = (blur((20, 3), 0.5, "gaussian", RANDOM, ("gradient", step)) for step in (1, 1, 2))
+    assert one.shape == (20, 3)
+    assert np.array_equal(one, same)
+    assert not np.array_equal(one, other)
+    assert blur((0, 3), 0.5, "laplace", RANDOM, ()).shape == (0, 3)
+
+
+def test_noise_is_the_same_on_every_platform():
+    steps = blur((3,), 1.0, "gaussian", Randomness.seeded(1), ("a",)) / grid_step(1.0)
+    assert np.rint(steps).tolist() == [-1031.0, 363.0, -247.0]
+    steps = blur((3,), 1.0, "laplace", Randomness.seeded(1), ("a",)) / grid_step(1.0)
+    assert np.rint(steps).tolist() == [-1186.0, 332.0, -216.0]
+
+
+def test_steps_of_a_run_have_uncorrelated_noise():
+    draws = [blur((N // 4,), 1.0, "gaussian", RANDOM, ("run", step)) for step in range(4)]
+    for one, other in pairwise(draws):
+        assert abs(np.corrcoef(one, other)[0, 1]) < 5 / math.sqrt(N // 4)
+
+
+@pytest.mark.parametrize("defence", [GradientNoise(ratio=5.0), GradientNoise(scale=0.1), IsotropicNoise(ratio=5.0)])
+def test_the_lowest_digits_of_a_gradient_are_under_noise(held, leaving, gradient, defence):
+    """Modulo any step far below the noise, what leaves is uniform and tells nothing of the gradient."""
+    left = held(defence).outgoing(gradient, leaving(4000)).double()
+    deviation = (left - gradient).std().item()
+    for step in (grid_step(deviation), grid_step(deviation) / 2):
+        share = (left.numpy() / step) % 1
+        assert stats.kstest(share.ravel(), stats.uniform.cdf).pvalue > 1e-6
+        of_gradient = (gradient.double().numpy() / step) % 1
+        # With noise on the grid, the difference would be the same for every number.
+        assert stats.kstest(((share - of_gradient) % 1).ravel(), stats.uniform.cdf).pvalue > 1e-6
+
+
+def test_noise_without_a_scale_is_refused():
+    with pytest.raises(PlanError) as caught:
+        blur((2,), 0.0, "gaussian", RANDOM, ())
+    assert str(caught.value) == "Expected scale to be positive and finite, got 0.0. Correct scale."

@@ -311,8 +311,8 @@ DAMAGES = [
     ({"parameters": None}, "AttributeError: 'NoneType' object has no attribute 'items'"),
     (
         {"mechanism": "hope"},
-        "PlanError: Expected a mechanism among gaussian, laplace, randomised-response, not-private; got 'hope'. "
-        "Name one of these, or record the release with Event.not_private.",
+        "PlanError: Expected a mechanism among gaussian, discrete-gaussian, laplace, randomised-response, not-private; "
+        "got 'hope'. Name one of these, or record the release with Event.not_private.",
     ),
 ]
 

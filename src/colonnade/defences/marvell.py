@@ -66,7 +66,7 @@ class Marvell(NoisyGradient):
         if at.n_classes != 2 or at.labels is None:
             found = "measurements" if at.n_classes is None else f"{at.n_classes} classes"
             raise PlanError(f"Marvell makes two classes alike, but the labels of this run are {found}. Use another.")
-        exact, drawn = gradient.double(), self.drawn(gradient, at).double()
+        exact, drawn = gradient.double(), self.drawn(gradient, at)
         is_last = (at.labels == 1).to(gradient.device)
         last, first = exact[is_last], exact[~is_last]
         width = gradient.shape[1]
@@ -74,7 +74,7 @@ class Marvell(NoisyGradient):
         apart = float(difference.square().sum())
         if not apart > 1e-12 * float(exact.square().sum(dim=1).mean()):
             spread = math.sqrt(self.power * float(exact.square().sum(dim=1).mean()) / width)
-            return gradient + (spread * drawn).to(gradient)
+            return (exact + spread * drawn).to(gradient)
         shape = least_divergence(
             width,
             apart,
@@ -87,7 +87,7 @@ class Marvell(NoisyGradient):
         picked = is_last[:, None]
         deviation_along = torch.where(picked, math.sqrt(shape.along[1]), math.sqrt(shape.along[0]))
         deviation_across = torch.where(picked, math.sqrt(shape.across[1]), math.sqrt(shape.across[0]))
-        return gradient + (deviation_along * along + deviation_across * (drawn - along)).to(gradient)
+        return (exact + deviation_along * along + deviation_across * (drawn - along)).to(gradient)
 
 
 @dataclass(frozen=True)

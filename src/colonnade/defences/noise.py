@@ -17,9 +17,29 @@ from blake3 import blake3
 
 from colonnade.errors import PlanError
 from colonnade.models.networks.ushape import GRADIENTS
-from colonnade.privacy.mechanisms import Kind, noise
+from colonnade.privacy.mechanisms import FloatArray, Kind, _standard_noise
+from colonnade.privacy.randomness import Randomness, Step
 from colonnade.runtime.hooks import At, Defence, Tensor, place_of
 from colonnade.runtime.party import Party
+
+
+def blur(shape: tuple[int, ...], scale: float, kind: Kind, random: Randomness, path: tuple[Step, ...]) -> FloatArray:
+    """Return noise that no ledger knows of, with all digits of a double.
+
+    Add the noise in double precision and round the sum once. A gradient has fewer digits, so that its lowest ones are
+    under noise as well.
+
+    Args:
+        shape: Of the array returned.
+        scale: Standard deviation of "gaussian", scale parameter of "laplace".
+        kind: The distribution.
+        random: The source of the noise.
+        path: One of its own for every call: the same path gives the same noise.
+    """
+    if not 0 < scale < math.inf:
+        raise PlanError(f"Expected scale to be positive and finite, got {scale!r}. Correct scale.")
+    words = random.uniform_bits(2 * math.prod(shape), "noise", *path)
+    return scale * _standard_noise(kind, words).reshape(shape)
 
 
 class NoisyGradient(Defence):
@@ -44,11 +64,12 @@ class NoisyGradient(Defence):
     def drawn(
         self, gradient: Tensor, at: At, scale: float = 1.0, kind: Kind = "gaussian", *, width: int | None = None
     ) -> Tensor:
-        """Noise for each row of a gradient, as wide as the gradient or as is asked for."""
+        """Noise for each row of a gradient in double precision, as wide as the gradient or as is asked for."""
         # Bound to the gradient, so that a peer who makes a step repeat with other inputs meets other noise.
         exact = blake3(gradient.detach().cpu().float().numpy().tobytes()).hexdigest()
         shape = (len(gradient), gradient.shape[1] if width is None else width)
-        return torch.from_numpy(noise(shape, scale, kind, self._random, (at.step, at.peer or "", exact))).to(gradient)
+        noise = blur(shape, scale, kind, self._random, (at.step, at.peer or "", exact))
+        return torch.from_numpy(noise).to(gradient.device)
 
 
 class GradientNoise(NoisyGradient):
@@ -93,12 +114,11 @@ class GradientNoise(NoisyGradient):
         """Shorten, then add noise."""
         if self.clip is not None:
             gradient = gradient * (self.clip / gradient.norm(dim=1, keepdim=True).clamp_min(self.clip))
-        if self.scale is not None:
-            return gradient + self.drawn(gradient, at, self.scale, self.kind)
-        deviation = self.ratio * float(gradient.float().square().mean().sqrt())
-        return gradient + self.drawn(
-            gradient, at, deviation if self.kind == "gaussian" else deviation / 2**0.5, self.kind
-        )
+        scale = self.scale
+        if scale is None:
+            deviation = self.ratio * float(gradient.float().square().mean().sqrt())
+            scale = deviation if self.kind == "gaussian" else deviation / 2**0.5
+        return (gradient.double() + self.drawn(gradient, at, scale, self.kind)).to(gradient)
 
 
 class IsotropicNoise(NoisyGradient):
@@ -126,7 +146,8 @@ class IsotropicNoise(NoisyGradient):
     def noisy(self, gradient: Tensor, at: At) -> Tensor:
         """Add noise."""
         longest = float(gradient.float().norm(dim=1).max())
-        return gradient + self.drawn(gradient, at, self.ratio * longest / gradient.shape[1] ** 0.5)
+        drawn = self.drawn(gradient, at, self.ratio * longest / gradient.shape[1] ** 0.5)
+        return (gradient.double() + drawn).to(gradient)
 
 
 class MaxNorm(NoisyGradient):
@@ -155,13 +176,13 @@ class MaxNorm(NoisyGradient):
         """Fill up each row."""
         if gradient.shape[1] < 2:
             raise PlanError("MaxNorm adds noise across gradients, but these are 1 wide. Use a wider embedding.")
-        lengths = gradient.norm(dim=1, keepdim=True)
-        drawn = self.drawn(gradient, at, width=gradient.shape[1] + 1)
+        exact, drawn = gradient.double(), self.drawn(gradient, at, width=gradient.shape[1] + 1)
+        lengths = exact.norm(dim=1, keepdim=True)
         # The first number says how long the row becomes; its normal distribution is made uniform.
-        share = torch.special.ndtr(drawn[:, :1].double()).to(gradient)
+        share = torch.special.ndtr(drawn[:, :1])
         wanted = lengths.max() * (self.least + (self.most - self.least) * share)
-        along = gradient / lengths.clamp_min(1e-30)
+        along = exact / lengths.clamp_min(1e-30)
         across = drawn[:, 1:] - (drawn[:, 1:] * along).sum(dim=1, keepdim=True) * along
         missing = (wanted.square() - lengths.square()).clamp_min(0).sqrt()
-        filled: Tensor = gradient + missing * across / across.norm(dim=1, keepdim=True).clamp_min(1e-30)
-        return filled
+        filled: Tensor = exact + missing * across / across.norm(dim=1, keepdim=True).clamp_min(1e-30)
+        return filled.to(gradient)

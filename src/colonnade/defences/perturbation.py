@@ -55,7 +55,8 @@ class GradientPerturbation(NoisyGradient):
                 "are not where the gradients are made. Use another defence."
             )
         weights = self.drawn(gradient, at, 2 / self.epsilon, "laplace", width=at.n_classes)
+        mixture = gradient.double()
         for number in range(at.n_classes):
             of_class = at.gradient_if(torch.full_like(at.labels, number))
-            gradient = gradient + weights[:, number : number + 1] * of_class.to(gradient)
-        return gradient
+            mixture = mixture + weights[:, number : number + 1] * of_class.to(mixture)
+        return mixture.to(gradient)

@@ -3,8 +3,8 @@
 Spending appends an event and costs next to nothing; composition happens when somebody asks. "Not private" is a
 value: one event that is not private makes epsilon infinite, whatever else was spent.
 
-Gaussian releases compose exactly (see `colonnade.privacy.gaussian`); all others through the privacy loss
-distributions of dp-accounting.
+Gaussian releases, discrete ones among them, compose exactly (see `colonnade.privacy.gaussian`); narrow discrete ones by
+their zero-concentrated cost; all others through the privacy loss distributions of dp-accounting.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from colonnade.errors import BudgetSpent, PlanError, StorageError
-from colonnade.privacy.gaussian import gaussian_epsilon
+from colonnade.privacy.gaussian import NARROW, ROUNDING_VARIANCE, gaussian_epsilon
 from colonnade.secret import Secret
 from colonnade.storage import append_durably, explained, write_atomically
 
@@ -31,6 +31,7 @@ Adjacency: TypeAlias = Literal["replace-one", "add-remove"]
 
 _PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "gaussian": ("sensitivity", "sigma"),
+    "discrete-gaussian": ("sensitivity", "sigma"),
     "laplace": ("scale", "sensitivity"),
     "randomised-response": ("epsilon", "n_classes"),
     "not-private": (),
@@ -114,7 +115,7 @@ class Spent:
             a change shows that counts as one unit of each kind (one label in one record); all are named here.
         adjacency: Where both occur, everything is counted as "replace-one".
         releases: How many, by mechanism.
-        rho: The zero-concentrated cost, if every release was Gaussian.
+        rho: The zero-concentrated cost, if every release was Gaussian, continuous or discrete.
         doubled: How many "add-remove" releases were counted as "replace-one", with twice their sensitivity.
         notes: What the releases without a privacy promise were.
 
@@ -319,7 +320,7 @@ def _compose(counts: Mapping[Event, int], protects: Secret, delta: float, unit: 
         unit=" and ".join(dict.fromkeys(event.unit for event in relevant)),
         adjacency=losses.adjacency,
         releases=dict(releases),
-        rho=losses.mu_squared / 2 if set(releases) == {"gaussian"} else None,
+        rho=losses.rho if releases and set(releases) <= {"gaussian", "discrete-gaussian"} else None,
         doubled=losses.doubled,
         notes=tuple(dict.fromkeys(event.note for event in relevant if not event.is_private)),
     )
@@ -334,7 +335,7 @@ class _Losses:
 
     def __init__(self, counts: Mapping[Event, int]) -> None:
         self.is_private = all(event.is_private for event in counts)
-        self.mu_squared = 0.0
+        self.mu_squared = self.narrow_rho = self.rho = 0.0
         self.laplace: Counter[float] = Counter()
         self.randomised_response: Counter[tuple[float, int]] = Counter()
         self.doubled = 0
@@ -346,8 +347,16 @@ class _Losses:
             self.doubled += count * converted
             factor = 2 if converted else 1
             parameters = dict(event.parameters)
-            if event.mechanism == "gaussian":
-                self.mu_squared += count * (factor * parameters["sensitivity"] / parameters["sigma"]) ** 2
+            if event.mechanism in ("gaussian", "discrete-gaussian"):
+                reach, sigma = factor * parameters["sensitivity"], parameters["sigma"]
+                rho = count * (reach / sigma) ** 2 / 2
+                self.rho += rho
+                if event.mechanism == "gaussian":
+                    self.mu_squared += 2 * rho
+                elif sigma < NARROW:
+                    self.narrow_rho += rho
+                else:
+                    self.mu_squared += 2 * rho / (1 - ROUNDING_VARIANCE / sigma**2)
             elif event.mechanism == "laplace":
                 self.laplace[factor * parameters["sensitivity"] / parameters["scale"]] += count
             else:
@@ -359,20 +368,22 @@ class _Losses:
     def epsilon(self, delta: float) -> float:
         """The least epsilon that can be vouched for."""
         bound = self.bound(delta)
-        if not math.isfinite(bound) or not self.pure or delta == 0 or max(self.pure) > _HOPELESS:
+        if not math.isfinite(bound) or not self.pure or delta == 0 or max(self.pure) > _HOPELESS or self.narrow_rho:
             return bound
         step = _LOSS_STEP * bound
         return min(bound, float(self._distribution(step).get_epsilon_for_delta(delta)))
 
     def bound(self, delta: float) -> float:
-        """A bound on epsilon that is exact for Gaussian releases alone, and cheap."""
+        """A cheap bound on epsilon, exact for Gaussian releases alone unless they are discrete and narrow."""
         if not self.is_private:
             return math.inf
         by_adding = gaussian_epsilon(math.sqrt(self.mu_squared), delta) + sum(e * n for e, n in self.pure.items())
-        if not self.pure or delta == 0:
+        if self.narrow_rho:
+            by_adding = math.inf
+        if delta == 0 or not (self.pure or self.narrow_rho):
             return by_adding
         # Pure epsilon is epsilon**2 / 2 in zCDP (Bun & Steinke 2016, proposition 1.4).
-        rho = self.mu_squared / 2 + sum(n * e**2 / 2 for e, n in self.pure.items())
+        rho = self.rho + sum(n * e**2 / 2 for e, n in self.pure.items())
         return min(by_adding, rho + 2 * math.sqrt(-rho * math.log(delta)))
 
     def _distribution(self, step: float) -> PrivacyLossDistribution:

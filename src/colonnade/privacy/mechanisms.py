@@ -1,5 +1,8 @@
 """Mechanisms: noise, and the event that accounts for it, in one call.
 
+What is promised about integers. `DiscreteGaussianMechanism` draws exactly (colonnade.privacy.discrete_gaussian), on the
+grid that the values themselves lie on. Use it for everything on a ring.
+
 What is promised about floating point. Noise added in floating point can betray the value under it through its
 lowest bits (Mironov 2012). Here the sum of value and noise is rounded to multiples of a power of two, the grid, with
 1024 to 2048 grid steps to one noise scale. Which grid it is depends on the scale alone, and every value can end on
@@ -8,12 +11,12 @@ rounding the values first would. Noise is drawn by inverting the distribution fu
 of 127 bits from a cryptographic stream. Within 10 standard deviations (50 scales for Laplace) the probability of each
 grid point is right to a relative error of 1e-9; all that lies beyond has a probability below 2**-70.
 
-What is not promised. The ledger charges for ideal noise on real numbers. For each released number that differs between
-neighbours the difference is at most 2e-9 in epsilon and 2**-70 * (1 + e**epsilon) in delta, and is not charged. Nothing
-is said about the sensitivity, which the caller computes (in floating point, too), nor about time, memory or errors as
-side channels. Two releases under one path show whether their values were the same: if a peer's inputs enter the values,
-give the path a digest of these inputs. Under seeded randomness whoever knows the seed can subtract the noise: only
-`Randomness.system` protects anybody.
+What is not promised. For floating point the ledger charges for ideal noise on real numbers. For each released number
+that differs between neighbours the difference is at most 2e-9 in epsilon and 2**-70 * (1 + e**epsilon) in delta, and is
+not charged. Nothing is said about the sensitivity, which the caller computes (in floating point, too), nor about time,
+memory or errors as side channels. Two releases under one path show whether their values were the same: if a peer's
+inputs enter the values, give the path a digest of these inputs. Under seeded randomness everybody who knows the seed
+can subtract the noise: only `Randomness.system` protects anybody.
 """
 
 from __future__ import annotations
@@ -21,14 +24,16 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self, TypeAlias
+from fractions import Fraction
+from typing import ClassVar, Literal, Self, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
 
 from colonnade.errors import DataError, PlanError
-from colonnade.privacy.gaussian import gaussian_mu
+from colonnade.privacy.discrete_gaussian import check_width, draw, width_above
+from colonnade.privacy.gaussian import ROUNDING_VARIANCE, gaussian_mu
 from colonnade.privacy.ledger import Adjacency, Event, Ledger
 from colonnade.privacy.randomness import Randomness, Step
 from colonnade.secret import Secret
@@ -36,6 +41,7 @@ from colonnade.secret import Secret
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 Kind: TypeAlias = Literal["gaussian", "laplace"]
+Integers = TypeVar("Integers", npt.NDArray[np.int64], npt.NDArray[np.uint64])
 
 _STEPS_PER_SCALE_BITS = 10
 _LARGEST_INDEX = 2.0**52
@@ -155,6 +161,128 @@ class LaplaceMechanism(_AdditiveNoise):
 
 
 @dataclass(frozen=True)
+class DiscreteGaussianMechanism:
+    """Discrete Gaussian noise on integers whose L2 sensitivity, over the whole array released at once, is known.
+
+    Values are 64-bit integers, signed or not; noise is added modulo 2^64, so that shares of a sum can carry it.
+
+    Attributes:
+        sensitivity: An integer from 1.
+        sigma: The width, an exact fraction, in units of the values.
+
+    Example:
+        >>> mechanism = DiscreteGaussianMechanism.calibrated(1000, epsilon=1.0, delta=1e-5)
+        >>> round(float(mechanism.sigma), 3)
+        3730.632
+        >>> ledger = Ledger()
+        >>> sums = mechanism.release(
+        ...     [20, 30], random=Randomness.seeded(0), ledger=ledger, protects=Secret.FEATURES, unit="record"
+        ... )
+        >>> print(ledger.spent(Secret.FEATURES, 1e-5))
+        epsilon 1 at delta 1e-05 per record (replace-one; 1 × discrete-gaussian)
+    """
+
+    sensitivity: int
+    sigma: Fraction | int
+
+    def __post_init__(self) -> None:
+        check_width(self.sigma)
+        if isinstance(self.sensitivity, bool) or not isinstance(self.sensitivity, int) or self.sensitivity < 1:
+            raise PlanError(
+                f"Expected the sensitivity of integers to be an integer from 1, got {self.sensitivity!r}. "
+                "Round the sensitivity up."
+            )
+
+    @classmethod
+    def calibrated(cls, sensitivity: int, *, epsilon: float, delta: float) -> Self:
+        """Return the mechanism with the least noise that is charged at most (epsilon, delta)."""
+        _check_positive(epsilon=epsilon, delta=delta)
+        if delta >= 1:
+            raise PlanError(f"Expected a delta below 1, got {delta:g}. Give one far below 1 / rows.")
+        return cls.of_loss(sensitivity, gaussian_mu(epsilon, delta))
+
+    @classmethod
+    def of_loss(cls, sensitivity: int, mu: float) -> Self:
+        """Return the mechanism with the least noise that is charged as Gaussian noise of this mu at most."""
+        _check_positive(mu=mu)
+        return cls(sensitivity, width_above((sensitivity / Fraction(mu)) ** 2 + ROUNDING_VARIANCE))
+
+    def event(self, protects: Secret, unit: str, adjacency: Adjacency = "replace-one", *, by: str = "") -> Event:
+        """Return the event that accounts for one release."""
+        parameters = (("sensitivity", self.sensitivity), ("sigma", float(self.sigma)))
+        return Event(protects, unit, "discrete-gaussian", parameters, adjacency, by=by)
+
+    def release(
+        self,
+        values: Integers | list[int],
+        *,
+        random: Randomness,
+        ledger: Ledger,
+        protects: Secret | tuple[Secret, ...],
+        unit: str,
+        adjacency: Adjacency = "replace-one",
+        path: tuple[Step, ...] = (),
+        by: str = "",
+    ) -> Integers:
+        """Spend one event for each secret, then return the values with noise; see `GaussianMechanism.release`."""
+        exact = _check_integers(values)
+        stream = self._charged(exact, random, ledger, protects, unit, adjacency, path, by)
+        drawn = draw(exact.size, self.sigma, stream).reshape(exact.shape)
+        return exact + drawn.view(exact.dtype)
+
+    def release_symmetric(
+        self,
+        values: Integers,
+        *,
+        random: Randomness,
+        ledger: Ledger,
+        protects: Secret | tuple[Secret, ...],
+        unit: str,
+        adjacency: Adjacency = "replace-one",
+        path: tuple[Step, ...] = (),
+        by: str = "",
+    ) -> Integers:
+        """Release a square matrix with symmetric noise; the sensitivity is in the Frobenius norm.
+
+        What one record moves off the diagonal moves twice, but need be hidden once: noise there has half the variance.
+        Numbers on the diagonal and above are drawn apart, each from its own width.
+        """
+        exact = _check_integers(values)
+        if exact.ndim != 2 or exact.shape[0] != exact.shape[1]:
+            raise DataError(f"Expected a square matrix to release, got the shape {exact.shape}. Give a square one.")
+        stream = self._charged(exact, random, ledger, protects, unit, adjacency, path, by)
+        upper = np.triu_indices(len(exact), 1)
+        noise = np.diag(draw(len(exact), self.sigma, stream.child("diagonal")))
+        noise[upper] = draw(len(upper[0]), self._sigma_above_diagonal, stream.child("above the diagonal"))
+        noise.T[upper] = noise[upper]
+        return exact + noise.view(exact.dtype)
+
+    @property
+    def _sigma_above_diagonal(self) -> Fraction:
+        # With the variance v of rounding, 2 (s^2 - v) >= sigma^2 - v keeps what is charged.
+        return width_above((Fraction(self.sigma) ** 2 + ROUNDING_VARIANCE) / 2)
+
+    def _charged(
+        self,
+        values: npt.NDArray[np.int64] | npt.NDArray[np.uint64],
+        random: Randomness,
+        ledger: Ledger,
+        protects: Secret | tuple[Secret, ...],
+        unit: str,
+        adjacency: Adjacency,
+        path: tuple[Step, ...],
+        by: str,
+    ) -> Randomness:
+        """Spend the events of a release and return what its noise is drawn from."""
+        secrets = (protects,) if isinstance(protects, Secret) else protects
+        events = [self.event(secret, unit, adjacency, by=by) for secret in secrets]
+        stream = _stream(values, events[0], random, path)
+        for event in events:
+            ledger.spend(event, identity=_identity(stream))
+        return stream
+
+
+@dataclass(frozen=True)
 class RandomisedResponse:
     """Labels kept with probability e**epsilon / (e**epsilon + K - 1), else replaced by any other of the K classes.
 
@@ -208,12 +336,20 @@ class RandomisedResponse:
         stream = _stream(kept, event, random, path)
         ledger.spend(event, identity=_identity(stream))
         words = stream.uniform_bits(2 * kept.size).reshape(2, *kept.shape)
+        flipped = words[0] < np.uint64(self._flipping_words)
+        shift = (words[1] % np.uint64(self.n_classes - 1)).astype(np.int64) + 1
+        return np.asarray(np.where(flipped, (kept + shift) % self.n_classes, kept))
+
+    @property
+    def _flipping_words(self) -> int:
+        """How many of the 2^64 words flip a label.
+
+        Rounded up by more than floating point can be off, and by more than a word's remainder favours any class: no
+        label is kept more often, compared with each other class, than promised.
+        """
         others = self.n_classes - 1
         flip_probability = others * math.exp(-self.epsilon) * self.keep_probability
-        # Rounded up, so that a label is never kept more often than promised.
-        flipped = words[0] < np.uint64(max(1, math.ceil(flip_probability * 2.0**64)))
-        shift = (words[1] % np.uint64(others)).astype(np.int64) + 1
-        return np.asarray(np.where(flipped, (kept + shift) % self.n_classes, kept))
+        return max(1, math.ceil(flip_probability * (1 + (16 + others) * 2.0**-52) * 2.0**64))
 
     def _check_labels(self, labels: npt.ArrayLike) -> IntArray:
         given = np.asarray(labels)
@@ -227,28 +363,15 @@ class RandomisedResponse:
         return given.astype(np.int64)
 
 
-def noise(shape: tuple[int, ...], scale: float, kind: Kind, random: Randomness, path: tuple[Step, ...]) -> FloatArray:
-    """Return noise on its own, which no ledger knows of: a defence that promises nothing.
-
-    Args:
-        shape: Of the array returned.
-        scale: Standard deviation of "gaussian", scale parameter of "laplace".
-        kind: The distribution.
-        random: Where it is drawn from.
-        path: One of its own for every call: the same path gives the same noise.
-    """
-    _check_positive(scale=scale)
-    words = random.uniform_bits(2 * math.prod(shape), "noise", *path)
-    return _noisy(np.zeros(shape), kind, scale, words)
-
-
 def grid_step(scale: float) -> float:
     """Return the distance between neighbouring outputs of a mechanism with this noise scale: a power of two."""
     _, exponent = math.frexp(scale)
     return math.ldexp(1.0, exponent - 1 - _STEPS_PER_SCALE_BITS)
 
 
-def _stream(values: FloatArray | IntArray, event: Event, random: Randomness, path: tuple[Step, ...]) -> Randomness:
+def _stream(
+    values: FloatArray | IntArray | npt.NDArray[np.uint64], event: Event, random: Randomness, path: tuple[Step, ...]
+) -> Randomness:
     """Return what a release draws its noise from, bound to its place, its mechanism and the values themselves.
 
     The same values at the same place get the same noise, so that a step repeated after a crash gives nothing new away;
@@ -307,6 +430,15 @@ def _check_values(values: npt.ArrayLike, scale: float) -> FloatArray:
             f"protect; {large} of {exact.size} are larger. Clip the values to what the sensitivity assumes."
         )
     return exact
+
+
+def _check_integers(values: Integers | list[int]) -> Integers:
+    given = np.asarray(values)
+    if given.dtype not in (np.int64, np.uint64):
+        raise DataError(f"Expected 64-bit integers to release, got an array of {given.dtype}. Round the values first.")
+    if given.size == 0:
+        raise DataError("Expected at least one number to release, got an empty array. Check what is released.")
+    return given
 
 
 def _check_positive(**parameters: float) -> None:

@@ -9,7 +9,7 @@ from colonnade.curves import BSplines, Curves
 from colonnade.data.functional.generator import FunctionalSetting
 from colonnade.errors import BudgetSpent, DataError, PlanError, ProtocolError
 from colonnade.models.functional.moment_regression import MomentRegression
-from colonnade.models.functional.moments_masked import Budget, Correction, Masked, Terms
+from colonnade.models.functional.moments_masked import Budget, Correction, Layout, Masked, Terms
 from colonnade.privacy.ledger import Ledger, compose
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
@@ -176,6 +176,24 @@ def test_a_correction_of_another_shape_is_found_out(data):
 
     with pytest.raises(ProtocolError, match="Expected functional/correction of stage 1 and shapes"):
         fitted(MomentRegression(epsilon=200.0, **SETTINGS), data, instead={"arbiter": dishonest})
+
+
+@pytest.mark.parametrize("change", [{"columns": np.array([2, 1, 2])}, {"columns": np.array([2])}, {"size": 4}])
+def test_a_layout_that_understates_a_feature_partys_columns_is_refused(data, change):
+    """Noise follows from the layout."""
+
+    def dishonest(party, honest):
+        for line in party.peers.values():
+            original = line.send
+
+            def send(message, original=original, **more):
+                original(replace(message, **change) if isinstance(message, Layout) else message, **more)
+
+            line.send = send
+        return honest(party)
+
+    with pytest.raises(ProtocolError, match=r"Expected 2 columns of 8 functions from label|a layout of all feature"):
+        fitted(MomentRegression(epsilon=200.0, **SETTINGS), data, instead={"label": dishonest})
 
 
 def test_it_needs_an_arbiter_and_sound_settings(data):

@@ -46,10 +46,12 @@ from colonnade.models.functional.moments_masked import (
     OpenedProducts,
     deal,
     give_terms,
+    noisy,
     require,
 )
-from colonnade.models.functional.moments_shared import GivenShares, OpenedShares
-from colonnade.models.functional.release import UNIT, Release
+from colonnade.models.functional.moments_shared import GivenShares, OpenedShares, ring_length
+from colonnade.models.functional.release import Release
+from colonnade.models.functional.shared_products import clipped_to_ring, from_ring
 from colonnade.models.functional.solve import PenalisedSolver, Penalties, Roughness
 from colonnade.runtime.hooks import prepare
 from colonnade.runtime.party import Party
@@ -162,13 +164,17 @@ class MomentRegression(CurveModel):
         seed = None if party.roles.arbiter is None else party.arbiter.receive(MaskSeed).seed
         layout = line.receive(Layout)
         require(layout.rows == len(table), f"a layout of {len(table)} rows", line.peer)
+        # Noise follows the layout: were its own columns understated, a feature party would add too little.
+        counts = dict(zip(party.roles.features, layout.columns.tolist(), strict=False))
+        own = len(self.held_.columns), self.held_.basis.size
+        require((counts.get(party.name), layout.size) == own, f"{own[0]} columns of {own[1]} functions", line.peer)
         columns = zip(self.held_.columns, self.held_.releases, strict=True)
         parts = [release.clipped(self.held_.curves_of(table, column)) for column, release in columns]
         clipped, budget = np.concatenate(parts, axis=1), self._budget(party, int(layout.columns.sum()))
         if seed is None:
             GivenShares(party, layout, clipped, budget).give()
         else:
-            give_terms(party, layout, clipped, seed, budget.bits(layout.rows))
+            give_terms(party, layout, clipped, seed, budget)
 
     def _fit_label_side(self, party: Party) -> None:
         y = response(party)
@@ -191,22 +197,16 @@ class MomentRegression(CurveModel):
         opened = OpenedShares if party.roles.arbiter is None else OpenedProducts
         products = opened(party, layout, clipped, budget)
         length, crosses = products.first()
-        variance_y = self._variance_y(party, clipped, budget)
+        variance_y = self._variance_y(party, clipped, budget, n)
         chosen = self._choose(length, crosses, variance_y, budget, n)
         gram, cross = products.second(chosen)
         self._solve(gram / n, cross / n, crosses[chosen] / n, chosen, budget, n, variance_y)
 
-    def _variance_y(self, party: Party, clipped: FloatArray, budget: Budget) -> float:
-        released = budget.scalar_y.release(
-            [(clipped**2).sum()],
-            random=party.random,
-            ledger=party.ledger,
-            protects=Secret.LABELS,
-            unit=UNIT,
-            path=("length",),
-            by=PROTECTION,
-        )
-        return max(float(released[0]), 0.0) / clipped.size
+    def _variance_y(self, party: Party, clipped: FloatArray, budget: Budget, n: int) -> float:
+        bits = budget.bits(n)
+        exact = ring_length(clipped_to_ring(clipped, bits, clip=self.clip_y, size=clipped.shape[1]))
+        released = noisy(party, exact, budget.scalar_y.on_ring(2 * bits), "output length", (Secret.LABELS,))
+        return max(float(from_ring(released, 2 * bits)[0, 0]), 0.0) / clipped.size
 
     def _choose(self, length: float, crosses: FloatArray, variance_y: float, budget: Budget, n: int) -> Int64Array:
         """The inputs whose products with the output are larger than noise and sampling make them."""

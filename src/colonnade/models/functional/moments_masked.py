@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Protocol
 
 import numpy as np
@@ -16,9 +17,16 @@ import numpy as np
 from colonnade.curves.basis import FloatArray
 from colonnade.errors import ProtocolError
 from colonnade.models.functional.release import UNIT
-from colonnade.models.functional.shared_products import fraction_bits, from_ring, ring_product, to_ring, uniform
+from colonnade.models.functional.shared_products import (
+    clipped_to_ring,
+    fraction_bits,
+    from_ring,
+    ring_product,
+    uniform,
+)
+from colonnade.privacy.discrete_gaussian import root_above
 from colonnade.privacy.gaussian import gaussian_mu
-from colonnade.privacy.mechanisms import GaussianMechanism, noise
+from colonnade.privacy.mechanisms import DiscreteGaussianMechanism
 from colonnade.privacy.randomness import Randomness
 from colonnade.runtime.party import Party
 from colonnade.secret import Secret
@@ -97,6 +105,37 @@ class HasTerms(Protocol):
 
 
 @dataclass(frozen=True)
+class Reach:
+    """How far one record can move a release, and how much privacy loss that release may have.
+
+    Attributes:
+        squared: The square of the L2 sensitivity, exactly, where curves are what they measure.
+        mu: The privacy loss.
+
+    >>> reach = Reach(Fraction(9), mu=0.5)
+    >>> reach.sensitivity, reach.sigma, reach.on_ring(24).sensitivity == 3 * 2**24
+    (3.0, 6.0, True)
+    """
+
+    squared: Fraction
+    mu: float
+
+    @property
+    def sensitivity(self) -> float:
+        """The L2 sensitivity."""
+        return math.sqrt(self.squared)
+
+    @property
+    def sigma(self) -> float:
+        """The standard deviation of the noise."""
+        return self.sensitivity / self.mu
+
+    def on_ring(self, bits: int) -> DiscreteGaussianMechanism:
+        """The noise for sums of integers with so many bits after the point, and their integer sensitivity."""
+        return DiscreteGaussianMechanism.of_loss(root_above(self.squared * 4**bits), self.mu)
+
+
+@dataclass(frozen=True)
 class Budget:
     """Sensitivities and noise of all releases, from the settings and the layout alone.
 
@@ -121,24 +160,24 @@ class Budget:
         return gaussian_mu(self.epsilon, self.delta)
 
     @property
-    def scalar_x(self) -> GaussianMechanism:
+    def scalar_x(self) -> Reach:
         """The squared length of all inputs."""
-        return self._mechanism(self.inputs * self.clip_x**2, SCALAR_SHARE)
+        return self._reach((self.inputs * self._squared_x) ** 2, SCALAR_SHARE)
 
     @property
-    def scalar_y(self) -> GaussianMechanism:
+    def scalar_y(self) -> Reach:
         """The squared length of the output."""
-        return self._mechanism(self.clip_y**2, SCALAR_SHARE)
+        return self._reach(self._squared_y**2, SCALAR_SHARE)
 
     @property
-    def first(self) -> GaussianMechanism:
+    def first(self) -> Reach:
         """All products of inputs and output."""
-        return self._mechanism(2 * self.clip_x * self.clip_y * math.sqrt(self.inputs), FIRST_SHARE)
+        return self._reach(4 * self._squared_x * self._squared_y * self.inputs, FIRST_SHARE)
 
-    def second(self, chosen: int) -> GaussianMechanism:
+    def second(self, chosen: int) -> Reach:
         """All products among chosen inputs and the output."""
-        reach = math.sqrt(2) * (chosen * self.clip_x**2 + self.clip_y**2)
-        return self._mechanism(reach, 1 - FIRST_SHARE - 2 * SCALAR_SHARE)
+        squared = 2 * (chosen * self._squared_x + self._squared_y) ** 2
+        return self._reach(squared, 1 - FIRST_SHARE - 2 * SCALAR_SHARE)
 
     @property
     def first_deviation(self) -> float:
@@ -155,8 +194,16 @@ class Budget:
         widest = max(self.first.sigma, self.second(self.inputs).sigma, self.scalar_x.sigma)
         return fraction_bits(largest + 20 * widest)
 
-    def _mechanism(self, reach: float, share: float) -> GaussianMechanism:
-        return GaussianMechanism(reach, reach / (math.sqrt(share) * self.mu))
+    @property
+    def _squared_x(self) -> Fraction:
+        return Fraction(self.clip_x) ** 2
+
+    @property
+    def _squared_y(self) -> Fraction:
+        return Fraction(self.clip_y) ** 2
+
+    def _reach(self, squared: Fraction, share: float) -> Reach:
+        return Reach(squared, math.sqrt(share) * self.mu)
 
 
 @dataclass(frozen=True)
@@ -213,12 +260,12 @@ def widths_of(party: Party, layout: Layout) -> dict[str, int]:
     return {label: layout.outputs} | {name: n * layout.size for name, n in counts}
 
 
-def give_terms(party: Party, layout: Layout, clipped: FloatArray, seed: bytes, bits: int) -> None:
+def give_terms(party: Party, layout: Layout, clipped: FloatArray, seed: bytes, budget: Budget) -> None:
     """A feature party's side: its matrix behind a mask, then its terms of the products of both stages."""
     line, widths, label, n = party.label_party, widths_of(party, layout), party.roles.label, layout.rows
     assert label is not None
     source = Randomness.from_key(seed, source="system")
-    x = to_ring(clipped, bits)
+    x = clipped_to_ring(clipped, budget.bits(n), clip=budget.clip_x, size=layout.size)
     mask = uniform(source, x.shape, "mask")
     line.send(Masked(party.name, x - mask))
     others = {}
@@ -256,15 +303,15 @@ def deal(party: Party, layout: Layout, budget: Budget) -> int:
     for name in names:
         party.peers[name].send(MaskSeed(sources[name].key))
     masks = {name: uniform(sources[name], (n, widths[name]), "mask") for name in names}
-    length = noise_on_ring(party, (1, 1), budget.scalar_x, bits, "length", (Secret.FEATURES,))
-    crosses = []
+    both = (Secret.FEATURES, Secret.LABELS)
+    length, crosses = np.zeros((1, 1), np.uint64), []
     for name in names[1:]:
         length = length - uniform(sources[name], (1, 1), "pad", 1, "length")
         pad = uniform(sources[name], (widths[name], layout.outputs), "pad", 1, label)
         crosses.append(ring_product(masks[name], masks[label]) - pad)
-    shape = (budget.inputs * layout.size, layout.outputs)
-    first = noise_on_ring(party, shape, budget.first, bits, "first", (Secret.FEATURES, Secret.LABELS))
-    party.label_party.send(Correction(1, [length, np.concatenate(crosses) + first]), under=(PROTECTION,))
+    length = noisy(party, length, budget.scalar_x.on_ring(bits), "length", (Secret.FEATURES,))
+    first = noisy(party, np.concatenate(crosses), budget.first.on_ring(bits), "first", both)
+    party.label_party.send(Correction(1, [length, first]), under=(PROTECTION,))
 
     chosen = party.label_party.receive(Chosen).columns
     require_chosen(chosen, budget.inputs, label)
@@ -279,8 +326,7 @@ def deal(party: Party, layout: Layout, budget: Budget) -> int:
             if q not in (p, label):
                 total[blocks.at(q), blocks.at(p)] -= pad.T
     if len(chosen):
-        both = (Secret.FEATURES, Secret.LABELS)
-        total = total + symmetric_noise(party, blocks.width, budget.second(len(chosen)), bits, chosen, both)
+        total = symmetrically_noisy(party, total, budget.second(len(chosen)).on_ring(bits), chosen, both)
     products = total[blocks.inputs, blocks.inputs], total[blocks.inputs, blocks.at(label)]
     party.label_party.send(Correction(2, list(products)), under=(PROTECTION,))
     return len(chosen)
@@ -301,7 +347,7 @@ class OpenedProducts:
         self._party, self._layout, self._bits = party, layout, 2 * bits
         self._widths = widths_of(party, layout)
         source = Randomness.from_key(party.arbiter.receive(MaskSeed).seed, source="system")
-        self._own = to_ring(clipped, bits)
+        self._own = clipped_to_ring(clipped, bits, clip=budget.clip_y, size=layout.outputs)
         self._masked = {party.name: self._own - uniform(source, self._own.shape, "mask")}
         for line in party.feature_parties:
             message, width = line.receive(Masked), self._widths[line.peer]
@@ -375,36 +421,38 @@ def _pad(source: Randomness, shape: tuple[int, ...], chosen: Int64Array, name: s
     return uniform(source, shape, "pad", 2, str(chosen.tolist()), name)
 
 
-def symmetric_noise(
+def noisy(
+    party: Party, values: UInt64Array, mechanism: DiscreteGaussianMechanism, stage: str, protects: tuple[Secret, ...]
+) -> UInt64Array:
+    """Values with the noise of one stage, charged to the ledger of the party that adds it."""
+    return mechanism.release(
+        values,
+        random=party.random,
+        ledger=party.ledger,
+        protects=protects,
+        unit=UNIT,
+        path=("moments", stage),
+        by=PROTECTION,
+    )
+
+
+def symmetrically_noisy(
     party: Party,
-    width: int,
-    mechanism: GaussianMechanism,
-    bits: int,
+    values: UInt64Array,
+    mechanism: DiscreteGaussianMechanism,
     chosen: Int64Array,
     protects: tuple[Secret, ...],
 ) -> UInt64Array:
-    """Noise that is symmetric, and isotropic in the Frobenius norm: half the variance off the diagonal."""
-    stage = f"second of {chosen.tolist()}"
-    drawn = noise_on_ring(party, (width, width), mechanism, bits, stage, protects).view(np.int64)
-    upper = np.triu(np.rint(drawn / math.sqrt(2)).astype(np.int64), 1)
-    return (upper + upper.T + np.diag(np.diag(drawn))).view(np.uint64)
-
-
-def noise_on_ring(
-    party: Party,
-    shape: tuple[int, ...],
-    mechanism: GaussianMechanism,
-    bits: int,
-    stage: str,
-    protects: tuple[Secret, ...],
-) -> UInt64Array:
-    """Noise as integers modulo 2^64, charged to the ledger of whoever adds it in the same breath."""
-    for secret in protects:
-        party.ledger.spend(
-            mechanism.event(secret, UNIT, by=PROTECTION), identity=party.random.child("moments", stage).key
-        )
-    drawn = noise(shape, mechanism.sigma, "gaussian", party.random, ("moments", stage))
-    return np.rint(np.ldexp(drawn, bits)).astype(np.int64).view(np.uint64)
+    """A square matrix with the noise of the second stage: symmetric, and isotropic in the Frobenius norm."""
+    return mechanism.release_symmetric(
+        values,
+        random=party.random,
+        ledger=party.ledger,
+        protects=protects,
+        unit=UNIT,
+        path=("moments", f"second of {chosen.tolist()}"),
+        by=PROTECTION,
+    )
 
 
 def terms_of(message: HasTerms, stage: int, shapes: Sequence[tuple[int, ...]], peer: str) -> list[UInt64Array]:

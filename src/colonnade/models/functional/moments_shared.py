@@ -40,14 +40,14 @@ from colonnade.models.functional.moments_masked import (
     Budget,
     Chosen,
     Layout,
-    noise_on_ring,
+    noisy,
     require,
     require_chosen,
-    symmetric_noise,
+    symmetrically_noisy,
     terms_of,
     widths_of,
 )
-from colonnade.models.functional.shared_products import from_ring, ring_product, to_ring, uniform
+from colonnade.models.functional.shared_products import clipped_to_ring, from_ring, ring_product, uniform
 from colonnade.models.glm.ciphertexts import sealed, unsealed
 from colonnade.runtime.party import Party
 from colonnade.secret import Secret
@@ -93,7 +93,7 @@ class GivenShares:
     def __init__(self, party: Party, layout: Layout, clipped: FloatArray, budget: Budget) -> None:
         self._party, self._layout, self._budget = party, layout, budget
         self._bits = budget.share_bits(layout.rows)
-        self._x = to_ring(clipped, self._bits)
+        self._x = clipped_to_ring(clipped, self._bits, clip=budget.clip_x, size=layout.size)
         _require_hidden(party.name, self._x.view(np.int64))
         line = party.label_party
         message = line.receive(EncryptedOutputs)
@@ -109,18 +109,19 @@ class GivenShares:
         party, line, bits = self._party, self._party.label_party, 2 * self._bits
         budget, about = self._budget, (Secret.FEATURES,)
         share = self._shared(1, np.arange(self._x.shape[1]))
-        length = ring_length(self._x) + noise_on_ring(party, (1, 1), budget.scalar_x, bits, "length", about)
-        cross = share + noise_on_ring(party, share.shape, budget.first, bits, "first", about)
+        length = noisy(party, ring_length(self._x), budget.scalar_x.on_ring(bits), "length", about)
+        cross = noisy(party, share, budget.first.on_ring(bits), "first", about)
         line.send(NoisyShares(1, [length, cross]), under=(PROTECTION,))
         chosen = line.receive(Chosen).columns
         require_chosen(chosen, budget.inputs, line.peer)
         if not len(chosen):
             return
         own = Blocks.of(widths_of(party, self._layout), chosen, self._layout.size).kept[party.name]
-        share, n_own = self._shared(2, own), len(own)
-        noise = symmetric_noise(party, n_own + share.shape[1], budget.second(len(chosen)), bits, chosen, about)
-        x = self._x[:, own]
-        gram, cross = ring_product(x, x) + noise[:n_own, :n_own], share + noise[:n_own, n_own:]
+        share, x = self._shared(2, own), self._x[:, own]
+        products = _bordered(share)
+        products[: len(own), : len(own)] = ring_product(x, x)
+        released = symmetrically_noisy(party, products, budget.second(len(chosen)).on_ring(bits), chosen, about)
+        gram, cross = released[: len(own), : len(own)], released[: len(own), len(own) :]
         line.send(NoisyShares(2, [gram, cross]), under=(PROTECTION,))
 
     def _shared(self, stage: int, columns: Int64Array) -> UInt64Array:
@@ -158,7 +159,8 @@ class OpenedShares:
         self._width = widths_of(party, layout)[self._line.peer]
         self._key = SecretKey(party.once("outputs key", lambda: Stream().raw(SEED_BYTES)), SHARES)
         self._block = rlwe.rows_per_block(layout.rows, self._width)
-        public, y = self._key.public, to_ring(clipped, self._bits).view(np.int64)
+        y = clipped_to_ring(clipped, self._bits, clip=budget.clip_y, size=layout.outputs).view(np.int64)
+        public = self._key.public
         data = np.concatenate([public.encrypt(np.ascontiguousarray(column), self._block) for column in y.T])
         key = np.frombuffer(public.to_bytes(), np.uint8)
         self._line.send(EncryptedOutputs(key, sealed(data, public)), under=HIDDEN[:1])
@@ -168,8 +170,8 @@ class OpenedShares:
         outputs = self._layout.outputs
         own = self._decrypted(1, self._width)
         theirs = terms_of(self._line.receive(NoisyShares), 1, [(1, 1), own.shape], self._line.peer)
-        noise = noise_on_ring(self._party, own.shape, self._budget.first, 2 * self._bits, "first", (Secret.LABELS,))
-        cross = from_ring(own + theirs[1] + noise, 2 * self._bits)
+        own = noisy(self._party, own, self._budget.first.on_ring(2 * self._bits), "first", (Secret.LABELS,))
+        cross = from_ring(own + theirs[1], 2 * self._bits)
         length = float(from_ring(theirs[0], 2 * self._bits)[0, 0])
         return length, cross.reshape(-1, self._layout.size, outputs)
 
@@ -181,10 +183,10 @@ class OpenedShares:
             return np.zeros((0, 0)), np.zeros((0, outputs))
         own = self._decrypted(2, n_own)
         theirs = terms_of(self._line.receive(NoisyShares), 2, [(n_own, n_own), own.shape], self._line.peer)
-        mechanism = self._budget.second(len(chosen))
-        noise = symmetric_noise(self._party, n_own + outputs, mechanism, 2 * self._bits, chosen, (Secret.LABELS,))
+        mechanism = self._budget.second(len(chosen)).on_ring(2 * self._bits)
+        released = symmetrically_noisy(self._party, _bordered(own), mechanism, chosen, (Secret.LABELS,))
         gram = from_ring(theirs[0], 2 * self._bits)
-        return (gram + gram.T) / 2, from_ring(own + theirs[1] + noise[:n_own, n_own:], 2 * self._bits)
+        return (gram + gram.T) / 2, from_ring(released[:n_own, n_own:] + theirs[1], 2 * self._bits)
 
     def _decrypted(self, stage: int, n_columns: int) -> UInt64Array:
         """The own share of the products of so many columns with every output."""
@@ -199,6 +201,14 @@ class OpenedShares:
 def ring_length(x: UInt64Array) -> UInt64Array:
     """The sum of all squares modulo 2^64, as a matrix of one number."""
     return np.asarray((x * x).sum(dtype=np.uint64)[None, None])
+
+
+def _bordered(cross: UInt64Array) -> UInt64Array:
+    """A square matrix of products among inputs and outputs that holds those of inputs with outputs, and zeros."""
+    inputs, outputs = cross.shape
+    whole = np.zeros((inputs + outputs, inputs + outputs), np.uint64)
+    whole[:inputs, inputs:] = cross
+    return whole
 
 
 def _require_hidden(owner: str, columns: Int64Array) -> None:

@@ -14,6 +14,7 @@ must not collude with whoever holds the masked matrices. Semi-honest parties; no
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,27 @@ def fraction_bits(largest: float) -> int:
 def to_ring(values: FloatArray, bits: int) -> UInt64Array:
     """Numbers as integers modulo 2^64, rounded towards zero, so that no row becomes longer."""
     return np.trunc(np.ldexp(values, bits)).astype(np.int64).view(np.uint64)
+
+
+def clipped_to_ring(values: FloatArray, bits: int, *, clip: float, size: int) -> UInt64Array:
+    """Curves as integers modulo 2^64, none of them longer than the radius, by exact arithmetic.
+
+    Curves clipped in floating point may be too long by a rounding error, and sensitivities on the ring allow for none.
+
+    Args:
+        values: Curves in coordinates, clipped; each row has one or several.
+        bits: How many bits after the point the integers have.
+        clip: The radius.
+        size: How many coordinates a curve has.
+    """
+    curves = to_ring(values, bits).view(np.int64).reshape(-1, size)
+    longest = math.floor(Fraction(clip) ** 2 * 4**bits)
+    while len(rows := np.flatnonzero((excess := (curves**2).sum(axis=1) - longest) > 0)):
+        columns = np.abs(curves[rows]).argmax(axis=1)
+        largest = curves[rows, columns]
+        shorter = np.abs(largest) - excess[rows] // (2 * np.abs(largest)) - 1
+        curves[rows, columns] = np.sign(largest) * np.maximum(shorter, 0)
+    return curves.reshape(values.shape).view(np.uint64)
 
 
 def from_ring(values: UInt64Array, bits: int) -> FloatArray:
