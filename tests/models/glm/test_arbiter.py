@@ -102,9 +102,8 @@ def in_plain(model, values, labels, batches, family):
     integers = {name: np.rint(np.ldexp(m, scales[name])).astype(np.int64) for name, m in matrices.items()}
     quantised = {name: np.ldexp(m.astype(float), -scales[name]) for name, m in integers.items()}
     bend = sum(np.linalg.eigvalsh(m.T @ m / len(labels))[-1] for m in matrices.values())
-    shrinkage = {LINEAR: 2 * model.alpha / len(labels), LOGISTIC: model.alpha / len(labels), POISSON: model.alpha}[
-        family
-    ]
+    of_mean = {"linear": 2 / len(labels), "logistic": 1 / len(labels), "Poisson": 1}
+    shrinkage = of_mean[family.name] * model.alpha
     rate = 1 / (target.curvature * bend + shrinkage)
     theta = {name: np.zeros(m.shape[1]) for name, m in matrices.items()}
     velocity = {name: np.zeros(m.shape[1]) for name, m in matrices.items()}
