@@ -115,9 +115,9 @@ def stack(frame: FrameType | None) -> list[CodeType]:
 
 def split_step() -> set[str]:
     """The files of models/ with functions that run in the label party's second step, or that have called for it."""
-    steps, files = 0, set()
+    steps, files = 0, set[str]()
 
-    def count(*step: object) -> None:
+    def count(party: str, loop: str, done: int, total: int, figures: Mapping[str, float]) -> None:
         nonlocal steps
         steps += 1
 
@@ -144,7 +144,7 @@ def regression() -> set[str]:
     """The files with code that runs when two processes join a regression on shares."""
     ports = {name: free_port() for name in (BANK, SHOP)}
     with TemporaryDirectory() as folder:
-        processes, files = [], set()
+        processes, files = [], set[str]()
         for name, columns in rows().items():
             pyarrow.csv.write_csv(pyarrow.table(columns), Path(folder, f"{name}.csv"))
             labels = 'labels = "label"' if name == BANK else ""

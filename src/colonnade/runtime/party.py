@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from typing import Protocol as Protocol_
-from typing import TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +18,14 @@ from colonnade.generators import GlobalGenerators
 from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.randomness import Randomness
 from colonnade.roles import PublicPlan, Roles
-from colonnade.runtime.alignment import Alignment
 from colonnade.runtime.checkpoint import Checkpoints, Resumable, Steps, Watcher
 from colonnade.runtime.hooks import Defence
 from colonnade.tables.table import Table
 from colonnade.wire.channel import Channel
 from colonnade.wire.recording.transcript import Recording
+
+if TYPE_CHECKING:
+    from colonnade.runtime.alignment import Alignment
 
 R = TypeVar("R")
 T = TypeVar("T")

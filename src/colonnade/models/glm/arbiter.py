@@ -42,7 +42,6 @@ from colonnade.crypto.additive import Data, PublicKey, SecretKey, unmasked
 from colonnade.crypto.fixedpoint import PRODUCT_BITS, Widths, column_scales, encoded
 from colonnade.crypto.profiles import ARBITER
 from colonnade.errors import PrivacyError, ProtocolError
-from colonnade.models.glm.ciphertexts import sealed, unsealed
 from colonnade.models.glm.descent import GradientDescent
 from colonnade.models.glm.matrix import (
     Matrix,
@@ -65,6 +64,8 @@ from colonnade.models.glm.messages import (
     Schedule,
     StepOutline,
     StopVerdict,
+    sealed,
+    unsealed,
 )
 from colonnade.models.glm.sides import (
     ColumnSide,

@@ -141,7 +141,7 @@ class GeneralisedLinearModel(Estimator):
 
     @classmethod
     def example(cls) -> Self:
-        """Two epochs of a few batches, which send every kind of message; 1,000 rows of few columns train in a moment."""
+        """A regression of two epochs and few batches, which sends every kind of message; for some hundred rows or more."""
         return cls(max_iter=2, batch_size=180)
 
     def fit(self, party: Party) -> Self:

@@ -1,11 +1,16 @@
-"""The messages of generalised linear models: with an arbiter, on shares, and to predict."""
+"""The messages of generalised linear models: with an arbiter, on shares, and to predict; and how ciphertexts cross."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from colonnade.errors import KeyMismatch
 from colonnade.secret import Secret
 from colonnade.wire.message import Ciphertexts, Float64Array, Int64Array, Message, UInt8Array, UInt64Array
+
+if TYPE_CHECKING:
+    from colonnade.crypto.additive import Data, PublicKey
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,7 @@ class OpenedSums(Message, kind="glm/opened", fresh=True):
 
 @dataclass(frozen=True)
 class SharesLayout(_StepRule, Message, kind="glm/layout", reveals={Secret.FEATURES, Secret.LABELS}):
-    """How steps are taken on shares, and how many columns each party has in the order of the roles, intercept included."""
+    """How steps are taken on shares, and how many columns each party has, in the order of the roles, with intercept."""
 
     counts: Int64Array
 
@@ -151,3 +156,18 @@ class PartialScores(Message, kind="glm/partial-scores", reveals={Secret.FEATURES
     """Partial scores, one per row, as they are."""
 
     values: Float64Array
+
+
+def sealed(data: Data, key: PublicKey) -> Ciphertexts:
+    """Ciphertexts as they cross, with the name of the key that they belong to."""
+    return Ciphertexts(key.scheme, key.fingerprint, key.packed(data))
+
+
+def unsealed(found: Ciphertexts, key: PublicKey, size: int, sender: str) -> Data:
+    """Ciphertexts that crossed, if they belong to this key and are as many as expected."""
+    if found.scheme != key.scheme or found.key != key.fingerprint:
+        raise KeyMismatch(
+            f"Expected ciphertexts of {key.scheme} under the key in use from {sender}, got some of "
+            f"{found.scheme[:64]!r} under another. Check that all parties run the same plan and got the same key."
+        )
+    return key.unpacked(found.data, size, sender)

@@ -25,9 +25,9 @@ does not compute, the masks for the two computing parties cancel.
     stopping     whether the squared change of all coefficients in an epoch is below a public bound: one bit
 
 Before the end the parties learn one bit after each epoch, whether training ends, and nothing else: what a party
-decrypts is uniform. With tol=0 there is no such bit, and all epochs are run. At the end each party learns its own coefficients.
-The two computing parties must not work together: their shares add up to the coefficients, scores and residuals.
-Semi-honest, unreviewed. Mohassel and Zhang 2017 (SecureML) for training on shares; products are those of
+decrypts is uniform. With tol=0 there is no such bit, and all epochs are run. At the end each party learns its own
+coefficients. The two computing parties must not work together: their shares add up to the coefficients, scores and
+residuals. Semi-honest, unreviewed. Mohassel and Zhang 2017 (SecureML) for training on shares; products are those of
 `colonnade.crypto.rlwe` and `colonnade.crypto.products`, truncation that of `colonnade.crypto.shares`.
 """
 
@@ -35,18 +35,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import ceil, log2
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from colonnade.crypto import comparison, products, rlwe
-from colonnade.crypto.additive import Data
 from colonnade.crypto.fixedpoint import MOST_ROWS, encoded
 from colonnade.crypto.profiles import DISTANCE_BITS, SHARES
 from colonnade.crypto.rlwe import PublicKey, SecretKey
 from colonnade.crypto.sampling import Stream
 from colonnade.crypto.shares import MOST_BITS, Share, fixed, low_half, raised, reals, truncated
 from colonnade.errors import Overflow, ProtocolError
-from colonnade.models.glm.ciphertexts import sealed
 from colonnade.models.glm.matrix import (
     Matrix,
     entries,
@@ -66,6 +65,7 @@ from colonnade.models.glm.messages import (
     SharedVector,
     SharesLayout,
     StopVerdict,
+    sealed,
 )
 from colonnade.models.glm.sides import (
     ColumnSide,
@@ -79,6 +79,9 @@ from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Int64Array
+
+if TYPE_CHECKING:
+    from colonnade.crypto.additive import Data
 
 # Bits behind the point: of columns, of coefficients, of everything in between.
 COLUMN_BITS, COEFFICIENT_BITS, VALUE_BITS = 12, 24, 20

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from colonnade.crypto.additive import Data, PublicKey
 from colonnade.errors import DataError, PlanError, ProtocolError
 from colonnade.models.batches import fixed
-from colonnade.models.glm.ciphertexts import unsealed
 from colonnade.models.glm.families import Family
 from colonnade.models.glm.matrix import Matrix
-from colonnade.models.glm.messages import EncryptedMessage, StopVerdict
+from colonnade.models.glm.messages import EncryptedMessage, StopVerdict, unsealed
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Float64Array, Int64Array, Message
+
+if TYPE_CHECKING:
+    from colonnade.crypto.additive import Data, PublicKey
 
 Backend: TypeAlias = Literal["rlwe", "paillier"]
 
