@@ -21,6 +21,7 @@ BENCHMARKS: Mapping[str, str] = {
     "psi": "two parties intersect their ids, against openmined.psi and RR22",
     "psi_large": "two parties intersect ten million ids each, in bounded memory",
     "glm": "logistic regression with and without an arbiter, per row and per epoch",
+    "walks": "files and calls that a reader of three walks through the source meets",
     "resume": "from the return of a killed party to the next step",
     "functional": "boosting of curves: the solver, a step, a whole fit",
     "functional_accuracy": "boosting of curves: errors against their limits, under privacy and on real data",

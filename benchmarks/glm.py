@@ -56,16 +56,16 @@ class Clock:
 def epoch(tables: Mapping[str, Table], epochs: int, roles: Roles) -> tuple[float, float, float]:
     """Seconds, seconds of the processor, and bytes of one epoch after the first."""
     n_rows, clock = len(tables["bank"]), Clock()
-    model = LogisticRegression(epochs=1 + epochs, batch_size=min(4096, n_rows), tolerance=0, alarm=None)
+    model = LogisticRegression(max_iter=1 + epochs, batch_size=min(4096, n_rows), tol=0, alarm=None)
 
     def fit(own: LogisticRegression, party: Party) -> LogisticRegression:
         return own.fit(replace(party, watcher=clock if party.holds_labels else None))
 
     protocols = {name: partial(fit, model.clone()) for name in roles.parties}
-    simulate(protocols, tables, roles=roles, keep="digests")
+    run = simulate(protocols, tables, roles=roles, keep="digests")
     wall, processor = clock.after(max(1, n_rows // 4096))
-    columns = {name: len(table.columns) + (name == "bank") for name, table in tables.items()}
-    size = model.cost(n_rows, columns, arbiter=roles.arbiter is not None).bytes
+    entries = [entry for transcript in run.transcripts.values() for entry in transcript.entries]
+    size = sum(entry.size for entry in entries if entry.sent and entry.epoch == epochs)
     return wall / epochs, processor / epochs, float(size)
 
 

@@ -7,7 +7,7 @@ from colonnade.data import load, train_test_split
 from colonnade.models import LinearRegression
 
 train, test = train_test_split(load("bank-shop-telco", rows=2000).split(), test=0.25, seed=0)
-model = LinearRegression(epochs=60)
+model = LinearRegression(max_iter=60)
 
 found = {}
 for protocol, arbiter in {"With": "judge", "Without": None}.items():

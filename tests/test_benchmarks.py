@@ -23,6 +23,7 @@ FIGURES = {
     "psi": {"cpu_ratio", "above_idle_mb", "rr22_ratio", "partition_cpu_s"},
     "psi_large": {"bytes_per_id", "rr22_bytes_per_id"},
     "glm": {"us_per_row", "fate_ratio", "shares_fate_ratio"},
+    "walks": {"split_step_files", "regression_files", "multiplication_calls"},
     "resume": {"resume_s"},
     "functional": {"cached_over_kronecker", "step_ratio_32k_to_500", "fit_ms"},
     "functional_accuracy": {
@@ -42,6 +43,7 @@ MARKS = {
     "transport": [pytest.mark.slow, pytest.mark.network],
     "psi": [pytest.mark.slow, pytest.mark.network],
     "psi_large": [pytest.mark.slow, pytest.mark.network],
+    "walks": [pytest.mark.slow, pytest.mark.network],
     "resume": [pytest.mark.slow, pytest.mark.network],
     "functional": [pytest.mark.slow],
     "functional_accuracy": [pytest.mark.slow],

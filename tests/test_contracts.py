@@ -73,9 +73,9 @@ TRANSPORTS = {
 # Small enough to train in a moment, and with every message that the model knows.
 BRIEF = {"epochs": 3, "batch_size": 32, "embedding": 4, "patience": 2}
 SMALL = {
-    "linear-regression": {"epochs": 2, "batch_size": 180},
-    "logistic-regression": {"epochs": 2, "batch_size": 180},
-    "poisson-regression": {"epochs": 2, "batch_size": 180},
+    "linear-regression": {"max_iter": 2, "batch_size": 180},
+    "logistic-regression": {"max_iter": 2, "batch_size": 180},
+    "poisson-regression": {"max_iter": 2, "batch_size": 180},
     "functional-boost": {
         "clip": 3.0,
         "noise": 0.2,

@@ -16,10 +16,7 @@ from colonnade.errors import ProtocolError
 from colonnade.models.functional import exchange
 from colonnade.models.functional import moments_masked as moment_exchange
 from colonnade.models.functional import moments_shared as moment_shares
-from colonnade.models.glm import arbiter as glm_arbiter
-from colonnade.models.glm import masked_sum as scores
-from colonnade.models.glm import shares as glm_shares
-from colonnade.models.glm import sides as glm_side
+from colonnade.models.glm import messages as glm
 from colonnade.models.networks import labels_at_server as served
 from colonnade.models.networks import oneshot, split, ushape
 from colonnade.wire.codec import MAX_METADATA, decode, encode
@@ -32,24 +29,24 @@ POINTS = np.arange(64, dtype=np.uint8).reshape(2, 32)
 CIPHERTEXTS = Ciphertexts("rlwe-8192-156", b"fingerprint", np.array([[1, 2**63]], np.uint64))
 WORDS = np.array([[0, 2**64 - 1]], np.uint64)
 SAMPLES = [
-    glm_side.Columns(3, 1.5),
-    glm_arbiter.Schedule(4, 2048),
-    glm_arbiter.Outline(0.5, 0.25, 0.125, np.array([1.0, 2.0]), 5),
-    glm_side.Key(np.array([0, 255], np.uint8)),
-    glm_arbiter.EncryptedScores(7, CIPHERTEXTS),
-    glm_arbiter.EncryptedResiduals(7, CIPHERTEXTS),
-    glm_arbiter.EncryptedLoss(7, CIPHERTEXTS),
-    glm_arbiter.Masked(7, CIPHERTEXTS, 2),
-    glm_arbiter.Opened(7, np.array([0, 2**53 - 1], np.uint64)),
-    glm_side.Verdict(2, 1),
-    glm_shares.Layout(0.5, 0.25, 0.125, np.array([1.0, 2.0]), NUMBERS),
-    glm_shares.SharedVector(7, CIPHERTEXTS),
-    glm_shares.MaskedProduct(7, CIPHERTEXTS),
-    glm_shares.Operands(7, CIPHERTEXTS),
-    glm_shares.Opening(np.array([0, 2**64 - 1], np.uint64)),
-    scores.MaskSeed(bytes(range(32))),
-    scores.MaskedScores(np.array([0, 2**64 - 1], np.uint64)),
-    scores.PartialScores(np.array([0.0, -1e300])),
+    glm.ColumnSummary(3, 1.5),
+    glm.Schedule(4, 2048),
+    glm.StepOutline(0.5, 0.25, 0.125, np.array([1.0, 2.0]), 5),
+    glm.PublicKeyBytes(np.array([0, 255], np.uint8)),
+    glm.EncryptedScores(7, CIPHERTEXTS),
+    glm.EncryptedResiduals(7, CIPHERTEXTS),
+    glm.EncryptedLoss(7, CIPHERTEXTS),
+    glm.MaskedSums(7, CIPHERTEXTS, 2),
+    glm.OpenedSums(7, np.array([0, 2**53 - 1], np.uint64)),
+    glm.StopVerdict(2, 1),
+    glm.SharesLayout(0.5, 0.25, 0.125, np.array([1.0, 2.0]), NUMBERS),
+    glm.SharedVector(7, CIPHERTEXTS),
+    glm.MaskedProduct(7, CIPHERTEXTS),
+    glm.Operands(7, CIPHERTEXTS),
+    glm.OpenedShare(np.array([0, 2**64 - 1], np.uint64)),
+    glm.ScoreMaskSeed(bytes(range(32))),
+    glm.MaskedScores(np.array([0, 2**64 - 1], np.uint64)),
+    glm.PartialScores(np.array([0.0, -1e300])),
     split.Outline(16),
     split.Embedding(7, ROWS),
     split.Gradient(7, ROWS),

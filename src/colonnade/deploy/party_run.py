@@ -26,7 +26,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from colonnade.align.protocol import Align, Aligned
 from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.models.base import Estimator, Prediction
 from colonnade.plans.network import PlannedNetwork, check_address
@@ -39,6 +38,7 @@ from colonnade.tables.table import Table, nearest
 from colonnade.wire.certs.credentials import Credentials, Identity, certificate_path, identity_of
 
 if TYPE_CHECKING:
+    from colonnade.align.protocol import Align
     from colonnade.auditing.report import PrivacyReport
     from colonnade.plans.align import PlannedAlign
     from colonnade.plans.plan import PlannedAudit
@@ -329,6 +329,8 @@ class Side:
         """A protocol on rows that are aligned first, if the plan says so; which they are is written to a file."""
         if self.plan.align is None:
             return protocol
+        from colonnade.align.protocol import Aligned
+
         return Aligned(self._planned_align(self.plan.align), protocol, lambda alignment: alignment.save(path))
 
     def _planned_align(self, planned: PlannedAlign) -> Align:

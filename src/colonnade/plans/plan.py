@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from blake3 import blake3
 
 from colonnade.errors import PlanError
-from colonnade.plans.align import PlannedAlign
 from colonnade.plans.network import PlannedAddress, PlannedNetwork
 from colonnade.plans.toml import Signature, conform, to_toml
 from colonnade.roles import PublicPlan, Roles
@@ -38,6 +37,7 @@ from colonnade.wire.recording.recording import Keep
 if TYPE_CHECKING:
     from colonnade.attacks.base import ActiveAttack, Attack
     from colonnade.models.base import Estimator
+    from colonnade.plans.align import PlannedAlign
     from colonnade.runtime.alignment import Alignment
     from colonnade.runtime.hooks import Defence
 
@@ -477,9 +477,18 @@ def _read_plan(tree: Mapping[str, Any], folder: Path) -> Plan:
             case "model":
                 parts[key] = _read_named(PlannedModel, conform(value, dict[str, Any], where), where)
             case _:
-                section = {"roles": Roles, "align": PlannedAlign, "audit": PlannedAudit, "run": PlannedRun}[key]
+                section = _section(key)
                 parts[key] = section(**Signature.of(section, where).checked(conform(value, dict[str, Any], where)))
     return Plan(**parts)
+
+
+def _section(key: str) -> type[Any]:
+    if key == "align":
+        # Only a plan that aligns imports the alignment.
+        from colonnade.plans.align import PlannedAlign
+
+        return PlannedAlign
+    return {"roles": Roles, "audit": PlannedAudit, "run": PlannedRun}[key]
 
 
 def _read_named(section: type[S], tree: Mapping[str, Any], where: str) -> S:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from typing import Protocol as StructuralType
 
 import numpy as np
@@ -18,7 +18,6 @@ from colonnade.generators import GlobalGenerators
 from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.randomness import Randomness
 from colonnade.roles import PublicPlan, Roles
-from colonnade.runtime.alignment import Alignment
 from colonnade.runtime.checkpoint import Checkpoints, Resumable, Steps, Watcher
 from colonnade.runtime.context import HookContext, Tensor
 from colonnade.secret import Secret
@@ -27,6 +26,9 @@ from colonnade.tables.table import Table
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Message
 from colonnade.wire.recording.recording import Recording
+
+if TYPE_CHECKING:
+    from colonnade.runtime.alignment import Alignment
 
 T = TypeVar("T")
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 import numpy as np
 
 from colonnade._version import __version__
-from colonnade.data.partition import require_same_rows
 from colonnade.errors import PlanError, StorageError
 from colonnade.generators import GlobalGenerators
 from colonnade.privacy.ledger import Ledger
@@ -113,6 +112,8 @@ class Simulation(Generic[R_co]):
         if aligns:
             digest = ""
         else:
+            from colonnade.data.partition import require_same_rows
+
             tables = {name: table.checked(name) for name, table in tables.items()}
             require_same_rows(tables)
             digest = tables[self.roles.holders[0]].id_digest()

@@ -40,7 +40,7 @@ def auc(run, attack):
 
 def test_batches_as_small_as_the_columns_are_many_give_every_label_away_if_nobody_refuses(monkeypatch):
     data = tables(300, 30, strength=0.0)
-    model = LogisticRegression(epochs=1, batch_size=25, learning_rate=0.01)
+    model = LogisticRegression(max_iter=1, batch_size=25, learning_rate=0.01)
     with pytest.raises(PrivacyError, match=r"shop has 30 columns, so a batch needs more than 300 rows"):
         simulate(model.fit, data, roles=JUDGED)
     monkeypatch.setattr(glm_arbiter, "ROWS_PER_COLUMN", 0)
@@ -49,16 +49,16 @@ def test_batches_as_small_as_the_columns_are_many_give_every_label_away_if_nobod
 
 
 def test_batches_that_are_allowed_tell_no_more_than_the_columns_themselves():
-    unrelated = simulate(LogisticRegression(epochs=2).fit, tables(500, 4, strength=0.0), roles=JUDGED)
+    unrelated = simulate(LogisticRegression(max_iter=2).fit, tables(500, 4, strength=0.0), roles=JUDGED)
     # Four columns fitted to 500 labels by chance: an AUC of about 0.55.
     assert auc(unrelated, Residue()) < 0.65
-    related = simulate(LogisticRegression(epochs=2).fit, tables(500, 4, strength=1.0), roles=JUDGED)
+    related = simulate(LogisticRegression(max_iter=2).fit, tables(500, 4, strength=1.0), roles=JUDGED)
     assert auc(related, Residue()) > 0.7
     assert auc(related, CoefficientScore()) > 0.7
 
 
 def test_an_audit_shows_both_and_says_why_the_arbiter_cannot():
-    run = simulate(LogisticRegression(epochs=2).fit, tables(500, 4, strength=1.5), roles=JUDGED)
+    run = simulate(LogisticRegression(max_iter=2).fit, tables(500, 4, strength=1.5), roles=JUDGED)
     report = audit(run, [Residue(), CoefficientScore()], nulls=5)
     assert {(finding.attack, finding.attacker) for finding in report.attacks} >= {
         ("Residue", "shop"),

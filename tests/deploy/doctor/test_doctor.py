@@ -124,7 +124,7 @@ def test_two_parties_that_fit_are_told_that_nothing_is_wrong(plans: dict[str, Pl
         ("split-regressor", {"epochs": 2}, r"training sends at most 0\.0 MB in 5 round trips, which takes this line"),
         ("one-shot", {}, r"training sends 0\.0 MB in 0 round trips"),
         ("label-dp-shadow", {"patience": None}, r"training sends 0\.\d MB in 31 round trips"),
-        ("logistic-regression", {"epochs": 3}, r"training sends at most about \d+\.\d MB in 54 round trips"),
+        ("logistic-regression", {"max_iter": 3}, r"training sends at most about \d+\.\d MB in 54 round trips"),
         ("functional-moments", {}, "of functional-moments it is not known beforehand how much it sends"),
     ],
 )

@@ -14,12 +14,12 @@ from sklearn.linear_model import PoissonRegressor, Ridge
 from colonnade.crypto import products, sampling
 from colonnade.crypto.profiles import SHARES
 from colonnade.errors import BudgetSpent, Overflow, PlanError, ProtocolError
+from colonnade.models.glm import messages
 from colonnade.models.glm import shares as glm_shares
-from colonnade.models.glm import sides as glm_side
 from colonnade.models.glm.estimator import LinearRegression, LogisticRegression, PoissonRegression
 from colonnade.models.glm.families import LINEAR, LOGISTIC, POISSON
-from colonnade.models.glm.shares import ComputingSide, Opening
-from colonnade.models.glm.sides import Verdict
+from colonnade.models.glm.messages import OpenedShare, StopVerdict
+from colonnade.models.glm.shares import ComputingSide
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
 from colonnade.tables.table import Table
@@ -77,11 +77,12 @@ def in_plain(model, values, labels, batches, family, weights=None):
     ]
     bend *= weights.max() * sum(np.linalg.eigvalsh(m.T @ m / N)[-1] for m in matrices)
     matrix = np.hstack(matrices)
-    rate = 1 / (bend + model.penalty / N)
+    shrinkage = {"linear": 2 * model.alpha / N, "logistic": model.alpha / N, "Poisson": model.alpha}[family.name]
+    rate = 1 / (bend + shrinkage)
     theta, move = np.zeros(matrix.shape[1]), np.zeros(matrix.shape[1])
-    penalties = np.full(len(theta), model.penalty / N)
+    penalties = np.full(len(theta), shrinkage)
     penalties[2] = 0
-    for step in range(model.epochs * len(batches)):
+    for step in range(model.max_iter * len(batches)):
         rows = batches[step % len(batches)]
         mean = matrix[rows] @ theta
         if family.polynomial is not None:
@@ -107,7 +108,7 @@ FAMILIES = [(LinearRegression, LINEAR), (LogisticRegression, LOGISTIC), (Poisson
 def test_linear_regression_on_shares_is_the_plain_optimisers(n_parties, batch_size):
     values = columns(n_parties)
     labels = labels_of(LinearRegression, values)
-    model = LinearRegression(epochs=4, batch_size=batch_size)
+    model = LinearRegression(max_iter=4, batch_size=batch_size)
     run = simulate(model.fit, made(values, labels), roles=roles(n_parties), seed=3)
     plain = in_plain(model, values, labels, batches_of(model, run), LINEAR)
     np.testing.assert_allclose(coefficients(run), plain, rtol=1e-3, atol=1e-3 * np.abs(plain[:-1]).max())
@@ -117,7 +118,7 @@ def test_linear_regression_on_shares_is_the_plain_optimisers(n_parties, batch_si
 def test_polynomial_means_on_shares_are_the_plain_optimisers(model, family):
     values = columns(2)
     labels = labels_of(model, values)
-    estimator = model(epochs=2)
+    estimator = model(max_iter=2)
     run = simulate(estimator.fit, made(values, labels), roles=roles(), seed=3)
     plain = in_plain(estimator, values, labels, batches_of(estimator, run), family)
     np.testing.assert_allclose(coefficients(run), plain, atol=1e-3 * np.abs(plain).max())
@@ -132,7 +133,7 @@ def test_polynomial_means_on_shares_are_the_plain_optimisers(model, family):
 def test_training_on_shares_is_the_plain_optimisers_to_the_end(model, family, n_parties):
     values = columns(n_parties)
     labels = labels_of(model, values)
-    estimator = model(epochs=8, batch_size=150)
+    estimator = model(max_iter=8, batch_size=150)
     run = simulate(estimator.fit, made(values, labels), roles=roles(n_parties), seed=3)
     plain = in_plain(estimator, values, labels, batches_of(estimator, run), family)
     np.testing.assert_allclose(coefficients(run), plain, atol=1e-3 * np.abs(plain).max())
@@ -143,7 +144,7 @@ def test_training_on_shares_is_the_plain_optimisers_to_the_end(model, family, n_
 def test_linear_regression_on_shares_is_ridge(n_parties):
     values = columns(n_parties)
     labels = labels_of(LinearRegression, values)
-    model = LinearRegression(penalty=8.0, epochs=60, tolerance=1e-4)
+    model = LinearRegression(alpha=4.0, max_iter=60, tol=1e-4)
     run = simulate(model.fit, made(values, labels), roles=roles(n_parties), seed=3)
     ridge = Ridge(alpha=4.0).fit(np.hstack(list(values.values())), labels)
     np.testing.assert_allclose(coefficients(run), [*ridge.coef_, ridge.intercept_], rtol=1e-3, atol=2e-2)
@@ -155,7 +156,8 @@ def test_linear_regression_on_shares_is_ridge(n_parties):
 def test_other_regressions_on_shares_are_scikit_learns_to_two_digits(model, n_parties):
     values = columns(n_parties)
     labels = labels_of(model, values)
-    run = simulate(model(epochs=45, tolerance=1e-7).fit, made(values, labels), roles=roles(n_parties), seed=3)
+    alpha = 1.0 / N if model is PoissonRegression else 1.0
+    run = simulate(model(alpha=alpha, max_iter=45, tol=1e-7).fit, made(values, labels), roles=roles(n_parties), seed=3)
     plain = {LogisticRegression: PlainLogistic(C=1.0), PoissonRegression: PoissonRegressor(alpha=1.0 / N)}[model]
     plain.fit(np.hstack(list(values.values())), labels)
     np.testing.assert_allclose(coefficients(run), np.r_[np.ravel(plain.coef_), plain.intercept_], atol=0.02)
@@ -166,9 +168,9 @@ def epochs_in_plain(model, values, labels, batches, tolerance):
     target, lengths, before = LINEAR.quadratic(labels), [], np.zeros(5)
     before[-1] = target.centre
     matrices = [np.hstack([values["bank"], np.ones((N, 1))]), values["shop"]]
-    rate = 1 / (2 * sum(np.linalg.eigvalsh(m.T @ m / N)[-1] for m in matrices) + model.penalty / N)
-    for epochs in range(1, model.epochs):
-        after = in_plain(model.clone().set_params(epochs=epochs), values, labels, batches, LINEAR)
+    rate = 1 / (2 * sum(np.linalg.eigvalsh(m.T @ m / N)[-1] for m in matrices) + 2 * model.alpha / N)
+    for epochs in range(1, model.max_iter):
+        after = in_plain(model.clone().set_params(max_iter=epochs), values, labels, batches, LINEAR)
         lengths.append(((after - before) ** 2).sum() * (1 - model.momentum) / (rate * len(batches)))
         before = after
     return 1 + next((place for place, length in enumerate(lengths) if length < tolerance), len(lengths))
@@ -178,36 +180,36 @@ def epochs_in_plain(model, values, labels, batches, tolerance):
 def test_training_on_shares_ends_when_the_loss_would_change_by_less_than_the_tolerance(batch_size, momentum):
     values = columns(2)
     labels = labels_of(LinearRegression, values)
-    model = LinearRegression(epochs=12, batch_size=batch_size, momentum=momentum, tolerance=1.0)
+    model = LinearRegression(max_iter=12, batch_size=batch_size, momentum=momentum, tol=1.0)
     run = simulate(model.fit, made(values, labels), roles=roles(), seed=3)
     ended = len(run.results["bank"].history_)
     assert ended == epochs_in_plain(model, values, labels, batches_of(model, run), 1.0)
     assert 2 < ended < 12
-    plain = in_plain(model.clone().set_params(epochs=ended), values, labels, batches_of(model, run), LINEAR)
+    plain = in_plain(model.clone().set_params(max_iter=ended), values, labels, batches_of(model, run), LINEAR)
     np.testing.assert_allclose(coefficients(run), plain, rtol=1e-3, atol=1e-3 * np.abs(plain[:-1]).max())
 
 
 def test_only_one_bit_for_each_epoch_is_opened_before_the_end():
     values = columns(3)
-    model = LinearRegression(epochs=3, tolerance=1e-12)
+    model = LinearRegression(max_iter=3, tol=1e-12)
     run = simulate(model.fit, made(values, labels_of(LinearRegression, values)), roles=roles(3), seed=3, keep="all")
-    opened = {name: [e.message for e in t.messages(Opening, sent=False)] for name, t in run.transcripts.items()}
+    opened = {name: [e.message for e in t.messages(OpenedShare, sent=False)] for name, t in run.transcripts.items()}
     # After the first and the second epoch the label party; the last ends anyway. Then everybody its coefficients.
     assert [message.share.shape for message in opened["bank"]] == [(1,), (1,), (3,)]
     assert [message.share.shape for message in opened["shop"]] == [(2,)]
     assert [message.share.shape for message in opened["telco"]] == [(2,), (2,)]
     for name in ("shop", "telco"):
-        assert [e.message for e in run.transcripts[name].messages(Verdict, sent=False)] == [
-            Verdict(0, 0),
-            Verdict(1, 0),
+        assert [e.message for e in run.transcripts[name].messages(StopVerdict, sent=False)] == [
+            StopVerdict(0, 0),
+            StopVerdict(1, 0),
         ]
 
 
 def test_a_tolerance_of_0_tells_nobody_when_to_end():
     values = columns(2)
-    model = LinearRegression(epochs=3, tolerance=0)
+    model = LinearRegression(max_iter=3, tol=0)
     run = simulate(model.fit, made(values, labels_of(LinearRegression, values)), roles=roles(), seed=3)
-    assert not any(entry.kind == Verdict.kind for entry in run.transcripts["shop"].entries)
+    assert not any(entry.kind == StopVerdict.kind for entry in run.transcripts["shop"].entries)
     assert len(run.results["bank"].history_) == 3
 
 
@@ -216,28 +218,31 @@ def test_an_answer_about_the_end_that_is_none_is_refused(monkeypatch):
     monkeypatch.setattr(ComputingSide, "_showed", lambda side, step, table: honest(side, step, table) ^ 2)
     values = columns(2)
     with pytest.raises(ProtocolError, match=r"shop to help find out whether training ends, but what it says is no ans"):
-        simulate(LinearRegression(epochs=2).fit, made(values, labels_of(LinearRegression, values)), roles=roles())
+        simulate(LinearRegression(max_iter=2).fit, made(values, labels_of(LinearRegression, values)), roles=roles())
 
 
-@pytest.mark.parametrize("options", [{"momentum": 0.0}, {"intercept": False}, {"standardised": False}])
+@pytest.mark.parametrize("options", [{"momentum": 0.0}, {"fit_intercept": False}, {"standardised": False}])
 def test_options_count_on_shares_as_they_do_with_an_arbiter(options):
     values = columns(2)
     values = values if "standardised" not in options else {name: held / 2 for name, held in values.items()}
     labels = labels_of(LinearRegression, columns(2))
-    labels = labels if options.get("intercept", True) else labels - labels.mean()
-    model = LinearRegression(epochs=4, tolerance=0, **options)
+    labels = labels if options.get("fit_intercept", True) else labels - labels.mean()
+    model = LinearRegression(max_iter=4, tol=0, **options)
     arbiter = Roles(label="bank", features=("shop",), arbiter="judge")
     runs = [simulate(model.fit, made(values, labels), roles=who, seed=3) for who in (roles(), arbiter)]
     shares, judged = (np.concatenate([run.results[name].coef_ for name in ("bank", "shop")]) for run in runs)
-    assert len(shares) == 4 + options.get("intercept", True)
+    banks = [run.results["bank"] for run in runs]
+    assert len(shares) == 4
+    assert all(("intercept" in bank.coefficients) == options.get("fit_intercept", True) for bank in banks)
     np.testing.assert_allclose(shares, judged, atol=1e-3 * np.abs(judged).max())
+    assert banks[0].intercept_ == pytest.approx(banks[1].intercept_, abs=1e-3 * np.abs(judged).max())
 
 
 def test_constant_collinear_and_separating_columns_train_on_shares():
     values = columns(2)
     values["shop"] = np.column_stack([values["shop"], np.full(N, 7.0), values["shop"][:, 0]])
     labels = (values["shop"][:, 0] > 0).astype(np.int64)
-    run = simulate(LogisticRegression(epochs=3).fit, made(values, labels), roles=roles(), seed=3)
+    run = simulate(LogisticRegression(max_iter=3).fit, made(values, labels), roles=roles(), seed=3)
     shop = run.results["shop"].coefficients
     assert np.isfinite(coefficients(run)).all()
     assert shop["shop 2"] == pytest.approx(0, abs=1e-5)
@@ -248,7 +253,7 @@ def test_row_weights_count_on_shares():
     values = columns(2)
     labels = labels_of(LinearRegression, values)
     weights = np.random.default_rng(4).uniform(0.2, 3, N)
-    model = LinearRegression(epochs=4, weights="weight")
+    model = LinearRegression(max_iter=4, sample_weight="weight")
     run = simulate(model.fit, made(values, labels, weight=weights), roles=roles(), seed=3)
     plain = in_plain(model, values, labels, batches_of(model, run), LINEAR, weights)
     np.testing.assert_allclose(coefficients(run), plain, rtol=1e-3, atol=1e-3 * np.abs(plain[:-1]).max())
@@ -292,7 +297,7 @@ def test_all_that_is_decrypted_before_the_end_is_uniform_whatever_the_labels(mod
     seen = {"bank": [], "shop": []}
     for known in (labels, labels.max() - labels):
         spy = Decrypted(monkeypatch)
-        simulate(model(epochs=2, batch_size=150).fit, made(values, known), roles=roles(3), seed=3)
+        simulate(model(max_iter=2, batch_size=150).fit, made(values, known), roles=roles(3), seed=3)
         for name in seen:
             seen[name].append(spy.uniform(name))
             assert stats.kstest(seen[name][-1], "uniform").pvalue > 1e-6
@@ -305,18 +310,18 @@ def test_all_that_is_decrypted_before_the_end_is_uniform_whatever_the_labels(mod
 def test_only_ciphertexts_and_public_numbers_cross_before_the_opening():
     values = columns(3)
     labels = labels_of(LogisticRegression, values)
-    run = simulate(LogisticRegression(epochs=1).fit, made(values, labels), roles=roles(3), seed=3)
+    run = simulate(LogisticRegression(max_iter=1).fit, made(values, labels), roles=roles(3), seed=3)
     in_the_clear = {
-        glm_side.Columns,
-        glm_shares.Layout,
-        glm_side.Key,
-        glm_shares.Opening,
+        messages.ColumnSummary,
+        messages.SharesLayout,
+        messages.PublicKeyBytes,
+        OpenedShare,
     }
     for name, transcript in run.transcripts.items():
         kinds = [Message.kinds[entry.kind] for entry in transcript.entries if not entry.sent]
         encrypted = set(kinds) - in_the_clear
-        assert encrypted <= {glm_shares.SharedVector, glm_shares.MaskedProduct, glm_shares.Operands}
-        opened = [place for place, kind in enumerate(kinds) if kind is glm_shares.Opening]
+        assert encrypted <= {messages.SharedVector, messages.MaskedProduct, messages.Operands}
+        opened = [place for place, kind in enumerate(kinds) if kind is OpenedShare]
         assert opened == list(range(len(kinds) - len(opened), len(kinds))), f"{name} is told coefficients too early"
         assert len(opened) == (1 if name in ("bank", "shop") else 2)
 
@@ -324,7 +329,7 @@ def test_only_ciphertexts_and_public_numbers_cross_before_the_opening():
 def test_the_drawing_shows_the_messages_that_cross():
     values = columns(3)
     run = simulate(
-        LinearRegression(epochs=2).fit, made(values, labels_of(LinearRegression, values)), roles=roles(3), seed=3
+        LinearRegression(max_iter=2).fit, made(values, labels_of(LinearRegression, values)), roles=roles(3), seed=3
     )
     crossed = {Message.kinds[e.kind].__name__ for t in run.transcripts.values() for e in t.entries}
     assert set(_drawn(glm_shares.__doc__)) == crossed
@@ -387,7 +392,7 @@ def test_a_run_killed_in_any_phase_resumes_to_the_same_coefficients_with_secrets
     for name, table in tables.items():
         table.save(tmp_path / f"{name}.arrow")
     linear = model is LinearRegression
-    settings = {"epochs": 4 if linear else 3, "batch_size": 150 if linear else None, "tolerance": 1e-12}
+    settings = {"max_iter": 4 if linear else 3, "batch_size": 150 if linear else None, "tol": 1e-12}
     options = {"roles": roles(3), "seed": 3, "checkpoint_every": 2}
     straight = simulate(model(**settings).fit, tables, directory=tmp_path / "straight", **options)
     kinds = Counter(e.kind for t in straight.transcripts.values() for e in t.entries if e.sent)
@@ -417,7 +422,7 @@ def test_answers_about_a_data_set_are_counted_over_runs_and_refused_past_the_cap
     values = columns(2)
     tables = made(values, labels_of(LinearRegression, values))
     options = {"roles": roles(), "seed": 3}
-    simulate(LinearRegression(epochs=1).fit, tables, directory=tmp_path / "first", **options)
+    simulate(LinearRegression(max_iter=1).fit, tables, directory=tmp_path / "first", **options)
     log = tmp_path / "first" / "shop" / "answers"
     (entry,) = (json.loads(line) for line in log.read_text().splitlines())
     assert entry == {
@@ -431,13 +436,13 @@ def test_answers_about_a_data_set_are_counted_over_runs_and_refused_past_the_cap
     again.parent.mkdir(parents=True)
     again.write_text(json.dumps({**entry, "values": SHARES.most_values - 8192}) + "\n")
     with pytest.raises(BudgetSpent, match=r"bank may be answered 1073741824 encrypted values about one data set, but"):
-        simulate(LinearRegression(epochs=1).fit, tables, directory=tmp_path / "second", **options)
+        simulate(LinearRegression(max_iter=1).fit, tables, directory=tmp_path / "second", **options)
 
 
 def test_predictions_on_opened_coefficients_are_the_joint_models():
     values = columns(3)
     labels = labels_of(LinearRegression, values)
-    run = simulate(LinearRegression(epochs=3).fit, made(values, labels), roles=roles(3), seed=3)
+    run = simulate(LinearRegression(max_iter=3).fit, made(values, labels), roles=roles(3), seed=3)
     predicted = simulate({n: s.predict for n, s in run.results.items()}, made(values, labels), roles=roles(3)).results
     expected = np.hstack([*values.values(), np.ones((N, 1))]) @ coefficients(run)
     np.testing.assert_allclose(predicted["bank"].values, expected, rtol=1e-9)
@@ -459,7 +464,7 @@ def test_columns_beyond_the_fixed_point_are_refused_by_party_before_anything_is_
 def test_an_arbiter_cannot_ask_where_there_is_none():
     values = columns(2)
     run = simulate(
-        LinearRegression(epochs=1, asker="arbiter").fit,
+        LinearRegression(max_iter=1, asker="arbiter").fit,
         made(values, labels_of(LinearRegression, values)),
         roles=roles(),
     )

@@ -11,8 +11,8 @@ import numpy as np
 
 from colonnade.attacks.base import Attack, Guess, Needs
 from colonnade.attacks.view import View
-from colonnade.models.glm.arbiter import EncryptedResiduals
 from colonnade.models.glm.estimator import GeneralisedLinearModel
+from colonnade.models.glm.messages import EncryptedResiduals
 from colonnade.wire.message import Float64Array, Int64Array
 
 

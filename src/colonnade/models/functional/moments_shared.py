@@ -48,7 +48,7 @@ from colonnade.models.functional.moments_masked import (
     widths_of,
 )
 from colonnade.models.functional.shared_products import clipped_to_ring, from_ring, ring_product, uniform
-from colonnade.models.glm.ciphertexts import sealed, unsealed
+from colonnade.models.glm.messages import sealed, unsealed
 from colonnade.runtime.party import Party
 from colonnade.secret import Secret
 from colonnade.wire.message import Ciphertexts, Int64Array, Message, UInt8Array, UInt64Array

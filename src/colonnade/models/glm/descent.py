@@ -8,10 +8,10 @@ from colonnade.storage import Tree
 from colonnade.wire.message import Float64Array
 
 
-class Descent:
+class GradientDescent:
     """Minimises `factor` times a smooth loss plus a penalty, knowing only the loss's gradients.
 
-    >>> descent = Descent(np.ones(1), penalty=0.0, factor=1.0, learning_rate=0.5, momentum=0.0)
+    >>> descent = GradientDescent(np.ones(1), penalty=0.0, factor=1.0, learning_rate=0.5, momentum=0.0)
     >>> for _ in range(30):
     ...     descent.step(descent.coefficients - 3)
     >>> round(float(descent.coefficients[0]), 6)
@@ -39,6 +39,6 @@ class Descent:
         return {"coefficients": self.coefficients, "velocity": self.velocity, "gradients": list(self.gradients)}
 
     def restore(self, tree: Tree) -> None:
-        """Go back to what `state` said."""
+        """Go back to what `state` gave."""
         self.coefficients, self.velocity = tree["coefficients"], tree["velocity"]
         self.gradients = list(tree["gradients"])

@@ -13,7 +13,7 @@ function on [-8, 8], off by at most 0.03, and for Poisson regression exp on [-4,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, log, log2
 from typing import Any
@@ -50,6 +50,21 @@ class Quadratic:
 
 
 @dataclass(frozen=True)
+class SharedLoss:
+    """A loss as it is known on shares: its gradient is `factor` times the columns times mean less label.
+
+    Attributes:
+        labels: What the mean is compared with.
+        factor: What the difference is multiplied by.
+        curvature: How strongly the loss bends at most.
+    """
+
+    labels: Float64Array
+    factor: float
+    curvature: float
+
+
+@dataclass(frozen=True)
 class Polynomial:
     """The mean as a polynomial of degree 7 in score / reach, between -1 and 1."""
 
@@ -75,16 +90,21 @@ class Family:
         name: What it is called.
         checked: Labels as numbers, refused where they do not belong to the family.
         quadratic: The loss as a parabola, from such numbers.
+        on_shares: The loss on shares, from such numbers and the parabola.
         mean: The link's inverse.
         polynomial: The link's inverse on shares, relative to the mean rate; None where it is the identity.
+        shrinkage: What the penalty adds to the gradient of the mean loss for each unit of a coefficient, from alpha
+            and the sum of all rows' weights.
         approximation: How the loss is approximated where only sums are encrypted, in words.
     """
 
     name: str
     checked: Callable[[NDArray[Any], str], Float64Array]
     quadratic: Callable[[Float64Array], Quadratic]
+    on_shares: Callable[[Float64Array, Quadratic], SharedLoss]
     mean: Callable[[Float64Array], Float64Array]
     polynomial: Polynomial | None
+    shrinkage: Callable[[float, float], float]
     approximation: str
 
 
@@ -148,9 +168,34 @@ def _sigmoid(scores: Float64Array) -> Float64Array:
 
 
 _OF_LOGISTIC, _OF_POISSON = Polynomial.of(_sigmoid, 8.0), Polynomial.of(np.exp, 4.0)
-LINEAR = Family("linear", _numbers, _linear, lambda scores: scores, None, "exact")
-LOGISTIC = Family("logistic", _signs, _logistic, _sigmoid, _OF_LOGISTIC, "second-order Taylor approximation at score 0")
-POISSON = Family(
-    "Poisson", _counts, _poisson, np.exp, _OF_POISSON, "second-order Taylor approximation at the mean rate"
+LINEAR = Family(
+    name="linear",
+    checked=_numbers,
+    quadratic=_linear,
+    on_shares=lambda labels, target: SharedLoss(target.values, target.curvature, target.curvature),
+    mean=lambda scores: scores,
+    polynomial=None,
+    shrinkage=lambda alpha, total: 2 * alpha / total,
+    approximation="exact",
 )
-FAMILIES: Mapping[str, Family] = {family.name: family for family in (LINEAR, LOGISTIC, POISSON)}
+LOGISTIC = Family(
+    name="logistic",
+    checked=_signs,
+    quadratic=_logistic,
+    on_shares=lambda signs, target: SharedLoss((signs + 1) / 2, 1.0, target.curvature),
+    mean=_sigmoid,
+    polynomial=_OF_LOGISTIC,
+    shrinkage=lambda alpha, total: alpha / total,
+    approximation="second-order Taylor approximation at score 0",
+)
+POISSON = Family(
+    name="Poisson",
+    checked=_counts,
+    quadratic=_poisson,
+    # exp bends more the larger the rate: four times the mean rate is taken as the most.
+    on_shares=lambda counts, target: SharedLoss(counts / target.curvature, target.curvature, 4 * target.curvature),
+    mean=np.exp,
+    polynomial=_OF_POISSON,
+    shrinkage=lambda alpha, total: alpha,
+    approximation="second-order Taylor approximation at the mean rate",
+)

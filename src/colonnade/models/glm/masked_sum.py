@@ -1,17 +1,16 @@
-"""Scores: the sum of all parties' partial scores, learned by one party that asks, and what it is made of by nobody.
+"""Masked sum: one party, the asker, learns the sum of all parties' partial scores; nobody learns the summands.
 
     earlier sender                  later sender                     asker
-         MaskSeed ──────────────────────▶                                      for each pair of senders
+         ScoreMaskSeed ─────────────────▶                                      for each pair of senders
          MaskedScores ───────────────────────────────────────────────▶         from each sender
 
-A sender adds to its scores, in fixed point modulo 2^64, a stream that it shares with each later sender, and subtracts
-the one that it shares with each earlier sender. The streams cancel in the sum and nowhere else. Where only one party
-sends, the sum less the asker's own part is that party's partial score: no mask can hide it.
+Scores are in fixed point modulo 2^64. Each pair of senders shares a stream: the earlier sender adds the stream to its
+scores, the later one subtracts it. The streams cancel in the sum and nowhere else. Where only one party sends, the sum
+less the asker's own part is that party's partial score: no mask can hide the score.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -19,9 +18,9 @@ import numpy as np
 from colonnade.crypto.fixedpoint import encoded
 from colonnade.crypto.sampling import SEED_BYTES, Stream
 from colonnade.errors import ProtocolError
+from colonnade.models.glm.messages import MaskedScores, PartialScores, ScoreMaskSeed
 from colonnade.runtime.party import Party
-from colonnade.secret import Secret
-from colonnade.wire.message import Float64Array, Message, UInt64Array
+from colonnade.wire.message import Float64Array
 
 Sending: TypeAlias = Literal["masked", "plain"]
 
@@ -29,28 +28,7 @@ FRACTION_BITS = 32
 MOST_BITS = 60
 
 
-@dataclass(frozen=True)
-class MaskSeed(Message, kind="glm/mask-seed", fresh=True):
-    """The seed of a stream that two senders share for one prediction."""
-
-    seed: bytes
-
-
-@dataclass(frozen=True)
-class MaskedScores(Message, kind="glm/masked-scores", reveals={Secret.FEATURES}, fresh=True, per_row="values"):
-    """Partial scores, one per row, under masks that cancel in the sum over senders."""
-
-    values: UInt64Array
-
-
-@dataclass(frozen=True)
-class PartialScores(Message, kind="glm/partial-scores", reveals={Secret.FEATURES}, per_row="values"):
-    """Partial scores, one per row, as they are."""
-
-    values: Float64Array
-
-
-def summed(party: Party, own: Float64Array | None, asker: str, sending: Sending) -> Float64Array | None:
+def masked_sum(party: Party, own: Float64Array | None, asker: str, sending: Sending) -> Float64Array | None:
     """The sum of the partial scores of all parties that have some, at the asker; None elsewhere.
 
     Args:
@@ -76,13 +54,14 @@ def _send(party: Party, own: Float64Array, senders: list[str], asker: str, sendi
     place = senders.index(party.name)
     for peer in senders[place + 1 :]:
         seed = Stream().raw(SEED_BYTES)
-        party.peers[peer].send(MaskSeed(seed))
+        party.peers[peer].send(ScoreMaskSeed(seed))
         values += Stream(seed).words(len(values))
     for peer in senders[:place]:
-        seed = party.peers[peer].receive(MaskSeed).seed
+        seed = party.peers[peer].receive(ScoreMaskSeed).seed
         if len(seed) != SEED_BYTES:
             raise ProtocolError(
-                f"Expected a seed of {SEED_BYTES} bytes from {peer}, got {len(seed)}. Check that both run one version."
+                f"Expected a seed of {SEED_BYTES} bytes from {peer}, got {len(seed)}. "
+                "Check that both parties run the same version."
             )
         values -= Stream(seed).words(len(values))
     line.send(MaskedScores(values), under=("mask",) if len(senders) > 1 else (), rows=rows)
@@ -92,7 +71,7 @@ def _collected(party: Party, own: Float64Array | None, senders: list[str], sendi
     lines = [party.peers[name] for name in senders]
     shape = None if own is None else own.shape
     if sending == "plain":
-        parts = [line.receive(PartialScores, shape=shape).values for line in lines]
+        parts = [line.receive(PartialScores, shape=shape, finite=True).values for line in lines]
         return np.asarray(np.sum([*parts, *(() if own is None else (own,))], axis=0))
     total = np.uint64(0) + sum(line.receive(MaskedScores, shape=shape).values for line in lines)
     scores = np.ldexp(np.asarray(total, np.uint64).view(np.int64).astype(np.float64), -FRACTION_BITS)

@@ -1,21 +1,22 @@
-"""The sides of a generalised linear model without an arbiter: everything is shared until the coefficients are opened.
+"""Training without an arbiter: everything is shared until the coefficients are opened; one step is read here.
 
     matrix holder                  computing party                 other computing party
-         Columns ──────────────────────▶                                                    once, to the label party
-         ◀─────────────────────── Layout                                                    once, to all
-         ◀────────────────────────── Key                                                    once, from both, to all
+         ColumnSummary ────────────────▶                                                    once, to the label party
+         ◀───────────────── SharesLayout                                                    once, to all
+         ◀─────────────── PublicKeyBytes                                                    once, from both, to all
          ◀───────────────── SharedVector                                                    from each, to all
          MaskedProduct ────────────────▶                                                    from all, to each
                                     Operands ────────────────────────▶                      per product of shares,
                                     ◀─────────────────── MaskedProduct                      and per truncation
-                                    ◀───────────────────────── Opening                      per epoch: to end or not
-         ◀────────────────────── Verdict                                                    per epoch, to all
-         ◀────────────────────── Opening                                                    at the end, from both
+                                    ◀───────────────────── OpenedShare                      per epoch: to end or not
+         ◀────────────────── StopVerdict                                                    per epoch, to all
+         ◀────────────────── OpenedShare                                                    at the end, from both
 
-The label party and the first feature party compute: of every coefficient, score, residual and gradient each holds one
-share modulo 2^64. All parties hold matrices, their own columns. A computing party sends its share of a vector encrypted
-under its own key; a matrix holder multiplies its columns with it, adds a mask and a flood, and sends it back. Where the
-holder computes too, less the mask is its share of the product; where it does not, the masks for the two cancel.
+The label party and the first feature party compute: each holds one share modulo 2^64 of every coefficient, score,
+residual and gradient. All parties hold matrices: their own columns. A computing party sends its share of a vector
+encrypted under its own key. A matrix holder multiplies its columns with the vector, adds a mask and a flood, and sends
+the product back. Where the holder computes too, the negative of the mask is its share of the product. Where the holder
+does not compute, the masks for the two computing parties cancel.
 
     scores       X_k theta_k, summed over parties        one round with all
     mean         linear: the scores; else a polynomial of degree 7 in them, by products of shares
@@ -23,30 +24,28 @@ holder computes too, less the mask is its share of the product; where it does no
     update       local, with public factors
     stopping     whether the squared change of all coefficients in an epoch is below a public bound: one bit
 
-Before the end nobody learns anything but, after each epoch, whether it has come: what a party decrypts is uniform. With
-a tolerance of 0 nobody learns that either, and all epochs are run. At the end each party learns its own coefficients.
-The two computing parties must not work together: their shares are the coefficients, scores and residuals.
-Semi-honest, unreviewed. Mohassel and Zhang 2017 (SecureML) for training on shares; products are those of
+Before the end the parties learn one bit after each epoch, whether training ends, and nothing else: what a party
+decrypts is uniform. With tol=0 there is no such bit, and all epochs are run. At the end each party learns its own
+coefficients. The two computing parties must not work together: their shares add up to the coefficients, scores and
+residuals. Semi-honest, unreviewed. Mohassel and Zhang 2017 (SecureML) for training on shares; products are those of
 `colonnade.crypto.rlwe` and `colonnade.crypto.products`, truncation that of `colonnade.crypto.shares`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from math import ceil, log2
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from colonnade.crypto import comparison, products, rlwe
-from colonnade.crypto.additive import Data
 from colonnade.crypto.fixedpoint import MOST_ROWS, encoded
 from colonnade.crypto.profiles import DISTANCE_BITS, SHARES
 from colonnade.crypto.rlwe import PublicKey, SecretKey
 from colonnade.crypto.sampling import Stream
 from colonnade.crypto.shares import MOST_BITS, Share, fixed, low_half, raised, reals, truncated
 from colonnade.errors import Overflow, ProtocolError
-from colonnade.models.glm.ciphertexts import sealed
 from colonnade.models.glm.matrix import (
     Matrix,
     entries,
@@ -57,15 +56,32 @@ from colonnade.models.glm.matrix import (
     with_entries,
     words,
 )
-from colonnade.models.glm.sides import Columns, Descending, Encrypted, Key, Side, Verdict, accepted, told
+from colonnade.models.glm.messages import (
+    ColumnSummary,
+    MaskedProduct,
+    OpenedShare,
+    Operands,
+    PublicKeyBytes,
+    SharedVector,
+    SharesLayout,
+    StopVerdict,
+    sealed,
+)
+from colonnade.models.glm.sides import (
+    ColumnSide,
+    LearnedRegression,
+    RegressionSettings,
+    of_length,
+    own_labels,
+    row_weights,
+)
 from colonnade.runtime.party import Party
-from colonnade.secret import Secret
 from colonnade.storage import Tree
 from colonnade.wire.channel import Channel
-from colonnade.wire.message import Int64Array, Message, UInt64Array
+from colonnade.wire.message import Int64Array
 
 if TYPE_CHECKING:
-    from colonnade.models.glm.estimator import GeneralisedLinearModel
+    from colonnade.crypto.additive import Data
 
 # Bits behind the point: of columns, of coefficients, of everything in between.
 COLUMN_BITS, COEFFICIENT_BITS, VALUE_BITS = 12, 24, 20
@@ -73,71 +89,37 @@ MOST_COLUMN_BITS = 16
 HIDDEN = (SHARES.name, "mask", "flood")
 
 
-@dataclass(frozen=True)
-class Layout(Descending, Message, kind="glm/layout", reveals={Secret.FEATURES, Secret.LABELS}):
-    """How steps are taken, and how many columns each party has, in the order of the roles, the intercept included."""
+class MatrixSide(ColumnSide):
+    """A party whose columns are multiplied with shares that others hold."""
 
-    counts: Int64Array
+    layout: SharesLayout
 
-
-@dataclass(frozen=True)
-class SharedVector(Encrypted, Message, kind="glm/shared-vector", fresh=True):
-    """A computing party's share of a vector, or its question about a table, under its own key."""
-
-
-@dataclass(frozen=True)
-class MaskedProduct(Encrypted, Message, kind="glm/masked-product", fresh=True):
-    """A product with a private matrix or vector, under the receiver's key, masked and flooded."""
-
-
-@dataclass(frozen=True)
-class Operands(Encrypted, Message, kind="glm/operands", fresh=True):
-    """Shares to be multiplied number by number, under the sender's key."""
-
-
-@dataclass(frozen=True)
-class Opening(Message, kind="glm/opening", reveals={Secret.FEATURES, Secret.LABELS}, fresh=True):
-    """A share of what the receiver is to learn: whether training ends, and at the end its own coefficients."""
-
-    share: UInt64Array
-
-
-class MatrixSide(Side):
-    """A party whose columns enter into products with shares that others hold."""
-
-    def __init__(self, model: GeneralisedLinearModel, party: Party, matrix: Matrix) -> None:
-        super().__init__(model, party)
-        self.n_rows, self.n_columns = matrix.shape
+    def __init__(self, settings: RegressionSettings, party: Party, matrix: Matrix) -> None:
+        super().__init__(settings, party, matrix)
         if self.n_rows > MOST_ROWS:
             raise Overflow(
                 f"{party.name} has {self.n_rows} rows, but shares are multiplied for at most {MOST_ROWS}. Use fewer."
             )
-        self.batches = model.batches(party)
-        self.n_batches = len(self.batches)
+        self.matrix = matrix
         holders = party.roles.holders
         self.place, self.computing = holders.index(party.name), holders[:2]
         self.columns = self._fixed(matrix, axis=1)
-        self.layout = self._agreed(matrix)
-        self.gradient_columns = self._fixed(weighted(matrix, self.layout.weights), axis=0)
         self.prepared: dict[tuple[str, int], rlwe.Columns] = {}
         self.keys: dict[str, PublicKey] = {}
         self.budgets = {line.peer: party.budget(SHARES, line.peer) for line in self._computing_peers()}
-        self.most_columns = int(self.layout.counts.max())
 
     def begin(self) -> None:
-        """Learn the keys of the computing parties."""
-        for line in self._computing_peers():
-            self.keys[line.peer] = PublicKey.from_bytes(line.receive(Key).key.tobytes(), SHARES)
+        self._set_up(self._agreed())
+        self._receive_keys()
 
     def train(self, step: int) -> dict[str, float]:
-        """Do one step; returns figures to be shown."""
         batch = step % self.n_batches
         self.answer(step, "scores", batch)
         self.answer(step, "gradients", batch)
         return {}
 
     def answer(self, step: int, what: str, batch: int) -> Share:
-        """Multiply the own columns with every other computing party's share; returns the own share of the products."""
+        """Multiply this party's columns with each other computing party's share; returns its share of the products."""
         n_rows, n_values = self.n_columns, len(self.batches[batch])
         if what == "gradients":
             n_rows, n_values = n_values, n_rows
@@ -152,51 +134,60 @@ class MatrixSide(Side):
         return own
 
     def ends_after(self, epoch: int) -> bool:
-        """Close an epoch; returns whether training ends with it."""
-        return self.compares_after(epoch) and told(self.party, epoch)
+        return self.compares_after(epoch) and self.received_verdict(epoch)
 
     def compares_after(self, epoch: int) -> bool:
-        """Whether it is found out after an epoch if training ends."""
-        return self.model.tolerance > 0 and epoch + 1 < self.model.epochs
+        """Whether the parties find out after an epoch if training ends."""
+        return self.settings.tol > 0 and epoch + 1 < self.settings.max_iter
 
     def state(self) -> Tree:
-        """All that the next step depends on."""
         return {}
 
     def restore(self, tree: Tree) -> None:
-        """Go back to what `state` said."""
+        pass
 
-    def finish(self) -> None:
-        """Put what was learned into the model."""
-        first, second = (line.receive(Opening).share for line in self._computing_peers())
-        self._keep(first + second)
+    def finish(self) -> LearnedRegression:
+        first, second = (self._opened_by(line, self.n_columns) for line in self._computing_peers())
+        return self._learned(first + second)
 
-    def _keep(self, opened: Share) -> None:
+    def _learned(self, opened: Share) -> LearnedRegression:
         coefficients = reals(np.asarray(opened, np.uint64), COEFFICIENT_BITS)
-        self.model.coef_ = coefficients * self.layout.scale
-        self.model.gradients_ = np.zeros((0, len(coefficients)))
+        return LearnedRegression(coefficients * self.layout.scale, np.zeros((0, len(coefficients))))
+
+    def _opened_by(self, line: Channel, length: int, epoch: int | None = None) -> Share:
+        return of_length(line.receive(OpenedShare, epoch=epoch).share, length, "opened shares", line.peer)
 
     def _computing_peers(self) -> list[Channel]:
         return [self.party.peers[name] for name in self.computing if name != self.party.name]
 
-    def _agreed(self, matrix: Matrix) -> Layout:
+    def _agreed(self) -> SharesLayout:
+        """What the label party lays down, with the numbers that it needs for that."""
         line = self.party.label_party
-        line.send(Columns(self.n_columns, largest_eigenvalue(self.party.name, matrix)))
-        layout = line.receive(Layout)
+        line.send(ColumnSummary(self.n_columns, largest_eigenvalue(self.party.name, self.matrix)))
+        layout = line.receive(SharesLayout, finite=True)
         holders = self.party.roles.holders
         fits = layout.counts.shape == (len(holders),) and layout.counts[self.place] == self.n_columns
         if not fits or len(layout.weights) not in (0, self.n_rows):
             raise ProtocolError(
-                f"Expected a layout for {len(holders)} parties and {self.n_rows} rows from {line.peer}, got another. "
-                "Check that all parties run the same plan."
+                f"Expected a layout for {len(holders)} parties and {self.n_rows} rows from {line.peer}, got one for "
+                f"{layout.counts.size} parties and {len(layout.weights)} weights. Check that all parties run the same "
+                "plan."
             )
         return layout
 
+    def _set_up(self, layout: SharesLayout) -> None:
+        self.layout, self.most_columns = layout, int(layout.counts.max())
+        self.gradient_columns = self._fixed(weighted(self.matrix, layout.weights), axis=0)
+
+    def _receive_keys(self) -> None:
+        for line in self._computing_peers():
+            self.keys[line.peer] = PublicKey.from_bytes(line.receive(PublicKeyBytes).key.tobytes(), SHARES)
+
     def _multiplied(self, step: int, line: Channel, prepared: rlwe.Columns, chosen: Share | None = None) -> Share:
-        """Multiply a private matrix with a computing party's vector and send that back masked; returns the masks."""
+        """Multiply a private matrix with a computing party's vector, send the product masked; returns the masks."""
         key, (n_rows, n_values), epoch = self.keys[line.peer], prepared.matrix.shape, self.epoch_of(step)
         size = key.vector_size(n_rows, prepared.block)
-        data = accepted(line.receive(SharedVector, epoch=epoch), step, key, size, line.peer)
+        data = self.received(line, SharedVector, step, key, size)
         masked, masks = key.masked(key.product(prepared, data), prepared.block, n_values, chosen)
         self.budgets[line.peer].spend(len(masked) * key.coefficients)
         line.send(MaskedProduct(step, sealed(masked, key)), under=HIDDEN, epoch=epoch)
@@ -233,30 +224,30 @@ class MatrixSide(Side):
 class ComputingSide(MatrixSide):
     """One of the two parties that hold shares; the label party leads."""
 
-    def __init__(self, model: GeneralisedLinearModel, party: Party, matrix: Matrix) -> None:
+    def __init__(self, settings: RegressionSettings, party: Party, matrix: Matrix) -> None:
         self.leading = party.holds_labels
         if self.leading:
-            self.target = model.quadratic(party)
-            self.labels = fixed(model.share_labels(party, self.target), VALUE_BITS, f"{party.name}'s labels")
-        super().__init__(model, party, matrix)
-        (self.other,) = (party.peers[name] for name in self.computing if name != party.name)
-        counts = self.layout.counts
-        self.parts = [slice(int(counts[:i].sum()), int(counts[: i + 1].sum())) for i in range(len(counts))]
-        self.coefficients, self.moves, self.before = (np.zeros(int(counts.sum()), np.uint64) for _ in range(3))
+            labels = own_labels(party, settings.family)
+            self.target = settings.family.quadratic(labels)
+            self.shared_loss = settings.family.on_shares(labels, self.target)
+            self.labels = fixed(self.shared_loss.labels, VALUE_BITS, f"{party.name}'s labels")
+        super().__init__(settings, party, matrix)
+        (self.other,) = self._computing_peers()
         self.history: list[dict[str, float]] = []
         self.key: SecretKey | None = None
 
     def begin(self) -> None:
-        """Make a key for this training, and learn the other's."""
-        seed = self.party.once("shares key", lambda: Stream().raw(32))
-        self.key = SecretKey(seed, SHARES)
-        message = Key(np.frombuffer(self.key.public.to_bytes(), np.uint8))
+        self._set_up(self._agreed())
+        counts = self.layout.counts
+        self.parts = [slice(int(counts[:i].sum()), int(counts[: i + 1].sum())) for i in range(len(counts))]
+        self.coefficients, self.moves, self.before = (np.zeros(int(counts.sum()), np.uint64) for _ in range(3))
+        self.key = SecretKey(self.party.once("shares key", lambda: Stream().raw(32)), SHARES)
+        message = PublicKeyBytes(np.frombuffer(self.key.public.to_bytes(), np.uint8))
         for line in self.party.peers.values():
             line.send(message)
-        super().begin()
+        self._receive_keys()
 
     def train(self, step: int) -> dict[str, float]:
-        """Do one step; returns figures to be shown."""
         batch, rows = step % self.n_batches, self.batches[step % self.n_batches]
         residuals = self._mean(step, self._scores(step, batch))
         if self.leading:
@@ -266,47 +257,41 @@ class ComputingSide(MatrixSide):
         return {}
 
     def ends_after(self, epoch: int) -> bool:
-        """Close an epoch; returns whether training ends with it."""
         self.history.append({"epoch": epoch})
         change, self.before = self.coefficients - self.before, self.coefficients
         if not self.compares_after(epoch):
             return False
         stops = self._is_short((epoch + 1) * self.n_batches - 1, change)
         if not self.leading:
-            return told(self.party, epoch)
+            return self.received_verdict(epoch)
         for line in self.party.feature_parties:
-            line.send(Verdict(epoch, int(stops)), epoch=epoch)
+            line.send(StopVerdict(epoch, int(stops)), epoch=epoch)
         return stops
 
     def state(self) -> Tree:
-        """All that the next step depends on."""
         return {name: getattr(self, name) for name in ("coefficients", "moves", "before", "history")}
 
     def restore(self, tree: Tree) -> None:
-        """Go back to what `state` said."""
         vars(self).update(tree)
 
-    def finish(self) -> None:
-        """Open everybody's coefficients to their owner, and put the own ones into the model."""
+    def finish(self) -> LearnedRegression:
         for name, part in zip(self.party.roles.holders, self.parts, strict=True):
             if name != self.party.name:
-                self.party.peers[name].send(Opening(self.coefficients[part]))
-        self._keep(self.coefficients[self.parts[self.place]] + self.other.receive(Opening).share)
-        if self.leading:
-            self.model.history_, self.model.centre_ = self.history, self.target.centre
-
-    def _agreed(self, matrix: Matrix) -> Layout:
+                self.party.peers[name].send(OpenedShare(self.coefficients[part]))
+        own = self.coefficients[self.parts[self.place]] + self._opened_by(self.other, self.n_columns)
         if not self.leading:
-            return super()._agreed(matrix)
-        columns = [line.receive(Columns) for line in self.party.feature_parties]
-        weights = self.model.row_weights(self.party)
-        own = largest_eigenvalue(self.party.name, matrix)
-        bend = self.model.share_curvature(self.target) * float(weights.max(initial=1.0))
-        bend *= own + sum(each.curvature for each in columns)
-        rate = self.model.learning_rate or 1 / max(bend + self.model.penalty / self.n_rows, 1e-12)
+            return self._learned(own)
+        return replace(self._learned(own), centre=self.target.centre, history=self.history)
+
+    def _agreed(self) -> SharesLayout:
+        if not self.leading:
+            return super()._agreed()
+        columns = [line.receive(ColumnSummary) for line in self.party.feature_parties]
+        weights = row_weights(self.party, self.settings.sample_weight)
+        eigenvalues = largest_eigenvalue(self.party.name, self.matrix) + sum(each.curvature for each in columns)
+        rate = self.rate(self.shared_loss.curvature, weights, eigenvalues)
         counts = np.array([self.n_columns, *(each.count for each in columns)])
-        factor = self.model.share_factor(self.target)
-        layout = Layout(self.target.scale, factor, rate, weights, counts)
+        layout = SharesLayout(self.target.scale, self.shared_loss.factor, rate, weights, counts)
         for line in self.party.feature_parties:
             line.send(layout)
         return layout
@@ -317,7 +302,7 @@ class ComputingSide(MatrixSide):
         return SharedVector(step, sealed(public.encrypt(values.view(np.int64), block), public))
 
     def _scores(self, step: int, batch: int) -> Share:
-        """The own share of the joint scores of a batch."""
+        """This party's share of the joint scores of a batch."""
         rows, holders = self.batches[batch], self.party.roles.holders
         for name, part in zip(holders, self.parts, strict=True):
             if name != self.party.name:
@@ -333,7 +318,7 @@ class ComputingSide(MatrixSide):
         return total
 
     def _gradients(self, step: int, batch: int, residuals: Share) -> Share:
-        """The own share of everybody's gradients, one after the other."""
+        """This party's share of everybody's gradients, one after the other."""
         rows, holders = self.batches[batch], self.party.roles.holders
         block = self._block("gradients", len(rows), 0)
         vector = self._vector(step, residuals, block)
@@ -351,25 +336,25 @@ class ComputingSide(MatrixSide):
 
     def _update(self, step: int, batch_size: int, gradients: Share) -> None:
         """One step of momentum on shares: all factors are public."""
-        model, layout = self.model, self.layout
-        total = float(layout.weights.sum()) if len(layout.weights) else float(sum(map(len, self.batches)))
+        settings, layout = self.settings, self.layout
         places = ceil(log2(batch_size))
         means = self._truncated(step, gradients, places)
         bits = 2 * COEFFICIENT_BITS
-        scale = layout.learning_rate * layout.curvature * self.n_batches / total * 2.0**places
+        scale = layout.learning_rate * layout.curvature * self.n_batches / self.total(layout.weights) * 2.0**places
         of_gradient = round(scale * 2.0 ** (bits - COLUMN_BITS - VALUE_BITS))
-        penalty = np.full(len(gradients), round(layout.learning_rate * model.penalty / total * 2.0**COEFFICIENT_BITS))
-        if model.intercept:
+        shrinkage = layout.learning_rate * self.shrinkage(layout.weights)
+        penalty = np.full(len(gradients), round(shrinkage * 2.0**COEFFICIENT_BITS))
+        if settings.fit_intercept:
             penalty[self.parts[0].stop - 1] = 0
-        moves = self.moves * _word(round(model.momentum * 2.0**COEFFICIENT_BITS)) + means * _word(of_gradient)
+        moves = self.moves * _word(round(settings.momentum * 2.0**COEFFICIENT_BITS)) + means * _word(of_gradient)
         moves = moves + self.coefficients * penalty.astype(np.int64).view(np.uint64)
         self.moves = self._truncated(step, moves, COEFFICIENT_BITS)
         self.coefficients = self.coefficients - self.moves
 
     def _mean(self, step: int, scores: Share) -> Share:
-        """The own share of the link's inverse at shared scores."""
+        """This party's share of the link's inverse at shared scores."""
         places = COLUMN_BITS + COEFFICIENT_BITS - VALUE_BITS
-        polynomial = self.model.family.polynomial
+        polynomial = self.settings.family.polynomial
         if polynomial is None:
             return self._truncated(step, scores, places)
         # Scores over the range of the polynomial: between -1 and 1.
@@ -389,7 +374,7 @@ class ComputingSide(MatrixSide):
         return low + self._product(step, w4, high)
 
     def _product(self, step: int, x: Share, y: Share) -> Share:
-        """The own share of the product of shared vectors, truncated."""
+        """This party's share of the product of shared vectors, truncated."""
         if x is y:
             own, others = [x], [x + x]
         else:
@@ -397,7 +382,7 @@ class ComputingSide(MatrixSide):
         return self._truncated(step, x * y + self._crossed(step, own, others, products.WORDS), VALUE_BITS)
 
     def _crossed(self, step: int, leaders: list[Share], followers: list[Share], n_primes: int) -> Share:
-        """The own share of the sum of products of the leading party's vectors with the following one's."""
+        """This party's share of the sum of products of the leading party's vectors with the following one's."""
         assert self.key is not None
         n_values, epoch = len(leaders[0]), self.epoch_of(step)
         count = products.n_ciphertexts(n_values, n_primes)
@@ -407,28 +392,27 @@ class ComputingSide(MatrixSide):
             self.other.send(Operands(step, sealed(encrypted, public)), under=HIDDEN[:1], epoch=epoch)
             return products.decrypt(self.key, self._masked_product(step, self.other, count), n_values, n_primes)
         key = self.keys[self.other.peer]
-        operands = self.other.receive(Operands, epoch=epoch)
-        data = accepted(operands, step, key, len(followers) * count, self.other.peer)
+        data = self.received(self.other, Operands, step, key, len(followers) * count)
         masked, own = products.multiply(key, data, followers, n_primes)
         self.budgets[self.other.peer].spend(len(masked) * key.coefficients)
         self.other.send(MaskedProduct(step, sealed(masked, key)), under=HIDDEN, epoch=epoch)
         return own
 
     def _is_short(self, step: int, change: Share) -> bool:
-        """Whether the mean loss changed by less than the tolerance, at the leading party; False at the other.
+        """Whether the mean loss changed by less than `tol`, at the leading party; False at the other.
 
         While gradients are g, an epoch of n steps changes coefficients by d = n rate g / (1 - momentum) and the mean
         loss by g d, which is |d|^2 (1 - momentum) / (n rate). So |d|^2 is compared with a public bound.
         """
-        model, layout = self.model, self.layout
-        bound = model.tolerance / layout.scale**2 * layout.learning_rate * self.n_batches / (1 - model.momentum)
+        settings, layout = self.settings, self.layout
+        bound = settings.tol / layout.scale**2 * layout.learning_rate * self.n_batches / (1 - settings.momentum)
         crossed = self._crossed(step, [change], [change + change], products.WORDS)
         length = int((change * change + crossed).sum(dtype=np.uint64))
         if self.leading:
             length = (length - min(int(bound * 4.0**COEFFICIENT_BITS), 2**MOST_BITS)) % 2**64
             sign = self._looked_up(step, comparison.digits_asked(length))
             answer = self._looked_up(step, comparison.sign_asked(length, sign))
-            answer = (answer + int(self.other.receive(Opening, epoch=self.epoch_of(step)).share[0])) % 2**64
+            answer = (answer + int(self._opened_by(self.other, 1, self.epoch_of(step))[0])) % 2**64
             if answer > 1:
                 raise ProtocolError(
                     f"Expected {self.other.peer} to help find out whether training ends, but what it says is no "
@@ -437,22 +421,22 @@ class ComputingSide(MatrixSide):
             return bool(answer)
         sign = self._showed(step, comparison.digits_table(length))
         answer = self._showed(step, comparison.sign_table(length, sign))
-        self.other.send(Opening(np.array([answer], np.uint64)), epoch=self.epoch_of(step))
+        self.other.send(OpenedShare(np.array([answer], np.uint64)), epoch=self.epoch_of(step))
         return False
 
     def _looked_up(self, step: int, vector: Int64Array) -> int:
-        """The own share of what stands at the vector's ones in the other party's table."""
+        """This party's share of what stands at the vector's ones in the other party's table."""
         question = self._vector(step, vector.view(np.uint64), len(vector))
         self.other.send(question, under=HIDDEN[:1], epoch=self.epoch_of(step))
         return int(self._decrypted(step, self.other, len(vector), 1)[0])
 
     def _showed(self, step: int, table: Int64Array) -> int:
-        """The own share of what the other party looks up in a table."""
+        """This party's share of what the other party looks up in a table."""
         prepared = self.keys[self.other.peer].prepare(table, len(table))
         return -int(self._multiplied(step, self.other, prepared)[0]) % 2**64
 
     def _truncated(self, step: int, share: Share, bits: int) -> Share:
-        """The own share of shared values divided by a power of two."""
+        """This party's share of shared values divided by a power of two."""
         positive = raised(share, leading=self.leading)
         half = low_half(positive)
         unwrapped = self._crossed(step, [half], [half], products.BITS)
@@ -465,8 +449,7 @@ class ComputingSide(MatrixSide):
 
     def _masked_product(self, step: int, line: Channel, size: int) -> Data:
         assert self.key is not None
-        message = line.receive(MaskedProduct, epoch=self.epoch_of(step))
-        return accepted(message, step, self.key.public, size, line.peer)
+        return self.received(line, MaskedProduct, step, self.key.public, size)
 
 
 def _word(value: int) -> np.uint64:

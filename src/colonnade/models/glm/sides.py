@@ -1,83 +1,78 @@
-"""What both protocols of generalised linear models have in common: some messages, and one party's side of training."""
+"""One party's side of training a generalised linear model: its settings, what it learns, what both protocols share."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
-from colonnade.crypto.additive import Data, PublicKey
-from colonnade.errors import ProtocolError
-from colonnade.models.glm.ciphertexts import unsealed
+import numpy as np
+from numpy.typing import NDArray
+
+from colonnade.errors import DataError, PlanError, ProtocolError
+from colonnade.models.batches import fixed
+from colonnade.models.glm.families import Family
+from colonnade.models.glm.matrix import Matrix
+from colonnade.models.glm.messages import EncryptedMessage, StopVerdict, unsealed
 from colonnade.runtime.party import Party
-from colonnade.secret import Secret
 from colonnade.storage import Tree
-from colonnade.wire.message import Ciphertexts, Float64Array, Message, UInt8Array
+from colonnade.wire.channel import Channel
+from colonnade.wire.message import Float64Array, Int64Array, Message
 
 if TYPE_CHECKING:
-    from colonnade.models.glm.estimator import GeneralisedLinearModel
+    from colonnade.crypto.additive import Data, PublicKey
+
+Backend: TypeAlias = Literal["rlwe", "paillier"]
+
+A = TypeVar("A", bound=NDArray[np.generic])
 
 
 @dataclass(frozen=True)
-class Columns(Message, kind="glm/columns", reveals={Secret.FEATURES}):
-    """How many columns a feature party has, and the largest eigenvalue of their covariance, for the step size."""
+class RegressionSettings:
+    """The parameters of a regression that its training depends on; `GeneralisedLinearModel` explains each."""
 
-    count: int
-    curvature: float
-
-
-@dataclass(frozen=True)
-class Key(Message, kind="glm/key", fresh=True):
-    """A public key: the arbiter's for one epoch, or a computing party's for the whole training."""
-
-    key: UInt8Array
-
-
-@dataclass(frozen=True)
-class Verdict(Message, kind="glm/verdict", reveals={Secret.FEATURES, Secret.LABELS}):
-    """Whether training ends with this epoch."""
-
-    epoch: int
-    stop: int
+    family: Family
+    alpha: float
+    max_iter: int
+    batch_size: int | None
+    learning_rate: float | None
+    momentum: float
+    tol: float
+    fit_intercept: bool
+    sample_weight: str | None
+    backend: Backend
+    alarm: float | None
 
 
 @dataclass(frozen=True)
-class Descending:
-    """What all parties must know to take steps of the right length.
+class LearnedRegression:
+    """What one party's side learns in training.
 
     Attributes:
-        scale: The power of two that linear regression divides labels by.
-        curvature: How strongly the loss bends; for Poisson regression the mean of the labels.
-        learning_rate: The length of a step.
-        weights: The weight of each row, if rows are weighted.
+        coefficients: Of the party's own columns, the intercept last where the party has one.
+        gradients: The party's own gradient at each step, where the protocol shows gradients.
+        centre: What is added to every score, at the label party.
+        history: Figures of each epoch, at the label party.
+        n_opened: How many sums the arbiter decrypted.
     """
 
-    scale: float
-    curvature: float
-    learning_rate: float
-    weights: Float64Array
+    coefficients: Float64Array = field(default_factory=lambda: np.zeros(0))
+    gradients: Float64Array = field(default_factory=lambda: np.zeros((0, 0)))
+    centre: float = 0.0
+    history: list[dict[str, float]] = field(default_factory=list)
+    n_opened: int = 0
 
 
-@dataclass(frozen=True)
-class Encrypted:
-    """Ciphertexts that belong to a step."""
+class RegressionSide(ABC):
+    """One party's side of training: what the party does in a step, and all that it needs to go on after a crash."""
 
-    step: int
-    ciphertexts: Ciphertexts
+    n_batches: int
 
+    def __init__(self, settings: RegressionSettings, party: Party) -> None:
+        self.settings, self.party = settings, party
 
-class Side(ABC):
-    """One party's side of training: what it does in a step, and all it needs to go on after a crash."""
-
-    def __init__(self, model: GeneralisedLinearModel, party: Party) -> None:
-        self.model, self.party = model, party
-        self.n_batches = 0
-
-    def epoch_of(self, step: int) -> int:
-        """The epoch of a step; recordings keep the first and the last in full, and no other."""
-        return step // self.n_batches
-
-    def begin(self) -> None:  # noqa: B027 - most sides have nothing more to exchange
+    @abstractmethod
+    def begin(self) -> None:
         """Exchange what is needed before the first step."""
 
     @abstractmethod
@@ -94,30 +89,96 @@ class Side(ABC):
 
     @abstractmethod
     def restore(self, tree: Tree) -> None:
-        """Go back to what `state` said."""
+        """Go back to what `state` gave."""
 
     @abstractmethod
-    def finish(self) -> None:
-        """Put what was learned into the model."""
+    def finish(self) -> LearnedRegression:
+        """Exchange what is left when training has ended; returns what this side learned."""
+
+    def epoch_of(self, step: int) -> int:
+        """The epoch of a step. Recordings keep the first and the last epoch in full."""
+        return step // self.n_batches
+
+    def received(
+        self,
+        line: Channel,
+        kind: type[Message],
+        step: int,
+        key: PublicKey,
+        size: int,
+        rows: Int64Array | None = None,
+    ) -> Data:
+        """The ciphertexts of the next message, which must belong to this step and this key and be `size` many."""
+        message = line.receive(kind, fields={"step": step}, rows=rows, epoch=self.epoch_of(step))
+        assert isinstance(message, EncryptedMessage)
+        return unsealed(message.ciphertexts, key, size, line.peer)
+
+    def received_verdict(self, epoch: int) -> bool:
+        """Whether the label party says that training ends with this epoch."""
+        return bool(self.party.label_party.receive(StopVerdict, fields={"epoch": epoch}, epoch=epoch).stop)
 
 
-def accepted(message: Encrypted, step: int, key: PublicKey, size: int, sender: str) -> Data:
-    """The ciphertexts of a message, if they belong to this step and this key and are as many as expected."""
-    if message.step != step:
-        raise ProtocolError(
-            f"Expected {type(message).__name__} for step {step} from {sender}, got one for step {message.step}. "
-            "Check that both parties run the same plan."
+class ColumnSide(RegressionSide):
+    """The side of a party with columns, in either protocol."""
+
+    def __init__(self, settings: RegressionSettings, party: Party, matrix: Matrix) -> None:
+        super().__init__(settings, party)
+        self.n_rows, self.n_columns = matrix.shape
+        self.batches = fixed(self.n_rows, settings.batch_size, party.shared)
+        self.n_batches = len(self.batches)
+
+    def rate(self, curvature: float, weights: Float64Array, eigenvalues: float) -> float:
+        """The length of a step: the one that was set, or one that cannot diverge.
+
+        Args:
+            curvature: How strongly the loss of a row bends at most.
+            weights: The weights of the rows.
+            eigenvalues: The sum of all parties' largest eigenvalues.
+        """
+        bend = curvature * float(weights.max(initial=1.0)) * eigenvalues
+        bend += self.settings.family.shrinkage(self.settings.alpha, float(max(self.n_rows, 1)))
+        return self.settings.learning_rate or 1 / max(bend, 1e-12)
+
+    def shrinkage(self, weights: Float64Array) -> float:
+        """What the penalty adds to the gradient of the mean loss, for each unit of a coefficient."""
+        return self.settings.family.shrinkage(self.settings.alpha, self.total(weights))
+
+    def total(self, weights: Float64Array) -> float:
+        """The sum of the weights of all rows."""
+        return float(weights.sum()) if len(weights) else float(self.n_rows)
+
+
+def own_labels(party: Party, family: Family) -> Float64Array:
+    """The label party's labels as the numbers of a family."""
+    labels = party.own_table.labels
+    if labels is None:
+        raise DataError(f"{party.name} is the label party but its table has no labels. Name the label column.")
+    return family.checked(np.asarray(labels), party.name)
+
+
+def row_weights(party: Party, column: str | None) -> Float64Array:
+    """The weight of each row with mean 1; empty without a column of weights."""
+    if column is None:
+        return np.zeros(0)
+    if column not in party.own_table.columns:
+        raise PlanError(
+            f"sample_weight should name a column of {party.name}'s table, but {column!r} is none. Name another column."
         )
-    return unsealed(message.ciphertexts, key, size, sender)
-
-
-def told(party: Party, epoch: int) -> bool:
-    """Whether the label party says that training ends."""
-    line = party.label_party
-    verdict = line.receive(Verdict, epoch=epoch)
-    if verdict.epoch != epoch:
-        raise ProtocolError(
-            f"Expected the verdict on epoch {epoch} from {line.peer}, got one on epoch {verdict.epoch}. "
-            "Check that both parties run the same plan."
+    values = np.asarray(party.own_table.column(column), np.float64)
+    wrong = int((~(values >= 0) | np.isinf(values)).sum())
+    if wrong or not values.any():
+        raise DataError(
+            f"{party.name}'s weights in {column!r} should be numbers of 0 or more, not all 0, but {wrong:,} "
+            f"of {len(values):,} are not. Correct them."
         )
-    return bool(verdict.stop)
+    return np.asarray(values * (len(values) / values.sum()))
+
+
+def of_length(values: A, length: int, what: str, sender: str) -> A:
+    """An array that a peer sent, if it has as many numbers as expected."""
+    if values.shape != (length,):
+        raise ProtocolError(
+            f"Expected {length} {what} from {sender}, got an array of shape {values.shape}. "
+            "Check that all parties run the same plan."
+        )
+    return values

@@ -1,0 +1,173 @@
+"""The messages of generalised linear models: with an arbiter, on shares, and to predict; and how ciphertexts cross."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from colonnade.errors import KeyMismatch
+from colonnade.secret import Secret
+from colonnade.wire.message import Ciphertexts, Float64Array, Int64Array, Message, UInt8Array, UInt64Array
+
+if TYPE_CHECKING:
+    from colonnade.crypto.additive import Data, PublicKey
+
+
+@dataclass(frozen=True)
+class _StepRule:
+    """What all parties must know to take steps of the same length.
+
+    Attributes:
+        scale: The power of two by which linear regression divides labels.
+        curvature: How strongly the loss bends; for Poisson regression the mean of the labels.
+        learning_rate: The length of a step.
+        weights: The weight of each row; empty if rows have none.
+    """
+
+    scale: float
+    curvature: float
+    learning_rate: float
+    weights: Float64Array
+
+
+@dataclass(frozen=True)
+class EncryptedMessage:
+    """Ciphertexts that belong to a step."""
+
+    step: int
+    ciphertexts: Ciphertexts
+
+
+@dataclass(frozen=True)
+class ColumnSummary(Message, kind="glm/columns", reveals={Secret.FEATURES}):
+    """How many columns a feature party has, and the largest eigenvalue of their covariance, for the step size."""
+
+    count: int
+    curvature: float
+
+
+@dataclass(frozen=True)
+class PublicKeyBytes(Message, kind="glm/key", fresh=True):
+    """A public key: the arbiter's for one epoch, or a computing party's for the whole training."""
+
+    key: UInt8Array
+
+
+@dataclass(frozen=True)
+class StopVerdict(Message, kind="glm/verdict", reveals={Secret.FEATURES, Secret.LABELS}):
+    """Whether training ends with this epoch."""
+
+    epoch: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Schedule(Message, kind="glm/schedule"):
+    """How many batches an epoch has, and how many rows a ciphertext."""
+
+    n_batches: int
+    block: int
+
+
+@dataclass(frozen=True)
+class StepOutline(_StepRule, Message, kind="glm/outline", reveals={Secret.LABELS}):
+    """How steps are taken with an arbiter. Scores are at most two to the power of `range_bits`."""
+
+    range_bits: int
+
+
+@dataclass(frozen=True)
+class EncryptedScores(EncryptedMessage, Message, kind="glm/encrypted-scores", reveals={Secret.FEATURES}, fresh=True):
+    """A feature party's part of the scores of a batch, under the arbiter's key."""
+
+
+@dataclass(frozen=True)
+class EncryptedResiduals(
+    EncryptedMessage, Message, kind="glm/encrypted-residuals", reveals={Secret.FEATURES, Secret.LABELS}, fresh=True
+):
+    """Scores less pseudo-responses of a batch, under the arbiter's key."""
+
+
+@dataclass(frozen=True)
+class EncryptedLoss(EncryptedMessage, Message, kind="glm/encrypted-loss", reveals={Secret.FEATURES}, fresh=True):
+    """A feature party's summand of an epoch's loss, under the arbiter's key."""
+
+
+@dataclass(frozen=True)
+class MaskedSums(EncryptedMessage, Message, kind="glm/masked", fresh=True):
+    """Sums for the arbiter to decrypt: uniform masks hide the sums, a flood hides their noise."""
+
+    n_values: int
+
+
+@dataclass(frozen=True)
+class OpenedSums(Message, kind="glm/opened", fresh=True):
+    """Masked sums, decrypted and rounded, modulo 2^53."""
+
+    step: int
+    sums: UInt64Array
+
+
+@dataclass(frozen=True)
+class SharesLayout(_StepRule, Message, kind="glm/layout", reveals={Secret.FEATURES, Secret.LABELS}):
+    """How steps are taken on shares, and how many columns each party has, in the order of the roles, with intercept."""
+
+    counts: Int64Array
+
+
+@dataclass(frozen=True)
+class SharedVector(EncryptedMessage, Message, kind="glm/shared-vector", fresh=True):
+    """A computing party's share of a vector, or its question about a table, under its own key."""
+
+
+@dataclass(frozen=True)
+class MaskedProduct(EncryptedMessage, Message, kind="glm/masked-product", fresh=True):
+    """A product with a private matrix or vector, under the receiver's key, masked and flooded."""
+
+
+@dataclass(frozen=True)
+class Operands(EncryptedMessage, Message, kind="glm/operands", fresh=True):
+    """Shares to be multiplied number by number, under the sender's key."""
+
+
+@dataclass(frozen=True)
+class OpenedShare(Message, kind="glm/opening", reveals={Secret.FEATURES, Secret.LABELS}, fresh=True):
+    """A share of what the receiver is to learn: whether training ends, and at the end its own coefficients."""
+
+    share: UInt64Array
+
+
+@dataclass(frozen=True)
+class ScoreMaskSeed(Message, kind="glm/mask-seed", fresh=True):
+    """The seed of a stream that two senders share for one prediction."""
+
+    seed: bytes
+
+
+@dataclass(frozen=True)
+class MaskedScores(Message, kind="glm/masked-scores", reveals={Secret.FEATURES}, fresh=True, per_row="values"):
+    """Partial scores, one per row, under masks that cancel in the sum over senders."""
+
+    values: UInt64Array
+
+
+@dataclass(frozen=True)
+class PartialScores(Message, kind="glm/partial-scores", reveals={Secret.FEATURES}, per_row="values"):
+    """Partial scores, one per row, as they are."""
+
+    values: Float64Array
+
+
+def sealed(data: Data, key: PublicKey) -> Ciphertexts:
+    """Ciphertexts as they cross, with the name of the key that they belong to."""
+    return Ciphertexts(key.scheme, key.fingerprint, key.packed(data))
+
+
+def unsealed(found: Ciphertexts, key: PublicKey, size: int, sender: str) -> Data:
+    """Ciphertexts that crossed, if they belong to this key and are as many as expected."""
+    if found.scheme != key.scheme or found.key != key.fingerprint:
+        raise KeyMismatch(
+            f"Expected ciphertexts of {key.scheme} under the key in use from {sender}, got some of "
+            f"{found.scheme[:64]!r} under another. Check that all parties run the same plan and got the same key."
+        )
+    return key.unpacked(found.data, size, sender)
