@@ -19,11 +19,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from colonnade.errors import BadFrame, ColonnadeError, PeerFailed, PeerLeft, PlanError, ProtocolError, WireError
+from colonnade.errors import BadFrame, ColonnadeError, PeerFailed, PlanError, ProtocolError, WireError
 from colonnade.wire.codec import Frame
 from colonnade.wire.epoch import NAME_BYTES, EpochStart, HeldCheckpoint, agree, next_start
 from colonnade.wire.notes import pack_note, read_note
-from colonnade.wire.transport import Transport
+from colonnade.wire.transport import Transport, peer_left
 
 if TYPE_CHECKING:
     from colonnade.wire.certs.credentials import Identity
@@ -144,10 +144,7 @@ class RunByFrames(RunTransport):
             if not isinstance(came, dict):
                 return came
             self._heed(peer, came)
-        raise PeerLeft(
-            f"{self.name} waits for a message from {peer}, but {peer} has finished. "
-            "Check that both run the same protocol with the same settings."
-        )
+        raise peer_left(self.name, peer)
 
     def check(self) -> None:
         if self._failure is not None:

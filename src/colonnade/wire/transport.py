@@ -43,6 +43,14 @@ class Transport(ABC):
         return
 
 
+def peer_left(own: str, peer: str) -> PeerLeft:
+    """What a party raises that waits for a peer that has finished."""
+    return PeerLeft(
+        f"{own} waits for a message from {peer}, but {peer} has finished. "
+        "Check that both run the same protocol with the same settings."
+    )
+
+
 class Turns(Protocol):
     """What is to be put in place when a party gets its turn, and put away when it yields."""
 
@@ -116,10 +124,7 @@ class MemoryNetwork:
         self._stop_after_failure(receiver)
         while not frames:
             if sender in self._left:
-                raise PeerLeft(
-                    f"{receiver} waits for a message from {sender}, but {sender} has finished. "
-                    "Check that both run the same protocol with the same settings."
-                )
+                raise peer_left(receiver, sender)
             self._waits[receiver] = sender
             if self._next_after(receiver) is None:
                 raise Deadlock(
@@ -165,9 +170,7 @@ class MemoryTransport(Transport):
         self._network, self._name = network, name
 
     def send(self, peer: str, frame: Frame) -> None:
-        """Put a frame into the peer's queue."""
         self._network._send(self._name, peer, frame)
 
     def receive(self, peer: str) -> Frame:
-        """Take the peer's next frame, letting others run until it is there."""
         return self._network._receive(self._name, peer)

@@ -36,15 +36,7 @@ _MANY = 2**32
 
 
 class Rendezvous:
-    """One party's part in it, with its links to the others.
-
-    Args:
-        name: This party.
-        leader: The first party of the roles.
-        peers: The parties to whom there is a link.
-        patience: How long to wait for what.
-        spill: A folder for messages that wait for a slow peer.
-    """
+    """One party's part in it, with its links to the others."""
 
     def __init__(
         self, name: str, leader: str, peers: tuple[str, ...], patience: Patience, *, spill: Path | None = None
@@ -104,14 +96,7 @@ class Rendezvous:
         return [] if self.links[self.leader].connected else [self.leader]
 
     def admit(self, link: Link, incarnation: bytes, *, seen: int, cancel: Callable[[], Any]) -> Connection:
-        """Let a process of a peer that has greeted go on over a new connection.
-
-        Args:
-            link: The link to the peer.
-            incarnation: Which of its processes it is.
-            seen: Up to which envelope the process has received what this one sent.
-            cancel: Ends the connection.
-        """
+        """Let a process of a peer go on over a new connection, behind the envelopes that it has seen."""
         with self._changed, link.lock:
             if link.connected and incarnation < (link.peer_incarnation or b""):
                 raise AuthError(
@@ -250,13 +235,7 @@ class Rendezvous:
         self.drain(met, seconds=7.0, even_if_cut=False)
 
     def drain(self, links: Collection[Link], *, seconds: float, even_if_cut: bool) -> None:
-        """Wait until peers have acknowledged everything.
-
-        Args:
-            links: The links to the peers.
-            seconds: How long to wait at most.
-            even_if_cut: Also wait for a peer whose connection is cut, unless the peer has left.
-        """
+        """Wait until peers have acknowledged everything; `even_if_cut`, also peers cut off that have not left."""
         deadline = time.monotonic() + seconds
         for link in links:
             while not link.drained and (link.connected or (even_if_cut and link.peer not in self._left)):

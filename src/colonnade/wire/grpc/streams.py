@@ -63,12 +63,12 @@ _OPTIONS = (
 
 
 class Streams:
-    """One party's connections to its peers.
+    """One party's connections to its peers, which carry the links of its rendezvous.
 
     Args:
         addresses: For every party, in the order of the roles, where it listens, or None if it only dials.
-        agreement: What must be equal at all parties; a party without rows learns theirs.
-        rendezvous: This party's part in the rendezvous, with the links that the connections carry.
+        agreement: What must be equal at all parties; the rows are added if this party has none.
+        rendezvous: Admits peers that have greeted.
         credentials: Certificates; None sends everything in the clear.
         listen: Where this party listens, or None if it only dials.
         patience: How long to wait for what.

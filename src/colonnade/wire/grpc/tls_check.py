@@ -20,7 +20,9 @@ def diagnose(address: str, peer: str, credentials: Credentials) -> str | None:
             credentials.recognise(peer, _shown(secure))
             secure.settimeout(2.0)
             if not secure.read(1):
-                return "it refuses this party's certificate. Check both, and ca.pem, with `colonnade certs show`."
+                return (
+                    "it refuses this party's certificate. Check both by `colonnade certs show`, and that ca.pem is one."
+                )
     except AuthError as error:
         return str(error)
     except ssl.SSLCertVerificationError as error:

@@ -16,16 +16,16 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from colonnade.errors import PeerLeft, PeerUnreachable, PlanError
+from colonnade.errors import PeerUnreachable, PlanError
 from colonnade.wire.certs.credentials import Credentials, Identity
 from colonnade.wire.codec import Frame
 from colonnade.wire.epoch import EpochStart, HeldCheckpoint
-from colonnade.wire.grpc.envelope import CHUNK_BYTES
 from colonnade.wire.grpc.link import Link
 from colonnade.wire.grpc.patience import Patience
 from colonnade.wire.grpc.rendezvous import Rendezvous
 from colonnade.wire.grpc.streams import Streams
 from colonnade.wire.run_transport import RunTransport, failure_note
+from colonnade.wire.transport import peer_left
 
 
 class GrpcTransport(RunTransport):
@@ -109,10 +109,7 @@ class GrpcTransport(RunTransport):
                 return frame
             self.check()
             if done:
-                raise PeerLeft(
-                    f"{self.name} waits for a message from {peer}, but {peer} has finished. "
-                    "Check that both run the same protocol with the same settings."
-                )
+                raise peer_left(self.name, peer)
             self._rendezvous.require_back(link, begun)
             waited = time.monotonic() - begun
             if waited > self._patience.message:
@@ -162,7 +159,6 @@ class GrpcTransport(RunTransport):
         return self._streams.refused
 
     def identity(self, peer: str) -> Identity | None:
-        """Whom the certificate of a connected peer names; None without TLS."""
         return self._streams.identity(peer)
 
     def _link(self, peer: str) -> Link:
@@ -204,9 +200,5 @@ def _keep_freed_memory() -> None:
     """
     trim_threshold, mmap_threshold, arena_max = -1, -3, -8
     with suppress(OSError, AttributeError):
-        for setting, value in (
-            (trim_threshold, 32 * CHUNK_BYTES),
-            (mmap_threshold, 32 * CHUNK_BYTES),
-            (arena_max, 2),
-        ):
+        for setting, value in ((trim_threshold, 2**25), (mmap_threshold, 2**25), (arena_max, 2)):
             ctypes.CDLL(None).mallopt(setting, value)
