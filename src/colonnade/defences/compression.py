@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 
 from colonnade.errors import PlanError
-from colonnade.models.networks.ushape import GRADIENTS
+from colonnade.models.networks.messages import GRADIENTS
 from colonnade.runtime.hooks import At, Defence, Tensor
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree

@@ -16,7 +16,7 @@ import torch
 from blake3 import blake3
 
 from colonnade.errors import PlanError
-from colonnade.models.networks.ushape import GRADIENTS
+from colonnade.models.networks.messages import GRADIENTS
 from colonnade.privacy.mechanisms import Kind, noise
 from colonnade.runtime.hooks import At, Defence, Tensor, place_of
 from colonnade.runtime.party import Party

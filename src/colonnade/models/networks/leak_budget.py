@@ -1,9 +1,9 @@
 """Feature leak: how much of a party's columns can be rebuilt from an embedding of them, measured by their owner.
 
-Whoever receives an embedding and knows some records can learn to rebuild the others. The owner tries that before it
-sends anything: by ridge regression and by kernel ridge regression from a twentieth of the rows, and by least squares
-from all of them. Of each it believes the worst. Stronger attacks may exist, and whoever receives the embedding may have
-columns of its own that are correlated with these: this is a measurement, not a bound.
+A receiver of an embedding who knows some records can learn to rebuild the others. The owner tries this before sending
+anything: by ridge regression and by kernel ridge regression from a twentieth of the rows, and by least squares from all
+rows. The worst result counts. Stronger attacks may exist, and the receiver may have columns that are correlated with
+these: this is a measurement, not a bound.
 """
 
 from __future__ import annotations
@@ -15,21 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from colonnade.errors import LeakBudgetSpent, PlanError
-from colonnade.models.base import is_number
-from colonnade.secret import Secret
+from colonnade.parameters import is_number
 from colonnade.tables.table import nearest
-from colonnade.wire.message import Float64Array, Message
+from colonnade.wire.message import Float64Array
 
 KNOWN_SHARE, LEAST_KNOWN, MOST_KNOWN, MOST_SCORED = 0.05, 50, 1_000, 2_000
-
-
-@dataclass(frozen=True)
-class Statement(Message, kind="one-shot/statement", reveals={Secret.FEATURES}):
-    """How wide an embedding will come, and what its sender found could be rebuilt of its columns from it."""
-
-    width: int
-    relative_mse: float
-    worst_r2: float
 
 
 @dataclass(frozen=True)
@@ -74,7 +64,7 @@ def measured_leak(embedding: Float64Array, x: Float64Array, owners: Sequence[str
         embedding: One row per record.
         x: The columns as numbers, one row per record.
         owners: The column that each number is of.
-        random: Which records are known to whoever rebuilds.
+        random: What decides which records the rebuilding party knows.
     """
     order = random.permutation(len(x))
     n_known = min(max(round(KNOWN_SHARE * len(x)), LEAST_KNOWN), MOST_KNOWN, max(len(x) // 2, 1))

@@ -26,18 +26,14 @@ boundary-wandering loss.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypeAlias
-
-import torch
-from torch import nn
 
 from colonnade.data.partition import FeaturePartition, Ranking, public_private
 from colonnade.errors import DataError, PlanError
 from colonnade.models.networks.inputs import Inputs
-from colonnade.models.networks.modules import BottomFactory, TopFactory, top_named
-from colonnade.runtime.hooks import Tensor
+from colonnade.models.networks.modules import BottomFactory, LocalTrack, TopFactory, top_named
 from colonnade.tables.table import Table, nearest
 from colonnade.wire.message import Int64Array
 
@@ -96,30 +92,6 @@ class LocalShape:
     n_outputs: int
 
 
-class LocalTrack(nn.Module):
-    """The local track: a network over private columns, and a head that also takes what is cut off from the others.
-
-    Args:
-        private: The network over the private columns.
-        head: What joins its embedding with the others.
-        takes_received: Whether the head also takes the embeddings that arrive.
-        trains_head: Whether the head is trained.
-    """
-
-    def __init__(self, private: nn.Module, head: nn.Module, *, takes_received: bool, trains_head: bool = True) -> None:
-        super().__init__()
-        self.private, self.head = private, head
-        self.takes_received = takes_received
-        if not trains_head:
-            head.requires_grad_(False)
-
-    def forward(self, public: Tensor, private: Tensor, received: Sequence[Tensor]) -> Tensor:
-        """The track's output, given the own public embedding, the private one, and those that arrived."""
-        others = [each.detach() for each in received] if self.takes_received else []
-        out: Tensor = self.head(torch.cat([public.detach(), private, *others], dim=1))
-        return out
-
-
 @dataclass(frozen=True)
 class SingleTrack(Tracks):
     """One bottom over all own columns, one top over all embeddings.
@@ -134,11 +106,9 @@ class SingleTrack(Tracks):
     predicts: ClassVar[Head] = "federated"
 
     def partition(self, table: Table, rows: Int64Array, seed: int, task: Task) -> FeaturePartition | None:
-        """All columns take part."""
         return None
 
     def local(self, bottom: BottomFactory, default: Top | None, shape: LocalShape) -> LocalTrack | None:
-        """There is none."""
         return None
 
 
@@ -199,7 +169,6 @@ class ShadowProxy(_TwoTracks):
     top: ClassVar[str] = "top"
 
     def local(self, bottom: BottomFactory, default: Top | None, shape: LocalShape) -> LocalTrack | None:
-        """The private model and the local head."""
         head = top_named(self.local_head or default or "mlp")(2 * shape.width, shape.n_outputs)
         return LocalTrack(bottom(shape.private, shape.width), head, takes_received=False)
 
@@ -229,11 +198,9 @@ class ShadowTop(_TwoTracks):
     local_name: ClassVar[str] = "main_top"
 
     def federated_top(self, default: Top | None) -> Top | None:
-        """The shadow top."""
         return self.shadow_top or default
 
     def local(self, bottom: BottomFactory, default: Top | None, shape: LocalShape) -> LocalTrack | None:
-        """The private model and the main top."""
         choice = self.main_top or self.shadow_top or default or "mlp"
         head = top_named(choice)((2 + shape.n_received) * shape.width, shape.n_outputs)
         private = bottom(shape.private, shape.width)
@@ -271,6 +238,17 @@ def tracks_of(choice: TracksChoice) -> Tracks:
     if given.get("columns") is not None:
         given["columns"] = tuple(given["columns"])
     return found(**given)
+
+
+def head_of(tracks: Tracks, head: Head | None) -> Head:
+    """The head that predicts: the one that is asked for, or else the one that the tracks are for."""
+    wanted = tracks.predicts if head is None else head
+    if wanted not in ("federated", "local") or (wanted == "local" and tracks.predicts != "local"):
+        raise PlanError(
+            f"A prediction uses the head 'federated', or 'local' where the tracks have one; {wanted!r} was asked "
+            f"for and the tracks are {type(tracks).__name__}. Choose another head or other tracks."
+        )
+    return wanted
 
 
 def holds_factory(saved: Any) -> bool:
