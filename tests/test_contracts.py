@@ -69,7 +69,7 @@ TRANSPORTS = {
 }
 
 # Small enough to train in a moment, and with every message that the model knows.
-BRIEF = {"epochs": 3, "batch_size": 32, "embedding": 4, "patience": 2}
+BRIEF = {"epochs": 3, "batch_size": 32, "embedding": 4, "n_iter_no_change": 2}
 SMALL = {
     "linear-regression": {"epochs": 2, "batch_size": 180},
     "logistic-regression": {"epochs": 2, "batch_size": 180},

@@ -23,17 +23,16 @@ Li et al. 2022, "Label leakage and protection in two-party split learning", arXi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
 from colonnade.defences.noise import NoisyGradient
 from colonnade.errors import PlanError
+from colonnade.parameters import Limit, check_parameters, number
 from colonnade.runtime.hooks import At, Tensor
-
-_GOLDEN = (math.sqrt(5) - 1) / 2
-_SEARCHES = 40
 
 
 class Marvell(NoisyGradient):
@@ -50,11 +49,11 @@ class Marvell(NoisyGradient):
     """
 
     reads_labels = True
+    limits: ClassVar[Mapping[str, Limit]] = {"power": number(above=0)}
 
     def __init__(self, *, power: float = 4.0) -> None:
-        if not 0 < power < math.inf:
-            raise PlanError(f"Marvell's power should be above 0, but is {power!r}. Leave the defence out for none.")
         self.power = power
+        check_parameters(self)
 
     @property
     def name(self) -> str:
@@ -174,19 +173,10 @@ def least_divergence(width: int, apart: float, *, variance: tuple[float, float],
 
 
 def _least(function: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function with one valley is least (golden section)."""
-    left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-    at_left, at_right = function(left), function(right)
-    for _ in range(_SEARCHES):
-        if at_left <= at_right:
-            high, right, at_right = right, left, at_left
-            left = high - _GOLDEN * (high - low)
-            at_left = function(left)
-        else:
-            low, left, at_left = left, right, at_right
-            right = low + _GOLDEN * (high - low)
-            at_right = function(right)
-    return (low + high) / 2
+    """Where a function with one valley is least."""
+    from scipy.optimize import minimize_scalar
+
+    return float(minimize_scalar(function, bounds=(low, high), method="bounded", options={"xatol": 1e-9}).x)
 
 
 def _variance(rows: Tensor) -> float:

@@ -1,4 +1,4 @@
-"""Training of one party's networks: device and precision, optimizers, the loop over epochs, and a state to resume from."""
+"""Training of one party's networks: device, precision, optimizers, the loop over epochs, a state to resume from."""
 
 from __future__ import annotations
 
