@@ -363,7 +363,7 @@ def lacking(name, defence, docs=DOCS):
         yield f"docs/defences/{name}.md should have the headings {', '.join(wanted)}, but has {', '.join(found)}."
     settings, listed = list(inspect.signature(defence).parameters), re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
     if listed != settings:
-        yield f"docs/defences/{name}.md should have a table row for each of {settings} under Settings, but has {listed}."
+        yield f"docs/defences/{name}.md should have a row for each of {settings} under Settings, but has {listed}."
     if [type(held) for held in run_page(page).get("defences", {}).get("bank", ())] != [defence]:
         yield f"docs/defences/{name}.md should have a Python block with defences = {{'bank': [{defence.__name__}()]}}."
 
@@ -386,7 +386,7 @@ def test_a_defence_without_a_page_is_told_what_is_missing(tmp_path):
     page.write_text("## What it does\n")
     _, headings, settings, block = lacking("clipped-gradient", DEFENCES["max-norm"], tmp_path)
     assert headings.endswith("## Settings, ## Sources, but has ## What it does.")
-    assert "a table row for each of ['least', 'most'] under Settings, but has []" in settings
+    assert "a row for each of ['least', 'most'] under Settings, but has []" in settings
     assert "a Python block with defences = {'bank': [MaxNorm()]}" in block
 
 

@@ -215,8 +215,8 @@ def test_an_absurd_statement_is_refused(cancer, figures):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"encoder": "umap"}, "encoder should be one of pca, rff, autoencoder, but is 'umap'"),
-        ({"variance": 0.0}, "variance should be above 0 and at most 1"),
+        ({"encoder": "umap"}, "encoder should be 'pca', 'rff' or 'autoencoder', but is 'umap'"),
+        ({"variance": 0.0}, "variance should be a number, above 0 and at most 1"),
         ({"components": 0}, "components should be None or a whole number, at least 1"),
         ({"batch_size": 0}, "batch_size should be a whole number, at least 1"),
         ({"device": "tpu"}, "device should be 'cpu', 'cuda' or 'auto', but is 'tpu'"),

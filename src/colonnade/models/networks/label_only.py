@@ -31,7 +31,6 @@ from colonnade.models.networks.training import (
 )
 from colonnade.runtime.hooks import At, Phase, Tensor, applied
 from colonnade.runtime.party import Party
-from colonnade.storage import Tree
 from colonnade.wire.message import Float32Array, Int64Array
 
 
@@ -145,7 +144,6 @@ class LabelOnlySide(NetworkSide[LabelOnlyNetwork]):
     ) -> None:
         self.network, self.target, self.inputs, self.machine = network.to(machine.device), target, inputs, machine
         self.labels, self.n_iter_no_change = labels.to(machine.device), n_iter_no_change
-        self.losses: list[float] = []
         super().__init__(party, {"label_only": network}, optimizers, network)
 
     def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
@@ -158,14 +156,11 @@ class LabelOnlySide(NetworkSide[LabelOnlyNetwork]):
         self.optimizers.forget_gradients()
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizers.step()
-        self.losses.append(loss.item())
-        return {"loss": self.losses[-1]}
+        return self.note({"loss": loss.item()})
 
     def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
         """Compare with earlier epochs on one's own held-out rows."""
-        record = {"epoch": float(epoch), "loss": float(np.mean(self.losses))}
-        self.losses = []
-        self.history.append(record)
+        self.close(float(epoch))
         if not held_out or self.n_iter_no_change is None:
             return False
         set_mode(self.network, train=False)
@@ -174,17 +169,10 @@ class LabelOnlySide(NetworkSide[LabelOnlyNetwork]):
             for step, rows in enumerate(held_out):
                 _, outputs, truth = self._pass(step, epoch, rows, "validate")
                 total += self.target.loss(outputs, truth, "sum").item()
-        record["validation_loss"] = total / sum(map(len, held_out))
+        self.history[-1]["validation_loss"] = total / sum(map(len, held_out))
         improved, stop = stopping(self.history, self.n_iter_no_change)
         self.keep_if_best(improved)
         return stop
-
-    def state(self) -> Tree:
-        return {**super().state(), "losses": self.losses}
-
-    def restore(self, tree: Tree) -> None:
-        super().restore(tree)
-        self.losses = tree["losses"]
 
     def _pass(self, step: int, epoch: int, rows: Int64Array, phase: Phase) -> tuple[At, Tensor, Tensor]:
         index = self.machine.index(rows)

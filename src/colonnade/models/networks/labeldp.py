@@ -155,14 +155,11 @@ class LabelDPShadow(LabelOnlyModel):
 
     def _send(self, party: Party) -> None:
         """Send the learned embedding of every row."""
-        shadow = self.shadow_
-        bottom = Bottom(shadow.settings(), shadow.learned(), party, party.label_party)
-        bottom.send_all(self._batches(party), "predict")
+        Bottom(self.shadow_.learned(), party, party.label_party).send_all(self._batches(party), "predict")
 
     def _collected(self, party: Party) -> TrainingInputs:
         """Every feature party's embedding of every row, and the label party's own columns."""
-        shadow = self.shadow_
-        collector = EmbeddingCollector(shadow.settings(), shadow.learned(), party, party.feature_parties)
+        collector = EmbeddingCollector(self.shadow_.learned(), party, party.feature_parties)
         received: dict[str, list[Float32Array]] = {line.peer: [] for line in party.feature_parties}
         for step, rows in enumerate(self._batches(party)):
             collector.collect(step, rows, "predict")

@@ -6,16 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-import numpy as np
 import torch
 from torch import nn
 
 from colonnade.models.networks.messages import EpochVerdict
-from colonnade.models.networks.share import SplitSettings, SplitShare
+from colonnade.models.networks.share import SplitShare
 from colonnade.models.networks.training import NetworkSide, set_mode, stopping
 from colonnade.runtime.hooks import At, Tensor, applied
 from colonnade.runtime.party import Party
-from colonnade.storage import Tree
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Int64Array
 
@@ -25,10 +23,10 @@ GradientIf: TypeAlias = Callable[[Tensor], Callable[[Tensor], Tensor]]
 class LocalTrackRunner:
     """The local track over the label party's private columns; nothing of it leaves."""
 
-    def __init__(self, settings: SplitSettings, share: SplitShare, party: Party) -> None:
+    def __init__(self, share: SplitShare, party: Party) -> None:
         assert share.local is not None
         assert share.local_inputs is not None
-        self.machine = settings.machine
+        self.machine = share.settings.machine
         self.track = share.local.to(self.machine.device)
         self.values = torch.from_numpy(share.local_inputs.encode(party.own_table)).to(self.machine.device)
 
@@ -55,19 +53,11 @@ class LocalTrackRunner:
 class LabelledSide(NetworkSide[SplitShare]):
     """The side of a party that has labels: the losses of its tracks, and when training ends."""
 
-    def __init__(
-        self,
-        settings: SplitSettings,
-        share: SplitShare,
-        party: Party,
-        labels: Tensor,
-        networks: Mapping[str, nn.Module],
-    ) -> None:
-        self.settings, self.target, self.machine = settings, share.require_target(), settings.machine
+    def __init__(self, share: SplitShare, party: Party, labels: Tensor, networks: Mapping[str, nn.Module]) -> None:
+        self.settings, self.target, self.machine = share.settings, share.require_target(), share.settings.machine
         self.labels = labels.to(self.machine.device)
-        self.local = None if share.local is None else LocalTrackRunner(settings, share, party)
-        self.losses: dict[str, list[float]] = {}
-        super().__init__(party, networks, settings.optimizers, share)
+        self.local = None if share.local is None else LocalTrackRunner(share, party)
+        super().__init__(party, networks, share.settings.optimizers, share)
 
     def loss(self, outputs: Tensor, truth: Tensor, at: At) -> tuple[Tensor, At, tuple[str, ...]]:
         """A track's loss, where it was computed, and the defences that had a hand in it."""
@@ -90,17 +80,6 @@ class LabelledSide(NetworkSide[SplitShare]):
         loss, _, _ = self.loss(outputs, truth, about)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.item()
-
-    def note(self, figures: dict[str, float]) -> dict[str, float]:
-        """Keep a step's losses for the epoch's record."""
-        for name, value in figures.items():
-            self.losses.setdefault(name, []).append(value)
-        return figures
-
-    def close(self, epoch: int) -> None:
-        """Put an epoch's mean losses into the history."""
-        self.history.append({"epoch": epoch, **{name: float(np.mean(each)) for name, each in self.losses.items()}})
-        self.losses = {}
 
     def judge(
         self,
@@ -135,13 +114,6 @@ class LabelledSide(NetworkSide[SplitShare]):
         for line in lines:
             line.send(EpochVerdict(epoch, int(improved), int(stop)), under=tuple(under))
         return stop
-
-    def state(self) -> Tree:
-        return {**super().state(), "losses": self.losses}
-
-    def restore(self, tree: Tree) -> None:
-        super().restore(tree)
-        self.losses = tree["losses"]
 
 
 def gradient_if(loss: Callable[[Tensor, Tensor], Tensor], outputs: Tensor) -> GradientIf:

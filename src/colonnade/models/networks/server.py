@@ -85,10 +85,10 @@ from colonnade.wire.message import Float32Array, Int64Array, Message
 class ServerTop:
     """The server's network over the embeddings it is sent."""
 
-    def __init__(self, settings: SplitSettings, share: SplitShare, party: Party, lines: Sequence[Channel]) -> None:
-        self.party, self.machine = party, settings.machine
+    def __init__(self, share: SplitShare, party: Party, lines: Sequence[Channel]) -> None:
+        self.party, self.machine = party, share.settings.machine
         share.to(self.machine.device)
-        self.collector = EmbeddingCollector(settings, share, party, lines)
+        self.collector = EmbeddingCollector(share, party, lines)
         assert share.top is not None
         self.top = share.top
 
@@ -130,11 +130,11 @@ class ServerTop:
 class LabelPartyEnd:
     """The label party's ends of the network: its own bottom, and what it makes of the server's outputs."""
 
-    def __init__(self, settings: SplitSettings, share: SplitShare, party: Party) -> None:
-        self.share, self.party, self.machine = share, party, settings.machine
+    def __init__(self, share: SplitShare, party: Party) -> None:
+        self.share, self.party, self.machine = share, party, share.settings.machine
         share.to(self.machine.device)
-        own = settings.tracks.own
-        self.bottom = None if share.bottom is None else Bottom(settings, share, party, party.server, own)
+        own = share.settings.tracks.own
+        self.bottom = None if share.bottom is None else Bottom(share, party, party.server, own)
 
     def send(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> SentEmbedding | None:
         """Send the party's own embedding, if there is one."""
@@ -178,10 +178,10 @@ class ServerWithLabelsSide(LabelledSide):
         is_classes = settings.target.task == "classification"
         target: Target = Classes(np.arange(n_outputs)) if is_classes else Numbers(0.0, 1.0)
         labels = torch.from_numpy(message.values.astype(np.int64)) if is_classes else torch.tensor(message.values)
-        share = SplitShare(party.name, settings.embedding, len(lines), target=target)
-        networks = share.build_top(settings, len(lines), n_outputs)
-        self.top = ServerTop(settings, share, party, lines)
-        super().__init__(settings, share, party, labels, networks)
+        share = SplitShare(settings, party.name, settings.embedding, len(lines), target=target)
+        networks = share.build_top(len(lines), n_outputs)
+        self.top = ServerTop(share, party, lines)
+        super().__init__(share, party, labels, networks)
 
     def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
         """Compute the loss, send gradients to everybody."""
@@ -217,11 +217,11 @@ class GivenLabelsSide(LabelledSide):
         given, names = applied(party.defences, "labels", labels, at)
         values = as_array(given).astype(np.float32)
         party.server.send(GivenLabels(target.n_classes or 0, values), under=names, rows=rows)
-        n_received = len(party.feature_parties)
-        share = SplitShare(party.name, settings.embedding, n_received, n_outputs=target.n_outputs, target=target)
-        networks = share.build_label_networks(settings, party, train, labels)
-        self.end = LabelPartyEnd(settings, share, party)
-        super().__init__(settings, share, party, labels, networks)
+        width, n_received = settings.embedding, len(party.feature_parties)
+        share = SplitShare(settings, party.name, width, n_received, n_outputs=target.n_outputs, target=target)
+        networks = share.build_label_networks(party, train, labels)
+        self.end = LabelPartyEnd(share, party)
+        super().__init__(share, party, labels, networks)
 
     def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
         """Send the party's own embedding, learn from the server's gradient, train the local track."""
@@ -253,9 +253,9 @@ class ServerSide(NetworkSide[SplitShare]):
     """Labels kept, the server in training: passes embeddings on to the label party, and its gradients back."""
 
     def __init__(self, settings: SplitSettings, party: Party, lines: Sequence[Channel]) -> None:
-        share = SplitShare(party.name, settings.embedding, len(lines))
-        networks = share.build_top(settings, len(lines), settings.embedding)
-        self.top = ServerTop(settings, share, party, lines)
+        share = SplitShare(settings, party.name, settings.embedding, len(lines))
+        networks = share.build_top(len(lines), settings.embedding)
+        self.top = ServerTop(share, party, lines)
         super().__init__(party, networks, settings.optimizers, share)
 
     def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
@@ -275,7 +275,7 @@ class ServerSide(NetworkSide[SplitShare]):
 
     def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
         """Pass held-out rows on, and wait for the verdict on the epoch."""
-        self.history.append({"epoch": epoch})
+        self.close(epoch)
         if not held_out:
             return False
         for step, rows in enumerate(held_out):
@@ -288,11 +288,11 @@ class KeptLabelsSide(LabelledSide):
 
     def __init__(self, settings: SplitSettings, party: Party, train: Int64Array) -> None:
         target, labels = learned_target(settings.target, party)
-        share = SplitShare(party.name, settings.embedding, len(party.feature_parties), target=target)
-        networks = share.build_label_networks(settings, party, train, labels)
-        networks |= share.build_last_layer(settings)
-        self.end = LabelPartyEnd(settings, share, party)
-        super().__init__(settings, share, party, labels, networks)
+        share = SplitShare(settings, party.name, settings.embedding, len(party.feature_parties), target=target)
+        networks = share.build_label_networks(party, train, labels)
+        networks |= share.build_last_layer()
+        self.end = LabelPartyEnd(share, party)
+        super().__init__(share, party, labels, networks)
 
     def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
         """Compute the losses of all tracks, send the gradient to the server, learn from its answer."""
@@ -429,12 +429,12 @@ class ServerNetwork(SplitNetwork):
         return SplitFeatureSide(settings, party, train, party.server, judge)
 
     def _send_for_prediction(
-        self, settings: SplitSettings, share: SplitShare, party: Party, batches: Sequence[Int64Array], count: RowCount
+        self, share: SplitShare, party: Party, batches: Sequence[Int64Array], count: RowCount
     ) -> None:
         if party.table is not None:
-            Bottom(settings, share, party, party.server).send_all(batches)
+            Bottom(share, party, party.server).send_all(batches)
             return
-        top = ServerTop(settings, share, party, _senders(party, count))
+        top = ServerTop(share, party, _senders(party, count))
         for step, rows in enumerate(batches):
             if self.end is LABELS_GIVEN:
                 top.send_outputs(step, rows)
@@ -442,14 +442,9 @@ class ServerNetwork(SplitNetwork):
                 top.send_hidden(step, rows, "predict")
 
     def _outputs(
-        self,
-        settings: SplitSettings,
-        share: SplitShare,
-        party: Party,
-        batches: Sequence[Int64Array],
-        local: LocalTrackRunner | None,
+        self, share: SplitShare, party: Party, batches: Sequence[Int64Array], local: LocalTrackRunner | None
     ) -> Iterator[Tensor]:
-        end = LabelPartyEnd(settings, share, party)
+        end = LabelPartyEnd(share, party)
         for step, rows, sent in sent_ahead(batches, lambda step, rows: end.send(step, rows, "predict")):
             outputs = end.outputs(step, rows)
             yield outputs if local is None else local.predict(rows, None if sent is None else sent.embedding, [])

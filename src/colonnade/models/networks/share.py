@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, TypeAlias, cast
 
 import numpy as np
@@ -71,6 +71,7 @@ class SplitShare:
     """What one party holds of a split network; what it does not hold is None.
 
     Attributes:
+        settings: The settings by which it is built; no part of what is saved.
         width: How wide an embedding is.
         n_received: How many peers send it embeddings.
         n_joined: How many numbers its top takes.
@@ -80,6 +81,7 @@ class SplitShare:
         missing_embeddings: For each peer, the learned vector in the place of rows that the peer does not hold.
     """
 
+    settings: SplitSettings
     party: str
     width: int
     n_received: int
@@ -99,47 +101,50 @@ class SplitShare:
         """All networks by name, those that are missing included."""
         return {name: getattr(self, name) for name in ("bottom", "top", "local", "missing_embeddings")}
 
+    @property
+    def n_weights(self) -> int:
+        """How many weights the bottom, the top and the local track have."""
+        networks = (self.bottom, self.top, self.local)
+        return sum(p.numel() for network in networks if network is not None for p in network.parameters())
+
     def require_target(self) -> Target:
         """What is predicted, which a party with labels knows."""
         assert self.target is not None
         return self.target
 
     def build_bottom(
-        self, settings: SplitSettings, party: Party, columns: Sequence[str] | None, train: Int64Array, network: str
+        self, party: Party, columns: Sequence[str] | None, train: Int64Array, network: str
     ) -> dict[str, nn.Module]:
         """Learn how some columns become numbers, and make a network over them; returns it by its name."""
-        self.inputs = _learned_inputs(settings, party, columns, train)
-        self.bottom = settings.make_bottom(self.inputs, self.width, network, self.party)
+        self.inputs = self._learned_inputs(party, columns, train)
+        self.bottom = self.settings.make_bottom(self.inputs, self.width, network, self.party)
         return {network: self.bottom}
 
-    def build_label_networks(
-        self, settings: SplitSettings, party: Party, train: Int64Array, labels: Tensor
-    ) -> dict[str, nn.Module]:
+    def build_label_networks(self, party: Party, train: Int64Array, labels: Tensor) -> dict[str, nn.Module]:
         """Make the label party's bottoms and local head; returns them by name.
 
         Args:
-            settings: The settings.
             party: The label party.
             train: The rows to train on.
             labels: The labels of all rows, encoded.
         """
-        table, tracks, target = party.own_table, settings.tracks, self.require_target()
+        table, tracks, target = party.own_table, self.settings.tracks, self.require_target()
         networks: dict[str, nn.Module] = {}
         ranked = _as_learned_from(party, labels, target) if tracks.ranks_by_labels else table
         self.partition = tracks.partition(ranked, train, party.random.seed("partition"), target.task)
         public = table.columns if self.partition is None else self.partition.public
         if public:
-            networks = self.build_bottom(settings, party, public, train, tracks.bottom)
+            networks = self.build_bottom(party, public, train, tracks.bottom)
         if self.partition is not None:
-            self.local_inputs = _learned_inputs(settings, party, self.partition.private, train)
-            self.local = settings.make_local(self._local_shape(self.local_inputs), self.party)
+            self.local_inputs = self._learned_inputs(party, self.partition.private, train)
+            self.local = self.settings.make_local(self._local_shape(self.local_inputs), self.party)
             networks["private"] = self.local.private
             networks[tracks.local_name] = self.local.head
         return networks
 
-    def build_top(self, settings: SplitSettings, n_embeddings: int, n_outputs: int) -> dict[str, nn.Module]:
+    def build_top(self, n_embeddings: int, n_outputs: int) -> dict[str, nn.Module]:
         """Make the network over the joined embeddings, and the vectors for missing ones; returns both by name."""
-        networks: dict[str, nn.Module] = {}
+        settings, networks = self.settings, dict[str, nn.Module]()
         self.n_joined = self.width * (n_embeddings if settings.fusion == "concat" else 1)
         self.n_outputs = n_outputs
         self.top = settings.make_top(self.n_joined, n_outputs)
@@ -149,12 +154,12 @@ class SplitShare:
             networks["missing_embeddings"] = self.missing_embeddings = missing_embeddings(self.n_received, self.width)
         return networks
 
-    def build_last_layer(self, settings: SplitSettings) -> dict[str, nn.Module]:
+    def build_last_layer(self) -> dict[str, nn.Module]:
         """Make the label party's layer behind a server's outputs; returns it by its name."""
-        assert settings.last_layer is not None
+        assert self.settings.last_layer is not None
         self.n_joined, self.n_outputs = self.width, self.require_target().n_outputs
-        self.top = settings.last_layer(self.n_joined, self.n_outputs)
-        return {settings.tracks.top: self.top}
+        self.top = self.settings.last_layer(self.n_joined, self.n_outputs)
+        return {self.settings.tracks.top: self.top}
 
     def to(self, device: torch.device) -> None:
         """Move all networks to a device."""
@@ -164,7 +169,7 @@ class SplitShare:
 
     def state(self) -> Tree:
         """The share as a tree of arrays and plain values."""
-        tree = dict(vars(self))
+        tree = {name: getattr(self, name) for name in LEARNED}
         for name in ("target", "inputs", "local_inputs"):
             tree[name] = None if tree[name] is None else tree[name].state()
         for name, network in self.networks.items():
@@ -175,7 +180,7 @@ class SplitShare:
     @classmethod
     def of(cls, tree: Tree, settings: SplitSettings) -> SplitShare:
         """The share that `state` wrote down."""
-        share = cls(tree["party"], tree["width"], tree["n_received"], tree["n_joined"], tree["n_outputs"])
+        share = cls(settings, tree["party"], tree["width"], tree["n_received"], tree["n_joined"], tree["n_outputs"])
         if tree["target"] is not None:
             share.target = settings.target.of(tree["target"])
         if tree["partition"] is not None:
@@ -201,8 +206,23 @@ class SplitShare:
             share.missing_embeddings = cast("nn.ParameterList", vectors)
         return share
 
+    def _learned_inputs(self, party: Party, columns: Sequence[str] | None, train: Int64Array) -> Inputs:
+        """How a party's columns become numbers, learned from the rows it trains on."""
+        table = party.own_table if columns is None else party.own_table.select(columns)
+        if self.settings.partial and not party.holds_labels:
+            train = train[present_rows(table)[train]]
+            if not len(train):
+                raise DataError(
+                    f"{party.name} should hold some of the rows to train on, but all its columns are empty in all of "
+                    "them. Check the ids it was aligned by."
+                )
+        return Inputs.learned(table, train)
+
     def _local_shape(self, inputs: Inputs) -> LocalShape:
         return LocalShape(inputs, self.width, self.n_received, self.require_target().n_outputs)
+
+
+LEARNED = tuple(each.name for each in fields(SplitShare) if each.name != "settings")
 
 
 def missing_embeddings(n_peers: int, width: int) -> nn.ParameterList:
@@ -215,19 +235,6 @@ def require_columns(party: Party) -> None:
     """Refuse a feature party without columns."""
     if not party.own_table.columns:
         raise DataError(f"{party.name} is a feature party but its table has no columns besides the ids. Bring some.")
-
-
-def _learned_inputs(settings: SplitSettings, party: Party, columns: Sequence[str] | None, train: Int64Array) -> Inputs:
-    """How a party's columns become numbers, learned from the rows it trains on."""
-    table = party.own_table if columns is None else party.own_table.select(columns)
-    if settings.partial and not party.holds_labels:
-        train = train[present_rows(table)[train]]
-        if not len(train):
-            raise DataError(
-                f"{party.name} should hold some of the rows to train on, but all its columns are empty in all of them. "
-                "Check the ids it was aligned by."
-            )
-    return Inputs.learned(table, train)
 
 
 def _as_learned_from(party: Party, labels: Tensor, target: Target) -> Table:

@@ -24,7 +24,7 @@ Gupta and Raskar 2018, arXiv 1810.06060; Vepakomma et al. 2018, arXiv 1812.00564
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self
 
 import numpy as np
@@ -41,7 +41,7 @@ from colonnade.models.networks.inputs import Inputs, present_rows
 from colonnade.models.networks.labelled import GradientIf, LabelledSide, LocalTrackRunner, gradient_if
 from colonnade.models.networks.messages import Embedding, EmbeddingWidth, Gradient, RowCount
 from colonnade.models.networks.modules import LocalTrack
-from colonnade.models.networks.share import Fusion, SplitSettings, SplitShare, require_columns
+from colonnade.models.networks.share import LEARNED, Fusion, SplitSettings, SplitShare, require_columns
 from colonnade.models.networks.targets import Classes, Numbers, learned_target
 from colonnade.models.networks.tracks import Head, TracksChoice, head_of, tracks_of
 from colonnade.models.networks.training import PRECISIONS, Machine, NetworkSide, as_array, require_known, set_mode
@@ -76,9 +76,9 @@ class SplitFeatureSide(NetworkSide[SplitShare]):
         require_columns(party)
         line = line or party.label_party
         self.judge_line = judge or line
-        share = SplitShare(party.name, width, len(party.feature_parties))
-        networks = share.build_bottom(settings, party, None, train, "bottom")
-        self.bottom = Bottom(settings, share, party, line)
+        share = SplitShare(settings, party.name, width, len(party.feature_parties))
+        networks = share.build_bottom(party, None, train, "bottom")
+        self.bottom = Bottom(share, party, line)
         super().__init__(party, networks, settings.optimizers, share)
 
     def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
@@ -91,7 +91,7 @@ class SplitFeatureSide(NetworkSide[SplitShare]):
 
     def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
         """Send embeddings of held-out rows, and wait for the verdict on the epoch."""
-        self.history.append({"epoch": epoch})
+        self.close(epoch)
         if not held_out:
             return False
         self.bottom.send_all(held_out, "validate", epoch)
@@ -106,11 +106,11 @@ class SplitLabelSide(LabelledSide):
         width = target.n_outputs if settings.top is None else settings.embedding
         for line in party.feature_parties:
             line.send(EmbeddingWidth(width))
-        share = SplitShare(party.name, width, len(party.feature_parties), target=target)
-        networks = share.build_label_networks(settings, party, train, labels)
-        networks |= share.build_top(settings, share.n_received + (share.bottom is not None), target.n_outputs)
-        self.joint = JointForward(settings, share, party)
-        super().__init__(settings, share, party, labels, networks)
+        share = SplitShare(settings, party.name, width, len(party.feature_parties), target=target)
+        networks = share.build_label_networks(party, train, labels)
+        networks |= share.build_top(share.n_received + (share.bottom is not None), target.n_outputs)
+        self.joint = JointForward(share, party)
+        super().__init__(share, party, labels, networks)
 
     def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
         """Collect embeddings, compute the losses of all tracks, send gradients back."""
@@ -159,24 +159,21 @@ class Bottom:
     """A party's bottom network over its own rows; with a line, the end of the cut that sends.
 
     Args:
-        settings: The settings.
         share: The share whose bottom it is.
         party: The party that has it.
         line: Where embeddings go; None where they stay.
         name: What hooks call the embedding.
     """
 
-    def __init__(
-        self, settings: SplitSettings, share: SplitShare, party: Party, line: Channel | None, name: str = "embedding"
-    ) -> None:
+    def __init__(self, share: SplitShare, party: Party, line: Channel | None, name: str = "embedding") -> None:
         assert share.inputs is not None
         assert share.bottom is not None
-        self.party, self.line, self.name, self.machine = party, line, name, settings.machine
+        self.party, self.line, self.name, self.machine = party, line, name, share.settings.machine
         self.module = share.bottom.to(self.machine.device)
         self.values = torch.from_numpy(share.inputs.encode(party.own_table)).to(self.machine.device)
         self.inputs = self.values[:0]
         self.present: NDArray[np.bool_] | None = None
-        if line is not None and settings.partial:
+        if line is not None and share.settings.partial:
             self.present = present_rows(party.own_table)
 
     def embed(self, rows: Int64Array, *, train: bool) -> Tensor:
@@ -205,8 +202,7 @@ class Bottom:
         penalty: Tensor | None = None
         under: tuple[str, ...] = ()
         if self.party.defences:
-            own = {self.name: embedding}
-            at = At(step, epoch or 0, rows, phase, own=own, inputs=self.inputs)
+            at = At(step, epoch or 0, rows, phase, own={self.name: embedding}, inputs=self.inputs)
             penalty, weighed = self._penalty(embedding, at, held) if weighs and phase == "train" else (None, ())
             at = replace(at, peer=self.line.peer, message=Embedding)
             sent, changed = applied_where(held, self.party.defences, "outgoing", embedding, at)
@@ -256,15 +252,14 @@ class EmbeddingCollector:
     """The end of the cut that joins the embeddings of several parties, and sends gradients back.
 
     Args:
-        settings: The settings.
         share: The share whose top takes what is joined.
         party: The party that has it.
         lines: The senders of embeddings, in the order in which these are joined.
     """
 
-    def __init__(self, settings: SplitSettings, share: SplitShare, party: Party, lines: Sequence[Channel]) -> None:
-        self.share, self.party, self.lines, self.machine = share, party, lines, settings.machine
-        self.fusion, self.partial = settings.fusion, settings.partial
+    def __init__(self, share: SplitShare, party: Party, lines: Sequence[Channel]) -> None:
+        self.share, self.party, self.lines, self.machine = share, party, lines, share.settings.machine
+        self.fusion, self.partial = share.settings.fusion, share.settings.partial
         self.received: dict[str, Tensor] = {}
         self.held: dict[str, Tensor] = {}
         self.changed: tuple[str, ...] = ()
@@ -360,11 +355,11 @@ class ForwardPass:
 class JointForward:
     """The label party's networks, over its own rows and the embeddings that arrive."""
 
-    def __init__(self, settings: SplitSettings, share: SplitShare, party: Party) -> None:
-        self.machine, self.top = settings.machine, share.top
+    def __init__(self, share: SplitShare, party: Party) -> None:
+        self.machine, self.top = share.settings.machine, share.top
         share.to(self.machine.device)
-        self.bottom = None if share.bottom is None else Bottom(settings, share, party, None, settings.tracks.own)
-        self.collector = EmbeddingCollector(settings, share, party, party.feature_parties)
+        self.bottom = None if share.bottom is None else Bottom(share, party, None, share.settings.tracks.own)
+        self.collector = EmbeddingCollector(share, party, party.feature_parties)
 
     def forward(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> ForwardPass:
         """Collect all embeddings of some rows, and put them through the federated track."""
@@ -471,16 +466,16 @@ class SplitNetwork(NetworkModel):
         """
         self.require_fitted("used to predict")
         self.restore_defences(party)
-        settings, share = self.settings(), self.learned()
-        share.to(settings.machine.device)
+        share = self.learned()
+        share.to(share.settings.machine.device)
         count = self._row_count(party)
         batches = in_order(np.arange(count.number), self.batch_size)
         if not party.holds_labels:
-            self._send_for_prediction(settings, share, party, batches, count)
+            self._send_for_prediction(share, party, batches, count)
             return None
-        track, target = head_of(settings.tracks, head), share.require_target()
-        local = LocalTrackRunner(settings, share, party) if track == "local" else None
-        outputs = self._outputs(settings, share, party, batches, local)
+        track, target = head_of(share.settings.tracks, head), share.require_target()
+        local = LocalTrackRunner(share, party) if track == "local" else None
+        outputs = self._outputs(share, party, batches, local)
         parts = [
             scored(target, party, each, step, rows, track)
             for step, (rows, each) in enumerate(zip(batches, outputs, strict=True))
@@ -504,7 +499,7 @@ class SplitNetwork(NetworkModel):
 
     def learned(self) -> SplitShare:
         """What this party has learned, as sides use it."""
-        return SplitShare(**{each.name: getattr(self, f"{each.name}_") for each in fields(SplitShare)})
+        return SplitShare(self.settings(), **{name: getattr(self, f"{name}_") for name in LEARNED})
 
     def share(self) -> Tree:
         return {**self.learned().state(), "history": self.history_, "defences": self.defences_}
@@ -522,16 +517,15 @@ class SplitNetwork(NetworkModel):
             *self.disclosures(),
         ]
         if self.is_fitted:
-            networks = (self.bottom_, self.top_, self.local_)
-            weights = sum(p.numel() for net in networks if net is not None for p in net.parameters())
-            lines.append(f"This share: {weights} weights after {len(self.history_)} epochs.")
+            lines.append(f"This share: {self.learned().n_weights} weights after {len(self.history_)} epochs.")
         return "\n".join(lines)
 
     def disclosures(self) -> tuple[str, ...]:
         """Who learns what, one sentence each."""
-        return (
-            "The label party learns every embedding. A feature party learns gradients at the cut, hence maybe labels.",
+        said = (
+            "The label party learns every embedding. A feature party learns gradients at the cut, hence maybe labels."
         )
+        return (said,)
 
     def _row_count(self, party: Party) -> RowCount:
         """How many rows there are, and whether the label party sends embeddings of its own."""
@@ -544,28 +538,23 @@ class SplitNetwork(NetworkModel):
         return (SplitLabelSide if party.holds_labels else SplitFeatureSide)(settings, party, train)
 
     def _send_for_prediction(
-        self, settings: SplitSettings, share: SplitShare, party: Party, batches: Sequence[Int64Array], count: RowCount
+        self, share: SplitShare, party: Party, batches: Sequence[Int64Array], count: RowCount
     ) -> None:
         """What a party without labels does in a prediction."""
-        Bottom(settings, share, party, party.label_party).send_all(batches)
+        Bottom(share, party, party.label_party).send_all(batches)
 
     def _outputs(
-        self,
-        settings: SplitSettings,
-        share: SplitShare,
-        party: Party,
-        batches: Sequence[Int64Array],
-        local: LocalTrackRunner | None,
+        self, share: SplitShare, party: Party, batches: Sequence[Int64Array], local: LocalTrackRunner | None
     ) -> Iterator[Tensor]:
         """The outputs of the label party's head, batch by batch; those of the local track where it is given."""
-        joint = JointForward(settings, share, party)
+        joint = JointForward(share, party)
         for step, rows in enumerate(batches):
             passed = joint.forward(step, rows, "predict")
             yield passed.outputs if local is None else local.predict(rows, passed.own, passed.embeddings)
 
     def _store(self, share: SplitShare) -> None:
-        for each in fields(share):
-            setattr(self, f"{each.name}_", getattr(share, each.name))
+        for name in LEARNED:
+            setattr(self, f"{name}_", getattr(share, name))
 
     def _validate(self, party: Party) -> None:
         self.require_roles(party)

@@ -221,6 +221,7 @@ class NetworkSide(ABC, Generic[L]):
         self.networks = {**networks, **{f"{DEFENCE}{i}": module for i, module in enumerate(guests)}}
         self.optimizers = Optimizers(self.networks, party.name, optimizers)
         self.history: list[dict[str, float]] = []
+        self.losses: dict[str, list[float]] = {}
         self.best: list[Tree] = []
 
     @abstractmethod
@@ -247,6 +248,17 @@ class NetworkSide(ABC, Generic[L]):
             if (step + 1) % batches.per_epoch == 0 and self.ends_after(epoch, schedule.held_out):
                 steps.stop()
         return self.finish()
+
+    def note(self, figures: dict[str, float]) -> dict[str, float]:
+        """Keep a step's losses for the epoch's record."""
+        for name, value in figures.items():
+            self.losses.setdefault(name, []).append(value)
+        return figures
+
+    def close(self, epoch: float) -> None:
+        """Put an epoch's mean losses into the history."""
+        self.history.append({"epoch": epoch, **{name: float(np.mean(each)) for name, each in self.losses.items()}})
+        self.losses = {}
 
     def keep_if_best(self, improved: bool) -> None:
         """Remember the networks as they are, to go back to them in the end."""
@@ -275,6 +287,7 @@ class NetworkSide(ABC, Generic[L]):
             "optimizers": self.optimizers.state(),
             "best": self.best,
             "history": self.history,
+            "losses": self.losses,
         }
 
     def restore(self, tree: Tree) -> None:
@@ -282,7 +295,7 @@ class NetworkSide(ABC, Generic[L]):
         for network, saved in zip(self.networks.values(), tree["networks"], strict=True):
             network.load_state_dict(tensors(saved))
         self.optimizers.restore(tree["optimizers"])
-        self.best, self.history = tree["best"], tree["history"]
+        self.best, self.history, self.losses = tree["best"], tree["history"], tree["losses"]
 
 
 def stopping(history: Sequence[Mapping[str, float]], n_iter_no_change: int) -> tuple[bool, bool]:
