@@ -14,8 +14,8 @@ of the variables, hence convex in their logarithms. Across D, noise only ever ma
 other, so if u <= v then b = v and u <= a <= v; what power is left goes along D, all of it. Two nested searches in one
 variable each find the optimum.
 
-Whoever sees one gradient is wrong about its class with a probability of at least 1/2 - sqrt(sumKL)/4, if gradients are
-normal, and the attacker sees each row only once.
+An attacker who sees one gradient is wrong about its class with probability at least 1/2 - sqrt(sumKL)/4, if gradients
+are normal and the attacker sees each row only once.
 
 Li et al. 2022, "Label leakage and protection in two-party split learning", arXiv 2102.08504.
 """
@@ -61,7 +61,7 @@ class Marvell(NoisyGradient):
         return f"Marvell(power={self.power:g})"
 
     def noisy(self, gradient: Tensor, at: At) -> Tensor:
-        """Shape noise to the batch and add it."""
+        """NoiseShape noise to the batch and add it."""
         if at.n_classes != 2 or at.labels is None:
             found = "measurements" if at.n_classes is None else f"{at.n_classes} classes"
             raise PlanError(f"Marvell makes two classes alike, but the labels of this run are {found}. Use another.")
@@ -90,10 +90,10 @@ class Marvell(NoisyGradient):
 
 
 @dataclass(frozen=True)
-class Shape:
+class NoiseShape:
     """The variances of the noise: of the first and the last class, along the difference of their means and across.
 
-    >>> Shape(along=(1.0, 2.0), across=(0.0, 0.0), divergence=0.5).least_error > 0.3
+    >>> NoiseShape(along=(1.0, 2.0), across=(0.0, 0.0), divergence=0.5).least_error > 0.3
     True
     """
 
@@ -103,7 +103,7 @@ class Shape:
 
     @property
     def least_error(self) -> float:
-        """How often whoever sees one gradient is wrong at least, if it is normal."""
+        """The least error rate of an attacker who sees one gradient, if gradients are normal."""
         return max(0.0, 0.5 - math.sqrt(max(self.divergence, 0.0)) / 4)
 
 
@@ -129,7 +129,7 @@ def sum_kl(
     return ((width - 1) * (a / b + b / a) + (c + apart) / e + (e + apart) / c) / 2 - width
 
 
-def least_divergence(width: int, apart: float, *, variance: tuple[float, float], share: float, power: float) -> Shape:
+def least_divergence(width: int, apart: float, *, variance: tuple[float, float], share: float, power: float) -> NoiseShape:
     """The noise under which two classes' gradients are most alike.
 
     Args:
@@ -142,7 +142,7 @@ def least_divergence(width: int, apart: float, *, variance: tuple[float, float],
     u, v = (max(each, 1e-9 * apart) for each in variance)
     if u > v:
         mirrored = least_divergence(width, apart, variance=(v, u), share=1 - share, power=power)
-        return Shape(mirrored.along[::-1], mirrored.across[::-1], mirrored.divergence)
+        return NoiseShape(mirrored.along[::-1], mirrored.across[::-1], mirrored.divergence)
 
     def along(a: float) -> tuple[float, float]:
         # What the first class's noise across has not used up is spent along.
@@ -169,7 +169,7 @@ def least_divergence(width: int, apart: float, *, variance: tuple[float, float],
     found = tuple(max(0.0, each) for each in along(a))
     best = (found[0], found[1])
     across = (max(0.0, a - u), 0.0)
-    return Shape(best, across, sum_kl(width, apart, variance=(u, v), along=best, across=across))
+    return NoiseShape(best, across, sum_kl(width, apart, variance=(u, v), along=best, across=across))
 
 
 def _least(function: Callable[[float], float], low: float, high: float) -> float:

@@ -39,7 +39,7 @@ class Prediction:
 
 
 class Estimator(ABC):
-    """A model of which each party fits, holds and saves only its share.
+    """A model; each party fits, holds and saves only its own share.
 
     `__init__` stores its arguments; `fit` validates and returns self; learned attributes end in an underscore.
     """
@@ -132,7 +132,7 @@ class Estimator(ABC):
         return type(self)(**copy.deepcopy(self.get_params()))
 
     def save(self, path: Path | str) -> None:
-        """Write this party's share, and nobody else's, to one file."""
+        """Write this party's share, and no other party's, to one file."""
         self.require_fitted("saved")
         tree = {
             "estimator": type(self).__name__,
@@ -181,7 +181,7 @@ class Estimator(ABC):
 
 
 def require_classes(labels: NDArray[Any], owner: str) -> NDArray[Any]:
-    """The distinct classes among the labels, of which a classifier needs two."""
+    """The distinct classes among the labels; a classifier needs at least two."""
     classes = np.unique(labels)
     if len(classes) < 2:
         raise DataError(

@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from colonnade.crypto.profiles import ARBITER, SHARES
 from colonnade.errors import DataError, PlanError, ProtocolError
 from colonnade.models.base import Estimator, Prediction, is_count
-from colonnade.models.batches import fixed
+from colonnade.models.batches import fixed_batches
 from colonnade.models.glm.arbiter import SCHEMES, ArbiterSide, Backend, FeatureSide, LabelSide
 from colonnade.models.glm.cost import Cost, cost_of, traffic_of
 from colonnade.models.glm.design import Design
@@ -228,7 +228,7 @@ class GeneralisedLinearModel(Estimator):
 
     def batches(self, party: Party) -> list[Int64Array]:
         """The batches that all parties derive alike."""
-        return fixed(len(party.own_table), self.batch_size, party.shared)
+        return fixed_batches(len(party.own_table), self.batch_size, party.shared)
 
     def labels(self, party: Party) -> Float64Array:
         """The label party's labels as the numbers of the family."""

@@ -32,7 +32,7 @@ from colonnade.wire.message import Float32Array, Int64Array
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class NetworkModel(Estimator):
-    """A model of networks that are trained in batches, of which only the label party knows what is predicted.
+    """A model of networks that are trained in batches; only the label party knows what is predicted.
 
     Args:
         embedding: The width of each embedding before the top.

@@ -133,7 +133,7 @@ class Autoencoder(Encoder):
 
     @classmethod
     def learned(cls, x: Float64Array, n_components: int, party: Party) -> Self:
-        """Train on all rows, alone: nobody is told for how long."""
+        """Train on all rows, alone; the number of steps stays private."""
         network = _Rebuilding(x.shape[1], n_components)
         mean = x.mean(axis=0)
         side = _AutoencoderSide(party, network, torch.from_numpy((x - mean).astype(np.float32)))

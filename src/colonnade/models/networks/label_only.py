@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from colonnade.models.base import Prediction
-from colonnade.models.batches import in_order
+from colonnade.models.batches import ordered_batches
 from colonnade.models.networks.base import NetworkModel, scored
 from colonnade.models.networks.inputs import Inputs
 from colonnade.models.networks.messages import Embedding
@@ -76,7 +76,7 @@ class LabelOnlyModel(NetworkModel):
         assert self.network_ is not None
         machine, target = self.machine(), self.require_target()
         network, parts = self.network_.to(machine.device), []
-        for step, rows in enumerate(in_order(np.arange(len(party.own_table)), self.batch_size)):
+        for step, rows in enumerate(ordered_batches(np.arange(len(party.own_table)), self.batch_size)):
             own, received = inputs.at(machine.index(rows))
             with torch.no_grad():
                 outputs = network(network.embed(own, list(received.values())))

@@ -29,7 +29,7 @@ import torch
 
 from colonnade.errors import PlanError
 from colonnade.models.base import Prediction
-from colonnade.models.batches import in_order
+from colonnade.models.batches import ordered_batches
 from colonnade.models.networks.inputs import Inputs
 from colonnade.models.networks.label_only import LabelOnlyModel, LabelOnlyNetwork, TrainingInputs
 from colonnade.models.networks.split import Bottom, EmbeddingCollector, SplitClassifier
@@ -170,7 +170,7 @@ class LabelDPShadow(LabelOnlyModel):
         return TrainingInputs.of(self.inputs_, party, joined, "predict", self.machine())
 
     def _batches(self, party: Party) -> list[Int64Array]:
-        return in_order(np.arange(len(party.own_table)), self.batch_size)
+        return ordered_batches(np.arange(len(party.own_table)), self.batch_size)
 
     def _new_shadow(self) -> SplitClassifier:
         given = self.get_params()

@@ -92,7 +92,7 @@ class LabelledSide(NetworkSide[SplitShare]):
 
         Args:
             epoch: Its number.
-            held_out: The rows, in batches; without any, nothing is compared and nobody is told.
+            held_out: The rows, in batches; without any, nothing is compared or sent.
             forward: The outputs for a batch, given its number, the epoch and its rows, and where they were computed.
             lines: Whom to tell.
         """

@@ -93,7 +93,7 @@ def measured_leak(embedding: Float64Array, x: Float64Array, owners: Sequence[str
 def require_budgets(
     leak_budget: Mapping[str, float] | None, column_budget: Mapping[str, float] | None, parties: Sequence[str]
 ) -> None:
-    """Refuse budgets that would not hold: for nobody who sends, of no share, or none at all for one who sends.
+    """Raise `PlanError` for a budget of an unknown party, a budget outside 0 to 1, or a sender without a budget.
 
     Args:
         leak_budget: The most that may be rebuilt of a party's columns, by party.
@@ -169,7 +169,7 @@ def _predicted(model: object, known: Float64Array, truth: Float64Array, wanted: 
     mean, scale = known.mean(axis=0), np.maximum(known.std(axis=0), 1e-12)
     centre = truth.mean(axis=0)
     with warnings.catch_warnings():
-        # An ill-conditioned system makes a weak attack, of which the others are taken.
+        # An ill-conditioned system makes a weak attack; the strongest of the three counts.
         warnings.simplefilter("ignore")
         fitted = model.fit((known - mean) / scale, truth - centre)  # type: ignore[attr-defined]
         found = fitted.predict((wanted - mean) / scale)

@@ -256,7 +256,7 @@ class LocalTrack(nn.Module):
             head.requires_grad_(False)
 
     def forward(self, public: torch.Tensor, private: torch.Tensor, received: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The track's output, given the own public embedding, the private one, and those that arrived."""
+        """The track's output, given the party's public embedding, its private one, and the received ones."""
         others = [each.detach() for each in received] if self.takes_received else []
         out: torch.Tensor = self.head(torch.cat([public.detach(), private, *others], dim=1))
         return out
@@ -304,7 +304,7 @@ def _callable(choice: F, what: str, given: str) -> F:
 
 
 def _of_width(network: nn.Module, width: int, what: str) -> nn.Module:
-    """A network of somebody's own, whose first output is looked at: its width cannot be told before."""
+    """A user's own network with a check of its first output, whose width is not known earlier."""
     if not isinstance(network, nn.Module):
         raise PlanError(
             f"The callable for a {what} network should make a torch.nn.Module, but made an object of the class "
@@ -316,7 +316,7 @@ def _of_width(network: nn.Module, width: int, what: str) -> nn.Module:
         shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
         if shape != (n_rows, width):
             raise PlanError(
-                f"A {what} network should put out {width} numbers for each row, hence ({n_rows}, {width}) for {n_rows} "
+                f"A {what} network should put out {width} numbers for each row, so ({n_rows}, {width}) for {n_rows} "
                 f"rows, but {type(module).__name__} puts out {shape}. Make its last layer as wide as the second "
                 "argument of the callable says."
             )

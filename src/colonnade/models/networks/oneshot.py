@@ -28,7 +28,7 @@ import torch
 
 from colonnade.errors import DataError, ProtocolError
 from colonnade.models.base import Prediction
-from colonnade.models.batches import in_order
+from colonnade.models.batches import ordered_batches
 from colonnade.models.networks.encoders import (
     ENCODERS,
     Encoder,
@@ -258,13 +258,13 @@ class OneShotRegressor(OneShotNetwork):
 
 
 def _send(party: Party, values: Float32Array, under: tuple[str, ...]) -> None:
-    for step, rows in enumerate(in_order(np.arange(len(values)), ROWS_PER_MESSAGE)):
+    for step, rows in enumerate(ordered_batches(np.arange(len(values)), ROWS_PER_MESSAGE)):
         party.label_party.send(Embedding(step, values[rows]), under=under, rows=rows, epoch=0)
 
 
 def _receive(party: Party, peer: str, width: int) -> Float32Array:
     parts = []
-    for step, rows in enumerate(in_order(np.arange(len(party.own_table)), ROWS_PER_MESSAGE)):
+    for step, rows in enumerate(ordered_batches(np.arange(len(party.own_table)), ROWS_PER_MESSAGE)):
         message = party.peers[peer].receive(
             Embedding, fields={"step": step}, shape=(len(rows), width), finite=True, rows=rows, epoch=0
         )

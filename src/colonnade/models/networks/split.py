@@ -35,7 +35,7 @@ from torch import nn
 from colonnade.data.partition import FeaturePartition
 from colonnade.errors import ProtocolError
 from colonnade.models.base import Prediction
-from colonnade.models.batches import in_order
+from colonnade.models.batches import ordered_batches
 from colonnade.models.networks.base import NetworkModel, scored
 from colonnade.models.networks.inputs import Inputs, present_rows
 from colonnade.models.networks.labelled import GradientIf, LabelledSide, LocalTrackRunner, gradient_if
@@ -404,8 +404,8 @@ class SplitNetwork(NetworkModel):
         tracks: What the label party does with its own columns: "single", "shadow-proxy", "shadow-top", an object such
             as `ShadowTop(private=0.3)`, or a mapping of its settings.
         momentum: Of "sgd".
-        overlap: "full" if every party holds every row; "partial" if rows of which a feature party holds no value are
-            to be trained and predicted without it.
+        overlap: "full" if every party holds every row; "partial" if feature parties may lack rows, which are then
+            trained and predicted without them.
         precision: "float32", or "bfloat16" for mixed precision; losses and messages are float32 in any case.
 
     The other settings are those of `NetworkModel`. `bottom`, `optimizer` and `learning_rate` may be mappings from a
@@ -469,7 +469,7 @@ class SplitNetwork(NetworkModel):
         share = self.learned()
         share.to(share.settings.machine.device)
         count = self._row_count(party)
-        batches = in_order(np.arange(count.number), self.batch_size)
+        batches = ordered_batches(np.arange(count.number), self.batch_size)
         if not party.holds_labels:
             self._send_for_prediction(share, party, batches, count)
             return None

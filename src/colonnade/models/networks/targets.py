@@ -140,8 +140,8 @@ class Numbers(Target):
             mean, scale = float(numbers.mean()), float(numbers.std())
         if not np.isfinite(scale):
             raise DataError(
-                f"{owner} should have labels of which a mean and a deviation can be computed to train a regression, "
-                "but some are too large for that. Clip them, or rescale the label column."
+                f"{owner} should have labels with a finite mean and deviation to train a regression, but some are too "
+                "large. Clip these, or rescale the label column."
             )
         if not scale > 1e-12 * abs(mean):
             raise DataError(

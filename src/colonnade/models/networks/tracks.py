@@ -14,12 +14,12 @@
                     received, cut off ─────────────┤
                     private columns ──▶ private ───┘
 
-Only the federated track's gradients reach feature parties. The local track takes its inputs cut off from the graph, so
-nothing of it flows back into what others see: neither gradients nor early stopping, which looks at the federated track.
+Only the federated track's gradients reach feature parties. The local track's inputs are cut off from the graph, so
+nothing of the local track flows back into what others see. Early stopping looks at the federated track alone.
 
-That isolates the private columns, once it is settled which they are: a ranking looks at all columns, and at the labels
-that the federated track learns from. It does not hide the labels, on which the federated track is trained as well: what
-a feature party can infer from its gradients and embeddings is measured in docs/results, with and without a
+This isolates the private columns once they are chosen; a ranking that chooses them looks at all columns, and at the
+labels that the federated track learns from. The labels are not hidden: the federated track is trained on them as well.
+docs/results measures what a feature party can infer from its gradients and embeddings, with and without a
 boundary-wandering loss.
 """
 
@@ -46,9 +46,9 @@ class Tracks(ABC):
     """What the label party makes of its columns and the embeddings it receives."""
 
     own: ClassVar[str]
-    """What hooks call the own embedding of the federated track."""
+    """What hooks call the label party's embedding on the federated track."""
     bottom: ClassVar[str]
-    """What settings call the network that makes it."""
+    """What settings call the network that makes this embedding."""
     top: ClassVar[str]
     """What settings call the federated track's head."""
     local_name: ClassVar[str] = "local_head"
@@ -220,7 +220,7 @@ def tracks_of(choice: TracksChoice) -> Tracks:
     if isinstance(choice, Tracks):
         return choice
     given: dict[str, Any] = {"name": choice} if isinstance(choice, str) else dict(choice)
-    # What a file holds of an object says of which class it is.
+    # A saved object names its class under "is".
     homes = {f"{cls.__module__}.{cls.__qualname__}": cls for cls in TRACKS.values()}
     name = given.pop("name", None) or given.pop("is", None)
     found = TRACKS.get(str(name)) or homes.get(str(name))

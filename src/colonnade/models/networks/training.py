@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from colonnade.errors import DataError, PlanError
-from colonnade.models.batches import Batches, hold_out, in_order
+from colonnade.models.batches import Batches, hold_out, ordered_batches
 from colonnade.models.networks.messages import EpochVerdict
 from colonnade.privacy.randomness import Randomness
 from colonnade.runtime.hooks import Tensor
@@ -181,10 +181,10 @@ class EpochSchedule:
         train, held_out = hold_out(n_rows, validation_fraction, random)
         if not len(train):
             raise DataError(
-                f"{owner} has {n_rows} rows, of which none is left to train on when {validation_fraction:.0%} are held "
-                "out. Bring more rows or set n_iter_no_change to None."
+                f"{owner} has {n_rows} rows and none is left to train on when validation_fraction = "
+                f"{validation_fraction} of them are held out. Bring more rows or set n_iter_no_change to None."
             )
-        return cls(Batches(train, batch_size, random), in_order(held_out, batch_size), epochs)
+        return cls(Batches(train, batch_size, random), ordered_batches(held_out, batch_size), epochs)
 
     @property
     def train(self) -> Int64Array:
