@@ -129,7 +129,9 @@ def sum_kl(
     return ((width - 1) * (a / b + b / a) + (c + apart) / e + (e + apart) / c) / 2 - width
 
 
-def least_divergence(width: int, apart: float, *, variance: tuple[float, float], share: float, power: float) -> NoiseShape:
+def least_divergence(
+    width: int, apart: float, *, variance: tuple[float, float], share: float, power: float
+) -> NoiseShape:
     """The noise under which two classes' gradients are most alike.
 
     Args:
