@@ -44,7 +44,7 @@ def model(epochs: int, device: str = "cpu") -> SplitClassifier:
         top=top,
         batch_size=1024,
         epochs=epochs,
-        patience=None,
+        n_iter_no_change=None,
         device="cuda" if device == "cuda" else "cpu",
     )
 

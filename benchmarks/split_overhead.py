@@ -114,7 +114,9 @@ def measure(*, quick: bool) -> dict[str, float]:
     """Ratios of median times: of the wall clock, and of the processor, which feels other processes less."""
     torch.set_num_threads(1)
     epochs, repetitions = (1, 1) if quick else (20, 7)
-    model = SplitClassifier(embedding=EMBEDDING, bottom=bottom, top=top, batch_size=1024, epochs=epochs, patience=None)
+    model = SplitClassifier(
+        embedding=EMBEDDING, bottom=bottom, top=top, batch_size=1024, epochs=epochs, n_iter_no_change=None
+    )
     tables = make_tables()
     first = train_apart(model, tables, "digests")
     shared = shared_randomness(first.plan, first.id_digest)

@@ -77,7 +77,7 @@ def measure(*, quick: bool) -> dict[str, float]:
 def _step_times(*, epochs: int, repetitions: int) -> tuple[float, float]:
     """Seconds a step without the loss, and what share of them the loss adds: the median over neighbouring runs."""
     tables = make_tables()
-    model = SplitClassifier(embedding=WIDTH, batch_size=N_BATCH, epochs=epochs, patience=None)
+    model = SplitClassifier(embedding=WIDTH, batch_size=N_BATCH, epochs=epochs, n_iter_no_change=None)
 
     def seconds(defences: Sequence[Defence]) -> float:
         start = perf_counter()

@@ -26,7 +26,7 @@ ROLES = Roles(label="bank", features=("shop",))
 def trial(name, tables, held_out, seed, epochs, nulls):
     """Accuracy, and how each attack did."""
     defences = {} if name == "none" else {"bank": [DEFENCES[name]()]}
-    model = SplitClassifier(epochs=epochs, patience=None)
+    model = SplitClassifier(epochs=epochs, n_iter_no_change=None)
     run = simulate(model.fit, tables, roles=ROLES, seed=seed, defences=defences)
     return quality(run, held_out)["accuracy"], standings(run, nulls=nulls, seed=seed)
 

@@ -4,7 +4,7 @@ from colonnade import Roles, simulate
 from colonnade.data import load, train_test_split
 from colonnade.errors import LeakBudgetSpent
 from colonnade.experiment.quality import quality
-from colonnade.models import OneShot, SplitClassifier
+from colonnade.models import OneShotClassifier, SplitClassifier
 
 train, test = train_test_split(load("digits").split())
 roles = Roles(label="bank", features=("shop",))
@@ -13,7 +13,7 @@ split = simulate(SplitClassifier().fit, train, roles=roles)
 print(f"A split network predicts {quality(split, test)['accuracy']:.1%} of the held-out rows correctly.")
 for components in (32, 16, 8, 4):
     try:
-        run = simulate(OneShot(components=components, leak_budget={"shop": 0.97}).fit, train, roles=roles)
+        run = simulate(OneShotClassifier(components=components, leak_budget={"shop": 0.97}).fit, train, roles=roles)
     except LeakBudgetSpent as refused:
         print(f"{components} components: {refused}")
         continue

@@ -6,7 +6,7 @@ from colonnade import Roles, audit, simulate
 from colonnade.attacks import Attack, Guess, Needs, View
 from colonnade.data import load
 from colonnade.models import SplitClassifier
-from colonnade.models.networks.split import Gradient
+from colonnade.models.networks.messages import Gradient
 from colonnade.testing import check_attack
 
 

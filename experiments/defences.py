@@ -75,7 +75,7 @@ def measure(trial: Trial) -> Mapping[str, Any]:
     cell = trial.configuration
     train, test = halves(cell["set"], trial.seed, quick=cell["quick"], most=SETS.get(cell["set"]))
     attacks: list[Any] = [make() for make in ATTACKS.values()]
-    model: Any = SplitClassifier(epochs=EPOCHS, patience=None)
+    model: Any = SplitClassifier(epochs=EPOCHS, n_iter_no_change=None)
     if cell["part"] == "label-dp":
         model, attacks = LabelDPShadow(epsilon=cell["epsilon"]), [*attacks, RandomisedPosterior()]
     try:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from colonnade import Table, simulate
 from colonnade.experiment.quality import quality
 from colonnade.experiment.sweep import Trial
-from colonnade.models import LabelDPShadow, OneShot, SplitClassifier
+from colonnade.models import LabelDPShadow, OneShotClassifier, SplitClassifier
 from experiments.sets import ROLES, halves
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def measure(trial: Trial) -> Mapping[str, Any]:
         train, test = (_gathered(tables, everything=way != "alone") for tables in (train, test))
     models = {
         "central-wide": SplitClassifier(embedding=2 * EMBEDDING, bottom=wide),
-        "one-shot": OneShot(leak_budget={"shop": 1.0}),
+        "one-shot": OneShotClassifier(leak_budget={"shop": 1.0}),
         "label-dp": LabelDPShadow(epsilon=0.5),
     }
     model: Any = models.get(way, SplitClassifier())

@@ -66,7 +66,7 @@ def measure(trial: Trial) -> Mapping[str, Any]:
     train, test = halves(cell["set"], trial.seed, quick=cell["quick"])
     single = cell["form"] == "single"
     tracks = "single" if single else {"name": cell["form"], "by": cell["by"]}
-    model = SplitClassifier(tracks=tracks, epochs=EPOCHS, patience=None)
+    model = SplitClassifier(tracks=tracks, epochs=EPOCHS, n_iter_no_change=None)
     # Alpha 0 is the partition without the loss, which is not the same as no partition.
     held = [] if cell["alpha"] == 0 else [_wandering(cell["alpha"], cell["scope"])]
     run = simulate(model.fit, train, roles=ROLES, seed=trial.seed, defences={"bank": held})

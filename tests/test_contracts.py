@@ -70,8 +70,7 @@ TRANSPORTS = {
     "grpc": over_grpc,
 }
 
-# Small enough to train in a moment, and with every message that the model knows.
-BRIEF = {"epochs": 3, "batch_size": 32, "embedding": 4, "patience": 2}
+# Models without an `example` of their own: small enough to train in a moment, and with every message of the model.
 SMALL = {
     "linear-regression": {"max_iter": 2, "batch_size": 180},
     "logistic-regression": {"max_iter": 2, "batch_size": 180},
@@ -86,15 +85,6 @@ SMALL = {
     },
     "functional-moments": {"clip_x": 3.0, "clip_y": 3.0, "epsilon": 1e6},
     "functional-regression": {"clip": 3.0, "noise": 0.2, "inputs": "partial"},
-    "label-dp-shadow": {**BRIEF, "epsilon": 1.0},
-    "one-shot": {**BRIEF, "leak_budget": {"shop": 1.0, "telco": 1.0}},
-    "one-shot-regressor": {**BRIEF, "leak_budget": {"shop": 1.0, "telco": 1.0}},
-    "served-classifier": {**BRIEF, "tracks": {"name": "shadow-proxy", "by": "random"}},
-    "served-regressor": BRIEF,
-    "split-classifier": BRIEF,
-    "split-regressor": {**BRIEF, "tracks": {"name": "shadow-top", "by": "random"}},
-    "u-shape-classifier": {**BRIEF, "tracks": {"name": "shadow-proxy", "by": "random"}},
-    "u-shape-regressor": BRIEF,
 }
 REGRESSIONS = ("linear-regression", "logistic-regression", "poisson-regression")
 
@@ -148,7 +138,8 @@ def setups(customers, more_customers):
     curves = dict(zip(THREE.parties, drawn.values(), strict=True))
 
     def setup_for(model):
-        make, tables, roles = partial(MODELS[model], **SMALL.get(model, {})), customers, THREE
+        make = partial(MODELS[model], **SMALL[model]) if model in SMALL else MODELS[model].example
+        tables, roles = customers, THREE
         if model in REGRESSIONS:
             tables, roles = more_customers, JUDGED
         elif model.startswith("functional"):
@@ -178,7 +169,7 @@ def runs(customers, more_customers, setups):
         wishes = VULNERABLE.get(attack, {})
         key = str(wishes)
         if key not in made:
-            model = SplitClassifier(**{**SMALL["split-classifier"], **wishes})
+            model = SplitClassifier.example().set_params(**wishes)
             made[key] = simulate(model.fit, customers, roles=THREE, seed=1)
         return made[key]
 
@@ -209,6 +200,6 @@ def test_an_attack_keeps_its_contract(attack, check, runs):
 @pytest.mark.parametrize("check", named(DEFENCE_CHECKS))
 @pytest.mark.parametrize("defence", DEFENCES)
 def test_a_defence_keeps_its_contract(defence, check, customers):
-    setup = Setup(partial(SplitClassifier, **SMALL["split-classifier"]), customers, THREE)
+    setup = Setup(SplitClassifier.example, customers, THREE)
     held = DEFENCES[defence]()
     check(held, setup.holders(held)[0], setup)

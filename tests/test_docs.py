@@ -26,8 +26,8 @@ from colonnade.models.functional import moments_shared as moment_shares
 from colonnade.models.glm import estimator as glm
 from colonnade.models.glm import shares as glm_shares
 from colonnade.models.glm.estimator import LogisticRegression
-from colonnade.models.networks import labeldp, oneshot, ushape
-from colonnade.models.networks import labels_at_server as served
+from colonnade.models.networks import labeldp, oneshot
+from colonnade.models.networks import server as server_network
 from colonnade.models.networks import split as split_network
 from colonnade.models.networks.split import SplitClassifier
 from colonnade.plans.plan import Plan
@@ -166,16 +166,18 @@ def test_the_page_on_extending_runs_and_its_classes_keep_their_contracts(elsewhe
     ("module", "page"),
     [
         (split_network, "split"),
-        (ushape, "topologies"),
-        (served, "topologies"),
+        (server_network, "topologies"),
         (oneshot, "one-shot"),
         (labeldp, "label-dp"),
     ],
 )
 def test_the_page_on_a_protocol_draws_what_the_module_draws(module, page):
-    drawing = dedent("\n".join(line for line in module.__doc__.splitlines() if line.startswith("    ")))
-    assert "Embedding(" in drawing
-    assert drawing in (DOCS / "protocols" / f"{page}.md").read_text()
+    drawings = [dedent(each) for each in module.__doc__.split("\n\n") if "─▶" in each]
+    assert drawings
+    text = (DOCS / "protocols" / f"{page}.md").read_text()
+    for drawing in drawings:
+        assert "Embedding(" in drawing
+        assert drawing in text
 
 
 @pytest.mark.parametrize("page", ["split", "topologies", "one-shot", "label-dp"])
@@ -343,23 +345,49 @@ def test_an_example_plan_runs(path, tmp_path):
     assert "On held-out rows" in run_script(*COLONNADE, "simulate", path, folder=tmp_path)
 
 
+HEADINGS = ["What it does", "What it protects", "Against whom", "What it does not", "Settings", "Sources"]
+
+
+def lacking(name, defence, docs=DOCS):
+    """What the pages on a defence lack, one sentence each."""
+    page, index = docs / "defences" / f"{name}.md", docs / "defences" / "index.md"
+    wanted = [f"## {heading}" for heading in HEADINGS]
+    if f"({name}.md)" not in index.read_text():
+        yield f"docs/defences/index.md lacks a row with a link to ({name}.md)."
+    if not page.exists():
+        yield f"docs/defences/{name}.md does not exist. It needs the headings {', '.join(wanted)}, in this order."
+        return
+    text = page.read_text()
+    found = re.findall(r"^## .+$", text, re.MULTILINE)
+    if found != wanted:
+        yield f"docs/defences/{name}.md should have the headings {', '.join(wanted)}, but has {', '.join(found)}."
+    settings, listed = list(inspect.signature(defence).parameters), re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
+    if listed != settings:
+        yield f"docs/defences/{name}.md should have a row for each of {settings} under Settings, but has {listed}."
+    if [type(held) for held in run_page(page).get("defences", {}).get("bank", ())] != [defence]:
+        yield f"docs/defences/{name}.md should have a Python block with defences = {{'bank': [{defence.__name__}()]}}."
+
+
 @pytest.mark.parametrize("name", DEFENCES)
 def test_every_defence_has_a_page_that_says_what_it_does_not(name, elsewhere):
-    page = DOCS / "defences" / f"{name}.md"
-    headings = re.findall(r"^## (.+)$", page.read_text(), re.MULTILINE)
-    assert headings == [
-        "What it does",
-        "What it protects",
-        "Against whom",
-        "What it does not",
-        "Settings",
-        "Sources",
-    ]
-    (held,) = run_page(page)["defences"]["bank"]
-    assert type(held) is DEFENCES[name]
-    named = re.findall(r"^\| `(\w+)` \|", page.read_text(), re.MULTILINE)
-    assert named == list(inspect.signature(DEFENCES[name]).parameters)
-    assert f"({name}.md)" in (DOCS / "defences" / "index.md").read_text()
+    assert list(lacking(name, DEFENCES[name])) == []
+
+
+def test_a_defence_without_a_page_is_told_what_is_missing(tmp_path):
+    folder = tmp_path / "defences"
+    folder.mkdir()
+    (folder / "index.md").write_text("# Defences\n")
+    page = folder / "clipped-gradient.md"
+    row, no_page = lacking("clipped-gradient", DEFENCES["max-norm"], tmp_path)
+    assert row == "docs/defences/index.md lacks a row with a link to (clipped-gradient.md)."
+    assert no_page.startswith(
+        "docs/defences/clipped-gradient.md does not exist. It needs the headings ## What it does, "
+    )
+    page.write_text("## What it does\n")
+    _, headings, settings, block = lacking("clipped-gradient", DEFENCES["max-norm"], tmp_path)
+    assert headings.endswith("## Settings, ## Sources, but has ## What it does.")
+    assert "a row for each of ['least', 'most'] under Settings, but has []" in settings
+    assert "a Python block with defences = {'bank': [MaxNorm()]}" in block
 
 
 @pytest.mark.slow

@@ -81,6 +81,16 @@ def optional(limit: Limit) -> Limit:
     return Limit(lambda value: value is None or limit.holds(value), f"None or {limit.words}", wrong)
 
 
+def each(limit: Limit) -> Limit:
+    """What another limit allows, or a mapping from names to such values."""
+
+    def holds(value: Any) -> bool:
+        return all(map(limit.holds, value.values())) if isinstance(value, Mapping) else limit.holds(value)
+
+    wrong = (*limit.wrong, {"default": limit.wrong[0]})
+    return Limit(holds, f"{limit.words}, or a mapping of such values", wrong)
+
+
 def check_parameters(owner: Any, limits: Mapping[str, Limit] | None = None, *, called: str = "") -> None:
     """Raise `PlanError` at the first parameter of an object that its limits do not allow.
 

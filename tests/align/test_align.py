@@ -1071,14 +1071,15 @@ def test_training_on_rows_that_are_aligned_first_is_training_on_the_common_rows(
 
 
 def test_training_on_a_left_join_learns_what_stands_in_for_the_rows_that_each_party_lacks():
-    from colonnade.models.networks.split import Embedding, SplitClassifier
+    from colonnade.models.networks.messages import Embedding
+    from colonnade.models.networks.split import SplitClassifier
 
     held = load("bank-shop-telco", rows=400).tables
     found = {}
 
     def fit(party):
         found[party.name] = party.present, party.partners
-        return SplitClassifier(overlap="partial", epochs=2, batch_size=64, patience=None).fit(party)
+        return SplitClassifier(overlap="partial", epochs=2, batch_size=64, n_iter_no_change=None).fit(party)
 
     run = simulate(Aligned(Align(Settings(join="left")), fit), held, roles=THREE, keep="all")
     stand_ins = run.results["bank"].stand_ins_

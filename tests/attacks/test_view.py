@@ -7,13 +7,15 @@ from colonnade.attacks.base import Attack, Grant, Guess, Needs
 from colonnade.attacks.view import View
 from colonnade.data import load
 from colonnade.errors import PrivacyError, UndeclaredAccess
-from colonnade.models.networks.split import Embedding, Gradient, Outline, SplitClassifier, Verdict
+from colonnade.models.networks.messages import Embedding, EmbeddingWidth, EpochVerdict, Gradient
+from colonnade.models.networks.split import SplitClassifier
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
 
 BOTH = Roles(label="bank", features=("shop",))
 TOLD = Grant(2, np.array([3, 5]), np.array([0, 1]))
-EVERYTHING = Needs(messages=(Outline, Embedding, Gradient, Verdict), own_features=True, own_model=True, known_labels=1)
+KINDS = (EmbeddingWidth, Embedding, Gradient, EpochVerdict)
+EVERYTHING = Needs(messages=KINDS, own_features=True, own_model=True, known_labels=1)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +62,12 @@ def test_what_was_not_declared_cannot_be_read(run, read, words):
 
 def test_what_was_declared_can_be_read(run):
     view = cut(run, EVERYTHING)
-    assert [len(list(view.messages(kind))) for kind in (Outline, Embedding, Gradient, Verdict)] == [1, 12, 9, 3]
+    assert [len(list(view.messages(kind))) for kind in KINDS] == [
+        1,
+        12,
+        9,
+        3,
+    ]
     assert view.own.table is run.simulation.tables["shop"]
     assert view.own.model is run.results["shop"]
     assert view.grant is TOLD
@@ -87,7 +94,7 @@ def test_messages_are_found_by_peer_and_direction(run):
 def test_row_means_of_two_lines_are_not_mixed():
     tables = load("bank-shop-telco", rows=100).split()
     roles = Roles(label="bank", features=("shop", "telco"))
-    run = simulate(SplitClassifier(epochs=1, patience=None).fit, tables, roles=roles)
+    run = simulate(SplitClassifier(epochs=1, n_iter_no_change=None).fit, tables, roles=roles)
     view = View.cut(EVERYTHING, run.transcripts["bank"], public=run.plan, grant=TOLD)
     words = (
         "Row means of split/gradient should come from one line, but bank recorded 2. Name the peer and the direction"

@@ -10,7 +10,8 @@ from colonnade.attacks.labels.gradient_scores import DirectionScore, NormScore
 from colonnade.auditing import PrivacyReport, audit, honesty_check
 from colonnade.errors import PlanError
 from colonnade.experiment.sweep import Local, Serial
-from colonnade.models.networks.split import Gradient, SplitClassifier
+from colonnade.models.networks.messages import Gradient
+from colonnade.models.networks.split import SplitClassifier
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import Run, simulate
 from colonnade.tables.table import Table
@@ -226,7 +227,7 @@ def test_what_messages_tell_beside_own_columns_that_tell_it_too_is_said(toy: Sim
 
 
 def test_an_attacks_own_reason_is_listed(split_run: Run[SplitClassifier]) -> None:
-    model = SplitClassifier(epochs=1, patience=None)
+    model = SplitClassifier(epochs=1, n_iter_no_change=None)
     run = simulate(model.fit, split_run.simulation.tables, roles=split_run.plan.roles)
     report = audit(run, [DirectLabel()], nulls=1)
     assert report.untested[0] == "DirectLabel by shop: a top network stands between the gradients and the classes"

@@ -15,7 +15,8 @@ from colonnade.attacks.labels.gradient_scores import DirectionScore, NormScore
 from colonnade.auditing import Finding, PrivacyReport, audit, audit_own_side
 from colonnade.auditing.render import html, questions
 from colonnade.errors import DataError, PlanError
-from colonnade.models.networks.split import Embedding, Gradient, SplitClassifier
+from colonnade.models.networks.messages import Embedding, Gradient
+from colonnade.models.networks.split import SplitClassifier
 from colonnade.privacy.ledger import Ledger
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import Run, simulate

@@ -9,7 +9,7 @@ from colonnade.auditing import PrivacyReport, Stated, audit, audit_own_side
 from colonnade.auditing.render import html, questions
 from colonnade.auditing.stated import statements
 from colonnade.data import load
-from colonnade.models.networks.oneshot import OneShot, OneShotRegressor
+from colonnade.models.networks.oneshot import OneShotClassifier, OneShotRegressor
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import Run, simulate
 from colonnade.secret import Secret
@@ -29,18 +29,18 @@ def tables() -> dict[str, Table]:
 
 
 @pytest.fixture(scope="module")
-def run(tables: dict[str, Table]) -> Run[OneShot]:
-    return simulate(OneShot(leak_budget=BUDGET, components=3, epochs=2).fit, tables, roles=ROLES)
+def run(tables: dict[str, Table]) -> Run[OneShotClassifier]:
+    return simulate(OneShotClassifier(leak_budget=BUDGET, components=3, epochs=2).fit, tables, roles=ROLES)
 
 
-def figures(run: Run[OneShot], party: str) -> str:
+def figures(run: Run[OneShotClassifier], party: str) -> str:
     leak = run.results[party].leak_
     assert leak is not None
     said = f"relative MSE {leak.relative_mse:.2f} (0 is everything, 1 nothing) and worst column R² {leak.worst_r2:.2f}"
     return f"By {party}'s own measurement, its columns can be rebuilt from its embedding of width 3 with {said}."
 
 
-def test_a_report_on_one_shot_shows_what_each_feature_party_stated(run: Run[OneShot]) -> None:
+def test_a_report_on_one_shot_shows_what_each_feature_party_stated(run: Run[OneShotClassifier]) -> None:
     report = audit(run, [NormScore()], nulls=1)
     assert [(said.owner, said.receiver, said.width) for said in report.stated] == [
         ("shop", "bank", 3),
@@ -67,7 +67,7 @@ def test_a_report_on_a_one_shot_regression_shows_it_too(tables: dict[str, Table]
 
 @pytest.mark.parametrize("party", ["bank", "shop"])
 def test_both_sides_of_a_deployed_run_show_what_was_stated(
-    run: Run[OneShot], tables: dict[str, Table], party: str
+    run: Run[OneShotClassifier], tables: dict[str, Table], party: str
 ) -> None:
     own = {"plan": run.plan, "table": tables[party], "ledger": run.ledgers[party]}
     text = " ".join(audit_own_side(run.transcripts[party], [], **own).render().split())
@@ -75,13 +75,13 @@ def test_both_sides_of_a_deployed_run_show_what_was_stated(
     assert (figures(run, "club") in text) == (party == "bank")
 
 
-def test_what_was_stated_survives_a_file(run: Run[OneShot], tmp_path: Path) -> None:
+def test_what_was_stated_survives_a_file(run: Run[OneShotClassifier], tmp_path: Path) -> None:
     report = audit(run, [], nulls=1)
     (tmp_path / "report.json").write_text(report.to_json())
     assert PrivacyReport.from_json((tmp_path / "report.json").read_text()).stated == report.stated != ()
 
 
-def test_a_statement_is_told_once_though_two_recordings_hold_it(run: Run[OneShot]) -> None:
+def test_a_statement_is_told_once_though_two_recordings_hold_it(run: Run[OneShotClassifier]) -> None:
     both = {name: run.transcripts[name] for name in ("bank", "shop")}
     assert sorted(said.owner for said in statements(both)) == ["club", "shop"]
 

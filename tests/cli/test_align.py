@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import colonnade
 from colonnade.cli.main import app
 from colonnade.experiment.run_folder import RunFolder
-from colonnade.models.networks.split import Embedding
+from colonnade.models.networks.messages import Embedding
 from colonnade.privacy.ledger import Ledger
 from colonnade.runtime.alignment import Alignment
 from colonnade.tables.table import Table
@@ -40,7 +40,7 @@ ids_per_bucket = 50
 name = "split-classifier"
 epochs = {epochs}
 batch_size = 16
-patience = "none"
+n_iter_no_change = "none"
 
 [run]
 checkpoint_every = 5
@@ -167,7 +167,9 @@ def test_a_plan_without_a_model_aligns_and_does_nothing_else(plan, labels):
 
 def test_rows_without_a_partner_are_trained_on_with_those_who_have_one(plan):
     write_plan(plan.parent, align='join = "left"')
-    plan.write_text(plan.read_text().replace('patience = "none"', 'patience = "none"\noverlap = "partial"'))
+    plan.write_text(
+        plan.read_text().replace('n_iter_no_change = "none"', 'n_iter_no_change = "none"\noverlap = "partial"')
+    )
     said = run("simulate", plan, "--out", plan.parent / "runs")
     found = (
         "bank keeps 200 rows, of which shop has 140, found by private set intersection: 150 to train on, 50 held out"
@@ -179,7 +181,7 @@ def test_rows_without_a_partner_are_trained_on_with_those_who_have_one(plan):
     absent = int(np.isnan(rows).all(axis=1).sum())
     assert (len(rows), np.isnan(rows).any(axis=1).sum()) == (150, absent)
     assert 30 <= absent <= 60
-    (stand_in,) = RunFolder.open(folder).load().results["bank"].stand_ins_
+    (stand_in,) = RunFolder.open(folder).load().results["bank"].missing_embeddings_
     assert stand_in.std() > 0, "at the start all its values are alike"
 
 

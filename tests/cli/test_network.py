@@ -52,7 +52,7 @@ features = ["shop"]
 name = "split-classifier"
 epochs = {epochs}
 batch_size = 16
-patience = "none"
+n_iter_no_change = "none"
 
 [run]
 checkpoint_every = 5

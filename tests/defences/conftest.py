@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from colonnade.models.networks.split import Gradient
+from colonnade.models.networks.messages import Gradient
 from colonnade.roles import Roles
 from colonnade.runtime.hooks import At, Defence
 from colonnade.runtime.party import Party

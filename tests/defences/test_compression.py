@@ -7,7 +7,7 @@ import torch
 
 from colonnade.defences.compression import AverageGradient, DiscreteGradient, SparseGradient
 from colonnade.errors import PlanError
-from colonnade.models.networks.split import Embedding
+from colonnade.models.networks.messages import Embedding
 from colonnade.runtime.hooks import At
 from colonnade.storage import pack, unpack
 
@@ -123,15 +123,24 @@ def test_embeddings_pass_untouched(held, defence):
     [
         (
             lambda: SparseGradient(keep=0.0),
-            "keep should lie between 0 and 1, but is 0.0. Leave the defence out to keep",
+            "keep should be a number, above 0 and below 1, but is 0.0. Change it",
         ),
         (
             lambda: SparseGradient(keep=1.0),
-            "keep should lie between 0 and 1, but is 1.0. Leave the defence out to keep",
+            "keep should be a number, above 0 and below 1, but is 1.0. Change it",
         ),
-        (lambda: SparseGradient(residual="all"), "residual should be 'none', 'row' or 'batch', but is 'all'. Use one"),
-        (lambda: DiscreteGradient(bins=0), "DiscreteGradient's bins should be at least 1, but is 0. Change it"),
-        (lambda: DiscreteGradient(bound=0.0), "DiscreteGradient's bound should be above 0, but is 0.0. Use None"),
+        (
+            lambda: SparseGradient(residual="all"),
+            "residual should be 'none', 'row' or 'batch', but is 'all'. Change",
+        ),
+        (
+            lambda: DiscreteGradient(bins=0),
+            "bins should be a whole number, at least 1, but is 0. Change it",
+        ),
+        (
+            lambda: DiscreteGradient(bound=0.0),
+            "bound should be None or a number, above 0, but is 0.0. Change it",
+        ),
     ],
 )
 def test_parameters_that_mean_nothing_are_refused(make, words):

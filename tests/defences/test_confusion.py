@@ -12,9 +12,9 @@ from colonnade.defences import confusion
 from colonnade.defences.compression import DiscreteGradient
 from colonnade.defences.confusion import ConfusionalAutoencoder, learned
 from colonnade.errors import PlanError
+from colonnade.models.networks.server import UShapeClassifier
 from colonnade.models.networks.split import SplitClassifier
 from colonnade.models.networks.tracks import ShadowProxy, ShadowTop
-from colonnade.models.networks.ushape import UShapeClassifier
 from colonnade.roles import Roles
 from colonnade.runtime.hooks import At
 from colonnade.runtime.simulate import simulate
@@ -85,10 +85,10 @@ def digits():
 
 
 @pytest.mark.parametrize("also", [[], [DiscreteGradient(bins=12)]], ids=["CAE", "DCAE"])
-@pytest.mark.parametrize("patience", [None, pytest.param(5, marks=pytest.mark.slow)])
-def test_a_model_trained_on_soft_labels_predicts_the_true_ones(digits, also, patience):
+@pytest.mark.parametrize("n_iter_no_change", [None, pytest.param(5, marks=pytest.mark.slow)])
+def test_a_model_trained_on_soft_labels_predicts_the_true_ones(digits, also, n_iter_no_change):
     defences = {"bank": [ConfusionalAutoencoder(), *also]}
-    model = SplitClassifier(epochs=25, batch_size=64, patience=patience)
+    model = SplitClassifier(epochs=25, batch_size=64, n_iter_no_change=n_iter_no_change)
     run = simulate(model.fit, digits, roles=BOTH, defences=defences)
     protocols = {name: share.predict for name, share in run.results.items()}
     predicted = simulate(protocols, digits, roles=BOTH, defences=defences).results["bank"]
@@ -122,7 +122,7 @@ def fitted():
     @cache
     def fit(model, tracks):
         roles = BOTH if model is SplitClassifier else Roles(label="bank", features=("shop",), server="cloud")
-        settings = {"tracks": tracks, "epochs": 15, "patience": None, "batch_size": 64, "learning_rate": 0.01}
+        settings = {"tracks": tracks, "epochs": 15, "n_iter_no_change": None, "batch_size": 64, "learning_rate": 0.01}
         defences = {"bank": [ConfusionalAutoencoder()]}
         return simulate(model(**settings).fit, tables, roles=roles, defences=defences), tables, roles
 
@@ -131,7 +131,7 @@ def fitted():
 
 def test_the_direct_attack_is_always_wrong_and_two_classes_are_still_told_apart():
     tables = load("breast-cancer").split()
-    model = SplitClassifier(fusion="sum", top=None, epochs=3, patience=None)
+    model = SplitClassifier(fusion="sum", top=None, epochs=3, n_iter_no_change=None)
     run = simulate(model.fit, tables, roles=BOTH, defences={"bank": [ConfusionalAutoencoder()]})
     labels = np.asarray(tables["bank"].labels)
     right = {}
@@ -171,5 +171,5 @@ def test_soft_labels_that_cannot_be_told_apart_are_refused(monkeypatch):
 
 
 def test_entropy_is_at_least_0():
-    with pytest.raises(PlanError, match=r"entropy should be at least 0, but is -1\.0\. Change it"):
+    with pytest.raises(PlanError, match=r"entropy should be a number, at least 0, but is -1\.0\. Change it"):
         ConfusionalAutoencoder(entropy=-1.0)

@@ -128,7 +128,7 @@ def test_at_a_feature_party_the_embedding_is_to_depend_less_on_its_columns():
     dependence = {}
     for weight in (None, 3.0):
         defences = {} if weight is None else {"shop": [DistanceCorrelation(weight=weight)]}
-        model = SplitClassifier(epochs=40, patience=None)
+        model = SplitClassifier(epochs=40, n_iter_no_change=None)
         share = simulate(model.fit, tables, roles=BOTH, defences=defences).results["shop"]
         inputs = torch.from_numpy(share.inputs_.encode(tables["shop"]))
         dependence[weight] = distance_correlation(share.bottom_(inputs), inputs).item()
@@ -138,7 +138,7 @@ def test_at_a_feature_party_the_embedding_is_to_depend_less_on_its_columns():
 def test_the_message_ledger_of_the_feature_party_names_it():
     tables = load("breast-cancer", rows=100).split()
     defences = {"shop": [DistanceCorrelation()]}
-    run = simulate(SplitClassifier(epochs=1, patience=None).fit, tables, roles=BOTH, defences=defences)
+    run = simulate(SplitClassifier(epochs=1, n_iter_no_change=None).fit, tables, roles=BOTH, defences=defences)
     entries = [entry for entry in run.transcripts["shop"].entries if entry.kind == "split/embedding"]
     assert {entry.under for entry in entries} == {("DistanceCorrelation(weight=0.3)",)}
 
@@ -151,6 +151,6 @@ def test_measurements_have_no_classes_to_push_apart():
 
 @pytest.mark.parametrize("defence", [DistanceCorrelation, PotentialEnergy])
 def test_a_weight_is_above_0(defence):
-    words = f"{defence.__name__}'s weight should be above 0, but is 0.0. Leave it out for none."
+    words = f"{defence.__name__}'s weight should be a number, above 0, but is 0.0. Change it."
     with pytest.raises(PlanError, match=re.escape(words)):
         defence(weight=0.0)

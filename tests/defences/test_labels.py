@@ -10,7 +10,7 @@ from colonnade.attacks.labels.direct import DirectLabel
 from colonnade.data import load, public_private
 from colonnade.defences.labels import RandomisedLabels
 from colonnade.errors import BudgetSpent, PlanError
-from colonnade.models.networks.labels_at_server import ServedClassifier
+from colonnade.models.networks.server import ServedClassifier
 from colonnade.models.networks.split import SplitClassifier
 from colonnade.models.networks.tracks import ShadowProxy, ShadowTop
 from colonnade.roles import Roles
@@ -101,7 +101,7 @@ def test_two_of_them_randomise_independently_and_are_both_charged():
     seen = []
     look = witness(["labels"], lambda hook, labels, where: seen.append((where.rows, labels)))
     twice = [look, RandomisedLabels(), look, RandomisedLabels(), look]
-    run = simulate(SplitClassifier(epochs=1, patience=None).fit, tables, roles=BOTH, defences={"bank": twice})
+    run = simulate(SplitClassifier(epochs=1, n_iter_no_change=None).fit, tables, roles=BOTH, defences={"bank": twice})
     before, between, after = (labels for _, labels in seen[:3])
     assert not torch.equal((between - before) % 2, (after - between) % 2)
     assert run.ledgers["bank"].epsilon(0.0, protects=Secret.LABELS) == pytest.approx(2.0)
@@ -140,7 +140,7 @@ def test_frames_to_the_feature_party_are_the_same_when_true_labels_change_under_
 
 def test_what_is_inferred_are_the_randomised_labels():
     tables = load("digits", rows=400).split()
-    model = SplitClassifier(fusion="sum", top=None, epochs=2, patience=None)
+    model = SplitClassifier(fusion="sum", top=None, epochs=2, n_iter_no_change=None)
     run = simulate(model.fit, tables, roles=BOTH, defences={"bank": [RandomisedLabels(epsilon=1.0)]})
     attempt = attempt_on(run, DirectLabel())
     guess = attempt.attack.guess(attempt.view(run))
@@ -174,5 +174,7 @@ def test_a_server_that_was_given_the_true_labels_cannot_randomise_them():
 
 
 def test_epsilon_is_above_0():
-    with pytest.raises(PlanError, match=r"RandomisedLabels' epsilon should be above 0, but is 0\.0\. Use 0\.5 or 1"):
+    with pytest.raises(
+        PlanError, match=r"RandomisedLabels's epsilon should be a number, above 0, but is 0\.0\. Change it"
+    ):
         RandomisedLabels(epsilon=0.0)

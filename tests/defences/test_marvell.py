@@ -142,5 +142,5 @@ def test_it_is_for_two_classes(held, leaving, batch, n_classes, found):
 
 
 def test_power_is_above_0():
-    with pytest.raises(PlanError, match=r"Marvell's power should be above 0, but is 0\.0\. Leave the defence out"):
+    with pytest.raises(PlanError, match=r"Marvell's power should be a number, above 0, but is 0\.0\. Change it"):
         Marvell(power=0.0)

@@ -9,7 +9,7 @@ from scipy import stats
 
 from colonnade.defences.noise import GradientNoise, IsotropicNoise, MaxNorm, blur
 from colonnade.errors import PlanError
-from colonnade.models.networks.split import Embedding
+from colonnade.models.networks.messages import Embedding
 from colonnade.privacy.mechanisms import grid_step
 from colonnade.privacy.randomness import Randomness
 from colonnade.runtime.hooks import At
@@ -103,20 +103,26 @@ def test_max_norm_needs_room_across_the_gradient(held, leaving):
     [
         (
             lambda: GradientNoise(ratio=0.0),
-            "GradientNoise's ratio should be above 0, but is 0.0. Leave the defence out",
+            "GradientNoise's ratio should be a number, above 0, but is 0.0. Change it",
         ),
-        (lambda: GradientNoise(scale=-1.0), "GradientNoise's scale should be above 0, but is -1.0. Leave the defence"),
-        (lambda: GradientNoise(clip=0.0), "GradientNoise's clip should be above 0, but is 0.0. Leave the defence out"),
-        (lambda: GradientNoise(kind="cauchy"), "kind should be 'gaussian' or 'laplace', but is 'cauchy'. Use one"),
+        (
+            lambda: GradientNoise(scale=-1.0),
+            "scale should be None or a number, above 0, but is -1.0. Change it",
+        ),
+        (
+            lambda: GradientNoise(clip=0.0),
+            "clip should be None or a number, above 0, but is 0.0. Change it",
+        ),
+        (lambda: GradientNoise(kind="cauchy"), "kind should be 'gaussian' or 'laplace', but is 'cauchy'. Change it"),
         (
             lambda: IsotropicNoise(ratio=-1.0),
-            "IsotropicNoise's ratio should be above 0, but is -1.0. Leave the defence",
+            "IsotropicNoise's ratio should be a number, above 0, but is -1.0. Change it",
         ),
         (
             lambda: MaxNorm(least=0.5),
-            "MaxNorm's lengths should be at least 1 and ascend, but least is 0.5 and most 10.0",
+            "MaxNorm's least should be a number, at least 1, but is 0.5. Change it",
         ),
-        (lambda: MaxNorm(least=3.0, most=2.0), "but least is 3.0 and most 2.0. Change them"),
+        (lambda: MaxNorm(least=3.0, most=2.0), "MaxNorm's least should be at most most = 2.0, but is 3.0. Change one"),
     ],
 )
 def test_parameters_that_mean_nothing_are_refused(make, words):

@@ -9,7 +9,8 @@ from colonnade.data import load
 from colonnade.defences.perturbation import GradientPerturbation
 from colonnade.defences.wandering import BoundaryWandering
 from colonnade.errors import PlanError
-from colonnade.models.networks.split import Gradient, SplitClassifier
+from colonnade.models.networks.messages import Gradient
+from colonnade.models.networks.split import SplitClassifier
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
 
@@ -53,7 +54,7 @@ def test_the_gradient_of_a_penalty_leaves_unmixed():
     for also in ([], [GradientPerturbation(epsilon=1e6)]):
         sent = []
         for penalty in ([], [BoundaryWandering(alpha=50.0, scope="received")]):
-            model = SplitClassifier(epochs=1, patience=None, batch_size=120)
+            model = SplitClassifier(epochs=1, n_iter_no_change=None, batch_size=120)
             held = {"bank": [*penalty, *also]}
             run = simulate(model.fit, tables, roles=Roles(label="bank", features=("shop",)), defences=held, keep="all")
             sent.append(next(iter(run.transcripts["shop"].messages(Gradient))).message.values)
@@ -70,5 +71,7 @@ def test_the_ledger_is_not_charged(held, leaving):
 
 
 def test_epsilon_is_above_0():
-    with pytest.raises(PlanError, match=r"GradientPerturbation's epsilon should be above 0, but is 0\.0\. Leave"):
+    with pytest.raises(
+        PlanError, match=r"GradientPerturbation's epsilon should be a number, above 0, but is 0\.0\. Change it"
+    ):
         GradientPerturbation(epsilon=0.0)

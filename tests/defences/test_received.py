@@ -8,11 +8,11 @@ from colonnade.data import load
 from colonnade.defences.received import EarlierCut, InformationBottleneck
 from colonnade.errors import PlanError
 from colonnade.models.networks.labeldp import LabelDPShadow
-from colonnade.models.networks.labels_at_server import ServedClassifier
-from colonnade.models.networks.oneshot import OneShot
-from colonnade.models.networks.split import Embedding, Gradient, SplitClassifier, SplitRegressor
-from colonnade.models.networks.training import Side
-from colonnade.models.networks.ushape import UShapeClassifier
+from colonnade.models.networks.messages import Embedding, Gradient
+from colonnade.models.networks.oneshot import OneShotClassifier
+from colonnade.models.networks.server import ServedClassifier, UShapeClassifier
+from colonnade.models.networks.split import SplitClassifier, SplitRegressor
+from colonnade.models.networks.training import NetworkSide, OptimizerSettings
 from colonnade.roles import Roles
 from colonnade.runtime.hooks import At, prepare
 from colonnade.runtime.party import Party
@@ -68,7 +68,7 @@ def test_the_networks_follow_embeddings_to_another_device(tables, defence, phase
 def test_training_begins_with_the_networks_on_the_device_of_the_holders_own(tables, defence):
     """What an optimiser remembered before a crash is restored to the device on which parameters are then."""
 
-    class Still(Side):
+    class Still(NetworkSide):
         def train(self, step, epoch, rows):
             return {}
 
@@ -78,8 +78,7 @@ def test_training_begins_with_the_networks_on_the_device_of_the_holders_own(tabl
     class Elsewhere(SplitClassifier):
         def fit(self, party):
             prepare(party, self.hooks["label" if party.holds_labels else "feature"], (), "Elsewhere")
-            self.optimiser = "sgd"
-            side = Still(party, {"top": torch.nn.Linear(4, 2, device="meta")}, self.optimisers)
+            side = Still(party, {"top": torch.nn.Linear(4, 2, device="meta")}, OptimizerSettings("sgd"), None)
             self.places_ = {p.device.type for network in side.networks.values() for p in network.parameters()}
             return self
 
@@ -231,8 +230,8 @@ def test_after_a_shadow_the_networks_are_used_as_they_were_trained_with_it(table
 
 @pytest.mark.parametrize("defence", BOTH_KINDS)
 def test_embeddings_that_are_sent_once_have_no_networks_behind_them(tables, defence):
-    model = OneShot(leak_budget={"shop": 1.0, "telco": 1.0})
-    with pytest.raises(PlanError, match=r"but OneShot never asks for that on bank's side"):
+    model = OneShotClassifier(leak_budget={"shop": 1.0, "telco": 1.0})
+    with pytest.raises(PlanError, match=r"but OneShotClassifier never asks for that on bank's side"):
         simulate(model.fit, tables, roles=THREE, defences={"bank": [defence()]})
 
 
@@ -247,9 +246,9 @@ def test_a_feature_party_receives_no_embeddings_to_put_a_network_behind(tables, 
     [
         (
             lambda: InformationBottleneck(weight=-1.0),
-            "InformationBottleneck's weight should be at least 0, but is -1.0",
+            "InformationBottleneck's weight should be a number, at least 0, but is -1.0",
         ),
-        (lambda: EarlierCut(layers=0), "EarlierCut's layers should be at least 1, but is 0. Leave it out for none"),
+        (lambda: EarlierCut(layers=0), "EarlierCut's layers should be a whole number, at least 1, but is 0. Change it"),
     ],
 )
 def test_parameters_that_mean_nothing_are_refused(make, words):

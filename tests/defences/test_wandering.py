@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from colonnade.data import load
 from colonnade.defences.wandering import BoundaryWandering, kernel_wandering_loss, wandering_loss
 from colonnade.errors import PlanError
-from colonnade.models.networks.split import Gradient, SplitClassifier
+from colonnade.models.networks.messages import Gradient
+from colonnade.models.networks.split import SplitClassifier
 from colonnade.roles import Roles
 from colonnade.runtime.hooks import At
 from colonnade.runtime.simulate import simulate
@@ -216,7 +217,7 @@ def test_the_local_track_is_left_alone_and_so_is_everything_at_alpha_0():
 
 def first_gradient(tables, scope, alpha, **more):
     defences = {"bank": [BoundaryWandering(alpha=alpha, scope=scope, **more)]}
-    model = SplitClassifier(epochs=1, patience=None)
+    model = SplitClassifier(epochs=1, n_iter_no_change=None)
     run = simulate(model.fit, tables, roles=BOTH, defences=defences, keep="all")
     return next(iter(run.transcripts["shop"].messages(Gradient))).message.values
 
@@ -237,7 +238,7 @@ def test_training_under_it_pushes_the_classes_mean_directions_together(tables, k
     penalties = {}
     for alpha in (0.0, 5.0):
         defences = {"bank": [BoundaryWandering(alpha=alpha, scope="received", kernel=kernel)]}
-        run = simulate(SplitClassifier(epochs=40, patience=None).fit, tables, roles=BOTH, defences=defences)
+        run = simulate(SplitClassifier(epochs=40, n_iter_no_change=None).fit, tables, roles=BOTH, defences=defences)
         share = run.results["shop"]
         embedding = share.bottom_(torch.from_numpy(share.inputs_.encode(tables["shop"])))
         labels = torch.tensor(np.asarray(tables["bank"].labels))
@@ -249,7 +250,7 @@ def test_a_rare_class_without_pairs_is_warned_about_although_others_have_many(ta
     labels = np.zeros(120, int)
     labels[60:118], labels[118:] = 1, 2
     rare = {**tables, "bank": tables["bank"].with_labels(labels)}
-    model = SplitClassifier(epochs=1, patience=None)
+    model = SplitClassifier(epochs=1, n_iter_no_change=None)
     with pytest.warns(UserWarning, match=r"1 of 3 classes have fewer than 3 of the first batch's 120 rows"):
         simulate(model.fit, rare, roles=BOTH, defences={"bank": [BoundaryWandering()]})
 
@@ -264,7 +265,7 @@ def test_a_second_derivative_is_refused_rather_than_wrong():
 def test_a_batch_with_few_pairs_is_warned_about_once(tables):
     labels = np.arange(120) // 2
     many = {**tables, "bank": tables["bank"].with_labels(labels)}
-    model = SplitClassifier(epochs=2, batch_size=20, patience=None)
+    model = SplitClassifier(epochs=2, batch_size=20, n_iter_no_change=None)
     words = r"\d\d of 60 classes have fewer than 3 of the first batch's 20 rows"
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -277,13 +278,13 @@ def test_a_batch_with_few_pairs_is_warned_about_once(tables):
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [
-        ({"alpha": -1.0}, "alpha should be at least 0, but is -1.0"),
-        ({"alpha": float("nan")}, "alpha should be at least 0, but is nan"),
+        ({"alpha": -1.0}, "alpha should be a number, at least 0, but is -1.0"),
+        ({"alpha": float("nan")}, "alpha should be a number, at least 0, but is nan"),
         ({"scope": "private"}, "scope should be 'public', 'received' or 'both', but is 'private'"),
         ({"kernel": "rbf"}, "kernel should be 'cosine' or 'gaussian', but is 'rbf'"),
         ({"weighting": "rows"}, "weighting should be 'pairs' or 'classes', but is 'rows'"),
-        ({"features": 0}, "features should be at least 1, but is 0"),
-        ({"bandwidth": 0.0}, "bandwidth should be above 0, but is 0.0"),
+        ({"features": 0}, "features should be a whole number, at least 1, but is 0"),
+        ({"bandwidth": 0.0}, "bandwidth should be a number, above 0, but is 0.0"),
     ],
 )
 def test_parameters_that_mean_nothing_are_refused(parameters, words):

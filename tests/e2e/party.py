@@ -109,7 +109,7 @@ def split(party):
     """Train a split network, then predict with it."""
     from colonnade.models.networks.split import SplitClassifier
 
-    model = SplitClassifier(epochs=3, batch_size=128, embedding=4, patience=2).fit(party)
+    model = SplitClassifier(epochs=3, batch_size=128, embedding=4, n_iter_no_change=2).fit(party)
     prediction = model.predict(party)
     return {"share": model.share(), "predicted": None if prediction is None else prediction.probabilities}
 

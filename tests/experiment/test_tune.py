@@ -10,9 +10,10 @@ from colonnade.defences.wandering import BoundaryWandering
 from colonnade.errors import PlanError
 from colonnade.experiment.tune import Tried, Tuning, tune_alpha
 from colonnade.models.glm.estimator import LogisticRegression
-from colonnade.models.networks.labels_at_server import ServedClassifier
-from colonnade.models.networks.oneshot import OneShot
-from colonnade.models.networks.split import Embedding, SplitClassifier, SplitRegressor
+from colonnade.models.networks.messages import Embedding
+from colonnade.models.networks.oneshot import OneShotClassifier
+from colonnade.models.networks.server import ServedClassifier
+from colonnade.models.networks.split import SplitClassifier, SplitRegressor
 from colonnade.roles import Roles
 
 BOTH = Roles(label="bank", features=("shop",))
@@ -40,7 +41,7 @@ def test_the_least_leaking_alpha_among_those_that_are_accurate_enough_is_chosen(
 def test_tuning_on_received_embeddings_finds_that_attacks_on_them_get_worse():
     tables = load("digits", rows=600).split()
     tuning = tune_alpha(
-        SplitClassifier(epochs=25, patience=None),
+        SplitClassifier(epochs=25, n_iter_no_change=None),
         tables,
         roles=BOTH,
         wandering=BoundaryWandering(scope="received"),
@@ -59,7 +60,7 @@ def test_tuning_on_received_embeddings_finds_that_attacks_on_them_get_worse():
 
 def test_all_geometric_attacks_are_made_and_averaged_over_seeds():
     tables = load("breast-cancer", rows=150).split()
-    model = SplitClassifier(epochs=3, patience=None)
+    model = SplitClassifier(epochs=3, n_iter_no_change=None)
     tuning = tune_alpha(model, tables, roles=BOTH, alphas=(1.0,), seeds=(0, 1), beside=[GradientNoise()])
     (both,) = tuning.tried
     assert len(both.attacks) == 6
@@ -93,7 +94,7 @@ def test_the_defence_goes_to_a_server_that_computes_the_loss_and_does_not_attack
             return super().guess(view)
 
     tuning = tune_alpha(
-        ServedClassifier(epochs=5, patience=None, batch_size=64),
+        ServedClassifier(epochs=5, n_iter_no_change=None, batch_size=64),
         load("breast-cancer", rows=150).split(),
         roles=Roles(label="bank", features=("shop",), server="cloud"),
         wandering=BoundaryWandering(scope="received"),
@@ -109,8 +110,16 @@ def test_the_defence_goes_to_a_server_that_computes_the_loss_and_does_not_attack
     ("model", "settings", "words"),
     [
         (SplitRegressor(), {}, "needs a classifier, .* but SplitRegressor is a regression. Give a classifier"),
-        (SplitClassifier(), {"alphas": (0.0, -1.0)}, r"BoundaryWandering's alpha should be at least 0, but is -1\.0"),
-        (OneShot(leak_budget={"shop": 1.0}), {}, "needs a model that trains on labels .* no party of OneShot does"),
+        (
+            SplitClassifier(),
+            {"alphas": (0.0, -1.0)},
+            r"BoundaryWandering's alpha should be a number, at least 0, but is -1\.0",
+        ),
+        (
+            OneShotClassifier(leak_budget={"shop": 1.0}),
+            {},
+            "needs a model that trains on labels .* no party of OneShotClassifier does",
+        ),
         (LogisticRegression(), {}, "needs a model that trains on labels .* no party of LogisticRegression does"),
         (ServedClassifier(), {}, "no party of ServedClassifier does with"),
     ],

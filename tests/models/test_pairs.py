@@ -10,16 +10,15 @@ from colonnade.catalogue import DEFENCES
 from colonnade.data import load
 from colonnade.errors import PlanError
 from colonnade.models.networks.labeldp import LabelDPShadow
-from colonnade.models.networks.labels_at_server import ServedClassifier
-from colonnade.models.networks.oneshot import OneShot
+from colonnade.models.networks.oneshot import OneShotClassifier
+from colonnade.models.networks.server import ServedClassifier, UShapeClassifier
 from colonnade.models.networks.split import SplitClassifier
-from colonnade.models.networks.ushape import UShapeClassifier
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
 
 WITHOUT = Roles(label="bank", features=("shop",))
 SERVER = Roles(label="bank", features=("shop",), server="cloud")
-SMALL = {"epochs": 1, "patience": 1, "batch_size": 64, "embedding": 4}
+SMALL = {"epochs": 1, "n_iter_no_change": 1, "batch_size": 64, "embedding": 4}
 PROXY = {"name": "shadow-proxy", "by": "random"}
 NETWORKS = {
     "split": (partial(SplitClassifier, **SMALL), WITHOUT),
@@ -30,7 +29,7 @@ NETWORKS = {
     "u-shape shadow-proxy": (partial(UShapeClassifier, tracks=PROXY, **SMALL), SERVER),
     "served": (partial(ServedClassifier, **SMALL), SERVER),
     "served shadow-proxy": (partial(ServedClassifier, tracks=PROXY, **SMALL), SERVER),
-    "one-shot": (partial(OneShot, leak_budget={"shop": 1.0}, **SMALL), WITHOUT),
+    "one-shot": (partial(OneShotClassifier, leak_budget={"shop": 1.0}, **SMALL), WITHOUT),
     "label-dp": (partial(LabelDPShadow, **SMALL), WITHOUT),
 }
 

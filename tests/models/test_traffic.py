@@ -15,8 +15,8 @@ from colonnade.tables.table import Table
 
 THREE = Roles(label="bank", features=("shop", "telco"))
 SERVED = Roles(label="bank", features=("shop", "telco"), server="cloud")
-NUMBERED = {"epochs": 140, "patience": 1000, "batch_size": 64, "validation": 0.13}
-PLAIN = {"epochs": 3, "patience": None, "batch_size": 32}
+NUMBERED = {"epochs": 140, "n_iter_no_change": 1000, "batch_size": 64, "validation_fraction": 0.13}
+PLAIN = {"epochs": 3, "n_iter_no_change": None, "batch_size": 32}
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_the_bytes_of_a_training_are_known_before_it_runs(tables, name, paramete
     for line in lines(roles):
         expected = foreseen(model, tables, roles, line)
         assert {**dict.fromkeys(line, 0), **expected.sent} == sent(run, line), line
-        assert expected.sure == ("at most" if parameters.get("patience") and expected.sent else "exactly")
+        assert expected.sure == ("at most" if parameters.get("n_iter_no_change") and expected.sent else "exactly")
 
 
 @pytest.mark.parametrize("name", ["split-regressor", "u-shape-regressor", "served-regressor", "one-shot-regressor"])
@@ -146,7 +146,7 @@ def test_the_bytes_of_released_curves_are_about_what_was_foreseen():
 
 
 def test_a_model_that_stops_early_sends_less_than_the_most(tables):
-    model = MODELS["split-classifier"](epochs=50, patience=1, batch_size=64, learning_rate=0.5)
+    model = MODELS["split-classifier"](epochs=50, n_iter_no_change=1, batch_size=64, learning_rate=0.5)
     run = simulate(model.fit, tables, roles=THREE, keep="digests")
     expected = foreseen(model, tables, THREE, ("bank", "shop"))
     assert sum(sent(run, ("bank", "shop")).values()) < expected.total

@@ -18,7 +18,7 @@ COLUMNS = {"bank": range(4), "shop": range(4, 8)}
 
 
 def vertical(**settings):
-    settings = {"epochs": 6, "patience": None, "batch_size": 32, "learning_rate": 0.02, **settings}
+    settings = {"epochs": 6, "n_iter_no_change": None, "batch_size": 32, "learning_rate": 0.02, **settings}
     return Vertical(SplitClassifier(**settings), columns=COLUMNS, roles=BOTH, seed=0)
 
 
@@ -54,7 +54,7 @@ def test_frames_are_cut_by_the_names_of_their_columns():
     frame = pd.DataFrame(X, columns=[f"c{i}" for i in range(8)])
     frame["city"] = np.where(Y == 1, "Bern", "Köln")
     columns = {"bank": ["c0", "c1"], "shop": ["c5", "city"]}
-    model = Vertical(SplitClassifier(epochs=8, patience=None, batch_size=32), columns=columns, roles=BOTH)
+    model = Vertical(SplitClassifier(epochs=8, n_iter_no_change=None, batch_size=32), columns=columns, roles=BOTH)
     assert model.fit(frame, Y).score(frame, Y) > 0.95
 
 

@@ -32,7 +32,7 @@ DISHONEST = """
     import numpy as np
     from colonnade.attacks.base import Attack, Guess, Needs
     from colonnade.auditing.score import Truth
-    from colonnade.models.networks.split import Gradient
+    from colonnade.models.networks.messages import Gradient
 
     TRUTH = None
 

@@ -26,7 +26,7 @@ from colonnade.testing.defence import (
 )
 
 BOTH = Roles(label="bank", features=("shop",))
-SMALL = partial(SplitClassifier, epochs=2, batch_size=32, patience=1, embedding=4)
+SMALL = partial(SplitClassifier, epochs=2, batch_size=32, n_iter_no_change=1, embedding=4)
 
 
 class Widening(Defence):

@@ -32,13 +32,13 @@ BOTH = Roles(label="bank", features=("shop",))
 
 
 class Small(SplitClassifier):
-    def __init__(self, *, epochs=1, patience=1, batch_size=64):
-        super().__init__(epochs=epochs, patience=patience, batch_size=batch_size)
+    def __init__(self, *, epochs=1, n_iter_no_change=1, batch_size=64):
+        super().__init__(epochs=epochs, n_iter_no_change=n_iter_no_change, batch_size=batch_size)
 
 
 class Meddling(Small):
-    def __init__(self, *, epochs=1, patience=1, batch_size=64):
-        super().__init__(epochs=int(epochs) + 1, patience=patience, batch_size=batch_size)
+    def __init__(self, *, epochs=1, n_iter_no_change=1, batch_size=64):
+        super().__init__(epochs=int(epochs) + 1, n_iter_no_change=n_iter_no_change, batch_size=batch_size)
 
 
 class Presumptuous(Small):
@@ -137,7 +137,7 @@ class Lenient(Small):
 
     hooks: ClassVar = {"label": SplitClassifier.hooks["label"], "feature": frozenset({"outgoing"})}
 
-    def _prepare(self, party):
+    def admit_defences(self, party):
         for defence in party.defences:
             defence.before_run(party)
 
@@ -190,8 +190,11 @@ def test_a_broken_model_is_found_out(model, check, words, tables):
 def test_a_drawing_without_a_message_that_crosses_is_found_out(tables, monkeypatch):
     import colonnade.models.networks.split as module
 
-    monkeypatch.setattr(module, "__doc__", module.__doc__.replace("Verdict", "Embedding").replace("Outline", "Hello"))
-    with pytest.raises(AssertionError, match=r"but \['Hello'\] are only drawn and \['Outline', 'Verdict'\] only cross"):
+    monkeypatch.setattr(
+        module, "__doc__", module.__doc__.replace("EpochVerdict", "Embedding").replace("EmbeddingWidth", "Hello")
+    )
+    words = r"but \['Hello'\] are only drawn and \['EmbeddingWidth', 'EpochVerdict'\] only cross"
+    with pytest.raises(AssertionError, match=words):
         the_drawing_shows_the_messages_that_cross(Setup(SplitClassifier, tables, BOTH))
 
 
@@ -218,5 +221,5 @@ def test_a_model_that_draws_from_shared_generators_resumes_to_the_same_end(table
     (tmp_path / "dropping_network.py").write_text(textwrap.dedent(DROPPING))
     monkeypatch.syspath_prepend(tmp_path)
     bottom = import_module("dropping_network").Dropping
-    make = partial(SplitClassifier, bottom=bottom, epochs=3, patience=None, batch_size=32)
+    make = partial(SplitClassifier, bottom=bottom, epochs=3, n_iter_no_change=None, batch_size=32)
     killed_runs_end_alike(Setup(make, tables, BOTH), {}, renames=(3, 6))

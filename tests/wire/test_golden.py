@@ -17,8 +17,7 @@ from colonnade.models.functional import exchange
 from colonnade.models.functional import moments_masked as moment_exchange
 from colonnade.models.functional import moments_shared as moment_shares
 from colonnade.models.glm import messages as glm
-from colonnade.models.networks import labels_at_server as served
-from colonnade.models.networks import oneshot, split, ushape
+from colonnade.models.networks import messages as networks
 from colonnade.wire.codec import MAX_METADATA, decode, encode
 from colonnade.wire.message import Ciphertexts, Message
 
@@ -47,16 +46,16 @@ SAMPLES = [
     glm.ScoreMaskSeed(bytes(range(32))),
     glm.MaskedScores(np.array([0, 2**64 - 1], np.uint64)),
     glm.PartialScores(np.array([0.0, -1e300])),
-    split.Outline(16),
-    split.Embedding(7, ROWS),
-    split.Gradient(7, ROWS),
-    split.Verdict(2, 1, 0),
-    ushape.Rows(1_797, 1),
-    ushape.Hidden(7, ROWS),
-    ushape.HiddenGradient(7, ROWS),
-    served.Labels(3, ROWS[0]),
-    served.Outputs(7, ROWS),
-    oneshot.Statement(16, 0.25, 0.875),
+    networks.EmbeddingWidth(16),
+    networks.Embedding(7, ROWS),
+    networks.Gradient(7, ROWS),
+    networks.EpochVerdict(2, 1, 0),
+    networks.RowCount(1_797, 1),
+    networks.Hidden(7, ROWS),
+    networks.HiddenGradient(7, ROWS),
+    networks.GivenLabels(3, ROWS[0]),
+    networks.Outputs(7, ROWS),
+    networks.LeakStatement(16, 0.25, 0.875),
     Report('{"version": "0.1.0"}'),
     Probe(3, 1, 1.5, np.array([0, 255], np.uint8)),
     LabelGrant(1, 1, 3, NUMBERS, np.array([2, 0, 1])),
@@ -166,7 +165,7 @@ def test_a_frame_of_lists_in_lists_that_claim_to_be_long_takes_little_of_what_it
     tracemalloc.start()
     try:
         with pytest.raises(ProtocolError, match="metadata that is not msgpack"):
-            decode(b"CLN1" + struct.pack("<I", MAX_METADATA) + metadata, split.Outline)
+            decode(b"CLN1" + struct.pack("<I", MAX_METADATA) + metadata, networks.EmbeddingWidth)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -9,7 +9,7 @@ import numpy as np
 
 from colonnade.attacks.base import Grant
 from colonnade.attacks.view import View
-from colonnade.models.networks.split import Embedding, Gradient
+from colonnade.models.networks.messages import Embedding, Gradient
 from colonnade.wire.message import Float64Array, Int64Array
 
 When: TypeAlias = Literal["mean", "first", "last"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from colonnade.models.networks.leak_budget import Statement
+from colonnade.models.networks.messages import LeakStatement
 from colonnade.wire.recording.transcript import Transcript
 
 
@@ -41,7 +41,7 @@ def statements(transcripts: Mapping[str, Transcript]) -> tuple[Stated, ...]:
     """Every statement that was kept in the recordings of its sender or its receiver."""
     found: dict[tuple[str, str], Stated] = {}
     for party, transcript in transcripts.items():
-        for recorded in transcript.messages(Statement):
+        for recorded in transcript.messages(LeakStatement):
             pair = (party, recorded.peer) if recorded.sent else (recorded.peer, party)
             said = recorded.message
             found[pair] = Stated(*pair, said.width, said.relative_mse, said.worst_r2)

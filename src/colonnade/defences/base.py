@@ -1,4 +1,4 @@
-"""What a defence is: the base class, and what its hooks are told."""
+"""Defence: the base class, and the context that its hooks get."""
 
 from colonnade.runtime.hooks import At, Defence
 

@@ -7,12 +7,13 @@ learning".
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 import torch
 
-from colonnade.errors import PlanError
-from colonnade.models.networks.ushape import GRADIENTS
+from colonnade.models.networks.messages import GRADIENTS
+from colonnade.parameters import Limit, check_parameters, choice, count, number, optional
 from colonnade.runtime.hooks import At, Defence, Tensor
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
@@ -32,17 +33,14 @@ class SparseGradient(Defence):
     """
 
     acts_on = GRADIENTS
+    limits: ClassVar[Mapping[str, Limit]] = {
+        "keep": number(above=0, below=1),
+        "residual": choice("none", "row", "batch"),
+    }
 
     def __init__(self, *, keep: float = 0.1, residual: Literal["none", "row", "batch"] = "none") -> None:
-        if not 0 < keep < 1:
-            raise PlanError(
-                f"SparseGradient's keep should lie between 0 and 1, but is {keep!r}. Leave the defence out to keep all."
-            )
-        if residual not in ("none", "row", "batch"):
-            raise PlanError(
-                f"SparseGradient's residual should be 'none', 'row' or 'batch', but is {residual!r}. Use one of them."
-            )
         self.keep, self.residual = keep, residual
+        check_parameters(self)
 
     @property
     def name(self) -> str:
@@ -115,13 +113,11 @@ class DiscreteGradient(Defence):
     """
 
     acts_on = GRADIENTS
+    limits: ClassVar[Mapping[str, Limit]] = {"bins": count(), "bound": optional(number(above=0))}
 
     def __init__(self, *, bins: int = 12, bound: float | None = None) -> None:
-        if bins < 1:
-            raise PlanError(f"DiscreteGradient's bins should be at least 1, but is {bins!r}. Change it.")
-        if bound is not None and not 0 < bound < math.inf:
-            raise PlanError(f"DiscreteGradient's bound should be above 0, but is {bound!r}. Use None to learn it.")
         self.bins, self.bound = bins, bound
+        check_parameters(self)
 
     @property
     def name(self) -> str:
@@ -158,7 +154,7 @@ class DiscreteGradient(Defence):
 class AverageGradient(Defence):
     """Every row's gradient leaves as the mean over its batch.
 
-    No row can be told from the others of its batch. Batches are public and drawn anew each epoch, so a row's mean over
+    No row can be told from the others of its batch. Batches are public and drawn again each epoch, so a row's mean over
     epochs still leans to its class; and a feature party's network hardly learns anything.
 
     >>> AverageGradient().name

@@ -4,8 +4,8 @@ An encoder turns each class into a distribution over all classes, far from the c
 decoder turns it back. Both depend on the number of classes alone and stay with the label party, as does the table of
 soft labels. Gradients then point to wrong classes.
 
-They still point to the same wrong class for every row of a class. Clusters are as clear as before, and whoever can name
-them, by a few known labels or by their sizes, has the labels: a score of 0 is a permutation, and a full leak.
+They still point to the same wrong class for every row of a class. Clusters are as clear as before. An attacker who can
+name them, by a few known labels or by their sizes, has the labels: a score of 0 is a permutation, and a full leak.
 
 With `DiscreteGradient(bins=12)` behind it, it is the published DCAE.
 
@@ -14,14 +14,16 @@ Zou et al. 2022, "Defending batch-level label inference and replacement attacks 
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import ClassVar
 
 import torch
 from torch import nn
 
 from colonnade.errors import PlanError
 from colonnade.models.networks.modules import perceptron
+from colonnade.parameters import Limit, check_parameters, number
 from colonnade.runtime.hooks import At, Defence, Tensor, place_of
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
@@ -46,11 +48,11 @@ class ConfusionalAutoencoder(Defence):
     """
 
     reads_labels = True
+    limits: ClassVar[Mapping[str, Limit]] = {"entropy": number(0)}
 
     def __init__(self, *, entropy: float = 1.0) -> None:
-        if not 0 <= entropy < math.inf:
-            raise PlanError(f"ConfusionalAutoencoder's entropy should be at least 0, but is {entropy!r}. Change it.")
         self.entropy = entropy
+        check_parameters(self)
 
     @property
     def name(self) -> str:
@@ -132,7 +134,7 @@ def learned(n_classes: int, entropy: float, seed: int) -> tuple[Tensor, nn.Modul
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(seed)
         encoder, decoder = _network(n_classes), _network(n_classes)
-        optimiser = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], RATE)
+        optimizer = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], RATE)
         one_hot, classes = torch.eye(n_classes), torch.arange(n_classes)
         for step in range(MOST_STEPS):
             soft = encoder(one_hot).softmax(dim=1)
@@ -142,9 +144,9 @@ def learned(n_classes: int, entropy: float, seed: int) -> tuple[Tensor, nn.Modul
                 break
             spread = -(soft * logs).sum(dim=1).mean()
             far = -soft.diagonal().clamp_min(SMALLEST).log().mean()
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             (10 * recovered - entropy * spread - far).backward()
-            optimiser.step()
+            optimizer.step()
         soft = encoder(one_hot).softmax(dim=1).detach()
         if not torch.equal(decoder(soft).argmax(dim=1), classes):
             raise PlanError(

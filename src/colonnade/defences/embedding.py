@@ -11,11 +11,13 @@ loss", arXiv 2210.09617.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 
 from colonnade.errors import PlanError
+from colonnade.parameters import Limit, check_parameters, number
 from colonnade.runtime.hooks import At, Defence, Tensor
 
 # Two rows nearer than this count as this far apart: one over a distance, and a root's slope, have no bound at 0.
@@ -37,12 +39,11 @@ class DistanceCorrelation(Defence):
     'DistanceCorrelation(weight=0.1)'
     """
 
+    limits: ClassVar[Mapping[str, Limit]] = {"weight": number(above=0)}
+
     def __init__(self, *, weight: float = 0.3, log: bool = True) -> None:
-        if not 0 < weight < math.inf:
-            raise PlanError(
-                f"DistanceCorrelation's weight should be above 0, but is {weight!r}. Leave it out for none."
-            )
         self.weight, self.log = weight, log
+        check_parameters(self)
 
     @property
     def name(self) -> str:
@@ -80,11 +81,11 @@ class PotentialEnergy(Defence):
     """
 
     reads_labels = True
+    limits: ClassVar[Mapping[str, Limit]] = {"weight": number(above=0)}
 
     def __init__(self, *, weight: float = 1.0, angular: bool = True) -> None:
-        if not 0 < weight < math.inf:
-            raise PlanError(f"PotentialEnergy's weight should be above 0, but is {weight!r}. Leave it out for none.")
         self.weight, self.angular = weight, angular
+        check_parameters(self)
 
     @property
     def name(self) -> str:

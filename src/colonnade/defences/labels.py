@@ -4,10 +4,10 @@ Each label is kept with probability e^epsilon / (e^epsilon + K - 1) and otherwis
 is computed from randomised labels alone is epsilon label-private, by post-processing, however often it is repeated:
 gradients, early stopping, all epochs, against attacks not thought of yet. The ledger is charged once.
 
-The classes are taken for public. They are those that occur among the true labels, and how many there are decides how
-labels are randomised, so that a class which one row alone has is not hidden.
+The classes are public. They are the ones that occur among the true labels, and their number decides how labels are
+randomised, so a class that only one row has is not hidden.
 
-That bounds what can be inferred about one label from the messages. It does not make messages useless to an attacker:
+This bounds what can be inferred about one label from the messages. It does not make messages useless to an attacker:
 the randomised labels of many rows train a good classifier on the attacker's own columns.
 
 Warner 1965; Ghazi et al. 2021, "Deep learning with label differential privacy", arXiv 2102.06062.
@@ -15,10 +15,14 @@ Warner 1965; Ghazi et al. 2021, "Deep learning with label differential privacy",
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import numpy as np
 import torch
 
 from colonnade.errors import DataError, PlanError
+from colonnade.parameters import Limit, check_parameters, number
 from colonnade.privacy.mechanisms import RandomisedResponse
 from colonnade.runtime.hooks import At, Defence, Tensor, place_of
 from colonnade.runtime.party import Party
@@ -39,11 +43,11 @@ class RandomisedLabels(Defence):
     """
 
     reads_labels = True
+    limits: ClassVar[Mapping[str, Limit]] = {"epsilon": number(above=0)}
 
     def __init__(self, *, epsilon: float = 1.0) -> None:
-        if not epsilon > 0:
-            raise PlanError(f"RandomisedLabels' epsilon should be above 0, but is {epsilon!r}. Use 0.5 or 1.")
         self.epsilon = epsilon
+        check_parameters(self)
 
     @property
     def name(self) -> str:

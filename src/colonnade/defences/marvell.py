@@ -14,8 +14,8 @@ of the variables, hence convex in their logarithms. Across D, noise only ever ma
 other, so if u <= v then b = v and u <= a <= v; what power is left goes along D, all of it. Two nested searches in one
 variable each find the optimum.
 
-Whoever sees one gradient is wrong about its class with a probability of at least 1/2 - sqrt(sumKL)/4, if gradients are
-normal, and the attacker sees each row only once.
+An attacker who sees one gradient is wrong about its class with probability at least 1/2 - sqrt(sumKL)/4, if gradients
+are normal and the attacker sees each row only once.
 
 Li et al. 2022, "Label leakage and protection in two-party split learning", arXiv 2102.08504.
 """
@@ -23,17 +23,16 @@ Li et al. 2022, "Label leakage and protection in two-party split learning", arXi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
 from colonnade.defences.noise import NoisyGradient
 from colonnade.errors import PlanError
+from colonnade.parameters import Limit, check_parameters, number
 from colonnade.runtime.hooks import At, Tensor
-
-_GOLDEN = (math.sqrt(5) - 1) / 2
-_SEARCHES = 40
 
 
 class Marvell(NoisyGradient):
@@ -50,11 +49,11 @@ class Marvell(NoisyGradient):
     """
 
     reads_labels = True
+    limits: ClassVar[Mapping[str, Limit]] = {"power": number(above=0)}
 
     def __init__(self, *, power: float = 4.0) -> None:
-        if not 0 < power < math.inf:
-            raise PlanError(f"Marvell's power should be above 0, but is {power!r}. Leave the defence out for none.")
         self.power = power
+        check_parameters(self)
 
     @property
     def name(self) -> str:
@@ -62,7 +61,7 @@ class Marvell(NoisyGradient):
         return f"Marvell(power={self.power:g})"
 
     def noisy(self, gradient: Tensor, at: At) -> Tensor:
-        """Shape noise to the batch and add it."""
+        """NoiseShape noise to the batch and add it."""
         if at.n_classes != 2 or at.labels is None:
             found = "measurements" if at.n_classes is None else f"{at.n_classes} classes"
             raise PlanError(f"Marvell makes two classes alike, but the labels of this run are {found}. Use another.")
@@ -91,10 +90,10 @@ class Marvell(NoisyGradient):
 
 
 @dataclass(frozen=True)
-class Shape:
+class NoiseShape:
     """The variances of the noise: of the first and the last class, along the difference of their means and across.
 
-    >>> Shape(along=(1.0, 2.0), across=(0.0, 0.0), divergence=0.5).least_error > 0.3
+    >>> NoiseShape(along=(1.0, 2.0), across=(0.0, 0.0), divergence=0.5).least_error > 0.3
     True
     """
 
@@ -104,7 +103,7 @@ class Shape:
 
     @property
     def least_error(self) -> float:
-        """How often whoever sees one gradient is wrong at least, if it is normal."""
+        """The least error rate of an attacker who sees one gradient, if gradients are normal."""
         return max(0.0, 0.5 - math.sqrt(max(self.divergence, 0.0)) / 4)
 
 
@@ -130,7 +129,9 @@ def sum_kl(
     return ((width - 1) * (a / b + b / a) + (c + apart) / e + (e + apart) / c) / 2 - width
 
 
-def least_divergence(width: int, apart: float, *, variance: tuple[float, float], share: float, power: float) -> Shape:
+def least_divergence(
+    width: int, apart: float, *, variance: tuple[float, float], share: float, power: float
+) -> NoiseShape:
     """The noise under which two classes' gradients are most alike.
 
     Args:
@@ -143,7 +144,7 @@ def least_divergence(width: int, apart: float, *, variance: tuple[float, float],
     u, v = (max(each, 1e-9 * apart) for each in variance)
     if u > v:
         mirrored = least_divergence(width, apart, variance=(v, u), share=1 - share, power=power)
-        return Shape(mirrored.along[::-1], mirrored.across[::-1], mirrored.divergence)
+        return NoiseShape(mirrored.along[::-1], mirrored.across[::-1], mirrored.divergence)
 
     def along(a: float) -> tuple[float, float]:
         # What the first class's noise across has not used up is spent along.
@@ -170,23 +171,14 @@ def least_divergence(width: int, apart: float, *, variance: tuple[float, float],
     found = tuple(max(0.0, each) for each in along(a))
     best = (found[0], found[1])
     across = (max(0.0, a - u), 0.0)
-    return Shape(best, across, sum_kl(width, apart, variance=(u, v), along=best, across=across))
+    return NoiseShape(best, across, sum_kl(width, apart, variance=(u, v), along=best, across=across))
 
 
 def _least(function: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function with one valley is least (golden section)."""
-    left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-    at_left, at_right = function(left), function(right)
-    for _ in range(_SEARCHES):
-        if at_left <= at_right:
-            high, right, at_right = right, left, at_left
-            left = high - _GOLDEN * (high - low)
-            at_left = function(left)
-        else:
-            low, left, at_left = left, right, at_right
-            right = low + _GOLDEN * (high - low)
-            at_right = function(right)
-    return (low + high) / 2
+    """Where a function with one valley is least."""
+    from scipy.optimize import minimize_scalar
+
+    return float(minimize_scalar(function, bounds=(low, high), method="bounded", options={"xatol": 1e-9}).x)
 
 
 def _variance(rows: Tensor) -> float:

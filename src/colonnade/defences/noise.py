@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 import torch
 from blake3 import blake3
 
 from colonnade.errors import PlanError
-from colonnade.models.networks.ushape import GRADIENTS
+from colonnade.models.networks.messages import GRADIENTS
+from colonnade.parameters import Limit, check_parameters, choice, number, optional
 from colonnade.privacy.mechanisms import FloatArray, Kind, _standard_noise
 from colonnade.privacy.randomness import Randomness, Step
 from colonnade.runtime.hooks import At, Defence, Tensor, place_of
@@ -86,6 +88,13 @@ class GradientNoise(NoisyGradient):
     'GradientNoise(ratio=2)'
     """
 
+    limits: ClassVar[Mapping[str, Limit]] = {
+        "ratio": number(above=0),
+        "kind": choice("gaussian", "laplace"),
+        "scale": optional(number(above=0)),
+        "clip": optional(number(above=0)),
+    }
+
     def __init__(
         self,
         *,
@@ -94,16 +103,8 @@ class GradientNoise(NoisyGradient):
         scale: float | None = None,
         clip: float | None = None,
     ) -> None:
-        for name, value in (("ratio", ratio), ("scale", scale), ("clip", clip)):
-            if value is not None and not 0 < value < math.inf:
-                raise PlanError(
-                    f"GradientNoise's {name} should be above 0, but is {value!r}. Leave the defence out for none."
-                )
-        if kind not in ("gaussian", "laplace"):
-            raise PlanError(
-                f"GradientNoise's kind should be 'gaussian' or 'laplace', but is {kind!r}. Use one of them."
-            )
         self.ratio, self.kind, self.scale, self.clip = ratio, kind, scale, clip
+        check_parameters(self)
 
     @property
     def name(self) -> str:
@@ -131,12 +132,11 @@ class IsotropicNoise(NoisyGradient):
     'IsotropicNoise(ratio=1)'
     """
 
+    limits: ClassVar[Mapping[str, Limit]] = {"ratio": number(above=0)}
+
     def __init__(self, *, ratio: float = 1.0) -> None:
-        if not 0 < ratio < math.inf:
-            raise PlanError(
-                f"IsotropicNoise's ratio should be above 0, but is {ratio!r}. Leave the defence out for none."
-            )
         self.ratio = ratio
+        check_parameters(self)
 
     @property
     def name(self) -> str:
@@ -164,13 +164,13 @@ class MaxNorm(NoisyGradient):
     'MaxNorm'
     """
 
+    limits: ClassVar[Mapping[str, Limit]] = {"least": number(1), "most": number(1)}
+
     def __init__(self, *, least: float = 1.0, most: float = 10.0) -> None:
-        if not 1 <= least <= most < math.inf:
-            raise PlanError(
-                f"MaxNorm's lengths should be at least 1 and ascend, but least is {least!r} and most {most!r}. "
-                "Change them."
-            )
         self.least, self.most = least, most
+        check_parameters(self)
+        if least > most:
+            raise PlanError(f"MaxNorm's least should be at most most = {most!r}, but is {least!r}. Change one.")
 
     def noisy(self, gradient: Tensor, at: At) -> Tensor:
         """Fill up each row."""

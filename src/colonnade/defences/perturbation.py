@@ -14,12 +14,14 @@ Yang et al. 2022, "Differentially private label protection in split learning", a
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 
 from colonnade.defences.noise import NoisyGradient
 from colonnade.errors import PlanError
+from colonnade.parameters import Limit, check_parameters, number
 from colonnade.runtime.hooks import At, Tensor
 
 
@@ -34,13 +36,11 @@ class GradientPerturbation(NoisyGradient):
     """
 
     reads_labels = True
+    limits: ClassVar[Mapping[str, Limit]] = {"epsilon": number(above=0)}
 
     def __init__(self, *, epsilon: float = 1.0) -> None:
-        if not 0 < epsilon < math.inf:
-            raise PlanError(
-                f"GradientPerturbation's epsilon should be above 0, but is {epsilon!r}. Leave the defence out for none."
-            )
         self.epsilon = epsilon
+        check_parameters(self)
 
     @property
     def name(self) -> str:
@@ -56,7 +56,7 @@ class GradientPerturbation(NoisyGradient):
             )
         weights = self.drawn(gradient, at, 2 / self.epsilon, "laplace", width=at.n_classes)
         mixture = gradient.double()
-        for number in range(at.n_classes):
-            of_class = at.gradient_if(torch.full_like(at.labels, number))
-            mixture = mixture + weights[:, number : number + 1] * of_class.to(mixture)
+        for label in range(at.n_classes):
+            of_class = at.gradient_if(torch.full_like(at.labels, label))
+            mixture = mixture + weights[:, label : label + 1] * of_class.to(mixture)
         return mixture.to(gradient)

@@ -1,6 +1,6 @@
-"""Networks behind the cut: who has the labels passes the embeddings it receives through a network of its own.
+"""Networks behind the cut: the party with the labels passes received embeddings through a network of its own.
 
-Gradients that go back to a feature party have passed that network, too.
+Gradients that go back to a feature party have passed this network, too.
 
 Information bottleneck: Zou et al. 2023, "Mutual information regularization for vertical federated learning", arXiv
 2301.01142; Alemi et al. 2017, arXiv 1612.00410.
@@ -8,15 +8,16 @@ Information bottleneck: Zou et al. 2023, "Mutual information regularization for 
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import nn
 
 from colonnade.errors import PlanError
+from colonnade.parameters import Limit, check_parameters, count, number
 from colonnade.runtime.hooks import At, Defence, Tensor
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
@@ -93,10 +94,11 @@ class InformationBottleneck(_NetworksBehind):
     'InformationBottleneck(weight=0.1)'
     """
 
+    limits: ClassVar[Mapping[str, Limit]] = {"weight": number(0)}
+
     def __init__(self, *, weight: float = 0.01) -> None:
-        if not 0 <= weight < math.inf:
-            raise PlanError(f"InformationBottleneck's weight should be at least 0, but is {weight!r}. Change it.")
         self.weight = weight
+        check_parameters(self)
 
     @property
     def name(self) -> str:
@@ -144,10 +146,11 @@ class EarlierCut(_NetworksBehind):
     'EarlierCut(layers=3)'
     """
 
+    limits: ClassVar[Mapping[str, Limit]] = {"layers": count()}
+
     def __init__(self, *, layers: int = 2) -> None:
-        if layers < 1:
-            raise PlanError(f"EarlierCut's layers should be at least 1, but is {layers!r}. Leave it out for none.")
         self.layers = layers
+        check_parameters(self)
 
     @property
     def name(self) -> str:

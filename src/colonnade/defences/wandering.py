@@ -18,15 +18,15 @@ hold a defence of gradients with it.
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Iterator
-from typing import Any, Literal, TypeAlias
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch.autograd.function import once_differentiable
 
 from colonnade.errors import PlanError
+from colonnade.parameters import Limit, check_parameters, choice, count, number
 from colonnade.runtime.hooks import At, Defence, Tensor
 from colonnade.runtime.party import Party
 
@@ -57,6 +57,14 @@ class BoundaryWandering(Defence):
     """
 
     reads_labels = True
+    limits: ClassVar[Mapping[str, Limit]] = {
+        "alpha": number(0),
+        "scope": choice("public", "received", "both"),
+        "kernel": choice("cosine", "gaussian"),
+        "weighting": choice("pairs", "classes"),
+        "features": count(),
+        "bandwidth": number(above=0),
+    }
 
     def __init__(
         self,
@@ -68,18 +76,9 @@ class BoundaryWandering(Defence):
         features: int = 256,
         bandwidth: float = 0.5,
     ) -> None:
-        for name, value, holds, wanted in (
-            ("alpha", alpha, 0 <= alpha < math.inf, "at least 0"),
-            ("scope", scope, scope in ("public", "received", "both"), "'public', 'received' or 'both'"),
-            ("kernel", kernel, kernel in ("cosine", "gaussian"), "'cosine' or 'gaussian'"),
-            ("weighting", weighting, weighting in ("pairs", "classes"), "'pairs' or 'classes'"),
-            ("features", features, features >= 1, "at least 1"),
-            ("bandwidth", bandwidth, 0 < bandwidth < math.inf, "above 0"),
-        ):
-            if not holds:
-                raise PlanError(f"BoundaryWandering's {name} should be {wanted}, but is {value!r}. Change it.")
         self.alpha, self.scope, self.kernel, self.weighting = alpha, scope, kernel, weighting
         self.features, self.bandwidth = features, bandwidth
+        check_parameters(self)
 
     @property
     def name(self) -> str:

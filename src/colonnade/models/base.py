@@ -7,9 +7,8 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypeGuard
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from colonnade._version import __version__
 from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.models.traffic import Sizes, Traffic
+from colonnade.parameters import is_integer
 from colonnade.roles import Roles
 from colonnade.runtime.hooks import Sides
 from colonnade.runtime.party import Party
@@ -39,7 +39,7 @@ class Prediction:
 
 
 class Estimator(ABC):
-    """A model of which each party fits, holds and saves only its share.
+    """A model; each party fits, holds and saves only its own share.
 
     `__init__` stores its arguments; `fit` validates and returns self; learned attributes end in an underscore.
     """
@@ -51,6 +51,15 @@ class Estimator(ABC):
     """The kinds of messages that go through `outgoing` on the side of each role."""
     local_params: ClassVar[frozenset[str]] = frozenset()
     """The parameters that are a party's own affair: no part of the public plan, and free to differ between parties."""
+
+    @classmethod
+    def example(cls) -> Self:
+        """A small instance that trains in a moment and sends every kind of message that the model knows.
+
+        Contract tests train it on the parties of the data set "bank-shop-telco": bank has the labels, shop and telco
+        have columns.
+        """
+        return cls()
 
     @classmethod
     def sides(cls) -> Sides:
@@ -123,7 +132,7 @@ class Estimator(ABC):
         return type(self)(**copy.deepcopy(self.get_params()))
 
     def save(self, path: Path | str) -> None:
-        """Write this party's share, and nobody else's, to one file."""
+        """Write this party's share, and no other party's, to one file."""
         self.require_fitted("saved")
         tree = {
             "estimator": type(self).__name__,
@@ -172,7 +181,7 @@ class Estimator(ABC):
 
 
 def require_classes(labels: NDArray[Any], owner: str) -> NDArray[Any]:
-    """The distinct classes among the labels, of which a classifier needs two."""
+    """The distinct classes among the labels; a classifier needs at least two."""
     classes = np.unique(labels)
     if len(classes) < 2:
         raise DataError(
@@ -182,14 +191,9 @@ def require_classes(labels: NDArray[Any], owner: str) -> NDArray[Any]:
     return classes
 
 
-def is_number(value: object) -> TypeGuard[float]:
-    """Whether a setting is a number; neither a truth value nor text is."""
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
 def is_count(value: object) -> bool:
     """Whether a setting is a whole number, at least 1."""
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
+    return is_integer(value) and value >= 1
 
 
 def _parameters(cls: type[Estimator]) -> tuple[str, ...]:

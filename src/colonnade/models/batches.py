@@ -14,7 +14,7 @@ from colonnade.wire.message import Int64Array
 S = TypeVar("S")
 
 IN_FLIGHT = 8
-"""How many batches are under way at a time where none waits for what comes of another."""
+"""How many batches are sent ahead where no batch depends on the answer to another."""
 
 
 class Batches:
@@ -44,29 +44,29 @@ class Batches:
 
 
 def batch_sizes(n_rows: int, size: int) -> list[int]:
-    """How many rows each batch of a training has; a single row that is left over joins the batch before.
+    """How many rows each batch of an epoch has; a single row that is left over joins the batch before.
 
     >>> batch_sizes(8, 3), batch_sizes(7, 3)
     ([3, 3, 2], [3, 4])
     """
     sizes = [min(size, n_rows - start) for start in range(0, n_rows, size)]
-    # A network that compares the rows of a batch, as batch normalisation does, can make nothing of a single one.
+    # Batch normalisation, which compares the rows of a batch, fails on a single row.
     if len(sizes) > 1 and sizes[-1] == 1 < size:
         sizes[-2:] = [size + 1]
     return sizes
 
 
-def fixed(n_rows: int, size: int | None, shared: Randomness) -> list[Int64Array]:
+def fixed_batches(n_rows: int, size: int | None, shared: Randomness) -> list[Int64Array]:
     """Batches that are the same in every epoch, none smaller than `size`; None puts all rows into one.
 
-    >>> [len(rows) for rows in fixed(7, 3, Randomness.seeded(0))]
+    >>> [len(rows) for rows in fixed_batches(7, 3, Randomness.seeded(0))]
     [4, 3]
     """
     order = shared.generator("fixed batches").permutation(n_rows).astype(np.int64)
     return [np.sort(rows) for rows in np.array_split(order, max(1, n_rows // (size or n_rows)))]
 
 
-def in_order(rows: Int64Array, size: int) -> list[Int64Array]:
+def ordered_batches(rows: Int64Array, size: int) -> list[Int64Array]:
     """Rows in their own order, cut into batches: for validation and prediction."""
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
@@ -74,10 +74,10 @@ def in_order(rows: Int64Array, size: int) -> list[Int64Array]:
 def sent_ahead(
     batches: Sequence[Int64Array], send: Callable[[int, Int64Array], S], in_flight: int = IN_FLIGHT
 ) -> Iterator[tuple[int, Int64Array, S]]:
-    """Each batch with what sending it gave, several more being sent before its answer is waited for.
+    """Yield each batch with the result of sending it; several batches are sent ahead before the first is awaited.
 
-    >>> sent = []
-    >>> for step, rows, _ in sent_ahead(in_order(np.arange(5), 1), lambda step, rows: sent.append(step), in_flight=3):
+    >>> sent, batches = [], ordered_batches(np.arange(5), 1)
+    >>> for step, rows, _ in sent_ahead(batches, lambda step, rows: sent.append(step), in_flight=3):
     ...     print(step, sent)
     0 [0, 1, 2]
     1 [0, 1, 2, 3]

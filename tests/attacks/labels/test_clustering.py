@@ -6,7 +6,8 @@ from colonnade.attacks.labels.clustering import EmbeddingClusters, EmbeddingNear
 from colonnade.attacks.points import Points
 from colonnade.attacks.view import View
 from colonnade.errors import PlanError
-from colonnade.models.networks.split import Embedding, Gradient, SplitClassifier
+from colonnade.models.networks.messages import Embedding, Gradient
+from colonnade.models.networks.split import SplitClassifier
 from colonnade.roles import PublicPlan, Roles
 from colonnade.runtime.simulate import simulate
 from colonnade.testing import attempt_on

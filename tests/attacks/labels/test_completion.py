@@ -17,7 +17,7 @@ ATTACKS = [ModelCompletion(), ModelCompletion(fine_tune=False), GradientCompleti
 
 @pytest.fixture(scope="module")
 def run(tables):
-    return simulate(SplitClassifier(epochs=20, patience=None).fit, tables, roles=BOTH)
+    return simulate(SplitClassifier(epochs=20, n_iter_no_change=None).fit, tables, roles=BOTH)
 
 
 def share_right(run, tables, attack, seed=0):
@@ -35,8 +35,8 @@ def test_an_undefended_run_gives_the_classes_away(run, tables, attack):
 @pytest.mark.slow
 def test_a_bottom_that_was_trained_jointly_completes_better_than_one_that_was_not():
     tables = load("digits").split()
-    trained = simulate(SplitClassifier(epochs=30, patience=None).fit, tables, roles=BOTH)
-    untrained = simulate(SplitClassifier(epochs=1, learning_rate=1e-9, patience=None).fit, tables, roles=BOTH)
+    trained = simulate(SplitClassifier(epochs=30, n_iter_no_change=None).fit, tables, roles=BOTH)
+    untrained = simulate(SplitClassifier(epochs=1, learning_rate=1e-9, n_iter_no_change=None).fit, tables, roles=BOTH)
     attack = ModelCompletion(fine_tune=False, self_training=0)
     scores = [[share_right(run, tables, attack, seed) for seed in range(3)] for run in (trained, untrained)]
     assert np.mean(scores[0]) > np.mean(scores[1]) + 0.05
@@ -59,7 +59,7 @@ def test_a_guess_leaves_the_libraries_generators_and_threads_as_they_were(run):
 
 
 def test_the_bottom_of_a_shadow_that_was_trained_jointly_can_be_completed(tables):
-    run = simulate(LabelDPShadow(epsilon=8.0, epochs=20, patience=None).fit, tables, roles=BOTH)
+    run = simulate(LabelDPShadow(epsilon=8.0, epochs=20, n_iter_no_change=None).fit, tables, roles=BOTH)
     assert share_right(run, tables, ModelCompletion()) > 0.8
 
 

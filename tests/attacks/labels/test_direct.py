@@ -4,7 +4,8 @@ import pytest
 from colonnade.attacks.labels.direct import DirectLabel
 from colonnade.data import load
 from colonnade.defences.noise import GradientNoise
-from colonnade.models.networks.split import Gradient, SplitClassifier
+from colonnade.models.networks.messages import Gradient
+from colonnade.models.networks.split import SplitClassifier
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
 from colonnade.testing import attempt_on
@@ -27,7 +28,7 @@ def guessed(run, attacker="shop"):
 @pytest.mark.parametrize("name", ["breast-cancer", "digits"])
 def test_undefended_sums_give_every_training_label_away(name, seed, keep):
     tables = load(name).split()
-    run = simulate(SplitClassifier(**SUMMED, patience=None).fit, tables, roles=BOTH, seed=seed, keep=keep)
+    run = simulate(SplitClassifier(**SUMMED, n_iter_no_change=None).fit, tables, roles=BOTH, seed=seed, keep=keep)
     guess = guessed(run)
     assert sorted(guess.rows) == list(range(len(tables["bank"])))
     assert (guess.classes == class_numbers(tables)[guess.rows]).all()
@@ -35,7 +36,7 @@ def test_undefended_sums_give_every_training_label_away(name, seed, keep):
 
 def test_rows_that_are_held_out_are_not_guessed():
     tables = load("breast-cancer").split()
-    run = simulate(SplitClassifier(**SUMMED, validation=0.2).fit, tables, roles=BOTH)
+    run = simulate(SplitClassifier(**SUMMED, validation_fraction=0.2).fit, tables, roles=BOTH)
     guess = guessed(run)
     assert len(guess.rows) == len(set(guess.rows)) == len(tables["bank"]) - round(0.2 * len(tables["bank"]))
     assert (guess.classes == class_numbers(tables)[guess.rows]).all()
@@ -44,7 +45,7 @@ def test_rows_that_are_held_out_are_not_guessed():
 def test_every_feature_party_sees_every_training_label():
     tables = load("bank-shop-telco", rows=300).split()
     roles = Roles(label="bank", features=("shop", "telco"))
-    run = simulate(SplitClassifier(**SUMMED, patience=None).fit, tables, roles=roles)
+    run = simulate(SplitClassifier(**SUMMED, n_iter_no_change=None).fit, tables, roles=roles)
     for attacker in roles.features:
         guess = guessed(run, attacker)
         assert (guess.classes == class_numbers(tables)[guess.rows]).all()

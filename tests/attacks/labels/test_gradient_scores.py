@@ -6,7 +6,8 @@ from colonnade.attacks.base import Grant
 from colonnade.attacks.labels.gradient_scores import DirectionScore, NormScore
 from colonnade.attacks.view import View
 from colonnade.data import load
-from colonnade.models.networks.split import Gradient, SplitClassifier
+from colonnade.models.networks.messages import Gradient
+from colonnade.models.networks.split import SplitClassifier
 from colonnade.roles import PublicPlan, Roles
 from colonnade.runtime.simulate import simulate
 from colonnade.testing import attempt_on
@@ -61,7 +62,7 @@ def test_directions_tell_the_classes_apart_whichever_row_is_known(run, tables, s
 
 def test_norms_tell_a_rare_class_apart():
     tables = load("bank-shop-telco").split()
-    run = simulate(SplitClassifier(epochs=2, patience=None).fit, tables, roles=THREE)
+    run = simulate(SplitClassifier(epochs=2, n_iter_no_change=None).fit, tables, roles=THREE)
     guess, _ = guessed(run, NormScore())
     assert roc_auc_score(np.asarray(tables["bank"].labels)[guess.rows], guess.scores) > 0.9
 

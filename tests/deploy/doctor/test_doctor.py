@@ -60,7 +60,7 @@ def plans(tmp_path: Path, authority: Path) -> dict[str, Plan]:
     write(tmp_path / "bank.csv", list(range(N)), income=list(range(N)), late=[i % 2 for i in range(N)])
     write(tmp_path / "shop.csv", list(range(N)), spend=list(range(N)))
     network = PlannedNetwork({"bank": PlannedAddress(f"127.0.0.1:{free_port()}")}, authority)
-    roles, model = Roles(label="bank", features=("shop",)), PlannedModel("split-classifier", {"patience": None})
+    roles, model = Roles(label="bank", features=("shop",)), PlannedModel("split-classifier", {"n_iter_no_change": None})
     tables = {
         "bank": PlannedTable(tmp_path / "bank.csv", "id", labels="late"),
         "shop": PlannedTable(tmp_path / "shop.csv", "id"),
@@ -123,7 +123,7 @@ def test_two_parties_that_fit_are_told_that_nothing_is_wrong(plans: dict[str, Pl
     [
         ("split-regressor", {"epochs": 2}, r"training sends at most 0\.0 MB in 5 round trips, which takes this line"),
         ("one-shot", {}, r"training sends 0\.0 MB in 0 round trips"),
-        ("label-dp-shadow", {"patience": None}, r"training sends 0\.\d MB in 31 round trips"),
+        ("label-dp-shadow", {"n_iter_no_change": None}, r"training sends 0\.\d MB in 31 round trips"),
         ("logistic-regression", {"max_iter": 3}, r"training sends at most about \d+\.\d MB in 54 round trips"),
         ("functional-moments", {}, "of functional-moments it is not known beforehand how much it sends"),
     ],
@@ -177,7 +177,7 @@ def test_three_parties_are_examined_pair_by_pair(plans: dict[str, Plan], tmp_pat
 
 def test_different_plans_are_shown_by_key_and_not_refused(plans: dict[str, Plan]) -> None:
     plans["shop"] = replace(
-        plans["shop"], model=PlannedModel("split-classifier", {"patience": None, "epochs": 3}), seed=5
+        plans["shop"], model=PlannedModel("split-classifier", {"n_iter_no_change": None, "epochs": 3}), seed=5
     )
     plans["shop"] = replace(plans["shop"], run=PlannedRun(checkpoint_every=7))
     found = examined(plans)

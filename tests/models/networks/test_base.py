@@ -14,10 +14,10 @@ from colonnade.defences.labels import RandomisedLabels
 from colonnade.defences.noise import GradientNoise
 from colonnade.defences.received import EarlierCut, InformationBottleneck
 from colonnade.errors import PlanError
-from colonnade.models.networks.cut import Embedding
 from colonnade.models.networks.labeldp import LabelDPShadow
-from colonnade.models.networks.labels_at_server import ServedClassifier
-from colonnade.models.networks.oneshot import OneShot
+from colonnade.models.networks.messages import Embedding
+from colonnade.models.networks.oneshot import OneShotClassifier
+from colonnade.models.networks.server import ServedClassifier
 from colonnade.models.networks.split import SplitClassifier
 from colonnade.roles import Roles
 from colonnade.runtime.hooks import Defence
@@ -25,7 +25,7 @@ from colonnade.runtime.simulate import simulate
 
 BOTH = Roles(label="bank", features=("shop",))
 SERVER = Roles(label="bank", features=("shop",), server="cloud")
-QUICK = {"epochs": 1, "patience": None, "batch_size": 64}
+QUICK = {"epochs": 1, "n_iter_no_change": None, "batch_size": 64}
 
 
 class Turned(Defence):
@@ -138,8 +138,8 @@ def test_defences_that_predictions_do_not_depend_on_come_and_go(cancer, predicte
         (SplitClassifier(**QUICK), BOTH, "shop", Turned()),
         (ServedClassifier(**QUICK), SERVER, "cloud", EarlierCut()),
         (LabelDPShadow(**QUICK), BOTH, "bank", EarlierCut()),
-        (OneShot(epochs=1, leak_budget={"shop": 1.0}), BOTH, "shop", Turned()),
-        (OneShot(epochs=1, leak_budget={"shop": 1.0}), BOTH, "bank", Blunt()),
+        (OneShotClassifier(epochs=1, leak_budget={"shop": 1.0}), BOTH, "shop", Turned()),
+        (OneShotClassifier(epochs=1, leak_budget={"shop": 1.0}), BOTH, "bank", Blunt()),
     ],
     ids=lambda each: type(each).__name__,
 )

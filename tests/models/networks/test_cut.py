@@ -8,10 +8,9 @@ from colonnade.catalogue import DEFENCES
 from colonnade.data.partition import extend
 from colonnade.defences.embedding import DistanceCorrelation, PotentialEnergy
 from colonnade.defences.wandering import BoundaryWandering
-from colonnade.models.networks.cut import Embedding, Gradient, Outline
-from colonnade.models.networks.labels_at_server import ServedClassifier
+from colonnade.models.networks.messages import Embedding, EmbeddingWidth, Gradient
+from colonnade.models.networks.server import ServedClassifier, UShapeClassifier
 from colonnade.models.networks.split import SplitClassifier
-from colonnade.models.networks.ushape import UShapeClassifier
 from colonnade.roles import Roles
 from colonnade.runtime.hooks import At, Defence
 from colonnade.runtime.simulate import simulate
@@ -21,7 +20,7 @@ BOTH = Roles(label="bank", features=("shop",))
 SERVER = Roles(label="bank", features=("shop",), server="cloud")
 TOPOLOGIES = [(SplitClassifier, BOTH), (UShapeClassifier, SERVER), (ServedClassifier, SERVER)]
 # So small that some batches have no row at all that the shop holds.
-QUICK = {"epochs": 1, "patience": None, "batch_size": 8, "embedding": 4, "overlap": "partial"}
+QUICK = {"epochs": 1, "n_iter_no_change": None, "batch_size": 8, "embedding": 4, "overlap": "partial"}
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +88,7 @@ def test_defences_see_no_rows_that_are_not_held_and_what_goes_with_the_others_fi
             return loss
 
     held = {"bank": [Look(holds_labels=True)], "shop": [Look(holds_labels=False)]}
-    model = SplitClassifier(**{**QUICK, "patience": 1, "validation": 0.5})
+    model = SplitClassifier(**{**QUICK, "n_iter_no_change": 1, "validation_fraction": 0.5})
     run = simulate(model.fit, tables, roles=BOTH, defences=held)
     simulate({name: share.predict for name, share in run.results.items()}, tables, roles=BOTH, defences=held)
     everywhere = {"train", "validate", "predict"}
@@ -109,7 +108,7 @@ def test_what_a_peer_says_about_rows_that_a_party_does_not_hold_moves_nothing(ta
     def bank_that_says(value):
         def play(party, honest):
             line = party.peers["shop"]
-            line.send(Outline(4))
+            line.send(EmbeddingWidth(4))
             for step in range(12):
                 embedding = line.receive(Embedding).values
                 missing = np.isnan(embedding)

@@ -32,7 +32,7 @@ HEADS = ("local", "federated")
 
 def test_frames_to_a_feature_party_are_the_same_when_true_labels_change_under_fixed_randomised_ones(cancer, tmp_path):
     """The randomised labels of the first run are put where the second finds them; early stopping included."""
-    model = LabelDPShadow(epochs=8, patience=1)
+    model = LabelDPShadow(epochs=8, n_iter_no_change=1)
     first = simulate(model.fit, cancer, roles=BOTH, directory=tmp_path / "first")
     drawn = "bank/checkpoints/once-randomised-labels.safetensors"
     (tmp_path / "second" / drawn).parent.mkdir(parents=True)
@@ -79,7 +79,7 @@ def test_a_budget_below_epsilon_is_refused(cancer):
 
 
 def test_impossible_settings_are_refused(cancer, predicted):
-    with pytest.raises(PlanError, match="LabelDPShadow's epsilon should be above 0, but is 0"):
+    with pytest.raises(PlanError, match="LabelDPShadow's epsilon should be a number, above 0, but is 0"):
         simulate(LabelDPShadow(epsilon=0.0).fit, cancer, roles=BOTH)
     with pytest.raises(PlanError, match="LabelDPShadow's epochs should be a whole number, at least 1, but is 0"):
         simulate(LabelDPShadow(epochs=0).fit, cancer, roles=BOTH)

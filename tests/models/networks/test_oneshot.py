@@ -5,7 +5,8 @@ from colonnade import audit
 from colonnade.errors import DataError, LeakBudgetSpent, PlanError, ProtocolError
 from colonnade.models.networks.encoders import ENCODERS, as_numbers, width_by_variance
 from colonnade.models.networks.inputs import Inputs
-from colonnade.models.networks.oneshot import Embedding, OneShot, OneShotRegressor, Statement
+from colonnade.models.networks.messages import Embedding, LeakStatement
+from colonnade.models.networks.oneshot import OneShotClassifier, OneShotRegressor
 from colonnade.models.networks.split import SplitClassifier
 from colonnade.roles import Roles
 from colonnade.runtime.hooks import Defence
@@ -22,12 +23,12 @@ def labels_of(tables):
 
 @pytest.mark.parametrize("encoder", ["pca", "rff", pytest.param("autoencoder", marks=pytest.mark.slow)])
 def test_it_learns_from_a_label_free_embedding(digits, predicted, encoder):
-    run = simulate(OneShot(leak_budget=ALL, encoder=encoder, epochs=15).fit, digits, roles=BOTH)
+    run = simulate(OneShotClassifier(leak_budget=ALL, encoder=encoder, epochs=15).fit, digits, roles=BOTH)
     assert (predicted(run, digits).values == labels_of(digits)).mean() > 0.95
 
 
 def test_it_regresses(numbers, predicted):
-    model = OneShotRegressor(leak_budget=ALL, epochs=80, patience=None, learning_rate=0.01, batch_size=64)
+    model = OneShotRegressor(leak_budget=ALL, epochs=80, n_iter_no_change=None, learning_rate=0.01, batch_size=64)
     prediction = predicted(simulate(model.fit, numbers, roles=BOTH), numbers)
     truth = labels_of(numbers)
     assert 1 - ((prediction.values - truth) ** 2).mean() / truth.var() > 0.95
@@ -40,7 +41,9 @@ def test_frames_of_a_feature_party_do_not_depend_on_labels(cancer, encoder):
     seen = []
     for bank in (cancer["bank"], shuffled):
         tables = {**cancer, "bank": bank}
-        run = simulate(OneShot(leak_budget=ALL, encoder=encoder, epochs=12, patience=1).fit, tables, roles=BOTH)
+        run = simulate(
+            OneShotClassifier(leak_budget=ALL, encoder=encoder, epochs=12, n_iter_no_change=1).fit, tables, roles=BOTH
+        )
         again = simulate({n: e.predict for n, e in run.results.items()}, tables, roles=BOTH)
         received = [e for t in (run, again) for e in t.transcripts["shop"].entries if not e.sent]
         assert received == []
@@ -53,7 +56,7 @@ def test_frames_of_a_feature_party_do_not_depend_on_labels(cancer, encoder):
 def test_no_attack_finds_anything_to_read(cancer):
     from colonnade.catalogue import ATTACKS
 
-    run = simulate(OneShot(leak_budget=ALL, epochs=2).fit, cancer, roles=BOTH)
+    run = simulate(OneShotClassifier(leak_budget=ALL, epochs=2).fit, cancer, roles=BOTH)
     report = audit(run, [ATTACKS["norm-score"](), ATTACKS["direction-score"]()], nulls=1)
     assert report.attacks == ()
     assert any("shop sent and received no split/gradient" in why for why in report.untested)
@@ -61,13 +64,13 @@ def test_no_attack_finds_anything_to_read(cancer):
 
 def test_so_many_components_as_columns_are_the_columns(cancer):
     with pytest.raises(LeakBudgetSpent, match=r"shop allows 99% of its columns' variance .* but 100.0% could be"):
-        simulate(OneShot(leak_budget={"shop": 0.99}, components=15).fit, cancer, roles=BOTH)
+        simulate(OneShotClassifier(leak_budget={"shop": 0.99}, components=15).fit, cancer, roles=BOTH)
 
 
 def test_fewer_components_leak_less_and_both_sides_say_how_much(cancer):
     shares = {}
     for components in (2, 12):
-        run = simulate(OneShot(leak_budget=ALL, components=components, epochs=1).fit, cancer, roles=BOTH)
+        run = simulate(OneShotClassifier(leak_budget=ALL, components=components, epochs=1).fit, cancer, roles=BOTH)
         shares[components] = run.results
     few, many = (shares[n]["shop"].leak_ for n in (2, 12))
     assert 0 < many.relative_mse < 0.1 < few.relative_mse < 1
@@ -103,20 +106,20 @@ def test_a_budget_that_would_not_hold_is_refused_by_every_party(cancer, settings
             honest(mine)
         refused.append(mine.name)
 
-    run = simulate(OneShot(**settings).fit, cancer, roles=BOTH, instead={"bank": look, "shop": look})
+    run = simulate(OneShotClassifier(**settings).fit, cancer, roles=BOTH, instead={"bank": look, "shop": look})
     assert sorted(refused) == ["bank", "shop"]
     assert all(not transcript.entries for transcript in run.transcripts.values())
 
 
 def test_a_budget_for_single_columns_is_kept(cancer):
-    model = OneShot(leak_budget=ALL, column_budget={"shop": 0.5}, components=8)
+    model = OneShotClassifier(leak_budget=ALL, column_budget={"shop": 0.5}, components=8)
     with pytest.raises(LeakBudgetSpent, match=r"shop allows 50% of any column's variance to be rebuilt .* of '\w+'"):
         simulate(model.fit, cancer, roles=BOTH)
 
 
 def test_a_budget_of_nothing_says_what_could_be_rebuilt_and_lets_nothing_leave(cancer):
     with pytest.raises(LeakBudgetSpent, match=r"shop allows 0% of .* but 9\d\.\d% could be \(relative MSE 0\.0\d"):
-        simulate(OneShot(leak_budget={"shop": 0}).fit, cancer, roles=BOTH)
+        simulate(OneShotClassifier(leak_budget={"shop": 0}).fit, cancer, roles=BOTH)
 
 
 def test_a_party_over_its_budget_sends_nothing_though_others_may_have_sent(cancer):
@@ -132,14 +135,16 @@ def test_a_party_over_its_budget_sends_nothing_though_others_may_have_sent(cance
             honest(mine)
 
     roles, budget = Roles(label="bank", features=("shop", "telco")), {"shop": 1.0, "telco": 0.1}
-    run = simulate(OneShot(leak_budget=budget, epochs=1).fit, tables, roles=roles, instead=dict.fromkeys(tables, look))
+    run = simulate(
+        OneShotClassifier(leak_budget=budget, epochs=1).fit, tables, roles=roles, instead=dict.fromkeys(tables, look)
+    )
     sent = {name: [entry.kind for entry in run.transcripts[name].entries if entry.sent] for name in roles.features}
     assert sent == {"shop": ["one-shot/statement", "split/embedding"], "telco": []}
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)
 def test_an_embedding_is_as_wide_as_its_encoder_says(cancer, encoder):
-    run = simulate(OneShot(leak_budget=ALL, encoder=encoder, components=5, epochs=1).fit, cancer, roles=BOTH)
+    run = simulate(OneShotClassifier(leak_budget=ALL, encoder=encoder, components=5, epochs=1).fit, cancer, roles=BOTH)
     assert run.results["bank"].stated_["shop"]["width"] == 5 * ENCODERS[encoder].per_component
     assert f"an embedding by {encoder} of 5 components, sent once" in run.results["shop"].summary()
 
@@ -157,7 +162,7 @@ def test_noise_on_the_embedding_counts_in_what_can_be_rebuilt(cancer):
             noise = self.random.generator("noise", at.phase).standard_normal(tuple(tensor.shape))
             return tensor + torch.from_numpy(noise).to(tensor.dtype)
 
-    model = OneShot(leak_budget=ALL, components=10, epochs=1)
+    model = OneShotClassifier(leak_budget=ALL, components=10, epochs=1)
     bare = simulate(model.fit, cancer, roles=BOTH)
     noisy = simulate(model.fit, cancer, roles=BOTH, defences={"shop": [Noise()]})
     assert noisy.results["shop"].leak_.relative_mse > bare.results["shop"].leak_.relative_mse + 0.2
@@ -186,32 +191,32 @@ def test_categories_become_one_number_for_each_level():
 def test_columns_that_do_not_vary_are_refused(cancer):
     flat = Table.of({"id": cancer["shop"].ids, "x": np.ones(569)}, owner="shop")
     with pytest.raises(DataError, match="shop should have a column whose values vary, but all 569 rows are alike"):
-        simulate(OneShot(leak_budget=ALL).fit, {**cancer, "shop": flat}, roles=BOTH)
+        simulate(OneShotClassifier(leak_budget=ALL).fit, {**cancer, "shop": flat}, roles=BOTH)
 
 
 def test_an_absurd_width_is_refused(cancer):
     def lies(party, honest):
-        party.label_party.send(Statement(10**9, 0.5, 0.5))
+        party.label_party.send(LeakStatement(10**9, 0.5, 0.5))
 
     with pytest.raises(ProtocolError, match="shop announced an embedding of width 1000000000"):
-        simulate(OneShot(leak_budget=ALL).fit, cancer, roles=BOTH, instead={"shop": lies})
+        simulate(OneShotClassifier(leak_budget=ALL).fit, cancer, roles=BOTH, instead={"shop": lies})
 
 
 @pytest.mark.parametrize("figures", [(float("nan"), 0.5), (0.5, 1.5), (-0.1, 0.5)])
 def test_an_absurd_statement_is_refused(cancer, figures):
     def lies(party, honest):
-        party.label_party.send(Statement(4, *figures))
+        party.label_party.send(LeakStatement(4, *figures))
 
     words = "shop should state a relative MSE and a worst column R² from 0 to 1, but states .* run the same version"
     with pytest.raises(ProtocolError, match=words):
-        simulate(OneShot(leak_budget=ALL).fit, cancer, roles=BOTH, instead={"shop": lies})
+        simulate(OneShotClassifier(leak_budget=ALL).fit, cancer, roles=BOTH, instead={"shop": lies})
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"encoder": "umap"}, "encoder should be one of pca, rff, autoencoder, but is 'umap'"),
-        ({"variance": 0.0}, "variance should be above 0 and at most 1"),
+        ({"encoder": "umap"}, "encoder should be 'pca', 'rff' or 'autoencoder', but is 'umap'"),
+        ({"variance": 0.0}, "variance should be a number, above 0 and at most 1"),
         ({"components": 0}, "components should be None or a whole number, at least 1"),
         ({"batch_size": 0}, "batch_size should be a whole number, at least 1"),
         ({"device": "tpu"}, "device should be 'cpu', 'cuda' or 'auto', but is 'tpu'"),
@@ -219,7 +224,7 @@ def test_an_absurd_statement_is_refused(cancer, figures):
 )
 def test_impossible_settings_are_refused(cancer, settings, words):
     with pytest.raises(PlanError, match=words):
-        simulate(OneShot(leak_budget=ALL, **settings).fit, cancer, roles=BOTH)
+        simulate(OneShotClassifier(leak_budget=ALL, **settings).fit, cancer, roles=BOTH)
 
 
 @pytest.mark.slow
@@ -236,7 +241,7 @@ def test_nuisance_columns_do_not_make_it_worse_than_the_label_party_alone(digits
             arrow = arrow.append_column(f"nuisance_{i}", [noise[:, i]])
         stressed = {**digits, "shop": Table.of(arrow, ids=digits["shop"].id_name, owner="shop")}
         train, test = train_test_split(stressed, test=0.3, seed=seed)
-        run = simulate(OneShot(leak_budget=ALL).fit, train, roles=BOTH, seed=seed)
+        run = simulate(OneShotClassifier(leak_budget=ALL).fit, train, roles=BOTH, seed=seed)
         accuracies["one shot"].append((predicted(run, test).values == labels_of(test)).mean())
         alone = [{"bank": part["bank"].select([]), "shop": part["bank"].without_labels()} for part in (train, test)]
         run = simulate(SplitClassifier().fit, alone[0], roles=BOTH, seed=seed)

@@ -18,20 +18,27 @@ from colonnade.defences.perturbation import GradientPerturbation
 from colonnade.defences.wandering import BoundaryWandering
 from colonnade.errors import PlanError, ProtocolError
 from colonnade.models.batches import IN_FLIGHT, sent_ahead
-from colonnade.models.networks import labels_at_server as served
-from colonnade.models.networks import ushape
-from colonnade.models.networks.labels_at_server import Labels, Outputs, ServedClassifier, ServedRegressor
-from colonnade.models.networks.split import Embedding, Gradient, SplitClassifier
+from colonnade.models.networks import server
+from colonnade.models.networks.messages import (
+    Embedding,
+    GivenLabels,
+    Gradient,
+    Hidden,
+    HiddenGradient,
+    Outputs,
+    RowCount,
+)
+from colonnade.models.networks.server import ServedClassifier, ServedRegressor, UShapeClassifier, UShapeRegressor
+from colonnade.models.networks.split import SplitClassifier
 from colonnade.models.networks.tracks import ShadowTop
-from colonnade.models.networks.ushape import Hidden, HiddenGradient, Rows, UShapeClassifier, UShapeRegressor
 from colonnade.roles import Roles
 from colonnade.runtime.hooks import At, Defence
 from colonnade.runtime.simulate import simulate
 
 WITHOUT = Roles(label="bank", features=("shop",))
 SERVER = Roles(label="bank", features=("shop",), server="cloud")
-QUICK = {"epochs": 2, "patience": None, "batch_size": 64}
-LEARNING = {"epochs": 20, "patience": None, "batch_size": 64, "learning_rate": 0.01}
+QUICK = {"epochs": 2, "n_iter_no_change": None, "batch_size": 64}
+LEARNING = {"epochs": 20, "n_iter_no_change": None, "batch_size": 64, "learning_rate": 0.01}
 
 
 def labels_of(tables):
@@ -82,7 +89,7 @@ def test_served_training_is_the_same_computation_as_at_the_label_party(cancer):
     sent = []
     for model, roles in ((SplitClassifier, WITHOUT), (ServedClassifier, SERVER)):
         # The batch schedule follows from the plan, which names the topology; one batch is all rows.
-        settings = {"bottom": bottom, "top": top, "epochs": 3, "patience": None, "batch_size": 569}
+        settings = {"bottom": bottom, "top": top, "epochs": 3, "n_iter_no_change": None, "batch_size": 569}
         run = simulate(model(**settings).fit, cancer, roles=roles, keep="all")
         by_row = []
         for recorded in run.transcripts["shop"].messages(Gradient):
@@ -103,7 +110,7 @@ def test_in_u_shape_the_server_is_sent_neither_labels_nor_the_loss(cancer):
 
 def test_a_served_label_party_gives_its_labels_to_the_server_and_to_nobody_else(cancer):
     run = simulate(ServedClassifier(epochs=2, batch_size=64).fit, cancer, roles=SERVER)
-    (told,) = run.transcripts["cloud"].messages(Labels)
+    (told,) = run.transcripts["cloud"].messages(GivenLabels)
     np.testing.assert_array_equal(told.message.values, labels_of(cancer))
     assert kinds(run, "shop", "bank") == set()
     assert kinds(run, "shop", "cloud") == {"split/gradient", "split/verdict"}
@@ -189,7 +196,7 @@ def test_a_defence_that_no_party_could_hold_is_refused_as_such(cancer, party):
 def test_early_stopping_returns_every_party_to_the_same_epoch(cancer):
     noise = {**cancer, "bank": cancer["bank"].with_labels(np.random.default_rng(0).integers(0, 2, 569))}
     for model in (UShapeClassifier, ServedClassifier):
-        settings = {"epochs": 40, "patience": 2, "validation": 0.3, "learning_rate": 0.02}
+        settings = {"epochs": 40, "n_iter_no_change": 2, "validation_fraction": 0.3, "learning_rate": 0.02}
         run = simulate(model(**settings).fit, noise, roles=SERVER)
         lengths = {len(share.history_) for share in run.results.values()}
         assert len(lengths) == 1
@@ -208,8 +215,8 @@ def test_what_a_server_cannot_do_is_refused(cancer, model):
 
 def test_labels_that_are_none_are_refused(cancer):
     def lies(party, honest):
-        party.server.send(Rows(569, 0))
-        party.server.send(Labels(2, np.full(569, 7, np.float32)))
+        party.server.send(RowCount(569, 0))
+        party.server.send(GivenLabels(2, np.full(569, 7, np.float32)))
 
     with pytest.raises(ProtocolError, match="bank sent labels of 2 classes, which are not what a classification"):
         simulate(ServedClassifier(**QUICK).fit, cancer, roles=SERVER, instead={"bank": lies})
@@ -282,15 +289,15 @@ def directions(run, party, peer):
 
 
 @pytest.mark.parametrize("tracks", ["single", "shadow-proxy"])
-@pytest.mark.parametrize(("model", "module"), [(UShapeClassifier, ushape), (ServedClassifier, served)])
-def test_several_batches_are_sent_to_a_server_before_the_first_is_answered(cancer, monkeypatch, model, module, tracks):
+@pytest.mark.parametrize("model", [UShapeClassifier, ServedClassifier])
+def test_several_batches_are_sent_to_a_server_before_the_first_is_answered(cancer, monkeypatch, model, tracks):
     trained = simulate(model(tracks=tracks, **{**QUICK, "batch_size": 48}).fit, cancer, roles=SERVER)
     ahead = predicting(trained, cancer, SERVER)
     n_batches = -(-len(cancer["bank"]) // 48)
     answered = ["received", "sent"] * (n_batches - IN_FLIGHT)
     assert directions(ahead, "bank", "cloud") == ["sent"] * IN_FLIGHT + answered + ["received"] * IN_FLIGHT
     assert directions(ahead, "shop", "cloud") == ["sent"] * n_batches
-    monkeypatch.setattr(module, "sent_ahead", partial(sent_ahead, in_flight=1))
+    monkeypatch.setattr(server, "sent_ahead", partial(sent_ahead, in_flight=1))
     waiting = predicting(trained, cancer, SERVER)
     assert directions(waiting, "bank", "cloud") == ["sent", "received"] * n_batches
     np.testing.assert_array_equal(ahead.results["bank"].probabilities, waiting.results["bank"].probabilities)
@@ -303,7 +310,7 @@ def test_a_prediction_for_another_batch_is_refused(cancer):
     trained = simulate(ServedClassifier(**QUICK).fit, cancer, roles=SERVER)
 
     def mistaken(party, honest):
-        party.label_party.receive(Rows)
+        party.label_party.receive(RowCount)
         party.label_party.send(Outputs(1, np.zeros((64, 2), np.float32)))
 
     protocols = {name: share.predict for name, share in trained.results.items()}
@@ -318,7 +325,7 @@ def test_all_batches_of_a_feature_party_are_sent_without_waiting(cancer):
 
 
 def test_held_out_rows_are_sent_to_a_server_before_the_first_is_answered(cancer):
-    settings = {**QUICK, "epochs": 1, "patience": 1, "validation": 0.4}
+    settings = {**QUICK, "epochs": 1, "n_iter_no_change": 1, "validation_fraction": 0.4}
     run = simulate(UShapeClassifier(**settings).fit, cancer, roles=SERVER)
     n_batches = -(-round(0.4 * len(cancer["bank"])) // 64)
     held_out = directions(run, "bank", "cloud")[-2 * n_batches - 1 :]

@@ -6,7 +6,8 @@ import torch
 
 from colonnade.defences.wandering import BoundaryWandering
 from colonnade.errors import DataError, PlanError
-from colonnade.models.networks.split import Gradient, SplitClassifier, SplitRegressor
+from colonnade.models.networks.messages import Gradient
+from colonnade.models.networks.split import SplitClassifier, SplitRegressor
 from colonnade.models.networks.tracks import ShadowProxy, ShadowTop, SingleTrack, tracks_of
 from colonnade.plans.plan import Plan
 from colonnade.roles import Roles
@@ -14,7 +15,7 @@ from colonnade.runtime.hooks import Defence
 from colonnade.runtime.simulate import simulate
 
 BOTH = Roles(label="bank", features=("shop",))
-QUICK = {"epochs": 2, "patience": None, "batch_size": 64}
+QUICK = {"epochs": 2, "n_iter_no_change": None, "batch_size": 64}
 TWO = [ShadowProxy(by="random"), ShadowTop(by="random")]
 
 
@@ -38,7 +39,7 @@ class Look(Defence):
 
 @pytest.mark.parametrize("tracks", TWO)
 def test_both_heads_learn_and_the_local_one_predicts_unless_another_is_asked_for(digits, predicted, tracks):
-    model = SplitClassifier(tracks=tracks, epochs=25, patience=None, batch_size=128)
+    model = SplitClassifier(tracks=tracks, epochs=25, n_iter_no_change=None, batch_size=128)
     run = simulate(model.fit, digits, roles=BOTH, seed=1)
     federated, local = (predicted(run, digits, head=head) for head in ("federated", "local"))
     assert (federated.values == labels_of(digits)).mean() > 0.95
@@ -84,7 +85,7 @@ def test_a_step_of_the_local_track_leaves_no_gradient_in_the_federated_networks(
             return loss if at.track != self.track else torch.zeros((), requires_grad=True)
 
     for silent in ("federated", "local"):
-        model = SplitClassifier(tracks=tracks, epochs=1, patience=None, batch_size=1000)
+        model = SplitClassifier(tracks=tracks, epochs=1, n_iter_no_change=None, batch_size=1000)
         share = simulate(model.fit, cancer, roles=BOTH, defences={"bank": [Zero(silent)]}).results["bank"]
         federated = [p.grad for net in (share.bottom_, share.top_) for p in net.parameters()]
         local = [p.grad for p in share.local_.parameters()]
@@ -124,7 +125,7 @@ def test_what_a_feature_party_sees_does_not_depend_on_private_columns(cancer, ki
     changed = {**cancer, "bank": Table.of(arrow, ids=cancer["bank"].id_name, labels="malignant", owner="bank")}
     seen = []
     for tables in (cancer, changed):
-        model = SplitClassifier(tracks={"name": kind, "columns": private}, epochs=6, patience=2)
+        model = SplitClassifier(tracks={"name": kind, "columns": private}, epochs=6, n_iter_no_change=2)
         run = simulate(model.fit, tables, roles=BOTH, seed=5)
         local = run.results["bank"].history_[-1]["local_loss"]
         seen.append((run.transcripts["shop"].digests(), local))
@@ -136,7 +137,7 @@ def test_the_private_columns_are_chosen_on_training_rows_only(cancer):
     """Labels of held-out rows have no say: permuting them leaves the partition as it is."""
     from colonnade.models.batches import hold_out
 
-    model = SplitClassifier(tracks=ShadowTop(private=0.3), epochs=1, validation=0.4)
+    model = SplitClassifier(tracks=ShadowTop(private=0.3), epochs=1, validation_fraction=0.4)
     first = simulate(model.fit, cancer, roles=BOTH)
     n = len(cancer["bank"])
     _, held_out = hold_out(n, 0.4, _shared(first))
@@ -181,7 +182,7 @@ def test_labels_may_differ_between_the_tracks(cancer, predicted):
         def labels(self, labels, at):
             return 1 - labels if at.track == "federated" else labels
 
-    model = SplitClassifier(tracks=ShadowTop(by="random"), epochs=15, patience=None, batch_size=64)
+    model = SplitClassifier(tracks=ShadowTop(by="random"), epochs=15, n_iter_no_change=None, batch_size=64)
     run = simulate(model.fit, cancer, roles=BOTH, defences={"bank": [FlipFederated()]})
     accuracy = {h: (predicted(run, cancer, head=h).values == labels_of(cancer)).mean() for h in ("federated", "local")}
     assert accuracy["federated"] < 0.1
@@ -189,7 +190,9 @@ def test_labels_may_differ_between_the_tracks(cancer, predicted):
 
 
 def test_two_tracks_regress_as_well(numbers, predicted):
-    model = SplitRegressor(tracks=ShadowTop(private=0.34), epochs=60, patience=None, batch_size=64, learning_rate=0.01)
+    model = SplitRegressor(
+        tracks=ShadowTop(private=0.34), epochs=60, n_iter_no_change=None, batch_size=64, learning_rate=0.01
+    )
     prediction = predicted(simulate(model.fit, numbers, roles=BOTH), numbers)
     truth = labels_of(numbers)
     assert 1 - ((prediction.values - truth) ** 2).mean() / truth.var() > 0.95
@@ -212,7 +215,7 @@ def test_saved_tracks_are_read_back(cancer, predicted, tmp_path):
     for name, share in run.results.items():
         share.save(tmp_path / name)
         loaded[name] = SplitClassifier.load(tmp_path / name)
-    assert loaded["bank"].architecture == tracks
+    assert tracks_of(loaded["bank"].tracks) == tracks
     assert loaded["bank"].partition_ == run.results["bank"].partition_
     for head in ("federated", "local"):
         after = simulate({n: partial(e.predict, head=head) for n, e in loaded.items()}, cancer, roles=BOTH)
@@ -268,7 +271,7 @@ def test_a_plan_names_tracks_and_rates_in_sections_of_their_own(tmp_path):
     (tmp_path / "again.toml").write_text(plan.to_toml())
     for read in (plan, Plan.read(tmp_path / "again.toml")):
         model = read.model.build()
-        assert model.architecture == ShadowTop(private=0.3)
+        assert tracks_of(model.tracks) == ShadowTop(private=0.3)
         assert model.learning_rate == {"shop": 0.001, "default": 0.003}
 
 

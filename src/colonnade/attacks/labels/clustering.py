@@ -18,7 +18,7 @@ from colonnade.attacks.base import Attack, Grant, Guess, Needs
 from colonnade.attacks.points import Points, When
 from colonnade.attacks.view import View
 from colonnade.errors import PlanError
-from colonnade.models.networks.split import Embedding, Gradient
+from colonnade.models.networks.messages import Embedding, Gradient
 from colonnade.wire.message import Float64Array, Int64Array
 
 KNOWN_PER_CLASS = 4

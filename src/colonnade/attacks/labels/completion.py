@@ -25,7 +25,7 @@ from colonnade.attacks.labels.clustering import KNOWN_PER_CLASS
 from colonnade.attacks.points import Points, When
 from colonnade.attacks.view import View
 from colonnade.errors import PlanError
-from colonnade.models.networks.split import Gradient
+from colonnade.models.networks.messages import Gradient
 from colonnade.runtime.hooks import Tensor
 from colonnade.wire.message import Int64Array
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from colonnade.attacks.base import Attack, Guess, Needs
 from colonnade.attacks.view import View
-from colonnade.models.networks.split import Gradient
+from colonnade.models.networks.messages import Gradient
 from colonnade.wire.message import Float64Array, Int64Array
 
 

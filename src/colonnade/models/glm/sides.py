@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colonnade.errors import DataError, PlanError, ProtocolError
-from colonnade.models.batches import fixed
+from colonnade.models.batches import fixed_batches
 from colonnade.models.glm.families import Family
 from colonnade.models.glm.matrix import Matrix
 from colonnade.models.glm.messages import EncryptedMessage, StopVerdict, unsealed
@@ -124,7 +124,7 @@ class ColumnSide(RegressionSide):
     def __init__(self, settings: RegressionSettings, party: Party, matrix: Matrix) -> None:
         super().__init__(settings, party)
         self.n_rows, self.n_columns = matrix.shape
-        self.batches = fixed(self.n_rows, settings.batch_size, party.shared)
+        self.batches = fixed_batches(self.n_rows, settings.batch_size, party.shared)
         self.n_batches = len(self.batches)
 
     def rate(self, curvature: float, weights: Float64Array, eigenvalues: float) -> float:

@@ -1,14 +1,13 @@
-"""Encoders: a party's columns as an embedding that no label had a hand in.
+"""Encoders: a party's columns as an embedding that is learned without labels.
 
-Of how many components it is follows from the columns alone: so many as explain a share of their variance, and no more
-than 64. Of very many columns the last components are mostly noise, which only whoever rebuilds columns can use.
+The number of components depends only on the columns: enough to explain the requested share of variance, at most 64. Of
+very many columns the last components are mostly noise, which helps only an attacker who rebuilds columns.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
@@ -18,7 +17,7 @@ from torch import nn
 from colonnade.models.batches import Batches
 from colonnade.models.networks.inputs import Inputs
 from colonnade.models.networks.modules import perceptron
-from colonnade.models.networks.training import Optimisers, Side, copied, tensors
+from colonnade.models.networks.training import NetworkSide, OptimizerSettings, copied, tensors
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.wire.message import Float32Array, Float64Array, Int64Array
@@ -74,16 +73,13 @@ class PCA(Encoder):
         return cls(x.mean(axis=0), directions[:, :n_components] / np.sqrt(variances[:n_components]))
 
     def encode(self, x: Float64Array) -> Float32Array:
-        """The components of some rows."""
         return ((x - self.mean) @ self.directions).astype(np.float32)
 
     def state(self) -> Tree:
-        """Mean and directions."""
         return {"mean": self.mean, "directions": self.directions}
 
     @classmethod
     def of(cls, tree: Tree) -> Self:
-        """The components that `state` wrote down."""
         return cls(tree["mean"], tree["directions"])
 
 
@@ -103,7 +99,7 @@ class RandomFourier(Encoder):
 
     @classmethod
     def learned(cls, x: Float64Array, n_components: int, party: Party) -> Self:
-        """Frequencies as wide as the median distance between rows is short."""
+        """Draw frequencies with standard deviation 1 / (median pairwise distance)."""
         random = party.random.generator("fourier")
         first = PCA.learned(x, n_components, party)
         sample = first.encode(x[random.permutation(len(x))[:300]]).astype(np.float64)
@@ -113,16 +109,13 @@ class RandomFourier(Encoder):
         return cls(first, scale * random.standard_normal((n_components, width)), 2 * np.pi * random.random(width))
 
     def encode(self, x: Float64Array) -> Float32Array:
-        """The features of some rows."""
         return np.cos(self.first.encode(x) @ self.frequencies + self.phases).astype(np.float32)
 
     def state(self) -> Tree:
-        """Components, frequencies and phases."""
         return {"first": self.first.state(), "frequencies": self.frequencies, "phases": self.phases}
 
     @classmethod
     def of(cls, tree: Tree) -> Self:
-        """The features that `state` wrote down."""
         return cls(PCA.of(tree["first"]), tree["frequencies"], tree["phases"])
 
 
@@ -140,10 +133,10 @@ class Autoencoder(Encoder):
 
     @classmethod
     def learned(cls, x: Float64Array, n_components: int, party: Party) -> Self:
-        """Train on all rows, alone: nobody is told for how long."""
+        """Train on all rows, alone; the number of steps stays private."""
         network = _Rebuilding(x.shape[1], n_components)
         mean = x.mean(axis=0)
-        side = _Alone(party, network, torch.from_numpy((x - mean).astype(np.float32)))
+        side = _AutoencoderSide(party, network, torch.from_numpy((x - mean).astype(np.float32)))
         batches = Batches(np.arange(len(x)), 256, party.random.child("autoencoder"))
         for step in party.steps(EPOCHS * batches.per_epoch, side, name="encode", shared=False):
             side.train(step, *batches.at(step))
@@ -153,19 +146,16 @@ class Autoencoder(Encoder):
         return made
 
     def encode(self, x: Float64Array) -> Float32Array:
-        """The middle layer's values, standardised."""
         with torch.no_grad():
             middle = self.network.encoder(torch.from_numpy((x - self.mean).astype(np.float32))).numpy()
         return np.asarray((middle - self.centre) / self.scale, dtype=np.float32)
 
     def state(self) -> Tree:
-        """The network and how its output is standardised."""
         network = self.network.state_dict()
         return {"mean": self.mean, "centre": self.centre, "scale": self.scale, "network": copied(network)}
 
     @classmethod
     def of(cls, tree: Tree) -> Self:
-        """The network that `state` wrote down."""
         network = _Rebuilding(len(tree["mean"]), len(tree["centre"]))
         network.load_state_dict(tensors(tree["network"]))
         return cls(tree["mean"], tree["centre"], tree["scale"], network.eval())
@@ -178,18 +168,17 @@ class _Rebuilding(nn.Module):
         self.decoder = perceptron(width, (64,), n_columns)
 
 
-class _Alone(Side):
+class _AutoencoderSide(NetworkSide[_Rebuilding]):
     def __init__(self, party: Party, network: _Rebuilding, values: torch.Tensor) -> None:
         self.network, self.values = network, values
-        make = partial(Optimisers, optimiser="adam", learning_rate=3e-3, momentum=0.0, weight_decay=0.0)
-        super().__init__(party, {"autoencoder": network}, make, with_defences=False)
+        super().__init__(party, {"autoencoder": network}, OptimizerSettings(), network, with_defences=False)
 
     def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
         x = self.values[torch.from_numpy(rows)]
         loss = nn.functional.mse_loss(self.network.decoder(self.network.encoder(x)), x)
-        self.optimisers.forget_gradients()
+        self.optimizers.forget_gradients()
         loss.backward()  # type: ignore[no-untyped-call]
-        self.optimisers.step()
+        self.optimizers.step()
         return {}
 
     def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:

@@ -1,79 +1,98 @@
 """Training alone: what the label party does with embeddings that stay as they are.
 
-It has its own columns, the labels, and an embedding of every row from each feature party. It trains a network over all
-of them by itself, stops when its own held-out rows say so, and tells nobody: neither how long it took nor how well it
-went.
+The label party has its own columns, the labels, and an embedding of every row from each feature party. It trains a
+network over all of them by itself, stops by its own held-out rows, and tells nobody how long training took or how well
+it went.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import nn
 
 from colonnade.models.base import Prediction
-from colonnade.models.batches import in_order
-from colonnade.models.networks.base import NetworkModel
-from colonnade.models.networks.cut import Embedding
+from colonnade.models.batches import ordered_batches
+from colonnade.models.networks.base import NetworkModel, scored
 from colonnade.models.networks.inputs import Inputs
+from colonnade.models.networks.messages import Embedding
 from colonnade.models.networks.modules import BottomFactory, TopFactory, bottom_named, perceptron, top_named
-from colonnade.models.networks.training import Machine, OptimiserName, Side, Stopping, set_mode
+from colonnade.models.networks.targets import Target
+from colonnade.models.networks.training import (
+    Machine,
+    NetworkSide,
+    OptimizerName,
+    OptimizerSettings,
+    set_mode,
+    stopping,
+)
 from colonnade.runtime.hooks import At, Phase, Tensor, applied
 from colonnade.runtime.party import Party
 from colonnade.wire.message import Float32Array, Int64Array
 
 
-class SoloModel(NetworkModel):
-    """A model whose label party trains a network alone, on its own columns and embeddings of every row."""
+@dataclass(kw_only=True, eq=False, repr=False)
+class LabelOnlyModel(NetworkModel):
+    """A model whose label party trains a network alone, on its own columns and embeddings of every row.
 
-    bottom: str | BottomFactory
-    top: str | TopFactory
-    optimiser: OptimiserName
-    learning_rate: float
-    momentum = 0.9
+    Its settings are those of `NetworkModel`, one value for all networks.
+    """
 
-    inputs_: Inputs | None
-    network_: SoloNetwork | None
+    bottom: str | BottomFactory = "mlp"
+    top: str | TopFactory = "mlp"
+    optimizer: OptimizerName = "adam"
+    learning_rate: float = 3e-3
 
-    @property
+    inputs_: Inputs | None = field(init=False)
+    network_: LabelOnlyNetwork | None = field(init=False)
+
     def machine(self) -> Machine:
         """Where this party computes."""
         return Machine.of(self.device, "float32")
 
-    def train_alone(self, party: Party, material: Material, labels: Tensor) -> None:
-        """Train the network to the end, or until held-out rows say enough. Nothing is sent to anybody."""
-        side = SoloSide(self, party, material, labels)
-        random = party.random.child("alone")
-        self.history_ = self.run_epochs(party, len(labels), random, lambda _: side, name="alone", shared=False)
+    def new_network(self, target: Target, inputs: Inputs | None, widths: Sequence[int]) -> LabelOnlyNetwork:
+        """A new network over the party's own columns and embeddings of some widths."""
+        bottom = None if inputs is None else bottom_named(self.bottom)(inputs, self.embedding)
+        others = [perceptron(each, (64,), self.embedding) for each in widths]
+        top = top_named(self.top)(self.embedding * (len(widths) + (inputs is not None)), target.n_outputs)
+        return LabelOnlyNetwork(bottom, others, top)
 
-    def predict_alone(self, party: Party, material: Material) -> Prediction:
+    def train_alone(
+        self, party: Party, network: LabelOnlyNetwork, target: Target, inputs: TrainingInputs, labels: Tensor
+    ) -> None:
+        """Train a network to the end, or until held-out rows say enough. Nothing is sent to anybody."""
+        schedule = self.schedule(party, len(labels), party.random.child("alone"))
+        side = LabelOnlySide(
+            party, network, target, inputs, labels, self.machine(), self.n_iter_no_change, self.optimizer_settings()
+        )
+        self.network_ = side.run_epochs(schedule, name="alone", shared=False)
+        self.history_ = side.history
+
+    def predict_alone(self, party: Party, inputs: TrainingInputs) -> Prediction:
         """What the network makes of everything that was gathered."""
         assert self.network_ is not None
-        network, parts = self.network_.to(self.machine.device), []
-        for step, rows in enumerate(in_order(np.arange(len(party.own_table)), self.batch_size)):
-            own, received = material.at(self.machine.index(rows))
+        machine, target = self.machine(), self.require_target()
+        network, parts = self.network_.to(machine.device), []
+        for step, rows in enumerate(ordered_batches(np.arange(len(party.own_table)), self.batch_size)):
+            own, received = inputs.at(machine.index(rows))
             with torch.no_grad():
                 outputs = network(network.embed(own, list(received.values())))
-            parts.append(self.scored(party, outputs, step, rows, track="local"))
-        return self.require_target().prediction(np.concatenate(parts))
+            parts.append(scored(target, party, outputs, step, rows, track="local"))
+        return target.prediction(np.concatenate(parts))
 
 
-class SoloNetwork(nn.Module):
-    """A bottom over the own columns, one over each party's embedding, and a top over all of them."""
+class LabelOnlyNetwork(nn.Module):
+    """A bottom over the party's own columns, one over each peer's embedding, and a top over all of them."""
 
-    def __init__(self, model: SoloModel, widths: Sequence[int]) -> None:
+    def __init__(self, own: nn.Module | None, others: Sequence[nn.Module], top: nn.Module) -> None:
         super().__init__()
-        inputs, width = model.inputs_, model.embedding
-        self.own = None if inputs is None else bottom_named(model.bottom)(inputs, width)
-        self.others = nn.ModuleList(perceptron(each, (64,), width) for each in widths)
-        n_joined = width * (len(widths) + (inputs is not None))
-        self.top = top_named(model.top)(n_joined, model.require_target().n_outputs)
+        self.own, self.others, self.top = own, nn.ModuleList(others), top
 
     def embed(self, own: Tensor | None, received: Sequence[Tensor]) -> list[Tensor]:
-        """What stands before the top: the own columns' embedding first."""
+        """What stands before the top: the embedding of the party's own columns first."""
         first = [] if self.own is None or own is None else [self.own(own)]
         return [*first, *(bottom(each) for bottom, each in zip(self.others, received, strict=True))]
 
@@ -84,17 +103,18 @@ class SoloNetwork(nn.Module):
 
 
 @dataclass(frozen=True)
-class Material:
+class TrainingInputs:
     """What the label party trains on, or predicts from: its own columns and everybody's embeddings, row by row."""
 
     own: Tensor | None
     received: Mapping[str, Tensor]
 
     @classmethod
-    def of(cls, model: SoloModel, party: Party, received: Mapping[str, Float32Array], phase: Phase) -> Material:
-        """Encode the own columns, and let the party's defences see what came, which stays as it is from then on."""
-        inputs, machine, seen = model.inputs_, model.machine, {}
-        rows = np.arange(len(party.own_table))
+    def of(
+        cls, inputs: Inputs | None, party: Party, received: Mapping[str, Float32Array], phase: Phase, machine: Machine
+    ) -> TrainingInputs:
+        """Encode the party's own columns, and show its defences what came, which stays the same from then on."""
+        rows, seen = np.arange(len(party.own_table)), {}
         for peer, values in received.items():
             at = At(0, 0, rows, phase, peer=peer, message=Embedding)
             used, _ = applied(party.defences, "incoming", machine.tensor(values), at)
@@ -108,16 +128,23 @@ class Material:
         return own, {peer: values.index_select(0, index) for peer, values in self.received.items()}
 
 
-class SoloSide(Side):
+class LabelOnlySide(NetworkSide[LabelOnlyNetwork]):
     """The label party training alone, on what it has gathered and the labels, encoded."""
 
-    def __init__(self, model: SoloModel, party: Party, material: Material, labels: Tensor) -> None:
-        assert model.network_ is not None
-        self.model, self.target, self.network, self.material = model, model.require_target(), model.network_, material
-        self.machine = model.machine
-        self.labels = labels.to(self.machine.device)
-        self.losses: list[float] = []
-        super().__init__(party, {"solo": self.network.to(self.machine.device)}, model.optimisers)
+    def __init__(
+        self,
+        party: Party,
+        network: LabelOnlyNetwork,
+        target: Target,
+        inputs: TrainingInputs,
+        labels: Tensor,
+        machine: Machine,
+        n_iter_no_change: int | None,
+        optimizers: OptimizerSettings,
+    ) -> None:
+        self.network, self.target, self.inputs, self.machine = network.to(machine.device), target, inputs, machine
+        self.labels, self.n_iter_no_change = labels.to(machine.device), n_iter_no_change
+        super().__init__(party, {"label_only": network}, optimizers, network)
 
     def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
         """One step on the true labels."""
@@ -126,18 +153,15 @@ class SoloSide(Side):
         labels, _ = applied(self.party.defences, "labels", truth, at)
         at = replace(at, labels=labels)
         loss, _ = applied(self.party.defences, "loss", self.target.loss(outputs, labels), at)
-        self.optimisers.forget_gradients()
+        self.optimizers.forget_gradients()
         loss.backward()  # type: ignore[no-untyped-call]
-        self.optimisers.step()
-        self.losses.append(loss.item())
-        return {"loss": self.losses[-1]}
+        self.optimizers.step()
+        return self.note({"loss": loss.item()})
 
     def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
         """Compare with earlier epochs on one's own held-out rows."""
-        record = {"epoch": float(epoch), "loss": float(np.mean(self.losses))}
-        self.losses = []
-        self.history.append(record)
-        if not held_out or self.model.patience is None:
+        self.close(float(epoch))
+        if not held_out or self.n_iter_no_change is None:
             return False
         set_mode(self.network, train=False)
         total = 0.0
@@ -145,23 +169,14 @@ class SoloSide(Side):
             for step, rows in enumerate(held_out):
                 _, outputs, truth = self._pass(step, epoch, rows, "validate")
                 total += self.target.loss(outputs, truth, "sum").item()
-        record["validation_loss"] = total / sum(map(len, held_out))
-        improved, stop = Stopping(self.model.patience).verdict(self.history)
+        self.history[-1]["validation_loss"] = total / sum(map(len, held_out))
+        improved, stop = stopping(self.history, self.n_iter_no_change)
         self.keep_if_best(improved)
         return stop
 
-    def state(self) -> dict[str, object]:
-        """All that the next step depends on."""
-        return {**super().state(), "losses": self.losses}
-
-    def restore(self, tree: dict[str, list[float]]) -> None:
-        """Go back to what `state` said."""
-        super().restore(tree)
-        self.losses = tree["losses"]
-
     def _pass(self, step: int, epoch: int, rows: Int64Array, phase: Phase) -> tuple[At, Tensor, Tensor]:
         index = self.machine.index(rows)
-        own, received = self.material.at(index)
+        own, received = self.inputs.at(index)
         embeddings = self.network.embed(own, list(received.values()))
         outputs = self.network(embeddings)
         mine = {} if own is None else {"embedding": embeddings[0]}

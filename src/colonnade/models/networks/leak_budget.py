@@ -1,9 +1,9 @@
 """Feature leak: how much of a party's columns can be rebuilt from an embedding of them, measured by their owner.
 
-Whoever receives an embedding and knows some records can learn to rebuild the others. The owner tries that before it
-sends anything: by ridge regression and by kernel ridge regression from a twentieth of the rows, and by least squares
-from all of them. Of each it believes the worst. Stronger attacks may exist, and whoever receives the embedding may have
-columns of its own that are correlated with these: this is a measurement, not a bound.
+A receiver of an embedding who knows some records can learn to rebuild the others. The owner tries this before sending
+anything: by ridge regression and by kernel ridge regression from a twentieth of the rows, and by least squares from all
+rows. The worst result counts. Stronger attacks may exist, and the receiver may have columns that are correlated with
+these: this is a measurement, not a bound.
 """
 
 from __future__ import annotations
@@ -15,21 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from colonnade.errors import LeakBudgetSpent, PlanError
-from colonnade.models.base import is_number
-from colonnade.secret import Secret
+from colonnade.parameters import is_number
 from colonnade.tables.table import nearest
-from colonnade.wire.message import Float64Array, Message
+from colonnade.wire.message import Float64Array
 
 KNOWN_SHARE, LEAST_KNOWN, MOST_KNOWN, MOST_SCORED = 0.05, 50, 1_000, 2_000
-
-
-@dataclass(frozen=True)
-class Statement(Message, kind="one-shot/statement", reveals={Secret.FEATURES}):
-    """How wide an embedding will come, and what its sender found could be rebuilt of its columns from it."""
-
-    width: int
-    relative_mse: float
-    worst_r2: float
 
 
 @dataclass(frozen=True)
@@ -74,7 +64,7 @@ def measured_leak(embedding: Float64Array, x: Float64Array, owners: Sequence[str
         embedding: One row per record.
         x: The columns as numbers, one row per record.
         owners: The column that each number is of.
-        random: Which records are known to whoever rebuilds.
+        random: What decides which records the rebuilding party knows.
     """
     order = random.permutation(len(x))
     n_known = min(max(round(KNOWN_SHARE * len(x)), LEAST_KNOWN), MOST_KNOWN, max(len(x) // 2, 1))
@@ -103,7 +93,7 @@ def measured_leak(embedding: Float64Array, x: Float64Array, owners: Sequence[str
 def require_budgets(
     leak_budget: Mapping[str, float] | None, column_budget: Mapping[str, float] | None, parties: Sequence[str]
 ) -> None:
-    """Refuse budgets that would not hold: for nobody who sends, of no share, or none at all for one who sends.
+    """Raise `PlanError` for a budget of an unknown party, a budget outside 0 to 1, or a sender without a budget.
 
     Args:
         leak_budget: The most that may be rebuilt of a party's columns, by party.
@@ -179,7 +169,7 @@ def _predicted(model: object, known: Float64Array, truth: Float64Array, wanted: 
     mean, scale = known.mean(axis=0), np.maximum(known.std(axis=0), 1e-12)
     centre = truth.mean(axis=0)
     with warnings.catch_warnings():
-        # An ill-conditioned system makes a weak attack, of which the others are taken.
+        # An ill-conditioned system makes a weak attack; the strongest of the three counts.
         warnings.simplefilter("ignore")
         fitted = model.fit((known - mean) / scale, truth - centre)  # type: ignore[attr-defined]
         found = fitted.predict((wanted - mean) / scale)

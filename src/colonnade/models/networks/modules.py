@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise, product
 from typing import TypeAlias, TypeVar
 
@@ -18,12 +18,12 @@ BottomFactory: TypeAlias = Callable[[Inputs, int], nn.Module]
 TopFactory: TypeAlias = Callable[[int, int], nn.Module]
 
 
-class Columns(nn.Module):
+class EmbeddedColumns(nn.Module):
     """Numbers as they are, and a learned vector for each category.
 
     >>> import numpy as np
     >>> inputs = Inputs(("age",), np.zeros(1), np.ones(1), (), {"job": ("cook", "nurse")})
-    >>> Columns(inputs).width
+    >>> EmbeddedColumns(inputs).width
     3
     """
 
@@ -56,7 +56,7 @@ class TabularMLP(nn.Module):
 
     def __init__(self, inputs: Inputs, width: int, hidden: tuple[int, ...] = (64,)) -> None:
         super().__init__()
-        self.columns = Columns(inputs)
+        self.columns = EmbeddedColumns(inputs)
         self.layers = perceptron(self.columns.width, hidden, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -79,7 +79,7 @@ class TabularResNet(nn.Module):
 
     def __init__(self, inputs: Inputs, width: int, hidden: int = 64, blocks: int = 2, dropout: float = 0.1) -> None:
         super().__init__()
-        self.columns = Columns(inputs)
+        self.columns = EmbeddedColumns(inputs)
         self.first = nn.Linear(self.columns.width, hidden)
         self.blocks = nn.ModuleList(
             nn.Sequential(
@@ -238,6 +238,30 @@ def linear_top(n_in: int, n_out: int) -> nn.Module:
     return nn.Linear(n_in, n_out)
 
 
+class LocalTrack(nn.Module):
+    """The local track: a network over private columns, and a head that also takes what is cut off from the others.
+
+    Args:
+        private: The network over the private columns.
+        head: What joins its embedding with the others.
+        takes_received: Whether the head also takes the embeddings that arrive.
+        trains_head: Whether the head is trained.
+    """
+
+    def __init__(self, private: nn.Module, head: nn.Module, *, takes_received: bool, trains_head: bool = True) -> None:
+        super().__init__()
+        self.private, self.head = private, head
+        self.takes_received = takes_received
+        if not trains_head:
+            head.requires_grad_(False)
+
+    def forward(self, public: torch.Tensor, private: torch.Tensor, received: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The track's output, given the party's public embedding, its private one, and the received ones."""
+        others = [each.detach() for each in received] if self.takes_received else []
+        out: torch.Tensor = self.head(torch.cat([public.detach(), private, *others], dim=1))
+        return out
+
+
 BOTTOMS: Mapping[str, BottomFactory] = {
     "mlp": TabularMLP,
     "resnet-mlp": TabularResNet,
@@ -280,7 +304,7 @@ def _callable(choice: F, what: str, given: str) -> F:
 
 
 def _of_width(network: nn.Module, width: int, what: str) -> nn.Module:
-    """A network of somebody's own, whose first output is looked at: its width cannot be told before."""
+    """A user's own network with a check of its first output, whose width is not known earlier."""
     if not isinstance(network, nn.Module):
         raise PlanError(
             f"The callable for a {what} network should make a torch.nn.Module, but made an object of the class "
@@ -292,7 +316,7 @@ def _of_width(network: nn.Module, width: int, what: str) -> nn.Module:
         shape = tuple(output.shape) if isinstance(output, torch.Tensor) else type(output).__name__
         if shape != (n_rows, width):
             raise PlanError(
-                f"A {what} network should put out {width} numbers for each row, hence ({n_rows}, {width}) for {n_rows} "
+                f"A {what} network should put out {width} numbers for each row, so ({n_rows}, {width}) for {n_rows} "
                 f"rows, but {type(module).__name__} puts out {shape}. Make its last layer as wide as the second "
                 "argument of the callable says."
             )

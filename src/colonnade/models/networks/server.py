@@ -1,55 +1,453 @@
-"""A server that holds the top of a split network and brings no table: see `ushape` and `labels_at_server`."""
+"""Split network with a server, which holds the top and brings no table. The label party's end is one of two.
+
+Labels given: the server is given the labels, computes every loss, and sends the label party its predictions.
+
+    feature party                  server                         label party
+                                     ◀────────────────────── RowCount                once
+                                     ◀─────────────────── GivenLabels                once to train
+         Embedding(batch) ─────────────▶
+                                     ◀────────────── Embedding(batch)                if it has columns
+         ◀───────────── Gradient(batch)
+                                     Gradient(batch) ───────────────────▶            once per batch, if it has columns
+         ◀──────────────── EpochVerdict
+                                     EpochVerdict ──────────────────────▶            once per epoch, with early stopping
+                                     Outputs(batch) ────────────────────▶            once per batch of a prediction
+
+The server learns all labels and all embeddings: nothing is hidden from it. The label party learns the gradients in its
+own embedding and the predictions, not the embeddings of others. A feature party learns the gradients at its cut, hence
+maybe labels, and after which epochs the model got better. A defence that acts on the loss is held by the server, which
+finds the label party's embedding among its own. This is the topology of the boundary-wandering method's first
+description.
+
+Labels kept (U-shape): the label party keeps labels, loss and the last layer.
+
+    feature party                  server                         label party
+                                     ◀────────────────────── RowCount                once
+         Embedding(batch) ─────────────▶
+                                     ◀────────────── Embedding(batch)                if it has columns
+                                     Hidden(batch) ─────────────────────▶
+                                     ◀───────── HiddenGradient(batch)
+         ◀───────────── Gradient(batch)
+                                     Gradient(batch) ───────────────────▶            once per batch, if it has columns
+         ◀──────────────────────────────────────────────── EpochVerdict             once per epoch, with early stopping
+                                     ◀────────────────── EpochVerdict
+
+The server learns every embedding, from which columns can be reconstructed, and the gradients at its output, from which
+labels can be inferred: it is not given the labels, but is not kept from them either. The label party learns the
+server's outputs, not the embeddings of others. A feature party learns the gradients at its cut, and after which epochs
+the model got better. The label party computes a loss on its own embedding, such as boundary wandering, by itself.
+
+In both, held-out rows and predictions take the same way up, and no gradient comes back.
+
+U-shape: Vepakomma et al. 2018, arXiv 1812.00564, section 3.3.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
+from torch import nn
 
-from colonnade.errors import PlanError
-from colonnade.models.networks.cut import Gathering
-from colonnade.models.networks.split import SplitNetwork
+from colonnade.errors import PlanError, ProtocolError
+from colonnade.models.batches import sent_ahead
+from colonnade.models.networks.labelled import LabelledSide, LocalTrackRunner, gradient_if
+from colonnade.models.networks.messages import (
+    Embedding,
+    GivenLabels,
+    Gradient,
+    Hidden,
+    HiddenGradient,
+    Outputs,
+    RowCount,
+)
+from colonnade.models.networks.modules import TopFactory
+from colonnade.models.networks.share import SplitSettings, SplitShare
+from colonnade.models.networks.split import (
+    Bottom,
+    EmbeddingCollector,
+    SentEmbedding,
+    SplitFeatureSide,
+    SplitNetwork,
+)
+from colonnade.models.networks.targets import Classes, Numbers, Target, learned_target
 from colonnade.models.networks.tracks import ShadowTop
-from colonnade.models.networks.training import set_mode
-from colonnade.models.traffic import Sizes
-from colonnade.roles import Roles
-from colonnade.runtime.hooks import Phase, Tensor
+from colonnade.models.networks.training import NetworkSide, as_array, set_mode
+from colonnade.runtime.hooks import At, Phase, Tensor, applied
 from colonnade.runtime.party import Party
-from colonnade.tables.table import Table
 from colonnade.wire.channel import Channel
-from colonnade.wire.message import Int64Array, Message
+from colonnade.wire.message import Float32Array, Int64Array, Message
+
+
+class ServerTop:
+    """The server's network over the embeddings it is sent."""
+
+    def __init__(self, share: SplitShare, party: Party, lines: Sequence[Channel]) -> None:
+        self.party, self.machine = party, share.settings.machine
+        share.to(self.machine.device)
+        self.collector = EmbeddingCollector(share, party, lines)
+        assert share.top is not None
+        self.top = share.top
+
+    def forward(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> Tensor:
+        """Collect embeddings, and put them through the network."""
+        joined = self.collector.joined([], self.collector.collect(step, rows, phase, epoch))
+        set_mode(self.top, train=phase == "train")
+        with torch.set_grad_enabled(phase == "train"), self.machine.autocast():
+            outputs: Tensor = self.top(joined)
+        return outputs.float()
+
+    def send_outputs(self, step: int, rows: Int64Array) -> None:
+        """Labels given: send the label party what the network predicts for a batch."""
+        outputs = self.forward(step, rows, "predict")
+        self._send(Outputs, outputs, step, rows, "predict", outputs=outputs)
+
+    def send_hidden(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> Tensor:
+        """Labels kept: send the label party what the network makes of a batch; returns what a gradient goes into."""
+        hidden, collector = self.forward(step, rows, phase, epoch), self.collector
+        return self._send(Hidden, hidden, step, rows, phase, epoch, received=collector.received, held=collector.held)
+
+    def _send(
+        self,
+        kind: type[Outputs] | type[Hidden],
+        values: Tensor,
+        step: int,
+        rows: Int64Array,
+        phase: Phase,
+        epoch: int | None = None,
+        **seen: Any,
+    ) -> Tensor:
+        line = self.party.label_party
+        at = At(step, epoch or 0, rows, phase, line.peer, kind, **seen)
+        sent, names = applied(self.party.defences, "outgoing", values, at)
+        line.send(kind(step, as_array(sent)), under=names, rows=rows, epoch=epoch)
+        return sent if sent.requires_grad else values
+
+
+class LabelPartyEnd:
+    """The label party's ends of the network: its own bottom, and what it makes of the server's outputs."""
+
+    def __init__(self, share: SplitShare, party: Party) -> None:
+        self.share, self.party, self.machine = share, party, share.settings.machine
+        share.to(self.machine.device)
+        own = share.settings.tracks.own
+        self.bottom = None if share.bottom is None else Bottom(share, party, party.server, own)
+
+    def send(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> SentEmbedding | None:
+        """Send the party's own embedding, if there is one."""
+        return None if self.bottom is None else self.bottom.send(step, rows, phase, epoch, weighs=False)
+
+    def outputs(self, step: int, rows: Int64Array) -> Tensor:
+        """What the server predicts for a batch, or the last layer makes of what the server sends."""
+        if self.share.top is not None:
+            return self.behind_hidden(step, rows, "predict")[1]
+        line, shape = self.party.server, (len(rows), self.share.n_outputs)
+        message = line.receive(Outputs, fields={"step": step}, shape=shape, finite=True, rows=rows)
+        return torch.tensor(message.values)
+
+    def behind_hidden(
+        self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Labels kept: the server's output as it came, and what the last layer makes of it."""
+        train, line, top, shape = phase == "train", self.party.server, self.share.top, (len(rows), self.share.width)
+        assert top is not None
+        message = line.receive(Hidden, fields={"step": step}, shape=shape, finite=True, rows=rows, epoch=epoch)
+        hidden = self.machine.tensor(message.values, requires_grad=train)
+        at = At(step, epoch or 0, rows, phase, line.peer, Hidden)
+        used, _ = applied(self.party.defences, "incoming", hidden, at)
+        set_mode(top, train=train)
+        with torch.set_grad_enabled(train), self.machine.autocast():
+            outputs: Tensor = top(used)
+        return hidden, outputs.float()
+
+
+class ServerWithLabelsSide(LabelledSide):
+    """Labels given, the server in training: computes the loss, and returns gradients to everybody."""
+
+    def __init__(self, settings: SplitSettings, party: Party, lines: Sequence[Channel]) -> None:
+        message = party.label_party.receive(GivenLabels)
+        n_outputs = message.n_classes if settings.target.task == "classification" else 1
+        if not settings.target.is_width(n_outputs) or not _are_labels(message.values, message.n_classes):
+            raise ProtocolError(
+                f"{party.roles.label} sent labels of {message.n_classes} classes, which are not what a "
+                f"{settings.target.task} learns from. Check that both parties run the same plan."
+            )
+        is_classes = settings.target.task == "classification"
+        target: Target = Classes(np.arange(n_outputs)) if is_classes else Numbers(0.0, 1.0)
+        labels = torch.from_numpy(message.values.astype(np.int64)) if is_classes else torch.tensor(message.values)
+        share = SplitShare(settings, party.name, settings.embedding, len(lines), target=target)
+        networks = share.build_top(len(lines), n_outputs)
+        self.top = ServerTop(share, party, lines)
+        super().__init__(share, party, labels, networks)
+
+    def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
+        """Compute the loss, send gradients to everybody."""
+        collector, label = self.top.collector, self.party.label_party.peer
+        outputs = self.top.forward(step, rows, "train", epoch)
+        truth = self.labels.index_select(0, self.machine.index(rows))
+        received = dict(collector.received)
+        own = {self.settings.tracks.own: received.pop(label)} if label in received else {}
+        at = At(step, epoch, rows, "train", own=own, received=received, held=collector.held)
+        loss, at, under = self.loss(outputs, truth, at)
+        self.optimizers.forget_gradients()
+        loss.backward(retain_graph=bool(self.party.defences))  # type: ignore[no-untyped-call]
+        asked = gradient_if(self.target.loss, outputs) if self.party.defences else None
+        collector.send_gradients(step, at, asked, under)
+        self.optimizers.step()
+        return self.note({"loss": loss.item()})
+
+    def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
+        """Compare with earlier epochs on held-out rows, and tell the others."""
+        return self.judge(epoch, held_out, self._validate, [self.party.label_party, *self.party.feature_parties])
+
+    def _validate(self, step: int, epoch: int, rows: Int64Array) -> tuple[Tensor, At]:
+        return self.top.forward(step, rows, "validate", epoch), At(step, epoch, rows, "validate")
+
+
+class GivenLabelsSide(LabelledSide):
+    """Labels given, the label party in training: sends labels and embeddings, and trains its local track alone."""
+
+    def __init__(self, settings: SplitSettings, party: Party, train: Int64Array) -> None:
+        target, labels = learned_target(settings.target, party)
+        rows = np.arange(len(labels))
+        at = At(0, 0, rows, "train", party.roles.server, GivenLabels, n_classes=target.n_classes)
+        given, names = applied(party.defences, "labels", labels, at)
+        values = as_array(given).astype(np.float32)
+        party.server.send(GivenLabels(target.n_classes or 0, values), under=names, rows=rows)
+        width, n_received = settings.embedding, len(party.feature_parties)
+        share = SplitShare(settings, party.name, width, n_received, n_outputs=target.n_outputs, target=target)
+        networks = share.build_label_networks(party, train, labels)
+        self.end = LabelPartyEnd(share, party)
+        super().__init__(share, party, labels, networks)
+
+    def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
+        """Send the party's own embedding, learn from the server's gradient, train the local track."""
+        self.optimizers.forget_gradients()
+        bottom, sent = self.end.bottom, self.end.send(step, rows, "train", epoch)
+        if bottom is None or sent is None:
+            return {}
+        bottom.learn(sent, step, rows, epoch)
+        figures: dict[str, float] = {}
+        if self.local is not None:
+            index = self.machine.index(rows)
+            private, truth = self.local.embed(index, train=True), self.labels.index_select(0, index)
+            at = At(step, epoch, rows, "train", inputs=bottom.inputs)
+            figures["local_loss"] = self.train_local(sent.embedding, private, [], truth, at)
+        self.optimizers.step()
+        return self.note(figures)
+
+    def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
+        """Send embeddings of held-out rows, and wait for the verdict on the epoch."""
+        self.close(epoch)
+        if not held_out:
+            return False
+        for step, rows in enumerate(held_out):
+            self.end.send(step, rows, "validate", epoch)
+        return self.await_verdict(epoch, self.party.server)
+
+
+class ServerSide(NetworkSide[SplitShare]):
+    """Labels kept, the server in training: passes embeddings on to the label party, and its gradients back."""
+
+    def __init__(self, settings: SplitSettings, party: Party, lines: Sequence[Channel]) -> None:
+        share = SplitShare(settings, party.name, settings.embedding, len(lines))
+        networks = share.build_top(len(lines), settings.embedding)
+        self.top = ServerTop(share, party, lines)
+        super().__init__(party, networks, settings.optimizers, share)
+
+    def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
+        """Send outputs, learn from their gradients, and send gradients back."""
+        hidden = self.top.send_hidden(step, rows, "train", epoch)
+        line, collector, shape = self.party.label_party, self.top.collector, tuple(hidden.shape)
+        message = line.receive(HiddenGradient, fields={"step": step}, shape=shape, finite=True, rows=rows, epoch=epoch)
+        received, held = collector.received, collector.held
+        at = At(step, epoch, rows, "train", line.peer, HiddenGradient, received=received, held=held)
+        came = self.top.machine.tensor(message.values)
+        gradient, _ = applied(self.party.defences, "incoming", came, at)
+        self.optimizers.forget_gradients()
+        hidden.backward(gradient)  # type: ignore[no-untyped-call]
+        collector.send_gradients(step, at, None, ())
+        self.optimizers.step()
+        return {}
+
+    def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
+        """Pass held-out rows on, and wait for the verdict on the epoch."""
+        self.close(epoch)
+        if not held_out:
+            return False
+        for step, rows in enumerate(held_out):
+            self.top.send_hidden(step, rows, "validate", epoch)
+        return self.await_verdict(epoch, self.party.label_party)
+
+
+class KeptLabelsSide(LabelledSide):
+    """Labels kept, the label party in training: sends embeddings, and computes the loss of what comes back."""
+
+    def __init__(self, settings: SplitSettings, party: Party, train: Int64Array) -> None:
+        target, labels = learned_target(settings.target, party)
+        share = SplitShare(settings, party.name, settings.embedding, len(party.feature_parties), target=target)
+        networks = share.build_label_networks(party, train, labels)
+        networks |= share.build_last_layer()
+        self.end = LabelPartyEnd(share, party)
+        super().__init__(share, party, labels, networks)
+
+    def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
+        """Compute the losses of all tracks, send the gradient to the server, learn from its answer."""
+        line, bottom, index = self.party.server, self.end.bottom, self.machine.index(rows)
+        sent = self.end.send(step, rows, "train", epoch)
+        hidden, outputs = self.end.behind_hidden(step, rows, "train", epoch)
+        truth = self.labels.index_select(0, index)
+        own = {} if sent is None else {self.settings.tracks.own: sent.embedding}
+        private = None
+        if self.local is not None:
+            private = self.local.embed(index, train=True)
+            own["private"] = private.detach()
+        inputs = None if bottom is None else bottom.inputs
+        at = At(step, epoch, rows, "train", own=own, received={line.peer: hidden}, inputs=inputs)
+        loss, at, under = self.loss(outputs, truth, at)
+        self.optimizers.forget_gradients()
+        # A defence's part of the loss may lie in the party's own embedding, into which the server's gradient goes too.
+        loss.backward(retain_graph=bool(self.party.defences))  # type: ignore[no-untyped-call]
+        gradient = torch.zeros_like(hidden) if hidden.grad is None else hidden.grad
+        asked = gradient_if(self.target.loss, outputs)(hidden)
+        about = replace(at, peer=line.peer, message=HiddenGradient, gradient_if=asked)
+        gradient, names = applied(self.party.defences, "outgoing", gradient, about)
+        message = HiddenGradient(step, as_array(gradient))
+        line.send(message, under=tuple(dict.fromkeys(under + names)), rows=rows, epoch=epoch)
+        if bottom is not None and sent is not None:
+            bottom.learn(sent, step, rows, epoch)
+        figures = {"loss": loss.item()}
+        if private is not None and sent is not None:
+            figures["local_loss"] = self.train_local(sent.embedding, private, [], truth, at)
+        self.optimizers.step()
+        return self.note(figures)
+
+    def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
+        """Compare with earlier epochs on held-out rows, and tell the others."""
+        for step, rows in enumerate(held_out):
+            self.end.send(step, rows, "validate", epoch)
+        return self.judge(epoch, held_out, self._validate, [*self.party.feature_parties, self.party.server])
+
+    def _validate(self, step: int, epoch: int, rows: Int64Array) -> tuple[Tensor, At]:
+        _, outputs = self.end.behind_hidden(step, rows, "validate", epoch)
+        return outputs, At(step, epoch, rows, "validate")
+
+
+def _are_labels(values: Float32Array, n_classes: int) -> bool:
+    if not np.isfinite(values).all() or values.ndim != 1:
+        return False
+    return n_classes == 0 or bool(((values >= 0) & (values < n_classes) & (values == np.rint(values))).all())
+
+
+def _last_layer(n_in: int, n_out: int) -> nn.Module:
+    return nn.Sequential(nn.ReLU(), nn.Linear(n_in, n_out))
 
 
 @dataclass(frozen=True)
-class Rows(Message, kind="split/rows"):
-    """How many rows there are, and whether the label party sends embeddings of its own."""
+class LabelEnd:
+    """Where the labels are used: at the server that is given them, or at the label party that keeps them.
 
-    number: int
-    with_embeddings: int
+    Attributes:
+        hooks: The defence hooks called on the side of each role.
+        sends: The kinds of messages that go through `outgoing` on the side of each role.
+        disclosures: Who learns what, one sentence each.
+        server_side: Makes the server's side of training.
+        label_side: Makes the label party's side of training.
+        last_layer: Makes the label party's layer behind the server's outputs; None where labels are given.
+    """
+
+    hooks: Mapping[str, frozenset[str]]
+    sends: Mapping[str, tuple[type[Message], ...]]
+    disclosures: tuple[str, ...]
+    server_side: Callable[[SplitSettings, Party, Sequence[Channel]], NetworkSide[SplitShare]]
+    label_side: Callable[[SplitSettings, Party, Int64Array], NetworkSide[SplitShare]]
+    last_layer: TopFactory | None = None
 
 
-class WithServer(SplitNetwork):
+LABELS_GIVEN = LabelEnd(
+    hooks={
+        "label": frozenset({"labels", "outgoing", "incoming", "prediction", "modules"}),
+        "feature": frozenset({"outgoing", "incoming", "loss", "modules"}),
+        "server": frozenset({"labels", "outgoing", "incoming", "loss", "modules"}),
+    },
+    sends={"label": (Embedding,), "feature": (Embedding,), "server": (Gradient, Outputs)},
+    disclosures=(
+        "The server learns every embedding and is given all labels.",
+        "The label party learns gradients and predictions. A feature party learns gradients at the cut, hence maybe "
+        "labels.",
+    ),
+    server_side=ServerWithLabelsSide,
+    label_side=GivenLabelsSide,
+)
+LABELS_KEPT = LabelEnd(
+    hooks={
+        "label": frozenset({"labels", "outgoing", "incoming", "loss", "prediction", "modules"}),
+        "feature": frozenset({"outgoing", "incoming", "loss", "modules"}),
+        "server": frozenset({"outgoing", "incoming", "modules"}),
+    },
+    sends={"label": (Embedding, HiddenGradient), "feature": (Embedding,), "server": (Hidden, Gradient)},
+    disclosures=(
+        "The server learns every embedding, and gradients at its output, hence maybe labels.",
+        "The label party learns the server's outputs. A feature party learns gradients at the cut, hence maybe labels.",
+    ),
+    server_side=ServerSide,
+    label_side=KeptLabelsSide,
+    last_layer=_last_layer,
+)
+
+
+class ServerNetwork(SplitNetwork):
     """A split network whose top is at a server, which brings no table."""
 
-    def n_rows(self, party: Party) -> int:
-        """How many rows there are; the label party tells the server."""
+    end: ClassVar[LabelEnd]
+
+    def settings(self) -> SplitSettings:
+        return replace(super().settings(), last_layer=self.end.last_layer)
+
+    def disclosures(self) -> tuple[str, ...]:
+        return self.end.disclosures
+
+    def _row_count(self, party: Party) -> RowCount:
+        if party.table is None:
+            return party.label_party.receive(RowCount)
+        count = RowCount(len(party.table), int(bool(party.table.columns)))
+        if party.holds_labels:
+            party.server.send(count)
+        return count
+
+    def _side(
+        self, settings: SplitSettings, party: Party, train: Int64Array, count: RowCount
+    ) -> NetworkSide[SplitShare]:
+        if party.table is None:
+            return self.end.server_side(settings, party, _senders(party, count))
+        if party.holds_labels:
+            return self.end.label_side(settings, party, train)
+        judge = party.server if self.end is LABELS_GIVEN else party.label_party
+        return SplitFeatureSide(settings, party, train, party.server, judge)
+
+    def _send_for_prediction(
+        self, share: SplitShare, party: Party, batches: Sequence[Int64Array], count: RowCount
+    ) -> None:
         if party.table is not None:
-            if party.holds_labels:
-                party.server.send(Rows(len(party.table), int(bool(party.table.columns))))
-            return len(party.table)
-        told = party.label_party.receive(Rows)
-        self.label_sends_ = bool(told.with_embeddings)
-        return told.number
+            Bottom(share, party, party.server).send_all(batches)
+            return
+        top = ServerTop(share, party, _senders(party, count))
+        for step, rows in enumerate(batches):
+            if self.end is LABELS_GIVEN:
+                top.send_outputs(step, rows)
+            else:
+                top.send_hidden(step, rows, "predict")
 
-    def sizes_told(self, table: Table, roles: Roles, name: str) -> Sizes:
-        """Whether the label party sends embeddings of its own; the server is told."""
-        if name != roles.label or roles.server is None:
-            return {}
-        return {roles.server: {"embeds": int(bool(table.columns))}}
-
-    def upstream(self, party: Party) -> list[Channel]:
-        """Whom the server gets embeddings from, in the order in which they are joined."""
-        return [*([party.label_party] if self.label_sends_ else []), *party.feature_parties]
+    def _outputs(
+        self, share: SplitShare, party: Party, batches: Sequence[Int64Array], local: LocalTrackRunner | None
+    ) -> Iterator[Tensor]:
+        end = LabelPartyEnd(share, party)
+        for step, rows, sent in sent_ahead(batches, lambda step, rows: end.send(step, rows, "predict")):
+            outputs = end.outputs(step, rows)
+            yield outputs if local is None else local.predict(rows, None if sent is None else sent.embedding, [])
 
     def _validate(self, party: Party) -> None:
         super()._validate(party)
@@ -60,27 +458,73 @@ class WithServer(SplitNetwork):
             )
         if self.top is None:
             raise PlanError(f"{type(self).__name__}'s top should be a network, but is None. Name one such as 'mlp'.")
-        if isinstance(self.architecture, ShadowTop):
+        if isinstance(self.settings().tracks, ShadowTop):
             raise PlanError(
                 f"ShadowTop's main top takes the embeddings of feature parties, but in {type(self).__name__} only the "
                 "server is sent these. Use tracks='shadow-proxy', or a top at the label party."
             )
 
 
-class ServerEnd:
-    """The server's network over the embeddings it is sent."""
+def _senders(party: Party, count: RowCount) -> list[Channel]:
+    """Whom the server gets embeddings from, in the order in which they are joined."""
+    return [*([party.label_party] if count.with_embeddings else []), *party.feature_parties]
 
-    def __init__(self, model: WithServer, party: Party) -> None:
-        self.party, self.machine = party, model.machine
-        model.to(self.machine.device)
-        self.gathering = Gathering(model, party, model.upstream(party))
-        assert model.top_ is not None
-        self.top = model.top_
 
-    def forward(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> Tensor:
-        """Collect embeddings, and put them through the network."""
-        joined = self.gathering.joined([], self.gathering.collect(step, rows, phase, epoch))
-        set_mode(self.top, train=phase == "train")
-        with torch.set_grad_enabled(phase == "train"), self.machine.autocast():
-            outputs: Tensor = self.top(joined)
-        return outputs.float()
+class ServedClassifier(ServerNetwork):
+    """A classifier whose top network and labels are at a server.
+
+    Its settings are those of `SplitNetwork`.
+
+    >>> ServedClassifier(tracks="shadow-proxy").task
+    'classification'
+    """
+
+    task, target, end = "classification", Classes, LABELS_GIVEN
+    hooks, sends = LABELS_GIVEN.hooks, LABELS_GIVEN.sends
+
+    @classmethod
+    def example(cls) -> Self:
+        return super().example().set_params(tracks={"name": "shadow-proxy", "by": "random"})
+
+
+class ServedRegressor(ServerNetwork):
+    """A regression whose top network and labels are at a server.
+
+    Its settings are those of `SplitNetwork`.
+
+    >>> ServedRegressor(tracks="shadow-proxy").task
+    'regression'
+    """
+
+    task, target, end = "regression", Numbers, LABELS_GIVEN
+    hooks, sends = LABELS_GIVEN.hooks, LABELS_GIVEN.sends
+
+
+class UShapeClassifier(ServerNetwork):
+    """A classifier whose top network is at a server and whose labels and last layer stay with the label party.
+
+    Its settings are those of `SplitNetwork`; the server's output is as wide as an embedding.
+
+    >>> UShapeClassifier(embedding=8).task
+    'classification'
+    """
+
+    task, target, end = "classification", Classes, LABELS_KEPT
+    hooks, sends = LABELS_KEPT.hooks, LABELS_KEPT.sends
+
+    @classmethod
+    def example(cls) -> Self:
+        return super().example().set_params(tracks={"name": "shadow-proxy", "by": "random"})
+
+
+class UShapeRegressor(ServerNetwork):
+    """A regression whose top network is at a server and whose labels and last layer stay with the label party.
+
+    Its settings are those of `SplitNetwork`; the server's output is as wide as an embedding.
+
+    >>> UShapeRegressor(embedding=8).task
+    'regression'
+    """
+
+    task, target, end = "regression", Numbers, LABELS_KEPT
+    hooks, sends = LABELS_KEPT.hooks, LABELS_KEPT.sends

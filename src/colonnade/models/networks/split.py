@@ -1,11 +1,11 @@
 """Split network: features of several parties, one party's labels, one model.
 
     feature party                             label party
-         ◀──────────────────────────────── Outline            once
+         ◀───────────────────────── EmbeddingWidth            once
          Embedding(batch) ─────────────────────────▶
          ◀──────────────────────────── Gradient(batch)        once per batch
          Embedding(held-out rows) ─────────────────▶
-         ◀──────────────────────────────── Verdict            once per epoch, if there is early stopping
+         ◀─────────────────────────── EpochVerdict            once per epoch, if there is early stopping
          Embedding(batch) ─────────────────────────▶          once per batch of a prediction
 
 The label party learns the embeddings, from which columns can be reconstructed. A feature party learns the width of its
@@ -14,84 +14,402 @@ and after which epochs the joint model got better on held-out rows. Of a predict
 With `fusion="sum"` and no top network the embeddings are the parties' shares of the logits, and their width is the
 number of classes. Where parties hold different rows, the label party learns which of them a feature party holds.
 
-What stands between embeddings and labels is a choice of the label party: see `tracks`. Who else could
-hold the top network: see `ushape` and `labels_at_server`.
+One step reads from top to bottom: `SplitFeatureSide.train` sends through `Bottom`; `SplitLabelSide.train` joins what
+`EmbeddingCollector` receives, computes the loss, and sends gradients back. The label party chooses what stands between
+embeddings and labels: see `tracks`. A server can hold the top network instead: see `server`.
 
 Gupta and Raskar 2018, arXiv 1810.06060; Vepakomma et al. 2018, arXiv 1812.00564.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal, Self, TypeAlias, cast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from colonnade.data.partition import FeaturePartition
-from colonnade.errors import PlanError
+from colonnade.errors import ProtocolError
 from colonnade.models.base import Prediction
-from colonnade.models.batches import in_order
-from colonnade.models.networks import split_traffic
-from colonnade.models.networks.base import NetworkModel
-from colonnade.models.networks.cut import Bottom, Embedding, Gradient, Outline, Verdict, stand_ins
-from colonnade.models.networks.inputs import Inputs
-from colonnade.models.networks.modules import BottomFactory, TopFactory, bottom_named, top_named
-from colonnade.models.networks.sides import FeatureSide, Joint, LabelSide, LocalEnd
-from colonnade.models.networks.targets import Classes, Numbers
-from colonnade.models.networks.tracks import Head, LocalShape, LocalTrack, Tracks, TracksChoice, tracks_of
-from colonnade.models.networks.training import (
-    PRECISIONS,
-    Machine,
-    OptimiserName,
-    PerNetwork,
-    Side,
-    chosen,
-    loaded,
-    require_known,
-)
-from colonnade.models.traffic import Sizes, Traffic
-from colonnade.roles import Roles
+from colonnade.models.batches import ordered_batches
+from colonnade.models.networks.base import NetworkModel, scored
+from colonnade.models.networks.inputs import Inputs, present_rows
+from colonnade.models.networks.labelled import GradientIf, LabelledSide, LocalTrackRunner, gradient_if
+from colonnade.models.networks.messages import Embedding, EmbeddingWidth, Gradient, RowCount
+from colonnade.models.networks.modules import LocalTrack
+from colonnade.models.networks.share import LEARNED, Fusion, SplitSettings, SplitShare, require_columns
+from colonnade.models.networks.targets import Classes, Numbers, learned_target
+from colonnade.models.networks.tracks import Head, TracksChoice, head_of, tracks_of
+from colonnade.models.networks.training import PRECISIONS, Machine, NetworkSide, as_array, require_known, set_mode
+from colonnade.parameters import Limit, check_parameters, choice, number
+from colonnade.runtime.hooks import At, Phase, Tensor, applied, applied_where
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
-from colonnade.tables.table import Table
-from colonnade.wire.message import Int64Array, Message
-
-__all__ = ["Embedding", "Gradient", "Outline", "SplitClassifier", "SplitNetwork", "SplitRegressor", "Verdict"]
-
-Fusion: TypeAlias = Literal["concat", "sum", "mean"]
-FUSIONS = ("concat", "sum", "mean")
-PER_NETWORK = ("bottom", "optimiser", "learning_rate")
+from colonnade.wire.channel import Channel
+from colonnade.wire.message import Float32Array, Int64Array, Message
 
 
+class SplitFeatureSide(NetworkSide[SplitShare]):
+    """A feature party in training: embeddings up, gradients down.
+
+    Args:
+        settings: The settings.
+        party: The feature party.
+        train: The rows to train on.
+        line: Where embeddings go and gradients come from; the label party if None.
+        judge: Who says when to stop; the same if None.
+    """
+
+    def __init__(
+        self,
+        settings: SplitSettings,
+        party: Party,
+        train: Int64Array,
+        line: Channel | None = None,
+        judge: Channel | None = None,
+    ) -> None:
+        width = settings.embedding if line is not None else _asked_width(settings, party)
+        require_columns(party)
+        line = line or party.label_party
+        self.judge_line = judge or line
+        share = SplitShare(settings, party.name, width, len(party.feature_parties))
+        networks = share.build_bottom(party, None, train, "bottom")
+        self.bottom = Bottom(share, party, line)
+        super().__init__(party, networks, settings.optimizers, share)
+
+    def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
+        """Send embeddings, learn from gradients."""
+        sent = self.bottom.send(step, rows, "train", epoch)
+        self.optimizers.forget_gradients()
+        self.bottom.learn(sent, step, rows, epoch)
+        self.optimizers.step()
+        return {}
+
+    def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
+        """Send embeddings of held-out rows, and wait for the verdict on the epoch."""
+        self.close(epoch)
+        if not held_out:
+            return False
+        self.bottom.send_all(held_out, "validate", epoch)
+        return self.await_verdict(epoch, self.judge_line)
+
+
+class SplitLabelSide(LabelledSide):
+    """The label party in training: joins embeddings, computes losses, returns gradients."""
+
+    def __init__(self, settings: SplitSettings, party: Party, train: Int64Array) -> None:
+        target, labels = learned_target(settings.target, party)
+        width = target.n_outputs if settings.top is None else settings.embedding
+        for line in party.feature_parties:
+            line.send(EmbeddingWidth(width))
+        share = SplitShare(settings, party.name, width, len(party.feature_parties), target=target)
+        networks = share.build_label_networks(party, train, labels)
+        networks |= share.build_top(share.n_received + (share.bottom is not None), target.n_outputs)
+        self.joint = JointForward(share, party)
+        super().__init__(share, party, labels, networks)
+
+    def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
+        """Collect embeddings, compute the losses of all tracks, send gradients back."""
+        joint, defences = self.joint, self.party.defences
+        passed = joint.forward(step, rows, "train", epoch)
+        truth = self.labels.index_select(0, passed.index)
+        own = {} if passed.own is None else {self.settings.tracks.own: passed.own}
+        private = None
+        if self.local is not None:
+            private = self.local.embed(passed.index, train=True)
+            own["private"] = private.detach()
+        inputs = None if joint.bottom is None else joint.bottom.inputs
+        received, held = joint.collector.received, joint.collector.held
+        at = At(step, epoch, rows, "train", own=own, received=received, held=held, inputs=inputs)
+        loss, at, under = self.loss(passed.outputs, truth, at)
+        self.optimizers.forget_gradients()
+        loss.backward(retain_graph=bool(defences))  # type: ignore[no-untyped-call]
+        asked = gradient_if(self.target.loss, passed.outputs) if defences else None
+        joint.collector.send_gradients(step, at, asked, under)
+        passed.trace_back()
+        figures = {"loss": loss.item()}
+        if private is not None:
+            assert passed.own is not None
+            figures["local_loss"] = self.train_local(passed.own, private, passed.embeddings, truth, at)
+        self.optimizers.step()
+        return self.note(figures)
+
+    def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
+        """Compare with earlier epochs on held-out rows, and tell the others."""
+        return self.judge(epoch, held_out, self._validate, self.party.feature_parties)
+
+    def _validate(self, step: int, epoch: int, rows: Int64Array) -> tuple[Tensor, At]:
+        outputs, collector = self.joint.forward(step, rows, "validate", epoch).outputs, self.joint.collector
+        return outputs, At(step, epoch, rows, "validate", received=collector.received, held=collector.held)
+
+
+@dataclass(frozen=True)
+class SentEmbedding:
+    """What a gradient goes into: the embedding that was sent, and the penalty that the sender's own defences add."""
+
+    embedding: Tensor
+    penalty: Tensor | None
+
+
+class Bottom:
+    """A party's bottom network over its own rows; with a line, the end of the cut that sends.
+
+    Args:
+        share: The share whose bottom it is.
+        party: The party that has it.
+        line: Where embeddings go; None where they stay.
+        name: What hooks call the embedding.
+    """
+
+    def __init__(self, share: SplitShare, party: Party, line: Channel | None, name: str = "embedding") -> None:
+        assert share.inputs is not None
+        assert share.bottom is not None
+        self.party, self.line, self.name, self.machine = party, line, name, share.settings.machine
+        self.module = share.bottom.to(self.machine.device)
+        self.values = torch.from_numpy(share.inputs.encode(party.own_table)).to(self.machine.device)
+        self.inputs = self.values[:0]
+        self.present: NDArray[np.bool_] | None = None
+        if line is not None and share.settings.partial:
+            self.present = present_rows(party.own_table)
+
+    def embed(self, rows: Int64Array, *, train: bool) -> Tensor:
+        """The embedding of some rows; `inputs` afterwards holds what it was made from."""
+        set_mode(self.module, train=train)
+        self.inputs = self.values.index_select(0, self.machine.index(rows))
+        with torch.set_grad_enabled(train), self.machine.autocast():
+            out: Tensor = self.module(self.inputs)
+        return out.float()
+
+    def send(
+        self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None, *, weighs: bool = True
+    ) -> SentEmbedding:
+        """Send the embedding of some rows.
+
+        Args:
+            step: The number of the batch.
+            rows: Its rows.
+            phase: What it is sent for.
+            epoch: In which pass over the data.
+            weighs: Whether defences may ask for a penalty here; a party that computes a loss asks them there.
+        """
+        assert self.line is not None
+        embedding = sent = self.embed(rows, train=phase == "train")
+        held = self._held(rows)
+        penalty: Tensor | None = None
+        under: tuple[str, ...] = ()
+        if self.party.defences:
+            at = At(step, epoch or 0, rows, phase, own={self.name: embedding}, inputs=self.inputs)
+            penalty, weighed = self._penalty(embedding, at, held) if weighs and phase == "train" else (None, ())
+            at = replace(at, peer=self.line.peer, message=Embedding)
+            sent, changed = applied_where(held, self.party.defences, "outgoing", embedding, at)
+            under = tuple(dict.fromkeys(weighed + changed))
+        values = as_array(sent if held is None else torch.where(held[:, None], sent, torch.nan))
+        self.line.send(Embedding(step, values), under=under, rows=rows, epoch=epoch)
+        # Where a defence cut it off from the network, the gradient goes straight through.
+        return SentEmbedding(sent if sent.requires_grad else embedding, penalty)
+
+    def send_all(self, batches: Sequence[Int64Array], phase: Phase = "predict", epoch: int | None = None) -> None:
+        """Send the embeddings of many rows, for which no gradients come back."""
+        for step, rows in enumerate(batches):
+            self.send(step, rows, phase, epoch)
+
+    def learn(self, sent: SentEmbedding, step: int, rows: Int64Array, epoch: int) -> None:
+        """Wait for the gradient of what was sent, and trace it back through the network."""
+        assert self.line is not None
+        embedding, shape = sent.embedding, tuple(sent.embedding.shape)
+        message = self.line.receive(Gradient, fields={"step": step}, shape=shape, finite=True, rows=rows, epoch=epoch)
+        held = self._held(rows)
+        gradient = _only(self.machine.tensor(message.values), held)
+        if self.party.defences:
+            own = {self.name: embedding.detach()}
+            at = At(step, epoch, rows, "train", self.line.peer, Gradient, own=own, inputs=self.inputs)
+            gradient, _ = applied_where(held, self.party.defences, "incoming", gradient, at)
+        if not embedding.requires_grad:
+            return
+        if sent.penalty is None:
+            embedding.backward(gradient)  # type: ignore[no-untyped-call]
+        else:
+            torch.autograd.backward([embedding, sent.penalty], [gradient, None])
+
+    def _held(self, rows: Int64Array) -> Tensor | None:
+        """Which rows this party holds; None if all."""
+        return None if self.present is None else torch.from_numpy(self.present[rows]).to(self.machine.device)
+
+    def _penalty(self, embedding: Tensor, at: At, held: Tensor | None) -> tuple[Tensor | None, tuple[str, ...]]:
+        """What this party's own defences add to a loss that it does not know."""
+        if not embedding.requires_grad or (held is not None and not held.any()):
+            return None, ()
+        nothing = embedding.sum() * 0
+        penalty, names = applied(self.party.defences, "loss", nothing, at if held is None else at.about(held))
+        return (None if penalty is nothing or not penalty.requires_grad else penalty), names
+
+
+class EmbeddingCollector:
+    """The end of the cut that joins the embeddings of several parties, and sends gradients back.
+
+    Args:
+        share: The share whose top takes what is joined.
+        party: The party that has it.
+        lines: The senders of embeddings, in the order in which these are joined.
+    """
+
+    def __init__(self, share: SplitShare, party: Party, lines: Sequence[Channel]) -> None:
+        self.share, self.party, self.lines, self.machine = share, party, lines, share.settings.machine
+        self.fusion, self.partial = share.settings.fusion, share.settings.partial
+        self.received: dict[str, Tensor] = {}
+        self.held: dict[str, Tensor] = {}
+        self.changed: tuple[str, ...] = ()
+
+    def collect(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> list[Tensor]:
+        """The peers' embeddings of some rows, in order; `received` afterwards holds them as they came.
+
+        Where parties hold different rows, `held` says who holds which. `changed` names the defences that changed some
+        of the embeddings, and so the gradients in them.
+        """
+        self.received, self.held, self.changed, embeddings = {}, {}, (), []
+        shape = (len(rows), self.share.width)
+        for line in self.lines:
+            message = line.receive(
+                Embedding, fields={"step": step}, shape=shape, finite=not self.partial, rows=rows, epoch=epoch
+            )
+            values = self._filled(message, line.peer) if self.partial else message.values
+            came = self.machine.tensor(values, requires_grad=phase == "train")
+            self.received[line.peer] = used = came
+            if self.party.defences:
+                at = At(step, epoch or 0, rows, phase, peer=line.peer, message=Embedding)
+                used, names = applied_where(self.held.get(line.peer), self.party.defences, "incoming", came, at)
+                self.changed += names
+            embeddings.append(used)
+        return self._completed(embeddings) if self.partial else embeddings
+
+    def joined(self, own: Sequence[Tensor], embeddings: Sequence[Tensor]) -> Tensor:
+        """All embeddings as one, the party's own first."""
+        parts = [*own, *embeddings]
+        if self.fusion == "concat":
+            return torch.cat(parts, dim=1)
+        total = torch.stack(parts).sum(dim=0)
+        if self.fusion == "sum":
+            return total
+        if not self.partial:
+            return total / len(parts)
+        n_held = torch.stack(list(self.held.values())).sum(dim=0) + len(own)
+        return total / n_held.clamp_min(1)[:, None]
+
+    def send_gradients(self, step: int, at: At, asked: GradientIf | None, under: tuple[str, ...]) -> None:
+        """Send every peer the gradient in its embedding: zeros for rows it does not hold, whatever a defence does."""
+        for line in self.lines:
+            came, held = self.received[line.peer], self.held.get(line.peer)
+            gradient, names = torch.zeros_like(came) if came.grad is None else _only(came.grad, held), under
+            if self.party.defences:
+                hypothetical = None if asked is None else asked(came)
+                about = replace(at, peer=line.peer, message=Gradient, gradient_if=hypothetical)
+                gradient, blurred = applied_where(held, self.party.defences, "outgoing", gradient, about)
+                names = tuple(dict.fromkeys(self.changed + under + blurred))
+            line.send(Gradient(step, as_array(gradient)), under=names, rows=at.rows, epoch=at.epoch)
+
+    def _filled(self, message: Embedding, peer: str) -> Float32Array:
+        """Note which rows a peer holds, and put zeros in the place of the others."""
+        missing = np.asarray(np.isnan(message.values).all(axis=1))
+        self.held[peer] = torch.from_numpy(~missing).to(self.machine.device)
+        filled = np.where(missing[:, None], np.float32(0), message.values)
+        if not np.isfinite(filled).all():
+            raise ProtocolError(
+                f"{message.kind} from {peer} for step {message.step} should hold finite numbers in every row that is "
+                "not missing, but does not. Lower the learning rate, and check the peer's columns for extreme values."
+            )
+        return filled
+
+    def _completed(self, embeddings: list[Tensor]) -> list[Tensor]:
+        """Put a learned vector in the place of rows that a peer does not hold; a mean leaves them out instead."""
+        if self.fusion == "mean":
+            return [_only(e, held) for e, held in zip(embeddings, self.held.values(), strict=True)]
+        assert self.share.missing_embeddings is not None
+        rest = zip(embeddings, self.held.values(), self.share.missing_embeddings, strict=True)
+        return [torch.where(held[:, None], embedding, vector) for embedding, held, vector in rest]
+
+
+@dataclass(frozen=True)
+class ForwardPass:
+    """One forward pass at the label party: what went in, and what the federated track makes of it.
+
+    The party's own embedding is cut off from the network that made it, so that others get their gradients before that
+    network gets its own.
+    """
+
+    index: Tensor
+    made: Tensor | None
+    own: Tensor | None
+    embeddings: list[Tensor]
+    outputs: Tensor
+
+    def trace_back(self) -> None:
+        """Take the gradient in the party's own embedding through the network that made it."""
+        if self.own is not None and self.own.grad is not None and self.made is not None and self.made.requires_grad:
+            self.made.backward(self.own.grad)  # type: ignore[no-untyped-call]
+
+
+class JointForward:
+    """The label party's networks, over its own rows and the embeddings that arrive."""
+
+    def __init__(self, share: SplitShare, party: Party) -> None:
+        self.machine, self.top = share.settings.machine, share.top
+        share.to(self.machine.device)
+        self.bottom = None if share.bottom is None else Bottom(share, party, None, share.settings.tracks.own)
+        self.collector = EmbeddingCollector(share, party, party.feature_parties)
+
+    def forward(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> ForwardPass:
+        """Collect all embeddings of some rows, and put them through the federated track."""
+        train = phase == "train"
+        # The party's own part first: the others compute theirs meanwhile.
+        made = None if self.bottom is None else self.bottom.embed(rows, train=train)
+        own = None if made is None else made.detach().requires_grad_(train)
+        embeddings = self.collector.collect(step, rows, phase, epoch)
+        outputs = self.collector.joined([] if own is None else [own], embeddings)
+        if self.top is not None:
+            set_mode(self.top, train=train)
+            with torch.set_grad_enabled(train), self.machine.autocast():
+                outputs = self.top(outputs).float()
+        return ForwardPass(self.machine.index(rows), made, own, embeddings, outputs)
+
+
+def _only(values: Tensor, held: Tensor | None) -> Tensor:
+    """Values of the rows that are held, and zeros for the others."""
+    return values if held is None else torch.where(held[:, None], values, 0)
+
+
+def _asked_width(settings: SplitSettings, party: Party) -> int:
+    """The width of embedding that the label party asks for, if the plan allows it."""
+    width = party.label_party.receive(EmbeddingWidth).width
+    if width != settings.embedding if settings.top is not None else not settings.target.is_width(width):
+        wanted = f"{settings.embedding}" if settings.top is not None else f"a {settings.target.task}'s outputs"
+        raise ProtocolError(
+            f"{party.roles.label} asked for embeddings of width {width}; the plan allows {wanted}. "
+            "Check that both parties run the same plan."
+        )
+    return width
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
 class SplitNetwork(NetworkModel):
     """A network cut into a bottom at each party and a top, trained on one party's labels.
 
     Args:
         embedding: The width of each party's embedding; ignored where embeddings are logits.
-        bottom: A name ("mlp", "resnet-mlp", "cnn", "resnet-20") or a callable from `Inputs` and a width to a module.
-        top: A name ("mlp", "linear") or a callable from two widths to a module; None only with `fusion="sum"`, where
-            embeddings then are logits.
+        top: As in `NetworkModel`; None only with `fusion="sum"`, where embeddings then are logits.
         fusion: How embeddings are joined: "concat", "sum" or "mean".
         tracks: What the label party does with its own columns: "single", "shadow-proxy", "shadow-top", an object such
             as `ShadowTop(private=0.3)`, or a mapping of its settings.
-        optimiser: "adam", "adamw" or "sgd".
-        learning_rate: How far a step goes.
         momentum: Of "sgd".
-        weight_decay: At every party.
-        batch_size: Rows per step.
-        epochs: Passes over the training rows, at most.
-        patience: Epochs without improvement on held-out rows before training stops; None trains to the end, and then
-            nothing is held out.
-        validation: The share of rows held out for that.
-        overlap: "full" if every party holds every row; "partial" if rows of which a feature party holds no value are
-            to be trained and predicted without it.
-        device: "cpu", "cuda", or "auto" for a GPU where there is one; parties may differ.
+        overlap: "full" if every party holds every row; "partial" if feature parties may lack rows, which are then
+            trained and predicted without them.
         precision: "float32", or "bfloat16" for mixed precision; losses and messages are float32 in any case.
 
-    `bottom`, `optimiser` and `learning_rate` may be mappings from a network ("bottom", "top", "public", "private", ...)
-    or a party to its value, with "default" for the rest.
+    The other settings are those of `NetworkModel`. `bottom`, `optimizer` and `learning_rate` may be mappings from a
+    network ("bottom", "top", "public", "private", ...) or a party to its value, with "default" for the rest.
     """
 
     hooks: ClassVar[Mapping[str, frozenset[str]]] = {
@@ -99,64 +417,44 @@ class SplitNetwork(NetworkModel):
         "feature": frozenset({"outgoing", "incoming", "loss", "modules"}),
     }
     sends: ClassVar[Mapping[str, tuple[type[Message], ...]]] = {"label": (Gradient,), "feature": (Embedding,)}
+    limits: ClassVar[Mapping[str, Limit]] = {
+        **NetworkModel.limits,
+        "fusion": choice("concat", "sum", "mean"),
+        "momentum": number(0, below=1),
+        "overlap": choice("full", "partial"),
+        "precision": choice(*PRECISIONS),
+    }
 
-    inputs_: Inputs | None
-    bottom_: nn.Module | None
-    top_: nn.Module | None
-    local_inputs_: Inputs | None
-    local_: LocalTrack | None
-    partition_: FeaturePartition | None
-    stand_ins_: nn.ParameterList | None
+    fusion: Fusion = "concat"
+    tracks: TracksChoice = "single"
+    momentum: float = 0.9
+    overlap: Literal["full", "partial"] = "full"
+    precision: Literal["float32", "bfloat16"] = "float32"
 
-    def __init__(
-        self,
-        *,
-        embedding: int = 16,
-        bottom: PerNetwork[str | BottomFactory] = "mlp",
-        top: str | TopFactory | None = "mlp",
-        fusion: Fusion = "concat",
-        tracks: TracksChoice = "single",
-        optimiser: PerNetwork[OptimiserName] = "adam",
-        learning_rate: PerNetwork[float] = 3e-3,
-        momentum: float = 0.9,
-        weight_decay: float = 0.0,
-        batch_size: int = 256,
-        epochs: int = 30,
-        patience: int | None = 5,
-        validation: float = 0.1,
-        overlap: Literal["full", "partial"] = "full",
-        device: Literal["cpu", "cuda", "auto"] = "cpu",
-        precision: Literal["float32", "bfloat16"] = "float32",
-    ) -> None:
-        self.embedding = embedding
-        self.bottom = bottom
-        self.top = top
-        self.fusion = fusion
-        self.tracks = tracks
-        self.optimiser = optimiser
-        self.learning_rate = learning_rate
-        self.momentum = momentum
-        self.weight_decay = weight_decay
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.patience = patience
-        self.validation = validation
-        self.overlap = overlap
-        self.device = device
-        self.precision = precision
+    party_: str = field(init=False)
+    width_: int = field(init=False)
+    n_received_: int = field(init=False)
+    n_joined_: int = field(init=False)
+    n_outputs_: int = field(init=False)
+    inputs_: Inputs | None = field(init=False)
+    bottom_: nn.Module | None = field(init=False)
+    top_: nn.Module | None = field(init=False)
+    local_inputs_: Inputs | None = field(init=False)
+    local_: LocalTrack | None = field(init=False)
+    partition_: FeaturePartition | None = field(init=False)
+    missing_embeddings_: nn.ParameterList | None = field(init=False)
 
     def fit(self, party: Party) -> Self:
         """Train together with the other parties; afterwards this holds the party's share."""
         self._validate(party)
-        self._prepare(party)
-        self.target_ = self.inputs_ = self.bottom_ = self.top_ = self.local_inputs_ = self.local_ = None
-        self.partition_ = self.stand_ins_ = None
-        self.party_, self.n_received_ = party.name, len(party.feature_parties)
-        self.width_ = self.n_joined_ = self.n_outputs_ = 0
-        self.history_ = self.run_epochs(
-            party, self.n_rows(party), party.shared, lambda train: self.side(party, train), name="train"
-        )
-        self.remember(party)
+        settings = self.settings()
+        self.admit_defences(party)
+        count = self._row_count(party)
+        schedule = self.schedule(party, count.number, party.shared)
+        side = self._side(settings, party, schedule.train, count)
+        self._store(side.run_epochs(schedule, name="train"))
+        self.history_ = side.history
+        self.remember_defences(party)
         return self
 
     def predict(self, party: Party, *, head: Head | None = None) -> Prediction | None:
@@ -167,170 +465,105 @@ class SplitNetwork(NetworkModel):
             head: Which of two heads the label party uses, "federated" or "local"; the one its tracks are for if None.
         """
         self.require_fitted("used to predict")
-        self.prepare(party)
-        self.to(self.machine.device)
-        return self.predict_side(party, in_order(np.arange(self.n_rows(party)), self.batch_size), head)
-
-    def n_rows(self, party: Party) -> int:
-        """How many rows there are, which a party without a table is told."""
-        return len(party.own_table)
-
-    def side(self, party: Party, train: Int64Array) -> Side:
-        """This party's side of training."""
-        return LabelSide(self, party, train) if party.holds_labels else FeatureSide(self, party, train)
-
-    def predict_side(self, party: Party, batches: Sequence[Int64Array], head: Head | None) -> Prediction | None:
-        """This party's side of a prediction."""
+        self.restore_defences(party)
+        share = self.learned()
+        share.to(share.settings.machine.device)
+        count = self._row_count(party)
+        batches = ordered_batches(np.arange(count.number), self.batch_size)
         if not party.holds_labels:
-            Bottom(self, party, party.label_party).send_all(batches)
+            self._send_for_prediction(share, party, batches, count)
             return None
-        track = self.head_named(head)
-        local = LocalEnd(self, party) if track == "local" else None
-        joint = Joint(self, party)
-        parts = []
-        for step, rows in enumerate(batches):
-            passed = joint.forward(step, rows, "predict")
-            outputs = passed.outputs if local is None else local.predict(rows, passed.own, passed.embeddings)
-            parts.append(self.scored(party, outputs, step, rows, track=track))
-        return self.require_target().prediction(np.concatenate(parts))
+        track, target = head_of(share.settings.tracks, head), share.require_target()
+        local = LocalTrackRunner(share, party) if track == "local" else None
+        outputs = self._outputs(share, party, batches, local)
+        parts = [
+            scored(target, party, each, step, rows, track)
+            for step, (rows, each) in enumerate(zip(batches, outputs, strict=True))
+        ]
+        return target.prediction(np.concatenate(parts))
 
-    def sizes_told(self, table: Table, roles: Roles, name: str) -> Sizes:
-        """With summed logits, the number of classes."""
-        if self.top is not None or self.task != "classification" or name != roles.label or table.labels is None:
-            return {}
-        return {peer: {"classes": len(table.labels.drop_null().unique())} for peer in roles.features}
+    def settings(self) -> SplitSettings:
+        """The parameters as all sides read them."""
+        return SplitSettings(
+            target=self.target,
+            embedding=self.embedding,
+            bottom=self.bottom,
+            top=self.top,
+            fusion=self.fusion,
+            tracks=tracks_of(self.tracks),
+            partial=self.overlap == "partial",
+            n_iter_no_change=self.n_iter_no_change,
+            optimizers=self.optimizer_settings(self.momentum),
+            machine=Machine.of(self.device, self.precision),
+        )
 
-    def traffic(self, roles: Roles, line: tuple[str, str], n_rows: int, sizes: Sizes) -> Traffic | None:
-        """What training sends over the line between two parties."""
-        return split_traffic.with_label_party(self, roles, line, n_rows, sizes)
-
-    def head_named(self, head: Head | None) -> Head:
-        """The head that predicts; refuses one that is not there."""
-        wanted = self.architecture.predicts if head is None else head
-        if wanted not in ("federated", "local") or (wanted == "local" and self.local_ is None):
-            raise PlanError(
-                f"A prediction uses the head 'federated', or 'local' where the tracks have one; {wanted!r} was asked "
-                f"for and the tracks are {type(self.architecture).__name__}. Choose another head or other tracks."
-            )
-        return wanted
-
-    @property
-    def architecture(self) -> Tracks:
-        """What stands at the label party."""
-        return tracks_of(self.tracks)
-
-    @property
-    def machine(self) -> Machine:
-        """Where this party computes."""
-        return Machine.of(self.device, self.precision)
-
-    def make_bottom(self, inputs: Inputs, network: str, party: str) -> nn.Module:
-        """A new bottom network."""
-        return self._bottom_factory(network, party)(inputs, self.width_)
-
-    def make_top(self, n_in: int, n_out: int) -> nn.Module | None:
-        """A new top network of the federated track; None where there is none."""
-        choice = self.architecture.federated_top(self.top)
-        return None if choice is None else top_named(choice)(n_in, n_out)
-
-    def make_local(self, inputs: Inputs, n_received: int, n_outputs: int, party: str) -> LocalTrack:
-        """New networks of the local track."""
-        shape = LocalShape(inputs, self.width_, n_received, n_outputs)
-        made = self.architecture.local(self._bottom_factory("private", party), self.top, shape)
-        assert made is not None
-        return made
-
-    def to(self, device: torch.device) -> None:
-        """Move this party's networks to a device."""
-        for network in (self.bottom_, self.top_, self.local_, self.stand_ins_):
-            if network is not None:
-                network.to(device)
+    def learned(self) -> SplitShare:
+        """What this party has learned, as sides use it."""
+        return SplitShare(self.settings(), **{name: getattr(self, f"{name}_") for name in LEARNED})
 
     def share(self) -> Tree:
-        """What this party has learned, as a tree of arrays and plain values."""
-        networks = {"bottom": self.bottom_, "top": self.top_, "local": self.local_, "stand_ins": self.stand_ins_}
-        return {
-            "target": None if self.target_ is None else self.target_.state(),
-            "inputs": None if self.inputs_ is None else self.inputs_.state(),
-            "local_inputs": None if self.local_inputs_ is None else self.local_inputs_.state(),
-            "party": self.party_,
-            "width": self.width_,
-            "n_joined": self.n_joined_,
-            "n_outputs": self.n_outputs_,
-            "n_received": self.n_received_,
-            **{name: None if network is None else network.state_dict() for name, network in networks.items()},
-            "partition": None if self.partition_ is None else vars(self.partition_),
-            "history": self.history_,
-            "defences": self.defences_,
-        }
+        return {**self.learned().state(), "history": self.history_, "defences": self.defences_}
 
     def take_share(self, tree: Tree) -> None:
-        """Take up what `share` gave."""
-        self.party_, self.width_ = tree["party"], tree["width"]
-        self.n_joined_, self.n_outputs_ = tree["n_joined"], tree["n_outputs"]
-        self.n_received_, self.history_, self.defences_ = tree["n_received"], tree["history"], tree["defences"]
-        self.target_ = None if tree["target"] is None else self.target.of(tree["target"])
-        self.inputs_ = None if tree["inputs"] is None else Inputs.of(tree["inputs"])
-        self.local_inputs_ = None if tree["local_inputs"] is None else Inputs.of(tree["local_inputs"])
-        self.partition_ = None
-        if tree["partition"] is not None:
-            saved = tree["partition"]
-            sides = tuple(saved["public"]), tuple(saved["private"])
-            self.partition_ = FeaturePartition(*sides, saved["scores"], saved["by"])
-        self.bottom_ = self.top_ = self.local_ = self.stand_ins_ = None
-        network = self.architecture.bottom if self.target_ is not None else "bottom"
-        if self.inputs_ is not None:
-            self.bottom_ = loaded(self.make_bottom(self.inputs_, network, self.party_), tree["bottom"])
-        if tree["top"] is not None:
-            top = self.make_top(self.n_joined_, self.n_outputs_)
-            assert top is not None
-            self.top_ = loaded(top, tree["top"])
-        if self.local_inputs_ is not None:
-            n_outputs = self.require_target().n_outputs
-            local = self.make_local(self.local_inputs_, self.n_received_, n_outputs, self.party_)
-            self.local_ = loaded(local, tree["local"])  # type: ignore[assignment]
-        if tree["stand_ins"] is not None:
-            self.stand_ins_ = loaded(stand_ins(self.n_received_, self.width_), tree["stand_ins"])  # type: ignore[assignment]
+        self._store(SplitShare.of(tree, self.settings()))
+        self.history_, self.defences_ = tree["history"], tree["defences"]
 
     def summary(self) -> str:
-        """What the model is, and what each role learns, in a few lines."""
         cut = "shares of the logits" if self.top is None else f"embeddings of width {self.embedding}"
         lines = [
-            f"{type(self).__name__}: {cut}, joined by {self.fusion}; {type(self.architecture).__name__} at the label "
-            f"party; {self.optimiser}, learning rate {self.learning_rate}.",
+            f"{type(self).__name__}: {cut}, joined by {self.fusion}; {type(tracks_of(self.tracks)).__name__} at the "
+            f"label party; {self.optimizer}, learning rate {self.learning_rate}.",
             "Encryption: none; a receiver reads what it is sent. Threat model: curious parties that keep to the rules.",
             *self.disclosures(),
         ]
         if self.is_fitted:
-            networks = (self.bottom_, self.top_, self.local_)
-            weights = sum(p.numel() for net in networks if net is not None for p in net.parameters())
-            lines.append(f"This share: {weights} weights after {len(self.history_)} epochs.")
+            lines.append(f"This share: {self.learned().n_weights} weights after {len(self.history_)} epochs.")
         return "\n".join(lines)
 
     def disclosures(self) -> tuple[str, ...]:
         """Who learns what, one sentence each."""
-        return (
-            "The label party learns every embedding. A feature party learns gradients at the cut, hence maybe labels.",
+        said = (
+            "The label party learns every embedding. A feature party learns gradients at the cut, hence maybe labels."
         )
+        return (said,)
 
-    def _bottom_factory(self, network: str, party: str) -> BottomFactory:
-        return bottom_named(cast("str | BottomFactory", chosen(self.bottom, network, party, "bottom")))
+    def _row_count(self, party: Party) -> RowCount:
+        """How many rows there are, and whether the label party sends embeddings of its own."""
+        return RowCount(len(party.own_table), 0)
+
+    def _side(
+        self, settings: SplitSettings, party: Party, train: Int64Array, count: RowCount
+    ) -> NetworkSide[SplitShare]:
+        """This party's side of training."""
+        return (SplitLabelSide if party.holds_labels else SplitFeatureSide)(settings, party, train)
+
+    def _send_for_prediction(
+        self, share: SplitShare, party: Party, batches: Sequence[Int64Array], count: RowCount
+    ) -> None:
+        """What a party without labels does in a prediction."""
+        Bottom(share, party, party.label_party).send_all(batches)
+
+    def _outputs(
+        self, share: SplitShare, party: Party, batches: Sequence[Int64Array], local: LocalTrackRunner | None
+    ) -> Iterator[Tensor]:
+        """The outputs of the label party's head, batch by batch; those of the local track where it is given."""
+        joint = JointForward(share, party)
+        for step, rows in enumerate(batches):
+            passed = joint.forward(step, rows, "predict")
+            yield passed.outputs if local is None else local.predict(rows, passed.own, passed.embeddings)
+
+    def _store(self, share: SplitShare) -> None:
+        for name in LEARNED:
+            setattr(self, f"{name}_", getattr(share, name))
 
     def _validate(self, party: Party) -> None:
-        self._require_roles(party)
-        self._require_settings(
-            ("fusion", self.fusion in FUSIONS, "'concat', 'sum' or 'mean'"),
-            ("top", self.top is not None or self.fusion == "sum", "a network unless fusion is 'sum'"),
-            ("overlap", self.overlap in ("full", "partial"), "'full' or 'partial'"),
-            ("precision", self.precision in PRECISIONS, "'float32' or 'bfloat16'"),
-        )
-        # These refuse what they do not know.
+        self.require_roles(party)
+        has_top = Limit(lambda top: top is not None or self.fusion == "sum", "a network unless fusion is 'sum'", ())
+        check_parameters(self, {"top": has_top})
         tracks = tracks_of(self.tracks)
-        Machine.of(self.device, self.precision)
-        networks = dict.fromkeys(
-            ("bottom", "top", tracks.bottom, "private", tracks.top, tracks.local_name, "stand_ins")
-        )
-        require_known({name: getattr(self, name) for name in PER_NETWORK}, (*networks, *party.roles.parties))
+        networks = ("bottom", "top", tracks.bottom, "private", tracks.top, tracks.local_name, "missing_embeddings")
+        per_network = {name: getattr(self, name) for name in ("bottom", "optimizer", "learning_rate")}
+        require_known(per_network, (*dict.fromkeys(networks), *party.roles.parties))
 
 
 class SplitClassifier(SplitNetwork):
@@ -357,3 +590,7 @@ class SplitRegressor(SplitNetwork):
 
     task = "regression"
     target = Numbers
+
+    @classmethod
+    def example(cls) -> Self:
+        return super().example().set_params(tracks={"name": "shadow-top", "by": "random"})

@@ -13,6 +13,7 @@ from torch import nn
 from colonnade.errors import DataError
 from colonnade.models.base import Prediction, require_classes
 from colonnade.runtime.hooks import Tensor
+from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.wire.message import Float32Array
 
@@ -59,7 +60,16 @@ class Target(ABC):
     @staticmethod
     @abstractmethod
     def is_width(n_outputs: int) -> bool:
-        """Whether a network for this target could have so many outputs."""
+        """Whether a network for this target could have this many outputs."""
+
+
+def learned_target(kind: type[Target], party: Party) -> tuple[Target, Tensor]:
+    """What the label party's labels say about the target, and these labels encoded."""
+    if party.own_table.labels is None:
+        raise DataError(f"{party.name} is the label party but its table has no labels. Name the label column.")
+    labels = np.asarray(party.own_table.labels)
+    target = kind.learned(labels, party.name)
+    return target, target.encode(labels)
 
 
 class Classes(Target):
@@ -77,20 +87,16 @@ class Classes(Target):
 
     @classmethod
     def learned(cls, labels: NDArray[Any], owner: str) -> Self:
-        """The distinct classes, of which there must be two."""
         return cls(require_classes(labels, owner))
 
     @classmethod
     def of(cls, tree: Tree) -> Self:
-        """The classes that `state` wrote down."""
         return cls(np.array(tree["classes"]))
 
     def state(self) -> Tree:
-        """The classes."""
         return {"classes": self.classes.tolist()}
 
     def encode(self, labels: NDArray[Any]) -> Tensor:
-        """Class numbers."""
         return torch.from_numpy(np.searchsorted(self.classes, labels))
 
     def loss(self, outputs: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
@@ -98,16 +104,13 @@ class Classes(Target):
         return nn.functional.cross_entropy(outputs, labels, reduction=reduction)
 
     def scores(self, outputs: Tensor) -> Tensor:
-        """Probabilities."""
         return torch.softmax(outputs, dim=1)
 
     def prediction(self, scores: Float32Array) -> Prediction:
-        """The likeliest class of each row, and all probabilities."""
         return Prediction(self.classes[scores.argmax(axis=1)], scores.astype(np.float64))
 
     @staticmethod
     def is_width(n_outputs: int) -> bool:
-        """Two classes at least, and not absurdly many."""
         return 2 <= n_outputs <= MOST_CLASSES
 
 
@@ -127,7 +130,6 @@ class Numbers(Target):
 
     @classmethod
     def learned(cls, labels: NDArray[Any], owner: str) -> Self:
-        """Mean and deviation of the labels, which must vary."""
         if labels.dtype.kind not in "biuf":
             raise DataError(
                 f"{owner} should have numbers as labels to train a regression, but has {labels.dtype} values. "
@@ -138,8 +140,8 @@ class Numbers(Target):
             mean, scale = float(numbers.mean()), float(numbers.std())
         if not np.isfinite(scale):
             raise DataError(
-                f"{owner} should have labels of which a mean and a deviation can be computed to train a regression, "
-                "but some are too large for that. Clip them, or rescale the label column."
+                f"{owner} should have labels with a finite mean and deviation to train a regression, but some are too "
+                "large. Clip these, or rescale the label column."
             )
         if not scale > 1e-12 * abs(mean):
             raise DataError(
@@ -150,15 +152,12 @@ class Numbers(Target):
 
     @classmethod
     def of(cls, tree: Tree) -> Self:
-        """The target that `state` wrote down."""
         return cls(tree["mean"], tree["scale"])
 
     def state(self) -> Tree:
-        """Mean and deviation."""
         return {"mean": self.mean, "scale": self.scale}
 
     def encode(self, labels: NDArray[Any]) -> Tensor:
-        """Standardised numbers."""
         return torch.from_numpy(((labels.astype(np.float64) - self.mean) / self.scale).astype(np.float32))
 
     def loss(self, outputs: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
@@ -166,14 +165,11 @@ class Numbers(Target):
         return nn.functional.mse_loss(outputs[:, 0], labels, reduction=reduction)
 
     def scores(self, outputs: Tensor) -> Tensor:
-        """Predicted numbers, in the labels' units."""
         return outputs[:, 0] * self.scale + self.mean
 
     def prediction(self, scores: Float32Array) -> Prediction:
-        """One number per row."""
         return Prediction(scores.astype(np.float64))
 
     @staticmethod
     def is_width(n_outputs: int) -> bool:
-        """One number."""
         return n_outputs == 1

@@ -14,31 +14,27 @@
                     received, cut off ─────────────┤
                     private columns ──▶ private ───┘
 
-Only the federated track's gradients reach feature parties. The local track takes its inputs cut off from the graph, so
-nothing of it flows back into what others see: neither gradients nor early stopping, which looks at the federated track.
+Only the federated track's gradients reach feature parties. The local track's inputs are cut off from the graph, so
+nothing of the local track flows back into what others see. Early stopping looks at the federated track alone.
 
-That isolates the private columns, once it is settled which they are: a ranking looks at all columns, and at the labels
-that the federated track learns from. It does not hide the labels, on which the federated track is trained as well: what
-a feature party can infer from its gradients and embeddings is measured in docs/results, with and without a
+This isolates the private columns once they are chosen; a ranking that chooses them looks at all columns, and at the
+labels that the federated track learns from. The labels are not hidden: the federated track is trained on them as well.
+docs/results measures what a feature party can infer from its gradients and embeddings, with and without a
 boundary-wandering loss.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypeAlias
-
-import torch
-from torch import nn
 
 from colonnade.data.partition import FeaturePartition, Ranking, public_private
 from colonnade.errors import DataError, PlanError
 from colonnade.models.networks.inputs import Inputs
-from colonnade.models.networks.modules import BottomFactory, TopFactory, top_named
+from colonnade.models.networks.modules import BottomFactory, LocalTrack, TopFactory, top_named
 from colonnade.runtime.describe import stable_name
-from colonnade.runtime.hooks import Tensor
 from colonnade.tables.table import Table, nearest
 from colonnade.wire.message import Int64Array
 
@@ -51,9 +47,9 @@ class Tracks(ABC):
     """What the label party makes of its columns and the embeddings it receives."""
 
     own: ClassVar[str]
-    """What hooks call the own embedding of the federated track."""
+    """What hooks call the label party's embedding on the federated track."""
     bottom: ClassVar[str]
-    """What settings call the network that makes it."""
+    """What settings call the network that makes this embedding."""
     top: ClassVar[str]
     """What settings call the federated track's head."""
     local_name: ClassVar[str] = "local_head"
@@ -97,30 +93,6 @@ class LocalShape:
     n_outputs: int
 
 
-class LocalTrack(nn.Module):
-    """The local track: a network over private columns, and a head that also takes what is cut off from the others.
-
-    Args:
-        private: The network over the private columns.
-        head: What joins its embedding with the others.
-        takes_received: Whether the head also takes the embeddings that arrive.
-        trains_head: Whether the head is trained.
-    """
-
-    def __init__(self, private: nn.Module, head: nn.Module, *, takes_received: bool, trains_head: bool = True) -> None:
-        super().__init__()
-        self.private, self.head = private, head
-        self.takes_received = takes_received
-        if not trains_head:
-            head.requires_grad_(False)
-
-    def forward(self, public: Tensor, private: Tensor, received: Sequence[Tensor]) -> Tensor:
-        """The track's output, given the own public embedding, the private one, and those that arrived."""
-        others = [each.detach() for each in received] if self.takes_received else []
-        out: Tensor = self.head(torch.cat([public.detach(), private, *others], dim=1))
-        return out
-
-
 @dataclass(frozen=True)
 class SingleTrack(Tracks):
     """One bottom over all own columns, one top over all embeddings.
@@ -135,11 +107,9 @@ class SingleTrack(Tracks):
     predicts: ClassVar[Head] = "federated"
 
     def partition(self, table: Table, rows: Int64Array, seed: int, task: Task) -> FeaturePartition | None:
-        """All columns take part."""
         return None
 
     def local(self, bottom: BottomFactory, default: Top | None, shape: LocalShape) -> LocalTrack | None:
-        """There is none."""
         return None
 
 
@@ -200,7 +170,6 @@ class ShadowProxy(_TwoTracks):
     top: ClassVar[str] = "top"
 
     def local(self, bottom: BottomFactory, default: Top | None, shape: LocalShape) -> LocalTrack | None:
-        """The private model and the local head."""
         head = top_named(self.local_head or default or "mlp")(2 * shape.width, shape.n_outputs)
         return LocalTrack(bottom(shape.private, shape.width), head, takes_received=False)
 
@@ -230,11 +199,9 @@ class ShadowTop(_TwoTracks):
     local_name: ClassVar[str] = "main_top"
 
     def federated_top(self, default: Top | None) -> Top | None:
-        """The shadow top."""
         return self.shadow_top or default
 
     def local(self, bottom: BottomFactory, default: Top | None, shape: LocalShape) -> LocalTrack | None:
-        """The private model and the main top."""
         choice = self.main_top or self.shadow_top or default or "mlp"
         head = top_named(choice)((2 + shape.n_received) * shape.width, shape.n_outputs)
         private = bottom(shape.private, shape.width)
@@ -254,7 +221,7 @@ def tracks_of(choice: TracksChoice) -> Tracks:
     if isinstance(choice, Tracks):
         return choice
     given: dict[str, Any] = {"name": choice} if isinstance(choice, str) else dict(choice)
-    # What a file holds of an object says of which class it is.
+    # A saved object names its class under "is".
     homes = {stable_name(cls): cls for cls in TRACKS.values()}
     name = given.pop("name", None) or given.pop("is", None)
     found = TRACKS.get(str(name)) or homes.get(str(name))
@@ -272,6 +239,17 @@ def tracks_of(choice: TracksChoice) -> Tracks:
     if given.get("columns") is not None:
         given["columns"] = tuple(given["columns"])
     return found(**given)
+
+
+def head_of(tracks: Tracks, head: Head | None) -> Head:
+    """The head that predicts: the one that is asked for, or else the one that the tracks are for."""
+    wanted = tracks.predicts if head is None else head
+    if wanted not in ("federated", "local") or (wanted == "local" and tracks.predicts != "local"):
+        raise PlanError(
+            f"A prediction uses the head 'federated', or 'local' where the tracks have one; {wanted!r} was asked "
+            f"for and the tracks are {type(tracks).__name__}. Choose another head or other tracks."
+        )
+    return wanted
 
 
 def holds_factory(saved: Any) -> bool:

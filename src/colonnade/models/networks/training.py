@@ -1,4 +1,4 @@
-"""What every party's side of training has: networks, optimisers, precision, a device, and a state to go on from."""
+"""Training of one party's networks: device, precision, optimizers, the loop over epochs, a state to resume from."""
 
 from __future__ import annotations
 
@@ -6,32 +6,37 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from torch import nn
 
-from colonnade.errors import PlanError
+from colonnade.errors import DataError, PlanError
+from colonnade.models.batches import Batches, hold_out, ordered_batches
+from colonnade.models.networks.messages import EpochVerdict
+from colonnade.privacy.randomness import Randomness
 from colonnade.runtime.hooks import Tensor
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.tables.table import nearest
+from colonnade.wire.channel import Channel
 from colonnade.wire.message import Float32Array, Int64Array
 
+L = TypeVar("L")
 T = TypeVar("T")
-OptimiserName: TypeAlias = Literal["adam", "adamw", "sgd"]
+OptimizerName: TypeAlias = Literal["adam", "adamw", "sgd"]
 PerNetwork: TypeAlias = T | Mapping[str, T]
 """One value for all networks, or values by the name of a network or a party, with the rest under "default"."""
 
-OPTIMISERS = ("adam", "adamw", "sgd")
+OPTIMIZERS = ("adam", "adamw", "sgd")
 DEVICES = ("cpu", "cuda", "auto")
 PRECISIONS = ("float32", "bfloat16")
-GUEST = "defence "
+DEFENCE = "defence "
 """What the names of networks that defences bring begin with; their places follow."""
 
 
-def chosen(value: PerNetwork[T], network: str, party: str, what: str) -> T:
+def chosen(value: PerNetwork[T], network: str, party: str, setting: str) -> T:
     """The value of a setting for one network of one party."""
     if not isinstance(value, Mapping):
         return value
@@ -40,31 +45,26 @@ def chosen(value: PerNetwork[T], network: str, party: str, what: str) -> T:
             found: T = value[key]
             return found
     raise PlanError(
-        f"{what} should have a value for the network {network!r} of {party}, but names only {', '.join(value)}. "
+        f"{setting} should have a value for the network {network!r} of {party}, but names only {', '.join(value)}. "
         "Add the network, the party or 'default'."
     )
 
 
 def require_known(settings: Mapping[str, PerNetwork[Any]], names: Sequence[str]) -> None:
-    """Refuse values for networks and parties that there are not: they would be for nobody.
+    """Raise `PlanError` if a setting names an unknown network or party.
 
     Args:
         settings: The settings that may differ between networks, by name.
-        names: The networks and parties there are, besides the networks of defences.
+        names: The known networks and parties, besides the networks of defences.
     """
     known = (*names, "default")
     for setting, value in settings.items():
         for name in value if isinstance(value, Mapping) else ():
-            if name not in known and not str(name).startswith(GUEST):
+            if name not in known and not str(name).startswith(DEFENCE):
                 raise PlanError(
                     f"{setting} should be for networks and parties, which are {', '.join(known)}, but names {name!r}."
                     f"{nearest(str(name), known)} Correct the name, or leave it out."
                 )
-
-
-def values_of(value: PerNetwork[T]) -> list[T]:
-    """All values of a setting."""
-    return list(value.values()) if isinstance(value, Mapping) else [value]
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Machine:
         return cls(torch.device("cuda" if found and device != "cpu" else "cpu"), precision)
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """The precision of what is computed inside."""
+        """A context that computes in this precision."""
         if self.precision == "float32":
             return _NOTHING
         return torch.autocast(self.device.type, torch.bfloat16)
@@ -107,33 +107,35 @@ def as_array(tensor: Tensor) -> Float32Array:
     return (detached if detached.device.type == "cpu" else detached.cpu()).numpy()
 
 
-class Optimisers:
-    """The optimisers of one party's networks: as few as their settings allow."""
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """What optimizers are made from; both choices may differ between networks and parties."""
 
-    def __init__(
-        self,
-        networks: Mapping[str, nn.Module],
-        party: str,
-        *,
-        optimiser: PerNetwork[OptimiserName],
-        learning_rate: PerNetwork[float],
-        momentum: float,
-        weight_decay: float,
-    ) -> None:
+    optimizer: PerNetwork[OptimizerName] = "adam"
+    learning_rate: PerNetwork[float] = 3e-3
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+
+
+class Optimizers:
+    """The optimizers of one party's networks: as few as their settings allow."""
+
+    def __init__(self, networks: Mapping[str, nn.Module], party: str, settings: OptimizerSettings) -> None:
         groups: dict[str, dict[float, list[nn.Parameter]]] = {}
         for name, network in networks.items():
-            kind = chosen(optimiser, name, party, "optimiser")
-            rate = chosen(learning_rate, name, party, "learning_rate")
+            kind = chosen(settings.optimizer, name, party, "optimizer")
+            rate = chosen(settings.learning_rate, name, party, "learning_rate")
             trained = [p for p in network.parameters() if p.requires_grad]
             if trained:
                 groups.setdefault(kind, {}).setdefault(rate, []).extend(trained)
         # The fused forms take a fifth of the time, but only real numbers.
         fused = all(p.is_floating_point() for network in networks.values() for p in network.parameters())
+        decay = settings.weight_decay
         make: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
-            "adam": lambda given: torch.optim.Adam(given, weight_decay=weight_decay, fused=fused),
-            "adamw": lambda given: torch.optim.AdamW(given, weight_decay=weight_decay, fused=fused),
+            "adam": lambda given: torch.optim.Adam(given, weight_decay=decay, fused=fused),
+            "adamw": lambda given: torch.optim.AdamW(given, weight_decay=decay, fused=fused),
             "sgd": lambda given: torch.optim.SGD(
-                given, lr=0.0, momentum=momentum, weight_decay=weight_decay, fused=fused
+                given, lr=0.0, momentum=settings.momentum, weight_decay=decay, fused=fused
             ),
         }
         self.all = [
@@ -143,46 +145,83 @@ class Optimisers:
         self._parameters = [p for network in networks.values() for p in network.parameters()]
 
     def forget_gradients(self) -> None:
-        """Before a step: no gradients yet."""
-        # An optimiser's own zero_grad spends 30 microseconds on profiling, half as much as a message takes.
+        """Clear all gradients before a step."""
+        # An optimizer's own zero_grad spends 30 microseconds on profiling, half as much as a message takes.
         for parameter in self._parameters:
             parameter.grad = None
 
     def step(self) -> None:
         """Move all parameters along their gradients."""
-        for optimiser in self.all:
-            optimiser.step()
+        for optimizer in self.all:
+            optimizer.step()
 
     def state(self) -> Tree:
-        """What the optimisers remember."""
-        return [copied(optimiser.state_dict()) for optimiser in self.all]
+        """What the optimizers remember."""
+        return [copied(optimizer.state_dict()) for optimizer in self.all]
 
     def restore(self, tree: Tree) -> None:
-        """Remember what `state` said."""
-        for optimiser, saved in zip(self.all, tree, strict=True):
-            optimiser.load_state_dict(tensors(saved))
+        """Take up what `state` gave."""
+        for optimizer, saved in zip(self.all, tree, strict=True):
+            optimizer.load_state_dict(tensors(saved))
 
 
-class Side(ABC):
-    """One party's side of training: what it does in a step, and all it needs to go on after a crash."""
+@dataclass(frozen=True)
+class EpochSchedule:
+    """Which rows are trained on in which step, which are held out, and for how many epochs at most."""
+
+    batches: Batches
+    held_out: list[Int64Array]
+    epochs: int
+
+    @classmethod
+    def of(
+        cls, n_rows: int, random: Randomness, owner: str, *, epochs: int, batch_size: int, validation_fraction: float
+    ) -> EpochSchedule:
+        """Split rows into those to train on and those held out, both in batches."""
+        train, held_out = hold_out(n_rows, validation_fraction, random)
+        if not len(train):
+            raise DataError(
+                f"{owner} has {n_rows} rows and none is left to train on when validation_fraction = "
+                f"{validation_fraction} of them are held out. Bring more rows or set n_iter_no_change to None."
+            )
+        return cls(Batches(train, batch_size, random), ordered_batches(held_out, batch_size), epochs)
+
+    @property
+    def train(self) -> Int64Array:
+        """The rows to train on."""
+        return self.batches.rows
+
+
+class NetworkSide(ABC, Generic[L]):
+    """One party's side of training: what it does in a step, what it has learned, and what it needs to resume.
+
+    Args:
+        party: The party.
+        networks: The networks it trains, by the names that settings call them.
+        optimizers: What their optimizers are made from.
+        learned: What `finish` gives back: the side owns it until then.
+        with_defences: Whether the networks of the party's defences are trained as well.
+    """
 
     def __init__(
         self,
         party: Party,
         networks: Mapping[str, nn.Module],
-        make_optimisers: Callable[[Mapping[str, nn.Module], str], Optimisers],
+        optimizers: OptimizerSettings,
+        learned: L,
         *,
         with_defences: bool = True,
     ) -> None:
         guests = [module for defence in party.defences for module in defence.modules()] if with_defences else []
-        # Here and not at their first use: an optimiser's memory is restored to where the parameters are by then.
+        # Here and not at their first use: an optimizer's memory is restored to where the parameters are by then.
         devices = [p.device for network in networks.values() for p in network.parameters()]
         for module in guests if devices else ():
             module.to(devices[0])
-        self.party = party
-        self.networks = {**networks, **{f"{GUEST}{i}": module for i, module in enumerate(guests)}}
-        self.optimisers = make_optimisers(self.networks, party.name)
+        self.party, self.learned = party, learned
+        self.networks = {**networks, **{f"{DEFENCE}{i}": module for i, module in enumerate(guests)}}
+        self.optimizers = Optimizers(self.networks, party.name, optimizers)
         self.history: list[dict[str, float]] = []
+        self.losses: dict[str, list[float]] = {}
         self.best: list[Tree] = []
 
     @abstractmethod
@@ -193,47 +232,81 @@ class Side(ABC):
     def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
         """Close an epoch; returns whether training ends with it."""
 
+    def run_epochs(self, schedule: EpochSchedule, *, name: str, shared: bool = True) -> L:
+        """Train until the epochs are over, or the side ends them earlier; returns what was learned.
+
+        Args:
+            schedule: The batches, the held-out rows and the number of epochs.
+            name: What checkpoints call the loop.
+            shared: Whether the other parties take the same steps.
+        """
+        batches = schedule.batches
+        steps = self.party.steps(schedule.epochs * batches.per_epoch, self, name=name, shared=shared)
+        for step in steps:
+            epoch, rows = batches.at(step)
+            steps.show(**self.train(step, epoch, rows))
+            if (step + 1) % batches.per_epoch == 0 and self.ends_after(epoch, schedule.held_out):
+                steps.stop()
+        return self.finish()
+
+    def note(self, figures: dict[str, float]) -> dict[str, float]:
+        """Keep a step's losses for the epoch's record."""
+        for name, value in figures.items():
+            self.losses.setdefault(name, []).append(value)
+        return figures
+
+    def close(self, epoch: float) -> None:
+        """Put an epoch's mean losses into the history."""
+        self.history.append({"epoch": epoch, **{name: float(np.mean(each)) for name, each in self.losses.items()}})
+        self.losses = {}
+
     def keep_if_best(self, improved: bool) -> None:
         """Remember the networks as they are, to go back to them in the end."""
         if improved:
             self.best = [copied(network.state_dict()) for network in self.networks.values()]
 
-    def finish(self) -> None:
-        """Go back to the best epoch, and train no more."""
+    def await_verdict(self, epoch: int, judge: Channel) -> bool:
+        """Wait for the verdict on an epoch, and keep the networks if it was the best; returns whether training ends."""
+        verdict = judge.receive(EpochVerdict, fields={"epoch": epoch})
+        self.keep_if_best(bool(verdict.improved))
+        return bool(verdict.stop)
+
+    def finish(self) -> L:
+        """Go back to the best epoch and train no more; returns what was learned."""
         networks = self.networks.values()
         for network, best in zip(networks, self.best, strict=bool(self.best)):
             network.load_state_dict(tensors(best))
         for network in networks:
             network.eval()
+        return self.learned
 
     def state(self) -> Tree:
         """All that the next step depends on."""
         return {
             "networks": [copied(network.state_dict()) for network in self.networks.values()],
-            "optimisers": self.optimisers.state(),
+            "optimizers": self.optimizers.state(),
             "best": self.best,
             "history": self.history,
+            "losses": self.losses,
         }
 
     def restore(self, tree: Tree) -> None:
-        """Go back to what `state` said."""
+        """Take up what `state` gave."""
         for network, saved in zip(self.networks.values(), tree["networks"], strict=True):
             network.load_state_dict(tensors(saved))
-        self.optimisers.restore(tree["optimisers"])
-        self.best, self.history = tree["best"], tree["history"]
+        self.optimizers.restore(tree["optimizers"])
+        self.best, self.history, self.losses = tree["best"], tree["history"], tree["losses"]
 
 
-class Stopping:
-    """Whether the loss on held-out rows got better, and when to stop."""
+def stopping(history: Sequence[Mapping[str, float]], n_iter_no_change: int) -> tuple[bool, bool]:
+    """Whether the last epoch is the best so far on held-out rows, and whether the best is too long ago.
 
-    def __init__(self, patience: int) -> None:
-        self.patience = patience
-
-    def verdict(self, history: Sequence[Mapping[str, float]]) -> tuple[bool, bool]:
-        """Whether the last epoch is the best so far, and whether the best is too long ago."""
-        best = min(range(len(history)), key=lambda i: history[i]["validation_loss"])
-        last = len(history) - 1
-        return best == last, last - best >= self.patience
+    >>> stopping([{"validation_loss": 0.5}, {"validation_loss": 0.6}], n_iter_no_change=1)
+    (False, True)
+    """
+    best = min(range(len(history)), key=lambda i: history[i]["validation_loss"])
+    last = len(history) - 1
+    return best == last, last - best >= n_iter_no_change
 
 
 def set_mode(module: nn.Module, *, train: bool) -> None:

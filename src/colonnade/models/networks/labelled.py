@@ -1,0 +1,128 @@
+"""The side of a party that has labels: the losses of its tracks, its local track, and when training ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import torch
+from torch import nn
+
+from colonnade.models.networks.messages import EpochVerdict
+from colonnade.models.networks.share import SplitShare
+from colonnade.models.networks.training import NetworkSide, set_mode, stopping
+from colonnade.runtime.hooks import At, Tensor, applied
+from colonnade.runtime.party import Party
+from colonnade.wire.channel import Channel
+from colonnade.wire.message import Int64Array
+
+GradientIf: TypeAlias = Callable[[Tensor], Callable[[Tensor], Tensor]]
+
+
+class LocalTrackRunner:
+    """The local track over the label party's private columns; nothing of it leaves."""
+
+    def __init__(self, share: SplitShare, party: Party) -> None:
+        assert share.local is not None
+        assert share.local_inputs is not None
+        self.machine = share.settings.machine
+        self.track = share.local.to(self.machine.device)
+        self.values = torch.from_numpy(share.local_inputs.encode(party.own_table)).to(self.machine.device)
+
+    def embed(self, index: Tensor, *, train: bool) -> Tensor:
+        """The private embedding of some rows."""
+        set_mode(self.track, train=train)
+        with torch.set_grad_enabled(train), self.machine.autocast():
+            private: Tensor = self.track.private(self.values.index_select(0, index))
+        return private.float()
+
+    def outputs(self, public: Tensor, private: Tensor, received: Sequence[Tensor], *, train: bool) -> Tensor:
+        """The track's outputs, for which everything but the private embedding is cut off."""
+        with torch.set_grad_enabled(train), self.machine.autocast():
+            outputs: Tensor = self.track(public, private, received)
+        return outputs.float()
+
+    def predict(self, rows: Int64Array, public: Tensor | None, received: Sequence[Tensor]) -> Tensor:
+        """The track's outputs for some rows, without training."""
+        assert public is not None
+        private = self.embed(self.machine.index(rows), train=False)
+        return self.outputs(public, private, received, train=False)
+
+
+class LabelledSide(NetworkSide[SplitShare]):
+    """The side of a party that has labels: the losses of its tracks, and when training ends."""
+
+    def __init__(self, share: SplitShare, party: Party, labels: Tensor, networks: Mapping[str, nn.Module]) -> None:
+        self.settings, self.target, self.machine = share.settings, share.require_target(), share.settings.machine
+        self.labels = labels.to(self.machine.device)
+        self.local = None if share.local is None else LocalTrackRunner(share, party)
+        super().__init__(party, networks, share.settings.optimizers, share)
+
+    def loss(self, outputs: Tensor, truth: Tensor, at: At) -> tuple[Tensor, At, tuple[str, ...]]:
+        """A track's loss, where it was computed, and the defences that had a hand in it."""
+        defences = self.party.defences
+        if not defences:
+            return self.target.loss(outputs, truth), at, ()
+        at = replace(at, outputs=outputs, n_classes=self.target.n_classes)
+        labels, relabelled = applied(defences, "labels", truth, at)
+        at = replace(at, labels=labels)
+        loss, reweighed = applied(defences, "loss", self.target.loss(outputs, labels), at)
+        return loss, at, tuple(dict.fromkeys(relabelled + reweighed))
+
+    def train_local(self, own: Tensor, private: Tensor, received: Sequence[Tensor], truth: Tensor, at: At) -> float:
+        """The local track's own step, on the true labels and on what is cut off from the federated track."""
+        assert self.local is not None
+        outputs = self.local.outputs(own, private, received, train=True)
+        cut_off = {peer: came.detach() for peer, came in at.received.items()}
+        mine = {self.settings.tracks.own: own.detach(), "private": private}
+        about = replace(at, track="local", labels=None, own=mine, received=cut_off)
+        loss, _, _ = self.loss(outputs, truth, about)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.item()
+
+    def judge(
+        self,
+        epoch: int,
+        held_out: Sequence[Int64Array],
+        forward: Callable[[int, int, Int64Array], tuple[Tensor, At]],
+        lines: Sequence[Channel],
+    ) -> bool:
+        """Compare an epoch's loss on held-out rows with earlier ones, and tell the others; returns whether to stop.
+
+        Args:
+            epoch: Its number.
+            held_out: The rows, in batches; without any, nothing is compared or sent.
+            forward: The outputs for a batch, given its number, the epoch and its rows, and where they were computed.
+            lines: Whom to tell.
+        """
+        self.close(epoch)
+        if not held_out:
+            return False
+        total, under = 0.0, dict[str, None]()
+        for step, rows in enumerate(held_out):
+            outputs, at = forward(step, epoch, rows)
+            truth = self.labels.index_select(0, self.machine.index(rows))
+            about = replace(at, n_classes=self.target.n_classes)
+            labels, relabelled = applied(self.party.defences, "labels", truth, about)
+            total += self.target.loss(outputs, labels, "sum").item()
+            under |= dict.fromkeys(relabelled)
+        self.history[-1]["validation_loss"] = total / sum(map(len, held_out))
+        assert self.settings.n_iter_no_change is not None
+        improved, stop = stopping(self.history, self.settings.n_iter_no_change)
+        self.keep_if_best(improved)
+        for line in lines:
+            line.send(EpochVerdict(epoch, int(improved), int(stop)), under=tuple(under))
+        return stop
+
+
+def gradient_if(loss: Callable[[Tensor, Tensor], Tensor], outputs: Tensor) -> GradientIf:
+    """What the gradient in an embedding would be if the labels of the batch were others."""
+
+    def in_embedding(received: Tensor) -> Callable[[Tensor], Tensor]:
+        def for_labels(labels: Tensor) -> Tensor:
+            return torch.autograd.grad(loss(outputs, labels), received, retain_graph=True)[0]
+
+        return for_labels
+
+    return in_embedding

@@ -1,0 +1,93 @@
+"""The messages of models of networks. Nothing here needs PyTorch, so attacks and audits read them without it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from colonnade.secret import Secret
+from colonnade.wire.message import Float32Array, Message
+
+
+@dataclass(frozen=True)
+class EmbeddingWidth(Message, kind="split/outline"):
+    """How wide an embedding the label party expects; with summed logits, the number of classes, which is public."""
+
+    width: int
+
+
+@dataclass(frozen=True)
+class Embedding(Message, kind="split/embedding", reveals={Secret.FEATURES}, per_row="values"):
+    """A party's output at the cut, one row per sample of the batch; NaN for a sample that the party does not hold."""
+
+    step: int
+    values: Float32Array
+
+
+@dataclass(frozen=True)
+class Gradient(Message, kind="split/gradient", reveals={Secret.LABELS}, per_row="values"):
+    """Loss gradient at the cut, one row per sample of the batch."""
+
+    step: int
+    values: Float32Array
+
+
+@dataclass(frozen=True)
+class EpochVerdict(Message, kind="split/verdict", reveals={Secret.LABELS}):
+    """Whether the model got better on held-out rows, and whether training ends here."""
+
+    epoch: int
+    improved: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class RowCount(Message, kind="split/rows"):
+    """How many rows there are, and whether the label party sends embeddings of its own."""
+
+    number: int
+    with_embeddings: int
+
+
+@dataclass(frozen=True)
+class GivenLabels(Message, kind="split/labels", reveals={Secret.LABELS}, per_row="values"):
+    """All labels: class numbers, or standardised numbers where there are no classes (`n_classes` is 0)."""
+
+    n_classes: int
+    values: Float32Array
+
+
+@dataclass(frozen=True)
+class Outputs(Message, kind="split/outputs", reveals={Secret.FEATURES, Secret.LABELS}, per_row="values"):
+    """What the server's network predicts: logits or standardised numbers, one row per sample."""
+
+    step: int
+    values: Float32Array
+
+
+@dataclass(frozen=True)
+class Hidden(Message, kind="split/hidden", reveals={Secret.FEATURES}, per_row="values"):
+    """The server's output in a U-shape, one row per sample of the batch."""
+
+    step: int
+    values: Float32Array
+
+
+@dataclass(frozen=True)
+class HiddenGradient(Message, kind="split/hidden-gradient", reveals={Secret.LABELS}, per_row="values"):
+    """Loss gradient at the server's output, one row per sample of the batch."""
+
+    step: int
+    values: Float32Array
+
+
+@dataclass(frozen=True)
+class LeakStatement(Message, kind="one-shot/statement", reveals={Secret.FEATURES}):
+    """How wide an embedding will come, and how much of its columns the sender could rebuild from the embedding."""
+
+    width: int
+    relative_mse: float
+    worst_r2: float
+
+
+GRADIENTS: tuple[type[Message], ...] = (Gradient, HiddenGradient)
+"""The kinds that carry gradients by rows, at either cut."""
