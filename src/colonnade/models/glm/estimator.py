@@ -141,7 +141,7 @@ class GeneralisedLinearModel(Estimator):
 
     @classmethod
     def example(cls) -> Self:
-        """A regression of two epochs and few batches, which sends every kind of message; for some hundred rows or more."""
+        """A regression of two epochs and few batches, which sends every kind of message; for 500 rows or more."""
         return cls(max_iter=2, batch_size=180)
 
     def fit(self, party: Party) -> Self:
