@@ -5,13 +5,11 @@ import pytest
 
 from colonnade.catalogue import MODELS
 from colonnade.errors import PlanError, StorageError
-from colonnade.models.glm import arbiter, estimator
 from colonnade.models.glm.estimator import LinearRegression, LogisticRegression, PoissonRegression
 from colonnade.plans.plan import PlannedModel
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
 from colonnade.tables.table import Table
-from colonnade.testing.estimator import _drawn
 
 ROLES = Roles(label="bank", features=("shop",), arbiter="judge")
 REGRESSIONS = (LinearRegression, LogisticRegression, PoissonRegression)
@@ -78,9 +76,3 @@ def test_the_limits_name_every_parameter_and_allow_the_defaults_and_the_example(
     assert set(model.limits) == set(model().get_params())
     for made in (model(), model.example()):
         assert all(limit.holds(getattr(made, parameter)) for parameter, limit in model.limits.items())
-
-
-def test_the_drawing_of_training_stands_in_the_drawing_of_the_whole():
-    training, whole = list(_drawn(arbiter.__doc__)), list(_drawn(estimator.__doc__))
-    assert training == whole[: len(training)]
-    assert set(whole) - set(training) == {"ScoreMaskSeed", "MaskedScores"}
