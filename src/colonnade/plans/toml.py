@@ -9,7 +9,7 @@ import sys
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -31,7 +31,7 @@ _UNIONS = (Union, types.UnionType)
 
 @dataclass(frozen=True)
 class Signature:
-    """What a constructor takes: names, the type of each, and which have no default.
+    """What a constructor takes: names, the type of each, which have no default, and what earlier names are now.
 
     >>> Signature("[run]", {"rate": float}).checked({"rate": 1})
     {'rate': 1.0}
@@ -40,6 +40,7 @@ class Signature:
     where: str
     types: Mapping[str, Any]
     required: tuple[str, ...] = ()
+    former: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, constructor: type, where: str, *, without: str | None = None) -> Signature:
@@ -55,6 +56,7 @@ class Signature:
             where,
             {parameter.name: _resolved(parameter.annotation, constructor) for parameter in parameters},
             tuple(parameter.name for parameter in parameters if parameter.default is parameter.empty),
+            getattr(constructor, "former_names", {}),
         )
 
     def checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,9 +73,9 @@ class Signature:
         for name in given:
             if name not in self.types:
                 known = ", ".join(self.types) or "no keys"
+                hint = f" Its name is now {self.former[name]}." if name in self.former else nearest(name, self.types)
                 raise PlanError(
-                    f"{self.where} takes {known}, but has the key {name!r}.{nearest(name, self.types)} "
-                    "Correct the key or leave it out."
+                    f"{self.where} takes {known}, but has the key {name!r}.{hint} Correct the key or leave it out."
                 )
         for name in self.required:
             if name not in given:

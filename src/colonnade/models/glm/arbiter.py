@@ -1,16 +1,4 @@
-"""Training with an arbiter, which holds the keys: one step is read here, all roles side by side.
-
-    feature party                 label party                    arbiter
-         ColumnSummary ───────────────▶                                        once
-         ◀──────────────── StepOutline                                         once
-         ◀─────────────────── Schedule  ·  Schedule ─────────────▶             once
-         ◀───────────────────────────────────────── PublicKeyBytes             to both, once per epoch
-         EncryptedScores ─────────────▶                                        once per batch
-         ◀───────── EncryptedResiduals                                         once per batch
-         MaskedSums ─────────────────────────────────────────────▶             from both, once per batch
-         ◀───────────────────────────────────────────── OpenedSums             to both, once per batch
-         EncryptedLoss ───────────────▶                                        once per epoch
-         ◀──────────────── StopVerdict  ·  StopVerdict ──────────▶             once per epoch
+"""Training with an arbiter, which holds the keys: one step, all roles side by side; `estimator` draws the exchange.
 
 Every family is a least-squares problem here. With pseudo-responses t and a curvature c the objective is
 

@@ -100,6 +100,15 @@ class GeneralisedLinearModel(Estimator):
         "asker": choice("label", "arbiter"),
     }
 
+    former_names: ClassVar[Mapping[str, str]] = {
+        "penalty": "alpha, and the number means what it means in scikit-learn",
+        "epochs": "max_iter",
+        "tolerance": "tol",
+        "intercept": "fit_intercept",
+        "weights": "sample_weight",
+    }
+    """What keys of plans written for earlier versions are called now."""
+
     coef_: Float64Array
     intercept_: float
     design_: Design | None
@@ -141,7 +150,7 @@ class GeneralisedLinearModel(Estimator):
 
     @classmethod
     def example(cls) -> Self:
-        """A regression of two epochs and few batches, which sends every kind of message."""
+        """A regression of two epochs and few batches, which sends every kind of message; for 500 rows or more."""
         return cls(max_iter=2, batch_size=180)
 
     def fit(self, party: Party) -> Self:
