@@ -44,7 +44,7 @@ def test_both_engines_find_the_same_rows_in_the_same_order(names, how):
     for name in names:
         found = [None if run.results[name].rows is None else run.results[name].rows.tolist() for run in (fast, slow)]
         assert found[0] == found[1]
-    said = "The side processes talked over a line of their own, which is not in the recording."
+    said = "The side processes talked over a connection of their own, which is not in the recording."
     assert said in fast.results["bank"].learned
 
 
@@ -127,7 +127,7 @@ def test_the_drawing_shows_the_messages_of_this_engine():
     drawn = {kind for kind in ("Meeting", "Finished") if f" {kind} " in rr22_module.__doc__}
     run = align(("bank", "shop"), engine="rr22")
     crossed = {Message.kinds[entry.kind].__name__ for entry in run.transcripts["bank"].entries}
-    assert drawn == crossed - {"Terms", "Opening", "Chosen", "OrderPoint", "OrderDigest", "Agreed"}
+    assert drawn == crossed - {"AlignTerms", "AlignOpening", "ChosenRows", "OrderPoint", "OrderDigest", "Agreed"}
 
 
 def test_without_spu_it_is_said_how_to_install_it(monkeypatch):
