@@ -200,8 +200,11 @@ class PlannedAudit:
     delta: float = 1e-5
 
     def __post_init__(self) -> None:
-        """Refuse attacks that do not exist, and numbers that mean nothing."""
-        self.build()
+        """Refuse unknown attacks and impossible numbers; no attack is imported, because some need an extra."""
+        from colonnade.catalogue import ATTACKS
+
+        for name in self.attacks or ():
+            ATTACKS.require(name)
         if self.nulls < 1:
             raise PlanError(f"[audit] nulls should be at least 1, but is {self.nulls}. Choose a number such as 20.")
         if not 0 <= self.delta < 1:
