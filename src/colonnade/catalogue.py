@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from colonnade.errors import MissingExtra, PlanError
-from colonnade.tables.table import nearest
+from colonnade.text import nearest
 
 if TYPE_CHECKING:
     from colonnade.attacks.base import ActiveAttack, Attack

@@ -39,7 +39,9 @@ from blake3 import blake3
 
 from colonnade.align.phone import e164, is_code
 from colonnade.errors import DataError, PlanError
-from colonnade.tables.table import Table, nearest, whole_numbers
+from colonnade.tables.columns import whole_numbers
+from colonnade.tables.table import Table
+from colonnade.text import nearest
 
 VERSION = 2
 DIGEST_BYTES = 16

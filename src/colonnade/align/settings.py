@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from colonnade.align.buckets import Duplicates, n_buckets
 from colonnade.align.identifiers import check_keys
 from colonnade.errors import PlanError
-from colonnade.tables.table import nearest
+from colonnade.text import nearest
 
 Topology: TypeAlias = Literal["star", "ring"]
 Reveal: TypeAlias = Literal["both", "one", "size"]

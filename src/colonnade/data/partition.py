@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 
 from colonnade.curves import CurvesType
 from colonnade.errors import DataError, MissingExtra, PlanError
-from colonnade.tables.table import Table, nearest
+from colonnade.tables.table import Table
+from colonnade.text import nearest
 
 MAX_STRATA = 50
 RANKED_ROWS = 3_000

@@ -35,7 +35,8 @@ from colonnade.roles import PublicPlan
 from colonnade.runtime.alignment import Alignment
 from colonnade.runtime.simulate import describe_protocol, join, private_randomness
 from colonnade.storage import explained, write_atomically
-from colonnade.tables.table import Table, nearest
+from colonnade.tables.table import Table
+from colonnade.text import nearest
 from colonnade.wire.certs.authority import Credentials, Identity, certificate_path, identity_of
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from colonnade.align.rr22 import SideProcess
 from colonnade.align.settings import Engine, Join, Reveal, Settings, Topology
 from colonnade.errors import PlanError
 from colonnade.plans.network import check_address
-from colonnade.tables.table import nearest
+from colonnade.text import nearest
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,8 @@ from colonnade.plans.network import PlannedAddress, PlannedNetwork
 from colonnade.plans.toml import Signature, conform, to_toml
 from colonnade.roles import PublicPlan, Roles
 from colonnade.runtime.simulate import Simulation
-from colonnade.tables.table import Table, nearest
+from colonnade.tables.table import Table
+from colonnade.text import nearest
 from colonnade.wire.recording.transcript import Keep
 
 if TYPE_CHECKING:

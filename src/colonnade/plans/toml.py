@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from colonnade.errors import PlanError
-from colonnade.tables.table import nearest
+from colonnade.text import nearest
 
 _WORDS = {
     bool: "true or false",

@@ -17,7 +17,7 @@ import numpy as np
 from colonnade.errors import LeakBudgetSpent, PlanError
 from colonnade.models.base import is_number
 from colonnade.secret import Secret
-from colonnade.tables.table import nearest
+from colonnade.text import nearest
 from colonnade.wire.message import Float64Array, Message
 
 KNOWN_SHARE, LEAST_KNOWN, MOST_KNOWN, MOST_SCORED = 0.05, 50, 1_000, 2_000

@@ -38,7 +38,8 @@ from colonnade.errors import DataError, PlanError
 from colonnade.models.networks.inputs import Inputs
 from colonnade.models.networks.modules import BottomFactory, TopFactory, top_named
 from colonnade.runtime.hooks import Tensor
-from colonnade.tables.table import Table, nearest
+from colonnade.tables.table import Table
+from colonnade.text import nearest
 from colonnade.wire.message import Int64Array
 
 Head: TypeAlias = Literal["federated", "local"]

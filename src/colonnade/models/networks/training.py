@@ -16,7 +16,7 @@ from colonnade.errors import PlanError
 from colonnade.runtime.hooks import Tensor
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
-from colonnade.tables.table import nearest
+from colonnade.text import nearest
 from colonnade.wire.message import Float32Array, Int64Array
 
 T = TypeVar("T")
