@@ -23,7 +23,7 @@ from experiments.sets import ROLES, halves
 if TYPE_CHECKING:
     from torch import nn
 
-    from colonnade.models.networks.inputs import Inputs
+    from colonnade.tables.encode import Inputs
 
 SETS = ("digits", "mnist", "credit-default", "adult", "breast-cancer", "stress")
 WAYS = ("central", "central-wide", "alone", "split", "one-shot", "label-dp")

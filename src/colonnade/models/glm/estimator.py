@@ -42,7 +42,6 @@ from colonnade.models.base import Estimator, Prediction, is_count
 from colonnade.models.batches import fixed
 from colonnade.models.glm.arbiter import SCHEMES, ArbiterSide, Backend, FeatureSide, LabelSide
 from colonnade.models.glm.cost import Cost, cost_of, traffic_of
-from colonnade.models.glm.design import Design
 from colonnade.models.glm.families import LINEAR, LOGISTIC, POISSON, Family, Quadratic
 from colonnade.models.glm.masked_sum import Sending, summed
 from colonnade.models.glm.shares import ComputingSide, MatrixSide
@@ -52,6 +51,7 @@ from colonnade.roles import Roles
 from colonnade.runtime.hooks import prepare
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
+from colonnade.tables.encode import Design
 from colonnade.tables.table import Table
 from colonnade.wire.message import Float64Array, Int64Array
 

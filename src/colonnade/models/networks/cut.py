@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from colonnade.errors import DataError, ProtocolError
-from colonnade.models.networks.inputs import Inputs, present_rows
 from colonnade.models.networks.training import as_array, set_mode
 from colonnade.runtime.hooks import At, Phase, Tensor, applied, applied_where
 from colonnade.runtime.party import Party
 from colonnade.secret import Secret
+from colonnade.tables.encode import Inputs, present_rows
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Float32Array, Int64Array, Message
 

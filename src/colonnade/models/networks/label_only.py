@@ -18,11 +18,11 @@ from colonnade.models.base import Prediction
 from colonnade.models.batches import in_order
 from colonnade.models.networks.base import NetworkModel
 from colonnade.models.networks.cut import Embedding
-from colonnade.models.networks.inputs import Inputs
 from colonnade.models.networks.modules import BottomFactory, TopFactory, bottom_named, perceptron, top_named
 from colonnade.models.networks.training import Machine, OptimiserName, Side, Stopping, set_mode
 from colonnade.runtime.hooks import At, Phase, Tensor, applied
 from colonnade.runtime.party import Party
+from colonnade.tables.encode import Inputs
 from colonnade.wire.message import Float32Array, Int64Array
 
 

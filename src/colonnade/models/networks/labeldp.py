@@ -32,7 +32,6 @@ from colonnade.errors import PlanError
 from colonnade.models.base import Prediction, is_number
 from colonnade.models.batches import in_order
 from colonnade.models.networks.cut import Bottom, Embedding, Gathering, Gradient, Outline, Verdict
-from colonnade.models.networks.inputs import Inputs
 from colonnade.models.networks.label_only import Material, SoloModel, SoloNetwork
 from colonnade.models.networks.modules import BottomFactory, TopFactory
 from colonnade.models.networks.split import SplitClassifier
@@ -45,6 +44,7 @@ from colonnade.roles import Roles
 from colonnade.runtime.hooks import At, Defence, Tensor
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
+from colonnade.tables.encode import Inputs
 from colonnade.wire.message import Float32Array, Int64Array, Message
 
 __all__ = ["Embedding", "Gradient", "LabelDPShadow", "Outline", "Verdict"]

@@ -34,11 +34,9 @@ from colonnade.models.networks.encoders import (
     ENCODERS,
     Encoder,
     EncoderName,
-    as_numbers,
     principal_directions,
     width_by_variance,
 )
-from colonnade.models.networks.inputs import Inputs
 from colonnade.models.networks.label_only import Material, SoloModel, SoloNetwork
 from colonnade.models.networks.leak_budget import Leak, Statement, measured_leak, require_budgets, require_within_budget
 from colonnade.models.networks.modules import BottomFactory, TopFactory
@@ -49,6 +47,7 @@ from colonnade.roles import Roles
 from colonnade.runtime.hooks import At, Phase, applied
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
+from colonnade.tables.encode import Inputs
 from colonnade.tables.table import Table
 from colonnade.wire.codec import encode
 from colonnade.wire.message import Float32Array, Float64Array, Message
@@ -162,7 +161,7 @@ class OneShotNetwork(SoloModel):
         if name not in roles.features or roles.label is None:
             return {}
         inputs = Inputs.learned(table, np.arange(len(table)))
-        x, _ = as_numbers(inputs, inputs.encode(table))
+        x, _ = inputs.one_hot(table)
         return {roles.label: {"width": self._n_components(x) * ENCODERS[self.encoder].per_component}}
 
     def traffic(self, roles: Roles, line: tuple[str, str], n_rows: int, sizes: Sizes) -> Traffic | None:
@@ -221,7 +220,7 @@ class OneShotNetwork(SoloModel):
         """Learn an encoder, see what its embedding gives away, and send it if that is allowed."""
         require_columns(party)
         self.inputs_ = Inputs.learned(party.own_table, np.arange(len(party.own_table)))
-        x, owners = as_numbers(self.inputs_, self.inputs_.encode(party.own_table))
+        x, owners = self.inputs_.one_hot(party.own_table)
         n_components = self._n_components(x)
         if not n_components:
             raise DataError(
@@ -246,7 +245,7 @@ class OneShotNetwork(SoloModel):
         """The embedding of all rows as it will leave, and the defences that had a hand in it."""
         assert self.inputs_ is not None
         assert self.encoder_ is not None
-        x, _ = as_numbers(self.inputs_, self.inputs_.encode(party.own_table))
+        x, _ = self.inputs_.one_hot(party.own_table)
         embedding = torch.from_numpy(self.encoder_.encode(x))
         line, rows = party.label_party, np.arange(len(x))
         inputs = torch.from_numpy(x.astype(np.float32))

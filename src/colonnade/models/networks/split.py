@@ -29,14 +29,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from colonnade.data.partition import FeaturePartition
+from colonnade.data.ranking import FeaturePartition
 from colonnade.errors import PlanError
 from colonnade.models.base import Prediction
 from colonnade.models.batches import in_order
 from colonnade.models.networks import split_traffic
 from colonnade.models.networks.base import NetworkModel
 from colonnade.models.networks.cut import Bottom, Embedding, Gradient, Outline, Verdict, stand_ins
-from colonnade.models.networks.inputs import Inputs
 from colonnade.models.networks.modules import BottomFactory, TopFactory, bottom_named, top_named
 from colonnade.models.networks.sides import FeatureSide, Joint, LabelSide, LocalEnd
 from colonnade.models.networks.targets import Classes, Numbers
@@ -55,6 +54,7 @@ from colonnade.models.traffic import Sizes, Traffic
 from colonnade.roles import Roles
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
+from colonnade.tables.encode import Inputs
 from colonnade.tables.table import Table
 from colonnade.wire.message import Int64Array, Message
 

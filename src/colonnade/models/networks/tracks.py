@@ -33,11 +33,11 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import torch
 from torch import nn
 
-from colonnade.data.partition import FeaturePartition, Ranking, public_private
+from colonnade.data.ranking import FeaturePartition, Ranking, public_private
 from colonnade.errors import DataError, PlanError
-from colonnade.models.networks.inputs import Inputs
 from colonnade.models.networks.modules import BottomFactory, TopFactory, top_named
 from colonnade.runtime.hooks import Tensor
+from colonnade.tables.encode import Inputs
 from colonnade.tables.table import Table
 from colonnade.text import nearest
 from colonnade.wire.message import Int64Array
