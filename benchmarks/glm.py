@@ -62,10 +62,10 @@ def epoch(tables: Mapping[str, Table], epochs: int, roles: Roles) -> tuple[float
         return own.fit(replace(party, watcher=clock if party.holds_labels else None))
 
     protocols = {name: partial(fit, model.clone()) for name in roles.parties}
-    simulate(protocols, tables, roles=roles, keep="digests")
+    run = simulate(protocols, tables, roles=roles, keep="digests")
     wall, processor = clock.after(max(1, n_rows // 4096))
-    columns = {name: len(table.columns) + (name == "bank") for name, table in tables.items()}
-    size = model.cost(n_rows, columns, arbiter=roles.arbiter is not None).bytes
+    entries = [entry for transcript in run.transcripts.values() for entry in transcript.entries]
+    size = sum(entry.size for entry in entries if entry.sent and entry.epoch == epochs)
     return wall / epochs, processor / epochs, float(size)
 
 

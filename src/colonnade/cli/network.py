@@ -14,7 +14,7 @@ from colonnade.cli.console import Progress, say, warn
 
 if TYPE_CHECKING:
     from colonnade.deploy.doctor.checklist import Check
-    from colonnade.deploy.party_run import Shown, Side
+    from colonnade.deploy.party_run import PartyRun, ProgressCallbacks
     from colonnade.wire.certs.authority import Identity
 
 STYLES = {"good": ("ok", "green"), "wrong": ("WRONG", "red"), "note": ("note", "yellow")}
@@ -245,11 +245,11 @@ def predict(
     say(f"{name} learns nothing of the prediction." if written is None else f"Written to {written}.")
 
 
-def _side(plan: Path, name: str, out: Path, certificates: Path | None, insecure: bool, listen: str | None) -> Side:
-    from colonnade.deploy.party_run import Side
+def _side(plan: Path, name: str, out: Path, certificates: Path | None, insecure: bool, listen: str | None) -> PartyRun:
+    from colonnade.deploy.party_run import PartyRun
     from colonnade.plans.plan import Plan
 
-    side = Side.of(Plan.read(plan), name, out, certificates=certificates, insecure=insecure, listen=listen)
+    side = PartyRun.of(Plan.read(plan), name, out, certificates=certificates, insecure=insecure, listen=listen)
     if side.credentials is None:
         warn("INSECURE: TLS is off. Whoever is on the way can read and change everything, and be anybody.")
     else:
@@ -262,8 +262,8 @@ def _side(plan: Path, name: str, out: Path, certificates: Path | None, insecure:
 
 
 @contextmanager
-def _shown() -> Iterator[Shown]:
-    from colonnade.deploy.party_run import Shown
+def _shown() -> Iterator[ProgressCallbacks]:
+    from colonnade.deploy.party_run import ProgressCallbacks
 
     said = set()
 
@@ -275,7 +275,7 @@ def _shown() -> Iterator[Shown]:
             say(line)
 
     with Progress() as progress:
-        yield Shown(progress.wait, met, progress.step)
+        yield ProgressCallbacks(progress.wait, met, progress.step)
 
 
 @contextmanager

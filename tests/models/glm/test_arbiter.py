@@ -554,18 +554,6 @@ def test_a_summary_says_profile_security_and_what_each_role_learns():
     assert "Paillier of 3,072 bits" in LogisticRegression(backend="paillier").summary()
 
 
-@pytest.mark.parametrize("batch_size", [None, 130])
-@pytest.mark.parametrize("arbiter", [True, False])
-def test_an_epoch_costs_what_was_computed_before(arbiter, batch_size):
-    values = columns(3)
-    model = LinearRegression(epochs=1, batch_size=batch_size)
-    who = roles(3) if arbiter else Roles(label="bank", features=NAMES[1:3])
-    run = simulate(model.fit, made(values, labels_of(LinearRegression, values)), roles=who)
-    sent = [e.size for t in run.transcripts.values() for e in t.entries if e.sent and e.kind != "glm/key"]
-    cost = model.cost(N, {"bank": 3, "shop": 2, "telco": 2}, arbiter=arbiter)
-    assert cost.bytes <= sum(sent) < 1.01 * cost.bytes
-
-
 def test_no_seed_is_drawn_twice_although_a_run_crashes_and_resumes(tmp_path, monkeypatch):
     seeds = []
     honest = sampling.secrets.token_bytes

@@ -41,13 +41,10 @@ from colonnade.errors import DataError, PlanError, ProtocolError
 from colonnade.models.base import Estimator, Prediction, is_count
 from colonnade.models.batches import fixed
 from colonnade.models.glm.arbiter import SCHEMES, ArbiterSide, Backend, FeatureSide, LabelSide
-from colonnade.models.glm.cost import Cost, cost_of, traffic_of
 from colonnade.models.glm.families import LINEAR, LOGISTIC, POISSON, Family, Quadratic
 from colonnade.models.glm.masked_sum import Sending, summed
 from colonnade.models.glm.shares import ComputingSide, MatrixSide
 from colonnade.models.glm.sides import Side
-from colonnade.models.traffic import Sizes, Traffic
-from colonnade.roles import Roles
 from colonnade.runtime.hooks import prepare
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
@@ -176,24 +173,6 @@ class GeneralisedLinearModel(Estimator):
         self.design_ = None if tree["design_"] is None else Design.of(tree["design_"])
         if "classes_" in tree:
             self.classes_ = np.array(tree["classes_"])
-
-    def cost(self, n_rows: int, columns: Mapping[str, int], *, arbiter: bool = True) -> Cost:
-        """What an epoch costs to send, before anything is sent; the first party named is the label party.
-
-        >>> LinearRegression().cost(100_000, {"bank": 21, "shop": 20}).ciphertexts
-        69
-        """
-        return cost_of(self, n_rows, columns, arbiter=arbiter)
-
-    def sizes_told(self, table: Table, roles: Roles, name: str) -> Sizes:
-        """How many columns of numbers there are: an arbiter is told everybody's, and without one all are."""
-        told = {*roles.holders} if roles.arbiter is None else {roles.label, roles.arbiter}
-        count = {"columns": len(self._learned_design(table, holds_labels=name == roles.label).names)}
-        return {peer: count for peer in told if peer is not None and peer != name}
-
-    def traffic(self, roles: Roles, line: tuple[str, str], n_rows: int, sizes: Sizes) -> Traffic | None:
-        """What training sends over the line between two parties."""
-        return traffic_of(self, roles, line, n_rows, {name: told.get("columns", 0) for name, told in sizes.items()})
 
     @property
     def coefficients(self) -> Mapping[str, float]:

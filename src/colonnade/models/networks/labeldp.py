@@ -38,9 +38,7 @@ from colonnade.models.networks.split import SplitClassifier
 from colonnade.models.networks.targets import Classes
 from colonnade.models.networks.tracks import Head
 from colonnade.models.networks.training import OptimiserName, as_array, loaded
-from colonnade.models.traffic import Sizes, Traffic, in_batches, per_batch
 from colonnade.privacy.mechanisms import RandomisedResponse
-from colonnade.roles import Roles
 from colonnade.runtime.hooks import At, Defence, Tensor
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
@@ -149,15 +147,6 @@ class LabelDPShadow(SoloModel):
             self._send(party)
             return None
         return self.predict_alone(party, self._material(party))
-
-    def traffic(self, roles: Roles, line: tuple[str, str], n_rows: int, sizes: Sizes) -> Traffic | None:
-        """What training sends over the line between two parties: the shadow's, then an embedding of every row."""
-        shadow = self._new_shadow().traffic(roles, line, n_rows, sizes)
-        if shadow is None or not shadow.sent:
-            return shadow
-        (sender,) = (name for name in line if name != roles.label)
-        more = per_batch(Embedding, self.embedding, in_batches(n_rows, self.batch_size))
-        return replace(shadow, sent={**shadow.sent, sender: shadow.sent[sender] + more})
 
     def share(self) -> Tree:
         """What this party has learned, as a tree of arrays and plain values."""

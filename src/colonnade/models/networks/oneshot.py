@@ -42,14 +42,10 @@ from colonnade.models.networks.leak_budget import Leak, Statement, measured_leak
 from colonnade.models.networks.modules import BottomFactory, TopFactory
 from colonnade.models.networks.targets import Classes, Numbers
 from colonnade.models.networks.training import OptimiserName, as_array, loaded
-from colonnade.models.traffic import Sizes, Traffic, in_batches, per_batch
-from colonnade.roles import Roles
 from colonnade.runtime.hooks import At, Phase, applied
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.tables.encode import Inputs
-from colonnade.tables.table import Table
-from colonnade.wire.codec import encode
 from colonnade.wire.message import Float32Array, Float64Array, Message
 
 __all__ = ["Embedding", "OneShot", "OneShotRegressor", "Statement"]
@@ -155,25 +151,6 @@ class OneShotNetwork(SoloModel):
             for line in party.feature_parties
         }
         return self.predict_alone(party, Material.of(self, party, received, "predict"))
-
-    def sizes_told(self, table: Table, roles: Roles, name: str) -> Sizes:
-        """How wide a feature party's embedding will be; the label party is told."""
-        if name not in roles.features or roles.label is None:
-            return {}
-        inputs = Inputs.learned(table, np.arange(len(table)))
-        x, _ = inputs.one_hot(table)
-        return {roles.label: {"width": self._n_components(x) * ENCODERS[self.encoder].per_component}}
-
-    def traffic(self, roles: Roles, line: tuple[str, str], n_rows: int, sizes: Sizes) -> Traffic | None:
-        """What training sends over the line between two parties: an embedding, once."""
-        sender = next((name for name in line if name in roles.features), None)
-        if sender is None or roles.label not in line:
-            return Traffic()
-        width = sizes.get(sender, {}).get("width")
-        if width is None:
-            return None
-        n_bytes = len(encode(Statement(width, 0.0, 0.0)))
-        return Traffic({sender: n_bytes + per_batch(Embedding, width, in_batches(n_rows, ROWS_PER_MESSAGE))})
 
     def share(self) -> Tree:
         """What this party has learned, as a tree of arrays and plain values."""

@@ -11,11 +11,8 @@ from colonnade.models.networks.cut import Gathering
 from colonnade.models.networks.split import SplitNetwork
 from colonnade.models.networks.tracks import ShadowTop
 from colonnade.models.networks.training import set_mode
-from colonnade.models.traffic import Sizes
-from colonnade.roles import Roles
 from colonnade.runtime.hooks import Phase, Tensor
 from colonnade.runtime.party import Party
-from colonnade.tables.table import Table
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Int64Array, Message
 
@@ -40,12 +37,6 @@ class WithServer(SplitNetwork):
         told = party.label_party.receive(Rows)
         self.label_sends_ = bool(told.with_embeddings)
         return told.number
-
-    def sizes_told(self, table: Table, roles: Roles, name: str) -> Sizes:
-        """Whether the label party sends embeddings of its own; the server is told."""
-        if name != roles.label or roles.server is None:
-            return {}
-        return {roles.server: {"embeds": int(bool(table.columns))}}
 
     def upstream(self, party: Party) -> list[Channel]:
         """Whom the server gets embeddings from, in the order in which they are joined."""

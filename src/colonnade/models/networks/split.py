@@ -33,7 +33,6 @@ from colonnade.data.ranking import FeaturePartition
 from colonnade.errors import PlanError
 from colonnade.models.base import Prediction
 from colonnade.models.batches import in_order
-from colonnade.models.networks import split_traffic
 from colonnade.models.networks.base import NetworkModel
 from colonnade.models.networks.cut import Bottom, Embedding, Gradient, Outline, Verdict, stand_ins
 from colonnade.models.networks.modules import BottomFactory, TopFactory, bottom_named, top_named
@@ -50,12 +49,9 @@ from colonnade.models.networks.training import (
     loaded,
     require_known,
 )
-from colonnade.models.traffic import Sizes, Traffic
-from colonnade.roles import Roles
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.tables.encode import Inputs
-from colonnade.tables.table import Table
 from colonnade.wire.message import Int64Array, Message
 
 __all__ = ["Embedding", "Gradient", "Outline", "SplitClassifier", "SplitNetwork", "SplitRegressor", "Verdict"]
@@ -193,16 +189,6 @@ class SplitNetwork(NetworkModel):
             outputs = passed.outputs if local is None else local.predict(rows, passed.own, passed.embeddings)
             parts.append(self.scored(party, outputs, step, rows, track=track))
         return self.require_target().prediction(np.concatenate(parts))
-
-    def sizes_told(self, table: Table, roles: Roles, name: str) -> Sizes:
-        """With summed logits, the number of classes."""
-        if self.top is not None or self.task != "classification" or name != roles.label or table.labels is None:
-            return {}
-        return {peer: {"classes": len(table.labels.drop_null().unique())} for peer in roles.features}
-
-    def traffic(self, roles: Roles, line: tuple[str, str], n_rows: int, sizes: Sizes) -> Traffic | None:
-        """What training sends over the line between two parties."""
-        return split_traffic.with_label_party(self, roles, line, n_rows, sizes)
 
     def head_named(self, head: Head | None) -> Head:
         """The head that predicts; refuses one that is not there."""

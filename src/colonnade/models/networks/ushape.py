@@ -34,15 +34,12 @@ from torch import nn
 
 from colonnade.models.base import Prediction
 from colonnade.models.batches import sent_ahead
-from colonnade.models.networks import split_traffic
 from colonnade.models.networks.cut import Bottom, Embedding, Gradient, Sent, gradient_if, require_answer
 from colonnade.models.networks.server import Rows, ServerEnd, WithServer
 from colonnade.models.networks.sides import FeatureSide, LabelledSide, LocalEnd, build_label_networks, build_top, heed
 from colonnade.models.networks.targets import Classes, Numbers
 from colonnade.models.networks.tracks import Head
 from colonnade.models.networks.training import Side, as_array, set_mode
-from colonnade.models.traffic import Sizes, Traffic
-from colonnade.roles import Roles
 from colonnade.runtime.hooks import At, Phase, Tensor, applied
 from colonnade.runtime.party import Party
 from colonnade.secret import Secret
@@ -118,10 +115,6 @@ class UShape(WithServer):
                 outputs = local.predict(rows, None if sent is None else sent.embedding, [])
             parts.append(self.scored(party, outputs, step, rows, track=track))
         return self.require_target().prediction(np.concatenate(parts))
-
-    def traffic(self, roles: Roles, line: tuple[str, str], n_rows: int, sizes: Sizes) -> Traffic | None:
-        """What training sends over the line between two parties."""
-        return split_traffic.ushaped(self, roles, line, n_rows, sizes)
 
     def disclosures(self) -> tuple[str, ...]:
         """Who learns what, one sentence each."""
