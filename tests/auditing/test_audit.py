@@ -9,7 +9,7 @@ from colonnade.attacks.labels.direct import DirectLabel
 from colonnade.attacks.labels.gradient_scores import DirectionScore, NormScore
 from colonnade.auditing import PrivacyReport, audit, honesty_check
 from colonnade.errors import PlanError
-from colonnade.experiment.sweep import Local, Serial
+from colonnade.experiment.executor import Local, Serial
 from colonnade.models.networks.split import Gradient, SplitClassifier
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import Run, simulate

@@ -30,6 +30,7 @@ from colonnade.runtime.alignment import Alignment
 from colonnade.runtime.party import Party, Protocol
 from colonnade.runtime.simulate import describe_protocol, own_copy
 from colonnade.secret import Secret
+from colonnade.text import printable
 from colonnade.wire.channel import Channel
 
 R = TypeVar("R")
@@ -300,7 +301,7 @@ class _Alignment:
             )
             raise PlanError(
                 f"{name} and {peer} should read ids by the same rules, but {name} reads {', '.join(mine.keys)} and "
-                f"{peer} reads {_plain(there[:200])}. Name the same keys under [align] at both."
+                f"{peer} reads {printable(there[:200])}. Name the same keys under [align] at both."
             )
         if len(theirs.ids) != len(mine.ids) or not all(0 <= n <= MOST_IDS for n in theirs.ids):
             raise ProtocolError(f"Expected {peer} to say how many ids it has for each key, got something else.")
@@ -493,11 +494,6 @@ class _Alignment:
         if self.settings.duplicates == "all":
             said.append(f"Every party learned how many rows each other party has for each {self._counted_ids}.")
         return tuple(said)
-
-
-def _plain(words: str) -> str:
-    """A peer's words without what a terminal would obey."""
-    return "".join(letter if letter.isprintable() else "?" for letter in words)
 
 
 def _padded(n: int) -> int:

@@ -101,7 +101,7 @@ def demo(
 ) -> None:
     """Tell the whole story on built-in data: train together, attack, defend, report."""
     from colonnade.experiment.demo import demonstrate
-    from colonnade.experiment.sweep import Local
+    from colonnade.experiment.executor import Local
 
     demonstrate(console(), out, Local(jobs), quick=quick)
 
@@ -163,7 +163,7 @@ def audit(
     Of a run between machines, give the folder of the own side: it is audited alone, on what this party sent.
     """
     from colonnade.deploy.party_run import PartyRun
-    from colonnade.experiment.sweep import Local
+    from colonnade.experiment.executor import Local
 
     folder = _run_or_side(run)
     planned = folder.plan.audit

@@ -131,6 +131,8 @@ class _Ranked:
     def of(cls, table: Table, task: str | None) -> _Ranked:
         values = Inputs.learned(table, np.arange(len(table))).plain(table)
         is_code = np.array([kind != "numeric" for kind in table.kinds.values()])
+        # A missing boolean lies at the mean, but a code must be one of the codes.
+        values[:, is_code] = np.rint(values[:, is_code])
         labels = np.asarray(table.labels)
         is_classes = labels.dtype.kind not in "fc" if task is None else task == "classification"
         if is_classes:

@@ -5,8 +5,8 @@ its own. Messages are counted by line and kind, and scaled to the real number of
 party but the sizes of messages on the line to a peer, which this peer would see in the run anyway.
 
 A party knows only its own table, so the two ends of a line compare their estimates. An estimate is sure if other
-stand-ins would not change it, as far as one trial shows. A sure estimate beats the other end's; of two equals the larger
-counts, because a stand-in may be narrower than the party in whose place it stands.
+stand-ins would not change it, as far as one trial shows. A sure estimate beats the other end's. Of two equals the
+larger counts, because a stand-in may be narrower than the party in whose place it stands.
 """
 
 from __future__ import annotations
@@ -185,13 +185,15 @@ def _covering(table: Table) -> _Order:
 
 
 def _tables(model: Estimator, roles: Roles, name: str, own: Table, *, narrow: bool) -> dict[str, Table]:
-    """A party's rows, and stand-ins for the other holders of tables; narrow ones have one column, but three classes."""
+    """A party's rows, and stand-ins for the other holders of tables; `narrow` makes them different."""
     features = _stand_in(own)
     if narrow:
-        features = features.select(features.columns[:1])
+        features = _narrowed(features)
     tables = {holder: _of_holder(features, holder) for holder in roles.holders}
     if roles.label is not None:
-        tables[roles.label] = tables[roles.label].with_labels(_labels(model, features, n_classes=3 if narrow else 2))
+        labels = _labels(model, features, n_classes=3 if narrow else 2)
+        label = tables[roles.label].select([]) if "curves" in features.kinds.values() else tables[roles.label]
+        tables[roles.label] = label.with_labels(labels)
     return {**tables, name: own}
 
 
@@ -201,6 +203,15 @@ def _stand_in(own: Table) -> Table:
     if own.labels is not None and isinstance(own.labels.type, CurvesType):
         return Table.of({"id": own.ids, "x": own.labels})
     return Table.of({"id": own.ids, "x": np.random.default_rng(0).standard_normal(len(own))})
+
+
+def _narrowed(features: Table) -> Table:
+    """A stand-in with one column only; with two if it had one."""
+    first = features.columns[0]
+    if len(features.columns) > 1:
+        return features.select([first])
+    arrow = features.to_arrow()
+    return Table.of(arrow.append_column(f"{first} again", arrow.column(first)), ids=features.id_name)
 
 
 def _of_holder(features: Table, holder: str) -> Table:

@@ -123,7 +123,7 @@ def test_two_parties_that_fit_are_told_that_nothing_is_wrong(plans: dict[str, Pl
         (
             "split-regressor",
             {"epochs": 2},
-            r"training sends at most about 0\.0 MB in 4 round trips, which takes this line",
+            r"training sends at most about 0\.0 MB in 4 round trips, which takes",
         ),
         ("one-shot", {}, r"training sends at most about 0\.0 MB in 0 round trips"),
         ("label-dp-shadow", {"patience": None}, r"training sends about 0\.\d MB in 30 round trips"),

@@ -22,6 +22,7 @@ from colonnade.errors import AuthError, ProtocolError, VersionMismatch, WireErro
 from colonnade.models.estimate import Traffic
 from colonnade.plans.plan import Plan
 from colonnade.tables.table import Table
+from colonnade.text import printable
 
 
 @dataclass(frozen=True)
@@ -114,11 +115,9 @@ def compare(name: str, mine: SelfReport, peer: str, theirs: SelfReport, found: C
         found: Where the checks go.
     """
     if theirs.version == mine.version:
-        found.good(
-            "version", f"Colonnade {mine.version}; Python {mine.python} here and {printable(theirs.python)} there"
-        )
+        found.good("version", f"Colonnade {mine.version}; Python {mine.python} here and {_short(theirs.python)} there")
     else:
-        words = f"{name} runs Colonnade {mine.version} and {peer} runs {printable(theirs.version)}"
+        words = f"{name} runs Colonnade {mine.version} and {peer} runs {_short(theirs.version)}"
         found.fail("version", VersionMismatch(f"{words}. Install the same version at both."))
     differing = _differences(mine, theirs)
     if differing:
@@ -127,7 +126,7 @@ def compare(name: str, mine: SelfReport, peer: str, theirs: SelfReport, found: C
     else:
         found.good("plan", "the public parts of both plans are equal")
     if theirs.wrong:
-        topics = ", ".join(printable(topic) for topic in theirs.wrong[:8])
+        topics = ", ".join(_short(topic) for topic in theirs.wrong[:8])
         found.fail("there", WireError(f"{peer} found something wrong on its own side: {topics}. Look at its list."))
 
 
@@ -157,13 +156,9 @@ def alike(ids: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.utf8_trim_whitespace(pc.utf8_lower(text))
 
 
-def printable(text: str) -> str:
-    """A peer's words, short and without anything that a terminal would obey.
-
-    >>> printable("1.0" + chr(27) + "[31m")
-    '1.0?[31m'
-    """
-    return "".join(letter if letter.isprintable() else "?" for letter in text[:60])
+def _short(text: str) -> str:
+    """A peer's words, short and safe to print."""
+    return printable(text[:60])
 
 
 def _sorted_digest(ids: pa.ChunkedArray) -> str:
@@ -177,7 +172,7 @@ def _differences(mine: SelfReport, theirs: SelfReport) -> list[str]:
     except ValueError:
         return ["everything"]
     here["checkpoint_every"], there["checkpoint_every"] = mine.checkpoint_every, theirs.checkpoint_every
-    return [printable(key) for key in sorted(here.keys() | there.keys()) if here.get(key) != there.get(key)]
+    return [_short(key) for key in sorted(here.keys() | there.keys()) if here.get(key) != there.get(key)]
 
 
 def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
