@@ -16,9 +16,7 @@ alone; if it lies only above the first two, the messages tell something, but no 
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np

@@ -27,9 +27,10 @@ import typer
 from typer.core import TyperGroup
 
 from colonnade._version import __version__
+from colonnade.cli.certs import certs
 from colonnade.cli.console import complain, console, say
 from colonnade.cli.functional import functional
-from colonnade.cli.network import Terminated, align, certs, doctor, join, predict
+from colonnade.cli.network import Terminated, align, doctor, join, predict
 from colonnade.errors import ColonnadeError
 
 if TYPE_CHECKING:
