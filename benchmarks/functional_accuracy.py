@@ -22,7 +22,9 @@ from numpy.typing import ArrayLike
 from colonnade.curves import BSplines, Curves
 from colonnade.curves.basis import FloatArray
 from colonnade.data.functional.generator import FunctionalData, FunctionalSetting, column
-from colonnade.experiment.sweep import Journal, Serial, Trial, sweep
+from colonnade.experiment.executor import Serial
+from colonnade.experiment.journal import Journal, Trial
+from colonnade.experiment.sweep import sweep
 from colonnade.models.functional.boost import FunctionalBoost
 from colonnade.models.functional.exchange import Inputs
 from colonnade.models.functional.metrics import curve_metrics, selection_metrics

@@ -22,11 +22,11 @@ from torch import nn
 from colonnade import Roles, Table, simulate
 from colonnade.models import SplitClassifier
 from colonnade.models.batches import Batches
-from colonnade.models.networks.inputs import Inputs
 from colonnade.models.networks.modules import TabularMLP, mlp_top
 from colonnade.privacy.randomness import Randomness
 from colonnade.runtime.party import shared_randomness
 from colonnade.runtime.simulate import Run
+from colonnade.tables.encode import Inputs
 from colonnade.wire.recording.recording import Keep
 
 TARGETS: Mapping[str, float] = {"digests_ratio": 1.35, "audit_ratio": 1.6}

@@ -14,8 +14,8 @@ import numpy as np
 from colonnade.attacks.base import Attack, Guess, Needs
 from colonnade.attacks.labels.clustering import GradientClusters
 from colonnade.attacks.view import View
-from colonnade.models.glm.design import Design
 from colonnade.models.glm.matrix import Matrix
+from colonnade.tables.encode import Design
 from colonnade.wire.message import Float64Array, Int64Array
 
 FOLDS = 5

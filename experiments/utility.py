@@ -15,15 +15,15 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from colonnade import Table, simulate
+from colonnade.experiment.journal import Trial
 from colonnade.experiment.quality import quality
-from colonnade.experiment.sweep import Trial
 from colonnade.models import LabelDPShadow, OneShotClassifier, SplitClassifier
 from experiments.sets import ROLES, halves
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from colonnade.models.networks.inputs import Inputs
+    from colonnade.tables.encode import Inputs
 
 SETS = ("digits", "mnist", "credit-default", "adult", "breast-cancer", "stress")
 WAYS = ("central", "central-wide", "alone", "split", "one-shot", "label-dp")

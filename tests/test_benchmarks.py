@@ -15,7 +15,7 @@ FIGURES = {
     "channel": {"exchange_ms"},
     "split_overhead": {"digests_ratio", "audit_ratio"},
     "split": {"process_ratio", "network_ratio"},
-    "import_time": {"import_s"},
+    "import_time": {"import_s", "read_plan_s"},
     "transport": {"step_ratio", "bulk_ratio", "receiver_mb"},
     "wandering": {"closed_form_share", "step_overhead"},
     "encrypted": {"paillier_2048_ratio"},

@@ -15,10 +15,10 @@ from colonnade import Roles, audit, simulate
 from colonnade.attacks.labels.gradient_scores import DirectionScore
 from colonnade.catalogue import DEFENCES
 from colonnade.data import load, train_test_split
-from colonnade.experiment.sweep import Trial
+from colonnade.experiment.journal import Trial
 from colonnade.models import LabelDPShadow, SplitClassifier
-from colonnade.models.networks.inputs import Inputs
 from colonnade.models.networks.modules import TabularMLP
+from colonnade.tables.encode import Inputs
 
 ROOT = Path(__file__).parents[1]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from colonnade.errors import MissingExtra, PlanError
-from colonnade.tables.table import nearest
+from colonnade.text import nearest
 
 if TYPE_CHECKING:
     from colonnade.attacks.base import ActiveAttack, Attack
@@ -23,12 +23,16 @@ class Names(Mapping[str, T], Generic[T]):
     def __init__(self, what: str, homes: Mapping[str, tuple[str, str]]) -> None:
         self._what, self._homes = what, homes
 
-    def __getitem__(self, name: str) -> T:
-        """What a name stands for."""
+    def require(self, name: str) -> None:
+        """Refuse an unknown name, without importing anything."""
         if name not in self._homes:
             raise PlanError(
                 f"There is no {self._what} {name!r}.{nearest(name, self._homes)} Known are {', '.join(self._homes)}."
             )
+
+    def __getitem__(self, name: str) -> T:
+        """What a name stands for."""
+        self.require(name)
         module, attribute = self._homes[name]
         try:
             found: T = getattr(importlib.import_module(f"colonnade.{module}"), attribute)

@@ -9,7 +9,7 @@ from colonnade.attacks.labels.direct import DirectLabel
 from colonnade.attacks.labels.gradient_scores import DirectionScore, NormScore
 from colonnade.auditing import PrivacyReport, audit, honesty_check
 from colonnade.errors import PlanError
-from colonnade.experiment.sweep import Local, Serial
+from colonnade.experiment.executor import Local, Serial
 from colonnade.models.networks.messages import Gradient
 from colonnade.models.networks.split import SplitClassifier
 from colonnade.roles import Roles

@@ -235,7 +235,7 @@ def test_the_terminal_shows_scores_messages_budget_and_what_was_not_tested(repor
 
 def test_the_terminal_obeys_neither_markup_nor_control_characters(report: PrivacyReport) -> None:
     text = renamed(report, "[red]x[/red]\x1b[2J").render(width=200)
-    assert "[red]x[/red]\N{REPLACEMENT CHARACTER}[2J" in text
+    assert "[red]x[/red]?[2J" in text
     assert "\x1b" not in text
 
 

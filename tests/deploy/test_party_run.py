@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from colonnade.deploy.party_run import Shown, Side, _write_prediction, require_network
+from colonnade.deploy.party_run import PartyRun, ProgressCallbacks, _write_prediction, require_network
 from colonnade.errors import AuthError, ColonnadeError, PeerUnreachable, PlanError, StorageError
 from colonnade.models.base import Prediction
 from colonnade.plans.network import PlannedAddress, PlannedNetwork
@@ -36,8 +36,8 @@ PLAN = Plan(
 )
 
 
-def side(tmp_path: Path, name: str = "shop", plan: Plan = PLAN, **options: Any) -> Side:
-    return Side.of(plan, name, tmp_path / "runs", insecure=True, **options)
+def side(tmp_path: Path, name: str = "shop", plan: Plan = PLAN, **options: Any) -> PartyRun:
+    return PartyRun.of(plan, name, tmp_path / "runs", insecure=True, **options)
 
 
 def refusal(error: type[ColonnadeError], act: Any) -> str:
@@ -144,7 +144,7 @@ def test_a_party_holds_its_own_defences_only_and_the_seed_of_a_simulation(tmp_pa
     defences = tuple(PlannedDefence(name, "gradient-noise", {"ratio": r}) for name, r in (("bank", 1), ("shop", 2)))
     plan = replace(PLAN, defences=defences, network=replace(NETWORK, randomness="seeded"), seed=7)
     bank = side(tmp_path, "bank", plan)
-    party = bank._connect(plan.public(), bank.table(), tmp_path / "bank", Shown())
+    party = bank._connect(plan.public(), bank.table(), tmp_path / "bank", ProgressCallbacks())
     assert isinstance(party.session, NetworkSession)
     assert [defence.name for defence in party.session.defences] == ["GradientNoise(ratio=1)"]
     assert party.random == private_randomness(7, "bank", plan.public())
@@ -160,7 +160,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_peer_is_recognised_by_the_certificate_it_has_handed_over(federation: Path, tmp_path: Path) -> None:
-    shop = Side.of(PLAN, "shop", tmp_path, certificates=federation)
+    shop = PartyRun.of(PLAN, "shop", tmp_path, certificates=federation)
     bank, other = (show(federation / f"{name}.pem") for name in ("bank", "shop"))
     assert shop.expected("bank") == bank
     assert shop.credentials is not None
@@ -173,7 +173,7 @@ def test_a_peer_is_recognised_by_the_certificate_it_has_handed_over(federation: 
 
 
 def test_a_peer_that_has_handed_nothing_over_is_known_by_its_name(federation: Path, tmp_path: Path) -> None:
-    shop = Side.of(PLAN, "shop", tmp_path, certificates=federation)
+    shop = PartyRun.of(PLAN, "shop", tmp_path, certificates=federation)
     assert shop.expected("notary") is None
     assert shop.credentials is not None
     shop.credentials.recognise("notary", show(federation / "bank.pem"))

@@ -25,7 +25,9 @@ from hypothesis import strategies as st
 
 import colonnade
 from colonnade.errors import PlanError, StorageError
-from colonnade.experiment.sweep import Executor, Journal, Local, Outcome, Serial, Trial, code_version, sweep
+from colonnade.experiment.executor import Executor, Local, Outcome, Serial
+from colonnade.experiment.journal import Journal, Trial, code_version
+from colonnade.experiment.sweep import sweep
 
 # Workers cannot import a test module by its name.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -310,8 +312,8 @@ def test_the_code_version_changes_with_the_source_and_with_nothing_else(tmp_path
 
     def version_of_copy() -> str:
         command = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        command += "from colonnade.experiment import sweep; assert sweep.__file__.startswith(sys.path[0])\n"
-        command += "print(sweep.code_version())"
+        command += "from colonnade.experiment import journal; assert journal.__file__.startswith(sys.path[0])\n"
+        command += "print(journal.code_version())"
         return subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stdout
 
     assert python(script, tmp_path).communicate()[0] == version_of_copy() == f"{code_version()}\n"

@@ -32,7 +32,7 @@ def test_what_is_written_as_toml_reads_back(tree: dict[str, Any]) -> None:
 
 
 def test_what_is_none_is_not_written() -> None:
-    assert to_toml({"a": None, "b": {"c": None}}) == "\n[b]\n"
+    assert to_toml({"a": None, "b": {"c": None}}) == "[b]\n"
 
 
 @pytest.mark.parametrize(

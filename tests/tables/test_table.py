@@ -21,7 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from colonnade.errors import ColonnadeError, DataError, StorageError
-from colonnade.tables.table import Table, nearest
+from colonnade.tables.table import Table
+from colonnade.text import nearest
 
 ROWS = {
     "id": ["c", "a", "b"],

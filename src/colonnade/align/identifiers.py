@@ -40,7 +40,9 @@ from blake3 import blake3
 
 from colonnade.align.phone import e164, is_code, metadata_version
 from colonnade.errors import DataError, PlanError
-from colonnade.tables.table import Table, nearest, whole_numbers
+from colonnade.tables.columns import whole_numbers
+from colonnade.tables.table import Table
+from colonnade.text import nearest
 
 # Raised whenever a rule reads a value differently.
 VERSION = 3

@@ -16,9 +16,7 @@ alone; if it lies only above the first two, the messages tell something, but no 
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -46,6 +44,7 @@ from colonnade.auditing.score import Score, Truth
 from colonnade.auditing.stated import Stated, statements
 from colonnade.errors import PlanError
 from colonnade.privacy.randomness import Randomness
+from colonnade.progress import Bars
 from colonnade.runtime.simulate import Run, aligns_rows
 
 __all__ = [
@@ -174,7 +173,8 @@ def _findings(
     owner, (labels, _) = run.plan.roles.label, class_numbers(run.simulation)
     assert owner is not None
     attempts = [attempt for attempt, _ in guesses]
-    with _bar(nulls, progress) as advance:
+    with Bars(progress) as bars:
+        advance = bars.counter("null runs", nulls)
         null = null_values(run.simulation, attempts, n=nulls, seed=seed, executor=executor, advance=advance)
     suites: dict[tuple[str, int, bytes], Alone] = {}
     findings: list[Finding] = []
@@ -192,16 +192,3 @@ def _findings(
         truth = Truth.of(labels, attempt.grant)
         findings.append(finding_of(attempt, guess, truth, owner=owner, null=scored, alone=suites[key], random=random))
     return findings, untested
-
-
-@contextmanager
-def _bar(total: int, shown: bool | None) -> Iterator[Callable[[], None]]:
-    if not (sys.stderr.isatty() if shown is None else shown):
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True)) as bar:
-        task = bar.add_task("null runs", total=total)
-        yield lambda: bar.advance(task)

@@ -19,6 +19,7 @@ import numpy as np
 
 from colonnade.attacks.base import Grant, Guess
 from colonnade.auditing.score import Measure, Truth, best_named, chance, value
+from colonnade.tables.encode import Inputs
 from colonnade.tables.table import Table
 from colonnade.wire.message import Float64Array, Int64Array
 
@@ -181,24 +182,6 @@ def _finite(ratings: Float64Array) -> Float64Array:
 
 
 def _numbers(table: Table) -> Float64Array:
-    """A table's columns as centred numbers: numeric ones standardised with missing values at the mean, text one-hot."""
-    parts = [np.zeros((len(table), 0))]
-    for name, kind in table.kinds.items():
-        column = table.column(name)
-        if kind == "categorical":
-            text = np.array(["" if item is None else f"={item}" for item in column])
-            levels, counts = np.unique(text, return_counts=True)
-            common = levels[np.argsort(-counts, kind="stable")[:LEVELS]]
-            parts.append((text[:, None] == common).astype(np.float64))
-            continue
-        missing = np.isnan(column)
-        if missing.all():
-            continue
-        filled = np.where(missing, column[~missing].mean(), column)
-        spread = filled.std()
-        if spread > 0:
-            parts.append((filled / spread)[:, None])
-        if missing.any():
-            parts.append(missing[:, None].astype(np.float64))
-    joined = np.concatenate(parts, axis=1)
-    return np.asarray(joined - joined.mean(axis=0))
+    """A table's columns as centred numbers; of a category's levels the commonest count, the others are one."""
+    numbers, _ = Inputs.learned(table, np.arange(len(table)), most_levels=LEVELS).one_hot(table)
+    return np.asarray(numbers - numbers.mean(axis=0))

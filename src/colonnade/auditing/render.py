@@ -13,6 +13,7 @@ from colonnade.auditing.score import Measure
 from colonnade.auditing.stated import Stated
 from colonnade.errors import MissingExtra
 from colonnade.secret import Secret
+from colonnade.text import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -360,7 +361,7 @@ def _text(words: str, style: str = "") -> Text:
     """Words that a terminal shows and never obeys: neither as markup nor as control characters."""
     from rich.text import Text
 
-    return Text("".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in words), style)
+    return Text(printable(words, lines=True), style)
 
 
 def _listed(words: Iterator[str] | dict[str, None] | list[str]) -> str:

@@ -7,9 +7,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from colonnade.progress import Bars, in_words
+from colonnade.text import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import TaskID
 
 PLAIN_WIDTH = 100
 
@@ -23,9 +25,8 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def say(text: str, *, style: str | None = None, stderr: bool = False) -> None:
-    """Write a sentence, of which a terminal obeys nothing: a peer's words may be in it."""
-    plain = "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
-    console(stderr=stderr).print(plain, style=style, markup=False, soft_wrap=True)
+    """Write a sentence. A peer's words may be in it, so the terminal obeys none of its characters."""
+    console(stderr=stderr).print(printable(text, lines=True), style=style, markup=False, soft_wrap=True)
 
 
 def warn(text: str) -> None:
@@ -49,39 +50,24 @@ class Progress:
 
     def __init__(self, *, waits_every_s: float = 30.0, steps_every_s: float = 10.0) -> None:
         self._waits_every_s, self._steps_every_s = waits_every_s, steps_every_s
-        self._live = sys.stderr.isatty()
+        self._bars = Bars(transient=True)
         self._said_at = time.monotonic()
         self._waiting_for: tuple[str, ...] | None = None
-        self._tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> Progress:
         """Begin to show."""
-        if self._live:
-            from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-            from rich.progress import Progress as Bars
-
-            columns = (BarColumn(), TextColumn("{task.fields[figures]}"), TimeRemainingColumn())
-            self._bars = Bars(
-                TextColumn("{task.description}", markup=False),
-                *columns,
-                console=console(stderr=True),
-                transient=True,
-                # Sentences stand above the bars, unless they go elsewhere.
-                redirect_stdout=sys.stdout.isatty(),
-            )
-            self._bars.start()
+        self._bars.__enter__()
         return self
 
     def __exit__(self, *exception: object) -> None:
         """Leave the terminal as it was."""
-        if self._live:
-            self._bars.stop()
+        self._bars.__exit__(*exception)
 
     def wait(self, names: Sequence[str], seconds: float) -> None:
         """Say who has not come yet, and for how long they are still waited for."""
         whom = f"Waiting for {', '.join(names)}" if names else "Waiting until all others are there"
-        if self._live:
-            self._show("wait", f"{whom}, {seconds:.0f} s left", None, None, "")
+        if self._bars.shown:
+            self._bars.update("wait", 0, None, text=f"{whom}, {seconds:.0f} s left")
         elif self._waiting_for != tuple(names) or time.monotonic() - self._said_at > self._waits_every_s:
             self._say(f"{whom}, for {seconds:.0f} more seconds.")
         self._waiting_for = tuple(names)
@@ -89,18 +75,11 @@ class Progress:
     def step(self, party: str, loop: str, done: int, total: int, figures: Mapping[str, float]) -> None:
         """Say how far a loop has come."""
         self._waiting_for = None
-        shown = "  ".join(f"{name} {value:.4g}" for name, value in figures.items())
-        if self._live:
-            if "wait" in self._tasks:
-                self._bars.remove_task(self._tasks.pop("wait"))
-            self._show(loop, loop, done, total, f"{done} of {total}  {shown}")
+        if self._bars.shown:
+            self._bars.remove("wait")
+            self._bars.update(loop, done, total, figures)
         elif done == total or time.monotonic() - self._said_at > self._steps_every_s:
-            self._say(f"{loop}: step {done} of {total}  {shown}".rstrip())
-
-    def _show(self, key: str, description: str, done: int | None, total: int | None, figures: str) -> None:
-        if key not in self._tasks:
-            self._tasks[key] = self._bars.add_task(description, total=total, figures=figures)
-        self._bars.update(self._tasks[key], description=description, completed=done, figures=figures)
+            self._say(f"{loop}: step {done} of {total}  {in_words(figures)}".rstrip())
 
     def _say(self, text: str) -> None:
         self._said_at = time.monotonic()

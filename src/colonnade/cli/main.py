@@ -28,13 +28,14 @@ import typer
 from typer.core import TyperGroup
 
 from colonnade._version import __version__
+from colonnade.cli.certs import certs
 from colonnade.cli.console import complain, console, say
 from colonnade.cli.functional import functional
-from colonnade.cli.network import Terminated, align, certs, doctor, join, predict
+from colonnade.cli.network import Terminated, align, doctor, join, predict
 from colonnade.errors import ColonnadeError
 
 if TYPE_CHECKING:
-    from colonnade.deploy.party_run import Side
+    from colonnade.deploy.party_run import PartyRun
     from colonnade.experiment.run_folder import RunFolder
 
 INTERRUPTED = 130
@@ -104,7 +105,7 @@ def demo(
 ) -> None:
     """Tell the whole story on built-in data: train together, attack, defend, report."""
     from colonnade.experiment.demo import demonstrate
-    from colonnade.experiment.sweep import Local
+    from colonnade.experiment.executor import Local
 
     demonstrate(console(), out, Local(jobs), quick=quick)
 
@@ -165,8 +166,8 @@ def audit(
 
     Of a run between machines, give the folder of the own side: it is audited alone, on what this party sent.
     """
-    from colonnade.deploy.party_run import Side
-    from colonnade.experiment.sweep import Local
+    from colonnade.deploy.party_run import PartyRun
+    from colonnade.experiment.executor import Local
 
     folder = _run_or_side(run)
     planned = folder.plan.audit
@@ -174,7 +175,9 @@ def audit(
         planned = replace(planned, attacks=tuple(attack))
     if nulls is not None:
         planned = replace(planned, nulls=nulls)
-    console().print(folder.audit(planned) if isinstance(folder, Side) else folder.audit(planned, executor=Local(jobs)))
+    console().print(
+        folder.audit(planned) if isinstance(folder, PartyRun) else folder.audit(planned, executor=Local(jobs))
+    )
     say(f"Written to {folder.path / 'report.html'} and report.json beside it.")
 
 
@@ -212,13 +215,13 @@ def list_data() -> None:
     say(f"Files are sought in the folder that ${FOLDER_VARIABLE} names.")
 
 
-def _run_or_side(path: Path) -> RunFolder | Side:
+def _run_or_side(path: Path) -> RunFolder | PartyRun:
     """What a folder holds: a simulated run, or one party's side of a run between machines."""
-    from colonnade.deploy.party_run import Side
+    from colonnade.deploy.party_run import PartyRun
     from colonnade.experiment.run_folder import RunFolder
 
     is_side = (path / "run.json").is_file() and (path / "transcript").is_dir()
-    return Side.open(path) if is_side else RunFolder.open(path)
+    return PartyRun.open(path) if is_side else RunFolder.open(path)
 
 
 def _in_words(metrics: Mapping[str, float]) -> str:

@@ -1,4 +1,4 @@
-"""The commands of a run between machines: certs, doctor, align, join, predict."""
+"""The commands of a run between machines: doctor, align, join, predict."""
 
 from __future__ import annotations
 
@@ -14,126 +14,20 @@ from colonnade.cli.console import Progress, say, warn
 
 if TYPE_CHECKING:
     from colonnade.deploy.doctor.checklist import Check
-    from colonnade.deploy.party_run import Shown, Side
+    from colonnade.deploy.party_run import PartyRun, ProgressCallbacks
     from colonnade.wire.certs.credentials import Identity
 
 STYLES = {"good": ("ok", "green"), "wrong": ("WRONG", "red"), "note": ("note", "yellow")}
-
-certs = typer.Typer(no_args_is_help=True, help="Certificates, by which parties know each other.")
 
 PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan in TOML, with a section \\[network].")]
 As = Annotated[str, typer.Option("--as", metavar="PARTY", help="Which of the plan's parties this is.")]
 Certs = Annotated[Path | None, typer.Option("--certs", help="The folder of certificate and key, if not the plan's.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Send everything in the clear. For tests on one machine.")]
 Listen = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to listen, if not as the plan says.")]
-Folder = Annotated[Path, typer.Option("--certs", help="The folder of certificates.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The party, as plans name it.")]
-Days = Annotated[int, typer.Option(help="How long the certificate holds.")]
 
 
 class Terminated(KeyboardInterrupt):
-    """The operator, or the system on his behalf, asked this process to end."""
-
-
-@certs.command("init")
-def init_certs(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder for the authority.")] = Path("certs"),
-    *,
-    federation: Annotated[str, typer.Option(help="What the parties call themselves together.")] = "colonnade",
-) -> None:
-    """Make the authority of a federation, which vouches for its parties' names."""
-    from colonnade.wire.certs.authority import init
-    from colonnade.wire.certs.credentials import show
-
-    path = init(folder, federation=federation)
-    say(f"Written to {path}, which every party needs, and {path.with_suffix('.key')}, which is for its keeper alone.")
-    say(f"Fingerprint of the authority: {show(path).words}")
-
-
-@certs.command("issue")
-def issue_cert(
-    name: Name,
-    *,
-    folder: Folder = Path("certs"),
-    out: Annotated[
-        Path | None, typer.Option(help="A folder to hand over; the authority's own if none is named.")
-    ] = None,
-    days: Days = 397,
-) -> None:
-    """Make a party's key and certificate, or renew its certificate."""
-    from colonnade.wire.certs.authority import issue
-
-    path = issue(folder, name, out=out, days=days)
-    _say_issued(path)
-    say(f"{name} needs ca.pem, {path.name} and {path.stem}.key from {path.parent}; the key is for {name} alone.")
-
-
-@certs.command("request")
-def request_cert(name: Name, *, folder: Folder = Path("certs")) -> None:
-    """Make a party's own key, which never leaves it, and a request that the authority may sign."""
-    from colonnade.wire.certs.authority import request
-    from colonnade.wire.certs.credentials import words_of
-
-    path = request(folder, name)
-    say(f"Written to {path}, which the authority needs, and {path.with_suffix('.key')}, which is for {name} alone.")
-    say(f"Fingerprint of the request, to be compared by telephone: {words_of(path.read_bytes())}")
-
-
-@certs.command("sign")
-def sign_cert(
-    name: Name,
-    request: Annotated[Path, typer.Argument(metavar="REQUEST", help="What `certs request` wrote.")],
-    *,
-    folder: Folder = Path("certs"),
-    out: Annotated[Path | None, typer.Option(help="A folder to hand over; the request's if none is named.")] = None,
-    days: Days = 397,
-) -> None:
-    """Sign a party's request, once its fingerprint was compared by telephone."""
-    from colonnade.wire.certs.authority import sign
-
-    path = sign(folder, name, request, out=out, days=days)
-    _say_issued(path)
-    say(f"{name} needs {path.name} and ca.pem from {path.parent}.")
-
-
-@certs.command("show")
-def show_cert(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A certificate, or a request for one.")],
-    *,
-    words: Annotated[str | None, typer.Option(help="A fingerprint as somebody read it out, to compare with.")] = None,
-) -> None:
-    """Show whom a certificate names, until when, and its fingerprint in words for the telephone."""
-    from colonnade.errors import AuthError
-    from colonnade.storage import explained
-    from colonnade.wire.certs.credentials import show, words_of
-    from colonnade.wire.certs.words import from_words
-
-    with explained(f"read {file}"):
-        pem = file.read_bytes()
-    if b"REQUEST" not in pem:
-        identity = show(file)
-        say(
-            f"{identity.owner} of {identity.federation}, from {identity.not_before:%Y-%m-%d} to "
-            f"{identity.not_after:%Y-%m-%d}."
-        )
-    say(f"Fingerprint: {words_of(pem)}")
-    if words is not None:
-        if from_words(words) != from_words(words_of(pem)):
-            raise AuthError(
-                f"Expected the fingerprint that was read out, but {file} has another one. "
-                "Somebody may have exchanged it on the way; have it sent again."
-            )
-        say("They are the same.")
-
-
-@certs.command("key")
-def make_storage_key(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")] = Path("storage.key"),
-) -> None:
-    """Make a key under which recordings of runs are encrypted on disk; a plan names it as key_file."""
-    from colonnade.wire.recording.storage_key import make_key
-
-    say(f"Written to {make_key(file)}. Keep it where the recordings are not, and keep a copy.")
+    """The operator or the system asked this process to end."""
 
 
 def doctor(
@@ -210,7 +104,7 @@ def join(
     insecure: Insecure = False,
     listen: Listen = None,
 ) -> None:
-    """Take part in a plan's training with one's own table; the others do the same at their machines."""
+    """Take part in a plan's training with your own table; the others do the same at their machines."""
     side = _side(plan, name, out, certificates, insecure, listen)
     if side.status == "finished":
         say(f"{name}'s side of this run has finished; its model lies in {side.model_path}.")
@@ -220,7 +114,7 @@ def join(
         share = side.train(resume=resume, shown=shown)
     say(share.summary())
     if insecure:
-        warn("This run was in the clear: whoever was on the way could read and change it. run.json says so.")
+        warn("This run was in the clear: anyone on the network path could read and change it. run.json says so.")
     say(f"Written to {side.path}. Predict with: colonnade predict {plan} --as {name} --model {side.path}")
 
 
@@ -248,13 +142,16 @@ def predict(
     say(f"{name} learns nothing of the prediction." if written is None else f"Written to {written}.")
 
 
-def _side(plan: Path, name: str, out: Path, certificates: Path | None, insecure: bool, listen: str | None) -> Side:
-    from colonnade.deploy.party_run import Side
+def _side(plan: Path, name: str, out: Path, certificates: Path | None, insecure: bool, listen: str | None) -> PartyRun:
+    from colonnade.deploy.party_run import PartyRun
     from colonnade.plans.plan import Plan
 
-    side = Side.of(Plan.read(plan), name, out, certificates=certificates, insecure=insecure, listen=listen)
+    side = PartyRun.of(Plan.read(plan), name, out, certificates=certificates, insecure=insecure, listen=listen)
     if side.credentials is None:
-        warn("INSECURE: TLS is off. Whoever is on the way can read and change everything, and be anybody.")
+        warn(
+            "INSECURE: TLS is off. Anyone on the network path can read and change all traffic, and impersonate any "
+            "party."
+        )
     else:
         say(f"TLS on, own certificate {name}, fingerprint {side.credentials.identity.words}")
         for peer in side.addresses:
@@ -265,8 +162,8 @@ def _side(plan: Path, name: str, out: Path, certificates: Path | None, insecure:
 
 
 @contextmanager
-def _shown() -> Iterator[Shown]:
-    from colonnade.deploy.party_run import Shown
+def _shown() -> Iterator[ProgressCallbacks]:
+    from colonnade.deploy.party_run import ProgressCallbacks
 
     said = set()
 
@@ -278,7 +175,7 @@ def _shown() -> Iterator[Shown]:
             say(line)
 
     with Progress() as progress:
-        yield Shown(progress.wait, met, progress.step)
+        yield ProgressCallbacks(progress.wait, met, progress.step)
 
 
 @contextmanager
@@ -286,7 +183,7 @@ def terminated_in_order(advice: str | None = None) -> Iterator[None]:
     """Let SIGTERM end a run as an interruption does: the others are told, and the status is written.
 
     Args:
-        advice: What to say to whoever interrupts.
+        advice: What to say to the operator who interrupts.
     """
 
     def terminate(number: int, frame: object) -> None:
@@ -303,14 +200,6 @@ def terminated_in_order(advice: str | None = None) -> Iterator[None]:
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _say_issued(path: Path) -> None:
-    from colonnade.wire.certs.credentials import show
-
-    identity = show(path)
-    say(f"Written to {path}: {identity.owner} of {identity.federation}, until {identity.not_after:%Y-%m-%d}.")
-    say(f"Fingerprint: {identity.words}")
 
 
 def _tell(check: Check) -> None:

@@ -26,7 +26,8 @@ from colonnade.curves import BSplines, Curves
 from colonnade.data.bank_shop_telco import generate
 from colonnade.data.partition import intersect, split
 from colonnade.errors import DataError, MissingExtra, PlanError, StorageError
-from colonnade.tables.table import Table, nearest
+from colonnade.tables.table import Table
+from colonnade.text import nearest
 
 FOLDER_VARIABLE = "COLONNADE_DATA"
 

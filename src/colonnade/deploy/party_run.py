@@ -1,4 +1,4 @@
-"""Side: what one organisation does of a planned run between machines, and the folder it keeps of it.
+"""PartyRun: what one organisation does of a planned run between machines, and the folder it keeps of it.
 
     runs/credit-1f3a9c02/bank/
         plan.toml              the plan, with absolute paths
@@ -34,7 +34,8 @@ from colonnade.roles import PublicPlan
 from colonnade.runtime.alignment import Alignment
 from colonnade.runtime.simulate import describe_protocol, join, private_randomness
 from colonnade.storage import explained, write_atomically
-from colonnade.tables.table import Table, nearest
+from colonnade.tables.table import Table
+from colonnade.text import nearest
 from colonnade.wire.certs.credentials import Credentials, Identity, certificate_path, identity_of
 
 if TYPE_CHECKING:
@@ -50,10 +51,10 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True)
-class Shown:
+class ProgressCallbacks:
     """Where a side says what goes on; each part does nothing unless it is given.
 
-    >>> Shown().met("shop", None)
+    >>> ProgressCallbacks().met("shop", None)
     """
 
     wait: Callable[[Sequence[str], float], None] = lambda names, seconds: None
@@ -62,7 +63,7 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Side:
+class PartyRun:
     """One party's side of a plan's run.
 
     >>> from colonnade.plans.network import PlannedAddress
@@ -70,7 +71,7 @@ class Side:
     >>> from colonnade.roles import Roles
     >>> roles, network = Roles(label="bank", features=("shop",)), PlannedNetwork({"bank": PlannedAddress("bank:7431")})
     >>> plan = Plan(PlannedData("breast-cancer"), roles, PlannedModel("split-classifier"), network=network)
-    >>> Side.of(plan, "shop", "runs", insecure=True).addresses
+    >>> PartyRun.of(plan, "shop", "runs", insecure=True).addresses
     {'bank': 'bank:7431', 'shop': None}
     """
 
@@ -90,7 +91,7 @@ class Side:
         certificates: Path | None = None,
         insecure: bool = False,
         listen: str | None = None,
-    ) -> Side:
+    ) -> PartyRun:
         """The side of one party of a plan.
 
         Args:
@@ -113,7 +114,7 @@ class Side:
         return cls(plan, name, Path(out) / folder / name, credentials, listen or network.listen(name))
 
     @classmethod
-    def open(cls, path: Path | str) -> Side:
+    def open(cls, path: Path | str) -> PartyRun:
         """The side whose folder this is, for looking at what it left there.
 
         Raises:
@@ -166,7 +167,7 @@ class Side:
         pem = self.credentials.handed_over(peer)
         return None if pem is None else identity_of(pem)
 
-    def train(self, *, resume: bool = False, shown: Shown | None = None) -> Estimator:
+    def train(self, *, resume: bool = False, shown: ProgressCallbacks | None = None) -> Estimator:
         """Train with the other parties, and keep the own share of the model.
 
         Args:
@@ -185,12 +186,12 @@ class Side:
         with self._alone(self.path):
             table = self.table()
             write_atomically(self.path / "plan.toml", self.plan.to_toml().encode())
-            model, shown = self.plan.trained.build(), shown or Shown()
+            model, shown = self.plan.trained.build(), shown or ProgressCallbacks()
             party = self._connect(self.plan.public(), table, self.path, shown)
             protocol = self._on_aligned_rows(model.fit, self.alignment_path)
             return join(protocol, party, keep=lambda share: share.save(self.model_path))
 
-    def align(self, *, resume: bool = False, shown: Shown | None = None) -> Alignment:
+    def align(self, *, resume: bool = False, shown: ProgressCallbacks | None = None) -> Alignment:
         """Align with the other parties and do nothing else; the outcome lies at `alignment_path`.
 
         Args:
@@ -208,12 +209,12 @@ class Side:
             )
         with self._alone(self.path):
             write_atomically(self.path / "plan.toml", self.plan.to_toml().encode())
-            protocol, shown = self._planned_align(planned), shown or Shown()
+            protocol, shown = self._planned_align(planned), shown or ProgressCallbacks()
             party = self._connect(public, self.table(), self.path, shown)
             kept = self.alignment_path
             return join(protocol, party, keep=lambda alignment: alignment.save(kept))
 
-    def of_alignment(self) -> Side:
+    def of_alignment(self) -> PartyRun:
         """The side of an alignment alone, which has a folder of its own."""
         return replace(self, path=self.path.parent.with_name(f"{self.path.parent.name}-alignment") / self.name)
 
@@ -224,7 +225,7 @@ class Side:
         file: Path | None = None,
         out: Path | None = None,
         head: str | None = None,
-        shown: Shown | None = None,
+        shown: ProgressCallbacks | None = None,
     ) -> Path | None:
         """Predict with the other parties; returns where the prediction lies, or None where this party learns nothing.
 
@@ -260,7 +261,7 @@ class Side:
             raise PlanError(f"A prediction is written as .csv or .parquet, but --out is {written}. Choose one of them.")
         name, settings = describe_protocol(share.predict)
         public = replace(self.plan.public(), protocol=name, settings={**settings, "trained": found["plan"]})
-        table, shown = self._rows_to_predict(file), shown or Shown()
+        table, shown = self._rows_to_predict(file), shown or ProgressCallbacks()
 
         def keep(prediction: Prediction | None) -> None:
             if prediction is not None and table is not None:
@@ -339,7 +340,7 @@ class Side:
         own = certificate_path(self.credentials.directory, self.name)
         return planned.build(self.name, (own, own.with_suffix(".key"), own.with_name("ca.pem")))
 
-    def _connect(self, public: PublicPlan, table: Table | None, directory: Path, shown: Shown) -> Party:
+    def _connect(self, public: PublicPlan, table: Table | None, directory: Path, shown: ProgressCallbacks) -> Party:
         from colonnade.runtime.session import connect
         from colonnade.wire.grpc.transport import GrpcTransport
 

@@ -24,7 +24,9 @@ from colonnade.curves.basis import FloatArray
 from colonnade.data.functional.folder import FunctionalFolder
 from colonnade.data.functional.generator import column
 from colonnade.errors import DataError, PlanError
-from colonnade.experiment.sweep import Executor, Journal, Serial, Trial, sweep
+from colonnade.experiment.executor import Executor, Serial
+from colonnade.experiment.journal import Journal, Trial
+from colonnade.experiment.sweep import sweep
 from colonnade.models.functional.boost import FunctionalBoost
 from colonnade.models.functional.metrics import curve_metrics, selection_metrics
 from colonnade.roles import Roles

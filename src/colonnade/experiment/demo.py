@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from colonnade._version import __version__
+from colonnade.experiment.executor import Executor
 from colonnade.experiment.quality import quality
 from colonnade.experiment.run_folder import RunFolder
-from colonnade.experiment.sweep import Executor
 from colonnade.plans.align import PlannedAlign
 from colonnade.plans.plan import Plan, PlannedAudit, PlannedData, PlannedDefence, PlannedModel, Tables
 from colonnade.roles import Roles

@@ -37,7 +37,7 @@ from colonnade.wire.recording.transcript import Transcript
 
 if TYPE_CHECKING:
     from colonnade.auditing.report import PrivacyReport
-    from colonnade.experiment.sweep import Executor
+    from colonnade.experiment.executor import Executor
 
 
 class RunFolder:

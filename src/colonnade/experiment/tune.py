@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from statistics import mean
@@ -19,6 +18,7 @@ from colonnade.errors import PlanError
 from colonnade.experiment.quality import quality
 from colonnade.models.base import Estimator
 from colonnade.privacy.randomness import Randomness
+from colonnade.progress import Bars
 from colonnade.roles import Roles
 from colonnade.runtime.hooks import Defence, holders_of
 from colonnade.runtime.simulate import Run, simulate
@@ -143,13 +143,14 @@ def tune_alpha(
     made = [ATTACKS[name]() for name in GEOMETRIC] if attacks is None else list(attacks)
     train, held_out = train_test_split(tables, test=validation)
     tried: dict[float, list[Tried]] = {alpha: [] for alpha in alphas}
-    for alpha, seed in _shown([(alpha, seed) for alpha in alphas for seed in seeds], progress):
-        held = {holder: [defences[alpha], *beside]}
-        run = simulate(model.fit, train, roles=roles, seed=seed, defences=held)
-        attackers = [party for party in roles.parties if party not in (roles.label, holder)]
-        scores = {name_of(attack): _best(run, attack, attackers, seed) for attack in made}
-        applied = {name: score for name, score in scores.items() if score is not None}
-        tried[alpha].append(Tried(alpha, quality(run, held_out)["accuracy"], applied))
+    with Bars(progress) as bars:
+        for alpha, seed in bars.track("alphas", [(alpha, seed) for alpha in alphas for seed in seeds]):
+            held = {holder: [defences[alpha], *beside]}
+            run = simulate(model.fit, train, roles=roles, seed=seed, defences=held)
+            attackers = [party for party in roles.parties if party not in (roles.label, holder)]
+            scores = {name_of(attack): _best(run, attack, attackers, seed) for attack in made}
+            applied = {name: score for name, score in scores.items() if score is not None}
+            tried[alpha].append(Tried(alpha, quality(run, held_out)["accuracy"], applied))
     common = [name for name in map(name_of, made) if all(name in t.attacks for ts in tried.values() for t in ts)]
     if not common:
         raise PlanError(
@@ -163,16 +164,6 @@ def _averaged(trials: Sequence[Tried], attacks: Sequence[str]) -> Tried:
     """What was tried with one alpha, as one."""
     scores = {name: mean(trial.attacks[name] for trial in trials) for name in attacks}
     return Tried(trials[0].alpha, mean(trial.accuracy for trial in trials), scores)
-
-
-def _shown(runs: Sequence[tuple[float, int]], progress: bool | None) -> Iterable[tuple[float, int]]:
-    """The runs, with a bar over them where it is wanted."""
-    if not (sys.stderr.isatty() if progress is None else progress):
-        return runs
-    from rich.console import Console
-    from rich.progress import track
-
-    return track(runs, "alphas", console=Console(stderr=True))
 
 
 def _with_alpha(wandering: BoundaryWandering, alpha: float) -> BoundaryWandering:

@@ -15,14 +15,11 @@ from numpy.typing import NDArray
 
 from colonnade._version import __version__
 from colonnade.errors import DataError, PlanError, StorageError
-from colonnade.models.traffic import Sizes, Traffic
 from colonnade.parameters import is_integer
-from colonnade.roles import Roles
 from colonnade.runtime.hooks import Sides
 from colonnade.runtime.party import Party
 from colonnade.runtime.simulate import describe
 from colonnade.storage import Tree, read_tree, write_tree
-from colonnade.tables.table import Table
 from colonnade.wire.message import Message
 
 
@@ -85,27 +82,6 @@ class Estimator(ABC):
     @abstractmethod
     def summary(self) -> str:
         """What the model is, and what each role learns, in a few lines."""
-
-    def sizes_told(self, table: Table, roles: Roles, name: str) -> Sizes:
-        """What a run tells each of the others about the size of a party's table, besides its rows.
-
-        Args:
-            table: The table.
-            roles: The roles of the run.
-            name: Whose table it is.
-        """
-        return {}
-
-    def traffic(self, roles: Roles, line: tuple[str, str], n_rows: int, sizes: Sizes) -> Traffic | None:
-        """What training sends over the line between two parties; None where that is not known beforehand.
-
-        Args:
-            roles: The roles of the run.
-            line: The two parties.
-            n_rows: How many rows there are.
-            sizes: What both tell each other about their tables, by party.
-        """
-        return None
 
     @property
     def is_fitted(self) -> bool:

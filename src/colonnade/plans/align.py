@@ -15,7 +15,7 @@ from colonnade.align.settings import Settings
 from colonnade.errors import PlanError
 from colonnade.parameters import Limit, count, optional
 from colonnade.plans.network import check_address
-from colonnade.tables.table import nearest
+from colonnade.text import nearest
 
 
 @dataclass(frozen=True)

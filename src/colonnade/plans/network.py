@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from colonnade.errors import PlanError
-from colonnade.tables.table import nearest
+from colonnade.text import nearest
 from colonnade.wire.grpc.address import is_address
 
 TIMES = ("start", "rejoin", "silence", "message")

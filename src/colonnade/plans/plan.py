@@ -31,7 +31,8 @@ from colonnade.plans.network import PlannedAddress, PlannedNetwork
 from colonnade.plans.toml import Signature, conform, to_toml
 from colonnade.roles import PublicPlan, Roles
 from colonnade.runtime.simulate import Simulation
-from colonnade.tables.table import Table, nearest
+from colonnade.tables.table import Table
+from colonnade.text import nearest
 from colonnade.wire.recording.recording import Keep
 
 if TYPE_CHECKING:
@@ -200,8 +201,11 @@ class PlannedAudit:
     delta: float = 1e-5
 
     def __post_init__(self) -> None:
-        """Refuse attacks that do not exist, and numbers that mean nothing."""
-        self.build()
+        """Refuse unknown attacks and impossible numbers; no attack is imported, because some need an extra."""
+        from colonnade.catalogue import ATTACKS
+
+        for name in self.attacks or ():
+            ATTACKS.require(name)
         if self.nulls < 1:
             raise PlanError(f"[audit] nulls should be at least 1, but is {self.nulls}. Choose a number such as 20.")
         if not 0 <= self.delta < 1:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 import sys
 import types
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,8 +13,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import tomli_w
+
 from colonnade.errors import PlanError
-from colonnade.tables.table import nearest
+from colonnade.text import nearest
 
 _WORDS = {
     bool: "true or false",
@@ -107,9 +108,11 @@ def to_toml(tree: Mapping[str, Any]) -> str:
     <BLANKLINE>
     [roles]
     label = "bank"
-    features = ["shop"]
+    features = [
+        "shop",
+    ]
     """
-    return "\n".join(_lines(tree, ())) + "\n"
+    return tomli_w.dumps(_writable(tree))
 
 
 class _Mismatch(Exception):
@@ -180,38 +183,14 @@ def _shown(value: Any) -> str:
     if isinstance(value, Mapping):
         return "a section"
     if isinstance(value, bool | int | float | str | list | tuple):
-        return _value(value)
+        return json.dumps(value, ensure_ascii=False)
     return f"a {type(value).__name__}"
 
 
-def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
-    present = {key: value for key, value in table.items() if value is not None}
-    nested = {key: value for key, value in present.items() if isinstance(value, Mapping) or _is_tables(value)}
-    lines = [f"{_key(key)} = {_value(value)}" for key, value in present.items() if key not in nested]
-    for key, value in nested.items():
-        inner = (*path, key)
-        name = ".".join(map(_key, inner))
-        for one in [value] if isinstance(value, Mapping) else value:
-            lines += ["", f"[{name}]" if isinstance(value, Mapping) else f"[[{name}]]", *_lines(one, inner)]
-    return lines
-
-
-def _is_tables(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) for item in value)
-
-
-def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _text(key)
-
-
-def _value(value: Any) -> str:
+def _writable(value: Any) -> Any:
+    """A value as `tomli_w` takes it: without None, tuples and paths."""
+    if isinstance(value, Mapping):
+        return {key: _writable(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_value, value))}]"
-    if isinstance(value, str | Path):
-        return _text(str(value))
-    return str(value).lower() if isinstance(value, bool) else repr(value)
-
-
-def _text(text: str) -> str:
-    # JSON's escapes are TOML's, but for the one control character that JSON leaves as it is.
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+        return [_writable(item) for item in value]
+    return str(value) if isinstance(value, Path) else value

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from colonnade.errors import PlanError, StorageError
 from colonnade.generators import GlobalGenerators
 from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.randomness import Randomness
+from colonnade.progress import Bars
 from colonnade.roles import PublicPlan, Roles
 from colonnade.runtime.checkpoint import Checkpoints, Watcher
 from colonnade.runtime.describe import describe
@@ -32,9 +33,6 @@ from colonnade.wire.channel import Channel
 from colonnade.wire.recording.recording import Digests, Keep, Recording
 from colonnade.wire.recording.transcript import Transcript
 from colonnade.wire.transport import MemoryNetwork, MemoryTransport
-
-if TYPE_CHECKING:
-    from rich.progress import TaskID
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -121,8 +119,8 @@ class Simulation(Generic[R_co]):
         names = plan.roles.parties
         status = Status(directory, {} if directory is None else self._identity(tables, checkpoint_every))
         checkpoints = _prepare_checkpoints(names, directory, checkpoint_every)
-        with _Bar(shown=progress, leader=names[0]) as bar:
-            watcher = bar.watcher
+        with Bars(progress) as bars:
+            watcher = _leading(names[0], bars) if bars.shown else None
             parties: dict[str, Party] = {}
             digests, generators = Digests(), GlobalGenerators()
 
@@ -331,35 +329,11 @@ def _set_modes(modes: tuple[bool, bool, bool]) -> None:
             torch.set_autocast_enabled(device, enabled)
 
 
-class _Bar:
-    """A progress bar over the steps of the party that leads."""
+def _leading(leader: str, bars: Bars) -> Watcher:
+    """A watcher that draws the steps of one party only."""
 
-    def __init__(self, *, shown: bool | None, leader: str) -> None:
-        self._shown = sys.stderr.isatty() if shown is None else shown
-        self._leader = leader
-        self._tasks: dict[str, TaskID] = {}
-        self.watcher: Watcher | None = None
+    def watch(party: str, loop: str, done: int, total: int, figures: Mapping[str, float]) -> None:
+        if party == leader:
+            bars.update(loop, done, total, figures)
 
-    def __enter__(self) -> _Bar:
-        if self._shown:
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-            columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[figures]}"))
-            console = Console(stderr=True)
-            self._progress = Progress(TextColumn("{task.description}"), *columns, console=console)
-            self._progress.start()
-            self.watcher = self._watch
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._shown:
-            self._progress.stop()
-
-    def _watch(self, party: str, loop: str, done: int, total: int, figures: Mapping[str, float]) -> None:
-        if party != self._leader:
-            return
-        if loop not in self._tasks:
-            self._tasks[loop] = self._progress.add_task(loop, total=total, figures="")
-        text = "  ".join(f"{name} {value:.4g}" for name, value in figures.items())
-        self._progress.update(self._tasks[loop], completed=done, figures=text)
+    return watch

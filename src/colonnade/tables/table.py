@@ -9,17 +9,12 @@ A table is held in memory, or mapped from a file where it is too large; both beh
 
 from __future__ import annotations
 
-import difflib
-import itertools
 import json
 import os
-import re
-import tempfile
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,15 +24,20 @@ from blake3 import blake3
 
 from colonnade.curves import Curves, CurvesType
 from colonnade.errors import DataError, StorageError
+from colonnade.tables.columns import (
+    ROW_NUMBER,
+    Kind,
+    as_arrow,
+    kind_of,
+    normalised,
+    refuse_repeated,
+    require_columns,
+    require_ids_and_labels,
+    whose,
+)
+from colonnade.tables.read import mapped, read_arrow, reason_of, write_arrow
 
-if TYPE_CHECKING:
-    import pyarrow.dataset as ds
-
-Kind: TypeAlias = Literal["numeric", "categorical", "boolean", "curves"]
-
-ROW_NUMBER = "row_number"
-_METADATA_KEY = b"colonnade.tables.table"
-_NOT_ARROW = (pa.ArrowException, TypeError, ValueError, OverflowError)
+_METADATA_KEY = b"colonnade.table"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -79,9 +79,9 @@ class Table:
         Raises:
             DataError: A named column does not exist, or a column is of a type no model can use.
         """
-        arrow = _as_arrow(data, owner)
-        _require_ids_and_labels(ids, labels, arrow.column_names, owner)
-        return cls(_normalised(arrow, ids, labels, owner), ids or ROW_NUMBER, labels, owner)
+        arrow = as_arrow(data, owner)
+        require_ids_and_labels(ids, labels, arrow.column_names, owner)
+        return cls(normalised(arrow, ids, labels, owner), ids or ROW_NUMBER, labels, owner)
 
     @classmethod
     def read(
@@ -115,20 +115,8 @@ class Table:
             DataError: A named column does not exist, or a column is of a type no model can use.
             StorageError: The file is missing or unreadable, or there is no room for the temporary file.
         """
-        path = Path(path)
-        matched = dict.fromkeys(name for name in (ids, *keys) if name is not None)
-        source = _open(path, matched)
-        names = source.schema.names
-        _refuse_repeated(names, owner)
-        _require_ids_and_labels(ids, labels, names, owner)
-        columns = names if columns is None else columns
-        _require_columns(columns, names, owner)
-        _require_columns(keys, names, owner, "Correct the columns that people are matched by.")
-        whole = _columns_of_whole_numbers(source, list(matched), path) if _is_csv(path) else []
-        wanted = dict.fromkeys(name for name in (ids, *columns, *keys, labels) if name is not None)
-        batches = _batches(source, list(wanted), whole, ids, labels, owner, path)
-        limit = _available_memory() // 4 if memory is None else memory
-        return cls(_gathered(batches, limit, path), ids or ROW_NUMBER, labels, owner)
+        arrow = read_arrow(Path(path), ids, labels, columns, keys, owner, memory)
+        return cls(arrow, ids or ROW_NUMBER, labels, owner)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Table:
@@ -138,7 +126,7 @@ class Table:
             StorageError: The file is missing, damaged, or not a saved table.
         """
         try:
-            arrow = _mapped(Path(path))
+            arrow = mapped(Path(path))
             names = json.loads(arrow.schema.metadata[_METADATA_KEY])
             table = cls.of(arrow, ids=names["ids"], labels=names["labels"], owner=names["owner"])
             masks = {party: _unpacked(mask, len(table)) for party, mask in names.get("partners", {}).items()}
@@ -168,14 +156,14 @@ class Table:
         arrow = self._arrow.replace_schema_metadata({_METADATA_KEY: json.dumps(names)})
         try:
             try:
-                _write([arrow], arrow.schema, partial)
+                write_arrow([arrow], arrow.schema, partial)
                 partial.replace(path)
             finally:
                 partial.unlink(missing_ok=True)
         except OSError as error:
             raise StorageError(
-                f"{_whose(self.owner)} was to be saved at {path}, but writing its {self._arrow.nbytes:,} bytes failed: "
-                f"{_reason(error)}. Free some space or choose another place."
+                f"{whose(self.owner)} was to be saved at {path}, but writing its {self._arrow.nbytes:,} bytes failed: "
+                f"{reason_of(error)}. Free some space or choose another place."
             ) from error
 
     @property
@@ -196,7 +184,7 @@ class Table:
     @property
     def kinds(self) -> Mapping[str, Kind]:
         """The kind of each column."""
-        return {name: _kind(self._arrow.schema.field(name).type, name, self.owner) for name in self.columns}
+        return {name: kind_of(self._arrow.schema.field(name).type, name, self.owner) for name in self.columns}
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -216,7 +204,7 @@ class Table:
         Of curves these are the coefficients, one row each; see `curves`.
         """
         if name in (self.id_name, self.label_name) or self._arrow.schema.get_field_index(name) < 0:
-            _require_columns([name], self.columns, self.owner)
+            require_columns([name], self.columns, self.owner)
         values = self._arrow.column(name)
         if isinstance(values.type, CurvesType):
             return Curves.of_arrow(values).coefficients
@@ -227,12 +215,12 @@ class Table:
     def curves(self, name: str) -> Curves:
         """One column's curves, or the labels' where they are curves."""
         if name == self.id_name or self._arrow.schema.get_field_index(name) < 0:
-            _require_columns([name], self.columns, self.owner)
+            require_columns([name], self.columns, self.owner)
         values = self._arrow.column(name)
         if not isinstance(values.type, CurvesType):
             raise DataError(
-                f"{_whose(self.owner)} was expected to have curves in column {name!r}, but it holds "
-                f"{_kind(values.type, name, self.owner)} values. Smooth values on a grid with Curves.smooth first."
+                f"{whose(self.owner)} was expected to have curves in column {name!r}, but it holds "
+                f"{kind_of(values.type, name, self.owner)} values. Smooth values on a grid with Curves.smooth first."
             )
         return Curves.of_arrow(values)
 
@@ -250,7 +238,7 @@ class Table:
             )
         if numbers.size and not (numbers.min() >= 0 and numbers.max() < len(self)):
             raise DataError(
-                f"{_whose(self.owner)} has rows 0 to {len(self) - 1:,}, but rows from {numbers.min():,} to "
+                f"{whose(self.owner)} has rows 0 to {len(self) - 1:,}, but rows from {numbers.min():,} to "
                 f"{numbers.max():,} were asked for. Take only rows that exist."
             )
         return self._taken(numbers, pa.array(numbers))
@@ -280,17 +268,17 @@ class Table:
     def select(self, columns: Iterable[str]) -> Table:
         """The same rows, ids and labels with only these columns, in this order."""
         columns = list(columns)
-        _require_columns(columns, self.columns, self.owner)
-        _refuse_repeated(columns, self.owner)
+        require_columns(columns, self.columns, self.owner)
+        refuse_repeated(columns, self.owner)
         labels = [] if self.label_name is None else [self.label_name]
         return replace(self, _arrow=self._arrow.select([self.id_name, *columns, *labels]))
 
     def with_labels(self, labels: Any, *, name: str | None = None) -> Table:
         """The same rows with other labels, one per row."""
-        values = _as_arrow({"labels": labels}, self.owner).column("labels")
+        values = as_arrow({"labels": labels}, self.owner).column("labels")
         if len(values) != len(self):
             raise DataError(
-                f"{_whose(self.owner)} has {len(self):,} rows and needs as many labels, but got {len(values):,}. "
+                f"{whose(self.owner)} has {len(self):,} rows and needs as many labels, but got {len(values):,}. "
                 "Give one label per row, in row order."
             )
         name = name or self.label_name or "label"
@@ -422,47 +410,12 @@ class _Hashing:
         """There is nothing to close."""
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
-    """A hint at the existing name most like a wrong one, or an empty string where none is alike.
-
-    Example:
-        >>> nearest("incme", ["income", "age"])
-        " The nearest name is 'income'."
-    """
-    lowered = {other.lower(): other for other in names}
-    found = difflib.get_close_matches(name.lower(), lowered, n=1)
-    return f" The nearest name is {lowered[found[0]]!r}." if found else ""
-
-
-def whole_numbers(values: Any) -> Any:
-    """Numbers as 64-bit integers, as pandas did not leave those with gaps; None if some are not whole.
-
-    Example:
-        >>> whole_numbers(pa.array([7.0, float("nan")])).to_pylist(), whole_numbers(pa.array([7.5]))
-        ([7, None], None)
-    """
-    if pa.types.is_floating(values.type):
-        values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
-    try:
-        return values.cast(pa.int64())
-    except pa.ArrowInvalid:
-        return None
-
-
 def _packed(mask: npt.NDArray[np.bool_]) -> str:
     return np.packbits(mask).tobytes().hex()
 
 
 def _unpacked(text: str, n: int) -> npt.NDArray[np.bool_]:
     return np.unpackbits(np.frombuffer(bytes.fromhex(text), np.uint8), count=n).astype(bool)
-
-
-def _whose(owner: str | None) -> str:
-    return "The table" if owner is None else f"{owner}'s table"
-
-
-def _reason(error: OSError) -> str:
-    return os.strerror(error.errno) if error.errno else "the system refused"
 
 
 def _is_null(values: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -473,139 +426,6 @@ def _count(flags: pa.ChunkedArray) -> int:
     return int(pc.sum(flags).as_py() or 0)
 
 
-def _require_columns(
-    wanted: Iterable[str], names: Sequence[str], owner: str | None, advice: str = "Correct the name."
-) -> None:
-    existing = set(names)
-    for name in wanted:
-        if name not in existing:
-            raise DataError(
-                f"{_whose(owner)} was expected to have a column {name!r}, but none of its {len(names):,} columns is "
-                f"named so.{nearest(name, names)} {advice}"
-            )
-
-
-def _require_ids_and_labels(ids: str | None, labels: str | None, names: Sequence[str], owner: str | None) -> None:
-    if ids is not None:
-        _require_columns([ids], names, owner, "Name the id column with ids=, or number the rows with ids=None.")
-    if labels is not None:
-        _require_columns([labels], names, owner, "Name the label column with labels=.")
-
-
-def _refuse_repeated(names: Sequence[str], owner: str | None) -> None:
-    repeated = [name for name, n in Counter(names).items() if n > 1]
-    if repeated:
-        raise DataError(
-            f"{_whose(owner)} needs a different name for every column, but {', '.join(map(repr, repeated))} occurs "
-            "more than once. Rename the others or leave them out."
-        )
-
-
-def _kind(arrow_type: pa.DataType, name: str, owner: str | None) -> Kind:
-    """The kind of column an Arrow type makes; the one place that decides it."""
-    if isinstance(arrow_type, CurvesType):
-        return "curves"
-    if pa.types.is_boolean(arrow_type):
-        return "boolean"
-    if _is_text(arrow_type) or pa.types.is_dictionary(arrow_type):
-        return "categorical"
-    # A column without a single value has no type of its own in Arrow.
-    if any(f(arrow_type) for f in (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)):
-        return "numeric"
-    raise DataError(
-        f"{_whose(owner)} may hold numbers, text, booleans and curves, but its column {name!r} is of Arrow type "
-        f"{arrow_type}. Turn it into one of these (a date into a number, or into text if people are matched by it, a "
-        "list into one column per element, values on a grid into Curves) or leave it out."
-    )
-
-
-def _is_text(arrow_type: pa.DataType) -> bool:
-    return any(f(arrow_type) for f in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))
-
-
-def _as_arrow(data: Any, owner: str | None) -> pa.Table:
-    try:
-        arrow = pa.table(data)
-    except _NOT_ARROW as error:
-        raise DataError(
-            f"{_whose(owner)} was expected as a pandas or polars frame, an Arrow table or a dict of arrays, but "
-            f"{_why_not_arrow(data)}"
-        ) from error
-    # pandas hands over an unnamed index under this name; it is not the owner's data.
-    return arrow.drop_columns([name for name in arrow.column_names if re.fullmatch(r"__index_level_\d+__", name)])
-
-
-def _why_not_arrow(data: Any) -> str:
-    """Say what is wrong with data Arrow refused, and what to do, without Arrow's own words: they quote values."""
-    lengths = {}
-    for name in data.keys() if isinstance(data, Mapping) else getattr(data, "columns", ()):
-        if not isinstance(name, str):
-            return f"its column name {name!r} is not text. Rename the column."
-        try:
-            lengths[name] = len(pa.array(data[name]))
-        except _NOT_ARROW:
-            return f"column {name!r} is not a flat list of values of one type. Make them all numbers, text or booleans."
-    if len(set(lengths.values())) > 1:
-        found = ", ".join(f"{name!r} has {n:,}" for name, n in lengths.items())
-        return f"its columns differ in their number of rows: {found}. Make them equally long."
-    return f"an object of type {type(data).__name__} came. Convert it first."
-
-
-def _normalised(arrow: pa.Table, ids: str | None, labels: str | None, owner: str | None, first: int = 0) -> pa.Table:
-    """Ids, columns and labels in this order, each in the one Arrow type its kind is stored in."""
-    if ids is None:
-        arrow = arrow.append_column(ROW_NUMBER, pa.array(np.arange(first, first + len(arrow))))
-        ids = ROW_NUMBER
-    _refuse_repeated(arrow.column_names, owner)
-    if ids == labels:
-        raise DataError(
-            f"{_whose(owner)} needs different columns for ids and labels, but both are {ids!r}. Name two columns."
-        )
-    columns = [name for name in arrow.column_names if name not in (ids, labels)]
-    stored = {ids: _as_ids(arrow.column(ids), ids, owner)}
-    for name in columns if labels is None else [*columns, labels]:
-        stored[name] = _as_values(arrow.column(name), name, owner)
-    if labels is not None and pa.types.is_integer(stored[labels].type):
-        # Small and unsigned integers invite overflow in the arithmetic done with labels.
-        stored[labels] = stored[labels].cast(pa.int64(), safe=False)
-    return pa.table(stored)
-
-
-def _as_ids(values: pa.ChunkedArray, name: str, owner: str | None) -> pa.ChunkedArray:
-    if pa.types.is_dictionary(values.type):
-        values = _decoded(values)
-    if _is_text(values.type):
-        return values.cast(pa.large_string())
-    kind = f"column {name!r} is of Arrow type {values.type}"
-    if any(f(values.type) for f in (pa.types.is_integer, pa.types.is_floating, pa.types.is_null)):
-        numbers = whole_numbers(values)
-        if numbers is not None:
-            return numbers
-        kind += " and holds numbers that are not 64-bit integers"
-    raise DataError(
-        f"{_whose(owner)} needs whole numbers or text as ids, but {kind}. Convert them to text, at every party alike: "
-        "a date, for one, to 1980-05-17."
-    )
-
-
-def _as_values(values: pa.ChunkedArray, name: str, owner: str | None) -> pa.ChunkedArray:
-    if pa.types.is_dictionary(values.type):
-        _kind(values.type.value_type, name, owner)
-        values = _decoded(values).cast(pa.large_string())
-    kind = _kind(values.type, name, owner)
-    if kind == "categorical":
-        return values.cast(pa.large_string())
-    if kind == "numeric" and not (pa.types.is_integer(values.type) or values.type in (pa.float32(), pa.float64())):
-        return values.cast(pa.float64())
-    return values
-
-
-def _decoded(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    stored = pa.large_string() if _is_text(values.type.value_type) else values.type.value_type
-    # Arrow itself cannot decode a dictionary of string views, which is what polars makes.
-    return pa.chunked_array([chunk.dictionary.cast(stored).take(chunk.indices) for chunk in values.chunks], type=stored)
-
-
 def _text_bytes(texts: pa.LargeStringArray) -> memoryview:
     """The bytes of all texts in a row, without a copy."""
     _, offsets, data = texts.buffers()
@@ -613,161 +433,3 @@ def _text_bytes(texts: pa.LargeStringArray) -> memoryview:
         return memoryview(b"")
     bounds = np.frombuffer(offsets, dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1]
     return memoryview(data)[bounds[0] : bounds[-1]]
-
-
-def _is_csv(path: Path) -> bool:
-    return path.name.endswith((".csv", ".csv.gz"))
-
-
-def _columns_of_whole_numbers(source: ds.Dataset, names: list[str], path: Path) -> list[str]:
-    """Those of the text columns of a CSV that can be held as whole numbers without a loss."""
-    try:
-        for batch in source.to_batches(columns=names):
-            names = [name for name in names if _of_whole_numbers(batch.column(name)) is not None]
-            if not names:
-                break
-    except (pa.ArrowException, OSError) as error:
-        raise _unreadable(path, error) from error
-    return names
-
-
-def _of_whole_numbers(texts: Any) -> Any:
-    """Texts as 64-bit integers, also 7.0, as pandas writes those with gaps; None if something would be lost."""
-    written = r"^\s*(0|-?[1-9]\d{0,18})(\.0)?\s*$"
-    if pc.all(pc.match_substring_regex(texts, written)).as_py() is False:
-        return None
-    numbers = whole_numbers(texts)
-    return whole_numbers(pc.replace_substring_regex(texts, written, r"\1")) if numbers is None else numbers
-
-
-def _open(path: Path, text: Iterable[str]) -> ds.Dataset:
-    """A file ready to be read; these columns of a CSV as text."""
-    import pyarrow.csv as csv
-    import pyarrow.dataset as ds
-
-    files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
-    if not path.exists() or not files:
-        raise StorageError(
-            f"A Parquet or CSV file, or a directory of .parquet files, was expected at {path}, but there is none. "
-            "Check the path."
-        )
-    try:
-        if _is_csv(path):
-            # Types are inferred from the first block, so it is made large; an empty field is missing in text as well.
-            read = csv.ReadOptions(block_size=2**24)
-            convert = csv.ConvertOptions(strings_can_be_null=True, column_types=dict.fromkeys(text, pa.string()))
-            return ds.dataset(path, format=ds.CsvFileFormat(read_options=read, convert_options=convert))
-        source = ds.dataset([str(file) for file in files], format="parquet")
-        for part in source.get_fragments():
-            _require_same_columns(part, source.schema, path)
-        return source
-    except (pa.ArrowException, OSError) as error:
-        raise _unreadable(path, error) from error
-
-
-def _require_same_columns(part: ds.Fragment, schema: pa.Schema, path: Path) -> None:
-    # Arrow would fill a column that a part lacks with nulls.
-    differing = set(part.physical_schema.names) ^ set(schema.names)
-    if differing:
-        raise DataError(
-            f"All parts under {path} must have the same columns, but {Path(part.path).name} differs from the first "
-            f"part in {', '.join(map(repr, sorted(differing)))}. Write the parts again with one schema."
-        )
-
-
-def _batches(
-    source: ds.Dataset,
-    names: list[str],
-    whole: list[str],
-    ids: str | None,
-    labels: str | None,
-    owner: str | None,
-    path: Path,
-) -> Iterator[pa.Table]:
-    """The rows in order, cut so that a batch of numbers takes about 16 MiB; at least one batch, if an empty one."""
-    rows_per_batch = max(1024, 2**21 // max(1, len(names)))
-    n_rows = 0
-    yield _normalised(_with_whole_numbers(source.schema.empty_table().select(names), whole), ids, labels, owner)
-    try:
-        for batch in source.to_batches(
-            columns=names, batch_size=rows_per_batch, batch_readahead=4, fragment_readahead=1
-        ):
-            rows = _with_whole_numbers(pa.Table.from_batches([batch]), whole)
-            yield _normalised(rows, ids, labels, owner, n_rows)
-            n_rows += len(batch)
-    except (pa.ArrowException, OSError) as error:
-        raise _unreadable(path, error, source.schema.names) from error
-
-
-def _with_whole_numbers(rows: pa.Table, names: list[str]) -> pa.Table:
-    for name in names:
-        rows = rows.set_column(rows.column_names.index(name), name, _of_whole_numbers(rows.column(name)))
-    return rows
-
-
-def _unreadable(path: Path, error: Exception, names: Sequence[str] = ()) -> DataError | StorageError:
-    """The error for a file Arrow could not read, without Arrow's own words: they quote values."""
-    found = re.search(r"In CSV column #(\d+): (?:Row #\d+: )?CSV conversion error to (\w+)", str(error))
-    if found and names:
-        return DataError(
-            f"Every CSV column must be of one type, but in {path} column {names[int(found[1])]!r} starts as {found[2]} "
-            "and goes on as something else. Clean the column, or write the table as Parquet."
-        )
-    reason = _reason(error) if isinstance(error, OSError) and error.errno else "it is damaged or of another format"
-    return StorageError(
-        f"A readable Parquet or CSV table was expected at {path}, but {reason}. Check the file or write it again."
-    )
-
-
-def _gathered(batches: Iterator[pa.Table], limit: int, path: Path) -> pa.Table:
-    """All batches as one table: in memory up to the limit, otherwise mapped from a temporary file."""
-    held: list[pa.Table] = []
-    size = 0
-    for batch in batches:
-        held.append(batch)
-        size += batch.nbytes
-        if size > limit:
-            return _spilled(itertools.chain(held, batches), batch.schema, path)
-    return pa.concat_tables(held).combine_chunks()
-
-
-def _spilled(batches: Iterable[pa.Table], schema: pa.Schema, path: Path) -> pa.Table:
-    try:
-        with tempfile.TemporaryDirectory(prefix="colonnade-") as folder:
-            file = Path(folder) / "table.arrow"
-            _write(batches, schema, file)
-            # The mapping outlives the file's name: the space is freed with the table, even if the process is killed.
-            return _mapped(file)
-    except OSError as error:
-        raise StorageError(
-            f"{path} does not fit in memory and was to be kept in a temporary file, but writing it failed: "
-            f"{_reason(error)}. Point TMPDIR at a larger disk, read fewer columns, or raise memory=."
-        ) from error
-
-
-def _write(tables: Iterable[pa.Table], schema: pa.Schema, path: Path) -> None:
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-        for table in tables:
-            writer.write_table(table)
-
-
-def _mapped(path: Path) -> pa.Table:
-    arrow = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-    arrow.validate()
-    return arrow
-
-
-def _available_memory() -> int:
-    """Bytes this process may still take, as far as the system and its container say."""
-    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for file, pattern, unit in (
-        ("/proc/meminfo", r"MemAvailable:\s+(\d+)", 1024),
-        ("/sys/fs/cgroup/memory.max", r"(\d+)", 1),
-    ):
-        try:
-            found = re.search(pattern, Path(file).read_text())
-        except OSError:
-            continue
-        if found:
-            limits.append(int(found[1]) * unit)
-    return min(limits)

@@ -7,11 +7,11 @@ from torch import nn
 
 from colonnade.data import load
 from colonnade.errors import PlanError
-from colonnade.models.networks.inputs import Inputs
 from colonnade.models.networks.modules import BOTTOMS, ResNet20, TabularResNet, bottom_named, image_places
 from colonnade.models.networks.split import SplitClassifier
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
+from colonnade.tables.encode import Inputs
 
 BOTH = Roles(label="bank", features=("shop",))
 

@@ -3,14 +3,14 @@ import pytest
 
 from colonnade import audit
 from colonnade.errors import DataError, LeakBudgetSpent, PlanError, ProtocolError
-from colonnade.models.networks.encoders import ENCODERS, as_numbers, width_by_variance
-from colonnade.models.networks.inputs import Inputs
+from colonnade.models.networks.encoders import ENCODERS, width_by_variance
 from colonnade.models.networks.messages import Embedding, LeakStatement
 from colonnade.models.networks.oneshot import OneShotClassifier, OneShotRegressor
 from colonnade.models.networks.split import SplitClassifier
 from colonnade.roles import Roles
 from colonnade.runtime.hooks import Defence
 from colonnade.runtime.simulate import simulate
+from colonnade.tables.encode import Inputs
 from colonnade.tables.table import Table
 
 BOTH = Roles(label="bank", features=("shop",))
@@ -183,7 +183,7 @@ def test_the_width_follows_from_explained_variance():
 def test_categories_become_one_number_for_each_level():
     table = Table.of({"id": range(4), "x": [1.0, 2.0, 3.0, 4.0], "city": ["a", "b", "a", None]})
     inputs = Inputs.learned(table, np.arange(4))
-    x, owners = as_numbers(inputs, inputs.encode(table))
+    x, owners = inputs.one_hot(table)
     assert owners == ("x", "city", "city", "city")
     np.testing.assert_array_equal(x[:, 1:], [[0, 1, 0], [0, 0, 1], [0, 1, 0], [1, 0, 0]])
 

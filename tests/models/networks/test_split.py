@@ -10,13 +10,13 @@ from colonnade.data import datasets
 from colonnade.data.partition import extend
 from colonnade.defences.received import InformationBottleneck
 from colonnade.errors import BadFrame, DataError, PlanError
-from colonnade.models.networks.inputs import Inputs
 from colonnade.models.networks.messages import Embedding, EmbeddingWidth, Gradient
 from colonnade.models.networks.split import SplitClassifier, SplitRegressor
 from colonnade.models.networks.training import DEVICES
 from colonnade.roles import PublicPlan, Roles
 from colonnade.runtime.hooks import Defence
 from colonnade.runtime.simulate import describe_protocol, simulate
+from colonnade.tables.encode import Inputs
 from colonnade.tables.table import Table
 
 BOTH = Roles(label="bank", features=("shop",))

@@ -34,10 +34,10 @@ class Check:
     exit_code: int = 0
 
 
-class Checks:
+class Checklist:
     """The checks made of one party, in the order in which they were made.
 
-    >>> found = Checks("bank")
+    >>> found = Checklist("bank")
     >>> with found.trying("port"):
     ...     raise ColonnadeError("The port is in use. Choose another one.")
     >>> found.all[0].said, found.all[0].fix
@@ -61,7 +61,7 @@ class Checks:
         """Something is worth knowing."""
         self._add(Check(self._about, topic, "note", said, fix))
 
-    def bad(self, topic: str, error: ColonnadeError) -> None:
+    def fail(self, topic: str, error: ColonnadeError) -> None:
         """Something is wrong: an error that would end a run."""
         # What to do is the last sentence of every error.
         said, _, fix = str(error).rpartition(". ")
@@ -73,7 +73,7 @@ class Checks:
         try:
             yield
         except ColonnadeError as error:
-            self.bad(topic, error)
+            self.fail(topic, error)
 
     def _add(self, check: Check) -> None:
         self.all.append(check)

@@ -19,13 +19,13 @@ import pyarrow.compute as pc
 
 from colonnade.align.identifiers import Identifiers
 from colonnade.curves import CurvesType
-from colonnade.deploy.doctor.checklist import Check, Checks
-from colonnade.deploy.doctor.probe import Visitor
-from colonnade.deploy.doctor.self_report import Account, alike
+from colonnade.deploy.doctor.checklist import Check, Checklist
+from colonnade.deploy.doctor.probe import PeerProbe
+from colonnade.deploy.doctor.self_report import SelfReport, alike
 from colonnade.deploy.party_run import require_network
-from colonnade.errors import DataError, PeerUnreachable
+from colonnade.errors import ColonnadeError, DataError, PeerUnreachable
 from colonnade.models.base import require_classes
-from colonnade.models.traffic import Sizes
+from colonnade.models.estimate import Traffic, estimate
 from colonnade.plans.align import PlannedAlign
 from colonnade.plans.network import check_address
 from colonnade.plans.plan import Plan
@@ -77,7 +77,7 @@ def examine(
     network = require_network(plan, name)
     if listen is not None:
         check_address(listen, "--listen")
-    home = Checks(name, told)
+    home = Checklist(name, told)
     home.good("plan", f"{plan.name}: {plan.public().protocol} by {', '.join(plan.roles.parties)}")
     table = _look_at_table(home, plan, name)
     credentials = _look_at_certificate(home, certificates or network.certificates, name, insecure)
@@ -87,20 +87,25 @@ def examine(
     if "certificate" in home.wrong or "port" in home.wrong:
         home.note("others", "nobody was visited, for that takes a good certificate and a free port")
         return tuple(home.all)
-    mine = Account.of(plan, table, home.wrong)
-    visitor = Visitor(plan, name, mine, credentials, listen, wait, clock, _sizes(home, plan, name, table))
+    mine = SelfReport.of(plan, table, home.wrong)
+    visitor = PeerProbe(plan, name, mine, credentials, listen, wait, clock, _estimate(home, plan, name, table))
     by_peer = visitor.visit_all(told)
     return (*home.all, *(check for peer in plan.roles.parties for check in by_peer.get(peer, ())))
 
 
-def _sizes(home: Checks, plan: Plan, name: str, table: Table | None) -> Sizes:
-    """What a run would tell each of the others about a table, if it is fit for the model."""
+def _estimate(home: Checklist, plan: Plan, name: str, table: Table | None) -> Mapping[str, Traffic]:
+    """What the run would send over each line of this party, if its table is fit for the model."""
     if plan.model is None or table is None or home.wrong:
         return {}
-    return plan.model.build().sizes_told(table, plan.roles, name)
+    home.note("estimate", "a dry run in memory on some rows shows what training sends; this takes some seconds")
+    try:
+        return estimate(plan.model.build(), plan.roles, name, table)
+    except ColonnadeError as error:
+        home.note("estimate", f"the dry run failed, perhaps because the others' tables are unlike this one: {error}")
+        return {}
 
 
-def _look_at_table(home: Checks, plan: Plan, name: str) -> Table | None:
+def _look_at_table(home: Checklist, plan: Plan, name: str) -> Table | None:
     if name not in plan.roles.holders:
         return None
     table = None
@@ -128,7 +133,7 @@ def _look_at_table(home: Checks, plan: Plan, name: str) -> Table | None:
     return table
 
 
-def _look_at_ids(home: Checks, table: Table, name: str) -> None:
+def _look_at_ids(home: Checklist, table: Table, name: str) -> None:
     table.check_ids(name)
     kind = "whole numbers" if pa.types.is_int64(table.ids.type) else "text"
     home.good("ids", f"{len(table):,} different ids in column {table.id_name!r}, {kind}")
@@ -136,7 +141,7 @@ def _look_at_ids(home: Checks, table: Table, name: str) -> None:
         home.note("ids", oddity, "Write them alike at all parties.")
 
 
-def _look_at_keys(home: Checks, table: Table, name: str, align: PlannedAlign) -> None:
+def _look_at_keys(home: Checklist, table: Table, name: str, align: PlannedAlign) -> None:
     """Look at ids as an alignment reads them."""
     identifiers = Identifiers.of(table, align.keys, align.columns.get(name))
     known = np.zeros(len(table), np.bool_)
@@ -179,7 +184,7 @@ def _oddities(table: Table) -> Iterator[str]:
         yield "all ids are digits held as text, and 7 and '7' are different ids"
 
 
-def _look_at_certificate(home: Checks, folder: Path, name: str, insecure: bool) -> Credentials | None:
+def _look_at_certificate(home: Checklist, folder: Path, name: str, insecure: bool) -> Credentials | None:
     if insecure:
         home.note("certificate", "TLS is off, so that everybody on the way reads along", "Leave out --insecure.")
         return None
@@ -194,7 +199,7 @@ def _look_at_certificate(home: Checks, folder: Path, name: str, insecure: bool) 
     return None
 
 
-def _look_at_port(home: Checks, name: str, listen: str) -> None:
+def _look_at_port(home: Checklist, name: str, listen: str) -> None:
     host, _, port = listen.rpartition(":")
     try:
         family, kind, *_, place = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
@@ -204,7 +209,7 @@ def _look_at_port(home: Checks, name: str, listen: str) -> None:
             trial.listen()
         home.good("port", f"free to listen at {listen}")
     except OSError as error:
-        home.bad(
+        home.fail(
             "port",
             PeerUnreachable(
                 f"{name} cannot listen at {listen}: {error.strerror or error}. End the program that uses the port, or "

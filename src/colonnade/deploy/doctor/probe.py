@@ -1,7 +1,7 @@
 """A visit: two parties that prepare a run tell each other about themselves, and measure the line between them.
 
     every party                               every other party
-         Report ⇄ Report                                      what `Account` holds
+         Report ⇄ Report                                      what `SelfReport` holds
          Probe ─────────────────────────────▶ Probe           latency, bandwidth, clock; then the other way round
 
 It takes the same lines as a run, but agrees on nothing beforehand, so that what differs is shown instead of refused.
@@ -14,16 +14,16 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from colonnade.deploy.doctor.checklist import Check, Checks
-from colonnade.deploy.doctor.self_report import Account, compare, compare_rows
+from colonnade.deploy.doctor.checklist import Check, Checklist
+from colonnade.deploy.doctor.self_report import SelfReport, compare, compare_rows
 from colonnade.errors import AuthError, PeerRestarted, PeerUnreachable, ProtocolError, WireError
-from colonnade.models.traffic import Sizes
+from colonnade.models.estimate import Traffic, may_stop_early
 from colonnade.plans.plan import Plan
 from colonnade.secret import Secret
 from colonnade.wire.certs.credentials import Credentials
@@ -43,7 +43,7 @@ MOST_PROBES = 16
 
 @dataclass(frozen=True)
 class Report(Message, kind="doctor/report", reveals={Secret.IDS}):
-    """What a party tells about itself: an `Account` as JSON."""
+    """What a party tells about itself: an `SelfReport` as JSON."""
 
     text: str
 
@@ -72,7 +72,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Visitor:
+class PeerProbe:
     """A party on its round.
 
     Attributes:
@@ -83,17 +83,17 @@ class Visitor:
         listen: Where it waits for those who dial, if it does.
         wait: How many seconds it waits for the others.
         clock: Its machine's clock.
-        sizes: What a run would tell each of the others about its table besides the rows.
+        traffic: What its dry run says of the line to each of the others.
     """
 
     plan: Plan
     name: str
-    mine: Account
+    mine: SelfReport
     credentials: Credentials | None
     listen: str | None
     wait: float
     clock: Callable[[], float] = time.time
-    sizes: Sizes = field(default_factory=dict)
+    traffic: Mapping[str, Traffic] = field(default_factory=dict)
 
     def visit_all(self, told: Callable[[Check], None]) -> dict[str, list[Check]]:
         """Visit everybody at the same time; returns what was found, by peer."""
@@ -152,23 +152,23 @@ class Visitor:
         return transports
 
     def _visit(self, peer: str, transport: GrpcTransport) -> list[Check]:
-        found = Checks(peer)
+        found = Checklist(peer)
         try:
             self._talk(peer, transport, found)
         except PeerRestarted:
             error = PeerUnreachable(f"The doctor was started anew at {peer}. Start it again at both parties.")
-            found.bad("reach", error)
+            found.fail("reach", error)
         except PeerUnreachable:
-            found.bad("reach", self._explained(peer, transport))
+            found.fail("reach", self._explained(peer, transport))
         except WireError as error:
-            found.bad("reach", error)
+            found.fail("reach", error)
         return found.all
 
-    def _talk(self, peer: str, transport: GrpcTransport, found: Checks) -> None:
+    def _talk(self, peer: str, transport: GrpcTransport, found: Checklist) -> None:
         channel, dials, holders = self._channel(peer, transport), self._dials(peer), self.plan.roles.holders
-        mine = replace(self.mine, sizes=dict(self.sizes.get(peer, {})))
+        mine = replace(self.mine, sizes=asdict(self.traffic.get(peer, Traffic())))
         channel.send(Report(mine.to_json()))
-        theirs = Account.read(channel.receive(Report).text, peer)
+        theirs = SelfReport.read(channel.receive(Report).text, peer)
         found.good("reach", f"{self.name} reaches {peer}" if dials else f"{peer} reaches {self.name}")
         self._look_at_certificate(peer, transport, found)
         compare(self.name, self.mine, peer, theirs, found)
@@ -186,7 +186,7 @@ class Visitor:
     def _channel(self, peer: str, transport: GrpcTransport) -> Channel:
         return Channel(peer, transport, Recording(self.name, "digests"))
 
-    def _look_at_certificate(self, peer: str, transport: GrpcTransport, found: Checks) -> None:
+    def _look_at_certificate(self, peer: str, transport: GrpcTransport, found: Checklist) -> None:
         if self.credentials is None:
             return
         shown = transport.identity(peer)
@@ -223,29 +223,22 @@ class Visitor:
                 return
         raise ProtocolError(f"{channel.peer} asks without end. Install the same version at both.")
 
-    def _judge(self, peer: str, link: Link, theirs: Account, found: Checks) -> None:
+    def _judge(self, peer: str, link: Link, theirs: SelfReport, found: Checklist) -> None:
         if abs(link.ahead) > MOST_SKEW_S:
             words = f"{peer}'s clock is {abs(link.ahead):.0f} s {'ahead' if link.ahead > 0 else 'behind'}"
-            found.bad("clock", AuthError(f"{words}. Set both by a time server, for certificates go by the clock."))
+            found.fail("clock", AuthError(f"{words}. Set both by a time server, for certificates go by the clock."))
         else:
             found.good("clock", f"{abs(link.ahead):.1f} s apart")
         found.good("line", f"{1000 * link.latency:.1f} ms for a round trip, {link.bandwidth / 1e6:.1f} MB/s")
-        rows = max(self.mine.rows, theirs.rows)
-        if rows < 1 or self.plan.model is None:
+        if self.plan.model is None:
             return
-        sizes = {self.name: self.sizes.get(peer, {}), peer: theirs.sizes}
-        expected = self.plan.model.build().traffic(self.plan.roles, (self.name, peer), rows, sizes)
-        if expected is None:
-            found.note("estimate", f"of {self.plan.model.name} it is not known beforehand how much it sends")
-            return
+        expected = self.traffic.get(peer, Traffic()).compared(theirs.traffic)
         if not expected.total:
             return
-        # How many rows an alignment leaves, nobody knows beforehand.
-        blurred = {"exactly": "about", "at most": "at most about"} if self.plan.align is not None else {"exactly": ""}
-        most = f"{blurred.get(expected.sure, expected.sure)} ".lstrip()
+        most = "at most about" if may_stop_early(self.plan.model.build()) else "about"
         seconds = expected.seconds(link.latency, link.bandwidth)
-        words = f"training sends {most}{expected.total / 1e6:.1f} MB in {expected.round_trips:,} round trips"
-        found.note("estimate", f"{words}, which takes this line {most}{_duration(seconds)}, besides computing")
+        words = f"training sends {most} {expected.total / 1e6:.1f} MB in {expected.round_trips:,} round trips"
+        found.note("estimate", f"{words}, which takes this line {most} {_duration(seconds)}, besides computing")
 
     def _explained(self, peer: str, transport: GrpcTransport) -> WireError:
         """Why a peer did not answer."""

@@ -1,9 +1,9 @@
-"""Account: what a party that prepares a run tells the others about itself, and what two of them show together.
+"""SelfReport: what a party that prepares a run tells the others about itself, and what two of them show together.
 
 A peer learns the public plan, versions, the number of rows and three digests of the ids: in row order, sorted, and
 sorted without regard to type, case and spaces; none of the three if the plan has a section [align]. A digest shows
-whether two lists are equal; whoever can guess a whole list can check the guess. It also learns what the run itself
-would tell it of the table's size. Which of the own checks failed is told by name, never with its values.
+whether two lists are equal; a peer that can guess a whole list can check the guess. The peer also learns how long the
+messages on its line will be, which the run itself would show. Failed checks are told by name, never with their values.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from colonnade._version import __version__
-from colonnade.deploy.doctor.checklist import Checks
+from colonnade.deploy.doctor.checklist import Checklist
 from colonnade.errors import AuthError, ProtocolError, VersionMismatch, WireError
+from colonnade.models.estimate import Traffic
 from colonnade.plans.plan import Plan
 from colonnade.tables.table import Table
+from colonnade.text import printable
 
 
 @dataclass(frozen=True)
-class Account:
+class SelfReport:
     """What a party tells about itself; of its rows -1 and empty text where there is no table.
 
     Attributes:
@@ -36,11 +38,11 @@ class Account:
         in_order: A digest of the ids in row order.
         as_set: A digest of the sorted ids.
         alike: A digest of the sorted ids without regard to type, case and spaces.
-        sizes: What a run would tell the peer about the table besides its rows, by name.
+        sizes: What the party's dry run says of messages on the line to the peer: a `Traffic` by name.
         wrong: What the party found wrong on its own side, by topic.
 
-    >>> account = Account("1.0", "3.12", "{}", 50, 2, "aa", "bb", "cc", {}, ["port"])
-    >>> Account.read(account.to_json(), "shop") == account
+    >>> account = SelfReport("1.0", "3.12", "{}", 50, 2, "aa", "bb", "cc", {}, ["port"])
+    >>> SelfReport.read(account.to_json(), "shop") == account
     True
     """
 
@@ -56,7 +58,7 @@ class Account:
     wrong: list[str]
 
     @classmethod
-    def of(cls, plan: Plan, table: Table | None, wrong: list[str]) -> Account:
+    def of(cls, plan: Plan, table: Table | None, wrong: list[str]) -> SelfReport:
         """The account of a party with this plan and table."""
         public, python = plan.public().to_json(), platform.python_version()
         account = cls(__version__, python, public, plan.run.checkpoint_every, -1, "", "", "", {}, wrong)
@@ -72,7 +74,7 @@ class Account:
         )
 
     @classmethod
-    def read(cls, text: str, peer: str) -> Account:
+    def read(cls, text: str, peer: str) -> SelfReport:
         """The account that a peer sent.
 
         Raises:
@@ -92,12 +94,17 @@ class Account:
             ) from error
         return account
 
+    @property
+    def traffic(self) -> Traffic:
+        """What the party's dry run says of the line to the peer."""
+        return Traffic(**{field.name: self.sizes.get(field.name, 0) for field in fields(Traffic)})
+
     def to_json(self) -> str:
         """The account as JSON."""
         return json.dumps(asdict(self))
 
 
-def compare(name: str, mine: Account, peer: str, theirs: Account, found: Checks) -> None:
+def compare(name: str, mine: SelfReport, peer: str, theirs: SelfReport, found: Checklist) -> None:
     """What two parties could not run together with.
 
     Args:
@@ -108,24 +115,22 @@ def compare(name: str, mine: Account, peer: str, theirs: Account, found: Checks)
         found: Where the checks go.
     """
     if theirs.version == mine.version:
-        found.good(
-            "version", f"Colonnade {mine.version}; Python {mine.python} here and {printable(theirs.python)} there"
-        )
+        found.good("version", f"Colonnade {mine.version}; Python {mine.python} here and {_short(theirs.python)} there")
     else:
-        words = f"{name} runs Colonnade {mine.version} and {peer} runs {printable(theirs.version)}"
-        found.bad("version", VersionMismatch(f"{words}. Install the same version at both."))
+        words = f"{name} runs Colonnade {mine.version} and {peer} runs {_short(theirs.version)}"
+        found.fail("version", VersionMismatch(f"{words}. Install the same version at both."))
     differing = _differences(mine, theirs)
     if differing:
         words = f"{name} and {peer} have different plans: {', '.join(differing)}"
-        found.bad("plan", AuthError(f"{words}. Give both the same plan file."))
+        found.fail("plan", AuthError(f"{words}. Give both the same plan file."))
     else:
         found.good("plan", "the public parts of both plans are equal")
     if theirs.wrong:
-        topics = ", ".join(printable(topic) for topic in theirs.wrong[:8])
-        found.bad("there", WireError(f"{peer} found something wrong on its own side: {topics}. Look at its list."))
+        topics = ", ".join(_short(topic) for topic in theirs.wrong[:8])
+        found.fail("there", WireError(f"{peer} found something wrong on its own side: {topics}. Look at its list."))
 
 
-def compare_rows(name: str, mine: Account, peer: str, theirs: Account, found: Checks) -> None:
+def compare_rows(name: str, mine: SelfReport, peer: str, theirs: SelfReport, found: Checklist) -> None:
     """Whether two parties that bring tables have the same rows."""
     if mine.rows < 0 or theirs.rows < 0:
         who = name if mine.rows < 0 else peer
@@ -142,7 +147,7 @@ def compare_rows(name: str, mine: Account, peer: str, theirs: Account, found: Ch
         elif mine.alike == theirs.alike:
             words = f"the ids of {name} and {peer} differ, but only by type, case, spaces or order"
             fix = "Write them alike at both, and sort both tables by id"
-        found.bad("rows", AuthError(f"{words}. {fix}."))
+        found.fail("rows", AuthError(f"{words}. {fix}."))
 
 
 def alike(ids: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -151,27 +156,23 @@ def alike(ids: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.utf8_trim_whitespace(pc.utf8_lower(text))
 
 
-def printable(text: str) -> str:
-    """A peer's words, short and without anything that a terminal would obey.
-
-    >>> printable("1.0" + chr(27) + "[31m")
-    '1.0?[31m'
-    """
-    return "".join(letter if letter.isprintable() else "?" for letter in text[:60])
+def _short(text: str) -> str:
+    """A peer's words, short and safe to print."""
+    return printable(text[:60])
 
 
 def _sorted_digest(ids: pa.ChunkedArray) -> str:
     return Table.of({"id": ids.take(pc.sort_indices(ids))}).id_digest()
 
 
-def _differences(mine: Account, theirs: Account) -> list[str]:
+def _differences(mine: SelfReport, theirs: SelfReport) -> list[str]:
     """Where two plans differ in what must be equal, by key."""
     try:
         here, there = (_flat(json.loads(account.plan)) for account in (mine, theirs))
     except ValueError:
         return ["everything"]
     here["checkpoint_every"], there["checkpoint_every"] = mine.checkpoint_every, theirs.checkpoint_every
-    return [printable(key) for key in sorted(here.keys() | there.keys()) if here.get(key) != there.get(key)]
+    return [_short(key) for key in sorted(here.keys() | there.keys()) if here.get(key) != there.get(key)]
 
 
 def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:

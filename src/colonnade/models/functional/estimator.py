@@ -19,20 +19,16 @@ from colonnade.models.functional.exchange import (
     Inputs,
     PastReleases,
     Protection,
-    curve_columns,
 )
 from colonnade.models.functional.guard import Rows
 from colonnade.models.functional.model import CurveModel, CurvePrediction, response
 from colonnade.models.functional.moments import Moments
 from colonnade.models.functional.release import Metric, cost
 from colonnade.models.functional.solve import Penalties, Roughness
-from colonnade.models.traffic import Sizes, Traffic
 from colonnade.privacy.ledger import Adjacency
-from colonnade.roles import Roles
 from colonnade.runtime.hooks import prepare
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
-from colonnade.tables.table import Table
 from colonnade.wire.message import Int64Array
 
 if TYPE_CHECKING:
@@ -137,23 +133,6 @@ class FunctionalEstimator(CurveModel):
         if self.inputs == "partial":
             return self.predicted(self.from_parts(party))
         return self.predicted(self.combined(self.design_.receive(party)))
-
-    def sizes_told(self, table: Table, roles: Roles, name: str) -> Sizes:
-        """How many columns of curves a feature party has, and functions their basis; the label party is told."""
-        if name not in roles.features or roles.label is None:
-            return {}
-        columns = curve_columns(table, name, type(self).__name__)
-        return {roles.label: {"columns": len(columns), "functions": table.curves(columns[0]).basis.size}}
-
-    def traffic(self, roles: Roles, line: tuple[str, str], n_rows: int, sizes: Sizes) -> Traffic | None:
-        """What training sends over the line between two parties: every column of curves, once."""
-        sender = next((name for name in line if name in roles.features), None)
-        if sender is None or roles.label not in line:
-            return Traffic()
-        told = sizes.get(sender, {})
-        if "columns" not in told or "functions" not in told:
-            return None
-        return Traffic({sender: 8 * n_rows * told["columns"] * told["functions"]}, sure="about")
 
     @abstractmethod
     def _fitted(

@@ -36,7 +36,6 @@ from numpy.typing import NDArray
 from colonnade.crypto.profiles import ARBITER, SHARES
 from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.models.base import Estimator, Prediction
-from colonnade.models.glm.design import Design
 from colonnade.models.glm.families import LINEAR, LOGISTIC, POISSON, Family
 from colonnade.models.glm.masked_sum import Sending, masked_sum
 from colonnade.models.glm.sides import Backend, LearnedRegression, RegressionSettings, RegressionSide, own_labels
@@ -44,6 +43,7 @@ from colonnade.parameters import Limit, check_parameters, choice, count, number,
 from colonnade.runtime.hooks import prepare
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
+from colonnade.tables.encode import Design
 from colonnade.tables.table import Table
 from colonnade.wire.message import Float64Array
 

@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 from colonnade.models.batches import Batches
-from colonnade.models.networks.inputs import Inputs
 from colonnade.models.networks.modules import perceptron
 from colonnade.models.networks.training import NetworkSide, OptimizerSettings, copied, tensors
 from colonnade.runtime.party import Party
@@ -204,13 +203,3 @@ def width_by_variance(x: Float64Array, share: float) -> int:
     variances, _ = principal_directions(x)
     explained = np.cumsum(variances) / variances.sum() if len(variances) else np.ones(0)
     return min(int(np.searchsorted(explained, share - 1e-12) + 1), len(variances), MOST_BY_VARIANCE)
-
-
-def as_numbers(inputs: Inputs, encoded: Float32Array) -> tuple[Float64Array, tuple[str, ...]]:
-    """Encoded columns with one number for each level of a category, and the column that each number is of."""
-    n = inputs.n_numbers
-    parts, owners = [encoded[:, :n].astype(np.float64)], [*inputs.numeric, *inputs.flagged]
-    for i, (name, count) in enumerate(zip(inputs.levels, inputs.level_counts, strict=True), start=n):
-        parts.append(np.eye(count)[encoded[:, i].astype(np.int64)])
-        owners += [name] * count
-    return np.hstack(parts), tuple(owners)

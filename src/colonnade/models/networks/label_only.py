@@ -17,7 +17,6 @@ from torch import nn
 from colonnade.models.base import Prediction
 from colonnade.models.batches import ordered_batches
 from colonnade.models.networks.base import NetworkModel, scored
-from colonnade.models.networks.inputs import Inputs
 from colonnade.models.networks.messages import Embedding
 from colonnade.models.networks.modules import BottomFactory, TopFactory, bottom_named, perceptron, top_named
 from colonnade.models.networks.targets import Target
@@ -31,6 +30,7 @@ from colonnade.models.networks.training import (
 )
 from colonnade.runtime.hooks import At, Phase, Tensor, applied
 from colonnade.runtime.party import Party
+from colonnade.tables.encode import Inputs
 from colonnade.wire.message import Float32Array, Int64Array
 
 

@@ -30,7 +30,6 @@ import torch
 from colonnade.errors import PlanError
 from colonnade.models.base import Prediction
 from colonnade.models.batches import ordered_batches
-from colonnade.models.networks.inputs import Inputs
 from colonnade.models.networks.label_only import LabelOnlyModel, LabelOnlyNetwork, TrainingInputs
 from colonnade.models.networks.split import Bottom, EmbeddingCollector, SplitClassifier
 from colonnade.models.networks.targets import Classes, Target, learned_target
@@ -41,6 +40,7 @@ from colonnade.privacy.mechanisms import RandomisedResponse
 from colonnade.runtime.hooks import At, Defence, Tensor
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
+from colonnade.tables.encode import Inputs
 from colonnade.wire.message import Float32Array, Int64Array, Message
 
 NAME = "LabelDPShadow"

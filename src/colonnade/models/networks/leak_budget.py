@@ -16,7 +16,7 @@ import numpy as np
 
 from colonnade.errors import LeakBudgetSpent, PlanError
 from colonnade.parameters import is_number
-from colonnade.tables.table import nearest
+from colonnade.text import nearest
 from colonnade.wire.message import Float64Array
 
 KNOWN_SHARE, LEAST_KNOWN, MOST_KNOWN, MOST_SCORED = 0.05, 50, 1_000, 2_000

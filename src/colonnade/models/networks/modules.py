@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from colonnade.errors import PlanError
-from colonnade.models.networks.inputs import Inputs
+from colonnade.tables.encode import Inputs
 
 F = TypeVar("F")
 BottomFactory: TypeAlias = Callable[[Inputs, int], nn.Module]

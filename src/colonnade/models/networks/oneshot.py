@@ -33,11 +33,9 @@ from colonnade.models.networks.encoders import (
     ENCODERS,
     Encoder,
     EncoderName,
-    as_numbers,
     principal_directions,
     width_by_variance,
 )
-from colonnade.models.networks.inputs import Inputs
 from colonnade.models.networks.label_only import LabelOnlyModel, LabelOnlyNetwork, TrainingInputs
 from colonnade.models.networks.leak_budget import Leak, measured_leak, require_budgets, require_within_budget
 from colonnade.models.networks.messages import Embedding, LeakStatement
@@ -48,6 +46,7 @@ from colonnade.parameters import Limit, check_parameters, choice, count, number,
 from colonnade.runtime.hooks import At, Phase, applied
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
+from colonnade.tables.encode import Inputs
 from colonnade.wire.message import Float32Array, Float64Array, Message
 
 MOST_WIDE = 100_000
@@ -167,7 +166,7 @@ class OneShotNetwork(LabelOnlyModel):
         """Learn an encoder, see what its embedding gives away, and send it if that is allowed."""
         require_columns(party)
         self.inputs_ = Inputs.learned(party.own_table, np.arange(len(party.own_table)))
-        x, owners = as_numbers(self.inputs_, self.inputs_.encode(party.own_table))
+        x, owners = self.inputs_.one_hot(party.own_table)
         n_components = self._n_components(x)
         if not n_components:
             raise DataError(
@@ -192,7 +191,7 @@ class OneShotNetwork(LabelOnlyModel):
         """The embedding of all rows as it will leave, and the defences that had a hand in it."""
         assert self.inputs_ is not None
         assert self.encoder_ is not None
-        x, _ = as_numbers(self.inputs_, self.inputs_.encode(party.own_table))
+        x, _ = self.inputs_.one_hot(party.own_table)
         embedding = torch.from_numpy(self.encoder_.encode(x))
         line, rows = party.label_party, np.arange(len(x))
         inputs = torch.from_numpy(x.astype(np.float32))

@@ -10,9 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from colonnade.data.partition import FeaturePartition
+from colonnade.data.ranking import FeaturePartition
 from colonnade.errors import DataError
-from colonnade.models.networks.inputs import Inputs, present_rows
 from colonnade.models.networks.modules import BottomFactory, LocalTrack, TopFactory, bottom_named, top_named
 from colonnade.models.networks.targets import Target
 from colonnade.models.networks.tracks import LocalShape, Tracks
@@ -20,6 +19,7 @@ from colonnade.models.networks.training import Machine, OptimizerSettings, PerNe
 from colonnade.runtime.hooks import At, Tensor, applied
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
+from colonnade.tables.encode import Inputs, present_rows
 from colonnade.tables.table import Table
 from colonnade.wire.message import Int64Array
 

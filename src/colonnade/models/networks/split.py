@@ -32,12 +32,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from colonnade.data.partition import FeaturePartition
+from colonnade.data.ranking import FeaturePartition
 from colonnade.errors import ProtocolError
 from colonnade.models.base import Prediction
 from colonnade.models.batches import ordered_batches
 from colonnade.models.networks.base import NetworkModel, scored
-from colonnade.models.networks.inputs import Inputs, present_rows
 from colonnade.models.networks.labelled import GradientIf, LabelledSide, LocalTrackRunner, gradient_if
 from colonnade.models.networks.messages import Embedding, EmbeddingWidth, Gradient, RowCount
 from colonnade.models.networks.modules import LocalTrack
@@ -49,6 +48,7 @@ from colonnade.parameters import Limit, check_parameters, choice, number
 from colonnade.runtime.hooks import At, Phase, Tensor, applied, applied_where
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
+from colonnade.tables.encode import Inputs, present_rows
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Float32Array, Int64Array, Message
 

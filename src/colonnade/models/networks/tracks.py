@@ -30,12 +30,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from colonnade.data.partition import FeaturePartition, Ranking, public_private
+from colonnade.data.ranking import FeaturePartition, Ranking, public_private
 from colonnade.errors import DataError, PlanError
-from colonnade.models.networks.inputs import Inputs
 from colonnade.models.networks.modules import BottomFactory, LocalTrack, TopFactory, top_named
 from colonnade.runtime.describe import stable_name
-from colonnade.tables.table import Table, nearest
+from colonnade.tables.encode import Inputs
+from colonnade.tables.table import Table
+from colonnade.text import nearest
 from colonnade.wire.message import Int64Array
 
 Head: TypeAlias = Literal["federated", "local"]

@@ -19,7 +19,7 @@ from colonnade.privacy.randomness import Randomness
 from colonnade.runtime.hooks import Tensor
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
-from colonnade.tables.table import nearest
+from colonnade.text import nearest
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Float32Array, Int64Array
 

@@ -8,11 +8,12 @@ from scipy.sparse import issparse
 from sklearn.linear_model import Ridge
 
 from colonnade.crypto import rlwe
-from colonnade.models.glm import design, matrix
-from colonnade.models.glm.design import Design
+from colonnade.models.glm import matrix
 from colonnade.models.glm.estimator import LinearRegression
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
+from colonnade.tables import encode
+from colonnade.tables.encode import Design
 from colonnade.tables.table import Table
 
 N = 600
@@ -44,7 +45,7 @@ def dense(monkeypatch):
     """Do as if no matrix was ever sparse."""
 
     def switch():
-        monkeypatch.setattr(design, "SPARSE", 10**9)
+        monkeypatch.setattr(encode, "SPARSE", 10**9)
 
     return switch
 

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from colonnade.errors import DataError
-from colonnade.models.networks.inputs import Inputs
 from colonnade.storage import pack, unpack
+from colonnade.tables.encode import Inputs
 from colonnade.tables.table import Table
 
 TABLE = Table.of(
@@ -56,9 +56,7 @@ def test_inputs_come_back_from_disk():
 
 
 def test_numbers_too_large_to_be_standardised_are_refused():
-    words = (
-        r"shop's column 'x' should hold numbers of which a mean .* but some are too large for that\. Make those missing"
-    )
+    words = r"shop's column 'x' should hold numbers whose mean .* but some are too large for that\. Make those missing"
     vast = Table.of({"id": range(3), "x": [1.0, 2.0, 1e300]}, owner="shop")
     with pytest.raises(DataError, match=words):
         Inputs.learned(vast, np.arange(3))
@@ -66,3 +64,22 @@ def test_numbers_too_large_to_be_standardised_are_refused():
     with pytest.raises(DataError, match=words):
         inputs.encode(vast)
     assert inputs.encode(vast.take([0, 1])).tolist() == [[-1.0], [1.0]]
+
+
+def test_one_hot_has_a_column_for_each_code_and_names_its_owner():
+    table = Table.of({"id": [1, 2, 3], "age": [20.0, None, 40.0], "job": ["cook", None, "nurse"]}, owner="shop")
+    numbers, owners = Inputs.learned(table, np.arange(3)).one_hot(table)
+    assert numbers.tolist() == [[-1, 0, 0, 1, 0], [0, 1, 1, 0, 0], [1, 0, 0, 0, 1]]
+    assert owners == ("age", "age", "job", "job", "job")
+
+
+def test_plain_numbers_keep_the_order_and_the_units_of_the_columns():
+    table = Table.of({"id": [1, 2, 3], "job": ["cook", None, "nurse"], "age": [20.0, None, 40.0]}, owner="shop")
+    assert Inputs.learned(table, np.arange(3)).plain(table).tolist() == [[1, 20], [0, 30], [2, 40]]
+
+
+def test_of_more_levels_than_allowed_the_commonest_are_kept_and_the_others_are_unknown():
+    table = Table.of({"id": range(6), "job": ["cook", "pilot", "cook", "nurse", "nurse", "vet"]}, owner="shop")
+    inputs = Inputs.learned(table, np.arange(6), most_levels=2)
+    assert inputs.levels == {"job": ("cook", "nurse")}
+    assert inputs.encode(table)[:, 0].tolist() == [1, 0, 1, 2, 2, 0]

@@ -1,0 +1,125 @@
+"""The commands `colonnade certs ...`: certificates, by which parties know each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from colonnade.cli.console import say
+
+certs = typer.Typer(no_args_is_help=True, help="Certificates, by which parties know each other.")
+
+Folder = Annotated[Path, typer.Option("--certs", help="The folder of certificates.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The party, as plans name it.")]
+Days = Annotated[int, typer.Option(help="How long the certificate holds.")]
+
+
+@certs.command("init")
+def init_certs(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder for the authority.")] = Path("certs"),
+    *,
+    federation: Annotated[str, typer.Option(help="What the parties call themselves together.")] = "colonnade",
+) -> None:
+    """Make the authority of a federation, which vouches for its parties' names."""
+    from colonnade.wire.certs.authority import init
+    from colonnade.wire.certs.credentials import show
+
+    path = init(folder, federation=federation)
+    say(f"Written to {path}, which every party needs, and {path.with_suffix('.key')}, which is for its keeper alone.")
+    say(f"Fingerprint of the authority: {show(path).words}")
+
+
+@certs.command("issue")
+def issue_cert(
+    name: Name,
+    *,
+    folder: Folder = Path("certs"),
+    out: Annotated[
+        Path | None, typer.Option(help="A folder to hand over; the authority's own if none is named.")
+    ] = None,
+    days: Days = 397,
+) -> None:
+    """Make a party's key and certificate, or renew its certificate."""
+    from colonnade.wire.certs.authority import issue
+
+    path = issue(folder, name, out=out, days=days)
+    _say_issued(path)
+    say(f"{name} needs ca.pem, {path.name} and {path.stem}.key from {path.parent}; the key is for {name} alone.")
+
+
+@certs.command("request")
+def request_cert(name: Name, *, folder: Folder = Path("certs")) -> None:
+    """Make a party's own key, which never leaves it, and a request that the authority may sign."""
+    from colonnade.wire.certs.authority import request
+    from colonnade.wire.certs.credentials import words_of
+
+    path = request(folder, name)
+    say(f"Written to {path}, which the authority needs, and {path.with_suffix('.key')}, which is for {name} alone.")
+    say(f"Fingerprint of the request, to be compared by telephone: {words_of(path.read_bytes())}")
+
+
+@certs.command("sign")
+def sign_cert(
+    name: Name,
+    request: Annotated[Path, typer.Argument(metavar="REQUEST", help="What `certs request` wrote.")],
+    *,
+    folder: Folder = Path("certs"),
+    out: Annotated[Path | None, typer.Option(help="A folder to hand over; the request's if none is named.")] = None,
+    days: Days = 397,
+) -> None:
+    """Sign a party's request, once its fingerprint was compared by telephone."""
+    from colonnade.wire.certs.authority import sign
+
+    path = sign(folder, name, request, out=out, days=days)
+    _say_issued(path)
+    say(f"{name} needs {path.name} and ca.pem from {path.parent}.")
+
+
+@certs.command("show")
+def show_cert(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A certificate, or a request for one.")],
+    *,
+    words: Annotated[str | None, typer.Option(help="A fingerprint as somebody read it out, to compare with.")] = None,
+) -> None:
+    """Show whom a certificate names, until when, and its fingerprint in words for the telephone."""
+    from colonnade.errors import AuthError
+    from colonnade.storage import explained
+    from colonnade.wire.certs.credentials import show, words_of
+    from colonnade.wire.certs.words import from_words
+
+    with explained(f"read {file}"):
+        pem = file.read_bytes()
+    if b"REQUEST" not in pem:
+        identity = show(file)
+        say(
+            f"{identity.owner} of {identity.federation}, from {identity.not_before:%Y-%m-%d} to "
+            f"{identity.not_after:%Y-%m-%d}."
+        )
+    say(f"Fingerprint: {words_of(pem)}")
+    if words is not None:
+        if from_words(words) != from_words(words_of(pem)):
+            raise AuthError(
+                f"Expected the fingerprint that was read out, but {file} has another one. "
+                "Somebody may have exchanged it on the way; have it sent again."
+            )
+        say("They are the same.")
+
+
+@certs.command("key")
+def make_storage_key(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it.")] = Path("storage.key"),
+) -> None:
+    """Make a key under which recordings of runs are encrypted on disk; a plan names it as key_file."""
+    from colonnade.wire.recording.storage_key import make_key
+
+    say(f"Written to {make_key(file)}. Keep it where the recordings are not, and keep a copy.")
+
+
+def _say_issued(path: Path) -> None:
+    from colonnade.wire.certs.credentials import show
+
+    identity = show(path)
+    say(f"Written to {path}: {identity.owner} of {identity.federation}, until {identity.not_after:%Y-%m-%d}.")
+    say(f"Fingerprint: {identity.words}")

@@ -1,0 +1,210 @@
+"""Reading: CSV, Parquet and folders of Parquet parts as one Arrow table, in memory or mapped from a temporary file."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from colonnade.errors import DataError, StorageError
+from colonnade.tables.columns import normalised, refuse_repeated, require_columns, require_ids_and_labels, whole_numbers
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
+
+
+def read_arrow(
+    path: Path,
+    ids: str | None,
+    labels: str | None,
+    columns: Sequence[str] | None,
+    keys: Sequence[str],
+    owner: str | None,
+    memory: int | None,
+) -> pa.Table:
+    """Ids, columns, keys and labels of a file, each in the Arrow type its kind is stored in; see `Table.read`."""
+    matched = dict.fromkeys(name for name in (ids, *keys) if name is not None)
+    source = _open(path, matched)
+    names = source.schema.names
+    refuse_repeated(names, owner)
+    require_ids_and_labels(ids, labels, names, owner)
+    columns = names if columns is None else columns
+    require_columns(columns, names, owner)
+    require_columns(keys, names, owner, "Correct the columns that people are matched by.")
+    whole = _columns_of_whole_numbers(source, list(matched), path) if _is_csv(path) else []
+    wanted = dict.fromkeys(name for name in (ids, *columns, *keys, labels) if name is not None)
+    batches = _batches(source, list(wanted), whole, ids, labels, owner, path)
+    limit = _available_memory() // 4 if memory is None else memory
+    return _gathered(batches, limit, path)
+
+
+def _is_csv(path: Path) -> bool:
+    return path.name.endswith((".csv", ".csv.gz"))
+
+
+def _columns_of_whole_numbers(source: ds.Dataset, names: list[str], path: Path) -> list[str]:
+    """Those of the text columns of a CSV that can be held as whole numbers without a loss."""
+    try:
+        for batch in source.to_batches(columns=names):
+            names = [name for name in names if _of_whole_numbers(batch.column(name)) is not None]
+            if not names:
+                break
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(path, error) from error
+    return names
+
+
+def _of_whole_numbers(texts: Any) -> Any:
+    """Texts as 64-bit integers, also 7.0, as pandas writes those with gaps; None if something would be lost."""
+    written = r"^\s*(0|-?[1-9]\d{0,18})(\.0)?\s*$"
+    if pc.all(pc.match_substring_regex(texts, written)).as_py() is False:
+        return None
+    numbers = whole_numbers(texts)
+    return whole_numbers(pc.replace_substring_regex(texts, written, r"\1")) if numbers is None else numbers
+
+
+def _open(path: Path, text: Iterable[str]) -> ds.Dataset:
+    """A file ready to be read; these columns of a CSV as text."""
+    import pyarrow.csv as csv
+    import pyarrow.dataset as ds
+
+    files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
+    if not path.exists() or not files:
+        raise StorageError(
+            f"A Parquet or CSV file, or a directory of .parquet files, was expected at {path}, but there is none. "
+            "Check the path."
+        )
+    try:
+        if _is_csv(path):
+            # Types are inferred from the first block, so it is made large; an empty field is missing in text as well.
+            read = csv.ReadOptions(block_size=2**24)
+            convert = csv.ConvertOptions(strings_can_be_null=True, column_types=dict.fromkeys(text, pa.string()))
+            return ds.dataset(path, format=ds.CsvFileFormat(read_options=read, convert_options=convert))
+        source = ds.dataset([str(file) for file in files], format="parquet")
+        for part in source.get_fragments():
+            _require_same_columns(part, source.schema, path)
+        return source
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _require_same_columns(part: ds.Fragment, schema: pa.Schema, path: Path) -> None:
+    # Arrow would fill a column that a part lacks with nulls.
+    differing = set(part.physical_schema.names) ^ set(schema.names)
+    if differing:
+        raise DataError(
+            f"All parts under {path} must have the same columns, but {Path(part.path).name} differs from the first "
+            f"part in {', '.join(map(repr, sorted(differing)))}. Write the parts again with one schema."
+        )
+
+
+def _batches(
+    source: ds.Dataset,
+    names: list[str],
+    whole: list[str],
+    ids: str | None,
+    labels: str | None,
+    owner: str | None,
+    path: Path,
+) -> Iterator[pa.Table]:
+    """The rows in order, cut so that a batch of numbers takes about 16 MiB; at least one batch, if an empty one."""
+    rows_per_batch = max(1024, 2**21 // max(1, len(names)))
+    n_rows = 0
+    yield normalised(_with_whole_numbers(source.schema.empty_table().select(names), whole), ids, labels, owner)
+    try:
+        for batch in source.to_batches(
+            columns=names, batch_size=rows_per_batch, batch_readahead=4, fragment_readahead=1
+        ):
+            rows = _with_whole_numbers(pa.Table.from_batches([batch]), whole)
+            yield normalised(rows, ids, labels, owner, n_rows)
+            n_rows += len(batch)
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(path, error, source.schema.names) from error
+
+
+def _with_whole_numbers(rows: pa.Table, names: list[str]) -> pa.Table:
+    for name in names:
+        rows = rows.set_column(rows.column_names.index(name), name, _of_whole_numbers(rows.column(name)))
+    return rows
+
+
+def _unreadable(path: Path, error: Exception, names: Sequence[str] = ()) -> DataError | StorageError:
+    """The error for a file Arrow could not read, without Arrow's own words: they quote values."""
+    found = re.search(r"In CSV column #(\d+): (?:Row #\d+: )?CSV conversion error to (\w+)", str(error))
+    if found and names:
+        return DataError(
+            f"Every CSV column must be of one type, but in {path} column {names[int(found[1])]!r} starts as {found[2]} "
+            "and goes on as something else. Clean the column, or write the table as Parquet."
+        )
+    reason = reason_of(error) if isinstance(error, OSError) and error.errno else "it is damaged or of another format"
+    return StorageError(
+        f"A readable Parquet or CSV table was expected at {path}, but {reason}. Check the file or write it again."
+    )
+
+
+def _gathered(batches: Iterator[pa.Table], limit: int, path: Path) -> pa.Table:
+    """All batches as one table: in memory up to the limit, otherwise mapped from a temporary file."""
+    held: list[pa.Table] = []
+    size = 0
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        if size > limit:
+            return _spilled(itertools.chain(held, batches), batch.schema, path)
+    return pa.concat_tables(held).combine_chunks()
+
+
+def _spilled(batches: Iterable[pa.Table], schema: pa.Schema, path: Path) -> pa.Table:
+    try:
+        with tempfile.TemporaryDirectory(prefix="colonnade-") as folder:
+            file = Path(folder) / "table.arrow"
+            write_arrow(batches, schema, file)
+            # The mapping outlives the file's name: the space is freed with the table, even if the process is killed.
+            return mapped(file)
+    except OSError as error:
+        raise StorageError(
+            f"{path} does not fit in memory and was to be kept in a temporary file, but writing it failed: "
+            f"{reason_of(error)}. Point TMPDIR at a larger disk, read fewer columns, or raise memory=."
+        ) from error
+
+
+def write_arrow(tables: Iterable[pa.Table], schema: pa.Schema, path: Path) -> None:
+    """Write tables of one schema into one Arrow file."""
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        for table in tables:
+            writer.write_table(table)
+
+
+def mapped(path: Path) -> pa.Table:
+    """The table of an Arrow file, mapped into memory and not copied."""
+    arrow = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    arrow.validate()
+    return arrow
+
+
+def _available_memory() -> int:
+    """Bytes this process may still take, as far as the system and its container say."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for file, pattern, unit in (
+        ("/proc/meminfo", r"MemAvailable:\s+(\d+)", 1024),
+        ("/sys/fs/cgroup/memory.max", r"(\d+)", 1),
+    ):
+        try:
+            found = re.search(pattern, Path(file).read_text())
+        except OSError:
+            continue
+        if found:
+            limits.append(int(found[1]) * unit)
+    return min(limits)
+
+
+def reason_of(error: OSError) -> str:
+    """Why the system refused, without the path that is told elsewhere."""
+    return os.strerror(error.errno) if error.errno else "the system refused"
