@@ -26,8 +26,9 @@ from colonnade import Party, join
 from colonnade.models import SplitClassifier
 from colonnade.roles import PublicPlan
 from colonnade.runtime.party import shared_randomness
+from colonnade.runtime.protocol import describe_protocol
 from colonnade.runtime.session import connect
-from colonnade.runtime.simulate import describe_protocol, public_seed
+from colonnade.runtime.simulate import public_seed
 from colonnade.wire.certs.credentials import Credentials
 from colonnade.wire.grpc.patience import Patience
 from colonnade.wire.grpc.transport import GrpcTransport

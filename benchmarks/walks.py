@@ -129,7 +129,7 @@ def split_step() -> set[str]:
     def fit(party: Party, honest: Callable[[Party], Any]) -> Any:
         return watched(note, replace(party, watcher=count), honest)
 
-    model = SplitClassifier(epochs=1, batch_size=16, patience=None)
+    model = SplitClassifier(epochs=1, batch_size=16, n_iter_no_change=None)
     simulate(model.fit, tables(), roles=ROLES, instead={BANK: fit})
     return files
 

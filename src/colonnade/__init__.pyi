@@ -4,7 +4,7 @@ from . import models as models
 from ._version import __version__ as __version__
 from .auditing import audit as audit
 from .roles import Roles as Roles
+from .runtime.join import join as join
 from .runtime.party import Party as Party
-from .runtime.simulate import join as join
 from .runtime.simulate import simulate as simulate
 from .tables.table import Table as Table

@@ -12,7 +12,7 @@ from colonnade.text import nearest
 if TYPE_CHECKING:
     from colonnade.attacks.base import ActiveAttack, Attack
     from colonnade.models.base import Estimator
-    from colonnade.runtime.hooks import Defence
+    from colonnade.runtime.party import Defence
 
 T = TypeVar("T")
 

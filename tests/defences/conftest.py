@@ -6,8 +6,8 @@ import pytest
 
 from colonnade.models.networks.messages import Gradient
 from colonnade.roles import Roles
-from colonnade.runtime.hooks import At, Defence
-from colonnade.runtime.party import Party
+from colonnade.runtime.context import HookContext
+from colonnade.runtime.party import Defence, Party
 from colonnade.runtime.simulate import simulate
 from colonnade.tables.table import Table
 
@@ -37,11 +37,11 @@ def held() -> Callable[..., Any]:
 
 
 @pytest.fixture
-def leaving() -> Callable[..., At]:
+def leaving() -> Callable[..., HookContext]:
     """Where a gradient is about to leave for the shop."""
 
-    def at(n_rows: int, *, step: int = 0, **more: Any) -> At:
+    def at(n_rows: int, *, step: int = 0, **more: Any) -> HookContext:
         rows = more.pop("rows", np.arange(n_rows))
-        return At(step, 0, rows, "train", peer="shop", message=Gradient, **more)
+        return HookContext(step, 0, rows, "train", peer="shop", message=Gradient, **more)
 
     return at

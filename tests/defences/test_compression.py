@@ -8,7 +8,7 @@ import torch
 from colonnade.defences.compression import AverageGradient, DiscreteGradient, SparseGradient
 from colonnade.errors import PlanError
 from colonnade.models.networks.messages import Embedding
-from colonnade.runtime.hooks import At
+from colonnade.runtime.context import HookContext
 from colonnade.storage import pack, unpack
 
 
@@ -115,7 +115,10 @@ def test_averaged_gradients_are_the_same_for_every_row_and_keep_their_mean(held,
 @pytest.mark.parametrize("defence", [SparseGradient, DiscreteGradient, AverageGradient])
 def test_embeddings_pass_untouched(held, defence):
     values = gradients(5)
-    assert held(defence()).outgoing(values, At(0, 0, np.arange(5), "train", peer="shop", message=Embedding)) is values
+    assert (
+        held(defence()).outgoing(values, HookContext(0, 0, np.arange(5), "train", peer="shop", message=Embedding))
+        is values
+    )
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from colonnade.models.networks.server import UShapeClassifier
 from colonnade.models.networks.split import SplitClassifier
 from colonnade.models.networks.tracks import ShadowProxy, ShadowTop
 from colonnade.roles import Roles
-from colonnade.runtime.hooks import At
+from colonnade.runtime.context import HookContext
 from colonnade.runtime.simulate import simulate
 from colonnade.testing import attempt_on
 
@@ -47,7 +47,7 @@ def test_more_entropy_spreads_soft_labels_wider():
 
 
 def at(phase="train", **more):
-    return At(0, 0, np.arange(4), phase, n_classes=3, **more)
+    return HookContext(0, 0, np.arange(4), phase, n_classes=3, **more)
 
 
 def test_the_loss_becomes_the_cross_entropy_with_the_soft_labels(held):
@@ -159,7 +159,7 @@ def test_outputs_must_be_where_labels_are(held):
 
 
 def test_measurements_cannot_be_confused(held):
-    where = At(0, 0, np.arange(1), "train", labels=torch.tensor([0.5]), outputs=torch.ones(1, 1))
+    where = HookContext(0, 0, np.arange(1), "train", labels=torch.tensor([0.5]), outputs=torch.ones(1, 1))
     with pytest.raises(PlanError, match="confuses classes, but the labels of this run are measurements"):
         held(ConfusionalAutoencoder()).loss(torch.tensor(1.0), where)
 

@@ -9,7 +9,7 @@ from colonnade.defences.embedding import DistanceCorrelation, PotentialEnergy, d
 from colonnade.errors import PlanError
 from colonnade.models.networks.split import SplitClassifier
 from colonnade.roles import Roles
-from colonnade.runtime.hooks import At
+from colonnade.runtime.context import HookContext
 from colonnade.runtime.simulate import simulate
 
 BOTH = Roles(label="bank", features=("shop",))
@@ -98,7 +98,7 @@ def test_nothing_makes_a_penalty_or_its_gradient_infinite(penalty, rows, dtype):
 def at(**more):
     labels = torch.arange(12) % 3
     given = {"labels": labels, "n_classes": 3, "received": {"shop": numbers(12, 4), "telco": numbers(12, 4, seed=1)}}
-    return At(0, 0, np.arange(12), "train", **(given | more))
+    return HookContext(0, 0, np.arange(12), "train", **(given | more))
 
 
 def test_penalties_of_all_received_embeddings_add_up():

@@ -14,7 +14,7 @@ from colonnade.models.networks.server import ServedClassifier
 from colonnade.models.networks.split import SplitClassifier
 from colonnade.models.networks.tracks import ShadowProxy, ShadowTop
 from colonnade.roles import Roles
-from colonnade.runtime.hooks import At
+from colonnade.runtime.context import HookContext
 from colonnade.runtime.simulate import simulate
 from colonnade.secret import Secret
 from colonnade.testing import attempt_on
@@ -24,7 +24,7 @@ BOTH = Roles(label="bank", features=("shop",))
 
 
 def at(rows, n_classes, **more):
-    return At(0, 0, np.asarray(rows), more.pop("phase", "train"), n_classes=n_classes, **more)
+    return HookContext(0, 0, np.asarray(rows), more.pop("phase", "train"), n_classes=n_classes, **more)
 
 
 @pytest.mark.parametrize(("epsilon", "n_classes"), [(0.5, 2), (1.0, 2), (1.0, 10), (3.0, 5)])
@@ -56,7 +56,7 @@ def test_they_are_drawn_once_whatever_the_step_the_epoch_and_the_phase(held):
     drawn = ready.labels(torch.from_numpy(truth), at(np.arange(100), 3)).numpy()
     for step, phase in ((5, "train"), (0, "validate")):
         rows = np.random.default_rng(step).permutation(100)[:40]
-        again = ready.labels(torch.from_numpy(truth[rows]), At(step, step, rows, phase, n_classes=3))
+        again = ready.labels(torch.from_numpy(truth[rows]), HookContext(step, step, rows, phase, n_classes=3))
         assert again.tolist() == drawn[rows].tolist()
     assert sum(ready.party.ledger.events.values()) == 1
 

@@ -12,7 +12,7 @@ from colonnade.errors import PlanError
 from colonnade.models.networks.messages import Embedding
 from colonnade.privacy.mechanisms import grid_step
 from colonnade.privacy.randomness import Randomness
-from colonnade.runtime.hooks import At
+from colonnade.runtime.context import HookContext
 
 ALL = [GradientNoise, IsotropicNoise, MaxNorm]
 RANDOM = Randomness.seeded(11, "tests")
@@ -69,7 +69,7 @@ def test_under_max_norm_lengths_say_nothing_and_the_part_along_the_gradient_stay
 def test_embeddings_empty_gradients_and_gradients_that_are_not_finite_pass_untouched(held, leaving, defence):
     ready = held(defence())
     values = torch.ones(3, 4)
-    assert ready.outgoing(values, At(0, 0, np.arange(3), "train", peer="shop", message=Embedding)) is values
+    assert ready.outgoing(values, HookContext(0, 0, np.arange(3), "train", peer="shop", message=Embedding)) is values
     for nothing in (torch.zeros(3, 4), torch.full((3, 4), torch.nan)):
         assert ready.outgoing(nothing, leaving(3)) is nothing
 

@@ -14,7 +14,8 @@ from colonnade.models.networks.server import ServedClassifier, UShapeClassifier
 from colonnade.models.networks.split import SplitClassifier, SplitRegressor
 from colonnade.models.networks.training import NetworkSide, OptimizerSettings
 from colonnade.roles import Roles
-from colonnade.runtime.hooks import At, prepare
+from colonnade.runtime.context import HookContext
+from colonnade.runtime.hooks import prepare_defences
 from colonnade.runtime.party import Party
 from colonnade.runtime.simulate import simulate
 
@@ -32,7 +33,7 @@ class Reader(SplitClassifier):
     """Trains nothing, and hands out the bank's party."""
 
     def fit(self, party):
-        prepare(party, self.hooks["label" if party.holds_labels else "feature"], (), "Reader")
+        prepare_defences(party, self.hooks["label" if party.holds_labels else "feature"], (), "Reader")
         self.party_ = party
         return self
 
@@ -45,7 +46,7 @@ def ready(defence, tables, **model):
 
 
 def at(phase="train", peer="shop", **more):
-    return At(0, 0, np.arange(5), phase, peer=peer, message=Embedding, **more)
+    return HookContext(0, 0, np.arange(5), phase, peer=peer, message=Embedding, **more)
 
 
 @pytest.mark.parametrize("defence", BOTH_KINDS)
@@ -77,7 +78,7 @@ def test_training_begins_with_the_networks_on_the_device_of_the_holders_own(tabl
 
     class Elsewhere(SplitClassifier):
         def fit(self, party):
-            prepare(party, self.hooks["label" if party.holds_labels else "feature"], (), "Elsewhere")
+            prepare_defences(party, self.hooks["label" if party.holds_labels else "feature"], (), "Elsewhere")
             side = Still(party, {"top": torch.nn.Linear(4, 2, device="meta")}, OptimizerSettings("sgd"), None)
             self.places_ = {p.device.type for network in side.networks.values() for p in network.parameters()}
             return self

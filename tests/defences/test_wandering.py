@@ -13,7 +13,7 @@ from colonnade.errors import PlanError
 from colonnade.models.networks.messages import Gradient
 from colonnade.models.networks.split import SplitClassifier
 from colonnade.roles import Roles
-from colonnade.runtime.hooks import At
+from colonnade.runtime.context import HookContext
 from colonnade.runtime.simulate import simulate
 from colonnade.tables.table import Table
 
@@ -190,7 +190,7 @@ def tables():
 
 def at(z, labels, n_classes=2, **more):
     given = {"own": {"embedding": z}, "received": {"shop": z}} | more
-    return At(1, 0, np.arange(len(z)), "train", labels=labels, n_classes=n_classes, **given)
+    return HookContext(1, 0, np.arange(len(z)), "train", labels=labels, n_classes=n_classes, **given)
 
 
 def test_the_penalty_is_added_alpha_times_for_each_embedding_in_its_scope():

@@ -19,9 +19,10 @@ from colonnade.errors import ColonnadeError, DataError
 from colonnade.privacy import ledger
 from colonnade.privacy.mechanisms import GaussianMechanism
 from colonnade.roles import Roles
+from colonnade.runtime.join import join
 from colonnade.runtime.party import Party
 from colonnade.runtime.session import connect
-from colonnade.runtime.simulate import Simulation, join, private_randomness, simulate
+from colonnade.runtime.simulate import Simulation, private_randomness, simulate
 from colonnade.secret import Secret
 from colonnade.storage import pack, write_atomically
 from colonnade.tables.table import Table

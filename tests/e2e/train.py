@@ -10,8 +10,9 @@ from colonnade import Roles, join
 from colonnade.catalogue import MODELS
 from colonnade.data import load
 from colonnade.roles import PublicPlan
+from colonnade.runtime.protocol import describe_protocol
 from colonnade.runtime.session import connect
-from colonnade.runtime.simulate import describe_protocol, private_randomness, public_seed
+from colonnade.runtime.simulate import private_randomness, public_seed
 from colonnade.wire.grpc.patience import Patience
 from colonnade.wire.grpc.transport import GrpcTransport
 from colonnade.wire.recording.transcript import Transcript

@@ -17,8 +17,9 @@ import pytest
 
 from colonnade.roles import Roles
 from colonnade.runtime import checkpoint
+from colonnade.runtime.join import join
 from colonnade.runtime.session import NetworkSession, connect
-from colonnade.runtime.simulate import Simulation, join, private_randomness, simulate
+from colonnade.runtime.simulate import Simulation, private_randomness, simulate
 from colonnade.secret import Secret
 from colonnade.tables.table import Table
 from colonnade.testing.ports import free_port

@@ -12,8 +12,9 @@ from colonnade.align import Align, Limits
 from colonnade.errors import AuthError, BudgetSpent, DataError, PeerFailed, PeerUnreachable, PlanError, PrivacyError
 from colonnade.privacy.mechanisms import LaplaceMechanism
 from colonnade.roles import Roles
+from colonnade.runtime.join import join
 from colonnade.runtime.session import connect
-from colonnade.runtime.simulate import Simulation, join, private_randomness, simulate
+from colonnade.runtime.simulate import Simulation, private_randomness, simulate
 from colonnade.secret import Secret
 from colonnade.tables.table import Table
 from colonnade.testing.ports import free_port

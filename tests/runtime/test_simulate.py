@@ -14,7 +14,7 @@ from colonnade.errors import BudgetSpent, DataError, Deadlock, PlanError, Storag
 from colonnade.privacy.mechanisms import LaplaceMechanism
 from colonnade.privacy.randomness import Randomness
 from colonnade.roles import PublicPlan, Roles
-from colonnade.runtime.hooks import Defence
+from colonnade.runtime.party import Defence
 from colonnade.runtime.simulate import private_randomness, simulate
 from colonnade.secret import Secret
 from colonnade.tables.table import Table

@@ -13,7 +13,7 @@ from colonnade.data import load
 from colonnade.defences.noise import GradientNoise
 from colonnade.models.networks.split import SplitClassifier
 from colonnade.roles import Roles
-from colonnade.runtime.hooks import Defence
+from colonnade.runtime.party import Defence
 from colonnade.testing import Setup, check_defence
 from colonnade.testing.defence import (
     a_killed_run_resumes_with_it,
@@ -165,7 +165,7 @@ def test_a_defence_that_keeps_the_contract_passes(tables):
 
 
 FORGETFUL = """
-    from colonnade.runtime.hooks import Defence
+    from colonnade.runtime.party import Defence
 
     class Forgetful(Defence):
         def __init__(self):

@@ -61,9 +61,9 @@ class Limits:
 
     def between_machines(self, party: Party) -> Limits:
         """The same limits, with a log if the peers run on other machines."""
-        if party.session is None or party.answers is None or self.log is not None:
+        if party.session is None or party.answer_log is None or self.log is not None:
             return self
-        return replace(self, log=party.answers.with_name(f"alignments-of-{party.name}"))
+        return replace(self, log=party.answer_log.with_name(f"alignments-of-{party.name}"))
 
     def admit(self, party: str, peer: str, run: str) -> None:
         """Count an alignment with a peer, unless the log holds this run already.

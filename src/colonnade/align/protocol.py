@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +30,7 @@ from colonnade.crypto.curve import make_key
 from colonnade.privacy.ledger import Event
 from colonnade.runtime.alignment import Alignment
 from colonnade.runtime.party import Party
-from colonnade.runtime.protocol import Protocol
-from colonnade.runtime.simulate import describe_protocol, own_copy
+from colonnade.runtime.protocol import Protocol, describe_protocol, own_copy
 from colonnade.secret import Secret
 
 R = TypeVar("R")
@@ -150,6 +149,10 @@ class Align:
                 raise identifiers.absence(table, key, party.name)
             counted.append((n_ids, repeated))
         return [n_ids for n_ids, _ in counted], counted[0][1]
+
+    def own_copy(self) -> Self:
+        """This alignment itself: it holds settings only."""
+        return self
 
     def described(self) -> tuple[str, dict[str, Any]]:
         """Its name and public settings, as a plan holds them."""

@@ -1,5 +1,5 @@
-from .base import At as At
 from .base import Defence as Defence
+from .base import HookContext as HookContext
 from .compression import AverageGradient as AverageGradient
 from .compression import DiscreteGradient as DiscreteGradient
 from .compression import SparseGradient as SparseGradient

@@ -1,5 +1,6 @@
 """Defence: the base class, and the context that its hooks get."""
 
-from colonnade.runtime.hooks import At, Defence
+from colonnade.runtime.context import HookContext
+from colonnade.runtime.party import Defence
 
-__all__ = ["At", "Defence"]
+__all__ = ["Defence", "HookContext"]

@@ -14,8 +14,8 @@ import torch
 
 from colonnade.models.networks.messages import GRADIENTS
 from colonnade.parameters import Limit, check_parameters, choice, count, number, optional
-from colonnade.runtime.hooks import At, Defence, Tensor
-from colonnade.runtime.party import Party
+from colonnade.runtime.context import HookContext, Tensor
+from colonnade.runtime.party import Defence, Party
 from colonnade.storage import Tree
 
 
@@ -51,7 +51,7 @@ class SparseGradient(Defence):
         """Begin without residuals."""
         self._residuals: dict[str, Tensor] = {}
 
-    def outgoing(self, tensor: Tensor, at: At) -> Tensor:
+    def outgoing(self, tensor: Tensor, at: HookContext) -> Tensor:
         """Keep the largest entries of a gradient; embeddings pass unchanged."""
         if at.message not in GRADIENTS:
             return tensor
@@ -74,7 +74,7 @@ class SparseGradient(Defence):
         """Go back to what `state` said."""
         self._residuals = {peer: torch.from_numpy(owed.copy()) for peer, owed in tree["residuals"].items()}
 
-    def _owed(self, gradient: Tensor, at: At) -> Tensor:
+    def _owed(self, gradient: Tensor, at: HookContext) -> Tensor:
         owed = self._residuals.get(at.peer or "")
         if owed is None:
             return torch.zeros_like(gradient)
@@ -85,7 +85,7 @@ class SparseGradient(Defence):
         added[: len(owed)] = owed[: len(gradient)].to(gradient)
         return added
 
-    def _owe(self, left: Tensor, at: At) -> None:
+    def _owe(self, left: Tensor, at: HookContext) -> None:
         peer = at.peer or ""
         if self.residual == "batch":
             self._residuals[peer] = left.cpu().clone()
@@ -94,7 +94,7 @@ class SparseGradient(Defence):
         owed[torch.from_numpy(at.rows)] = left.cpu()
         self._residuals[peer] = owed
 
-    def _with_room(self, owed: Tensor, at: At) -> Tensor:
+    def _with_room(self, owed: Tensor, at: HookContext) -> Tensor:
         missing = int(at.rows.max()) + 1 - len(owed)
         return owed if missing <= 0 else torch.nn.functional.pad(owed, (0, 0, 0, missing))
 
@@ -128,7 +128,7 @@ class DiscreteGradient(Defence):
         """Begin without bounds."""
         self._bounds: dict[str, float] = {}
 
-    def outgoing(self, tensor: Tensor, at: At) -> Tensor:
+    def outgoing(self, tensor: Tensor, at: HookContext) -> Tensor:
         """Round a gradient; embeddings pass unchanged."""
         if at.message not in GRADIENTS:
             return tensor
@@ -163,7 +163,7 @@ class AverageGradient(Defence):
 
     acts_on = GRADIENTS
 
-    def outgoing(self, tensor: Tensor, at: At) -> Tensor:
+    def outgoing(self, tensor: Tensor, at: HookContext) -> Tensor:
         """Average a gradient; embeddings pass unchanged."""
         if at.message not in GRADIENTS:
             return tensor

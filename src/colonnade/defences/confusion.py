@@ -24,8 +24,9 @@ from torch import nn
 from colonnade.errors import PlanError
 from colonnade.models.networks.modules import perceptron
 from colonnade.parameters import Limit, check_parameters, number
-from colonnade.runtime.hooks import At, Defence, Tensor, place_of
-from colonnade.runtime.party import Party
+from colonnade.runtime.context import HookContext, Tensor
+from colonnade.runtime.hooks import index_of
+from colonnade.runtime.party import Defence, Party
 from colonnade.storage import Tree
 
 LEAST_STEPS, MOST_STEPS = 200, 4000
@@ -61,17 +62,17 @@ class ConfusionalAutoencoder(Defence):
 
     def before_run(self, party: Party) -> None:
         """Take a seed of one's own from the party's randomness."""
-        self._seed = party.random.seed("confusional autoencoder", place_of(self, party))
+        self._seed = party.random.seed("confusional autoencoder", index_of(self, party))
         self._soft: Tensor | None = None
         self._decoder: nn.Module | None = None
 
-    def labels(self, labels: Tensor, at: At) -> Tensor:
+    def labels(self, labels: Tensor, at: HookContext) -> Tensor:
         """For validation, the class that a row's soft label names; training takes the soft labels in the loss."""
         if at.phase != "validate" or at.track == "local":
             return labels
         return self._soft_labels(at).to(labels.device)[labels].argmax(dim=1)
 
-    def loss(self, loss: Tensor, at: At) -> Tensor:
+    def loss(self, loss: Tensor, at: HookContext) -> Tensor:
         """Exchange the cross-entropy with the labels for that with their soft labels."""
         if at.track == "local" or at.labels is None:
             return loss
@@ -84,7 +85,7 @@ class ConfusionalAutoencoder(Defence):
         cross_entropy = nn.functional.cross_entropy
         return loss + cross_entropy(at.outputs, soft) - cross_entropy(at.outputs, at.labels)
 
-    def prediction(self, prediction: Tensor, at: At) -> Tensor:
+    def prediction(self, prediction: Tensor, at: HookContext) -> Tensor:
         """Decode the federated track's probabilities."""
         if at.track == "local":
             return prediction
@@ -110,7 +111,7 @@ class ConfusionalAutoencoder(Defence):
                 {name: torch.from_numpy(value.copy()) for name, value in tree["decoder"].items()}
             )
 
-    def _soft_labels(self, at: At) -> Tensor:
+    def _soft_labels(self, at: HookContext) -> Tensor:
         """One soft label per class."""
         if self._soft is None:
             if at.n_classes is None:

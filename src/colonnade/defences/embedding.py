@@ -18,7 +18,8 @@ import torch
 
 from colonnade.errors import PlanError
 from colonnade.parameters import Limit, check_parameters, number
-from colonnade.runtime.hooks import At, Defence, Tensor
+from colonnade.runtime.context import HookContext, Tensor
+from colonnade.runtime.party import Defence
 
 # Two rows nearer than this count as this far apart: one over a distance, and a root's slope, have no bound at 0.
 NEAREST = 0.05
@@ -50,7 +51,7 @@ class DistanceCorrelation(Defence):
         """What the message ledger calls it."""
         return f"DistanceCorrelation(weight={self.weight:g})"
 
-    def loss(self, loss: Tensor, at: At) -> Tensor:
+    def loss(self, loss: Tensor, at: HookContext) -> Tensor:
         """Add the penalty; the local track's loss passes unchanged."""
         if at.track == "local":
             return loss
@@ -92,7 +93,7 @@ class PotentialEnergy(Defence):
         """What the message ledger calls it."""
         return f"PotentialEnergy(weight={self.weight:g})"
 
-    def loss(self, loss: Tensor, at: At) -> Tensor:
+    def loss(self, loss: Tensor, at: HookContext) -> Tensor:
         """Add the penalty; the local track's loss passes unchanged."""
         if at.track == "local" or at.labels is None:
             return loss
@@ -140,7 +141,7 @@ def potential_energy(embedding: Tensor, labels: Tensor, *, angular: bool) -> Ten
     return value
 
 
-def _labels_as_numbers(at: At) -> Tensor:
+def _labels_as_numbers(at: HookContext) -> Tensor:
     """One row per sample: of classes, one-hot."""
     assert at.labels is not None
     if at.n_classes is None:

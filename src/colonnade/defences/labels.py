@@ -24,8 +24,9 @@ import torch
 from colonnade.errors import DataError, PlanError
 from colonnade.parameters import Limit, check_parameters, number
 from colonnade.privacy.mechanisms import RandomisedResponse
-from colonnade.runtime.hooks import At, Defence, Tensor, place_of
-from colonnade.runtime.party import Party
+from colonnade.runtime.context import HookContext, Tensor
+from colonnade.runtime.hooks import index_of
+from colonnade.runtime.party import Defence, Party
 from colonnade.wire.message import Int64Array
 
 
@@ -61,10 +62,10 @@ class RandomisedLabels(Defence):
                 f"{self.name} randomises labels where they are, but {party.name} holds it and has no table: it would "
                 "be given the true ones. Give the defence to the label party."
             )
-        self._party, self._place = party, place_of(self, party)
+        self._party, self._place = party, index_of(self, party)
         self._shifts: Int64Array | None = None
 
-    def labels(self, labels: Tensor, at: At) -> Tensor:
+    def labels(self, labels: Tensor, at: HookContext) -> Tensor:
         """The randomised labels of a batch; the local track's are the true ones."""
         if at.track == "local":
             return labels

@@ -32,7 +32,7 @@ import torch
 from colonnade.defences.noise import NoisyGradient
 from colonnade.errors import PlanError
 from colonnade.parameters import Limit, check_parameters, number
-from colonnade.runtime.hooks import At, Tensor
+from colonnade.runtime.context import HookContext, Tensor
 
 
 class Marvell(NoisyGradient):
@@ -60,7 +60,7 @@ class Marvell(NoisyGradient):
         """What the message ledger calls it."""
         return f"Marvell(power={self.power:g})"
 
-    def noisy(self, gradient: Tensor, at: At) -> Tensor:
+    def noisy(self, gradient: Tensor, at: HookContext) -> Tensor:
         """NoiseShape noise to the batch and add it."""
         if at.n_classes != 2 or at.labels is None:
             found = "measurements" if at.n_classes is None else f"{at.n_classes} classes"

@@ -21,8 +21,9 @@ from colonnade.models.networks.messages import GRADIENTS
 from colonnade.parameters import Limit, check_parameters, choice, number, optional
 from colonnade.privacy.mechanisms import FloatArray, Kind, _standard_noise
 from colonnade.privacy.randomness import Randomness, Step
-from colonnade.runtime.hooks import At, Defence, Tensor, place_of
-from colonnade.runtime.party import Party
+from colonnade.runtime.context import HookContext, Tensor
+from colonnade.runtime.hooks import index_of
+from colonnade.runtime.party import Defence, Party
 
 
 def blur(shape: tuple[int, ...], scale: float, kind: Kind, random: Randomness, path: tuple[Step, ...]) -> FloatArray:
@@ -51,20 +52,26 @@ class NoisyGradient(Defence):
 
     def before_run(self, party: Party) -> None:
         """Take a stream of one's own from the party's randomness."""
-        self._random = party.random.child("gradient noise", place_of(self, party))
+        self._random = party.random.child("gradient noise", index_of(self, party))
 
-    def outgoing(self, tensor: Tensor, at: At) -> Tensor:
+    def outgoing(self, tensor: Tensor, at: HookContext) -> Tensor:
         """Change a gradient; embeddings pass unchanged, and so does a gradient that is nothing or not finite."""
         if at.message not in GRADIENTS or not 0 < float(tensor.float().square().sum()) < math.inf:
             return tensor
         return self.noisy(tensor, at)
 
     @abstractmethod
-    def noisy(self, gradient: Tensor, at: At) -> Tensor:
+    def noisy(self, gradient: Tensor, at: HookContext) -> Tensor:
         """The gradient as it is to leave."""
 
     def drawn(
-        self, gradient: Tensor, at: At, scale: float = 1.0, kind: Kind = "gaussian", *, width: int | None = None
+        self,
+        gradient: Tensor,
+        at: HookContext,
+        scale: float = 1.0,
+        kind: Kind = "gaussian",
+        *,
+        width: int | None = None,
     ) -> Tensor:
         """Noise for each row of a gradient in double precision, as wide as the gradient or as is asked for."""
         # Bound to the gradient, so that a peer who makes a step repeat with other inputs meets other noise.
@@ -111,7 +118,7 @@ class GradientNoise(NoisyGradient):
         """What the message ledger calls it."""
         return f"GradientNoise(ratio={self.ratio:g})" if self.scale is None else f"GradientNoise(scale={self.scale:g})"
 
-    def noisy(self, gradient: Tensor, at: At) -> Tensor:
+    def noisy(self, gradient: Tensor, at: HookContext) -> Tensor:
         """Shorten, then add noise."""
         if self.clip is not None:
             gradient = gradient * (self.clip / gradient.norm(dim=1, keepdim=True).clamp_min(self.clip))
@@ -143,7 +150,7 @@ class IsotropicNoise(NoisyGradient):
         """What the message ledger calls it."""
         return f"IsotropicNoise(ratio={self.ratio:g})"
 
-    def noisy(self, gradient: Tensor, at: At) -> Tensor:
+    def noisy(self, gradient: Tensor, at: HookContext) -> Tensor:
         """Add noise."""
         longest = float(gradient.float().norm(dim=1).max())
         drawn = self.drawn(gradient, at, self.ratio * longest / gradient.shape[1] ** 0.5)
@@ -172,7 +179,7 @@ class MaxNorm(NoisyGradient):
         if least > most:
             raise PlanError(f"MaxNorm's least should be at most most = {most!r}, but is {least!r}. Change one.")
 
-    def noisy(self, gradient: Tensor, at: At) -> Tensor:
+    def noisy(self, gradient: Tensor, at: HookContext) -> Tensor:
         """Fill up each row."""
         if gradient.shape[1] < 2:
             raise PlanError("MaxNorm adds noise across gradients, but these are 1 wide. Use a wider embedding.")

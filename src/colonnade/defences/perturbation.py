@@ -22,7 +22,7 @@ import torch
 from colonnade.defences.noise import NoisyGradient
 from colonnade.errors import PlanError
 from colonnade.parameters import Limit, check_parameters, number
-from colonnade.runtime.hooks import At, Tensor
+from colonnade.runtime.context import HookContext, Tensor
 
 
 class GradientPerturbation(NoisyGradient):
@@ -47,7 +47,7 @@ class GradientPerturbation(NoisyGradient):
         """What the message ledger calls it: by its noise, for what else is held decides whether there is an epsilon."""
         return f"GradientPerturbation(noise={2 / self.epsilon:g})"
 
-    def noisy(self, gradient: Tensor, at: At) -> Tensor:
+    def noisy(self, gradient: Tensor, at: HookContext) -> Tensor:
         """Add the mixture."""
         if at.gradient_if is None or at.labels is None or at.n_classes is None:
             raise PlanError(

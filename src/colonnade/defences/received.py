@@ -18,8 +18,8 @@ from torch import nn
 
 from colonnade.errors import PlanError
 from colonnade.parameters import Limit, check_parameters, count, number
-from colonnade.runtime.hooks import At, Defence, Tensor
-from colonnade.runtime.party import Party
+from colonnade.runtime.context import HookContext, Tensor
+from colonnade.runtime.party import Defence, Party
 from colonnade.storage import Tree
 
 
@@ -58,7 +58,7 @@ class _NetworksBehind(Defence):
             self._make(width)
         self._networks.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in tree.items()})
 
-    def incoming(self, tensor: Tensor, at: At) -> Tensor:
+    def incoming(self, tensor: Tensor, at: HookContext) -> Tensor:
         """Pass a feature party's embedding through its network; what a server has from the label party stays."""
         if at.peer not in self._peers:
             return tensor
@@ -71,14 +71,14 @@ class _NetworksBehind(Defence):
         return self.passed(tensor, at)
 
     @abstractmethod
-    def passed(self, embedding: Tensor, at: At) -> Tensor:
+    def passed(self, embedding: Tensor, at: HookContext) -> Tensor:
         """What the network makes of an embedding."""
 
     def _make(self, width: int) -> None:
         self._width = width
         self._networks = nn.ModuleList(self.network(width) for _ in self._peers)
 
-    def _behind(self, at: At) -> nn.Module:
+    def _behind(self, at: HookContext) -> nn.Module:
         assert at.peer is not None
         return self._networks[self._peers.index(at.peer)]
 
@@ -114,7 +114,7 @@ class InformationBottleneck(_NetworksBehind):
         super().before_run(party)
         self._divergences: list[Tensor] = []
 
-    def passed(self, embedding: Tensor, at: At) -> Tensor:
+    def passed(self, embedding: Tensor, at: HookContext) -> Tensor:
         """Pass an embedding through the bottleneck: at random in training, by its mean otherwise."""
         bottleneck = self._behind(at).to(embedding.device)
         assert isinstance(bottleneck, _Bottleneck)
@@ -125,7 +125,7 @@ class InformationBottleneck(_NetworksBehind):
         self._divergences.append(divergence.sum(dim=1).mean())
         return bottleneck.decode(mean + deviation * torch.randn_like(mean))
 
-    def loss(self, loss: Tensor, at: At) -> Tensor:
+    def loss(self, loss: Tensor, at: HookContext) -> Tensor:
         """Add the penalty; the local track's loss passes unchanged."""
         if at.track == "local":
             return loss
@@ -162,7 +162,7 @@ class EarlierCut(_NetworksBehind):
         layers = [layer for _ in range(self.layers) for layer in (nn.ReLU(), nn.Linear(width, width))]
         return nn.Sequential(*layers)
 
-    def passed(self, embedding: Tensor, at: At) -> Tensor:
+    def passed(self, embedding: Tensor, at: HookContext) -> Tensor:
         """Pass an embedding through the layers."""
         out: Tensor = self._behind(at).to(embedding.device)(embedding)
         return out if at.phase == "train" else out.detach()

@@ -27,8 +27,8 @@ from torch.autograd.function import once_differentiable
 
 from colonnade.errors import PlanError
 from colonnade.parameters import Limit, check_parameters, choice, count, number
-from colonnade.runtime.hooks import At, Defence, Tensor
-from colonnade.runtime.party import Party
+from colonnade.runtime.context import HookContext, Tensor
+from colonnade.runtime.party import Defence, Party
 
 Weighting: TypeAlias = Literal["pairs", "classes"]
 
@@ -90,7 +90,7 @@ class BoundaryWandering(Defence):
         self._random = party.random.child("boundary wandering")
         self._frequencies: dict[int, Tensor] = {}
 
-    def loss(self, loss: Tensor, at: At) -> Tensor:
+    def loss(self, loss: Tensor, at: HookContext) -> Tensor:
         """Add the penalty; the local track's loss passes unchanged."""
         if at.track != "federated" or at.labels is None or self.alpha == 0:
             return loss
@@ -104,7 +104,7 @@ class BoundaryWandering(Defence):
         penalties = [self._penalty(z, labels, at.n_classes) for z, labels in self._embeddings(at, at.labels)]
         return loss + self.alpha * torch.stack(penalties).sum().to(loss.dtype) if penalties else loss
 
-    def _embeddings(self, at: At, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def _embeddings(self, at: HookContext, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """The embeddings in scope, each with the labels of its rows."""
         if self.scope in ("public", "both"):
             if not at.own:

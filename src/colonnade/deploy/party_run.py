@@ -32,7 +32,9 @@ from colonnade.plans.network import PlannedNetwork, check_address
 from colonnade.plans.plan import Plan
 from colonnade.roles import PublicPlan
 from colonnade.runtime.alignment import Alignment
-from colonnade.runtime.simulate import describe_protocol, join, private_randomness
+from colonnade.runtime.join import join
+from colonnade.runtime.protocol import describe_protocol
+from colonnade.runtime.simulate import private_randomness
 from colonnade.storage import explained, write_atomically
 from colonnade.tables.table import Table
 from colonnade.text import nearest

@@ -20,7 +20,8 @@ from colonnade.models.base import Estimator
 from colonnade.privacy.randomness import Randomness
 from colonnade.progress import Bars
 from colonnade.roles import Roles
-from colonnade.runtime.hooks import Defence, holders_of
+from colonnade.runtime.hooks import holders_of
+from colonnade.runtime.party import Defence
 from colonnade.runtime.simulate import Run, simulate
 from colonnade.tables.table import Table
 

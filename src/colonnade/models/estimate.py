@@ -30,7 +30,7 @@ from colonnade.models.base import Estimator
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
 from colonnade.tables.table import Table
-from colonnade.wire.recording.transcript import Entry
+from colonnade.wire.recording.frames import Entry
 
 EPOCHS = ("epochs", "max_iter", "trees")
 """The parameters that say how often a model repeats its exchange."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from colonnade.models.base import Estimator
     from colonnade.plans.align import PlannedAlign
     from colonnade.runtime.alignment import Alignment
-    from colonnade.runtime.hooks import Defence
+    from colonnade.runtime.party import Defence
 
 S = TypeVar("S", bound="PlannedModel | PlannedDefence")
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
 from colonnade.errors import PlanError
-from colonnade.runtime.context import HookContext, Phase, Tensor
-from colonnade.runtime.party import HOOKS, Defence, Party
+from colonnade.runtime.context import HookContext, Tensor
+from colonnade.runtime.party import Defence, Party
 from colonnade.wire.message import Message
 
 T = TypeVar("T")
@@ -96,9 +96,3 @@ def applied_where(
         return value, ()
     changed, names = applied(defences, hook, value[held], at.about(held))
     return (value.index_put((held,), changed), names) if names else (value, ())
-
-
-# Former names, until every caller has been moved.
-At, prepare, place_of = HookContext, prepare_defences, index_of
-__all__ = ["HOOKS", "At", "Defence", "HookContext", "Phase", "Sides", "Tensor", "applied", "applied_where"]
-__all__ += ["holders_of", "index_of", "place_of", "prepare", "prepare_defences"]

@@ -122,8 +122,6 @@ class Defence:
         return bool(hooks & {"incoming", "prediction", "modules"}) or ("outgoing" in hooks and changes_them)
 
 
-Defence.shapes_predictions = Defence.affects_predictions  # type: ignore[attr-defined]
-
 HOOKS = ("labels", "outgoing", "incoming", "loss", "prediction", "modules")
 
 
@@ -231,10 +229,6 @@ class Party:
         """How many encrypted values a peer may still be answered about this party's rows."""
         data = "" if self.answer_log is None else self.own_table.digest()
         return Budget(profile, peer=peer, data=data, log=self.answer_log)
-
-    @property
-    def answers(self) -> Path | None:
-        return self.answer_log
 
     def _line(self, name: str | None, role: str) -> Channel:
         if name is None or name not in self.peers:

@@ -50,13 +50,13 @@ class ProtocolOwner(StructuralType):
 def aligns_rows(protocol: Protocol[Any] | Mapping[str, Protocol[Any]]) -> bool:
     """Whether a protocol begins by aligning rows."""
     each = protocol.values() if isinstance(protocol, Mapping) else (protocol,)
-    return all(getattr(one, "aligns_rows", False) for one in each)
+    return all(isinstance(one, ProtocolObject) and one.aligns_rows for one in each)
 
 
 def own_copy(protocol: Protocol[R]) -> Protocol[R]:
     """One party's protocol: an estimator's method is bound to a clone, so that no two parties share anything."""
-    if hasattr(protocol, "own_copy"):
-        return cast("Protocol[R]", protocol.own_copy())
+    if isinstance(protocol, ProtocolObject):
+        return protocol.own_copy()
     owner = getattr(protocol, "__self__", None)
     if isinstance(owner, ProtocolOwner):
         return cast("Protocol[R]", getattr(owner.clone(), cast(Any, protocol).__name__))
@@ -67,8 +67,8 @@ def describe_protocol(protocol: Protocol[Any] | Mapping[str, Protocol[Any]]) -> 
     """A protocol's name and settings, as a public plan holds them: without the parameters that are a party's own."""
     if isinstance(protocol, Mapping):
         protocol = next(iter(protocol.values()))
-    if hasattr(protocol, "described"):
-        return cast("tuple[str, dict[str, Any]]", protocol.described())
+    if isinstance(protocol, ProtocolObject):
+        return protocol.described()
     owner = getattr(protocol, "__self__", None)
     if not isinstance(owner, ProtocolOwner):
         return getattr(protocol, "__qualname__", type(protocol).__qualname__), {}

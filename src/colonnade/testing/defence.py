@@ -10,8 +10,8 @@ from colonnade.catalogue import DEFENCES
 from colonnade.errors import PlanError, ProtocolError
 from colonnade.models.base import Estimator
 from colonnade.roles import Roles
-from colonnade.runtime.hooks import At, Defence, Tensor
-from colonnade.runtime.party import Party
+from colonnade.runtime.context import HookContext, Tensor
+from colonnade.runtime.party import Defence, Party
 from colonnade.storage import pack, unpack
 from colonnade.tables.table import Table
 from colonnade.testing.assertions import must, must_be_alike, must_refuse
@@ -46,7 +46,7 @@ def check_defence(
 def what_it_returns_has_the_same_shape_and_type(defence: Defence, holder: str, setup: Setup) -> None:
     """And where it overrides no hook, what passes is not touched at all."""
 
-    def look(hook: str, at: At, given: Tensor, returned: Tensor) -> None:
+    def look(hook: str, at: HookContext, given: Tensor, returned: Tensor) -> None:
         where = f"{defence.name}.{hook} at step {at.step}"
         must(returned is given or hook in defence.overridden(), f"{where} acts, but is not overridden.")
         must(returned.shape == given.shape, f"{where} should keep the shape {tuple(given.shape)}.")
@@ -117,7 +117,7 @@ def the_message_ledger_names_it_where_it_acts(defence: Defence, holder: str, set
     for party in setup.holders(defence):
         changed: set[str] = set()
 
-        def look(hook: str, at: At, given: Tensor, returned: Tensor, changed: set[str] = changed) -> None:
+        def look(hook: str, at: HookContext, given: Tensor, returned: Tensor, changed: set[str] = changed) -> None:
             if hook == "outgoing" and at.message is not None and returned is not given:
                 changed.add(at.message.kind)
 
@@ -133,14 +133,16 @@ def the_message_ledger_names_it_where_it_acts(defence: Defence, holder: str, set
             must(not boasted, f"{party}'s message ledger puts {boasted} under {defence.name}, which never changes it.")
 
 
-def _watch(defence: Defence, holder: str, setup: Setup, look: Callable[[str, At, Tensor, Tensor], None]) -> None:
+def _watch(
+    defence: Defence, holder: str, setup: Setup, look: Callable[[str, HookContext, Tensor, Tensor], None]
+) -> None:
     """Train and predict with a witness before the defence and one behind it, and look at all that passes."""
     last: list[Tensor] = []
 
-    def note_given(hook: str, tensor: Tensor, at: At | None) -> None:
+    def note_given(hook: str, tensor: Tensor, at: HookContext | None) -> None:
         last[:] = [tensor]
 
-    def note_returned(hook: str, tensor: Tensor, at: At | None) -> None:
+    def note_returned(hook: str, tensor: Tensor, at: HookContext | None) -> None:
         assert at is not None
         look(hook, at, last[0], tensor)
 

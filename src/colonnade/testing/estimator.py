@@ -17,8 +17,9 @@ import pyarrow as pa
 from colonnade.errors import DataError, PlanError
 from colonnade.models.base import Estimator, Prediction
 from colonnade.roles import Roles
-from colonnade.runtime.hooks import HOOKS
-from colonnade.runtime.simulate import describe, simulate
+from colonnade.runtime.describe import describe
+from colonnade.runtime.party import HOOKS
+from colonnade.runtime.simulate import simulate
 from colonnade.storage import Tree, unpack
 from colonnade.tables.table import Table
 from colonnade.testing.assertions import must, must_be_alike, must_refuse

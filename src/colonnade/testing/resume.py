@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from colonnade.models.base import Estimator
-from colonnade.runtime.hooks import Defence
+from colonnade.runtime.party import Defence
 from colonnade.runtime.simulate import Run
 from colonnade.testing.assertions import must, must_be_alike
 from colonnade.testing.setup import Setup, ending

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from colonnade.models.base import Estimator, Prediction
 from colonnade.roles import Roles
-from colonnade.runtime.hooks import At, Defence
+from colonnade.runtime.context import HookContext
+from colonnade.runtime.party import Defence
 from colonnade.runtime.simulate import Run, simulate
 from colonnade.storage import Tree, pack
 from colonnade.tables.table import Table
@@ -74,11 +75,11 @@ class Setup:
         return {party: said for role, said in by_role.items() if (party := parties[role]) is not None}
 
 
-def witness(hooks: Iterable[str], note: Callable[[str, Any, At | None], None]) -> Defence:
+def witness(hooks: Iterable[str], note: Callable[[str, Any, HookContext | None], None]) -> Defence:
     """A defence that changes nothing and says what passes its hooks."""
 
     def noting(hook: str) -> Callable[..., Any]:
-        def pass_on(self: Defence, tensor: Any = (), at: At | None = None) -> Any:
+        def pass_on(self: Defence, tensor: Any = (), at: HookContext | None = None) -> Any:
             note(hook, tensor, at)
             return tensor
 

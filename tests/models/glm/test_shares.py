@@ -96,7 +96,7 @@ def in_plain(model, values, labels, batches, family, weights=None):
 
 def batches_of(model, run):
     from colonnade.models.batches import fixed
-    from colonnade.runtime.simulate import shared_randomness
+    from colonnade.runtime.party import shared_randomness
 
     return fixed(N, model.batch_size, shared_randomness(run.plan, run.id_digest))
 

@@ -20,7 +20,7 @@ from colonnade.models.networks.oneshot import OneShotClassifier
 from colonnade.models.networks.server import ServedClassifier
 from colonnade.models.networks.split import SplitClassifier
 from colonnade.roles import Roles
-from colonnade.runtime.hooks import Defence
+from colonnade.runtime.party import Defence
 from colonnade.runtime.simulate import simulate
 
 BOTH = Roles(label="bank", features=("shop",))

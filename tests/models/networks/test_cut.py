@@ -12,7 +12,8 @@ from colonnade.models.networks.messages import Embedding, EmbeddingWidth, Gradie
 from colonnade.models.networks.server import ServedClassifier, UShapeClassifier
 from colonnade.models.networks.split import SplitClassifier
 from colonnade.roles import Roles
-from colonnade.runtime.hooks import At, Defence
+from colonnade.runtime.context import HookContext
+from colonnade.runtime.party import Defence
 from colonnade.runtime.simulate import simulate
 from colonnade.testing.setup import Setup
 
@@ -133,7 +134,7 @@ def test_a_penalty_on_received_embeddings_counts_the_rows_that_are_held(defence)
     zeros = torch.where(held[:, None], z, 0)
     nobody = {"telco": torch.zeros(12, dtype=torch.bool)}
     loss = [
-        defence.loss(torch.tensor(0.0), At(1, 0, np.arange(len(y)), "train", labels=y, n_classes=2, **more))
+        defence.loss(torch.tensor(0.0), HookContext(1, 0, np.arange(len(y)), "train", labels=y, n_classes=2, **more))
         for y, more in (
             (labels, {"received": {"shop": zeros, "telco": zeros * 0}, "held": {"shop": held, **nobody}}),
             (labels[held], {"received": {"shop": z[held]}}),

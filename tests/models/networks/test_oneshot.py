@@ -8,7 +8,7 @@ from colonnade.models.networks.messages import Embedding, LeakStatement
 from colonnade.models.networks.oneshot import OneShotClassifier, OneShotRegressor
 from colonnade.models.networks.split import SplitClassifier
 from colonnade.roles import Roles
-from colonnade.runtime.hooks import Defence
+from colonnade.runtime.party import Defence
 from colonnade.runtime.simulate import simulate
 from colonnade.tables.encode import Inputs
 from colonnade.tables.table import Table

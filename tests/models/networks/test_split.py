@@ -14,8 +14,9 @@ from colonnade.models.networks.messages import Embedding, EmbeddingWidth, Gradie
 from colonnade.models.networks.split import SplitClassifier, SplitRegressor
 from colonnade.models.networks.training import DEVICES
 from colonnade.roles import PublicPlan, Roles
-from colonnade.runtime.hooks import Defence
-from colonnade.runtime.simulate import describe_protocol, simulate
+from colonnade.runtime.party import Defence
+from colonnade.runtime.protocol import describe_protocol
+from colonnade.runtime.simulate import simulate
 from colonnade.tables.encode import Inputs
 from colonnade.tables.table import Table
 

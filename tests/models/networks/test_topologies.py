@@ -32,7 +32,8 @@ from colonnade.models.networks.server import ServedClassifier, ServedRegressor, 
 from colonnade.models.networks.split import SplitClassifier
 from colonnade.models.networks.tracks import ShadowTop
 from colonnade.roles import Roles
-from colonnade.runtime.hooks import At, Defence
+from colonnade.runtime.context import HookContext
+from colonnade.runtime.party import Defence
 from colonnade.runtime.simulate import simulate
 
 WITHOUT = Roles(label="bank", features=("shop",))
@@ -171,7 +172,7 @@ def test_in_u_shape_a_penalty_on_what_was_received_is_one_on_the_servers_output(
         sent[held] = torch.tensor(gradient.message.values)
     output = torch.tensor(hidden.message.values, requires_grad=True)
     labels = torch.from_numpy(labels_of(cancer)[hidden.rows].astype(np.int64))
-    at = At(0, 0, hidden.rows, "train", labels=labels, received={"cloud": output}, n_classes=2)
+    at = HookContext(0, 0, hidden.rows, "train", labels=labels, received={"cloud": output}, n_classes=2)
     defence.loss(torch.tensor(0.0), at).backward()
     torch.testing.assert_close(sent[(defence,)] - sent[()], output.grad, rtol=1e-4, atol=1e-6)
 

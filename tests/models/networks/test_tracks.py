@@ -11,7 +11,7 @@ from colonnade.models.networks.split import SplitClassifier, SplitRegressor
 from colonnade.models.networks.tracks import ShadowProxy, ShadowTop, SingleTrack, tracks_of
 from colonnade.plans.plan import Plan
 from colonnade.roles import Roles
-from colonnade.runtime.hooks import Defence
+from colonnade.runtime.party import Defence
 from colonnade.runtime.simulate import simulate
 
 BOTH = Roles(label="bank", features=("shop",))
@@ -151,7 +151,7 @@ def test_the_private_columns_are_chosen_on_training_rows_only(cancer):
 
 
 def _shared(run):
-    from colonnade.runtime.simulate import shared_randomness
+    from colonnade.runtime.party import shared_randomness
 
     return shared_randomness(run.plan, run.id_digest)
 

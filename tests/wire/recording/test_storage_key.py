@@ -258,7 +258,7 @@ PARTY = textwrap.dedent(
     import numpy as np
     from colonnade.errors import ColonnadeError
     from colonnade.privacy.randomness import Randomness
-    from colonnade.runtime.simulate import join
+    from colonnade.runtime.join import join
     from colonnade.runtime.session import connect
     from colonnade.tables.table import Table
     from colonnade.wire.grpc.patience import Patience

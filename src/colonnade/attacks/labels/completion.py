@@ -26,7 +26,7 @@ from colonnade.attacks.points import Points, When
 from colonnade.attacks.view import View
 from colonnade.errors import PlanError
 from colonnade.models.networks.messages import Gradient
-from colonnade.runtime.hooks import Tensor
+from colonnade.runtime.context import Tensor
 from colonnade.wire.message import Int64Array
 
 STEPS = 150

@@ -40,7 +40,7 @@ from colonnade.models.glm.families import LINEAR, LOGISTIC, POISSON, Family
 from colonnade.models.glm.masked_sum import Sending, masked_sum
 from colonnade.models.glm.sides import Backend, LearnedRegression, RegressionSettings, RegressionSide, own_labels
 from colonnade.parameters import Limit, check_parameters, choice, count, number, optional
-from colonnade.runtime.hooks import prepare
+from colonnade.runtime.hooks import prepare_defences
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.tables.encode import Design
@@ -156,7 +156,7 @@ class GeneralisedLinearModel(Estimator):
     def fit(self, party: Party) -> Self:
         """Train together with the other parties; afterwards this holds the party's own coefficients."""
         self._validate(party)
-        prepare(party, frozenset(), (), type(self).__name__)
+        prepare_defences(party, frozenset(), (), type(self).__name__)
         side = self._side(party)
         side.begin()
         steps = party.steps(self.max_iter * side.n_batches, side, name="train")
@@ -175,7 +175,7 @@ class GeneralisedLinearModel(Estimator):
     def scores(self, party: Party) -> Float64Array | None:
         """The joint model's scores before the link, at the asker; None elsewhere."""
         self.require_fitted("used to predict")
-        prepare(party, frozenset(), (), type(self).__name__)
+        prepare_defences(party, frozenset(), (), type(self).__name__)
         asker = party.roles.label if self.asker == "label" else party.roles.arbiter
         if asker is None:
             raise PlanError(f"Predictions go to the {self.asker}, but the roles name none. Name one.")

@@ -24,8 +24,9 @@ from colonnade.models.networks.training import (
 )
 from colonnade.parameters import Limit, choice, count, each, number, optional
 from colonnade.privacy.randomness import Randomness
-from colonnade.runtime.hooks import At, Defence, Tensor, applied, prepare
-from colonnade.runtime.party import Party
+from colonnade.runtime.context import HookContext, Tensor
+from colonnade.runtime.hooks import applied, prepare_defences
+from colonnade.runtime.party import Defence, Party
 from colonnade.storage import Tree
 from colonnade.wire.message import Float32Array, Int64Array
 
@@ -40,7 +41,7 @@ class NetworkModel(Estimator):
         top: A name ("mlp", "linear") or a callable from two widths to a module.
         optimizer: "adam", "adamw" or "sgd".
         learning_rate: How far a step goes.
-        weight_decay: At every party.
+        weight_decay: HookContext every party.
         batch_size: Rows per step.
         epochs: Passes over the training rows, at most.
         n_iter_no_change: Epochs without improvement on held-out rows before training stops; None trains to the end,
@@ -120,7 +121,7 @@ class NetworkModel(Estimator):
     def admit_defences(self, party: Party) -> None:
         """Ready a party's defences for a run; refuses those that the model would never ask."""
         sides = self.sides()
-        prepare(party, *sides[_role(party)], type(self).__name__, sides)
+        prepare_defences(party, *sides[_role(party)], type(self).__name__, sides)
 
     def remember_defences(self, party: Party) -> None:
         """Take what predictions need of a party's defences into its share."""
@@ -156,7 +157,7 @@ class NetworkModel(Estimator):
 
     def _shaping_predictions(self, party: Party) -> list[Defence]:
         _, sent = self.sides()[_role(party)]
-        return [defence for defence in party.defences if defence.shapes_predictions(sent)]
+        return [defence for defence in party.defences if defence.affects_predictions(sent)]
 
 
 def scored(
@@ -168,7 +169,7 @@ def scored(
     track: Literal["federated", "local"] = "federated",
 ) -> Float32Array:
     """What a batch of outputs predicts, after the party's defences."""
-    at = At(step, 0, rows, "predict", track=track, outputs=outputs, n_classes=target.n_classes)
+    at = HookContext(step, 0, rows, "predict", track=track, outputs=outputs, n_classes=target.n_classes)
     scores, _ = applied(party.defences, "prediction", target.scores(outputs), at)
     return as_array(scores)
 

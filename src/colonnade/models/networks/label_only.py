@@ -28,7 +28,8 @@ from colonnade.models.networks.training import (
     set_mode,
     stopping,
 )
-from colonnade.runtime.hooks import At, Phase, Tensor, applied
+from colonnade.runtime.context import HookContext, Phase, Tensor
+from colonnade.runtime.hooks import applied
 from colonnade.runtime.party import Party
 from colonnade.tables.encode import Inputs
 from colonnade.wire.message import Float32Array, Int64Array
@@ -116,7 +117,7 @@ class TrainingInputs:
         """Encode the party's own columns, and show its defences what came, which stays the same from then on."""
         rows, seen = np.arange(len(party.own_table)), {}
         for peer, values in received.items():
-            at = At(0, 0, rows, phase, peer=peer, message=Embedding)
+            at = HookContext(0, 0, rows, phase, peer=peer, message=Embedding)
             used, _ = applied(party.defences, "incoming", machine.tensor(values), at)
             seen[peer] = used.detach()
         own = None if inputs is None else torch.from_numpy(inputs.encode(party.own_table)).to(machine.device)
@@ -174,11 +175,13 @@ class LabelOnlySide(NetworkSide[LabelOnlyNetwork]):
         self.keep_if_best(improved)
         return stop
 
-    def _pass(self, step: int, epoch: int, rows: Int64Array, phase: Phase) -> tuple[At, Tensor, Tensor]:
+    def _pass(self, step: int, epoch: int, rows: Int64Array, phase: Phase) -> tuple[HookContext, Tensor, Tensor]:
         index = self.machine.index(rows)
         own, received = self.inputs.at(index)
         embeddings = self.network.embed(own, list(received.values()))
         outputs = self.network(embeddings)
         mine = {} if own is None else {"embedding": embeddings[0]}
-        at = At(step, epoch, rows, phase, track="local", own=mine, received=received, inputs=own, outputs=outputs)
+        at = HookContext(
+            step, epoch, rows, phase, track="local", own=mine, received=received, inputs=own, outputs=outputs
+        )
         return replace(at, n_classes=self.target.n_classes), outputs, self.labels.index_select(0, index)

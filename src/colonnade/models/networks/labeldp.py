@@ -37,8 +37,8 @@ from colonnade.models.networks.tracks import Head
 from colonnade.models.networks.training import as_array, loaded
 from colonnade.parameters import Limit, check_parameters, number
 from colonnade.privacy.mechanisms import RandomisedResponse
-from colonnade.runtime.hooks import At, Defence, Tensor
-from colonnade.runtime.party import Party
+from colonnade.runtime.context import HookContext, Tensor
+from colonnade.runtime.party import Defence, Party
 from colonnade.storage import Tree
 from colonnade.tables.encode import Inputs
 from colonnade.wire.message import Float32Array, Int64Array, Message
@@ -189,5 +189,5 @@ class _Randomised(Defence):
     def __init__(self, drawn: Int64Array) -> None:
         self.drawn = torch.from_numpy(drawn)
 
-    def labels(self, labels: Tensor, at: At) -> Tensor:
+    def labels(self, labels: Tensor, at: HookContext) -> Tensor:
         return self.drawn.index_select(0, torch.from_numpy(at.rows)).to(labels.device)

@@ -12,7 +12,8 @@ from torch import nn
 from colonnade.models.networks.messages import EpochVerdict
 from colonnade.models.networks.share import SplitShare
 from colonnade.models.networks.training import NetworkSide, set_mode, stopping
-from colonnade.runtime.hooks import At, Tensor, applied
+from colonnade.runtime.context import HookContext, Tensor
+from colonnade.runtime.hooks import applied
 from colonnade.runtime.party import Party
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Int64Array
@@ -59,7 +60,7 @@ class LabelledSide(NetworkSide[SplitShare]):
         self.local = None if share.local is None else LocalTrackRunner(share, party)
         super().__init__(party, networks, share.settings.optimizers, share)
 
-    def loss(self, outputs: Tensor, truth: Tensor, at: At) -> tuple[Tensor, At, tuple[str, ...]]:
+    def loss(self, outputs: Tensor, truth: Tensor, at: HookContext) -> tuple[Tensor, HookContext, tuple[str, ...]]:
         """A track's loss, where it was computed, and the defences that had a hand in it."""
         defences = self.party.defences
         if not defences:
@@ -70,7 +71,9 @@ class LabelledSide(NetworkSide[SplitShare]):
         loss, reweighed = applied(defences, "loss", self.target.loss(outputs, labels), at)
         return loss, at, tuple(dict.fromkeys(relabelled + reweighed))
 
-    def train_local(self, own: Tensor, private: Tensor, received: Sequence[Tensor], truth: Tensor, at: At) -> float:
+    def train_local(
+        self, own: Tensor, private: Tensor, received: Sequence[Tensor], truth: Tensor, at: HookContext
+    ) -> float:
         """The local track's own step, on the true labels and on what is cut off from the federated track."""
         assert self.local is not None
         outputs = self.local.outputs(own, private, received, train=True)
@@ -85,7 +88,7 @@ class LabelledSide(NetworkSide[SplitShare]):
         self,
         epoch: int,
         held_out: Sequence[Int64Array],
-        forward: Callable[[int, int, Int64Array], tuple[Tensor, At]],
+        forward: Callable[[int, int, Int64Array], tuple[Tensor, HookContext]],
         lines: Sequence[Channel],
     ) -> bool:
         """Compare an epoch's loss on held-out rows with earlier ones, and tell the others; returns whether to stop.

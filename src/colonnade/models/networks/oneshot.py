@@ -43,7 +43,8 @@ from colonnade.models.networks.share import require_columns
 from colonnade.models.networks.targets import Classes, Numbers, learned_target
 from colonnade.models.networks.training import as_array, loaded
 from colonnade.parameters import Limit, check_parameters, choice, count, number, optional
-from colonnade.runtime.hooks import At, Phase, applied
+from colonnade.runtime.context import HookContext, Phase
+from colonnade.runtime.hooks import applied
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.tables.encode import Inputs
@@ -195,7 +196,7 @@ class OneShotNetwork(LabelOnlyModel):
         embedding = torch.from_numpy(self.encoder_.encode(x))
         line, rows = party.label_party, np.arange(len(x))
         inputs = torch.from_numpy(x.astype(np.float32))
-        at = At(0, 0, rows, phase, line.peer, Embedding, own={"embedding": embedding}, inputs=inputs)
+        at = HookContext(0, 0, rows, phase, line.peer, Embedding, own={"embedding": embedding}, inputs=inputs)
         sent, names = applied(party.defences, "outgoing", embedding, at)
         return as_array(sent), names
 

@@ -76,7 +76,8 @@ from colonnade.models.networks.split import (
 from colonnade.models.networks.targets import Classes, Numbers, Target, learned_target
 from colonnade.models.networks.tracks import ShadowTop
 from colonnade.models.networks.training import NetworkSide, as_array, set_mode
-from colonnade.runtime.hooks import At, Phase, Tensor, applied
+from colonnade.runtime.context import HookContext, Phase, Tensor
+from colonnade.runtime.hooks import applied
 from colonnade.runtime.party import Party
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Float32Array, Int64Array, Message
@@ -121,7 +122,7 @@ class ServerTop:
         **seen: Any,
     ) -> Tensor:
         line = self.party.label_party
-        at = At(step, epoch or 0, rows, phase, line.peer, kind, **seen)
+        at = HookContext(step, epoch or 0, rows, phase, line.peer, kind, **seen)
         sent, names = applied(self.party.defences, "outgoing", values, at)
         line.send(kind(step, as_array(sent)), under=names, rows=rows, epoch=epoch)
         return sent if sent.requires_grad else values
@@ -156,7 +157,7 @@ class LabelPartyEnd:
         assert top is not None
         message = line.receive(Hidden, fields={"step": step}, shape=shape, finite=True, rows=rows, epoch=epoch)
         hidden = self.machine.tensor(message.values, requires_grad=train)
-        at = At(step, epoch or 0, rows, phase, line.peer, Hidden)
+        at = HookContext(step, epoch or 0, rows, phase, line.peer, Hidden)
         used, _ = applied(self.party.defences, "incoming", hidden, at)
         set_mode(top, train=train)
         with torch.set_grad_enabled(train), self.machine.autocast():
@@ -190,7 +191,7 @@ class ServerWithLabelsSide(LabelledSide):
         truth = self.labels.index_select(0, self.machine.index(rows))
         received = dict(collector.received)
         own = {self.settings.tracks.own: received.pop(label)} if label in received else {}
-        at = At(step, epoch, rows, "train", own=own, received=received, held=collector.held)
+        at = HookContext(step, epoch, rows, "train", own=own, received=received, held=collector.held)
         loss, at, under = self.loss(outputs, truth, at)
         self.optimizers.forget_gradients()
         loss.backward(retain_graph=bool(self.party.defences))  # type: ignore[no-untyped-call]
@@ -203,8 +204,8 @@ class ServerWithLabelsSide(LabelledSide):
         """Compare with earlier epochs on held-out rows, and tell the others."""
         return self.judge(epoch, held_out, self._validate, [self.party.label_party, *self.party.feature_parties])
 
-    def _validate(self, step: int, epoch: int, rows: Int64Array) -> tuple[Tensor, At]:
-        return self.top.forward(step, rows, "validate", epoch), At(step, epoch, rows, "validate")
+    def _validate(self, step: int, epoch: int, rows: Int64Array) -> tuple[Tensor, HookContext]:
+        return self.top.forward(step, rows, "validate", epoch), HookContext(step, epoch, rows, "validate")
 
 
 class GivenLabelsSide(LabelledSide):
@@ -213,7 +214,7 @@ class GivenLabelsSide(LabelledSide):
     def __init__(self, settings: SplitSettings, party: Party, train: Int64Array) -> None:
         target, labels = learned_target(settings.target, party)
         rows = np.arange(len(labels))
-        at = At(0, 0, rows, "train", party.roles.server, GivenLabels, n_classes=target.n_classes)
+        at = HookContext(0, 0, rows, "train", party.roles.server, GivenLabels, n_classes=target.n_classes)
         given, names = applied(party.defences, "labels", labels, at)
         values = as_array(given).astype(np.float32)
         party.server.send(GivenLabels(target.n_classes or 0, values), under=names, rows=rows)
@@ -234,7 +235,7 @@ class GivenLabelsSide(LabelledSide):
         if self.local is not None:
             index = self.machine.index(rows)
             private, truth = self.local.embed(index, train=True), self.labels.index_select(0, index)
-            at = At(step, epoch, rows, "train", inputs=bottom.inputs)
+            at = HookContext(step, epoch, rows, "train", inputs=bottom.inputs)
             figures["local_loss"] = self.train_local(sent.embedding, private, [], truth, at)
         self.optimizers.step()
         return self.note(figures)
@@ -264,7 +265,7 @@ class ServerSide(NetworkSide[SplitShare]):
         line, collector, shape = self.party.label_party, self.top.collector, tuple(hidden.shape)
         message = line.receive(HiddenGradient, fields={"step": step}, shape=shape, finite=True, rows=rows, epoch=epoch)
         received, held = collector.received, collector.held
-        at = At(step, epoch, rows, "train", line.peer, HiddenGradient, received=received, held=held)
+        at = HookContext(step, epoch, rows, "train", line.peer, HiddenGradient, received=received, held=held)
         came = self.top.machine.tensor(message.values)
         gradient, _ = applied(self.party.defences, "incoming", came, at)
         self.optimizers.forget_gradients()
@@ -306,7 +307,7 @@ class KeptLabelsSide(LabelledSide):
             private = self.local.embed(index, train=True)
             own["private"] = private.detach()
         inputs = None if bottom is None else bottom.inputs
-        at = At(step, epoch, rows, "train", own=own, received={line.peer: hidden}, inputs=inputs)
+        at = HookContext(step, epoch, rows, "train", own=own, received={line.peer: hidden}, inputs=inputs)
         loss, at, under = self.loss(outputs, truth, at)
         self.optimizers.forget_gradients()
         # A defence's part of the loss may lie in the party's own embedding, into which the server's gradient goes too.
@@ -331,9 +332,9 @@ class KeptLabelsSide(LabelledSide):
             self.end.send(step, rows, "validate", epoch)
         return self.judge(epoch, held_out, self._validate, [*self.party.feature_parties, self.party.server])
 
-    def _validate(self, step: int, epoch: int, rows: Int64Array) -> tuple[Tensor, At]:
+    def _validate(self, step: int, epoch: int, rows: Int64Array) -> tuple[Tensor, HookContext]:
         _, outputs = self.end.behind_hidden(step, rows, "validate", epoch)
-        return outputs, At(step, epoch, rows, "validate")
+        return outputs, HookContext(step, epoch, rows, "validate")
 
 
 def _are_labels(values: Float32Array, n_classes: int) -> bool:

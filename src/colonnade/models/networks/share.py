@@ -16,7 +16,8 @@ from colonnade.models.networks.modules import BottomFactory, LocalTrack, TopFact
 from colonnade.models.networks.targets import Target
 from colonnade.models.networks.tracks import LocalShape, Tracks
 from colonnade.models.networks.training import Machine, OptimizerSettings, PerNetwork, as_array, chosen, loaded
-from colonnade.runtime.hooks import At, Tensor, applied
+from colonnade.runtime.context import HookContext, Tensor
+from colonnade.runtime.hooks import applied
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.tables.encode import Inputs, present_rows
@@ -240,6 +241,6 @@ def require_columns(party: Party) -> None:
 def _as_learned_from(party: Party, labels: Tensor, target: Target) -> Table:
     """The label party's table with the labels that the federated track learns from, which defences may change."""
     # Before the first step: no other call has this number.
-    at = At(-1, 0, np.arange(len(labels)), "train", n_classes=target.n_classes)
+    at = HookContext(-1, 0, np.arange(len(labels)), "train", n_classes=target.n_classes)
     learned_from, relabelled = applied(party.defences, "labels", labels, at)
     return party.own_table.with_labels(as_array(learned_from)) if relabelled else party.own_table

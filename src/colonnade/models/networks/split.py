@@ -45,7 +45,8 @@ from colonnade.models.networks.targets import Classes, Numbers, learned_target
 from colonnade.models.networks.tracks import Head, TracksChoice, head_of, tracks_of
 from colonnade.models.networks.training import PRECISIONS, Machine, NetworkSide, as_array, require_known, set_mode
 from colonnade.parameters import Limit, check_parameters, choice, number
-from colonnade.runtime.hooks import At, Phase, Tensor, applied, applied_where
+from colonnade.runtime.context import HookContext, Phase, Tensor
+from colonnade.runtime.hooks import applied, applied_where
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.tables.encode import Inputs, present_rows
@@ -124,7 +125,7 @@ class SplitLabelSide(LabelledSide):
             own["private"] = private.detach()
         inputs = None if joint.bottom is None else joint.bottom.inputs
         received, held = joint.collector.received, joint.collector.held
-        at = At(step, epoch, rows, "train", own=own, received=received, held=held, inputs=inputs)
+        at = HookContext(step, epoch, rows, "train", own=own, received=received, held=held, inputs=inputs)
         loss, at, under = self.loss(passed.outputs, truth, at)
         self.optimizers.forget_gradients()
         loss.backward(retain_graph=bool(defences))  # type: ignore[no-untyped-call]
@@ -142,9 +143,9 @@ class SplitLabelSide(LabelledSide):
         """Compare with earlier epochs on held-out rows, and tell the others."""
         return self.judge(epoch, held_out, self._validate, self.party.feature_parties)
 
-    def _validate(self, step: int, epoch: int, rows: Int64Array) -> tuple[Tensor, At]:
+    def _validate(self, step: int, epoch: int, rows: Int64Array) -> tuple[Tensor, HookContext]:
         outputs, collector = self.joint.forward(step, rows, "validate", epoch).outputs, self.joint.collector
-        return outputs, At(step, epoch, rows, "validate", received=collector.received, held=collector.held)
+        return outputs, HookContext(step, epoch, rows, "validate", received=collector.received, held=collector.held)
 
 
 @dataclass(frozen=True)
@@ -202,7 +203,7 @@ class Bottom:
         penalty: Tensor | None = None
         under: tuple[str, ...] = ()
         if self.party.defences:
-            at = At(step, epoch or 0, rows, phase, own={self.name: embedding}, inputs=self.inputs)
+            at = HookContext(step, epoch or 0, rows, phase, own={self.name: embedding}, inputs=self.inputs)
             penalty, weighed = self._penalty(embedding, at, held) if weighs and phase == "train" else (None, ())
             at = replace(at, peer=self.line.peer, message=Embedding)
             sent, changed = applied_where(held, self.party.defences, "outgoing", embedding, at)
@@ -226,7 +227,7 @@ class Bottom:
         gradient = _only(self.machine.tensor(message.values), held)
         if self.party.defences:
             own = {self.name: embedding.detach()}
-            at = At(step, epoch, rows, "train", self.line.peer, Gradient, own=own, inputs=self.inputs)
+            at = HookContext(step, epoch, rows, "train", self.line.peer, Gradient, own=own, inputs=self.inputs)
             gradient, _ = applied_where(held, self.party.defences, "incoming", gradient, at)
         if not embedding.requires_grad:
             return
@@ -239,7 +240,9 @@ class Bottom:
         """Which rows this party holds; None if all."""
         return None if self.present is None else torch.from_numpy(self.present[rows]).to(self.machine.device)
 
-    def _penalty(self, embedding: Tensor, at: At, held: Tensor | None) -> tuple[Tensor | None, tuple[str, ...]]:
+    def _penalty(
+        self, embedding: Tensor, at: HookContext, held: Tensor | None
+    ) -> tuple[Tensor | None, tuple[str, ...]]:
         """What this party's own defences add to a loss that it does not know."""
         if not embedding.requires_grad or (held is not None and not held.any()):
             return None, ()
@@ -280,7 +283,7 @@ class EmbeddingCollector:
             came = self.machine.tensor(values, requires_grad=phase == "train")
             self.received[line.peer] = used = came
             if self.party.defences:
-                at = At(step, epoch or 0, rows, phase, peer=line.peer, message=Embedding)
+                at = HookContext(step, epoch or 0, rows, phase, peer=line.peer, message=Embedding)
                 used, names = applied_where(self.held.get(line.peer), self.party.defences, "incoming", came, at)
                 self.changed += names
             embeddings.append(used)
@@ -299,7 +302,7 @@ class EmbeddingCollector:
         n_held = torch.stack(list(self.held.values())).sum(dim=0) + len(own)
         return total / n_held.clamp_min(1)[:, None]
 
-    def send_gradients(self, step: int, at: At, asked: GradientIf | None, under: tuple[str, ...]) -> None:
+    def send_gradients(self, step: int, at: HookContext, asked: GradientIf | None, under: tuple[str, ...]) -> None:
         """Send every peer the gradient in its embedding: zeros for rows it does not hold, whatever a defence does."""
         for line in self.lines:
             came, held = self.received[line.peer], self.held.get(line.peer)

@@ -12,7 +12,7 @@ from torch import nn
 
 from colonnade.errors import DataError
 from colonnade.models.base import Prediction, require_classes
-from colonnade.runtime.hooks import Tensor
+from colonnade.runtime.context import Tensor
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.wire.message import Float32Array

@@ -16,7 +16,7 @@ from colonnade.errors import DataError, PlanError
 from colonnade.models.batches import Batches, hold_out, ordered_batches
 from colonnade.models.networks.messages import EpochVerdict
 from colonnade.privacy.randomness import Randomness
-from colonnade.runtime.hooks import Tensor
+from colonnade.runtime.context import Tensor
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.text import nearest
