@@ -26,7 +26,7 @@ from colonnade.models.functional.moments import Moments
 from colonnade.models.functional.release import Metric, cost
 from colonnade.models.functional.solve import Penalties, Roughness
 from colonnade.privacy.ledger import Adjacency
-from colonnade.runtime.hooks import prepare
+from colonnade.runtime.hooks import prepare_defences
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.wire.message import Int64Array
@@ -105,7 +105,7 @@ class FunctionalEstimator(CurveModel):
     def fit(self, party: Party) -> Self:
         """Train together with the other parties; afterwards this holds the party's share."""
         self._validate(party)
-        prepare(party, frozenset(), (), type(self).__name__)
+        prepare_defences(party, frozenset(), (), type(self).__name__)
         if party.holds_labels:
             self._fit_label_side(party)
         else:
@@ -122,7 +122,7 @@ class FunctionalEstimator(CurveModel):
         an owner is given the coefficients of its columns, and gives the exact part of the prediction that they make.
         """
         self.require_fitted("used to predict")
-        prepare(party, frozenset(), (), type(self).__name__)
+        prepare_defences(party, frozenset(), (), type(self).__name__)
         if not party.holds_labels:
             if self.inputs == "partial":
                 self.held_.partial(party)

@@ -53,7 +53,7 @@ from colonnade.models.functional.moments_shared import GivenShares, OpenedShares
 from colonnade.models.functional.release import Release
 from colonnade.models.functional.shared_products import clipped_to_ring, from_ring
 from colonnade.models.functional.solve import PenalisedSolver, Penalties, Roughness
-from colonnade.runtime.hooks import prepare
+from colonnade.runtime.hooks import prepare_defences
 from colonnade.runtime.party import Party
 from colonnade.secret import Secret
 from colonnade.storage import Tree
@@ -123,7 +123,7 @@ class MomentRegression(CurveModel):
     def fit(self, party: Party) -> Self:
         """Train together with the other parties; afterwards this holds the party's share."""
         self._validate(party)
-        prepare(party, frozenset(), (), type(self).__name__)
+        prepare_defences(party, frozenset(), (), type(self).__name__)
         _begin(party)
         if party.name == party.roles.arbiter:
             self._deal(party)
@@ -136,7 +136,7 @@ class MomentRegression(CurveModel):
     def predict(self, party: Party) -> CurvePrediction | None:
         """Predict together; an owner is given its coefficients and gives the exact part that its columns make."""
         self.require_fitted("used to predict")
-        prepare(party, frozenset(), (), type(self).__name__)
+        prepare_defences(party, frozenset(), (), type(self).__name__)
         if party.name == party.roles.arbiter:
             return None
         if not party.holds_labels:
