@@ -127,6 +127,27 @@ def test_a_run_over_the_network_returns_and_records_what_a_simulation_does(tmp_p
 
 
 @pytest.mark.network
+def test_every_message_drops_the_cached_gaussian_over_every_transport(tmp_path):
+    def cached(party):
+        """Whether NumPy still holds a second Gaussian after each of two messages."""
+        if party.name == "shop":
+            for _ in range(3):
+                party.peers["bank"].send(Drawn(np.zeros(1)))
+            return None
+        party.peers["shop"].receive(Drawn)  # by now both threads have seeded the generator that they share here
+        held = []
+        for _ in range(2):
+            np.random.randn()
+            assert np.random.get_state()[3] == 1
+            party.peers["shop"].receive(Drawn)
+            held.append(np.random.get_state()[3])
+        return held
+
+    together = simulate(cached, {"bank": rows(), "shop": rows()}, roles=BOTH, seed=SEED).results
+    assert together["bank"] == run_apart(cached, tmp_path)["bank"] == [0, 0]
+
+
+@pytest.mark.network
 def test_an_arbiter_shares_the_randomness_of_those_who_have_rows(tmp_path):
     apart = run_apart(draw, tmp_path, roles=WITH_NOTARY)
     assert (apart["notary"]["shared"] == apart["bank"]["shared"]).all()
