@@ -149,7 +149,8 @@ def _side(plan: Path, name: str, out: Path, certificates: Path | None, insecure:
     side = PartyRun.of(Plan.read(plan), name, out, certificates=certificates, insecure=insecure, listen=listen)
     if side.credentials is None:
         warn(
-            "INSECURE: TLS is off. Anyone on the network path can read and change all traffic, and impersonate any party."
+            "INSECURE: TLS is off. Anyone on the network path can read and change all traffic, and impersonate any "
+            "party."
         )
     else:
         say(f"TLS on, own certificate {name}, fingerprint {side.credentials.identity.words}")

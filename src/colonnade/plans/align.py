@@ -35,7 +35,7 @@ class PlannedAlign:
         fewest: How many ids a set must have; this party's own business, like all that follows.
         most_runs: How many alignments with one peer this party's log may hold.
         workers: How many processes compute; one per core if None.
-        addresses: Where each party's side process of the engine rr22 listens; only the own one is used.
+        addresses: Where each party's side process of the engine rr22 listens; a party uses its own only.
 
     >>> PlannedAlign(keys=("email",), columns={"bank": ("mail",)}).build().settings.keys
     ('email',)
