@@ -99,7 +99,7 @@ def append_durably(path: Path, text: str) -> None:
 
 
 def drop_unfinished(path: Path) -> None:
-    """Drop a last line that a crash kept from being finished, of a file in which each is written before it counts."""
+    """Remove a partial last line that a crash left in an append-only log."""
     with explained(f"read {path}"):
         *lines, unfinished = path.read_bytes().split(b"\n")
     if unfinished:

@@ -93,7 +93,7 @@ def test_a_run_in_which_nobody_came_is_resumed_only_on_demand(tmp_path: Path) ->
     assert alone.status == "failed"
     assert refusal(PlanError, alone.train) == (
         f"{alone.path} should be new, but holds shop's side of this run, whose status is 'failed'. "
-        "Go on with --resume, delete it to start anew, or choose another folder with --out."
+        "Go on with --resume, delete it to start again, or choose another folder with --out."
     )
     with pytest.raises(PeerUnreachable):
         alone.train(resume=True)
@@ -107,7 +107,7 @@ def test_what_cannot_be_read_of_a_run_is_a_storage_error(tmp_path: Path) -> None
         (alone.path / "run.json").write_text(damage)
         assert refusal(StorageError, lambda: alone.status) == (
             f"{alone.path / 'run.json'} should say how a side of a run stands, but is damaged. "
-            "Restore it, or delete the folder to start anew."
+            "Restore it, or delete the folder to start again."
         )
 
 

@@ -164,7 +164,7 @@ def audit(
 ) -> None:
     """Measure what each party of a run could have learned about the others.
 
-    Of a run between machines, give the folder of the own side: it is audited alone, on what this party sent.
+    Of a run between machines, give the folder of your own side: it is audited alone, on what this party sent.
     """
     from colonnade.deploy.party_run import PartyRun
     from colonnade.experiment.executor import Local

@@ -170,7 +170,7 @@ class PartyRun:
         return None if pem is None else identity_of(pem)
 
     def train(self, *, resume: bool = False, shown: ProgressCallbacks | None = None) -> Estimator:
-        """Train with the other parties, and keep the own share of the model.
+        """Train with the other parties, and keep this party's share of the model.
 
         Args:
             resume: Go on with a run that was interrupted.
@@ -182,7 +182,7 @@ class PartyRun:
         if self.status != "planned" and not resume:
             raise PlanError(
                 f"{self.path} should be new, but holds {self.name}'s side of this run, whose status is "
-                f"'{self.status}'. Go on with --resume, delete it to start anew, or choose another folder with --out."
+                f"'{self.status}'. Go on with --resume, delete it to start again, or choose another folder with --out."
             )
         self.plan.require_training()
         with self._alone(self.path):
@@ -207,7 +207,7 @@ class PartyRun:
         if self.status != "planned" and not resume:
             raise PlanError(
                 f"{self.path} should be new, but holds {self.name}'s side of this alignment, whose status is "
-                f"'{self.status}'. Go on with --resume, delete it to start anew, or choose another folder with --out."
+                f"'{self.status}'. Go on with --resume, delete it to start again, or choose another folder with --out."
             )
         with self._alone(self.path):
             write_atomically(self.path / "plan.toml", self.plan.to_toml().encode())
@@ -426,7 +426,7 @@ def _read_status(folder: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise StorageError(
             f"{path} should say how a side of a run stands, but is damaged. Restore it, or delete the folder to start "
-            "anew."
+            "again."
         ) from error
 
 

@@ -199,12 +199,12 @@ class FunctionalResults:
 
 
 def run_trial(trial: Trial) -> dict[str, float]:
-    """Fit and predict one fold of one replicate, with so many workers."""
+    """Fit and predict one fold of one replicate."""
     given = trial.configuration
     folder = FunctionalFolder.open(given["folder"])
     if _generation(folder) != given["generation"]:
         raise DataError(
-            f"{folder.path} should hold the curves that the trial was planned for, but they were generated anew. "
+            f"{folder.path} should hold the curves that the trial was planned for, but they were generated again. "
             "Run the experiment in another folder."
         )
     k, hh, fold, folds = (int(given[name]) for name in ("workers", "duplicate", "fold", "folds"))

@@ -109,11 +109,11 @@ def tune_alpha(
 ) -> Tuning:
     """Train with each alpha, measure accuracy on validation rows, and attack.
 
-    Everything is simulated, so whoever tunes holds all tables. Between real parties a label party tunes on tables like
+    Everything is simulated, so this process holds all tables. Between real parties a label party tunes on tables like
     theirs; an alpha chosen by true labels and told to others tells a little about these labels.
 
-    The defence is held by whoever computes the loss: the label party, or a server that was given the labels. Whoever
-    else takes part attacks.
+    The party that computes the loss holds the defence: the label party, or a server that was given the labels. All
+    other parties attack.
 
     Args:
         model: The classifier, not fitted.

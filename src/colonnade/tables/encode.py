@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # A column of numbers is mostly zero if at least this share of it is.
 MOSTLY = 0.9
-# A matrix is sparse if at most one in so many of its numbers differs from 0.
+# A matrix is sparse if at most one in SPARSE of its numbers differs from 0.
 SPARSE = 4
 
 

@@ -164,7 +164,7 @@ def test_everything_works_in_the_clear_too_and_is_noted(plans: dict[str, Plan]) 
     found = examined(plans, insecure=True)
     assert {code for checks in found.values() if (code := exit_code(checks))} == set()
     assert said(found["bank"], "bank", "certificate", "note") == [
-        "TLS is off, so that everybody on the way reads along"
+        "TLS is off, so anyone on the network path can read the traffic"
     ]
 
 

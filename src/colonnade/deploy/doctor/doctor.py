@@ -69,7 +69,7 @@ def examine(
         clock: This machine's clock.
 
     Returns:
-        What was found, on the own side first, then about the others in the order of the roles.
+        What was found, on this party's side first, then about the others in the order of the roles.
 
     Raises:
         PlanError: The plan has no such party, or says nothing about the network.
@@ -186,7 +186,9 @@ def _oddities(table: Table) -> Iterator[str]:
 
 def _look_at_certificate(home: Checklist, folder: Path, name: str, insecure: bool) -> Credentials | None:
     if insecure:
-        home.note("certificate", "TLS is off, so that everybody on the way reads along", "Leave out --insecure.")
+        home.note(
+            "certificate", "TLS is off, so anyone on the network path can read the traffic", "Leave out --insecure."
+        )
         return None
     with home.trying("certificate"):
         credentials = Credentials.read(folder, name)

@@ -50,7 +50,7 @@ class Report(Message, kind="doctor/report", reveals={Secret.IDS}):
 
 @dataclass(frozen=True)
 class Probe(Message, kind="doctor/probe"):
-    """Something to be sent back at once, with the clock of whoever sends it; the last one is marked."""
+    """Something to be sent back at once, with the sender's clock; the last one is marked."""
 
     number: int
     last: int
@@ -156,7 +156,7 @@ class PeerProbe:
         try:
             self._talk(peer, transport, found)
         except PeerRestarted:
-            error = PeerUnreachable(f"The doctor was started anew at {peer}. Start it again at both parties.")
+            error = PeerUnreachable(f"The doctor at {peer} was restarted. Start it again at both parties.")
             found.fail("reach", error)
         except PeerUnreachable:
             found.fail("reach", self._explained(peer, transport))
@@ -174,7 +174,7 @@ class PeerProbe:
         compare(self.name, self.mine, peer, theirs, found)
         if {self.name, peer} <= set(holders):
             compare_rows(self.name, self.mine, peer, theirs, found)
-        # Whoever dials asks last: it then has all it needs, and may leave.
+        # The party that dials asks last: it then has all it needs, and may leave.
         if dials:
             self._answer(channel)
         link = self._ask(channel)
