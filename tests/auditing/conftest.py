@@ -102,11 +102,11 @@ class TakePart(ActiveAttack):
         return Guess(rows, classes=classes)
 
 
-class AboutFeatures(Attack):
-    """Guesses columns."""
+class AboutModel(Attack):
+    """Guesses a model."""
 
     needs = Needs()
-    about = Secret.FEATURES
+    about = Secret.MODEL
 
     def guess(self, view: View) -> Guess:
         raise AssertionError("nobody can score this")
@@ -159,7 +159,7 @@ def toy() -> SimpleNamespace:
         RankByHint=RankByHint,
         NearestKnown=NearestKnown,
         TakePart=TakePart,
-        AboutFeatures=AboutFeatures,
+        AboutModel=AboutModel,
         Silent=Silent,
     )
 

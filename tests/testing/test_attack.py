@@ -31,7 +31,7 @@ DISHONEST = """
     import sys
     import numpy as np
     from colonnade.attacks.base import Attack, Guess, Needs
-    from colonnade.auditing.score import Truth
+    from colonnade.auditing.subjects.base import Truth
     from colonnade.models.networks.split import Gradient
 
     TRUTH = None

@@ -115,7 +115,7 @@ def simulate(
     seed: Annotated[int | None, typer.Option(help="Another seed than the plan's.")] = None,
 ) -> None:
     """Train as a plan says, with all parties in this process."""
-    from colonnade.auditing.stated import statements
+    from colonnade.auditing.disclosure import self_reported_leaks
     from colonnade.experiment.run_folder import RunFolder
     from colonnade.plans.plan import Plan
 
@@ -143,7 +143,7 @@ def simulate(
         interrupt.add_note("The same command with --resume goes on where this one stopped.")
         raise
     say(_in_words(folder.metrics()))
-    for stated in statements(run.transcripts):
+    for stated in self_reported_leaks(run.transcripts):
         say(str(stated))
     say(f"Written to {folder.path}. What could the parties have learned? Run: colonnade audit {folder.path}")
 

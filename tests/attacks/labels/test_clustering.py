@@ -127,11 +127,11 @@ def test_where_nothing_of_a_known_row_was_kept_an_attack_does_not_apply():
     values[:8] = np.nan
     grant = Grant(2, np.array([0, 9]), np.array([0, 1]))
     attack = GradientNearest()
-    assert attack.unfit(view_of(attack, values, grant)) == "nothing was kept of the known rows of some class"
+    assert attack.why_not(view_of(attack, values, grant)) == "nothing was kept of the known rows of some class"
     values[:] = np.nan
-    assert attack.unfit(view_of(attack, values, grant)) == "nothing that could be compared was kept of any row"
+    assert attack.why_not(view_of(attack, values, grant)) == "nothing that could be compared was kept of any row"
     clusters = GradientClusters(per_class=8)
-    assert clusters.unfit(view_of(clusters, np.ones((10, 3)), grant)) == "10 rows make no 16 clusters"
+    assert clusters.why_not(view_of(clusters, np.ones((10, 3)), grant)) == "10 rows make no 16 clusters"
 
 
 @pytest.mark.parametrize("attack", [EmbeddingClusters, GradientClusters])

@@ -68,7 +68,7 @@ def test_a_share_without_a_network_cannot_be_completed(run):
     view = attempt.view(run)
     view.own.model.bottom_, bottom = None, view.own.model.bottom_
     try:
-        assert attempt.attack.unfit(view) == "its share of the model has no bottom network to complete"
+        assert attempt.attack.why_not(view) == "its share of the model has no bottom network to complete"
     finally:
         view.own.model.bottom_ = bottom
 

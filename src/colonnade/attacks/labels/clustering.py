@@ -14,9 +14,8 @@ from abc import abstractmethod
 
 import numpy as np
 
-from colonnade.attacks.base import Attack, Grant, Guess, Needs
+from colonnade.attacks.base import Attack, Grant, Guess, Needs, View
 from colonnade.attacks.points import Points, When
-from colonnade.attacks.view import View
 from colonnade.errors import PlanError
 from colonnade.models.networks.split import Embedding, Gradient
 from colonnade.wire.message import Float64Array, Int64Array
@@ -29,9 +28,9 @@ ITERATIONS = 50
 class _Geometric(Attack):
     """An attack on points: one vector for each row."""
 
-    def unfit(self, view: View) -> str | None:
+    def why_not(self, view: View) -> str | None:
         """Only where there are points of rows and of known rows."""
-        return self._points(view).unfit(view.grant)
+        return self._points(view).why_not(view.grant)
 
     @abstractmethod
     def _points(self, view: View) -> Points:
@@ -43,15 +42,15 @@ class _Clusters(_Geometric):
 
     per_class: int
 
-    def unfit(self, view: View) -> str | None:
+    def why_not(self, view: View) -> str | None:
         """Only where there are more points than clusters."""
         n_points, n_clusters = len(self._points(view).rows), self.per_class * view.grant.n_classes
         if n_points < n_clusters:
             return f"{n_points} rows make no {n_clusters} clusters"
-        return super().unfit(view)
+        return super().why_not(view)
 
     def guess(self, view: View) -> Guess:
-        """Cut and name."""
+        """Cut the points into clusters and name each cluster."""
         points = self._points(view)
         n_clusters = self.per_class * view.grant.n_classes
         member, centres = _k_means(points.values, n_clusters, seed=int(view.random.integers(2**31)))
@@ -171,30 +170,13 @@ def _names(points: Points, member: Int64Array, centres: Float64Array, grant: Gra
 
 def _k_means(points: Float64Array, n: int, *, seed: int) -> tuple[Int64Array, Float64Array]:
     """Which cluster each point is in, and the clusters' centres: the best of several starts."""
-    from scipy.cluster.vq import kmeans2
+    from sklearn.cluster import KMeans
 
-    random = np.random.default_rng(seed)
-    found: list[tuple[float, Int64Array, Float64Array]] = []
     with warnings.catch_warnings():
         # A defence may leave fewer different points than clusters.
-        warnings.filterwarnings("ignore", message="One of the clusters is empty")
-        for _ in range(RESTARTS):
-            centres, _ = kmeans2(points, _far_apart(points, n, random), iter=ITERATIONS, minit="matrix")
-            member = _distances(points, centres).argmin(axis=1)
-            found.append((float(np.square(points - centres[member]).sum()), member, centres))
-    _, member, centres = min(found, key=lambda each: each[0])
-    return member, centres
-
-
-def _far_apart(points: Float64Array, n: int, random: np.random.Generator) -> Float64Array:
-    """Some of the points, drawn so that they are far from each other (k-means++)."""
-    drawn = [int(random.integers(len(points)))]
-    far = np.full(len(points), np.inf)
-    while len(drawn) < n:
-        far = np.minimum(far, np.square(points - points[drawn[-1]]).sum(axis=1))
-        total = far.sum()
-        drawn.append(int(random.choice(len(points), p=far / total if total > 0 else None)))
-    return points[drawn]
+        warnings.filterwarnings("ignore", message="Number of distinct clusters")
+        model = KMeans(n, n_init=RESTARTS, max_iter=ITERATIONS, random_state=seed).fit(points)
+    return model.labels_.astype(np.int64), model.cluster_centers_
 
 
 def _distances(points: Float64Array, others: Float64Array) -> Float64Array:

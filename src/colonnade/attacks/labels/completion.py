@@ -20,10 +20,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from colonnade.attacks.base import Attack, Guess, Needs
+from colonnade.attacks.base import Attack, Guess, Needs, View
 from colonnade.attacks.labels.clustering import KNOWN_PER_CLASS
 from colonnade.attacks.points import Points, When
-from colonnade.attacks.view import View
 from colonnade.errors import PlanError
 from colonnade.models.networks.split import Gradient
 from colonnade.runtime.hooks import Tensor
@@ -54,7 +53,7 @@ class ModelCompletion(Attack):
     def __init__(self, *, fine_tune: bool = True, self_training: int = 2) -> None:
         self.fine_tune, self.self_training = fine_tune, _checked(self_training)
 
-    def unfit(self, view: View) -> str | None:
+    def why_not(self, view: View) -> str | None:
         """Only where the attacker's share has a network."""
         if getattr(_trained_jointly(view), "bottom_", None) is None:
             return "its share of the model has no bottom network to complete"
@@ -90,9 +89,9 @@ class GradientCompletion(Attack):
     def __init__(self, *, when: When = "mean", self_training: int = 2) -> None:
         self.when, self.self_training = when, _checked(self_training)
 
-    def unfit(self, view: View) -> str | None:
+    def why_not(self, view: View) -> str | None:
         """Only where there are gradients of rows and of known rows."""
-        return Points.of_gradients(view, self.when).unfit(view.grant)
+        return Points.of_gradients(view, self.when).why_not(view.grant)
 
     def guess(self, view: View) -> Guess:
         """Train the head and use it on all rows with a gradient."""

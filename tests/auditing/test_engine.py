@@ -103,7 +103,7 @@ def test_swapped_names_are_found_to_leak_up_to_naming(toy: SimpleNamespace) -> N
     (finding,) = audit(toy.run(), [toy.ReadHint(shift=1)], nulls=5).attacks
     assert finding.plain.score.value < 0.01
     assert finding.up_to_naming.score.value > 0.99
-    assert finding.verdict == "leaks up to naming"
+    assert finding.verdict == "leaks, classes unnamed"
     assert finding.attack == "ReadHint(shift=1)"
 
 
@@ -172,11 +172,11 @@ def test_a_private_event_bounds_what_a_protected_message_costs(toy: SimpleNamesp
 
 
 def test_attacks_that_do_not_apply_are_listed_with_their_reasons(toy: SimpleNamespace) -> None:
-    attacks = [toy.AboutFeatures(), NeedsModel(), NormScore(), toy.Silent(), DirectionScore()]
+    attacks = [toy.AboutModel(), NeedsModel(), NormScore(), toy.Silent(), DirectionScore()]
     report = audit(toy.run(n_classes=3), attacks, nulls=1)
     assert report.attacks == ()
     assert report.untested == (
-        "AboutFeatures: guesses about features cannot be scored yet, only those about labels",
+        "AboutModel: guesses about model cannot be scored, only those about labels, features, membership",
         "NeedsModel by shop: it needs shop's share of the model, and this run left none",
         "NormScore by shop: shop sent and received no split/gradient",
         "DirectionScore by shop: shop sent and received no split/gradient",
@@ -221,7 +221,7 @@ def test_a_leak_of_a_rare_class_is_found(toy: SimpleNamespace) -> None:
 
 def test_what_messages_tell_beside_own_columns_that_tell_it_too_is_said(toy: SimpleNamespace) -> None:
     (finding,) = audit(toy.run(strength=3, signal=30), [toy.ReadHint(shift=1)], nulls=5).attacks
-    assert finding.up_to_naming.carries
+    assert finding.up_to_naming.exceeds_null
     assert finding.verdict == "no more than alone"
 
 
