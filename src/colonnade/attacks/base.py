@@ -51,7 +51,7 @@ class Guess:
 
     def only(self, kept: NDArray[np.bool_]) -> Guess:
         """The same guess about some of its rows."""
-        parts = {name: part if part is None else part[kept] for name, part in vars(self).items()}
+        parts: dict[str, Any] = {name: part if part is None else part[kept] for name, part in vars(self).items()}
         return Guess(**parts)
 
 

@@ -156,9 +156,9 @@ class View:
     def peers(self, kind: type[Message], *, sent: bool) -> tuple[str, ...]:
         """With whom messages of a declared kind crossed in one direction, as far as anything of them was kept."""
         self._require(kind)
-        kept = [entry for entry in self._transcript.entries if entry.place is not None]
-        lines = [line for line in (*kept, *self._transcript.means) if (line.kind, line.sent) == (kind.kind, sent)]
-        return tuple(dict.fromkeys(line.peer for line in lines))
+        lines = [(entry.kind, entry.sent, entry.peer) for entry in self._transcript.entries if entry.place is not None]
+        lines += [(means.kind, means.sent, means.peer) for means in self._transcript.means]
+        return tuple(dict.fromkeys(peer for *line, peer in lines if line == [kind.kind, sent]))
 
     def row_means(self, kind: type[Message], *, peer: str | None = None, sent: bool | None = None) -> Float32Array:
         """The mean per row over epochs of a declared kind of message, on one line."""

@@ -69,14 +69,14 @@ class ColumnTruth(Truth):
         width = len(self.columns)
         if guess.values is None or guess.values.shape[1:] != (width,):
             return np.ones(len(guess.rows), bool), f"{width} numbers per row"
-        return ~np.isfinite(guess.values).all(axis=1), "finite values"
+        return np.isnan(guess.values).any(axis=1) | np.isinf(guess.values).any(axis=1), "finite values"
 
     def too_little(self, guess: Guess) -> str | None:
         return None if self.rebuilt(guess) else "no column varies among the rows it could be scored on"
 
     def rebuilt(self, guess: Guess) -> dict[str, float]:
         """The R² of every column that varies."""
-        return {name: 1 - error.sum() / spread.sum() for name, error, spread in self._errors(guess)}
+        return {name: _r2(error, spread) for name, error, spread in self._errors(guess)}
 
     def worst(self, guess: Guess) -> tuple[str, float]:
         """The column whose R² exceeds most what the attacker imputes by itself, and by how much."""
@@ -94,9 +94,9 @@ class ColumnTruth(Truth):
         found = []
         for _ in range(RESAMPLES):
             drawn = random.integers(len(error), size=len(error))
-            found.append(1 - error[drawn].sum() / max(spread[drawn].sum(), 1e-300))
-        exact, (low, high) = 1 - error.sum() / spread.sum(), np.quantile(found, TAILS)
-        return Score(float(exact), float(min(exact, low)), float(max(exact, high)))
+            found.append(_r2(error[drawn], spread[drawn]))
+        exact, (low, high) = _r2(error, spread), np.quantile(found, TAILS)
+        return Score(exact, min(exact, float(low)), max(exact, float(high)))
 
     def scores(self, guess: Guess) -> Values:
         _, excess = self.worst(guess)
@@ -187,31 +187,38 @@ class Columns(Subject):
         return Judgement(evidence, remark=f"The worst column is {column!r}: {rest}.")
 
 
+def _r2(error: Float64Array, spread: Float64Array) -> float:
+    # A ten-thousandth of a column's variance is no difference: two exact copies differ by rounding.
+    return round(1 - float(error.sum()) / max(float(spread.sum()), 1e-300), 4)
+
+
 def _imputed(truth: ColumnTruth, grant: Grant, table: Table) -> dict[str, BestBaseline]:
     """What the attacker's own columns, and its labels if it has some, tell of each column by themselves."""
-    if table.labels is not None and table.label_name is not None:
-        arrow = table.to_arrow().select([table.id_name, *table.columns, table.label_name])
-        table = Table.of(arrow, ids=table.id_name)
-    own = Numbers.of(table).filled()
-    if not own.shape[1] or len(grant.rows) < 2:
-        return {}
     from sklearn.linear_model import RidgeCV
     from sklearn.neighbors import KNeighborsRegressor
 
+    known, rows = grant.rows, truth.scored_rows
+    own = {"its own columns": Numbers.of(table).filled()}
+    if table.label_name is not None:
+        columns = Table.of(table.to_arrow(), ids=table.id_name)
+        own["its own columns and labels"] = Numbers.of(columns).filled()
     best: dict[str, BestBaseline] = {}
-    methods = {
-        "ridge regression on its own columns": RidgeCV(PENALTIES, alpha_per_target=True),
-        "nearest known records": KNeighborsRegressor(min(NEIGHBOURS, len(grant.rows))),
-    }
-    rows = truth.scored_rows
-    for method, model in methods.items():
-        with warnings.catch_warnings():
-            # The suite runs at fixed effort; an ill-conditioned fit counts as it is.
-            warnings.simplefilter("ignore")
-            predicted = model.fit(own[grant.rows], grant.records).predict(own[rows])
-        guess = Guess(rows, values=np.asarray(predicted, np.float64).reshape(len(rows), -1))
-        for column, found in truth.rebuilt(guess).items():
-            best[column] = max(BestBaseline(found, method), best.get(column, MEAN), key=lambda each: each.value)
+    for source, x in own.items():
+        if not x.shape[1] or len(known) < 2:
+            continue
+        methods = {
+            "ridge regression": RidgeCV(PENALTIES, alpha_per_target=True),
+            "nearest known records": KNeighborsRegressor(min(NEIGHBOURS, len(known))),
+        }
+        for method, model in methods.items():
+            with warnings.catch_warnings():
+                # The suite runs at fixed effort; an ill-conditioned fit counts as it is.
+                warnings.simplefilter("ignore")
+                predicted = model.fit(x[known], grant.records).predict(x[rows])
+            guess = Guess(rows, values=np.asarray(predicted, np.float64).reshape(len(rows), -1))
+            for column, found in truth.rebuilt(guess).items():
+                reached = BestBaseline(found, f"{method} on {source}")
+                best[column] = max(reached, best.get(column, MEAN), key=lambda each: each.value)
     return best
 
 
