@@ -25,8 +25,8 @@ from colonnade.auditing.evidence import EVERYBODY, Finding, Granted
 from colonnade.auditing.null import Executor
 from colonnade.auditing.report import PrivacyReport
 from colonnade.auditing.settings import Mirror, Setting, Simulated
-from colonnade.auditing.subjects import SUBJECTS
 from colonnade.auditing.subjects.base import Judgement, Made
+from colonnade.auditing.subjects.by_secret import SUBJECTS
 from colonnade.auditing.subjects.members import MembershipFinding
 from colonnade.errors import PlanError, PrivacyError, UndeclaredAccess
 from colonnade.privacy.ledger import Ledger

@@ -27,8 +27,8 @@ from colonnade.auditing.disclosure import Disclosure
 from colonnade.auditing.engine import report_on
 from colonnade.auditing.report import PrivacyReport
 from colonnade.auditing.settings import Setting, require_permutations, require_rows
-from colonnade.auditing.subjects import SUBJECTS
 from colonnade.auditing.subjects.base import Made, Subject
+from colonnade.auditing.subjects.by_secret import SUBJECTS
 from colonnade.auditing.subjects.classes import ClassTruth
 from colonnade.errors import PlanError, ProtocolError
 from colonnade.models.base import Estimator

@@ -22,8 +22,8 @@ from functools import cache
 from typing import Any, Protocol, TypeVar
 
 from colonnade.attacks.base import ActiveAttack, Attack
-from colonnade.auditing.subjects import SUBJECTS
 from colonnade.auditing.subjects.base import Made, Values
+from colonnade.auditing.subjects.by_secret import SUBJECTS
 from colonnade.errors import ColonnadeError, PlanError
 from colonnade.privacy.randomness import Randomness
 from colonnade.runtime.simulate import Run, Simulation

@@ -23,8 +23,8 @@ from colonnade.auditing.contents import RunIdentity
 from colonnade.auditing.disclosure import Disclosure, disclosures
 from colonnade.auditing.evidence import Finding
 from colonnade.auditing.null import Executor, null_values, permuted_truth_values
-from colonnade.auditing.subjects import SUBJECTS
 from colonnade.auditing.subjects.base import Made, Subject, Truth, Values
+from colonnade.auditing.subjects.by_secret import SUBJECTS
 from colonnade.errors import DataError, PlanError
 from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.randomness import Randomness, Source

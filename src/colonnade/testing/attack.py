@@ -20,7 +20,7 @@ from colonnade.attacks.base import ActiveAttack, Attack, Guess, View
 from colonnade.auditing.attempt import Attempt
 from colonnade.auditing.null import honesty_check
 from colonnade.auditing.settings import Simulated
-from colonnade.auditing.subjects import SUBJECTS
+from colonnade.auditing.subjects.by_secret import SUBJECTS
 from colonnade.errors import PlanError, UndeclaredAccess
 from colonnade.runtime.simulate import Run
 from colonnade.storage import pack

@@ -27,13 +27,13 @@ def guess(noise, rows=range(60)):
 
 def test_one_numbers_score_is_scikit_learns_r2():
     said = guess(0.5)
-    assert truth().rebuilt(said)["a"] == pytest.approx(r2_score(X[:, 0], said.values[:, 0]))
+    assert truth().rebuilt(said)["a"] == pytest.approx(r2_score(X[:, 0], said.values[:, 0]), abs=1e-4)
 
 
 def test_several_numbers_of_one_column_are_scored_together():
     said = guess(0.5)
     expected = r2_score(X[:, 1:], said.values[:, 1:], multioutput="variance_weighted")
-    assert truth().rebuilt(said)["b"] == pytest.approx(expected)
+    assert truth().rebuilt(said)["b"] == pytest.approx(expected, abs=1e-4)
 
 
 def test_the_worst_column_is_the_one_that_exceeds_imputation_most():

@@ -1,11 +1,1 @@
-"""Subjects of an audit, by the secret that is guessed: labels, columns, and who was in the run."""
-
-from collections.abc import Mapping
-
-from colonnade.auditing.subjects.base import Subject
-from colonnade.auditing.subjects.columns import Columns
-from colonnade.auditing.subjects.labels import Labels
-from colonnade.auditing.subjects.members import Members
-from colonnade.secret import Secret
-
-SUBJECTS: Mapping[Secret, Subject] = {subject.secret: subject for subject in (Labels(), Columns(), Members())}
+"""Subjects of an audit: labels, columns, and who was in the run."""
