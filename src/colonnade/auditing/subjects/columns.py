@@ -69,7 +69,7 @@ class ColumnTruth(Truth):
         width = len(self.columns)
         if guess.values is None or guess.values.shape[1:] != (width,):
             return np.ones(len(guess.rows), bool), f"{width} numbers per row"
-        return np.isnan(guess.values).any(axis=1) | np.isinf(guess.values).any(axis=1), "finite values"
+        return np.asarray(~np.isfinite(guess.values).all(axis=1)), "finite values"
 
     def too_little(self, guess: Guess) -> str | None:
         return None if self.rebuilt(guess) else "no column varies among the rows it could be scored on"
