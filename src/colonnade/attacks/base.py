@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from colonnade.runtime.party import Party, Protocol
 from colonnade.secret import Secret
 from colonnade.wire.message import Float64Array, Int64Array
 
-__all__ = ["ActiveAttack", "Attack", "ExampleRun", "Grant", "Guess", "Needs", "View"]
+__all__ = ["ActiveAttack", "AnyAttack", "Attack", "ExampleRun", "Grant", "Guess", "Needs", "View"]
 
 
 @dataclass(frozen=True)
@@ -101,3 +101,6 @@ class ActiveAttack(ABC):
     @abstractmethod
     def play(self, party: Party, honest: Protocol[Any], grant: Grant) -> Guess:
         """Take part in the run and return a guess."""
+
+
+AnyAttack: TypeAlias = Attack | ActiveAttack

@@ -9,9 +9,11 @@ import numpy as np
 
 from colonnade.attacks.view import Grant, View
 from colonnade.models.networks.split import Embedding, Gradient
+from colonnade.parameters import choice
 from colonnade.wire.message import Float64Array, Int64Array
 
 When: TypeAlias = Literal["mean", "first", "last"]
+WHEN = choice("mean", "first", "last")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from colonnade.attacks.base import ActiveAttack, Attack, Grant, Guess
+from colonnade.attacks.base import ActiveAttack, AnyAttack, Attack, Grant, Guess
 from colonnade.attacks.view import View
 from colonnade.errors import PlanError
 from colonnade.models.base import Estimator
@@ -63,7 +63,7 @@ class Attempt:
     'Coin(sides=3)'
     """
 
-    attack: Attack | ActiveAttack
+    attack: AnyAttack
     attacker: str
     grant: Grant
     seed: int
@@ -137,7 +137,7 @@ class Attempt:
         return self.attack.play(party, honest, self.grant)
 
 
-def name_of(attack: Attack | ActiveAttack) -> str:
+def name_of(attack: AnyAttack) -> str:
     """An attack's class, with those of its arguments that differ from their defaults."""
     defaults = {name: describe(each.default) for name, each in signature(type(attack)).parameters.items()}
     given = {name: describe(value) for name, value in vars(attack).items() if name in defaults}
@@ -145,7 +145,7 @@ def name_of(attack: Attack | ActiveAttack) -> str:
     return type(attack).__name__ + (f"({settings})" if settings else "")
 
 
-def attack_seed(random: Randomness, attack: Attack | ActiveAttack, attacker: str) -> int:
+def attack_seed(random: Randomness, attack: AnyAttack, attacker: str) -> int:
     """What an attack's own randomness starts from."""
     return random.seed("attack", name_of(attack), attacker)
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from colonnade.attacks.base import ActiveAttack, Attack
+from colonnade.attacks.base import ActiveAttack, AnyAttack
 from colonnade.auditing.attempt import Attempt, name_of
 from colonnade.auditing.disclosure import budget, never_attacked, self_reported_leaks
 from colonnade.auditing.evidence import EVERYBODY, Finding, Granted
@@ -40,7 +40,7 @@ from colonnade.wire.recording.transcript import Transcript
 
 def audit(
     run: Run[Any],
-    attacks: Sequence[Attack | ActiveAttack],
+    attacks: Sequence[AnyAttack],
     *,
     nulls: int = 20,
     seed: int = 0,
@@ -64,7 +64,7 @@ def audit(
 
 def audit_own_side(
     transcript: Transcript,
-    attacks: Sequence[Attack | ActiveAttack],
+    attacks: Sequence[AnyAttack],
     *,
     plan: PublicPlan,
     table: Table,
@@ -97,7 +97,7 @@ def audit_own_side(
 
 def measure_membership(
     run: Run[Any],
-    attack: Attack | ActiveAttack,
+    attack: AnyAttack,
     *,
     attacker: str | None = None,
     owner: str | None = None,
@@ -137,7 +137,7 @@ def measure_membership(
     return found
 
 
-def report_on(setting: Setting, attacks: Sequence[Attack | ActiveAttack]) -> PrivacyReport:
+def report_on(setting: Setting, attacks: Sequence[AnyAttack]) -> PrivacyReport:
     """Audit in a setting."""
     findings, untested = examine(setting, attacks)
     sent = setting.disclosures
@@ -151,7 +151,7 @@ def report_on(setting: Setting, attacks: Sequence[Attack | ActiveAttack]) -> Pri
     )
 
 
-def examine(setting: Setting, attacks: Iterable[Attack | ActiveAttack]) -> tuple[list[Finding], list[str]]:
+def examine(setting: Setting, attacks: Iterable[AnyAttack]) -> tuple[list[Finding], list[str]]:
     """What the attacks find, and why others find nothing that could be said."""
     made, untested = make(setting, attacks)
     findings = []
@@ -165,7 +165,7 @@ def examine(setting: Setting, attacks: Iterable[Attack | ActiveAttack]) -> tuple
 
 def make(
     setting: Setting,
-    attacks: Iterable[Attack | ActiveAttack],
+    attacks: Iterable[AnyAttack],
     attackers: Callable[[str], bool] = lambda name: True,
 ) -> tuple[list[Made], list[str]]:
     """The guesses that attacks make about rows they were not told, and why others make none that could be scored.

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from colonnade.attacks.base import ActiveAttack, Attack, Grant, Guess
+from colonnade.attacks.base import ActiveAttack, AnyAttack, Attack, Grant, Guess
 from colonnade.auditing.attempt import Attempt, PartyRecord, attack_seed, name_of
 from colonnade.auditing.baseline import Baseline
 from colonnade.auditing.contents import RunIdentity
@@ -105,7 +105,7 @@ class JointAudit:
     """
 
     audited: PublicPlan
-    attacks: Sequence[Attack | ActiveAttack]
+    attacks: Sequence[AnyAttack]
     attacker: str
     transcript: Transcript
     ledger: Ledger | None = None
@@ -217,19 +217,19 @@ class Joint(Setting):
     def disclosures(self) -> tuple[Disclosure, ...]:
         return tuple(each for each in super().disclosures if each.receiver == self.attacker)
 
-    def owners(self, subject: Subject, attack: Attack | ActiveAttack) -> Sequence[str | None]:
+    def owners(self, subject: Subject, attack: AnyAttack) -> Sequence[str | None]:
         return (self.owner,)
 
     def attackers(self, owner: str) -> Sequence[str]:
         return (self.attacker,)
 
-    def title(self, attack: Attack | ActiveAttack) -> str:
+    def title(self, attack: AnyAttack) -> str:
         return f"{name_of(attack)} by {self.attacker}"
 
     def record(self, attacker: str) -> PartyRecord:
         return PartyRecord(self.plan, self.transcripts[self.owner].mirrored(attacker))
 
-    def why_not_audited(self, attack: Attack | ActiveAttack) -> str | None:
+    def why_not_audited(self, attack: AnyAttack) -> str | None:
         """The engine asks this once for each attack, in their order, which is the order of the messages."""
         self._number += 1
         if isinstance(attack, ActiveAttack):
@@ -242,7 +242,7 @@ class Joint(Setting):
             self._line.send(LabelGrant(self._number, 0, 0, NOTHING, NOTHING))
         return reason
 
-    def attempt(self, subject: Subject, attack: Attack | ActiveAttack, attacker: str, owner: str) -> Attempt | str:
+    def attempt(self, subject: Subject, attack: AnyAttack, attacker: str, owner: str) -> Attempt | str:
         rows = self.training_rows(self.record(attacker))
         grant = subject.grant(attack, owner, self.tables, rows, self.random)
         if isinstance(grant, str):

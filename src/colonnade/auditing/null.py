@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol, TypeVar
 
-from colonnade.attacks.base import ActiveAttack, Attack
+from colonnade.attacks.base import AnyAttack
 from colonnade.auditing.subjects.base import Made, Values
 from colonnade.auditing.subjects.by_secret import SUBJECTS
 from colonnade.errors import ColonnadeError, PlanError
@@ -104,7 +104,7 @@ def permuted_truth_values(made: Made, n: int, random: Randomness) -> list[Values
 
 def honesty_check(
     run: Run[Any],
-    attack: Attack | ActiveAttack,
+    attack: AnyAttack,
     attacker: str,
     *,
     owner: str | None = None,

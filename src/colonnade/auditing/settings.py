@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from colonnade.attacks.base import ActiveAttack, Attack, Guess
+from colonnade.attacks.base import ActiveAttack, AnyAttack, Attack, Guess
 from colonnade.auditing.attempt import Attempt, PartyRecord, attack_seed, is_kept, name_of, training_rows
 from colonnade.auditing.contents import RunIdentity
 from colonnade.auditing.disclosure import Disclosure, disclosures
@@ -62,7 +62,7 @@ class Setting(ABC):
     delta: float
 
     @abstractmethod
-    def owners(self, subject: Subject, attack: Attack | ActiveAttack) -> Sequence[str | None]:
+    def owners(self, subject: Subject, attack: AnyAttack) -> Sequence[str | None]:
         """The parties whose secret is at stake."""
 
     @abstractmethod
@@ -77,11 +77,11 @@ class Setting(ABC):
         """The parties that may attack an owner."""
         return [party for party in self.plan.roles.parties if party != owner]
 
-    def title(self, attack: Attack | ActiveAttack) -> str:
+    def title(self, attack: AnyAttack) -> str:
         """What an attack is called where it could not be made by anybody."""
         return name_of(attack)
 
-    def why_not_audited(self, attack: Attack | ActiveAttack) -> str | None:
+    def why_not_audited(self, attack: AnyAttack) -> str | None:
         """Why an attack cannot be audited at all in this setting; None if it may."""
         subject = SUBJECTS.get(attack.about)
         if subject is None:
@@ -92,7 +92,7 @@ class Setting(ABC):
         """Why an attempt cannot be made in this setting; None if it can."""
         return attempt.why_not_on(record)
 
-    def attempt(self, subject: Subject, attack: Attack | ActiveAttack, attacker: str, owner: str) -> Attempt | str:
+    def attempt(self, subject: Subject, attack: AnyAttack, attacker: str, owner: str) -> Attempt | str:
         """One attack by one party on one owner, or why it cannot be made."""
         record = self.record(attacker)
         grant = subject.grant(attack, owner, self.tables, self.training_rows(record), self.random)
@@ -175,7 +175,7 @@ class Simulated(Setting):
         self._staged_runs: dict[Secret, Run[Any]] = {}
         self._baselines: dict[tuple[Any, ...], Any] = {}
 
-    def owners(self, subject: Subject, attack: Attack | ActiveAttack) -> Sequence[str | None]:
+    def owners(self, subject: Subject, attack: AnyAttack) -> Sequence[str | None]:
         return subject.owners(attack, self.plan.roles)
 
     def record(self, attacker: str) -> PartyRecord:
@@ -256,13 +256,13 @@ class Mirror(Setting):
         self.random, self.nulls, self.delta = random, nulls, delta
         self.identity = RunIdentity.of(plan, self.mode, n_rows=len(table), randomness=randomness, insecure=insecure)
 
-    def owners(self, subject: Subject, attack: Attack | ActiveAttack) -> Sequence[str | None]:
+    def owners(self, subject: Subject, attack: AnyAttack) -> Sequence[str | None]:
         return (self.owner,)
 
     def record(self, attacker: str) -> PartyRecord:
         return PartyRecord(self.plan, self.transcript.mirrored(attacker))
 
-    def why_not_audited(self, attack: Attack | ActiveAttack) -> str | None:
+    def why_not_audited(self, attack: AnyAttack) -> str | None:
         return super().why_not_audited(attack) or SUBJECTS[attack.about].in_simulation_only or None
 
     def why_not(self, attempt: Attempt, record: PartyRecord) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
 
-from colonnade.attacks.base import ActiveAttack, Attack
+from colonnade.attacks.base import AnyAttack
 from colonnade.auditing import Executor, audit
 from colonnade.catalogue import ATTACKS
 from colonnade.models.base import Estimator
@@ -39,7 +39,7 @@ class Standing:
 
 def standings(
     run: Run[Estimator],
-    attacks: Sequence[Attack | ActiveAttack] | None = None,
+    attacks: Sequence[AnyAttack] | None = None,
     *,
     nulls: int,
     seed: int,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from inspect import signature
 from statistics import mean
 
-from colonnade.attacks.base import ActiveAttack, Attack
+from colonnade.attacks.base import AnyAttack
 from colonnade.auditing.attempt import name_of
 from colonnade.auditing.engine import make
 from colonnade.auditing.settings import Simulated
@@ -99,7 +99,7 @@ def tune_alpha(
     wandering: BoundaryWandering | None = None,
     beside: Sequence[Defence] = (),
     alphas: Sequence[float] = ALPHAS,
-    attacks: Sequence[Attack | ActiveAttack] | None = None,
+    attacks: Sequence[AnyAttack] | None = None,
     validation: float = 0.25,
     tolerance: float = 0.01,
     seeds: Sequence[int] = (0,),
@@ -193,7 +193,7 @@ def _holder(model: Estimator, roles: Roles, defence: Defence) -> str:
     )
 
 
-def _best(run: Run[Estimator], attack: Attack | ActiveAttack, attackers: Sequence[str], seed: int) -> float | None:
+def _best(run: Run[Estimator], attack: AnyAttack, attackers: Sequence[str], seed: int) -> float | None:
     """The best score of an attack over the attackers that can make it; None if none can."""
     made, _ = make(Simulated(run, seed=seed), [attack], lambda name: name in attackers)
     return max((each.truth.scores(each.guess).up_to_naming for each in made), default=None)

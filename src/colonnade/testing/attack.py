@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from colonnade.attacks.base import ActiveAttack, Attack, Guess, View
+from colonnade.attacks.base import ActiveAttack, AnyAttack, Attack, Guess, View
 from colonnade.auditing.attempt import Attempt
 from colonnade.auditing.null import honesty_check
 from colonnade.auditing.settings import Simulated
@@ -31,7 +31,7 @@ SEEDS = 20
 LEAST_P = 0.001
 
 
-def check_attack(attack: Attack | ActiveAttack, run: Run[Any], *, attacker: str | None = None) -> None:
+def check_attack(attack: AnyAttack, run: Run[Any], *, attacker: str | None = None) -> None:
     """Check that an attack is a function of its view alone, and at chance where there is nothing to find.
 
     A fresh interpreter repeats the attack with its saved view alone, which shows whether the attack looks at the truth
@@ -48,7 +48,7 @@ def check_attack(attack: Attack | ActiveAttack, run: Run[Any], *, attacker: str 
         check(attempt, run)
 
 
-def attempt_on(run: Run[Any], attack: Attack | ActiveAttack, attacker: str | None = None, *, seed: int = 0) -> Attempt:
+def attempt_on(run: Run[Any], attack: AnyAttack, attacker: str | None = None, *, seed: int = 0) -> Attempt:
     """An attempt at a run, with what the attack needs granted.
 
     Args:

@@ -136,7 +136,5 @@ def test_where_nothing_of_a_known_row_was_kept_an_attack_does_not_apply():
 
 @pytest.mark.parametrize("attack", [EmbeddingClusters, GradientClusters])
 def test_a_class_has_at_least_one_cluster(attack):
-    with pytest.raises(
-        PlanError, match=r"There should be at least 1 cluster per class, but per_class is 0\. Change it"
-    ):
+    with pytest.raises(PlanError, match=r"per_class should be a whole number, at least 1, but is 0\. Change it"):
         attack(per_class=0)

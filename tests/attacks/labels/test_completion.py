@@ -75,5 +75,5 @@ def test_a_share_without_a_network_cannot_be_completed(run):
 
 @pytest.mark.parametrize("attack", [ModelCompletion, GradientCompletion])
 def test_rounds_of_self_training_are_counted_from_0(attack):
-    with pytest.raises(PlanError, match=r"self_training should be at least 0, but is -1\. Use 0 for none"):
+    with pytest.raises(PlanError, match=r"self_training should be a whole number, at least 0, but is -1\. Change it"):
         attack(self_training=-1)

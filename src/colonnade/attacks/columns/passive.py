@@ -32,7 +32,6 @@ class PassiveRidge(Attack):
     about = Secret.FEATURES
 
     def why_not(self, view: View) -> str | None:
-        """Only where embeddings of known and of other rows came from the owner of the columns."""
         points = Points.of_embeddings(view, received_from=view.grant.owner)
         if not len(points.rows):
             return f"it received no embeddings from {view.grant.owner}"
@@ -40,7 +39,6 @@ class PassiveRidge(Attack):
         return f"it received embeddings of only {n_known} known records" if n_known < 2 else None
 
     def guess(self, view: View) -> Guess:
-        """Fit to the known records and predict all rows with an embedding."""
         from sklearn.linear_model import RidgeCV
 
         points = Points.of_embeddings(view, received_from=view.grant.owner).standardised()

@@ -10,14 +10,15 @@ Liu and Lyu 2022, "Clustering label inference attack against practical split lea
 from __future__ import annotations
 
 import warnings
-from abc import abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 
 from colonnade.attacks.base import Attack, Grant, Guess, Needs, View
-from colonnade.attacks.points import Points, When
-from colonnade.errors import PlanError
+from colonnade.attacks.points import WHEN, Points, When
 from colonnade.models.networks.split import Embedding, Gradient
+from colonnade.parameters import Limit, check_parameters, count
 from colonnade.wire.message import Float64Array, Int64Array
 
 KNOWN_PER_CLASS = 4
@@ -26,15 +27,17 @@ ITERATIONS = 50
 
 
 class _Geometric(Attack):
-    """An attack on points: one vector for each row."""
+    """An attack on points, one vector for each row: gradients of some epoch, or embeddings where `when` is None."""
+
+    angular: bool
+    when: When | None = None
 
     def why_not(self, view: View) -> str | None:
-        """Only where there are points of rows and of known rows."""
         return self._points(view).why_not(view.grant)
 
-    @abstractmethod
     def _points(self, view: View) -> Points:
-        """The points to look at."""
+        points = Points.of_embeddings(view) if self.when is None else Points.of_gradients(view, self.when)
+        return points.directions() if self.angular else points
 
 
 class _Clusters(_Geometric):
@@ -43,14 +46,12 @@ class _Clusters(_Geometric):
     per_class: int
 
     def why_not(self, view: View) -> str | None:
-        """Only where there are more points than clusters."""
         n_points, n_clusters = len(self._points(view).rows), self.per_class * view.grant.n_classes
         if n_points < n_clusters:
             return f"{n_points} rows make no {n_clusters} clusters"
         return super().why_not(view)
 
     def guess(self, view: View) -> Guess:
-        """Cut the points into clusters and name each cluster."""
         points = self._points(view)
         n_clusters = self.per_class * view.grant.n_classes
         member, centres = _k_means(points.values, n_clusters, seed=int(view.random.integers(2**31)))
@@ -61,7 +62,6 @@ class _Nearest(_Geometric):
     """A row has the class of the known row that is nearest to it."""
 
     def guess(self, view: View) -> Guess:
-        """Look for the nearest known row of each."""
         points = self._points(view)
         known, classes = points.known(view.grant)
         nearest = _distances(points.values, points.values[known]).argmin(axis=1)
@@ -80,13 +80,11 @@ class EmbeddingClusters(_Clusters):
     """
 
     needs = Needs(messages=(Embedding,), known_labels=KNOWN_PER_CLASS)
+    limits: ClassVar[Mapping[str, Limit]] = {"per_class": count()}
 
     def __init__(self, *, per_class: int = 1, angular: bool = True) -> None:
-        self.per_class, self.angular = _checked(per_class), angular
-
-    def _points(self, view: View) -> Points:
-        points = Points.of_embeddings(view)
-        return points.directions() if self.angular else points
+        self.per_class, self.angular = per_class, angular
+        check_parameters(self)
 
 
 class GradientClusters(_Clusters):
@@ -102,13 +100,11 @@ class GradientClusters(_Clusters):
     """
 
     needs = Needs(messages=(Gradient,), known_labels=KNOWN_PER_CLASS)
+    limits: ClassVar[Mapping[str, Limit]] = {"per_class": count(), "when": WHEN}
 
     def __init__(self, *, per_class: int = 1, when: When = "mean", angular: bool = True) -> None:
-        self.per_class, self.when, self.angular = _checked(per_class), when, angular
-
-    def _points(self, view: View) -> Points:
-        points = Points.of_gradients(view, self.when)
-        return points.directions() if self.angular else points
+        self.per_class, self.when, self.angular = per_class, when, angular
+        check_parameters(self)
 
 
 class EmbeddingNearest(_Nearest):
@@ -126,10 +122,6 @@ class EmbeddingNearest(_Nearest):
     def __init__(self, *, angular: bool = True) -> None:
         self.angular = angular
 
-    def _points(self, view: View) -> Points:
-        points = Points.of_embeddings(view)
-        return points.directions() if self.angular else points
-
 
 class GradientNearest(_Nearest):
     """A row has the class of the known row whose gradient is nearest to its own.
@@ -143,13 +135,11 @@ class GradientNearest(_Nearest):
     """
 
     needs = Needs(messages=(Gradient,), known_labels=KNOWN_PER_CLASS)
+    limits: ClassVar[Mapping[str, Limit]] = {"when": WHEN}
 
     def __init__(self, *, when: When = "mean", angular: bool = True) -> None:
         self.when, self.angular = when, angular
-
-    def _points(self, view: View) -> Points:
-        points = Points.of_gradients(view, self.when)
-        return points.directions() if self.angular else points
+        check_parameters(self)
 
 
 def _names(points: Points, member: Int64Array, centres: Float64Array, grant: Grant) -> Int64Array:
@@ -183,9 +173,3 @@ def _distances(points: Float64Array, others: Float64Array) -> Float64Array:
     from scipy.spatial.distance import cdist
 
     return np.asarray(cdist(points, others))
-
-
-def _checked(per_class: int) -> int:
-    if per_class < 1:
-        raise PlanError(f"There should be at least 1 cluster per class, but per_class is {per_class!r}. Change it.")
-    return per_class

@@ -22,7 +22,6 @@ class DirectLabel(Attack):
     example_run = ExampleRun(parameters={"fusion": "sum", "top": None})
 
     def why_not(self, view: View) -> str | None:
-        """Only where the gradient has one coordinate per class."""
         first = next(_first_epoch(view), None)
         if first is None:
             return "no gradients of the first epoch were kept"
@@ -32,7 +31,6 @@ class DirectLabel(Attack):
         return None
 
     def guess(self, view: View) -> Guess:
-        """Read the class off each gradient of the first epoch."""
         rows, classes = [], []
         for about, gradients in _first_epoch(view):
             rows.append(about)

@@ -18,11 +18,9 @@ class NormScore(Attack):
     needs = Needs(messages=(Gradient,))
 
     def why_not(self, view: View) -> str | None:
-        """Norms tell two classes apart, not more."""
         return _why_not(view)
 
     def guess(self, view: View) -> Guess:
-        """Score each row by the length of its mean gradient."""
         points = Points.of_gradients(view, "mean")
         return Guess(points.rows, scores=np.linalg.norm(points.values, axis=1))
 
@@ -33,7 +31,6 @@ class DirectionScore(Attack):
     needs = Needs(messages=(Gradient,), known_labels=1)
 
     def why_not(self, view: View) -> str | None:
-        """The sign of a cosine tells two classes apart, not more."""
         return _why_not(view)
 
     def guess(self, view: View) -> Guess:

@@ -22,11 +22,9 @@ class Residue(Attack):
     example_run = ExampleRun("logistic-regression")
 
     def why_not(self, view: View) -> str | None:
-        """Only where a party with columns saw its gradients, and labels are of two classes."""
         return _why_not(view) or (None if self._batches(view) else "no batches of the first epoch were kept")
 
     def guess(self, view: View) -> Guess:
-        """Solve for the residuals of every batch of the first epoch."""
         matrix, model = _matrix(view), _model(view)
         rows, scores = [], []
         for step, batch in enumerate(self._batches(view)):
@@ -47,11 +45,9 @@ class CoefficientScore(Attack):
     example_run = ExampleRun("logistic-regression")
 
     def why_not(self, view: View) -> str | None:
-        """Only for a party with columns, and labels of two classes."""
         return _why_not(view)
 
     def guess(self, view: View) -> Guess:
-        """Score every row by its own part of the joint score."""
         matrix = _matrix(view)
         return Guess(np.arange(len(matrix)), scores=matrix @ _model(view).coef_)
 

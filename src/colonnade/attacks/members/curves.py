@@ -27,7 +27,6 @@ class ReleaseMembership(Attack):
     example_run = ExampleRun("functional-boost")
 
     def why_not(self, view: View) -> str | None:
-        """Only where the attacker was sent releases of the candidates' curves."""
         if not view.grant.candidates:
             return "it must be told candidates, who may have been in the run or not"
         if not any(recorded.message.column in view.grant.candidates for recorded in _releases(view)):
@@ -66,7 +65,6 @@ class FitMembership(Attack):
     example_run = ExampleRun("functional-boost")
 
     def why_not(self, view: View) -> str | None:
-        """Only where the attacker holds coefficients, and is told candidates with their outputs."""
         if not view.grant.candidates or "" not in view.grant.candidates:
             return "it must be told candidates with their outputs"
         if not hasattr(view.own.model, "w_"):
@@ -74,7 +72,6 @@ class FitMembership(Attack):
         return None
 
     def guess(self, view: View) -> Guess:
-        """Score each candidate by how well the model fits it."""
         model = view.own.model
         names = model.design_.names  # type: ignore[attr-defined]
         clips = model.design_.clips  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 
-from colonnade.attacks.base import ActiveAttack, Attack, Grant, Guess, Needs
+from colonnade.attacks.base import AnyAttack, Grant, Guess, Needs
 from colonnade.auditing.attempt import Attempt, training_rows
 from colonnade.auditing.evidence import Evidence, Measure
 from colonnade.errors import PlanError
@@ -169,7 +169,7 @@ class Subject(ABC):
         return None
 
     @abstractmethod
-    def owners(self, attack: Attack | ActiveAttack, roles: Roles) -> Sequence[str | None]:
+    def owners(self, attack: AnyAttack, roles: Roles) -> Sequence[str | None]:
         """The parties whose secret the attack may be about; None where nobody holds one."""
 
     @abstractmethod
@@ -177,9 +177,7 @@ class Subject(ABC):
         """Why guesses about an owner's secret cannot be scored; None if they can."""
 
     @abstractmethod
-    def grant(
-        self, attack: Attack | ActiveAttack, owner: str, tables: Tables, rows: Int64Array, random: Randomness
-    ) -> Grant | str:
+    def grant(self, attack: AnyAttack, owner: str, tables: Tables, rows: Int64Array, random: Randomness) -> Grant | str:
         """What the attack is told, or why it cannot be told what it needs.
 
         Args:
@@ -229,7 +227,7 @@ class Subject(ABC):
         return run
 
     def honest_trial(
-        self, run: Run[Any], attack: Attack | ActiveAttack, attacker: str, owner: str, random: Randomness, number: int
+        self, run: Run[Any], attack: AnyAttack, attacker: str, owner: str, random: Randomness, number: int
     ) -> tuple[Attempt, Truth] | str:
         """An attempt granted and scored from a shuffled truth, on which nothing else depends; or why there is none."""
         tables, random = run.simulation.tables, random.child(number)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from colonnade.attacks.base import ActiveAttack, Attack, Grant, Guess
+from colonnade.attacks.base import AnyAttack, Grant, Guess
 from colonnade.auditing.attempt import Attempt
 from colonnade.auditing.evidence import BestBaseline, Evidence, Measure, Score
 from colonnade.auditing.numbers import Numbers
@@ -133,16 +133,14 @@ class Columns(Subject):
     secret = Secret.FEATURES
     grants = frozenset({"known_records", "prior"})
 
-    def owners(self, attack: Attack | ActiveAttack, roles: Roles) -> Sequence[str | None]:
+    def owners(self, attack: AnyAttack, roles: Roles) -> Sequence[str | None]:
         return roles.holders
 
     def why_not_scorable(self, owner: str | None, tables: Tables) -> str | None:
         assert owner is not None
         return None if Numbers.of(tables[owner]).columns else f"{owner} holds no columns that vary"
 
-    def grant(
-        self, attack: Attack | ActiveAttack, owner: str, tables: Tables, rows: Int64Array, random: Randomness
-    ) -> Grant | str:
+    def grant(self, attack: AnyAttack, owner: str, tables: Tables, rows: Int64Array, random: Randomness) -> Grant | str:
         numbers, needs = Numbers.of(tables[owner]), attack.needs
         order = random.generator("grant").permutation(len(numbers.values))
         drawn = order[np.isin(order, rows)]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from colonnade.attacks.base import ActiveAttack, Attack, Grant
+from colonnade.attacks.base import AnyAttack, Grant
 from colonnade.auditing.attempt import Attempt
 from colonnade.auditing.baseline import Baseline, attacker_alone
 from colonnade.auditing.evidence import Evidence
@@ -32,7 +32,7 @@ class Labels(Subject):
     grants = frozenset({"known_labels"})
     one_owner = True
 
-    def owners(self, attack: Attack | ActiveAttack, roles: Roles) -> Sequence[str | None]:
+    def owners(self, attack: AnyAttack, roles: Roles) -> Sequence[str | None]:
         return (roles.label,)
 
     def why_not_scorable(self, owner: str | None, tables: Tables) -> str | None:
@@ -46,9 +46,7 @@ class Labels(Subject):
             return f"{owner}'s labels are measurements, and it guesses classes"
         return None
 
-    def grant(
-        self, attack: Attack | ActiveAttack, owner: str, tables: Tables, rows: Int64Array, random: Randomness
-    ) -> Grant | str:
+    def grant(self, attack: AnyAttack, owner: str, tables: Tables, rows: Int64Array, random: Randomness) -> Grant | str:
         labels, n_classes = class_numbers(tables[owner])
         order, known = random.generator("grant").permutation(len(labels)), attack.needs.known_labels
         grant = draw_grant(labels, n_classes, known, rows, order, owner)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from colonnade.attacks.base import ActiveAttack, Attack, Grant
+from colonnade.attacks.base import AnyAttack, Grant
 from colonnade.auditing.attempt import Attempt
 from colonnade.auditing.evidence import EVERYBODY, BestBaseline, Evidence, Score
 from colonnade.auditing.subjects.base import TAILS, Judgement, Made, Subject, Tables, Truth, Values
@@ -95,15 +95,13 @@ class Members(Subject):
     grants = frozenset({"candidates"})
     in_simulation_only = "it needs a second training run on half of the rows, which is possible only in a simulation"
 
-    def owners(self, attack: Attack | ActiveAttack, roles: Roles) -> Sequence[str | None]:
+    def owners(self, attack: AnyAttack, roles: Roles) -> Sequence[str | None]:
         return roles.features if attack.needs.candidates == "curves" else (EVERYBODY,)
 
     def why_not_scorable(self, owner: str | None, tables: Tables) -> str | None:
         return None
 
-    def grant(
-        self, attack: Attack | ActiveAttack, owner: str, tables: Tables, rows: Int64Array, random: Randomness
-    ) -> Grant:
+    def grant(self, attack: AnyAttack, owner: str, tables: Tables, rows: Int64Array, random: Randomness) -> Grant:
         order = _order(tables, random)
         return Grant(2, candidates={name: z[order] for name, z in _curves(tables, owner).items()}, owner=owner)
 
@@ -153,7 +151,7 @@ class Members(Subject):
         )
 
     def honest_trial(
-        self, run: Run[Any], attack: Attack | ActiveAttack, attacker: str, owner: str, random: Randomness, number: int
+        self, run: Run[Any], attack: AnyAttack, attacker: str, owner: str, random: Randomness, number: int
     ) -> tuple[Attempt, Truth] | str:
         """The candidates are people none of whom was in the run; which of them are called members is drawn by lot."""
         tables = run.simulation.tables
