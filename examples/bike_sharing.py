@@ -6,7 +6,7 @@ names, and writes two figures.
 
 from colonnade import Roles, simulate
 from colonnade.attacks.members.curves import ReleaseMembership
-from colonnade.auditing.membership import measure_membership
+from colonnade.auditing import measure_membership
 from colonnade.curves.plots import new_axes
 from colonnade.data import load, train_test_split
 from colonnade.models import FunctionalBoost

@@ -11,9 +11,8 @@ import math
 
 import numpy as np
 
-from colonnade.attacks.base import Attack, Guess, Needs
+from colonnade.attacks.base import Attack, Guess, Needs, View
 from colonnade.attacks.labels.clustering import GradientClusters
-from colonnade.attacks.view import View
 from colonnade.models.glm.matrix import Matrix
 from colonnade.tables.encode import Design
 from colonnade.wire.message import Float64Array, Int64Array
@@ -28,11 +27,11 @@ class RandomisedPosterior(Attack):
 
     needs = Needs(messages=GradientClusters.needs.messages, own_features=True, known_labels=4)
 
-    def unfit(self, view: View) -> str | None:
+    def why_not(self, view: View) -> str | None:
         """Only where labels are randomised, and gradients can be cut into clusters."""
         if "epsilon" not in view.public.settings:
             return "the model's settings name no epsilon with which labels were randomised"
-        return GradientClusters().unfit(view)
+        return GradientClusters().why_not(view)
 
     def guess(self, view: View) -> Guess:
         """Read, learn, and join."""

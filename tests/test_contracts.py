@@ -14,7 +14,6 @@ from colonnade.data import load
 from colonnade.data.functional.generator import FunctionalSetting
 from colonnade.models.networks.split import SplitClassifier
 from colonnade.roles import Roles
-from colonnade.runtime.simulate import simulate
 from colonnade.testing import ATTACK_CHECKS, DEFENCE_CHECKS, ESTIMATOR_CHECKS, TRANSPORT_CHECKS, Setup, attempt_on
 from colonnade.testing.ports import free_port
 from colonnade.wire.certs import authority as certs
@@ -88,16 +87,9 @@ SMALL = {
 }
 REGRESSIONS = ("linear-regression", "logistic-regression", "poisson-regression")
 
-# What a model must be like for an attack to apply to it, where the small one is not.
-VULNERABLE = {
-    "direct-label": {"fusion": "sum", "top": None},
-}
-
 THREE = Roles(label="bank", features=("shop", "telco"))
 JUDGED = replace(THREE, arbiter="judge")
 SERVED = replace(THREE, server="cloud")
-OF_CURVES = ("fit-membership", "release-membership")
-OF_REGRESSIONS = ("coefficient-score", "residue")
 KILLING = "a_killed_run_resumes_to_the_same_end"
 LONG = (
     "a_fresh_interpreter_makes_the_same_guess",
@@ -152,25 +144,16 @@ def setups(customers, more_customers):
 
 
 @pytest.fixture(scope="module")
-def runs(customers, more_customers, setups):
-    """The run that an attack is checked on; attacks with the same wishes share it."""
+def runs(setups):
+    """The run that an attack declares; attacks that declare the same one share it."""
     made = {}
 
     def run_for(attack):
-        if attack in OF_REGRESSIONS:
-            if "regression" not in made:
-                model = MODELS["logistic-regression"](**SMALL["logistic-regression"])
-                made["regression"] = simulate(model.fit, more_customers, roles=JUDGED, seed=1)
-            return made["regression"]
-        if attack in OF_CURVES:
-            if "curves" not in made:
-                made["curves"] = setups("functional-boost").fit(seed=1)
-            return made["curves"]
-        wishes = VULNERABLE.get(attack, {})
-        key = str(wishes)
+        example = ATTACKS[attack].example_run
+        key = str(example)
         if key not in made:
-            model = SplitClassifier.example().set_params(**wishes)
-            made[key] = simulate(model.fit, customers, roles=THREE, seed=1)
+            setup = setups(example.model)
+            made[key] = replace(setup, make=lambda: setup.make().set_params(**example.parameters)).fit(seed=1)
         return made[key]
 
     return run_for

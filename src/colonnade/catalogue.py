@@ -65,6 +65,7 @@ ATTACKS: Names[type[Attack] | type[ActiveAttack]] = Names(
         "gradient-nearest": ("attacks.labels.clustering", "GradientNearest"),
         "model-completion": ("attacks.labels.completion", "ModelCompletion"),
         "norm-score": ("attacks.labels.gradient_scores", "NormScore"),
+        "passive-ridge": ("attacks.columns.passive", "PassiveRidge"),
         "release-membership": ("attacks.members.curves", "ReleaseMembership"),
         "residue": ("attacks.labels.regression", "Residue"),
     },

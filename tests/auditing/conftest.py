@@ -14,8 +14,9 @@ from colonnade.attacks.base import ActiveAttack, Attack, Grant, Guess, Needs
 from colonnade.attacks.view import View
 from colonnade.privacy.ledger import Event
 from colonnade.roles import Roles
+from colonnade.runtime.join import join
 from colonnade.runtime.party import Party
-from colonnade.runtime.simulate import Run, join, private_randomness, simulate
+from colonnade.runtime.simulate import Run, private_randomness, simulate
 from colonnade.secret import Secret
 from colonnade.tables.table import Table
 from colonnade.testing.ports import free_port
@@ -102,11 +103,11 @@ class TakePart(ActiveAttack):
         return Guess(rows, classes=classes)
 
 
-class AboutFeatures(Attack):
-    """Guesses columns."""
+class AboutModel(Attack):
+    """Guesses a model."""
 
     needs = Needs()
-    about = Secret.FEATURES
+    about = Secret.MODEL
 
     def guess(self, view: View) -> Guess:
         raise AssertionError("nobody can score this")
@@ -159,7 +160,7 @@ def toy() -> SimpleNamespace:
         RankByHint=RankByHint,
         NearestKnown=NearestKnown,
         TakePart=TakePart,
-        AboutFeatures=AboutFeatures,
+        AboutModel=AboutModel,
         Silent=Silent,
     )
 

@@ -127,10 +127,10 @@ def test_what_was_received_but_not_kept_cannot_be_attacked(toy: SimpleNamespace)
 
 
 def test_what_cannot_be_made_or_scored_is_listed(toy: SimpleNamespace) -> None:
-    report = attacked(toy.run(), [toy.TakePart(), toy.AboutFeatures(), NeedsModel()])
+    report = attacked(toy.run(), [toy.TakePart(), toy.AboutModel(), NeedsModel()])
     assert report.untested == (
         "TakePart by shop: it takes part in a run, and the one that a joint audit looks at is over",
-        "AboutFeatures by shop: guesses about features cannot be scored yet, only those about labels",
+        "AboutModel by shop: guesses about model cannot be scored, only those about labels, features, membership",
         "NeedsModel by shop: it needs shop's share of the model, and this run left none",
         "shop about bank's labels, given audit-tests/hint: no attack was made",
     )
@@ -205,8 +205,8 @@ def test_without_a_seed_grants_follow_from_the_owners_own_randomness(toy: Simple
     [
         (
             LabelGuess(1, "", NOTHING, NOTHING, np.zeros(0)),
-            "Expected shop to speak of attack 0, but it speaks of attack 1. Check that both parties make the same "
-            "attacks.",
+            "Expected audit/guess for attack 0 from shop, got one for attack 1. Check that both parties run the same "
+            "plan.",
         ),
         (
             LabelGuess(0, "", np.arange(2), np.arange(2), np.zeros(2)),

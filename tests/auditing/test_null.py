@@ -9,31 +9,34 @@ import numpy as np
 import pytest
 
 from colonnade.attacks.base import Attack, Guess, Needs
-from colonnade.auditing.attempt import Attempt, draw_grant, training_rows
-from colonnade.auditing.null import class_numbers, deviation, honesty_check, null_values
-from colonnade.auditing.score import Truth, scorable, values
+from colonnade.auditing.attempt import Attempt, training_rows
+from colonnade.auditing.null import honesty_check, null_values
+from colonnade.auditing.subjects.base import Made
+from colonnade.auditing.subjects.classes import ClassTruth
+from colonnade.auditing.subjects.labels import class_numbers, draw_grant
 from colonnade.errors import ColonnadeError, PlanError
+from colonnade.privacy.randomness import Randomness
 from colonnade.wire.recording.transcript import RowMeans, Transcript
 
 ORDER = np.random.default_rng(0).permutation(200)
 
 
-def attempt(run: Any, attack: Any, attacker: str = "shop") -> Attempt:
-    labels, n_classes = class_numbers(run.simulation)
-    grant = draw_grant(labels, n_classes, attack.needs.known_labels, np.arange(len(labels)), ORDER)
-    return Attempt(attack, attacker, grant, seed=0)
+def made(run: Any, attack: Any, attacker: str = "shop") -> Made:
+    labels, n_classes = class_numbers(run.simulation.tables["bank"])
+    grant = draw_grant(labels, n_classes, attack.needs.known_labels, np.arange(len(labels)), ORDER, "bank")
+    attempt, truth = Attempt(attack, attacker, grant, seed=0), ClassTruth.of(labels, grant)
+    guess = attempt.guess(run.simulation, lambda: run)
+    return Made(attempt, truth, truth.scorable(guess, attack=attempt.name), {})
 
 
 def plain(run: Any, attack: Any, n: int = 20, **how: Any) -> list[float]:
-    (scored,) = null_values(run.simulation, [attempt(run, attack)], n=n, seed=0, **how)
+    (scored,) = null_values(run.simulation, [made(run, attack)], n=n, random=Randomness.seeded(0), **how)
     return [each.plain for each in scored]
 
 
 def value(run: Any, attack: Any) -> float:
-    tried = attempt(run, attack)
-    truth = Truth.of(class_numbers(run.simulation)[0], tried.grant)
-    guess = tried.guess(run.simulation, lambda: run)
-    return values(scorable(guess, truth, attack=tried.name), truth).plain
+    each = made(run, attack)
+    return each.truth.scores(each.guess).plain
 
 
 class Backwards:
@@ -57,9 +60,8 @@ class Peeking(Attack):
     needs = Needs()
 
     def guess(self, view: Any) -> Guess:
-        labels = next(
-            frame.frame.f_locals["permuted"] for frame in inspect.stack() if "permuted" in frame.frame.f_locals
-        )
+        variables = [value for frame in inspect.stack() for value in frame.frame.f_locals.values()]
+        labels = next(value.labels for value in variables if isinstance(value, ClassTruth))
         flipped = np.arange(len(labels)) % 3 == 0
         return Guess(np.arange(len(labels)), classes=np.where(flipped, 1 - labels, labels))
 
@@ -85,10 +87,14 @@ def test_an_active_attack_takes_part_in_a_null_run_of_its_own(toy: SimpleNamespa
 def test_null_values_do_not_depend_on_who_runs_them_in_which_order(toy: SimpleNamespace) -> None:
     run = toy.run(strength=1)
     steps = []
-    assert plain(run, toy.ReadHint(), n=4) == plain(
-        run, toy.ReadHint(), n=4, executor=Backwards(), advance=lambda: steps.append(1)
-    )
-    assert len(steps) == 4
+
+    def watch(done: Iterable[Any], total: int) -> Iterator[Any]:
+        for each in done:
+            steps.append(total)
+            yield each
+
+    assert plain(run, toy.ReadHint(), n=4) == plain(run, toy.ReadHint(), n=4, executor=Backwards(), watch=watch)
+    assert steps == [4] * 4
 
 
 def test_a_null_run_that_fails_fails_the_audit(toy: SimpleNamespace) -> None:
@@ -153,14 +159,14 @@ def test_deviations_have_mean_zero_and_variance_one_over_all_orders(kind: str) -
     said = np.array([0, 1, 1, 2, 0, 0])
     guess = Guess(np.arange(6), **{kind: said if kind == "classes" else said + 0.5})
     nothing = np.zeros(0, np.int64)
-    found = [deviation(guess, Truth(np.array(order), 3, nothing)) for order in permutations(labels)]
+    found = [ClassTruth(np.array(order), 3, nothing).deviation(guess) for order in permutations(labels)]
     assert np.mean(found) == pytest.approx(0)
     assert np.var(found) == pytest.approx(1)
 
 
 def test_a_guess_that_is_the_same_for_all_rows_deviates_from_nothing() -> None:
     guess = Guess(np.arange(4), classes=np.zeros(4, np.int64))
-    assert deviation(guess, Truth(np.array([0, 0, 1, 1]), 2, np.zeros(0, np.int64))) == 0
+    assert ClassTruth(np.array([0, 0, 1, 1]), 2, np.zeros(0, np.int64)).deviation(guess) == 0
 
 
 def test_a_grant_tells_as_many_labels_of_each_class_and_a_larger_one_contains_it() -> None:

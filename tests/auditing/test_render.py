@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from colonnade.auditing.alone import Best
-from colonnade.auditing.render import headline, html, knowledge, luck, questions, size
+from colonnade.auditing.evidence import BestBaseline, Score
+from colonnade.auditing.render.html import html
+from colonnade.auditing.render.words import headline, knowledge, luck, questions, size
 from colonnade.auditing.report import PrivacyReport
-from colonnade.auditing.score import Score
 from colonnade.errors import MissingExtra
 from colonnade.privacy.ledger import Spent
 from colonnade.secret import Secret
@@ -132,8 +132,8 @@ def test_a_leak_up_to_naming_is_called_so(report: PrivacyReport) -> None:
     (direct,) = (f for f in report.attacks if f.attack == "DirectLabel")
     swapped = replace(report, attacks=(replace(direct, plain=replace(direct.plain, chance=1.0)),))
     (question, _) = questions(swapped)
-    assert question.answer == "leaks up to naming"
-    assert "of those it could have guessed, up to the names of the classes." in question.sentence
+    assert question.answer == "leaks, classes unnamed"
+    assert "of those it could have guessed, under the best names of the classes." in question.sentence
 
 
 def test_no_leak_is_never_called_safe(report: PrivacyReport) -> None:
@@ -157,7 +157,7 @@ def test_balanced_accuracy_is_put_into_words_and_full_coverage_is_not(report: Pr
 def known_anyway(report: PrivacyReport) -> PrivacyReport:
     """The same report, had the attacker been as good alone."""
     (direction,) = (f for f in report.attacks if f.attack == "DirectionScore")
-    evidence = replace(direction.plain, score=Score(0.994, 0.99, 0.997), alone=Best(0.996, "self-training"))
+    evidence = replace(direction.plain, score=Score(0.994, 0.99, 0.997), alone=BestBaseline(0.996, "self-training"))
     return replace(report, attacks=(replace(direction, plain=evidence, up_to_naming=evidence),))
 
 
@@ -187,7 +187,7 @@ def test_one_attack_by_two_parties_is_one_attack(report: PrivacyReport) -> None:
 
 def test_under_the_headline_stands_how_much_is_luck(report: PrivacyReport) -> None:
     words = "By luck alone about 0.3 of them would exceed their null."
-    assert luck(report) == f"6 tests were made, each guess as it is and up to naming. {words}"
+    assert luck(report) == f"6 tests were made, each guess of classes as it is and under the best names. {words}"
     assert words in report.render(width=200)
     assert words in html(report)
     assert "By luck" not in replace(report, attacks=()).render()

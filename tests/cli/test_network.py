@@ -99,6 +99,19 @@ class Federation:
         self.started.append(process)
         return process
 
+    def audit(self, party: str, *options: str) -> subprocess.Popen[str]:
+        """Begin an audit of one party's side."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "colonnade", "audit", str(self.folder(party)), *options],
+            cwd=self.path / party,
+            env=ENVIRONMENT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.started.append(process)
+        return process
+
     def end(self) -> None:
         """Leave nothing behind that a failed test began."""
         for process in self.started:
@@ -293,7 +306,43 @@ def test_a_party_audits_what_it_sent_without_the_other(trained: Trained) -> None
     assert "What could shop learn about bank's labels?" in shown.stdout
     of_shop = call("audit", trained.federation.folder("shop"))
     assert of_shop.exit_code == 0
-    assert PrivacyReport.from_json((trained.federation.folder("shop") / "report.json").read_text()).attacks == ()
+    # The shop has no labels to lose, but its embeddings tell the bank about its columns.
+    of_columns = PrivacyReport.from_json((trained.federation.folder("shop") / "report.json").read_text()).attacks
+    assert [(f.attack, f.attacker, f.owner) for f in of_columns] == [("PassiveRidge", "bank", "shop")]
+
+
+def test_two_parties_audit_a_run_together_and_the_label_party_gets_the_report(federation: Federation) -> None:
+    federation.write()
+    for party, more in (("bank", ""), ("shop", 'keep_received = "audit"\n')):
+        path = federation.path / party / "plan.toml"
+        text = path.read_text().replace("checkpoint_every = 5", 'checkpoint_every = 5\nreceived = "audit"')
+        path.write_text(text.replace('randomness = "seeded"\n', 'randomness = "seeded"\n' + more))
+    for process in federation.both("join").values():
+        assert ended(process)[0] == 0
+    audits = {
+        party: federation.audit(party, "--attacker", "shop", "--attack", "norm-score", "--attack", "embedding-nearest")
+        for party in ("shop", "bank")
+    }
+    (shop_code, shop_said, shop_error), (bank_code, bank_said, bank_error) = map(ended, audits.values())
+    assert (shop_code, bank_code) == (0, 0), shop_error + bank_error
+    assert "shop made its guesses. The scores stay with bank." in shop_said
+    assert not (federation.folder("shop") / "report.json").exists()
+    report = PrivacyReport.from_json((federation.folder("bank") / "report.json").read_text())
+    assert report.run.mode == "joint"
+    assert {(f.attack, f.attacker, f.owner) for f in report.attacks} == {
+        ("NormScore", "shop", "bank"),
+        ("EmbeddingNearest", "shop", "bank"),
+    }
+    assert all(finding.plain.alone is not None for finding in report.attacks)
+    assert "What could shop learn about bank's labels?" in bank_said
+    assert "labels told to shop in a joint audit" in report.budget["labels"].notes
+    assert (federation.folder("shop") / "audits" / "0001" / "run.json").is_file()
+
+
+def test_a_joint_audit_is_refused_where_it_cannot_be(trained: Trained) -> None:
+    of_itself = call("audit", trained.federation.folder("bank"), "--attacker", "bank", "--insecure")
+    assert of_itself.exit_code == 2
+    assert "A joint audit needs an attacker other than the label party, but bank was named" in of_itself.stderr
 
 
 def test_a_second_start_says_that_the_run_has_finished(trained: Trained) -> None:

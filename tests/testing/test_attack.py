@@ -31,7 +31,7 @@ DISHONEST = """
     import sys
     import numpy as np
     from colonnade.attacks.base import Attack, Guess, Needs
-    from colonnade.auditing.score import Truth
+    from colonnade.auditing.subjects.base import Truth
     from colonnade.models.networks.messages import Gradient
 
     TRUTH = None
@@ -169,3 +169,48 @@ def test_an_active_attack_is_checked_by_what_it_plays(run):
         check(attempt_on(run, Lazy()), run)
     with pytest.raises(AssertionError, match="should make the same guess about the same run"):
         one_run_gives_one_guess(attempt_on(run, Restless()), run)
+
+
+# A model that no catalogue names, and an attack on it.
+OWN_MODEL = """
+    import numpy as np
+    from colonnade.attacks import Attack, Guess, Needs
+    from colonnade.models import Estimator
+
+    class Nothing(Estimator):
+        task = "classification"
+
+        def __init__(self, *, number=1.0):
+            self.number = number
+
+        def fit(self, party):
+            self.mean_ = np.array([self.number])
+            return self
+
+        def predict(self, party):
+            return None
+
+        def share(self):
+            return {"mean_": self.mean_}
+
+        def take_share(self, tree):
+            self.mean_ = tree["mean_"]
+
+        def summary(self):
+            return "Nothing."
+
+    class ReadModel(Attack):
+        needs = Needs(own_features=True, own_model=True)
+
+        def guess(self, view):
+            rows = np.arange(len(view.own.table))
+            return Guess(rows, scores=view.own.model.mean_[0] * (rows % 7))
+"""
+
+
+def test_an_attack_on_a_users_own_model_keeps_the_contract(tmp_path, monkeypatch):
+    (tmp_path / "own_model_and_attack.py").write_text(textwrap.dedent(OWN_MODEL))
+    monkeypatch.syspath_prepend(tmp_path)
+    own = import_module("own_model_and_attack")
+    run = simulate(own.Nothing(number=2.0).fit, load("breast-cancer", rows=ROWS).split(), roles=BOTH)
+    check_attack(own.ReadModel(), run)

@@ -1,8 +1,8 @@
 from .base import ActiveAttack as ActiveAttack
 from .base import Attack as Attack
-from .base import Grant as Grant
+from .base import ExampleRun as ExampleRun
 from .base import Guess as Guess
-from .base import Needs as Needs
+from .columns.passive import PassiveRidge as PassiveRidge
 from .labels.clustering import EmbeddingClusters as EmbeddingClusters
 from .labels.clustering import EmbeddingNearest as EmbeddingNearest
 from .labels.clustering import GradientClusters as GradientClusters
@@ -14,4 +14,8 @@ from .labels.gradient_scores import DirectionScore as DirectionScore
 from .labels.gradient_scores import NormScore as NormScore
 from .labels.regression import CoefficientScore as CoefficientScore
 from .labels.regression import Residue as Residue
+from .members.curves import FitMembership as FitMembership
+from .members.curves import ReleaseMembership as ReleaseMembership
+from .view import Grant as Grant
+from .view import Needs as Needs
 from .view import View as View

@@ -1,61 +1,33 @@
-"""Attack, ActiveAttack, Needs, Grant, Guess: an attack gets a view and returns a guess."""
+"""Attack, ActiveAttack, Guess: an attack gets a view and returns a guess."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from colonnade.attacks.view import Grant, Needs, View
 from colonnade.runtime.party import Party
 from colonnade.runtime.protocol import Protocol
 from colonnade.secret import Secret
-from colonnade.wire.message import Float64Array, Int64Array, Message
+from colonnade.wire.message import Float64Array, Int64Array
 
-if TYPE_CHECKING:
-    from colonnade.attacks.view import View
-
-
-@dataclass(frozen=True)
-class Needs:
-    """What an attack asks for. What is not named here is not in the view.
-
-    Attributes:
-        messages: The kinds of messages it reads.
-        own_features: Whether it reads the attacker's own table.
-        own_model: Whether it uses the attacker's own share of the model.
-        known_labels: How many labels per class it must be told; the audit draws them and never scores them.
-        candidates: What it must be told of people who may have been in the run or not: one party's "curves", or whole
-            "records", with everybody's curves and the output; None if nothing.
-    """
-
-    messages: tuple[type[Message], ...] = ()
-    own_features: bool = False
-    own_model: bool = False
-    known_labels: int = 0
-    candidates: Literal["curves", "records"] | None = None
-
-
-@dataclass(frozen=True)
-class Grant:
-    """What the audit tells an attacker beyond its own view: some labels, and how many classes there are.
-
-    Labels are class numbers, 0 to `n_classes` - 1, in the sorted order of the classes. Candidates are curves in
-    coordinates, by column; those of the output have an empty name.
-    """
-
-    n_classes: int
-    rows: Int64Array = field(default_factory=lambda: np.zeros(0, np.int64))
-    labels: Int64Array = field(default_factory=lambda: np.zeros(0, np.int64))
-    candidates: Mapping[str, Float64Array] = field(default_factory=dict)
+__all__ = ["ActiveAttack", "AnyAttack", "Attack", "ExampleRun", "Grant", "Guess", "Needs", "View"]
 
 
 @dataclass(frozen=True)
 class Guess:
-    """What an attack says: a class for each row, or a score that grows with the chance of the last class.
+    """What an attack says about some rows: exactly one of classes, scores and values.
+
+    Attributes:
+        rows: The rows it is about.
+        classes: A class for each row.
+        scores: A number for each row that grows with the chance of the last class, or of membership.
+        values: The numbers of each row's record, in the order of `Grant.columns`.
 
     >>> Guess(np.array([4, 7]), classes=np.array([0, 1])).rows.tolist()
     [4, 7]
@@ -64,25 +36,54 @@ class Guess:
     rows: Int64Array
     classes: Int64Array | None = None
     scores: Float64Array | None = None
+    values: Float64Array | None = None
 
     def __post_init__(self) -> None:
-        """One guess, not two to choose from afterwards."""
-        assert (self.classes is None) != (self.scores is None), "a guess is either classes or scores"
-        said: NDArray[Any] | None = self.classes if self.scores is None else self.scores
-        assert said is not None
-        assert said.shape == self.rows.shape, "a guess has one value per row"
+        """Refuse two guesses of which the better one could be chosen afterwards."""
+        said = [part for part in (self.classes, self.scores, self.values) if part is not None]
+        assert len(said) == 1, "a guess is either classes or scores or values"
+        wanted = self.rows.shape if self.values is None else (len(self.rows), *said[0].shape[1:2])
+        assert said[0].shape == wanted, "a guess has one value or one record per row"
+
+    @property
+    def said(self) -> NDArray[Any]:
+        """The classes, scores or values."""
+        return next(part for part in (self.classes, self.scores, self.values) if part is not None)
+
+    def only(self, kept: NDArray[np.bool_]) -> Guess:
+        """The same guess about some of its rows."""
+        parts: dict[str, Any] = {name: part if part is None else part[kept] for name, part in vars(self).items()}
+        return Guess(**parts)
+
+
+@dataclass(frozen=True)
+class ExampleRun:
+    """A small run on which an attack can be tried: a model of the catalogue with some parameters.
+
+    >>> ExampleRun(parameters={"epochs": 2}).model
+    'split-classifier'
+    """
+
+    model: str = "split-classifier"
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Attack(ABC):
     """A curious party: a function of what it saw.
 
     Vary an attack by its constructor's arguments, which have defaults.
+
+    Attributes:
+        needs: What it must be given.
+        about: Which secret it guesses.
+        example_run: A run that it applies to; contract tests try it there.
     """
 
     needs: ClassVar[Needs]
     about: ClassVar[Secret] = Secret.LABELS
+    example_run: ClassVar[ExampleRun] = ExampleRun()
 
-    def unfit(self, view: View) -> str | None:
+    def why_not(self, view: View) -> str | None:
         """Why the attack does not apply to this view; None if it does."""
         return None
 
@@ -92,11 +93,15 @@ class Attack(ABC):
 
 
 class ActiveAttack(ABC):
-    """A dishonest party: the honest protocol played with hostile hooks."""
+    """A dishonest party: the honest protocol played with hostile hooks. Its attributes are those of `Attack`."""
 
     needs: ClassVar[Needs]
     about: ClassVar[Secret] = Secret.LABELS
+    example_run: ClassVar[ExampleRun] = ExampleRun()
 
     @abstractmethod
     def play(self, party: Party, honest: Protocol[Any], grant: Grant) -> Guess:
         """Take part in the run and return a guess."""
+
+
+AnyAttack: TypeAlias = Attack | ActiveAttack

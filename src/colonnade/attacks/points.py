@@ -1,4 +1,4 @@
-"""Points: one vector per row, made from what an attacker sent or received, in which classes may lie apart."""
+"""Points: one vector per row, made from what an attacker sent or received."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from colonnade.attacks.base import Grant
-from colonnade.attacks.view import View
+from colonnade.attacks.view import Grant, View
 from colonnade.models.networks.messages import Embedding, Gradient
+from colonnade.parameters import choice
 from colonnade.wire.message import Float64Array, Int64Array
 
 When: TypeAlias = Literal["mean", "first", "last"]
+WHEN = choice("mean", "first", "last")
 
 
 @dataclass(frozen=True)
@@ -27,38 +28,48 @@ class Points:
     values: Float64Array
 
     @classmethod
-    def of_embeddings(cls, view: View) -> Points:
-        """The last embedding that the attacker sent of each row."""
-        return cls._of_messages(view, Embedding, sent=True, when="last")
+    def of_embeddings(cls, view: View, *, received_from: str | None = None) -> Points:
+        """The last embedding of each row that the attacker sent, or received from a peer."""
+        return cls._of_messages(view, Embedding, sent=received_from is None, when="last", peer=received_from)
 
     @classmethod
     def of_gradients(cls, view: View, when: When) -> Points:
         """The gradient that the attacker received for each row: its mean over epochs, the first or the last one."""
         if when != "mean":
             return cls._of_messages(view, Gradient, sent=False, when=when)
-        return cls._finite(view.row_means(Gradient, sent=False).astype(np.float64))
+        peers = view.peers(Gradient, sent=False)
+        return cls._joined([view.row_means(Gradient, peer=peer, sent=False).astype(np.float64) for peer in peers])
 
     @classmethod
     def _of_messages(
-        cls, view: View, kind: type[Embedding] | type[Gradient], *, sent: bool, when: Literal["first", "last"]
+        cls,
+        view: View,
+        kind: type[Embedding] | type[Gradient],
+        *,
+        sent: bool,
+        when: Literal["first", "last"],
+        peer: str | None = None,
     ) -> Points:
-        found = [
-            (recorded.rows, recorded.message.values)
-            for recorded in view.messages(kind, sent=sent)
-            if recorded.rows is not None
-        ]
-        if not found:
-            return cls(np.zeros(0, np.int64), np.zeros((0, 0)))
-        by_row = np.full((max(int(rows.max()) for rows, _ in found) + 1, found[0][1].shape[1]), np.nan)
-        # What is written later stays.
-        for rows, values in reversed(found) if when == "first" else found:
-            by_row[rows] = values
-        return cls._finite(by_row)
+        lines = []
+        for each in view.peers(kind, sent=sent) if peer is None else (peer,):
+            messages = view.messages(kind, sent=sent, peer=each)
+            found = [(each.rows, each.message.values) for each in messages if each.rows is not None]
+            if not found:
+                continue
+            by_row = np.full((max(int(rows.max()) for rows, _ in found) + 1, found[0][1].shape[1]), np.nan)
+            # What is written later stays.
+            for rows, values in reversed(found) if when == "first" else found:
+                by_row[rows] = values
+            lines.append(by_row)
+        return cls._joined(lines)
 
     @classmethod
-    def _finite(cls, by_row: Float64Array) -> Points:
-        rows = np.flatnonzero(np.isfinite(by_row).all(axis=1))
-        return cls(rows, by_row[rows])
+    def _joined(cls, lines: list[Float64Array]) -> Points:
+        """The rows of which every line has finite numbers, with the lines' numbers side by side."""
+        n_rows = min((len(line) for line in lines), default=0)
+        joined = np.concatenate([line[:n_rows] for line in lines], axis=1) if lines else np.zeros((0, 0))
+        rows = np.flatnonzero(np.isfinite(joined).all(axis=1))
+        return cls(rows, joined[rows])
 
     def directions(self) -> Points:
         """The same rows with vectors of length 1, where they have a length."""
@@ -75,10 +86,10 @@ class Points:
         has_point = np.isin(grant.rows, self.rows)
         return np.searchsorted(self.rows, grant.rows[has_point]), grant.labels[has_point]
 
-    def unfit(self, grant: Grant) -> str | None:
-        """Why nothing can be told from these points; None if something may be."""
+    def why_not(self, grant: Grant, *, known: bool = True) -> str | None:
+        """Why these points tell nothing about classes; None if they may."""
         if not len(self.rows):
             return "nothing that could be compared was kept of any row"
-        if len(np.unique(self.known(grant)[1])) < grant.n_classes:
+        if known and len(np.unique(self.known(grant)[1])) < grant.n_classes:
             return "nothing was kept of the known rows of some class"
         return None

@@ -1,28 +1,88 @@
-"""View: what one party saw in one run, cut to what one attack declared."""
+"""View: what one party saw in one run, cut to what one attack declared (`Needs`) and was told besides (`Grant`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 
-from colonnade.attacks.base import Grant, Needs
 from colonnade.errors import UndeclaredAccess
 from colonnade.models.base import Estimator
 from colonnade.roles import PublicPlan
 from colonnade.storage import read_tree, write_tree
 from colonnade.tables.table import Table
-from colonnade.wire.message import Float32Array, Message
+from colonnade.wire.message import Float32Array, Float64Array, Int64Array, Message
 from colonnade.wire.recording.transcript import Recorded, Transcript
 
-if TYPE_CHECKING:
-    from colonnade.attacks.base import Attack
-
 M = TypeVar("M", bound=Message)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an attack asks for. What is not named here is not in the view.
+
+    Attributes:
+        messages: The kinds of messages it reads, on all of the attacker's lines.
+        own_features: Whether it reads the attacker's own table.
+        own_model: Whether it uses the attacker's own share of the model.
+        known_labels: How many labels per class it must be told; the audit draws them and never scores them.
+        known_records: How many records it must be told, with their rows; the audit never scores them.
+        prior: How many records it must be told without their rows, as a sample of the population; never scored.
+        inference_rows: Whether rows that were not trained on are scored as well, in attacks on columns.
+        candidates: What it must be told of people who may or may not have been in the run: one party's "curves", or
+            whole "records", with everybody's curves and the output; None if nothing.
+    """
+
+    messages: tuple[type[Message], ...] = ()
+    own_features: bool = False
+    own_model: bool = False
+    known_labels: int = 0
+    known_records: int = 0
+    prior: int = 0
+    inference_rows: bool = False
+    candidates: Literal["curves", "records"] | None = None
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What the audit tells an attacker beyond its own view.
+
+    Attributes:
+        n_classes: How many classes there are; 0 where the attack is not about classes.
+        rows: The rows whose labels or records are told.
+        labels: Their class numbers, 0 to `n_classes` - 1, in the sorted order of the classes.
+        candidates: Curves in coordinates, by column; those of the output have an empty name.
+        owner: The party whose secret the attack is about.
+        columns: For each number of a record, the column that it comes from.
+        records: The records of `rows`, as standardised numbers; text is one number per level.
+        prior: Records of nobody knows which rows.
+    """
+
+    n_classes: int
+    rows: Int64Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    labels: Int64Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    candidates: Mapping[str, Float64Array] = field(default_factory=dict)
+    owner: str = ""
+    columns: Sequence[str] = ()
+    records: Float64Array = field(default_factory=lambda: np.zeros((0, 0)))
+    prior: Float64Array = field(default_factory=lambda: np.zeros((0, 0)))
+
+    def cut(self, needs: Needs) -> Grant:
+        """As much of this grant as an attack declared."""
+        declared = {
+            "rows": needs.known_labels or needs.known_records,
+            "labels": needs.known_labels,
+            "records": needs.known_records,
+            "prior": needs.prior,
+            "candidates": needs.candidates,
+        }
+        nothing = Grant(self.n_classes)
+        dropped = {name for name, wanted in declared.items() if not wanted and len(getattr(self, name))}
+        return replace(self, **{name: getattr(nothing, name) for name in dropped}) if dropped else self
 
 
 class Own:
@@ -81,11 +141,7 @@ class View:
             entries=tuple(entry for entry in transcript.entries if entry.kind in kinds),
             means=tuple(mean for mean in transcript.means if mean.kind in kinds),
         )
-        granted = grant if needs.known_labels else Grant(grant.n_classes)
-        told = grant.candidates if needs.candidates else {}
-        if granted.candidates or told:
-            granted = replace(granted, candidates=told)
-        return cls(transcript.party, public, needs, Own(needs, table, model), granted, seed, seen)
+        return cls(transcript.party, public, needs, Own(needs, table, model), grant.cut(needs), seed, seen)
 
     @cached_property
     def random(self) -> np.random.Generator:
@@ -93,12 +149,19 @@ class View:
         return np.random.default_rng(self.seed)
 
     def messages(self, kind: type[M], *, peer: str | None = None, sent: bool | None = None) -> Iterator[Recorded[M]]:
-        """The kept messages of a declared kind."""
+        """The kept messages of a declared kind, on all lines of the attacker or on those to one peer."""
         self._require(kind)
         return self._transcript.messages(kind, peer=peer, sent=sent)
 
+    def peers(self, kind: type[Message], *, sent: bool) -> tuple[str, ...]:
+        """With whom messages of a declared kind crossed in one direction, as far as anything of them was kept."""
+        self._require(kind)
+        lines = [(entry.kind, entry.sent, entry.peer) for entry in self._transcript.entries if entry.place is not None]
+        lines += [(means.kind, means.sent, means.peer) for means in self._transcript.means]
+        return tuple(dict.fromkeys(peer for *line, peer in lines if line == [kind.kind, sent]))
+
     def row_means(self, kind: type[Message], *, peer: str | None = None, sent: bool | None = None) -> Float32Array:
-        """The mean per row over epochs of a declared kind of message."""
+        """The mean per row over epochs of a declared kind of message, on one line."""
         self._require(kind)
         return self._transcript.row_means(kind, peer=peer, sent=sent)
 
@@ -107,7 +170,7 @@ class View:
         self._transcript.save(directory / "transcript")
         tree = {
             "public": self.public.to_json(),
-            "grant": dict(vars(self.grant)),
+            "grant": {**vars(self.grant), "columns": list(self.grant.columns)},
             "seed": self.seed,
             "model": None,
         }
@@ -119,16 +182,15 @@ class View:
         write_tree(directory / "view.safetensors", tree)
 
     @classmethod
-    def load(cls, directory: Path, attack: Attack, load_model: Callable[[str, Path], Estimator]) -> View:
-        """Read a view back, for the attack that declared it.
+    def load(cls, directory: Path, needs: Needs, load_model: Callable[[str, Path], Estimator]) -> View:
+        """Read a view back.
 
         Args:
             directory: Where `save` wrote it.
-            attack: The attack about to be repeated.
+            needs: What the attack declared that is about to be repeated.
             load_model: Loads the attacker's share, given the name of its estimator.
         """
         tree = read_tree(directory / "view.safetensors")
-        needs = attack.needs
         return cls.cut(
             needs,
             Transcript.load(directory / "transcript"),

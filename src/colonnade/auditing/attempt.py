@@ -9,26 +9,27 @@ from typing import Any
 
 import numpy as np
 
-from colonnade.attacks.base import ActiveAttack, Attack, Grant, Guess
+from colonnade.attacks.base import ActiveAttack, AnyAttack, Attack, Grant, Guess
 from colonnade.attacks.view import View
 from colonnade.errors import PlanError
 from colonnade.models.base import Estimator
 from colonnade.privacy.randomness import Randomness
 from colonnade.roles import PublicPlan
+from colonnade.runtime.describe import describe
 from colonnade.runtime.party import Party
 from colonnade.runtime.protocol import Protocol
-from colonnade.runtime.simulate import Run, Simulation, describe
+from colonnade.runtime.simulate import Run, Simulation
 from colonnade.tables.table import Table
 from colonnade.wire.message import Int64Array
 from colonnade.wire.recording.transcript import Transcript
 
 
 @dataclass(frozen=True)
-class Side:
-    """What one party has of a run when it is over: all that an attack of its may be given.
+class PartyRecord:
+    """What one party has of a run when it is over: all that an attack by this party may be given.
 
     >>> from colonnade.roles import Roles
-    >>> Side(PublicPlan(Roles(features=("shop",)), "SplitClassifier.fit"), Transcript("shop")).table is None
+    >>> PartyRecord(PublicPlan(Roles(features=("shop",)), "SplitClassifier.fit"), Transcript("shop")).table is None
     True
     """
 
@@ -38,8 +39,8 @@ class Side:
     model: Estimator | None = None
 
     @classmethod
-    def of(cls, run: Run[Any], party: str) -> Side:
-        """One party's side of a simulated run."""
+    def of(cls, run: Run[Any], party: str) -> PartyRecord:
+        """One party's record of a simulated run."""
         model = run.results[party]
         return cls(
             run.plan,
@@ -64,7 +65,7 @@ class Attempt:
     'Coin(sides=3)'
     """
 
-    attack: Attack | ActiveAttack
+    attack: AnyAttack
     attacker: str
     grant: Grant
     seed: int
@@ -74,34 +75,30 @@ class Attempt:
         """What the attack is called."""
         return name_of(self.attack)
 
-    def unfit(self, run: Run[Any]) -> str | None:
+    def why_not(self, run: Run[Any]) -> str | None:
         """Why the attempt cannot be made on a run; None if it can."""
-        return self.unfit_for(Side.of(run, self.attacker))
+        return self.why_not_on(PartyRecord.of(run, self.attacker))
 
-    def unfit_for(self, side: Side, *, setting: str = "keep='audit'") -> str | None:
-        """Why the attempt cannot be made from one side of a run; None if it can.
+    def why_not_on(self, record: PartyRecord, *, setting: str = "keep='audit'") -> str | None:
+        """Why the attempt cannot be made from what the attacker has of a run; None if it can.
 
         Args:
-            side: The attacker's side.
+            record: What the attacker has.
             setting: What would have kept the messages that are missing.
         """
         needs, attacker = self.attack.needs, self.attacker
-        if needs.own_features and side.table is None:
+        if needs.own_features and record.table is None:
             return f"it needs a table and {attacker} has none"
         if isinstance(self.attack, ActiveAttack):
             return None
-        if needs.own_model and side.model is None:
+        if needs.own_model and record.model is None:
             return f"it needs {attacker}'s share of the model, and this run left none"
         kinds = {message.kind for message in needs.messages}
-        if kinds and not kinds & {entry.kind for entry in side.transcript.entries}:
+        if kinds and not kinds & {entry.kind for entry in record.transcript.entries}:
             return f"{attacker} sent and received no {' or '.join(sorted(kinds))}"
-        # Of candidates an attack asks line by line.
-        for kind in () if needs.candidates else sorted(kinds):
-            if len({(entry.peer, entry.sent) for entry in side.transcript.entries if entry.kind == kind}) > 1:
-                return f"{attacker} exchanged {kind} with several parties, and the attack reads one line"
-        if kinds and not any(is_kept(side.transcript, kind) for kind in kinds):
+        if kinds and not any(is_kept(record.transcript, kind) for kind in kinds):
             return f"the run kept only digests of {' and '.join(sorted(kinds))}; run with {setting}"
-        return self.attack.unfit(self.view_of(side))
+        return self.attack.why_not(self.view_on(record))
 
     def guess(self, simulation: Simulation[Any], run: Callable[[], Run[Any]]) -> Guess:
         """The attack's one guess: about a run, or by taking part in a simulation of its own.
@@ -123,17 +120,17 @@ class Attempt:
 
     def view(self, run: Run[Any]) -> View:
         """What the attacker saw of a run, cut to what the attack declared."""
-        return self.view_of(Side.of(run, self.attacker))
+        return self.view_on(PartyRecord.of(run, self.attacker))
 
-    def view_of(self, side: Side) -> View:
-        """What the attacker has on its side of a run, cut to what the attack declared."""
+    def view_on(self, record: PartyRecord) -> View:
+        """What the attacker has of a run, cut to what the attack declared."""
         return View.cut(
             self.attack.needs,
-            side.transcript,
-            public=side.plan,
+            record.transcript,
+            public=record.plan,
             grant=self.grant,
-            table=side.table,
-            model=side.model,
+            table=record.table,
+            model=record.model,
             seed=self.seed,
         )
 
@@ -142,7 +139,7 @@ class Attempt:
         return self.attack.play(party, honest, self.grant)
 
 
-def name_of(attack: Attack | ActiveAttack) -> str:
+def name_of(attack: AnyAttack) -> str:
     """An attack's class, with those of its arguments that differ from their defaults."""
     defaults = {name: describe(each.default) for name, each in signature(type(attack)).parameters.items()}
     given = {name: describe(value) for name, value in vars(attack).items() if name in defaults}
@@ -150,54 +147,14 @@ def name_of(attack: Attack | ActiveAttack) -> str:
     return type(attack).__name__ + (f"({settings})" if settings else "")
 
 
-def attack_seed(random: Randomness, attack: Attack | ActiveAttack, attacker: str) -> int:
+def attack_seed(random: Randomness, attack: AnyAttack, attacker: str) -> int:
     """What an attack's own randomness starts from."""
     return random.seed("attack", name_of(attack), attacker)
 
 
-def grant_for(
-    attack: Attack | ActiveAttack, transcript: Transcript, labels: Int64Array, n_classes: int, random: Randomness
-) -> Grant | None:
-    """Tell an attack as many labels as it needs, of rows trained on; None where a class has too few.
-
-    Args:
-        attack: The attack.
-        transcript: The attacker's recording, which says what was trained on.
-        labels: Every row's class.
-        n_classes: How many classes there are.
-        random: Which labels follow from it, alike for all attacks.
-    """
-    order = random.generator("grant").permutation(len(labels))
-    rows = training_rows(transcript, len(labels))
-    return draw_grant(labels, n_classes, attack.needs.known_labels, rows, order)
-
-
-def too_few(attack: Attack | ActiveAttack) -> str:
-    """Why no grant could be drawn."""
-    return f"it must be told {attack.needs.known_labels} labels per class, and one class has fewer"
-
-
-def draw_grant(labels: Int64Array, n_classes: int, per_class: int, rows: Int64Array, order: Int64Array) -> Grant | None:
-    """Tell some labels of each class; None where a class has too few rows.
-
-    Args:
-        labels: Every row's class.
-        n_classes: How many classes there are.
-        per_class: How many labels of each to tell.
-        rows: The rows to draw from.
-        order: All rows in random order. A larger grant from the same order contains the smaller one.
-    """
-    candidates = order[np.isin(order, rows)]
-    of_class = [candidates[labels[candidates] == number][:per_class] for number in range(n_classes)]
-    if any(len(drawn) < per_class for drawn in of_class):
-        return None
-    granted = np.sort(np.concatenate(of_class))
-    return Grant(n_classes, granted, labels[granted])
-
-
 def training_rows(transcript: Transcript, n_rows: int) -> Int64Array:
     """The rows that a party's messages in training were about; all where the recording does not say."""
-    # Embeddings also cross for rows that are held out; in every line there are only rows that were trained on.
+    # Embeddings also cross for rows that are held out; only rows that were trained on are in every line.
     seen = np.full(n_rows, bool(transcript.means))
     for means in transcript.means:
         counts = np.zeros(n_rows, np.int64)

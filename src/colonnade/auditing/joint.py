@@ -5,29 +5,31 @@
          ◀──────────────────────────────── LabelGuess
          ◀────────────────────────────── AloneRatings          if it made a guess
 
-The attacker looks at its own recording of the earlier run, which must have kept what it received. It learns the labels
-it is told, which are charged to the owner's ledger as not private, and how many classes there are; it never learns a
-score. The owner learns the guesses, and what the attacker's columns say by themselves. How strong the attacker was, the
-owner knows only as far as it trusts the attacker to have done what both agreed on.
+The attacker looks at its own recording of the earlier run, which must have kept what it received. The attacker learns
+the labels it is told, which are charged to the owner's ledger as not private, and how many classes there are; it never
+learns a score. The owner learns the guesses, and what the attacker's columns say by themselves. The owner trusts the
+attacker to have made the attacks that both agreed on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from colonnade.attacks.base import ActiveAttack, Attack, Grant, Guess
-from colonnade.auditing.alone import Alone, attacker_alone
-from colonnade.auditing.attempt import Attempt, Side, attack_seed, grant_for, name_of, too_few
-from colonnade.auditing.disclosure import budget, disclosures
-from colonnade.auditing.finding import finding_of, never_attacked, scored_part, unscorable
-from colonnade.auditing.mirror import require_rows
-from colonnade.auditing.null import numbered, permuted_truth_values, require_permutations
-from colonnade.auditing.report import Finding, Joint, PrivacyReport, RunIdentity
-from colonnade.auditing.score import Truth
-from colonnade.auditing.stated import statements
+from colonnade.attacks.base import ActiveAttack, AnyAttack, Attack, Grant, Guess
+from colonnade.auditing.attempt import Attempt, PartyRecord, attack_seed, name_of
+from colonnade.auditing.baseline import Baseline
+from colonnade.auditing.contents import RunIdentity
+from colonnade.auditing.disclosure import Disclosure
+from colonnade.auditing.engine import report_on
+from colonnade.auditing.report import PrivacyReport
+from colonnade.auditing.settings import Setting, require_permutations, require_rows
+from colonnade.auditing.subjects.base import Made, Subject
+from colonnade.auditing.subjects.by_secret import SUBJECTS
+from colonnade.auditing.subjects.classes import ClassTruth
 from colonnade.errors import PlanError, ProtocolError
 from colonnade.models.base import Estimator
 from colonnade.privacy.ledger import Event, Ledger
@@ -41,6 +43,7 @@ from colonnade.wire.recording.transcript import Transcript
 
 LONGEST_REASON = 300
 MOST_CLASSES = 10_000
+NOTHING: Int64Array = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -94,15 +97,15 @@ class JointAudit:
         ledger: At the owner: what it spent in that run.
         model: At the attacker: its share of the model, if there is one.
         nulls: At the owner: against how many permutations of the labels each guess is scored.
-        seed: This party's own, and no other's to know: from the seed of a grant, labels could be inferred that were
-            not told. None takes the party's own randomness.
+        seed: This party's own, and secret: from the seed of a grant, labels could be inferred that were not told. None
+            takes the party's own randomness.
         delta: At which the privacy budget is told.
         randomness: At the owner: how its noise was drawn in that run, as its `run.json` says.
         insecure: At the owner: whether that run was without TLS, as its `run.json` says.
     """
 
     audited: PublicPlan
-    attacks: Sequence[Attack | ActiveAttack]
+    attacks: Sequence[AnyAttack]
     attacker: str
     transcript: Transcript
     ledger: Ledger | None = None
@@ -166,106 +169,103 @@ class JointAudit:
             require_rows(self.transcript, party.table)
         random = party.random.child("audit") if self.seed is None else Randomness.seeded(self.seed)
         if party.name == self.owner:
-            return self._own(party, random)
+            return report_on(Joint(self, party, random), self.attacks)
         self._attack(party, random)
         return None
 
-    def _own(self, party: Party, random: Randomness) -> PrivacyReport:
-        line, table = party.peers[self.attacker], party.own_table
-        seen = self.transcript.mirrored(self.attacker)
-        findings: list[Finding] = []
-        untested: list[str] = []
-        for number, attack in enumerate(self.attacks):
-            if isinstance(attack, ActiveAttack):
-                late = "it takes part in a run, and the one that a joint audit looks at is over"
-                untested.append(f"{name_of(attack)} by {self.attacker}: {late}")
-                continue
-            grant, reason = None, unscorable(attack, self.owner, table.labels)
-            if reason is None:
-                labels, n_classes = numbered(np.asarray(table.labels))
-                grant = grant_for(attack, seen, labels, n_classes, random)
-            if grant is None:
-                nothing = np.zeros(0, np.int64)
-                line.send(LabelGrant(number, 0, 0, nothing, nothing))
-                untested.append(f"{name_of(attack)} by {self.attacker}: {reason or too_few(attack)}")
-                continue
-            if len(grant.rows):
-                told = Event.not_private(Secret.LABELS, f"labels told to {self.attacker} in a joint audit")
-                party.ledger.spend(told, len(grant.rows), identity=f"{self.audited.hash} {number}".encode())
-            line.send(LabelGrant(number, 1, n_classes, grant.rows, grant.labels))
-            found = self._score(attack, number, line, Truth.of(labels, grant), grant, random)
-            if isinstance(found, Finding):
-                findings.append(found)
-            else:
-                untested.append(f"{name_of(attack)} by {self.attacker}: {found}")
-        sent = tuple(d for d in disclosures({self.owner: self.transcript}) if d.receiver == self.attacker)
-        ledgers = {self.owner: self.ledger or Ledger(), "the audit itself": party.ledger}
-        run = RunIdentity.of(
-            self.audited,
-            Joint(self.attacker, self.owner),
-            n_rows=len(table),
-            randomness=self.randomness,
-            insecure=self.insecure,
-        )
-        return PrivacyReport(
-            run=run,
-            disclosures=sent,
-            budget=budget(sent, ledgers, self.delta),
-            attacks=tuple(findings),
-            untested=(*untested, *never_attacked(sent, findings)),
-            stated=statements({self.owner: self.transcript}),
-        )
-
-    def _score(
-        self, attack: Attack, number: int, line: Channel, truth: Truth, grant: Grant, random: Randomness
-    ) -> Finding | str:
-        """What the attacker's guess is worth, or why there is none."""
-        name = name_of(attack)
-        said = line.receive(LabelGuess)
-        _require_turn(said.attack, number, line)
-        if said.unfit:
-            return said.unfit[:LONGEST_REASON]
-        alone = _alone(line.receive(AloneRatings), truth.n_classes, line)
-        attempt = Attempt(attack, self.attacker, grant, seed=0)
-        guess = scored_part(attempt, _guess(said, line), truth)
-        if isinstance(guess, str):
-            return guess
-        null = permuted_truth_values(guess, truth, self.nulls, random.generator("null", name, self.attacker))
-        interval = random.generator("interval", name, self.attacker)
-        return finding_of(attempt, guess, truth, owner=self.owner, null=null, alone=alone, random=interval)
-
     def _attack(self, party: Party, random: Randomness) -> None:
         line = party.peers[self.owner]
-        side = Side(self.audited, self.transcript, party.table, self.model)
+        record = PartyRecord(self.audited, self.transcript, party.table, self.model)
         for number, attack in enumerate(self.attacks):
             if isinstance(attack, ActiveAttack):
                 continue
-            told = line.receive(LabelGrant)
-            _require_turn(told.attack, number, line)
+            told = line.receive(LabelGrant, fields={"attack": number})
             if not told.wanted:
                 continue
             grant = _grant(told, attack, None if party.table is None else len(party.table), line)
             attempt = Attempt(attack, party.name, grant, attack_seed(random, attack, party.name))
-            if reason := attempt.unfit_for(side, setting="keep_received='audit'"):
-                nothing = np.zeros(0, np.int64)
-                line.send(LabelGuess(number, reason, nothing, nothing, np.zeros(0)))
+            if reason := attempt.why_not_on(record, setting="keep_received='audit'"):
+                line.send(LabelGuess(number, reason, NOTHING, NOTHING, np.zeros(0)))
                 continue
-            guess = attack.guess(attempt.view_of(side))
-            classes = np.zeros(0, np.int64) if guess.classes is None else guess.classes
+            guess = attack.guess(attempt.view_on(record))
+            classes = NOTHING if guess.classes is None else guess.classes
             scores = np.zeros(0) if guess.scores is None else guess.scores
             line.send(LabelGuess(number, "", guess.rows, classes, scores))
-            generator = random.generator("alone", party.name, attack.needs.known_labels)
-            alone = attacker_alone(party.table, grant, guess.rows, generator)
+            made = Made(attempt, ClassTruth(NOTHING, grant.n_classes, grant.rows), guess, {})
+            alone = SUBJECTS[Secret.LABELS].baseline(made, party.table, random)
             methods = {**alone.named, **alone.unnamed}
             line.send(AloneRatings(number, alone.rows, list(methods), len(alone.named), list(methods.values())))
 
 
-def _require_turn(found: int, expected: int, line: Channel) -> None:
-    if found != expected:
-        raise ProtocolError(
-            f"Expected {line.peer} to speak of attack {expected}, but it speaks of attack {found}. "
-            "Check that both parties make the same attacks."
-        )
+class Joint(Setting):
+    """What the owner of the labels has in a joint audit: its own record, and a line over which guesses come."""
+
+    mode = "joint"
+
+    def __init__(self, joint: JointAudit, party: Party, random: Randomness) -> None:
+        self.plan, self.owner, self.attacker = joint.audited, joint.owner, joint.attacker
+        self.tables, self.transcripts = {self.owner: party.own_table}, {self.owner: joint.transcript}
+        self.ledgers = {self.owner: joint.ledger or Ledger(), "the audit itself": party.ledger}
+        self.random, self.nulls, self.delta = random, joint.nulls, joint.delta
+        how: dict[str, Any] = {"randomness": joint.randomness, "insecure": joint.insecure}
+        self.identity = RunIdentity.of(self.plan, self.mode, n_rows=len(party.own_table), **how)
+        self._line, self._spend = party.peers[self.attacker], party.ledger.spend
+        self._number = -1
+        self._answers: dict[int, tuple[Guess, Baseline]] = {}
+
+    @property
+    def disclosures(self) -> tuple[Disclosure, ...]:
+        return tuple(each for each in super().disclosures if each.receiver == self.attacker)
+
+    def owners(self, subject: Subject, attack: AnyAttack) -> Sequence[str | None]:
+        return (self.owner,)
+
+    def attackers(self, owner: str) -> Sequence[str]:
+        return (self.attacker,)
+
+    def title(self, attack: AnyAttack) -> str:
+        return f"{name_of(attack)} by {self.attacker}"
+
+    def record(self, attacker: str) -> PartyRecord:
+        return PartyRecord(self.plan, self.transcripts[self.owner].mirrored(attacker))
+
+    def why_not_audited(self, attack: AnyAttack) -> str | None:
+        """The engine asks this once for each attack, in their order, which is the order of the messages."""
+        self._number += 1
+        if isinstance(attack, ActiveAttack):
+            return "it takes part in a run, and the one that a joint audit looks at is over"
+        reason = super().why_not_audited(attack)
+        if reason is None and attack.about is not Secret.LABELS:
+            reason = f"a joint audit scores guesses about labels, not about {attack.about}"
+        reason = reason or SUBJECTS[attack.about].why_not_scorable(self.owner, self.tables)
+        if reason:
+            self._line.send(LabelGrant(self._number, 0, 0, NOTHING, NOTHING))
+        return reason
+
+    def attempt(self, subject: Subject, attack: AnyAttack, attacker: str, owner: str) -> Attempt | str:
+        rows = self.training_rows(self.record(attacker))
+        grant = subject.grant(attack, owner, self.tables, rows, self.random)
+        if isinstance(grant, str):
+            self._line.send(LabelGrant(self._number, 0, 0, NOTHING, NOTHING))
+            return grant
+        if len(grant.rows):
+            told = Event.not_private(Secret.LABELS, f"labels told to {attacker} in a joint audit")
+            self._spend(told, len(grant.rows), identity=f"{self.plan.hash} {self._number}".encode())
+        self._line.send(LabelGrant(self._number, 1, grant.n_classes, grant.rows, grant.labels))
+        said = self._line.receive(LabelGuess, fields={"attack": self._number})
+        if said.unfit:
+            return said.unfit[:LONGEST_REASON]
+        ratings = self._line.receive(AloneRatings, fields={"attack": self._number})
+        attempt = Attempt(attack, attacker, grant, seed=0)
+        baseline = _baseline(ratings, grant.n_classes, self._line)
+        self._answers[id(attempt)] = _guess(said, self._line), baseline
+        return attempt
+
+    def guess(self, attempt: Attempt) -> Guess:
+        return self._answers[id(attempt)][0]
+
+    def baseline(self, made: Made) -> Baseline:
+        return self._answers[id(made.attempt)][1]
 
 
 def _grant(told: LabelGrant, attack: Attack, n_rows: int | None, line: Channel) -> Grant:
@@ -284,7 +284,7 @@ def _grant(told: LabelGrant, attack: Attack, n_rows: int | None, line: Channel) 
             f"Expected {line.peer} to tell {known} labels of each of {told.n_classes} classes, but it tells something "
             f"else in {len(rows)} labels. Check that both parties run the same version on the same rows."
         )
-    return Grant(told.n_classes, rows, labels)
+    return Grant(told.n_classes, rows, labels, owner=line.peer)
 
 
 def _guess(said: LabelGuess, line: Channel) -> Guess:
@@ -298,7 +298,7 @@ def _guess(said: LabelGuess, line: Channel) -> Guess:
     )
 
 
-def _alone(said: AloneRatings, n_classes: int, line: Channel) -> Alone:
+def _baseline(said: AloneRatings, n_classes: int, line: Channel) -> Baseline:
     wanted = (len(said.rows), n_classes)
     if len(said.methods) != len(said.ratings) or any(rating.shape != wanted for rating in said.ratings):
         raise ProtocolError(
@@ -307,4 +307,4 @@ def _alone(said: AloneRatings, n_classes: int, line: Channel) -> Alone:
             "Check that both run the same version."
         )
     by_method = list(zip(said.methods, said.ratings, strict=True))
-    return Alone(said.rows, dict(by_method[: said.n_named]), dict(by_method[said.n_named :]))
+    return Baseline(said.rows, dict(by_method[: said.n_named]), dict(by_method[said.n_named :]))

@@ -31,8 +31,8 @@ from colonnade._version import __version__
 from colonnade.cli.certs import certs
 from colonnade.cli.console import complain, console, say
 from colonnade.cli.functional import functional
-from colonnade.cli.network import Terminated, align, doctor, join, predict
-from colonnade.errors import ColonnadeError
+from colonnade.cli.network import Certs, Insecure, Listen, Terminated, align, audit_jointly, doctor, join, predict
+from colonnade.errors import ColonnadeError, PlanError
 
 if TYPE_CHECKING:
     from colonnade.deploy.party_run import PartyRun
@@ -119,7 +119,7 @@ def simulate(
     seed: Annotated[int | None, typer.Option(help="Another seed than the plan's.")] = None,
 ) -> None:
     """Train as a plan says, with all parties in this process."""
-    from colonnade.auditing.stated import statements
+    from colonnade.auditing.disclosure import self_reported_leaks
     from colonnade.experiment.run_folder import RunFolder
     from colonnade.plans.plan import Plan
 
@@ -147,7 +147,7 @@ def simulate(
         interrupt.add_note("The same command with --resume goes on where this one stopped.")
         raise
     say(_in_words(folder.metrics()))
-    for stated in statements(run.transcripts):
+    for stated in self_reported_leaks(run.transcripts):
         say(str(stated))
     say(f"Written to {folder.path}. What could the parties have learned? Run: colonnade audit {folder.path}")
 
@@ -159,12 +159,20 @@ def audit(
     attack: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="An attack to make; the plan's if none is named.")
     ] = None,
-    nulls: Annotated[int | None, typer.Option(help="How many runs with permuted labels to compare with.")] = None,
+    nulls: Annotated[int | None, typer.Option(help="How many runs with a shuffled secret to compare with.")] = None,
     jobs: Jobs = None,
+    attacker: Annotated[
+        str | None,
+        typer.Option(metavar="PARTY", help="Audit together: this party attacks, the label party scores."),
+    ] = None,
+    certificates: Certs = None,
+    insecure: Insecure = False,
+    listen: Listen = None,
 ) -> None:
     """Measure what each party of a run could have learned about the others.
 
-    Of a run between machines, give the folder of your own side: it is audited alone, on what this party sent.
+    Of a run between machines, give the folder of this party's side. The party then audits alone what it sent. With
+    --attacker the label party and the attacker audit together; both run the command at the same time.
     """
     from colonnade.deploy.party_run import PartyRun
     from colonnade.experiment.executor import Local
@@ -175,9 +183,23 @@ def audit(
         planned = replace(planned, attacks=tuple(attack))
     if nulls is not None:
         planned = replace(planned, nulls=nulls)
-    console().print(
-        folder.audit(planned) if isinstance(folder, PartyRun) else folder.audit(planned, executor=Local(jobs))
-    )
+    if isinstance(folder, PartyRun):
+        if attacker is None:
+            report = folder.audit(planned)
+        else:
+            jointly = audit_jointly(folder, attacker, planned, certificates, insecure, listen)
+            if jointly is None:
+                say(f"{folder.name} made its guesses. The scores stay with {folder.plan.roles.label}.")
+                return
+            report = jointly
+    elif attacker is not None:
+        raise PlanError(
+            f"--attacker is for one party's side of a run between machines, but {run} holds a simulated run, which is "
+            "audited as every party. Leave it out."
+        )
+    else:
+        report = folder.audit(planned, executor=Local(jobs))
+    console().print(report)
     say(f"Written to {folder.path / 'report.html'} and report.json beside it.")
 
 

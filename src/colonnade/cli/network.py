@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,8 +14,10 @@ import typer
 from colonnade.cli.console import Progress, say, warn
 
 if TYPE_CHECKING:
+    from colonnade.auditing.report import PrivacyReport
     from colonnade.deploy.doctor.checklist import Check
     from colonnade.deploy.party_run import PartyRun, ProgressCallbacks
+    from colonnade.plans.plan import PlannedAudit
     from colonnade.wire.certs.credentials import Identity
 
 STYLES = {"good": ("ok", "green"), "wrong": ("WRONG", "red"), "note": ("note", "yellow")}
@@ -140,6 +143,20 @@ def predict(
     with terminated_in_order(), _shown() as shown:
         written = side.predict(model, file=rows, out=out, head=head, shown=shown)
     say(f"{name} learns nothing of the prediction." if written is None else f"Written to {written}.")
+
+
+def audit_jointly(
+    folder: PartyRun,
+    attacker: str,
+    planned: PlannedAudit,
+    certificates: Path | None,
+    insecure: bool,
+    listen: str | None,
+) -> PrivacyReport | None:
+    """Audit a run together with another party; the report at the label party, None at the attacker."""
+    side = _side(folder.path / "plan.toml", folder.name, folder.path.parent.parent, certificates, insecure, listen)
+    with terminated_in_order(), _shown() as shown:
+        return replace(side, path=folder.path).audit_jointly(attacker, planned, shown=shown)
 
 
 def _side(plan: Path, name: str, out: Path, certificates: Path | None, insecure: bool, listen: str | None) -> PartyRun:

@@ -8,6 +8,7 @@
         ledger, transcript/    what its releases cost; what it sent, and digests of what it received
         checkpoints/           what the run goes on from after a crash, and the key of its randomness
         predictions/0001/      the first prediction with this model
+        audits/0001/           the first joint audit: what it sent and received there
         report.json, .html     what its last audit found
 
 The number in the name is that of the public plan, hence the same at all parties.
@@ -30,6 +31,7 @@ from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.models.base import Estimator, Prediction
 from colonnade.plans.network import PlannedNetwork, check_address
 from colonnade.plans.plan import Plan
+from colonnade.privacy.ledger import Ledger
 from colonnade.roles import PublicPlan
 from colonnade.runtime.alignment import Alignment
 from colonnade.runtime.join import join
@@ -39,6 +41,7 @@ from colonnade.storage import explained, write_atomically
 from colonnade.tables.table import Table
 from colonnade.text import nearest
 from colonnade.wire.certs.credentials import Credentials, Identity, certificate_path, identity_of
+from colonnade.wire.recording.transcript import Transcript
 
 if TYPE_CHECKING:
     from colonnade.align.protocol import Align
@@ -245,10 +248,7 @@ class PartyRun:
                 f"{model} should hold a model of this plan, but holds one of another. Name the folder that "
                 "`colonnade join` made for this plan, or use the plan of the folder."
             )
-        planned = self.plan.trained.build()
-        # The share may have been trained on another machine than this one.
-        local = {key: value for key, value in planned.get_params().items() if key in planned.local_params}
-        share = type(planned).load(trained.model_path, **local)
+        share = self._share(Path(model))
         predict: Callable[..., Prediction | None] = share.predict
         if head is not None:
             if self.name != self.plan.roles.label or "head" not in signature(predict).parameters:
@@ -257,7 +257,7 @@ class PartyRun:
                     f"{type(share).__name__}'s. Leave it out."
                 )
             predict = partial(predict, head=head)
-        folder = trained._next_prediction()
+        folder = trained._next_folder("predictions")
         written = out or folder / "prediction.csv"
         if written.suffix not in (".csv", ".parquet"):
             raise PlanError(f"A prediction is written as .csv or .parquet, but --out is {written}. Choose one of them.")
@@ -284,25 +284,15 @@ class PartyRun:
                 least 200 are made.
         """
         from colonnade.auditing import audit_own_side
-        from colonnade.privacy.ledger import Ledger
-        from colonnade.wire.recording.storage_key import StorageKey
-        from colonnade.wire.recording.transcript import Transcript
 
-        planned, found, table = planned or self.plan.audit, _read_status(self.path), self.table()
-        if self.status != "finished" or table is None:
+        planned, found, table = planned or self.plan.audit, _read_status(self.path), self._audited_table()
+        if table is None:
             raise StorageError(
-                f"{self.path} should hold a finished run of a party with a table, but it is {self.status}. "
-                "Finish it with `colonnade join --resume`."
+                f"{self.path} should hold the run of a party with a table, but {self.name} has none. Audit the side "
+                "of a label or feature party."
             )
-        if table.digest() != found["table"]:
-            raise DataError(
-                f"{self.name}'s rows should be those the run was made on, but they have changed. Restore the data."
-            )
-        if self.plan.align is not None:
-            table = Alignment.load(self.alignment_path).take(table)
-        key = None if self._network.key_file is None else StorageKey.read(self._network.key_file)
         report = audit_own_side(
-            Transcript.load(self.path / "transcript", key),
+            self._transcript(),
             planned.build(),
             plan=self.plan.public(),
             table=table,
@@ -313,9 +303,76 @@ class PartyRun:
             randomness=found["randomness"],
             insecure=found["insecure"],
         )
+        self._write_report(report)
+        return report
+
+    def audit_jointly(
+        self, attacker: str, planned: PlannedAudit | None = None, *, shown: ProgressCallbacks | None = None
+    ) -> PrivacyReport | None:
+        """Audit together with another party: the attacker guesses, the label party scores and gets the report.
+
+        Args:
+            attacker: The party that attacks the label party.
+            planned: How; as the plan says if None. The attacks must be the same at both parties.
+            shown: Where to say what goes on.
+
+        Returns:
+            The report at the label party, None at the attacker.
+        """
+        from colonnade.auditing import JointAudit
+
+        planned, found, table = planned or self.plan.audit, _read_status(self.path), self._audited_table()
+        is_owner = self.name == self.plan.roles.label
+        joint = JointAudit(
+            self.plan.public(),
+            planned.build(),
+            attacker,
+            self._transcript(),
+            ledger=Ledger(path=self.path / "ledger") if is_owner else None,
+            model=None if is_owner else self._share(self.path),
+            nulls=max(200, planned.nulls),
+            delta=planned.delta,
+            randomness=found["randomness"],
+            insecure=found["insecure"],
+        )
+        if self.name not in joint.plan.roles.parties:
+            raise PlanError(
+                f"A joint audit is between {joint.owner} and {attacker}, but this folder is {self.name}'s. Name the "
+                "folder of one of the two, or another attacker."
+            )
+        shown = shown or ProgressCallbacks()
+        party = self._connect(joint.plan, table, self._next_folder("audits"), shown, audits=True)
+        report = join(self._introducing(joint, shown), party)
+        if report is not None:
+            self._write_report(report)
+        return report
+
+    def _audited_table(self) -> Table | None:
+        """The rows that this party brought to its finished run."""
+        found, table = _read_status(self.path), self.table()
+        if self.status != "finished":
+            raise StorageError(
+                f"{self.path} should hold a finished run, but it is {self.status}. "
+                "Finish it with `colonnade join --resume`."
+            )
+        if table is None:
+            return None
+        if table.digest() != found["table"]:
+            raise DataError(
+                f"{self.name}'s rows should be those the run was made on, but they have changed. Restore the data."
+            )
+        # After an alignment ids may differ between parties or be missing, but the places of rows are the same.
+        return table if self.plan.align is None else Alignment.load(self.alignment_path).take(table).numbered()
+
+    def _transcript(self) -> Transcript:
+        from colonnade.wire.recording.storage_key import StorageKey
+
+        key = None if self._network.key_file is None else StorageKey.read(self._network.key_file)
+        return Transcript.load(self.path / "transcript", key)
+
+    def _write_report(self, report: PrivacyReport) -> None:
         write_atomically(self.path / "report.json", report.to_json().encode())
         report.to_html(self.path / "report.html")
-        return report
 
     def report(self) -> PrivacyReport:
         """The report of the last audit."""
@@ -342,7 +399,15 @@ class PartyRun:
         own = certificate_path(self.credentials.directory, self.name)
         return planned.build(self.name, (own, own.with_suffix(".key"), own.with_name("ca.pem")))
 
-    def _connect(self, public: PublicPlan, table: Table | None, directory: Path, shown: ProgressCallbacks) -> Party:
+    def _connect(
+        self,
+        public: PublicPlan,
+        table: Table | None,
+        directory: Path,
+        shown: ProgressCallbacks,
+        *,
+        audits: bool = False,
+    ) -> Party:
         from colonnade.runtime.session import connect
         from colonnade.wire.grpc.transport import GrpcTransport
 
@@ -361,11 +426,12 @@ class PartyRun:
             transport=transport,
             directory=directory,
             answers=self.path.parent.parent / f"answers-of-{self.name}",
-            aligns=plan.align is not None,
+            aligns=plan.align is not None and not audits,
             random=private_randomness(plan.seed, self.name, public) if network.randomness == "seeded" else None,
-            defences=[planned.build() for planned in plan.defences if planned.party == self.name],
+            defences=[planned.build() for planned in plan.defences if planned.party == self.name and not audits],
             keep=plan.run.keep,
-            keep_received=network.keep_received,
+            # Senders consent in the settings of the training; an audit keeps nothing of what it receives.
+            keep_received="digests" if audits else network.keep_received,
             key_file=network.key_file,
             checkpoint_every=plan.run.checkpoint_every,
             watcher=shown.step,
@@ -387,9 +453,16 @@ class PartyRun:
             return self.plan.tables().test[self.name].without_labels()
         return replace(planned, path=file or planned.path, labels=None).read(self.name, self.plan.align)
 
-    def _next_prediction(self) -> Path:
+    def _share(self, path: Path) -> Estimator:
+        """This party's share of the model that was trained in a folder."""
+        planned = self.plan.trained.build()
+        # The share may have been trained on another machine than this one.
+        local = {key: value for key, value in planned.get_params().items() if key in planned.local_params}
+        return type(planned).load(replace(self, path=path).model_path, **local)
+
+    def _next_folder(self, kind: str) -> Path:
         number = 1
-        while (folder := self.path / "predictions" / f"{number:04d}").exists():
+        while (folder := self.path / kind / f"{number:04d}").exists():
             number += 1
         with explained(f"make {folder}"):
             folder.mkdir(parents=True)

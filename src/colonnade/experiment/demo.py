@@ -14,11 +14,13 @@ from colonnade.experiment.run_folder import RunFolder
 from colonnade.plans.align import PlannedAlign
 from colonnade.plans.plan import Plan, PlannedAudit, PlannedData, PlannedDefence, PlannedModel, Tables
 from colonnade.roles import Roles
+from colonnade.secret import Secret
 from colonnade.tables.table import Table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from colonnade.auditing.evidence import Finding
     from colonnade.auditing.report import PrivacyReport
 
 NOISE = 20.0
@@ -119,14 +121,14 @@ def _attack(console: Console, folder: RunFolder, executor: Executor) -> PrivacyR
         "No table left its owner. But to train, the bank sent gradients to the others, and gradients depend on labels.",
     )
     report = folder.audit(executor=executor)
-    rows = []
-    for finding in report.attacks:
+    rows, found = [], _on_labels(report)
+    for finding in found:
         evidence = finding.plain
         assert evidence.alone is not None, "a simulated audit measures everything"
         figures = (evidence.score.value, evidence.alone.value, evidence.null_high)
         rows.append((finding.attack, finding.attacker, *(f"{figure:.3f}" for figure in figures), finding.verdict))
     _show(console, ("attack", "by", "AUC", "at home", "shuffled", "verdict"), rows)
-    for attack, summary in {finding.attack: finding.summary for finding in report.attacks}.items():
+    for attack, summary in {finding.attack: finding.summary for finding in found}.items():
         _say(console, f"{attack}: {summary}")
     _say(
         console,
@@ -141,15 +143,20 @@ def _defend(console: Console, bare: RunFolder, before: PrivacyReport, noisy: Run
     noisy.simulate(progress=None)
     after = noisy.audit(executor=executor)
     rows = [("the model", *(f"{folder.metrics()['AUC']:.3f}" for folder in (bare, noisy)))]
-    for attacker in dict.fromkeys(finding.attacker for finding in before.attacks):
+    for attacker in dict.fromkeys(finding.attacker for finding in _on_labels(before)):
         best = (
-            max(finding.plain.score.value for finding in report.attacks if finding.attacker == attacker)
+            max(finding.plain.score.value for finding in _on_labels(report) if finding.attacker == attacker)
             for report in (before, after)
         )
         rows.append((f"the best attack by {attacker}", *(f"{value:.3f}" for value in best)))
     _show(console, ("AUC of", "no defence", "noise"), rows)
-    leaks = sum(finding.verdict.startswith("leaks") for finding in after.attacks)
-    _say(console, f"That is the trade. Of {len(after.attacks)} attacks on the noisy run, {leaks} still find something.")
+    found = _on_labels(after)
+    leaks = sum(finding.verdict.startswith("leaks") for finding in found)
+    _say(console, f"That is the trade. Of {len(found)} attacks on the noisy run, {leaks} still find something.")
+
+
+def _on_labels(report: PrivacyReport) -> list[Finding]:
+    return [finding for finding in report.attacks if finding.about is Secret.LABELS]
 
 
 def _report(console: Console, report: PrivacyReport, folders: tuple[RunFolder, ...]) -> None:

@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from inspect import signature
 from statistics import mean
 
-from colonnade.attacks.base import ActiveAttack, Attack
-from colonnade.auditing.attempt import Attempt, attack_seed, grant_for, name_of
-from colonnade.auditing.null import class_numbers
-from colonnade.auditing.score import Truth, scorable, unusable, values
+from colonnade.attacks.base import AnyAttack
+from colonnade.auditing.attempt import name_of
+from colonnade.auditing.engine import make
+from colonnade.auditing.settings import Simulated
 from colonnade.catalogue import ATTACKS
 from colonnade.data.partition import train_test_split
 from colonnade.defences.wandering import BoundaryWandering
 from colonnade.errors import PlanError
 from colonnade.experiment.quality import quality
 from colonnade.models.base import Estimator
-from colonnade.privacy.randomness import Randomness
 from colonnade.progress import Bars
 from colonnade.roles import Roles
 from colonnade.runtime.hooks import holders_of
@@ -101,7 +100,7 @@ def tune_alpha(
     wandering: BoundaryWandering | None = None,
     beside: Sequence[Defence] = (),
     alphas: Sequence[float] = ALPHAS,
-    attacks: Sequence[Attack | ActiveAttack] | None = None,
+    attacks: Sequence[AnyAttack] | None = None,
     validation: float = 0.25,
     tolerance: float = 0.01,
     seeds: Sequence[int] = (0,),
@@ -186,17 +185,7 @@ def _holder(model: Estimator, roles: Roles, defence: Defence) -> str:
     )
 
 
-def _best(run: Run[Estimator], attack: Attack | ActiveAttack, attackers: Sequence[str], seed: int) -> float | None:
-    """The best score of an attack over those of the attackers that can make it; None if none can."""
-    labels, n_classes = class_numbers(run.simulation)
-    random, found = Randomness.seeded(seed), []
-    for attacker in attackers:
-        grant = grant_for(attack, run.transcripts[attacker], labels, n_classes, random)
-        if grant is None:
-            continue
-        attempt = Attempt(attack, attacker, grant, attack_seed(random, attack, attacker))
-        if attempt.unfit(run) is None:
-            guess, truth = attempt.guess(run.simulation, lambda: run), Truth.of(labels, grant)
-            if unusable(guess, truth) is None:
-                found.append(values(scorable(guess, truth, attack=attempt.name), truth).up_to_naming)
-    return max(found, default=None)
+def _best(run: Run[Estimator], attack: AnyAttack, attackers: Sequence[str], seed: int) -> float | None:
+    """The best score of an attack over the attackers that can make it; None if none can."""
+    made, _ = make(Simulated(run, seed=seed), [attack], lambda name: name in attackers)
+    return max((each.truth.scores(each.guess).up_to_naming for each in made), default=None)

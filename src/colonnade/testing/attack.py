@@ -16,13 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from colonnade.attacks.base import ActiveAttack, Attack, Guess
-from colonnade.attacks.view import View
-from colonnade.auditing.attempt import Attempt, draw_grant, training_rows
-from colonnade.auditing.membership import attempt_with_candidates, membership_honesty
-from colonnade.auditing.null import class_numbers, honesty_check
-from colonnade.auditing.score import Truth, scorable
-from colonnade.catalogue import MODELS
+from colonnade.attacks.base import ActiveAttack, AnyAttack, Attack, Guess, View
+from colonnade.auditing.attempt import Attempt
+from colonnade.auditing.null import honesty_check
+from colonnade.auditing.settings import Simulated
+from colonnade.auditing.subjects.by_secret import SUBJECTS
 from colonnade.errors import PlanError, UndeclaredAccess
 from colonnade.runtime.simulate import Run
 from colonnade.storage import pack
@@ -33,44 +31,42 @@ SEEDS = 20
 LEAST_P = 0.001
 
 
-def check_attack(attack: Attack | ActiveAttack, run: Run[Any], *, attacker: str | None = None) -> None:
+def check_attack(attack: AnyAttack, run: Run[Any], *, attacker: str | None = None) -> None:
     """Check that an attack is a function of its view alone, and at chance where there is nothing to find.
 
-    Whether it looks at the truth behind its view's back is checked by repeating it in a fresh interpreter, and so for
-    passive attacks only: an active attack that reads the real labels in this process is not found out.
+    A fresh interpreter repeats the attack with its saved view alone, which shows whether the attack looks at the truth
+    elsewhere. An active attack cannot be repeated so: one that reads the real labels in this process is not found out.
 
     Args:
-        attack: An attack of a class that other processes can import.
+        attack: An attack of a class that other processes can import. So must be the class of the attacker's model,
+            where the attack needs one; it need not be in the catalogue.
         run: A run that it applies to.
-        attacker: Who makes it; if None the first feature party, or the label party if it is told candidates.
+        attacker: Who makes it; the first party that can if None.
     """
     attempt = attempt_on(run, attack, attacker)
     for check in ATTACK_CHECKS:
         check(attempt, run)
 
 
-def attempt_on(run: Run[Any], attack: Attack | ActiveAttack, attacker: str | None = None, *, seed: int = 0) -> Attempt:
-    """An attempt at a run, with as many true labels as the attack needs.
+def attempt_on(run: Run[Any], attack: AnyAttack, attacker: str | None = None, *, seed: int = 0) -> Attempt:
+    """An attempt at a run, with what the attack needs granted.
 
     Args:
         run: The run to attack.
         attack: The attack.
-        attacker: Who makes it; if None the first feature party, or the label party if it is told candidates.
-        seed: Which labels are told, and the attack's own randomness, follow from it.
+        attacker: Who makes it; the first party that can if None.
+        seed: What is granted, and the attack's own randomness, follow from it.
     """
-    if attack.needs.candidates:
-        return attempt_with_candidates(run, attack, attacker, seed=seed)
-    attacker = attacker or run.plan.roles.features[0]
-    labels, n_classes = class_numbers(run.simulation)
-    rows = training_rows(run.transcripts[attacker], len(labels))
-    order = np.random.default_rng(seed).permutation(len(labels))
-    grant = draw_grant(labels, n_classes, attack.needs.known_labels, rows, order)
-    if grant is None:
-        raise AssertionError("Every class should have as many rows as the attack must be told. Choose another run.")
-    attempt = Attempt(attack, attacker, grant, seed)
-    reason = attempt.unfit(run)
-    must(reason is None, f"{attempt.name} should apply to the run it is checked on, but {reason}.")
-    return attempt
+    setting, subject = Simulated(run, seed=seed), SUBJECTS[attack.about]
+    reasons = []
+    for owner in setting.owners(subject, attack):
+        assert owner is not None, "a run to check an attack on has somebody to attack"
+        for name in setting.attackers(owner) if attacker is None else (attacker,):
+            attempt = setting.attempt(subject, attack, name, owner)
+            if isinstance(attempt, Attempt):
+                return attempt
+            reasons.append(attempt)
+    raise AssertionError(f"{type(attack).__name__} should apply to the run it is checked on, but {reasons[0]}.")
 
 
 def one_run_gives_one_guess(attempt: Attempt, run: Run[Any]) -> None:
@@ -92,8 +88,8 @@ def what_is_not_declared_cannot_be_read(attempt: Attempt, run: Run[Any]) -> None
         must_refuse(lambda: view.own.table, UndeclaredAccess, "table", what="Reading the own table undeclared")
     if not needs.own_model:
         must_refuse(lambda: view.own.model, UndeclaredAccess, "model", what="Reading the own model undeclared")
-    if not needs.known_labels:
-        must(not len(view.grant.labels), "An attack that declares no known labels should be told none.")
+    for need, told in (("known_labels", view.grant.labels), ("known_records", view.grant.records)):
+        must(bool(getattr(needs, need)) or not len(told), f"An attack that declares no {need} should be told none.")
 
 
 def a_fresh_interpreter_makes_the_same_guess(attempt: Attempt, run: Run[Any]) -> None:
@@ -103,7 +99,9 @@ def a_fresh_interpreter_makes_the_same_guess(attempt: Attempt, run: Run[Any]) ->
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         attempt.view(run).save(directory / "view")
-        (directory / "attack.json").write_text(json.dumps(_recipe(attempt.attack)))
+        model = type(run.results[attempt.attacker])
+        recipe = {**_recipe(attempt.attack), "model": [model.__module__, model.__qualname__]}
+        (directory / "attack.json").write_text(json.dumps(recipe))
         command = [sys.executable, "-c", "from colonnade.testing.attack import guess_here; guess_here()"]
         # The code may lie anywhere on this process's path; of the data there is only the folder.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path)}
@@ -118,8 +116,9 @@ def guess_here() -> None:
     """Attack the view that lies in the working directory, and leave the guess there."""
     recipe = json.loads(Path("attack.json").read_text())
     attack: Attack = getattr(import_module(recipe["module"]), recipe["class"])(**recipe["arguments"])
-    estimators = {estimator.__name__: estimator for estimator in MODELS.values()}
-    view = View.load(Path("view"), attack, lambda name, path: estimators[name].load(path))
+    module, model = recipe["model"]
+    # By its module, not from the catalogue, in which a user's own model is not.
+    view = View.load(Path("view"), attack.needs, lambda name, path: getattr(import_module(module), model).load(path))
     Path("guess.safetensors").write_bytes(_packed(attack.guess(view)))
 
 
@@ -127,7 +126,7 @@ def a_guess_is_about_rows_that_exist_and_were_not_granted(attempt: Attempt, run:
     """Each row at most once, usable values, and no score for what was told."""
     guess = attempt.guess(run.simulation, lambda: run)
     try:
-        scored = scorable(guess, _truth(attempt, run), attack=attempt.name)
+        scored = Simulated(run).truth(attempt).scorable(guess, attack=attempt.name)
     except PlanError as error:
         raise AssertionError(f"A guess should be fit to be scored. {error}") from error
     must(len(scored.rows) > 0, f"{attempt.name} should guess about some rows that it was not told.")
@@ -136,11 +135,8 @@ def a_guess_is_about_rows_that_exist_and_were_not_granted(attempt: Attempt, run:
 
 
 def it_is_at_chance_where_there_is_nothing_to_find(attempt: Attempt, run: Run[Any]) -> None:
-    """Granted and scored from permutations of the labels that nothing else depends on, it knows nothing."""
-    if attempt.attack.needs.candidates:
-        p = membership_honesty(run, attempt, seeds=SEEDS)
-    else:
-        p = honesty_check(run, attempt.attack, attempt.attacker, seeds=SEEDS)
+    """Granted and scored from permutations of the truth that nothing else depends on, it knows nothing."""
+    p = honesty_check(run, attempt.attack, attempt.attacker, owner=attempt.grant.owner, seeds=SEEDS)
     must(
         p >= LEAST_P,
         f"Granted and scored from {SEEDS} independent permutations of the truth, {attempt.name} should be at "
@@ -148,19 +144,12 @@ def it_is_at_chance_where_there_is_nothing_to_find(attempt: Attempt, run: Run[An
     )
 
 
-def _truth(attempt: Attempt, run: Run[Any]) -> Truth:
-    """What a guess is scored against: labels of rows, or that all candidates were there."""
-    told = list(attempt.grant.candidates.values())
-    labels = np.ones(len(told[0]), np.int64) if told else class_numbers(run.simulation)[0]
-    return Truth.of(labels, attempt.grant)
-
-
 def _packed(guess: Guess) -> bytes:
     return pack(dict(vars(guess)))
 
 
 def _recipe(attack: Attack) -> dict[str, Any]:
-    """How to make the attack anew: its class, and its constructor's arguments as it stores them."""
+    """How to make the attack again: its class, and its constructor's arguments as it stores them."""
     arguments = {name: getattr(attack, name) for name in inspect.signature(type(attack)).parameters}
     return {"module": type(attack).__module__, "class": type(attack).__qualname__, "arguments": arguments}
 

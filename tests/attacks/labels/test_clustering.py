@@ -128,16 +128,14 @@ def test_where_nothing_of_a_known_row_was_kept_an_attack_does_not_apply():
     values[:8] = np.nan
     grant = Grant(2, np.array([0, 9]), np.array([0, 1]))
     attack = GradientNearest()
-    assert attack.unfit(view_of(attack, values, grant)) == "nothing was kept of the known rows of some class"
+    assert attack.why_not(view_of(attack, values, grant)) == "nothing was kept of the known rows of some class"
     values[:] = np.nan
-    assert attack.unfit(view_of(attack, values, grant)) == "nothing that could be compared was kept of any row"
+    assert attack.why_not(view_of(attack, values, grant)) == "nothing that could be compared was kept of any row"
     clusters = GradientClusters(per_class=8)
-    assert clusters.unfit(view_of(clusters, np.ones((10, 3)), grant)) == "10 rows make no 16 clusters"
+    assert clusters.why_not(view_of(clusters, np.ones((10, 3)), grant)) == "10 rows make no 16 clusters"
 
 
 @pytest.mark.parametrize("attack", [EmbeddingClusters, GradientClusters])
 def test_a_class_has_at_least_one_cluster(attack):
-    with pytest.raises(
-        PlanError, match=r"There should be at least 1 cluster per class, but per_class is 0\. Change it"
-    ):
+    with pytest.raises(PlanError, match=r"per_class should be a whole number, at least 1, but is 0\. Change it"):
         attack(per_class=0)

@@ -68,12 +68,12 @@ def test_a_share_without_a_network_cannot_be_completed(run):
     view = attempt.view(run)
     view.own.model.bottom_, bottom = None, view.own.model.bottom_
     try:
-        assert attempt.attack.unfit(view) == "its share of the model has no bottom network to complete"
+        assert attempt.attack.why_not(view) == "its share of the model has no bottom network to complete"
     finally:
         view.own.model.bottom_ = bottom
 
 
 @pytest.mark.parametrize("attack", [ModelCompletion, GradientCompletion])
 def test_rounds_of_self_training_are_counted_from_0(attack):
-    with pytest.raises(PlanError, match=r"self_training should be at least 0, but is -1\. Use 0 for none"):
+    with pytest.raises(PlanError, match=r"self_training should be a whole number, at least 0, but is -1\. Change it"):
         attack(self_training=-1)

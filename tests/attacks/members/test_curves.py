@@ -5,9 +5,10 @@ from colonnade.attacks.base import Grant
 from colonnade.attacks.labels.direct import DirectLabel
 from colonnade.attacks.members.curves import FitMembership, ReleaseMembership
 from colonnade.attacks.view import View
-from colonnade.auditing import audit, audit_own_side
+from colonnade.auditing import audit, audit_own_side, measure_membership
 from colonnade.auditing.attempt import Attempt
-from colonnade.auditing.membership import epsilon_bound, measure_membership, most_advantage
+from colonnade.auditing.render.words import headline, questions
+from colonnade.auditing.subjects.members import epsilon_bound, most_advantage
 from colonnade.catalogue import ATTACKS
 from colonnade.curves import BSplines
 from colonnade.data.functional.generator import FunctionalSetting
@@ -15,6 +16,7 @@ from colonnade.errors import PlanError
 from colonnade.models.functional.boost import FunctionalBoost
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
+from colonnade.secret import Secret
 from colonnade.tables.table import Table
 
 ROLES = Roles(label="label", features=("worker 1", "worker 2"))
@@ -79,7 +81,7 @@ def test_a_saved_view_leads_to_the_same_guess(attack, tmp_path):
     attempt = Attempt(attack, "label", grant, 0)
     view = attempt.view(run)
     view.save(tmp_path)
-    again = View.load(tmp_path, attack, lambda name, path: FunctionalBoost.load(path))
+    again = View.load(tmp_path, attack.needs, lambda name, path: FunctionalBoost.load(path))
     np.testing.assert_array_equal(attack.guess(again).scores, attack.guess(view).scores)
 
 
@@ -91,7 +93,7 @@ def test_an_attack_that_is_told_nothing_or_saw_nothing_is_refused():
         measure_membership(run, ReleaseMembership(), attacker="worker 1")
     with pytest.raises(PlanError, match="but it holds no coefficients"):
         measure_membership(run, FitMembership(), attacker="worker 1")
-    assert Attempt(ReleaseMembership(), "label", Grant(2), 0).unfit(run) == (
+    assert Attempt(ReleaseMembership(), "label", Grant(2), 0).why_not(run) == (
         "it must be told candidates, who may have been in the run or not"
     )
 
@@ -106,8 +108,24 @@ def test_the_report_puts_the_measured_leak_beside_the_claimed_budget():
     assert "measured epsilon at least" in report.attacks[0].summary
     assert "at most 1.000 by what is claimed" in report.attacks[0].summary
     assert report.budget["features"].is_private
-    assert not any("released-curves" in line for line in report.untested)
     assert "ReleaseMembership" in report.render()
+
+
+def test_the_report_speaks_of_membership_in_its_own_words_and_lists_columns_that_nobody_attacked():
+    report = audit(made(clip=3.0, noise=0.5), [ReleaseMembership()], nulls=20)
+    assert {finding.about for finding in report.attacks} == {Secret.MEMBERSHIP}
+    for worker in ("worker 1", "worker 2"):
+        untested = f"label about {worker}'s features, given functional/released-curves: no attack was made"
+        assert untested in report.untested
+    assert headline(report) == (
+        "who was among worker 1's rows and who was among worker 2's rows can be inferred by label"
+    )
+    first = questions(report)[0]
+    assert first.title == "Could label tell who was among worker 1's rows?"
+    assert "tells people in the run from people outside it with an AUC of" in first.sentence
+    text = " ".join(report.render().split())
+    assert "class" not in text
+    assert "features can be inferred" not in text
 
 
 def test_the_report_tells_what_a_fitted_model_says_about_whole_records():
@@ -126,8 +144,12 @@ def test_where_there_are_no_curves_membership_is_untested_and_nothing_is_run_aga
     monkeypatch.setattr(type(run), "again", None)
     report = audit(run, [ATTACKS[name]() for name in ("fit-membership", "release-membership")], nulls=1)
     assert not report.attacks
-    assert "FitMembership about everybody: FitMembership should apply to this run, but" in report.untested[0]
-    assert "bank sent and received no functional/offer or functional/released-curves" in report.untested[1]
+    assert report.untested[0] == (
+        "FitMembership by bank about everybody: it needs bank's share of the model, and this run left none"
+    )
+    assert report.untested[2] == (
+        "ReleaseMembership by bank about shop: bank sent and received no functional/offer or functional/released-curves"
+    )
 
 
 def test_a_deployed_party_is_told_why_membership_is_untested():
@@ -135,7 +157,7 @@ def test_a_deployed_party_is_told_why_membership_is_untested():
     own = {"plan": run.plan, "table": run.simulation.tables["label"], "ledger": run.ledgers["label"]}
     report = audit_own_side(run.transcripts["label"], [ReleaseMembership()], **own)
     assert report.untested[0] == (
-        "ReleaseMembership: it is judged in a run of its own with half of the people, which takes a simulation"
+        "ReleaseMembership: it needs a second training run on half of the rows, which is possible only in a simulation"
     )
 
 

@@ -10,15 +10,15 @@ Liu and Lyu 2022, "Clustering label inference attack against practical split lea
 from __future__ import annotations
 
 import warnings
-from abc import abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 
-from colonnade.attacks.base import Attack, Grant, Guess, Needs
-from colonnade.attacks.points import Points, When
-from colonnade.attacks.view import View
-from colonnade.errors import PlanError
+from colonnade.attacks.base import Attack, Grant, Guess, Needs, View
+from colonnade.attacks.points import WHEN, Points, When
 from colonnade.models.networks.messages import Embedding, Gradient
+from colonnade.parameters import Limit, check_parameters, count
 from colonnade.wire.message import Float64Array, Int64Array
 
 KNOWN_PER_CLASS = 4
@@ -27,15 +27,17 @@ ITERATIONS = 50
 
 
 class _Geometric(Attack):
-    """An attack on points: one vector for each row."""
+    """An attack on points, one vector for each row: gradients of some epoch, or embeddings where `when` is None."""
 
-    def unfit(self, view: View) -> str | None:
-        """Only where there are points of rows and of known rows."""
-        return self._points(view).unfit(view.grant)
+    angular: bool
+    when: When | None = None
 
-    @abstractmethod
+    def why_not(self, view: View) -> str | None:
+        return self._points(view).why_not(view.grant)
+
     def _points(self, view: View) -> Points:
-        """The points to look at."""
+        points = Points.of_embeddings(view) if self.when is None else Points.of_gradients(view, self.when)
+        return points.directions() if self.angular else points
 
 
 class _Clusters(_Geometric):
@@ -43,15 +45,13 @@ class _Clusters(_Geometric):
 
     per_class: int
 
-    def unfit(self, view: View) -> str | None:
-        """Only where there are more points than clusters."""
+    def why_not(self, view: View) -> str | None:
         n_points, n_clusters = len(self._points(view).rows), self.per_class * view.grant.n_classes
         if n_points < n_clusters:
             return f"{n_points} rows make no {n_clusters} clusters"
-        return super().unfit(view)
+        return super().why_not(view)
 
     def guess(self, view: View) -> Guess:
-        """Cut and name."""
         points = self._points(view)
         n_clusters = self.per_class * view.grant.n_classes
         member, centres = _k_means(points.values, n_clusters, seed=int(view.random.integers(2**31)))
@@ -62,7 +62,6 @@ class _Nearest(_Geometric):
     """A row has the class of the known row that is nearest to it."""
 
     def guess(self, view: View) -> Guess:
-        """Look for the nearest known row of each."""
         points = self._points(view)
         known, classes = points.known(view.grant)
         nearest = _distances(points.values, points.values[known]).argmin(axis=1)
@@ -81,13 +80,11 @@ class EmbeddingClusters(_Clusters):
     """
 
     needs = Needs(messages=(Embedding,), known_labels=KNOWN_PER_CLASS)
+    limits: ClassVar[Mapping[str, Limit]] = {"per_class": count()}
 
     def __init__(self, *, per_class: int = 1, angular: bool = True) -> None:
-        self.per_class, self.angular = _checked(per_class), angular
-
-    def _points(self, view: View) -> Points:
-        points = Points.of_embeddings(view)
-        return points.directions() if self.angular else points
+        self.per_class, self.angular = per_class, angular
+        check_parameters(self)
 
 
 class GradientClusters(_Clusters):
@@ -103,13 +100,11 @@ class GradientClusters(_Clusters):
     """
 
     needs = Needs(messages=(Gradient,), known_labels=KNOWN_PER_CLASS)
+    limits: ClassVar[Mapping[str, Limit]] = {"per_class": count(), "when": WHEN}
 
     def __init__(self, *, per_class: int = 1, when: When = "mean", angular: bool = True) -> None:
-        self.per_class, self.when, self.angular = _checked(per_class), when, angular
-
-    def _points(self, view: View) -> Points:
-        points = Points.of_gradients(view, self.when)
-        return points.directions() if self.angular else points
+        self.per_class, self.when, self.angular = per_class, when, angular
+        check_parameters(self)
 
 
 class EmbeddingNearest(_Nearest):
@@ -127,10 +122,6 @@ class EmbeddingNearest(_Nearest):
     def __init__(self, *, angular: bool = True) -> None:
         self.angular = angular
 
-    def _points(self, view: View) -> Points:
-        points = Points.of_embeddings(view)
-        return points.directions() if self.angular else points
-
 
 class GradientNearest(_Nearest):
     """A row has the class of the known row whose gradient is nearest to its own.
@@ -144,13 +135,11 @@ class GradientNearest(_Nearest):
     """
 
     needs = Needs(messages=(Gradient,), known_labels=KNOWN_PER_CLASS)
+    limits: ClassVar[Mapping[str, Limit]] = {"when": WHEN}
 
     def __init__(self, *, when: When = "mean", angular: bool = True) -> None:
         self.when, self.angular = when, angular
-
-    def _points(self, view: View) -> Points:
-        points = Points.of_gradients(view, self.when)
-        return points.directions() if self.angular else points
+        check_parameters(self)
 
 
 def _names(points: Points, member: Int64Array, centres: Float64Array, grant: Grant) -> Int64Array:
@@ -171,39 +160,16 @@ def _names(points: Points, member: Int64Array, centres: Float64Array, grant: Gra
 
 def _k_means(points: Float64Array, n: int, *, seed: int) -> tuple[Int64Array, Float64Array]:
     """Which cluster each point is in, and the clusters' centres: the best of several starts."""
-    from scipy.cluster.vq import kmeans2
+    from sklearn.cluster import KMeans
 
-    random = np.random.default_rng(seed)
-    found: list[tuple[float, Int64Array, Float64Array]] = []
     with warnings.catch_warnings():
         # A defence may leave fewer different points than clusters.
-        warnings.filterwarnings("ignore", message="One of the clusters is empty")
-        for _ in range(RESTARTS):
-            centres, _ = kmeans2(points, _far_apart(points, n, random), iter=ITERATIONS, minit="matrix")
-            member = _distances(points, centres).argmin(axis=1)
-            found.append((float(np.square(points - centres[member]).sum()), member, centres))
-    _, member, centres = min(found, key=lambda each: each[0])
-    return member, centres
-
-
-def _far_apart(points: Float64Array, n: int, random: np.random.Generator) -> Float64Array:
-    """Some of the points, drawn so that they are far from each other (k-means++)."""
-    drawn = [int(random.integers(len(points)))]
-    far = np.full(len(points), np.inf)
-    while len(drawn) < n:
-        far = np.minimum(far, np.square(points - points[drawn[-1]]).sum(axis=1))
-        total = far.sum()
-        drawn.append(int(random.choice(len(points), p=far / total if total > 0 else None)))
-    return points[drawn]
+        warnings.filterwarnings("ignore", message="Number of distinct clusters")
+        model = KMeans(n, n_init=RESTARTS, max_iter=ITERATIONS, random_state=seed).fit(points)
+    return model.labels_.astype(np.int64), model.cluster_centers_
 
 
 def _distances(points: Float64Array, others: Float64Array) -> Float64Array:
     from scipy.spatial.distance import cdist
 
     return np.asarray(cdist(points, others))
-
-
-def _checked(per_class: int) -> int:
-    if per_class < 1:
-        raise PlanError(f"There should be at least 1 cluster per class, but per_class is {per_class!r}. Change it.")
-    return per_class

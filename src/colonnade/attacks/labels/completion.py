@@ -12,20 +12,19 @@ Fu et al. 2022, "Label inference attacks against vertical federated learning".
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import nn
 
-from colonnade.attacks.base import Attack, Guess, Needs
+from colonnade.attacks.base import Attack, Guess, Needs, View
 from colonnade.attacks.labels.clustering import KNOWN_PER_CLASS
-from colonnade.attacks.points import Points, When
-from colonnade.attacks.view import View
-from colonnade.errors import PlanError
+from colonnade.attacks.points import WHEN, Points, When
 from colonnade.models.networks.messages import Gradient
+from colonnade.parameters import Limit, check_parameters, count
 from colonnade.runtime.context import Tensor
 from colonnade.wire.message import Int64Array
 
@@ -50,18 +49,18 @@ class ModelCompletion(Attack):
     """
 
     needs = Needs(own_features=True, own_model=True, known_labels=KNOWN_PER_CLASS)
+    limits: ClassVar[Mapping[str, Limit]] = {"self_training": count(0)}
 
     def __init__(self, *, fine_tune: bool = True, self_training: int = 2) -> None:
-        self.fine_tune, self.self_training = fine_tune, _checked(self_training)
+        self.fine_tune, self.self_training = fine_tune, self_training
+        check_parameters(self)
 
-    def unfit(self, view: View) -> str | None:
-        """Only where the attacker's share has a network."""
+    def why_not(self, view: View) -> str | None:
         if getattr(_trained_jointly(view), "bottom_", None) is None:
             return "its share of the model has no bottom network to complete"
         return None
 
     def guess(self, view: View) -> Guess:
-        """Complete the model and use it on all rows."""
         model, grant = _trained_jointly(view), view.grant
         bottom, inputs = copy.deepcopy(model.bottom_).cpu().eval(), model.inputs_
         x = torch.from_numpy(inputs.encode(view.own.table))
@@ -86,16 +85,16 @@ class GradientCompletion(Attack):
     """
 
     needs = Needs(messages=(Gradient,), known_labels=KNOWN_PER_CLASS)
+    limits: ClassVar[Mapping[str, Limit]] = {"self_training": count(0), "when": WHEN}
 
     def __init__(self, *, when: When = "mean", self_training: int = 2) -> None:
-        self.when, self.self_training = when, _checked(self_training)
+        self.when, self.self_training = when, self_training
+        check_parameters(self)
 
-    def unfit(self, view: View) -> str | None:
-        """Only where there are gradients of rows and of known rows."""
-        return Points.of_gradients(view, self.when).unfit(view.grant)
+    def why_not(self, view: View) -> str | None:
+        return Points.of_gradients(view, self.when).why_not(view.grant)
 
     def guess(self, view: View) -> Guess:
-        """Train the head and use it on all rows with a gradient."""
         points = Points.of_gradients(view, self.when).directions().standardised()
         known, labels = points.known(view.grant)
         x = torch.from_numpy(points.values.astype(np.float32))
@@ -160,9 +159,3 @@ def _reproducible(view: View) -> Iterator[None]:
             yield
         finally:
             torch.set_num_threads(threads)
-
-
-def _checked(self_training: int) -> int:
-    if self_training < 0:
-        raise PlanError(f"self_training should be at least 0, but is {self_training!r}. Use 0 for none.")
-    return self_training

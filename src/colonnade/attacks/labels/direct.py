@@ -10,8 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from colonnade.attacks.base import Attack, Guess, Needs
-from colonnade.attacks.view import View
+from colonnade.attacks.base import Attack, ExampleRun, Guess, Needs, View
 from colonnade.models.networks.messages import Gradient
 from colonnade.wire.message import Float32Array, Int64Array
 
@@ -20,9 +19,9 @@ class DirectLabel(Attack):
     """The smallest coordinate of a row's gradient, in the first epoch, is its class."""
 
     needs = Needs(messages=(Gradient,))
+    example_run = ExampleRun(parameters={"fusion": "sum", "top": None})
 
-    def unfit(self, view: View) -> str | None:
-        """Only where the gradient has one coordinate per class."""
+    def why_not(self, view: View) -> str | None:
         first = next(_first_epoch(view), None)
         if first is None:
             return "no gradients of the first epoch were kept"
@@ -32,7 +31,6 @@ class DirectLabel(Attack):
         return None
 
     def guess(self, view: View) -> Guess:
-        """Read the class off each gradient of the first epoch."""
         rows, classes = [], []
         for about, gradients in _first_epoch(view):
             rows.append(about)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from colonnade.attacks.base import Attack, Guess, Needs
-from colonnade.attacks.view import View
+from colonnade.attacks.base import Attack, ExampleRun, Guess, Needs, View
 from colonnade.models.glm.estimator import GeneralisedLinearModel
 from colonnade.models.glm.messages import EncryptedResiduals
 from colonnade.wire.message import Float64Array, Int64Array
@@ -20,13 +19,12 @@ class Residue(Attack):
     """A row's label is what the shortest residuals behind the first epoch's gradients say, with the sign changed."""
 
     needs = Needs(messages=(EncryptedResiduals,), own_features=True, own_model=True)
+    example_run = ExampleRun("logistic-regression")
 
-    def unfit(self, view: View) -> str | None:
-        """Only where a party with columns saw its gradients, and labels are of two classes."""
-        return _unfit(view) or (None if self._batches(view) else "no batches of the first epoch were kept")
+    def why_not(self, view: View) -> str | None:
+        return _why_not(view) or (None if self._batches(view) else "no batches of the first epoch were kept")
 
     def guess(self, view: View) -> Guess:
-        """Solve for the residuals of every batch of the first epoch."""
         matrix, model = _matrix(view), _model(view)
         rows, scores = [], []
         for step, batch in enumerate(self._batches(view)):
@@ -44,13 +42,12 @@ class CoefficientScore(Attack):
     """A row's label is what the party's own columns and coefficients say."""
 
     needs = Needs(own_features=True, own_model=True)
+    example_run = ExampleRun("logistic-regression")
 
-    def unfit(self, view: View) -> str | None:
-        """Only for a party with columns, and labels of two classes."""
-        return _unfit(view)
+    def why_not(self, view: View) -> str | None:
+        return _why_not(view)
 
     def guess(self, view: View) -> Guess:
-        """Score every row by its own part of the joint score."""
         matrix = _matrix(view)
         return Guess(np.arange(len(matrix)), scores=matrix @ _model(view).coef_)
 
@@ -67,7 +64,7 @@ def _matrix(view: View) -> Float64Array:
     return design.matrix(view.own.table)
 
 
-def _unfit(view: View) -> str | None:
+def _why_not(view: View) -> str | None:
     if not isinstance(view.own.model, GeneralisedLinearModel):
         return "it reads the coefficients of a regression"
     if view.own.model.design_ is None:

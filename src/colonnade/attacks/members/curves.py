@@ -8,26 +8,28 @@ not. The attacker is told candidates, half of which were in the run; the audit d
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from colonnade.attacks.base import Attack, Guess, Needs
-from colonnade.attacks.view import View
+from colonnade.attacks.base import Attack, ExampleRun, Guess, Needs, View
 from colonnade.models.functional.exchange import Offer, ReleasedCurves
 from colonnade.secret import Secret
 from colonnade.wire.message import Float64Array
+from colonnade.wire.recording.transcript import Recorded
 
 
 class ReleaseMembership(Attack):
     """A candidate that was released lies nearer to one of the released records than its distance to others explains."""
 
     needs = Needs(messages=(Offer, ReleasedCurves), candidates="curves")
-    about = Secret.IDS
+    about = Secret.MEMBERSHIP
+    example_run = ExampleRun("functional-boost")
 
-    def unfit(self, view: View) -> str | None:
-        """Only whoever was sent releases, and is told candidates."""
+    def why_not(self, view: View) -> str | None:
         if not view.grant.candidates:
             return "it must be told candidates, who may have been in the run or not"
-        if not any(True for _ in view.messages(ReleasedCurves, sent=False)):
+        if not any(recorded.message.column in view.grant.candidates for recorded in _releases(view)):
             return "it was sent no released curves"
         return None
 
@@ -40,7 +42,7 @@ class ReleaseMembership(Attack):
             sigmas |= dict(zip(offer.columns, offer.sigmas.tolist(), strict=True))
             clips |= dict(zip(offer.columns, offer.clips.tolist(), strict=True))
         total: Float64Array | None = None
-        for recorded in view.messages(ReleasedCurves, sent=False):
+        for recorded in _releases(view):
             column, released = recorded.message.column, recorded.message.values
             if column not in view.grant.candidates:
                 continue
@@ -59,10 +61,10 @@ class FitMembership(Attack):
     """A candidate that was fitted has a smaller error than one that was not; it is told their outputs, too."""
 
     needs = Needs(candidates="records", own_model=True)
-    about = Secret.IDS
+    about = Secret.MEMBERSHIP
+    example_run = ExampleRun("functional-boost")
 
-    def unfit(self, view: View) -> str | None:
-        """Only whoever holds coefficients, and is told candidates with their outputs."""
+    def why_not(self, view: View) -> str | None:
         if not view.grant.candidates or "" not in view.grant.candidates:
             return "it must be told candidates with their outputs"
         if not hasattr(view.own.model, "w_"):
@@ -70,7 +72,6 @@ class FitMembership(Attack):
         return None
 
     def guess(self, view: View) -> Guess:
-        """Score each candidate by how well the model fits it."""
         model = view.own.model
         names = model.design_.names  # type: ignore[attr-defined]
         clips = model.design_.clips  # type: ignore[attr-defined]
@@ -78,6 +79,10 @@ class FitMembership(Attack):
         z = np.stack(told, axis=1)
         error = view.grant.candidates[""] - model.combined(z)  # type: ignore[attr-defined]
         return Guess(np.arange(len(error)), scores=-(error**2).sum(axis=1))
+
+
+def _releases(view: View) -> Iterator[Recorded[ReleasedCurves]]:
+    return view.messages(ReleasedCurves, sent=False)
 
 
 def _clipped(z: Float64Array, radius: float) -> Float64Array:

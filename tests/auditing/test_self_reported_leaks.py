@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 
 from colonnade.attacks.labels.gradient_scores import NormScore
-from colonnade.auditing import PrivacyReport, Stated, audit, audit_own_side
-from colonnade.auditing.render import html, questions
-from colonnade.auditing.stated import statements
+from colonnade.auditing import PrivacyReport, SelfReportedLeak, audit, audit_own_side
+from colonnade.auditing.disclosure import self_reported_leaks
+from colonnade.auditing.render.html import html
+from colonnade.auditing.render.words import questions
 from colonnade.data import load
 from colonnade.models.networks.oneshot import OneShotClassifier, OneShotRegressor
 from colonnade.roles import Roles
@@ -83,9 +84,9 @@ def test_what_was_stated_survives_a_file(run: Run[OneShotClassifier], tmp_path: 
 
 def test_a_statement_is_told_once_though_two_recordings_hold_it(run: Run[OneShotClassifier]) -> None:
     both = {name: run.transcripts[name] for name in ("bank", "shop")}
-    assert sorted(said.owner for said in statements(both)) == ["club", "shop"]
+    assert sorted(said.owner for said in self_reported_leaks(both)) == ["club", "shop"]
 
 
 def test_a_report_on_a_run_without_statements_has_none() -> None:
-    assert statements({}) == ()
-    assert str(Stated("a", "b", 1, 1.0, 0.0)).endswith("b's own columns, and better attacks, may tell more.")
+    assert self_reported_leaks({}) == ()
+    assert str(SelfReportedLeak("a", "b", 1, 1.0, 0.0)).endswith("b's own columns, and better attacks, may tell more.")

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from colonnade.attacks.base import Grant
-from colonnade.auditing import alone
-from colonnade.auditing.alone import attacker_alone
-from colonnade.auditing.attempt import draw_grant
-from colonnade.auditing.score import Truth
+from colonnade.auditing import baseline
+from colonnade.auditing.baseline import attacker_alone
+from colonnade.auditing.subjects.classes import ClassTruth
+from colonnade.auditing.subjects.labels import draw_grant
 from colonnade.tables.table import Table
 
 N = 300
@@ -28,7 +28,7 @@ def granted(labels: np.ndarray, per_class: int) -> Grant:
 def best(table: Table | None, labels: np.ndarray, per_class: int, measure="balanced accuracy") -> tuple[float, float]:
     grant = granted(labels, per_class)
     suite = attacker_alone(table, grant, np.arange(N), np.random.default_rng(2))
-    truth = Truth.of(labels, grant)
+    truth = ClassTruth.of(labels, grant)
     rows = truth.scored_rows
     return suite.best(rows, measure, truth).value, suite.best_up_to_naming(rows, measure, truth).value
 
@@ -83,19 +83,19 @@ def test_which_values_are_missing_is_made_use_of() -> None:
 
 
 def test_of_very_many_rows_a_sample_is_used_that_holds_the_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alone, "ROWS", 50)
+    monkeypatch.setattr(baseline, "ROWS", 50)
     labels = labelled()
     x = np.random.default_rng(3).normal(size=(N, 3)) + 6 * labels[:, None]
     grant = granted(labels, 3)
     suite = attacker_alone(numeric(x), grant, np.arange(N), np.random.default_rng(2))
     assert 50 <= len(suite.rows) <= 56
     assert set(grant.rows) <= set(suite.rows)
-    truth = Truth.of(labels, grant)
+    truth = ClassTruth.of(labels, grant)
     assert suite.best(truth.scored_rows, "balanced accuracy", truth).value > 0.97
 
 
 def test_a_sample_is_first_of_the_rows_that_were_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alone, "ROWS", 50)
+    monkeypatch.setattr(baseline, "ROWS", 50)
     labels, guessed = labelled(), np.arange(100, 140)
     grant = granted(labels, 3)
     suite = attacker_alone(numeric(np.eye(2)[labels]), grant, guessed, np.random.default_rng(2))

@@ -1,4 +1,4 @@
-"""Scores: how right a guess was.
+"""Guesses of classes: how right they were.
 
     a guess of classes    balanced accuracy    chance: one over the number of classes
     a guess of scores     ROC AUC              chance: 0.5
@@ -15,28 +15,24 @@ it best. That choice uses the truth; such a score is only compared with others t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from colonnade.attacks.base import Grant, Guess
-from colonnade.errors import PlanError
+from colonnade.auditing.evidence import Measure, Score
+from colonnade.auditing.subjects.base import RESAMPLES, TAILS, Truth, Values, deviation
 from colonnade.wire.message import Float64Array, Int64Array
 
-# Plain accuracy occurs only in early reports.
-Measure: TypeAlias = Literal["balanced accuracy", "AUC", "accuracy"]
-
-RESAMPLES = 1000
-CONFIDENCE = 0.95
 LEVELS = 1000
 
 
 @dataclass(frozen=True)
-class Truth:
+class ClassTruth(Truth):
     """The labels a guess is compared with, as class numbers, and the rows that were given away.
 
-    >>> Truth(np.array([0, 1, 1, 1]), 2, granted=np.array([3])).scored_rows.tolist()
+    >>> ClassTruth(np.array([0, 1, 1, 1]), 2, granted=np.array([3])).scored_rows.tolist()
     [0, 1, 2]
     """
 
@@ -45,39 +41,48 @@ class Truth:
     granted: Int64Array
 
     @classmethod
-    def of(cls, labels: Int64Array, grant: Grant) -> Truth:
+    def of(cls, labels: Int64Array, grant: Grant) -> ClassTruth:
         """The truth behind a grant."""
         return cls(labels, grant.n_classes, grant.rows)
 
     @property
-    def scored_rows(self) -> Int64Array:
-        """The rows that may be scored."""
-        return np.setdiff1d(np.arange(len(self.labels)), self.granted)
+    def n_rows(self) -> int:
+        return len(self.labels)
 
+    def measure(self, guess: Guess) -> Measure:
+        return measure_of(guess)
 
-@dataclass(frozen=True)
-class Score:
-    """A score with its interval.
+    def wrong_values(self, guess: Guess) -> tuple[np.ndarray[Any, Any], str]:
+        if guess.values is not None:
+            return np.ones(len(guess.rows), bool), "classes or scores"
+        if guess.classes is not None:
+            return (guess.classes < 0) | (guess.classes >= self.n_classes), f"classes below {self.n_classes}"
+        return ~np.isfinite(guess.said), "finite scores"
 
-    >>> Score(0.9, low=0.85, high=0.94).value
-    0.9
-    """
+    def too_little(self, guess: Guess) -> str | None:
+        counts = _cells(guess, self).sum(axis=1)
+        if (counts > 0).sum() < 2:
+            return "all rows it could be scored on are of one class"
+        if (counts == 1).any():
+            return "it could be scored on a single row of one class"
+        return None
 
-    value: float
-    low: float
-    high: float
+    def scores(self, guess: Guess) -> Values:
+        return Values(value(guess, self), value(best_named(guess, self), self))
 
+    def permuted(self, random: np.random.Generator) -> ClassTruth:
+        labels, rows = self.labels.copy(), self.scored_rows
+        labels[rows] = random.permutation(labels[rows])
+        return replace(self, labels=labels)
 
-@dataclass(frozen=True)
-class Values:
-    """What one guess is worth: under its own names of the classes, and under the best ones.
+    def deviation(self, guess: Guess) -> float:
+        labels = self.labels[guess.rows]
+        if guess.classes is not None:
+            return deviation(np.eye(self.n_classes)[guess.classes], np.eye(self.n_classes)[labels])
+        from scipy.stats import rankdata
 
-    >>> values(Guess(np.arange(2), classes=np.array([1, 0])), Truth(np.array([0, 1]), 2, granted=np.array([], int)))
-    Values(plain=0.0, up_to_naming=1.0)
-    """
-
-    plain: float
-    up_to_naming: float
+        is_last = (labels == self.n_classes - 1).astype(np.float64)
+        return deviation(rankdata(guess.scores)[:, None], is_last[:, None])
 
 
 def measure_of(guess: Guess) -> Measure:
@@ -85,84 +90,31 @@ def measure_of(guess: Guess) -> Measure:
     return "balanced accuracy" if guess.scores is None else "AUC"
 
 
-def chance(measure: Measure, truth: Truth, rows: Int64Array) -> float:
-    """What whoever knows nothing about single rows can reach on those that are scored."""
+def chance(measure: Measure, truth: ClassTruth, rows: Int64Array) -> float:
+    """What can be reached on the scored rows without knowing anything about single rows."""
     return 0.5 if measure == "AUC" else 1 / len(np.unique(truth.labels[rows]))
 
 
-def unusable(guess: Guess, truth: Truth) -> str | None:
-    """Why a guess cannot be compared with the truth; None if it can."""
-    n_rows = len(truth.labels)
-    outside = int(((guess.rows < 0) | (guess.rows >= n_rows)).sum())
-    repeated = len(guess.rows) - len(np.unique(guess.rows))
-    if outside or repeated:
-        return (
-            f"it should guess each of {n_rows} rows at most once, but {outside} of its rows do not exist and "
-            f"{repeated} are repeated"
-        )
-    if guess.scores is None:
-        assert guess.classes is not None
-        wrong, wanted = (guess.classes < 0) | (guess.classes >= truth.n_classes), f"classes below {truth.n_classes}"
-    else:
-        wrong, wanted = ~np.isfinite(guess.scores), "finite scores"
-    if wrong.any():
-        return f"it should guess {wanted}, but {int(wrong.sum())} of {len(wrong)} values are something else"
-    return None
-
-
-def scorable(guess: Guess, truth: Truth, *, attack: str) -> Guess:
-    """The part of a guess that may be scored: without the granted rows.
-
-    Args:
-        guess: What the attack said.
-        truth: What it is about.
-        attack: What the attack is called in an error.
-    """
-    if reason := unusable(guess, truth):
-        raise PlanError(
-            f"{attack} cannot be scored: {reason}. Correct the attack, or let it leave out the rows it cannot guess."
-        )
-    return _take(guess, ~np.isin(guess.rows, truth.granted))
-
-
-def too_little(guess: Guess, truth: Truth) -> str | None:
-    """Why what is left of a guess without the granted rows tells nothing; None if it may."""
-    if not len(guess.rows):
-        return "it guessed no row that had not been granted"
-    counts = _cells(guess, truth).sum(axis=1)
-    if (counts > 0).sum() < 2:
-        return "all rows it could be scored on are of one class"
-    if (counts == 1).any():
-        return "it could be scored on a single row of one class"
-    return None
-
-
-def value(guess: Guess, truth: Truth) -> float:
+def value(guess: Guess, truth: ClassTruth) -> float:
     """Balanced accuracy or ROC AUC; chance where nothing was guessed, and an AUC of 0.5 where there is one class."""
     if not len(guess.rows):
         return chance(measure_of(guess), truth, truth.scored_rows)
     return float(_values(_cells(guess, truth)[None], measure_of(guess))[0])
 
 
-def values(guess: Guess, truth: Truth) -> Values:
-    """The value of a guess as it is, and up to naming."""
-    return Values(value(guess, truth), value(best_named(guess, truth), truth))
-
-
-def with_interval(guess: Guess, truth: Truth, random: np.random.Generator) -> Score:
+def with_interval(guess: Guess, truth: ClassTruth, random: np.random.Generator) -> Score:
     """The value with its interval."""
     cells = _coarsened(_cells(guess, truth))
     n = cells.sum(axis=1)
     # Rows of one class that fall into one cell are alike, so drawing its rows with replacement is drawing cells. Drawn
     # from all rows together, a rare class would be missing from some resamples.
     resampled = random.multinomial(n, cells / np.maximum(n, 1)[:, None], size=(RESAMPLES, len(n)))
-    tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(_values(resampled, measure_of(guess)), [tail, 1 - tail])
+    low, high = np.quantile(_values(resampled, measure_of(guess)), TAILS)
     exact = value(guess, truth)
     return Score(exact, min(exact, float(low)), max(exact, float(high)))
 
 
-def best_named(guess: Guess, truth: Truth) -> Guess:
+def best_named(guess: Guess, truth: ClassTruth) -> Guess:
     """The same guess under the names of classes, or the sign of scores, that suit it best."""
     if guess.scores is not None:
         return Guess(guess.rows, scores=guess.scores if value(guess, truth) >= 0.5 else -guess.scores)
@@ -175,14 +127,7 @@ def best_named(guess: Guess, truth: Truth) -> Guess:
     return Guess(guess.rows, classes=name[guess.classes])
 
 
-def _take(guess: Guess, kept: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Guess:
-    if guess.scores is not None:
-        return Guess(guess.rows[kept], scores=guess.scores[kept])
-    assert guess.classes is not None
-    return Guess(guess.rows[kept], classes=guess.classes[kept])
-
-
-def _cells(guess: Guess, truth: Truth) -> Int64Array:
+def _cells(guess: Guess, truth: ClassTruth) -> Int64Array:
     """How many rows of each class are wrong and right, or of the other classes and the last at each rising score."""
     labels = truth.labels[guess.rows]
     if guess.scores is None:

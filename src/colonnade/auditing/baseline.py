@@ -1,11 +1,11 @@
-"""The attacker alone: what the same known labels are worth without any collaboration.
+"""Baseline: what the attacker could say about labels by itself, without any collaboration.
 
-A suite of ordinary methods on the attacker's own columns, of which the best is taken *by the truth*. That choice
-favours the control: an attack must beat the best that its party could have done at home, by whichever method.
+A suite of ordinary methods on the attacker's own columns, with the same known labels. The best method is chosen *by the
+truth*. That choice favours the control: an attack must beat the best that its party could have done at home.
 
 With known labels: nearest known row, class centroids, logistic regression, self-training, label spreading, and clusters
-named by the known rows. Clusters and principal components without names are compared up to naming only, and so is all
-there is without a single known label: then nothing at home says which cluster is which class, and alone means chance.
+named by the known rows. Clusters and principal components without names are compared up to naming only. Without a
+single known label nothing at home says which cluster is which class, so alone means chance.
 """
 
 from __future__ import annotations
@@ -18,53 +18,41 @@ from typing import Any
 import numpy as np
 
 from colonnade.attacks.base import Grant, Guess
-from colonnade.auditing.score import Measure, Truth, best_named, chance, value
-from colonnade.tables.encode import Inputs
+from colonnade.auditing.evidence import BestBaseline, Measure
+from colonnade.auditing.numbers import Numbers
+from colonnade.auditing.subjects.classes import ClassTruth, best_named, chance, value
 from colonnade.tables.table import Table
 from colonnade.wire.message import Float64Array, Int64Array
 
 ROWS = 5_000
-LEVELS = 50
 COMPONENTS = 16
 
 
 @dataclass(frozen=True)
-class Best:
-    """The best of a suite, and the method that reached it.
-
-    >>> Best(0.62, "logistic regression").method
-    'logistic regression'
-    """
-
-    value: float
-    method: str
-
-
-@dataclass(frozen=True)
-class Alone:
+class Baseline:
     """How each method of the suite rates every class for some rows; higher is likelier.
 
-    >>> alone = Alone(np.arange(2), named={"nearest known row": np.array([[0.9, 0.1], [0.2, 0.8]])}, unnamed={})
-    >>> alone.best(np.arange(2), "balanced accuracy", Truth(np.array([0, 1]), 2, granted=np.array([], int)))
-    Best(value=1.0, method='nearest known row')
+    >>> alone = Baseline(np.arange(2), named={"nearest known row": np.array([[0.9, 0.1], [0.2, 0.8]])}, unnamed={})
+    >>> alone.best(np.arange(2), "balanced accuracy", ClassTruth(np.array([0, 1]), 2, granted=np.array([], int)))
+    BestBaseline(value=1.0, method='nearest known row')
     """
 
     rows: Int64Array
     named: Mapping[str, Float64Array]
     unnamed: Mapping[str, Float64Array]
 
-    def best(self, guessed: Int64Array, measure: Measure, truth: Truth) -> Best:
+    def best(self, guessed: Int64Array, measure: Measure, truth: ClassTruth) -> BestBaseline:
         """The best of the suite on the rows that an attack guessed."""
-        scored = [Best(chance(measure, truth, guessed), "chance")]
+        scored = [BestBaseline(chance(measure, truth, guessed), "chance")]
         for method, guess in self._guesses(self.named, guessed, measure):
-            scored.append(Best(value(guess, truth), method))
+            scored.append(BestBaseline(value(guess, truth), method))
         return max(scored, key=lambda best: best.value)
 
-    def best_up_to_naming(self, guessed: Int64Array, measure: Measure, truth: Truth) -> Best:
+    def best_up_to_naming(self, guessed: Int64Array, measure: Measure, truth: ClassTruth) -> BestBaseline:
         """The best of the suite, each method under the names of classes that suit it best."""
-        scored = [Best(chance(measure, truth, guessed), "chance")]
+        scored = [BestBaseline(chance(measure, truth, guessed), "chance")]
         for method, guess in self._guesses({**self.named, **self.unnamed}, guessed, measure):
-            scored.append(Best(value(best_named(guess, truth), truth), method))
+            scored.append(BestBaseline(value(best_named(guess, truth), truth), method))
         return max(scored, key=lambda best: best.value)
 
     def _guesses(
@@ -79,25 +67,25 @@ class Alone:
                 yield method, Guess(rows, scores=rating[:, -1] - rating[:, :-1].max(axis=1))
 
 
-def attacker_alone(table: Table | None, grant: Grant, about: Int64Array, random: np.random.Generator) -> Alone:
+def attacker_alone(table: Table | None, grant: Grant, about: Int64Array, random: np.random.Generator) -> Baseline:
     """Run the suite.
 
     Args:
-        table: The attacker's own rows; without any there is only chance. Of very many, a sample is used.
+        table: The attacker's own rows; None leaves only chance. Of very many rows a sample is used.
         grant: What the attacker is told.
-        about: The rows that its attack guessed, on which the suite is compared with it. A sample is of these first.
+        about: The rows that the attack guessed. A sample takes these rows first.
         random: For the sample and for methods that start at random.
     """
     if table is None:
-        return Alone(np.zeros(0, np.int64), {}, {})
+        return Baseline(np.zeros(0, np.int64), {}, {})
     rows = np.arange(len(table))
     if len(rows) > ROWS:
         guessed = np.setdiff1d(np.intersect1d(rows, about), grant.rows)
         first, then = random.permutation(guessed), random.permutation(np.setdiff1d(rows, guessed))
         rows = np.union1d(np.concatenate([first, then])[:ROWS], grant.rows)
-    features = _numbers(table.take(rows))
+    features = Numbers.of(table.take(rows)).filled()
     if not features.shape[1]:
-        return Alone(rows, {}, {})
+        return Baseline(rows, {}, {})
     known = np.searchsorted(rows, grant.rows)
     spaces = {"": features}
     if features.shape[1] > COMPONENTS:
@@ -112,7 +100,7 @@ def attacker_alone(table: Table | None, grant: Grant, about: Int64Array, random:
             if len(known):
                 named |= {m + space: r for m, r in _from_known(x, known, grant, seed)}
             unnamed |= {m + space: r for m, r in _from_nothing(x, grant.n_classes, seed)}
-    return Alone(rows, {m: _finite(r) for m, r in named.items()}, {m: _finite(r) for m, r in unnamed.items()})
+    return Baseline(rows, {m: _finite(r) for m, r in named.items()}, {m: _finite(r) for m, r in unnamed.items()})
 
 
 def _from_known(x: Float64Array, known: Int64Array, grant: Grant, seed: int) -> Iterator[tuple[str, Float64Array]]:
@@ -179,9 +167,3 @@ def _distances(x: Float64Array, centres: Float64Array) -> Float64Array:
 
 def _finite(ratings: Float64Array) -> Float64Array:
     return np.nan_to_num(ratings, nan=0.0)
-
-
-def _numbers(table: Table) -> Float64Array:
-    """A table's columns as centred numbers; of a category's levels the commonest count, the others are one."""
-    numbers, _ = Inputs.learned(table, np.arange(len(table)), most_levels=LEVELS).one_hot(table)
-    return np.asarray(numbers - numbers.mean(axis=0))

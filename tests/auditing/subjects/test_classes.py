@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from sklearn.metrics import balanced_accuracy_score, recall_score, roc_auc_score
 
 from colonnade.attacks.base import Guess
-from colonnade.auditing.score import Truth, best_named, chance, scorable, too_little, value, values, with_interval
+from colonnade.auditing.subjects.classes import ClassTruth, best_named, chance, value, with_interval
 from colonnade.errors import PlanError
 
 NOTHING = np.zeros(0, np.int64)
 
 
 def truth(labels, n_classes=2, granted=NOTHING):
-    return Truth(np.asarray(labels, np.int64), n_classes, np.asarray(granted, np.int64))
+    return ClassTruth(np.asarray(labels, np.int64), n_classes, np.asarray(granted, np.int64))
 
 
 def classes(*said, rows=None):
@@ -57,7 +57,7 @@ def test_with_three_classes_the_auc_is_that_of_the_last_against_the_others() -> 
 
 
 def test_granted_rows_are_not_scored() -> None:
-    kept = scorable(classes(0, 0, 1, 1), truth([0, 0, 0, 0], granted=[2, 3]), attack="Guessing")
+    kept = truth([0, 0, 0, 0], granted=[2, 3]).scorable(classes(0, 0, 1, 1), attack="Guessing")
     assert kept.rows.tolist() == [0, 1]
     assert value(kept, truth([0, 0, 0, 0], granted=[2, 3])) == 1.0
 
@@ -81,9 +81,9 @@ def test_the_best_naming_is_the_best_of_all_namings(pairs: list[tuple[int, int]]
 
 
 def test_a_guess_that_is_always_wrong_is_right_up_to_naming() -> None:
-    assert values(classes(1, 1, 0, 0), truth([0, 0, 1, 1])).plain == 0
-    assert values(classes(1, 1, 0, 0), truth([0, 0, 1, 1])).up_to_naming == 1
-    assert values(scores(4, 3, 2, 1), truth([0, 0, 1, 1])).up_to_naming == 1
+    assert truth([0, 0, 1, 1]).scores(classes(1, 1, 0, 0)).plain == 0
+    assert truth([0, 0, 1, 1]).scores(classes(1, 1, 0, 0)).up_to_naming == 1
+    assert truth([0, 0, 1, 1]).scores(scores(4, 3, 2, 1)).up_to_naming == 1
 
 
 @pytest.mark.parametrize("kind", ["classes", "scores"])
@@ -121,7 +121,8 @@ def test_a_perfect_guess_of_a_rare_class_has_no_resample_in_which_it_is_not(kind
     ],
 )
 def test_what_tells_nothing_has_a_reason(guess: Guess, labels: list[int], reason: str | None) -> None:
-    assert too_little(guess, truth(labels)) == reason
+    kept = truth(labels).scored_part(guess)
+    assert (None if isinstance(kept, Guess) else kept) == reason
 
 
 def test_an_interval_over_very_many_rows_contains_its_value_and_is_narrow() -> None:
@@ -134,7 +135,7 @@ def test_an_interval_over_very_many_rows_contains_its_value_and_is_narrow() -> N
 
 def test_a_guess_about_rows_that_do_not_exist_or_twice_about_one_is_refused() -> None:
     with pytest.raises(PlanError) as caught:
-        scorable(classes(0, 0, 0, rows=[0, 0, 7]), truth([0, 1]), attack="Guessing")
+        truth([0, 1]).scorable(classes(0, 0, 0, rows=[0, 0, 7]), attack="Guessing")
     assert str(caught.value) == (
         "Guessing cannot be scored: it should guess each of 2 rows at most once, but 1 of its rows do not exist and 1 "
         "are repeated. Correct the attack, or let it leave out the rows it cannot guess."
@@ -146,7 +147,7 @@ def test_a_guess_about_rows_that_do_not_exist_or_twice_about_one_is_refused() ->
 )
 def test_a_guess_that_cannot_be_compared_is_refused(guess: Guess, wanted: str) -> None:
     with pytest.raises(PlanError) as caught:
-        scorable(guess, truth([0, 1]), attack="Guessing")
+        truth([0, 1]).scorable(guess, attack="Guessing")
     assert str(caught.value) == (
         f"Guessing cannot be scored: it should guess {wanted}, but 1 of 2 values are something else. "
         "Correct the attack, or let it leave out the rows it cannot guess."

@@ -13,7 +13,8 @@ from colonnade.attacks.base import Attack, Guess, Needs
 from colonnade.attacks.labels.direct import DirectLabel
 from colonnade.attacks.labels.gradient_scores import DirectionScore, NormScore
 from colonnade.auditing import Finding, PrivacyReport, audit, audit_own_side
-from colonnade.auditing.render import html, questions
+from colonnade.auditing.render.html import html
+from colonnade.auditing.render.words import questions
 from colonnade.errors import DataError, PlanError
 from colonnade.models.networks.messages import Embedding, Gradient
 from colonnade.models.networks.split import SplitClassifier
@@ -143,14 +144,14 @@ def test_a_deployed_party_needs_nothing_but_the_folder_its_run_left(
 
 
 def test_what_needs_the_peers_own_is_listed_as_untested(toy: SimpleNamespace) -> None:
-    attacks = [toy.NearestKnown(), Greedy(), toy.TakePart(), toy.AboutFeatures(), NormScore(), toy.Silent()]
+    attacks = [toy.NearestKnown(), Greedy(), toy.TakePart(), toy.AboutModel(), NormScore(), toy.Silent()]
     report = from_bank(toy.run(), attacks)
     assert report.attacks == ()
     assert report.untested == (
         "NearestKnown by shop: it needs shop's own columns",
         "Greedy by shop: it needs shop's own columns and model",
         "TakePart by shop: it needs shop's own part in a run, and a mirror audit runs nothing",
-        "AboutFeatures: guesses about features cannot be scored yet, only those about labels",
+        "AboutModel: guesses about model cannot be scored, only those about labels, features, membership",
         "NormScore by shop: it needs split/gradient, of which bank sent shop none",
         "Silent by shop: it guessed no row that had not been granted",
         "shop about bank's labels, given audit-tests/hint: no attack was made",

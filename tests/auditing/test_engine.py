@@ -8,12 +8,15 @@ from colonnade.attacks.base import ActiveAttack, Attack, Guess, Needs
 from colonnade.attacks.labels.direct import DirectLabel
 from colonnade.attacks.labels.gradient_scores import DirectionScore, NormScore
 from colonnade.auditing import PrivacyReport, audit, honesty_check
+from colonnade.data import load
 from colonnade.errors import PlanError
 from colonnade.experiment.executor import Local, Serial
 from colonnade.models.networks.messages import Gradient
+from colonnade.models.networks.server import ServedClassifier
 from colonnade.models.networks.split import SplitClassifier
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import Run, simulate
+from colonnade.secret import Secret
 from colonnade.tables.table import Table
 
 ATTACKS = (NormScore(), DirectionScore(), DirectLabel())
@@ -104,7 +107,7 @@ def test_swapped_names_are_found_to_leak_up_to_naming(toy: SimpleNamespace) -> N
     (finding,) = audit(toy.run(), [toy.ReadHint(shift=1)], nulls=5).attacks
     assert finding.plain.score.value < 0.01
     assert finding.up_to_naming.score.value > 0.99
-    assert finding.verdict == "leaks up to naming"
+    assert finding.verdict == "leaks, classes unnamed"
     assert finding.attack == "ReadHint(shift=1)"
 
 
@@ -173,11 +176,11 @@ def test_a_private_event_bounds_what_a_protected_message_costs(toy: SimpleNamesp
 
 
 def test_attacks_that_do_not_apply_are_listed_with_their_reasons(toy: SimpleNamespace) -> None:
-    attacks = [toy.AboutFeatures(), NeedsModel(), NormScore(), toy.Silent(), DirectionScore()]
+    attacks = [toy.AboutModel(), NeedsModel(), NormScore(), toy.Silent(), DirectionScore()]
     report = audit(toy.run(n_classes=3), attacks, nulls=1)
     assert report.attacks == ()
     assert report.untested == (
-        "AboutFeatures: guesses about features cannot be scored yet, only those about labels",
+        "AboutModel: guesses about model cannot be scored, only those about labels, features, membership",
         "NeedsModel by shop: it needs shop's share of the model, and this run left none",
         "NormScore by shop: shop sent and received no split/gradient",
         "DirectionScore by shop: shop sent and received no split/gradient",
@@ -222,7 +225,7 @@ def test_a_leak_of_a_rare_class_is_found(toy: SimpleNamespace) -> None:
 
 def test_what_messages_tell_beside_own_columns_that_tell_it_too_is_said(toy: SimpleNamespace) -> None:
     (finding,) = audit(toy.run(strength=3, signal=30), [toy.ReadHint(shift=1)], nulls=5).attacks
-    assert finding.up_to_naming.carries
+    assert finding.up_to_naming.exceeds_null
     assert finding.verdict == "no more than alone"
 
 
@@ -231,6 +234,75 @@ def test_an_attacks_own_reason_is_listed(split_run: Run[SplitClassifier]) -> Non
     run = simulate(model.fit, split_run.simulation.tables, roles=split_run.plan.roles)
     report = audit(run, [DirectLabel()], nulls=1)
     assert report.untested[0] == "DirectLabel by shop: a top network stands between the gradients and the classes"
+
+
+class Puzzled(Attack):
+    """Reads two lines as if they were one."""
+
+    needs = Needs(messages=(Gradient,))
+
+    def guess(self, view):
+        return Guess(np.arange(9), scores=view.row_means(Gradient)[:9, 0])
+
+
+class Suspicious(ActiveAttack):
+    """Takes part, and wants candidates for a guess of labels."""
+
+    needs = Needs(candidates="curves")
+
+    def play(self, party, honest, grant):
+        raise AssertionError("nobody can grant this")
+
+
+@pytest.mark.parametrize("about", list(Secret))
+@pytest.mark.parametrize("base", [Attack, ActiveAttack])
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        {},
+        {"candidates": "curves"},
+        {"candidates": "records"},
+        {"known_labels": 1},
+        {"known_records": 3},
+        {"prior": 3},
+        {"own_features": True},
+        {"own_model": True},
+        {"messages": (Gradient,)},
+    ],
+    ids=str,
+)
+def test_every_attack_is_a_finding_or_listed_with_a_reason(toy: SimpleNamespace, about, base, wishes) -> None:
+    secret = about
+
+    class Any(base):
+        needs = Needs(**wishes)
+        about = secret
+
+        def guess(self, view):
+            return Guess(np.arange(20), scores=np.arange(20.0))
+
+        def play(self, party, honest, grant):
+            honest(party)
+            return Guess(np.arange(20), scores=np.arange(20.0))
+
+    report = audit(toy.run(n=30), [Any()], nulls=1)
+    mentioned = [f.attack for f in report.attacks] + [line.split(" ")[0].rstrip(":") for line in report.untested]
+    assert "Any" in mentioned
+
+
+def test_an_active_attack_that_wants_what_its_subject_cannot_grant_is_listed(toy: SimpleNamespace) -> None:
+    assert audit(toy.run(), [Suspicious()], nulls=1).untested[0] == (
+        "Suspicious: it needs candidates, which an audit of labels cannot grant"
+    )
+
+
+def test_an_attack_that_reads_several_lines_as_one_is_listed_and_the_others_are_kept() -> None:
+    tables = load("bank-shop-telco", rows=200).split()
+    roles = Roles(label="bank", features=("shop", "telco"), server="cloud")
+    run = simulate(ServedClassifier(epochs=1, patience=None).fit, tables, roles=roles)
+    report = audit(run, [Puzzled()], nulls=1)
+    (reason,) = (line for line in report.untested if line.startswith("Puzzled by cloud"))
+    assert "Row means of split/gradient should come from one line" in reason
 
 
 def test_a_class_with_too_few_rows_to_tell_is_a_reason(toy: SimpleNamespace) -> None:

@@ -1,0 +1,1 @@
+"""Attacks on columns: which values do another party's rows have?"""

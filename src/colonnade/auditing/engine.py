@@ -1,0 +1,250 @@
+"""The engine: the loop from attacks to a report, for every subject and in every setting.
+
+    grant ──▶ attempt ──▶ why not? ──▶ guess ──▶ score ─┐
+                 └──▶ shuffled secret ──▶ null ─────────┤
+                 └──▶ the attacker alone ──▶ baseline ──┼──▶ finding ──▶ PrivacyReport
+          transcripts, ledgers ─────────────────────────┘
+
+Every attack is made by every party that could make it, and ends as a finding or among what was not tested, with the
+reason. Guess and truth meet here and nowhere else. An attack has found a leak if its whole interval lies above chance,
+above the null's 95th percentile and above what the attacker could do alone; if it lies only above the first two, the
+messages tell something, but no more than the attacker could know alone.
+
+What attacks are about is said by a *subject* (`subjects`), who has what by a *setting* (`settings`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from colonnade.attacks.base import ActiveAttack, AnyAttack
+from colonnade.auditing.attempt import Attempt, name_of
+from colonnade.auditing.disclosure import budget, never_attacked, self_reported_leaks
+from colonnade.auditing.evidence import EVERYBODY, Finding, Granted
+from colonnade.auditing.null import Executor
+from colonnade.auditing.report import PrivacyReport
+from colonnade.auditing.settings import Mirror, Setting, Simulated
+from colonnade.auditing.subjects.base import Judgement, Made
+from colonnade.auditing.subjects.by_secret import SUBJECTS
+from colonnade.auditing.subjects.members import MembershipFinding
+from colonnade.errors import PlanError, PrivacyError, UndeclaredAccess
+from colonnade.privacy.ledger import Ledger
+from colonnade.privacy.randomness import Randomness, Source
+from colonnade.roles import PublicPlan
+from colonnade.runtime.simulate import Run
+from colonnade.secret import Secret
+from colonnade.tables.table import Table
+from colonnade.wire.recording.transcript import Transcript
+
+
+def audit(
+    run: Run[Any],
+    attacks: Sequence[AnyAttack],
+    *,
+    nulls: int = 20,
+    seed: int = 0,
+    delta: float = 1e-5,
+    executor: Executor | None = None,
+    progress: bool | None = None,
+) -> PrivacyReport:
+    """Make every attack as every party that could, and report what was found, spent and sent.
+
+    Args:
+        run: The run to audit.
+        attacks: The attacks to make. What they need is granted; granted rows are drawn here and never scored.
+        nulls: How many times the run is repeated with a shuffled secret; fewer than 19 are too few for a test at 5 %.
+        seed: Grants, shuffles and resampling follow from it.
+        delta: At which the privacy budget is told.
+        executor: What repeats the run; one repetition after the other in this process if None.
+        progress: Whether to show a bar over the repetitions; None shows it on a terminal only.
+    """
+    return report_on(Simulated(run, nulls, seed, delta, executor, progress), attacks)
+
+
+def audit_own_side(
+    transcript: Transcript,
+    attacks: Sequence[AnyAttack],
+    *,
+    plan: PublicPlan,
+    table: Table,
+    ledger: Ledger,
+    nulls: int = 200,
+    seed: int = 0,
+    delta: float = 1e-5,
+    randomness: Source = "system",
+    insecure: bool = False,
+) -> PrivacyReport:
+    """Make every attack that what this party sent allows, as each of its peers, and report what was found and sent.
+
+    Args:
+        transcript: The party's own recording of the run.
+        attacks: The attacks to make.
+        plan: The run's plan.
+        table: The party's own rows in that run.
+        ledger: What the party spent in that run.
+        nulls: Against how many shuffles of its secret each guess is scored.
+        seed: Grants, shuffles and resampling follow from it.
+        delta: At which the privacy budget is told.
+        randomness: How the party's noise was drawn.
+        insecure: Whether the run was without TLS.
+    """
+    random = Randomness.seeded(seed)
+    options: dict[str, Any] = {"nulls": nulls, "random": random, "delta": delta}
+    mirror = Mirror(plan, transcript, table, ledger, randomness=randomness, insecure=insecure, **options)
+    return report_on(mirror, attacks)
+
+
+def measure_membership(
+    run: Run[Any],
+    attack: AnyAttack,
+    *,
+    attacker: str | None = None,
+    owner: str | None = None,
+    nulls: int = 20,
+    seed: int = 0,
+    delta: float = 1e-5,
+) -> MembershipFinding:
+    """Run the protocol on a random half of the rows, and let an attack tell them from the other half.
+
+    Args:
+        run: A run whose protocol, tables and roles are used.
+        attack: An attack that is told candidates.
+        attacker: Who makes it; the label party if None.
+        owner: Whose curves are told of the candidates; everybody's if None.
+        nulls: How many AUCs among people who were not in the run to compare with.
+        seed: Who is in the run follows from it.
+        delta: At which epsilon is told.
+
+    Raises:
+        PlanError: The attack does not apply to the run.
+    """
+    attacker = attacker or run.plan.roles.label
+    if attacker is None or attack.about is not Secret.MEMBERSHIP:
+        raise PlanError(
+            "Membership is measured by an attack that is told candidates, made by a party of the run, but "
+            f"{name_of(attack)} is {'not told any' if attacker else 'made by nobody'}. Choose another attack or party."
+        )
+    setting, subject = Simulated(run, nulls, seed, delta), SUBJECTS[Secret.MEMBERSHIP]
+    attempt = setting.attempt(subject, attack, attacker, owner or EVERYBODY)
+    made = attempt if isinstance(attempt, str) else _made(setting, attempt)
+    if isinstance(made, str):
+        raise PlanError(f"{name_of(attack)} should apply to this run, but {made}. Choose another run or attacker.")
+    (null,) = setting.null([made])
+    assert not isinstance(null, str)
+    found = _judged(setting, made, null).measured
+    assert isinstance(found, MembershipFinding)
+    return found
+
+
+def report_on(setting: Setting, attacks: Sequence[AnyAttack]) -> PrivacyReport:
+    """Audit in a setting."""
+    findings, untested = examine(setting, attacks)
+    sent = setting.disclosures
+    return PrivacyReport(
+        run=setting.identity,
+        disclosures=sent,
+        budget=budget(sent, setting.ledgers, setting.delta),
+        attacks=tuple(findings),
+        untested=(*untested, *setting.unmeasured(findings), *never_attacked(sent, findings)),
+        stated=self_reported_leaks(setting.transcripts),
+    )
+
+
+def examine(setting: Setting, attacks: Iterable[AnyAttack]) -> tuple[list[Finding], list[str]]:
+    """What the attacks find, and why others find nothing that could be said."""
+    made, untested = make(setting, attacks)
+    findings = []
+    for each, null in zip(made, setting.null(made), strict=True):
+        if isinstance(null, str):
+            untested.append(f"{title_of(each.attempt)}: in a null run {null}")
+        else:
+            findings.append(_finding(each, _judged(setting, each, null)))
+    return findings, untested
+
+
+def make(
+    setting: Setting,
+    attacks: Iterable[AnyAttack],
+    attackers: Callable[[str], bool] = lambda name: True,
+) -> tuple[list[Made], list[str]]:
+    """The guesses that attacks make about rows they were not told, and why others make none that could be scored.
+
+    Args:
+        setting: Who has what.
+        attacks: The attacks.
+        attackers: Which parties attack.
+    """
+    attempts: list[Attempt] = []
+    untested: list[str] = []
+    for attack in attacks:
+        if reason := setting.why_not_audited(attack):
+            untested.append(f"{setting.title(attack)}: {reason}")
+            continue
+        subject = SUBJECTS[attack.about]
+        for owner in setting.owners(subject, attack):
+            reason = subject.why_not_scorable(owner, setting.tables)
+            if reason or owner is None:
+                untested.append(f"{setting.title(attack)}: {reason}")
+                continue
+            for attacker in filter(attackers, setting.attackers(owner)):
+                attempt = setting.attempt(subject, attack, attacker, owner)
+                if isinstance(attempt, str):
+                    about = "" if subject.one_owner else f" about {owner}"
+                    untested.append(f"{name_of(attack)} by {attacker}{about}: {attempt}")
+                else:
+                    attempts.append(attempt)
+    made = []
+    for attempt in attempts:
+        found = _made(setting, attempt)
+        if isinstance(found, str):
+            untested.append(f"{title_of(attempt)}: {found}")
+        else:
+            made.append(found)
+    return made, untested
+
+
+def title_of(attempt: Attempt) -> str:
+    """Which attack by whom, and about whom where that is not plain."""
+    about = "" if SUBJECTS[attempt.attack.about].one_owner else f" about {attempt.grant.owner}"
+    return f"{attempt.name} by {attempt.attacker}{about}"
+
+
+def _made(setting: Setting, attempt: Attempt) -> Made | str:
+    try:
+        guess = setting.guess(attempt)
+    except UndeclaredAccess:
+        raise
+    except PrivacyError as error:
+        # The attack read several lines as one, for instance.
+        return str(error)
+    truth = setting.truth(attempt)
+    kept = truth.scored_part(guess)
+    return kept if isinstance(kept, str) else Made(attempt, truth, kept, setting.attacked_ledgers(attempt))
+
+
+def _judged(setting: Setting, made: Made, null: Sequence[Any]) -> Judgement:
+    attempt = made.attempt
+    interval = setting.random.generator("interval", attempt.name, attempt.attacker)
+    subject = SUBJECTS[attempt.attack.about]
+    return subject.judge(made, null, setting.baseline(made), interval, setting.delta)
+
+
+def _finding(made: Made, judged: Judgement) -> Finding:
+    attempt, attack, needs = made.attempt, made.attempt.attack, made.attempt.attack.needs
+    kinds = tuple(message.kind for message in needs.messages)
+    sentence = (type(attack).__doc__ or "").strip().split("\n")[0]
+    return Finding(
+        attack=attempt.name,
+        summary=f"{sentence} {judged.remark}".strip(),
+        attacker=attempt.attacker,
+        owner=attempt.grant.owner,
+        about=attack.about,
+        is_active=isinstance(attack, ActiveAttack),
+        granted=Granted(kinds, needs.own_features, needs.own_model, needs.known_labels, needs.known_records),
+        measure=made.truth.measure(made.guess),
+        rows=len(made.guess.rows),
+        coverage=len(made.guess.rows) / len(made.truth.scored_rows),
+        plain=judged.plain,
+        up_to_naming=judged.up_to_naming,
+    )

@@ -1,0 +1,131 @@
+"""The report for a terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from colonnade.auditing.contents import ReportContents
+from colonnade.auditing.evidence import Finding
+from colonnade.auditing.render.words import (
+    IN_THE_CLEAR,
+    Answer,
+    alone,
+    headline,
+    interval,
+    luck,
+    number,
+    questions,
+    size,
+    traffic,
+)
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+STYLES: dict[Answer, str] = {
+    "leaks": "bold red",
+    "leaks, classes unnamed": "bold yellow",
+    "no more than alone": "bold magenta",
+    "no leak found": "bold blue",
+    "measured by its owner": "bold magenta",
+    "not tested": "dim",
+}
+
+
+def terminal(report: ReportContents) -> RenderableType:
+    """The report for a terminal."""
+    from rich.console import Group
+    from rich.padding import Padding
+    from rich.rule import Rule
+
+    run = report.run
+    parts: list[RenderableType] = [
+        _text(headline(report), "bold"),
+        _text(
+            f"{run.protocol} on {run.n_rows:,} rows: {', '.join(f'{n} ({r})' for n, r in run.parties.items())}", "dim"
+        ),
+    ]
+    if report.attacks:
+        parts.append(_text(luck(report), "dim"))
+    for question in questions(report):
+        parts += [_text(""), Rule(_text(question.title), align="left", style="dim")]
+        parts.append(_text(question.answer.capitalize(), STYLES[question.answer]))
+        parts.append(_text(question.sentence))
+        if question.findings:
+            parts.append(_findings_table(question.findings))
+    parts += [_text(""), Rule("Messages", align="left", style="dim")]
+    if run.insecure:
+        parts.append(_text(IN_THE_CLEAR, "bold red"))
+    parts.append(_messages_table(report))
+    parts += [_text(""), Rule("Privacy budget", align="left", style="dim")]
+    parts += [_text(f"{secret}: {spent}") for secret, spent in report.budget.items()] or [
+        _text("No secret was touched.")
+    ]
+    if report.untested:
+        parts += [_text(""), Rule("Not tested", align="left", style="dim")]
+        parts += [_text(f"- {line}") for line in report.untested]
+    parts.append(
+        _text(
+            f"\nplan {run.plan[:16]}, seed {run.seed}, {run.randomness} randomness, {run.mode} audit, "
+            f"colonnade {run.code_version}",
+            "dim",
+        )
+    )
+    return Padding(Group(*parts), (0, 1))
+
+
+def _findings_table(findings: tuple[Finding, ...]) -> RichTable:
+    table = _table("attack", "measure", numbers=("score", "95% interval", "chance", "null", "alone"))
+    for finding in findings:
+        about = f"  {finding.rows:,} rows, {finding.coverage:.0%}; classes unnamed"
+        first = _text(finding.attack) + _text(f" {finding.verdict}", STYLES[finding.verdict])
+        for name, evidence in zip((first, _text(about, "dim")), finding.tests, strict=False):
+            table.add_row(
+                name,
+                _text(finding.measure),
+                _text(number(evidence.score.value, finding.measure), "bold" if evidence.leaks else ""),
+                _text(interval(evidence, finding.measure)),
+                _text(number(evidence.chance, finding.measure)),
+                _text(number(evidence.null_high, finding.measure)),
+                _text(alone(evidence, finding.measure)),
+            )
+    return table
+
+
+def _messages_table(report: ReportContents) -> RichTable:
+    table = _table("from", "to", "message", "reveals", "protection", numbers=("messages", "size"))
+    for line in traffic(report):
+        for disclosure in line.disclosures:
+            table.add_row(
+                _text(line.sender),
+                _text(line.receiver),
+                _text(disclosure.kind + (" (recordings differ)" if disclosure.confirmed is False else "")),
+                _text(", ".join(disclosure.reveals) or "nothing"),
+                _text(", ".join(disclosure.under) or "none"),
+                _text(f"{disclosure.messages:,}"),
+                _text(size(disclosure.bytes)),
+            )
+        total = (line.sender, line.receiver, "total", "", "", f"{line.messages:,}", size(line.bytes))
+        table.add_row(*(_text(cell, "bold") for cell in total), end_section=True)
+    return table
+
+
+def _table(*words: str, numbers: tuple[str, ...]) -> RichTable:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in words:
+        table.add_column(heading, overflow="fold")
+    for heading in numbers:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def _text(words: str, style: str = "") -> Text:
+    """Words that a terminal shows and never obeys: neither as markup nor as control characters."""
+    from rich.text import Text
+
+    return Text("".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in words), style)

@@ -1,0 +1,256 @@
+"""The report in words: the headline, the questions it answers, and how numbers are written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from colonnade.auditing.contents import ReportContents
+from colonnade.auditing.disclosure import Disclosure, SelfReportedLeak
+from colonnade.auditing.evidence import EVERYBODY, Evidence, Finding, Measure, Verdict
+from colonnade.secret import Secret
+
+Answer: TypeAlias = Verdict | Literal["not tested", "measured by its owner"]
+
+_ORDER: tuple[Answer, ...] = (
+    "not tested",
+    "no leak found",
+    "measured by its owner",
+    "no more than alone",
+    "leaks, classes unnamed",
+    "leaks",
+)
+IN_THE_CLEAR = "TLS was off in this run: anyone on the network path could read and change every message."
+
+
+@dataclass(frozen=True)
+class Question:
+    """What one party could learn about a secret of another, and the answer: the worst finding, which comes first.
+
+    Attributes:
+        kinds: The messages that depend on the secret.
+        is_repeated: Whether the null repeats the run, and so tells what the messages say from what the attacker knows.
+        stated: What the owner itself found could be rebuilt; None where it stated nothing.
+
+    >>> Question("bank", "shop", Secret.FEATURES, (), ("split/embedding",)).title
+    "What could bank learn about shop's features?"
+    """
+
+    attacker: str
+    owner: str
+    about: Secret
+    findings: tuple[Finding, ...]
+    kinds: tuple[str, ...]
+    is_repeated: bool = True
+    stated: SelfReportedLeak | None = None
+
+    @property
+    def title(self) -> str:
+        """The question."""
+        if self.about is Secret.MEMBERSHIP:
+            return f"Could {self.attacker} tell {secret_of(self.owner, self.about)}?"
+        return f"What could {self.attacker} learn about {secret_of(self.owner, self.about)}?"
+
+    @property
+    def answer(self) -> Answer:
+        """The answer in one word."""
+        if self.findings:
+            return self.findings[0].verdict
+        return "not tested" if self.stated is None else "measured by its owner"
+
+    @property
+    def sentence(self) -> str:
+        """The answer in a few sentences."""
+        if self.stated is not None:
+            return f"{self.stated} {self._found() if self.findings else 'This audit made no attack on them.'}"
+        unread = [kind for kind in self.kinds if not any(finding.reads(kind) for finding in self.findings)]
+        found = self._found() if self.findings else "Nobody tried."
+        return f"{found} What {' and '.join(unread)} may give away has not been measured." if unread else found
+
+    def _found(self) -> str:
+        worst = self.findings[0]
+        evidence = worst.strongest
+        said = number(evidence.score.value, worst.measure)
+        if self.answer == "no leak found":
+            n = n_attacks(self.findings)
+            tried = "One attack was tried" if n == 1 else f"{n} attacks were tried"
+            return f"{tried} and none found a leak. That is no proof that there is none: a stronger attack may exist."
+        if self.answer == "no more than alone":
+            told = (
+                f"The messages do tell {self.about}" if self.is_repeated else f"{worst.attack} finds out {self.about}"
+            )
+            without = "without them" if self.is_repeated else "by luck"
+            most, reached = number(evidence.null_threshold, worst.measure), alone(evidence, worst.measure)
+            return f"{told} ({said}; {without} at most {most}), but {self.attacker} reaches {reached} by itself."
+        naming = ", under the best names of the classes" if self.answer == "leaks, classes unnamed" else ""
+        found = f"{worst.attack} {self._success(worst, said)}{naming}."
+        chance = number(evidence.chance, worst.measure)
+        by_chance = f"A column's mean reaches {chance}" if worst.measure == "R²" else f"By chance it would be {chance}"
+        if evidence.alone is None:
+            unknown = f"whether {self.attacker} could know as much by itself was not measured"
+            return f"{found} {by_chance}; {unknown}."
+        if evidence.alone.value <= evidence.chance:
+            return f"{found} {by_chance}, and {self.attacker} alone does no better."
+        reached = alone(evidence, worst.measure)
+        return f"{found} {by_chance}; without collaboration {self.attacker} reaches {reached}."
+
+    def _success(self, worst: Finding, said: str) -> str:
+        share = f", {worst.coverage:.0%} of those it could have guessed" if round(worst.coverage, 2) < 1 else ""
+        rows = f"{worst.rows:,} rows{share}"
+        if worst.measure == "accuracy":
+            return f"names {said} correctly of {rows}"
+        if worst.measure == "balanced accuracy":
+            return f"names {said} of each class correctly on average, on {rows}"
+        if worst.measure == "R²":
+            return f"rebuilds the worst of {self.owner}'s columns with an R² of {said} on {rows}"
+        if self.about is Secret.MEMBERSHIP:
+            return f"tells people in the run from people outside it with an AUC of {said} on {worst.rows:,} people"
+        return f"tells the last class from the others with an AUC of {said} on {rows}"
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """All that one party sent another.
+
+    >>> Traffic("bank", "shop", ()).messages
+    0
+    """
+
+    sender: str
+    receiver: str
+    disclosures: tuple[Disclosure, ...]
+
+    @property
+    def messages(self) -> int:
+        """How many messages."""
+        return sum(disclosure.messages for disclosure in self.disclosures)
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes."""
+        return sum(disclosure.bytes for disclosure in self.disclosures)
+
+
+def questions(report: ReportContents) -> tuple[Question, ...]:
+    """Every question that the report answers, and those it leaves open, the worst answers first."""
+    kinds: dict[tuple[str, str, Secret], list[str]] = {}
+    for finding in report.attacks:
+        kinds.setdefault((finding.attacker, finding.owner, finding.about), [])
+    for disclosure in report.disclosures:
+        for secret in disclosure.reveals:
+            kinds.setdefault((disclosure.receiver, disclosure.sender, secret), []).append(disclosure.kind)
+    stated = {(said.receiver, said.owner, Secret.FEATURES): said for said in report.stated}
+    for key in stated:
+        kinds.setdefault(key, [])
+    asked = [
+        Question(
+            *key,
+            tuple(sorted((f for f in report.attacks if (f.attacker, f.owner, f.about) == key), key=_severity)),
+            tuple(dict.fromkeys(revealing)),
+            is_repeated=report.run.mode == "simulated",
+            stated=stated.get(key),
+        )
+        for key, revealing in kinds.items()
+    ]
+    return tuple(sorted(asked, key=lambda question: -_ORDER.index(question.answer)))
+
+
+def traffic(report: ReportContents) -> tuple[Traffic, ...]:
+    """The message ledger: what crossed between each pair of parties, in each direction."""
+    pairs = dict.fromkeys((d.sender, d.receiver) for d in report.disclosures)
+    return tuple(
+        Traffic(*pair, tuple(d for d in report.disclosures if (d.sender, d.receiver) == pair)) for pair in pairs
+    )
+
+
+def _severity(finding: Finding) -> tuple[int, float]:
+    """The worst finding first."""
+    return -_ORDER.index(finding.verdict), -finding.strongest.excess
+
+
+def headline(report: ReportContents) -> str:
+    """The whole report in one line."""
+    asked = questions(report)
+    leaks = [q for q in asked if q.answer in ("leaks", "leaks, classes unnamed")]
+    if leaks:
+        owners = dict.fromkeys(secret_of(q.owner, q.about) for q in leaks)
+        return f"{_listed(owners)} can be inferred by {_listed(dict.fromkeys(q.attacker for q in leaks))}"
+    if known := [q for q in asked if q.answer == "no more than alone"]:
+        owners = dict.fromkeys(secret_of(q.owner, q.about) for q in known)
+        attackers = _listed(dict.fromkeys(q.attacker for q in known))
+        return f"{attackers} can infer {_listed(owners)}, but no more than alone"
+    if n := n_attacks(report.attacks):
+        return f"No leak found by {n} attack{'s' if n > 1 else ''}"
+    return "Nothing has been tested"
+
+
+def secret_of(owner: str, about: Secret) -> str:
+    """A party's secret in words.
+
+    >>> secret_of("bank", Secret.LABELS), secret_of("shop", Secret.MEMBERSHIP)
+    ("bank's labels", "who was among shop's rows")
+    """
+    if about is not Secret.MEMBERSHIP:
+        return f"{owner}'s {about}"
+    return "who was in the run" if owner == EVERYBODY else f"who was among {owner}'s rows"
+
+
+def n_attacks(findings: tuple[Finding, ...]) -> int:
+    """How many different attacks findings come from."""
+    return len({finding.attack for finding in findings})
+
+
+def luck(report: ReportContents) -> str:
+    """How many tests were made, and how many of them luck alone would decide."""
+    tests = [evidence for finding in report.attacks for evidence in finding.tests]
+    if not tests:
+        return ""
+    exceeding = sum(evidence.false_positive_rate for evidence in tests)
+    twice = any(finding.up_to_naming is not None for finding in report.attacks)
+    made = "1 test was made" if len(tests) == 1 else f"{len(tests)} tests were made"
+    how = ", each guess of classes as it is and under the best names" if twice else ""
+    return f"{made}{how}. By luck alone about {exceeding:.1f} of them would exceed their null."
+
+
+def number(value: float, measure: Measure) -> str:
+    """A score as people read it: accuracy in per cent, AUC and R² as a fraction."""
+    return f"{value:.3f}" if measure in ("AUC", "R²") else f"{value:.1%}"
+
+
+def alone(evidence: Evidence, measure: Measure) -> str:
+    """What the attacker reached by itself, if that was measured."""
+    return "not measured" if evidence.alone is None else number(evidence.alone.value, measure)
+
+
+def interval(evidence: Evidence, measure: Measure) -> str:
+    """The ends of a score's interval."""
+    return f"{number(evidence.score.low, measure)} to {number(evidence.score.high, measure)}"
+
+
+def size(n_bytes: int) -> str:
+    """A number of bytes as people read it."""
+    amount = float(n_bytes)
+    for unit in ("B", "kB", "MB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} GB"
+
+
+def knowledge(finding: Finding) -> str:
+    """What an attack was given, in words."""
+    granted = finding.granted
+    parts = [f"the messages {' and '.join(granted.messages)}"] if granted.messages else []
+    parts += ["its own columns"] if granted.own_features else []
+    parts += ["its own model"] if granted.own_model else []
+    if granted.known_labels:
+        parts.append(f"{granted.known_labels} known label{'s' if granted.known_labels > 1 else ''} per class")
+    if granted.known_records:
+        parts.append(f"{granted.known_records} known record{'s' if granted.known_records > 1 else ''}")
+    return _listed(parts) if parts else "nothing but its own part in the run"
+
+
+def _listed(words: Iterable[str]) -> str:
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last

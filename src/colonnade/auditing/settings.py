@@ -1,0 +1,311 @@
+"""Settings of an audit: who has what.
+
+    Simulated    all parties' tables and recordings in one process, and the power to run again
+    Mirror       a deployed party, alone: what it itself sent is what its peers received
+    Joint        deployed parties by consent: the attacker guesses, the owner of the labels scores (`joint`)
+
+A setting says who may attack whom, gives each attacker what it has, and knows which controls can be had. The loop over
+attacks is the same in all of them (`engine`).
+"""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from colonnade.attacks.base import ActiveAttack, AnyAttack, Attack, Guess
+from colonnade.auditing.attempt import Attempt, PartyRecord, attack_seed, is_kept, name_of, training_rows
+from colonnade.auditing.contents import RunIdentity
+from colonnade.auditing.disclosure import Disclosure, disclosures
+from colonnade.auditing.evidence import Finding
+from colonnade.auditing.null import Executor, null_values, permuted_truth_values
+from colonnade.auditing.subjects.base import Made, Subject, Truth, Values
+from colonnade.auditing.subjects.by_secret import SUBJECTS
+from colonnade.errors import DataError, PlanError
+from colonnade.privacy.ledger import Ledger
+from colonnade.privacy.randomness import Randomness, Source
+from colonnade.roles import PublicPlan
+from colonnade.runtime.protocol import aligns_rows
+from colonnade.runtime.simulate import Run
+from colonnade.secret import Secret
+from colonnade.tables.table import Table
+from colonnade.wire.message import Int64Array
+from colonnade.wire.recording.transcript import Transcript
+
+
+class Setting(ABC):
+    """Who has what in an audit.
+
+    Attributes:
+        mode: What the report calls it.
+        identity: Which run the report is about.
+        plan: The plan of the audited run.
+        tables: The tables at hand, by party.
+        transcripts: The recordings at hand, by party.
+        ledgers: What was spent, by party.
+        random: Grants, shuffles and resampling follow from it.
+        nulls: How many nulls each score is compared with.
+        delta: At which privacy budgets are told.
+    """
+
+    mode: ClassVar[str]
+    identity: RunIdentity
+    plan: PublicPlan
+    tables: Mapping[str, Table]
+    transcripts: Mapping[str, Transcript]
+    ledgers: Mapping[str, Ledger]
+    random: Randomness
+    nulls: int
+    delta: float
+
+    @abstractmethod
+    def owners(self, subject: Subject, attack: AnyAttack) -> Sequence[str | None]:
+        """The parties whose secret is at stake."""
+
+    @abstractmethod
+    def record(self, attacker: str) -> PartyRecord:
+        """What an attacker has of the run."""
+
+    @abstractmethod
+    def guess(self, attempt: Attempt) -> Guess:
+        """The attempt's guess."""
+
+    def attackers(self, owner: str) -> Sequence[str]:
+        """The parties that may attack an owner."""
+        return [party for party in self.plan.roles.parties if party != owner]
+
+    def title(self, attack: AnyAttack) -> str:
+        """What an attack is called where it could not be made by anybody."""
+        return name_of(attack)
+
+    def why_not_audited(self, attack: AnyAttack) -> str | None:
+        """Why an attack cannot be audited at all in this setting; None if it may."""
+        subject = SUBJECTS.get(attack.about)
+        if subject is None:
+            return f"guesses about {attack.about} cannot be scored, only those about {', '.join(SUBJECTS)}"
+        return subject.why_not_grantable(attack.needs)
+
+    def why_not(self, attempt: Attempt, record: PartyRecord) -> str | None:
+        """Why an attempt cannot be made in this setting; None if it can."""
+        return attempt.why_not_on(record)
+
+    def attempt(self, subject: Subject, attack: AnyAttack, attacker: str, owner: str) -> Attempt | str:
+        """One attack by one party on one owner, or why it cannot be made."""
+        record = self.record(attacker)
+        grant = subject.grant(attack, owner, self.tables, self.training_rows(record), self.random)
+        if isinstance(grant, str):
+            return grant
+        attempt = Attempt(attack, attacker, grant, attack_seed(self.random, attack, attacker))
+        return self.why_not(attempt, record) or attempt
+
+    def truth(self, attempt: Attempt) -> Truth:
+        """What the attempt's guess is compared with."""
+        rows = self.training_rows(self.record(attempt.attacker))
+        return SUBJECTS[attempt.attack.about].truth(attempt, self.tables, rows, self.random)
+
+    def training_rows(self, record: PartyRecord) -> Int64Array:
+        """The rows that were trained on, as far as an attacker's recording says."""
+        return training_rows(record.transcript, len(next(iter(self.tables.values()))))
+
+    def attacked_ledgers(self, attempt: Attempt) -> Mapping[str, Ledger]:
+        """The ledgers of the run that the attempt's guess was made on."""
+        return self.ledgers
+
+    def null(self, made: Sequence[Made]) -> list[list[Values] | str]:
+        """What each attempt scores where there is nothing to find, or why that cannot be said."""
+        return [permuted_truth_values(each, self.nulls, self.random) for each in made]
+
+    def baseline(self, made: Made) -> Any:
+        """What the attacker could do by itself; None where that is not known."""
+        return None
+
+    def unmeasured(self, findings: Sequence[Finding]) -> Iterable[str]:
+        """What this setting cannot measure beside its findings."""
+        return ()
+
+    @property
+    def disclosures(self) -> tuple[Disclosure, ...]:
+        """What was sent, as far as the recordings at hand say."""
+        return disclosures(self.transcripts)
+
+
+class Simulated(Setting):
+    """All parties ran in one process: every attack can be made and scored.
+
+    Args:
+        run: The run.
+        nulls: How many times the run is repeated with a shuffled secret.
+        seed: Grants, shuffles and resampling follow from it.
+        delta: At which privacy budgets are told.
+        executor: What repeats the run; one repetition after the other in this process if None.
+        progress: Whether to show a bar over the repetitions; None shows it on a terminal only.
+    """
+
+    mode = "simulated"
+
+    def __init__(
+        self,
+        run: Run[Any],
+        nulls: int = 20,
+        seed: int = 0,
+        delta: float = 1e-5,
+        executor: Executor | None = None,
+        progress: bool | None = False,
+    ) -> None:
+        if nulls < 1:
+            raise PlanError(
+                "An audit needs at least one null run to tell a leak from what the attacker's own columns say, "
+                f"but nulls is {nulls}. Use 20."
+            )
+        if aligns_rows(run.simulation.protocol):
+            raise PlanError(
+                "An audit compares guesses with tables whose rows are in the common order, but this run began with "
+                "tables that it had to align. Simulate the alignment first, then train on what each party's alignment "
+                "takes of its table, or run a plan with a section [align]."
+            )
+        self.run, self.plan, self.tables = run, run.plan, run.simulation.tables
+        self.transcripts, self.ledgers = run.transcripts, run.ledgers
+        self.random, self.nulls, self.delta = Randomness.seeded(seed), nulls, delta
+        n_rows, seed = len(self.tables[self.plan.roles.holders[0]]), run.simulation.seed
+        self.identity = RunIdentity.of(self.plan, self.mode, n_rows=n_rows, randomness="seeded", seed=seed)
+        self._executor, self._progress = executor, progress
+        self._staged_runs: dict[Secret, Run[Any]] = {}
+        self._baselines: dict[tuple[Any, ...], Any] = {}
+
+    def owners(self, subject: Subject, attack: AnyAttack) -> Sequence[str | None]:
+        return subject.owners(attack, self.plan.roles)
+
+    def record(self, attacker: str) -> PartyRecord:
+        return PartyRecord.of(self.run, attacker)
+
+    def guess(self, attempt: Attempt) -> Guess:
+        staged = self._staged(attempt)
+        return attempt.guess(staged.simulation, lambda: staged)
+
+    def attacked_ledgers(self, attempt: Attempt) -> Mapping[str, Ledger]:
+        return self._staged(attempt).ledgers
+
+    def null(self, made: Sequence[Made]) -> list[list[Values] | str]:
+        found: list[list[Values] | str | None] = []
+        for each in made:
+            generator = self.random.generator(
+                "null", each.attempt.name, each.attempt.attacker, each.attempt.grant.owner
+            )
+            found.append(SUBJECTS[each.attempt.attack.about].null(each, self.nulls, generator))
+        again = [each for each, null in zip(made, found, strict=True) if null is None]
+        options: dict[str, Any] = {"random": self.random, "executor": self._executor, "watch": self._watch}
+        repeated = iter(null_values(self.run.simulation, again, n=self.nulls, **options))
+        return [next(repeated) if null is None else null for null in found]
+
+    def baseline(self, made: Made) -> Any:
+        attempt = made.attempt
+        key = (attempt.attack.about, attempt.attacker, attempt.attack.needs, np.sort(made.guess.rows).tobytes())
+        if key not in self._baselines:
+            table = self.tables.get(attempt.attacker)
+            self._baselines[key] = SUBJECTS[attempt.attack.about].baseline(made, table, self.random)
+        return self._baselines[key]
+
+    def _staged(self, attempt: Attempt) -> Run[Any]:
+        secret = attempt.attack.about
+        if secret not in self._staged_runs:
+            self._staged_runs[secret] = SUBJECTS[secret].stage(self.run, self.random)
+        return self._staged_runs[secret]
+
+    def _watch(self, done: Iterable[Any], total: int) -> Iterator[Any]:
+        if not total or not (sys.stderr.isatty() if self._progress is None else self._progress):
+            yield from done
+            return
+        from rich.console import Console
+        from rich.progress import track
+
+        yield from track(done, "null runs", total=total, console=Console(stderr=True))
+
+
+class Mirror(Setting):
+    """A deployed party, alone, attacks what it itself sent, with the grants it can give.
+
+    What bank sent to shop is what shop received, so an attack that needs nothing else can be made without shop: nobody
+    is asked, nothing is run again. What needs shop's own columns, model or messages is untested, and so is what shop
+    could do alone. The null is weaker than in a simulation: it rules out luck, but not that the messages tell only what
+    shop's own columns say already.
+    """
+
+    mode = "mirror"
+
+    def __init__(
+        self,
+        plan: PublicPlan,
+        transcript: Transcript,
+        table: Table,
+        ledger: Ledger,
+        *,
+        nulls: int,
+        random: Randomness,
+        delta: float,
+        randomness: Source,
+        insecure: bool,
+    ) -> None:
+        require_permutations(nulls)
+        require_rows(transcript, table)
+        self.plan, self.owner, self.transcript = plan, transcript.party, transcript
+        self.tables, self.transcripts = {self.owner: table}, {self.owner: transcript}
+        self.ledgers = {self.owner: ledger}
+        self.random, self.nulls, self.delta = random, nulls, delta
+        self.identity = RunIdentity.of(plan, self.mode, n_rows=len(table), randomness=randomness, insecure=insecure)
+
+    def owners(self, subject: Subject, attack: AnyAttack) -> Sequence[str | None]:
+        return (self.owner,)
+
+    def record(self, attacker: str) -> PartyRecord:
+        return PartyRecord(self.plan, self.transcript.mirrored(attacker))
+
+    def why_not_audited(self, attack: AnyAttack) -> str | None:
+        return super().why_not_audited(attack) or SUBJECTS[attack.about].in_simulation_only or None
+
+    def why_not(self, attempt: Attempt, record: PartyRecord) -> str | None:
+        attack, attacker, owner, seen = attempt.attack, attempt.attacker, self.owner, record.transcript
+        if isinstance(attack, ActiveAttack):
+            return f"it needs {attacker}'s own part in a run, and a mirror audit runs nothing"
+        own = ["columns"] * attack.needs.own_features + ["model"] * attack.needs.own_model
+        if own:
+            return f"it needs {attacker}'s own {' and '.join(own)}"
+        for kind in sorted(message.kind for message in attack.needs.messages):
+            entries = [entry for entry in seen.entries if entry.kind == kind]
+            if not entries:
+                return f"it needs {kind}, of which {owner} sent {attacker} none"
+            if not is_kept(seen, kind):
+                if all(entry.sent for entry in entries):
+                    return f"it needs {attacker}'s own {kind}, of which {owner} kept only digests"
+                return f"it needs {kind}, of which {owner} kept only digests; run with keep='audit'"
+        return attempt.why_not_on(record)
+
+    def guess(self, attempt: Attempt) -> Guess:
+        assert isinstance(attempt.attack, Attack)
+        return attempt.attack.guess(attempt.view_on(self.record(attempt.attacker)))
+
+    def unmeasured(self, findings: Sequence[Finding]) -> Iterable[str]:
+        for name in dict.fromkeys(finding.attacker for finding in findings):
+            yield f"what {name} could do alone: it needs {name}'s own columns"
+
+
+def require_permutations(nulls: int) -> None:
+    """Refuse an audit without a null."""
+    if nulls < 1:
+        raise PlanError(
+            "An audit needs at least one permutation of the labels to tell a leak from luck, "
+            f"but nulls is {nulls}. Use 200."
+        )
+
+
+def require_rows(transcript: Transcript, table: Table) -> None:
+    """Refuse a table that has fewer rows than a recording is about."""
+    n = max((len(means.counts) for means in transcript.means), default=0)
+    if n > len(table):
+        raise DataError(
+            f"{transcript.party}'s table should be the one of the run, whose recording is about at least {n} rows, but "
+            f"it has {len(table)}. Give the rows that the run was made on, in the same order."
+        )

@@ -1,0 +1,1 @@
+"""Subjects of an audit: labels, columns, and who was in the run."""

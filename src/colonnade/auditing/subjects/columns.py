@@ -1,0 +1,231 @@
+"""Columns: every party guesses the values in every other party's columns.
+
+A guess is scored by R², one minus its squared error relative to that of the column's mean, column by column. The score
+is that of the worst column: the one whose R² exceeds most what the attacker could impute by itself.
+
+Granted: some records with their rows. Null: the run again with the rows of all other tables shuffled, scored against
+the true ones. Baseline: the column's mean, and imputation from the attacker's own columns, and labels where it has
+them, learned from the same known records.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from colonnade.attacks.base import AnyAttack, Grant, Guess
+from colonnade.auditing.attempt import Attempt
+from colonnade.auditing.evidence import BestBaseline, Evidence, Measure, Score
+from colonnade.auditing.numbers import Numbers
+from colonnade.auditing.subjects.base import (
+    RESAMPLES,
+    TAILS,
+    Judgement,
+    Made,
+    Subject,
+    Tables,
+    Truth,
+    Values,
+    deviation,
+)
+from colonnade.privacy.randomness import Randomness
+from colonnade.roles import Roles
+from colonnade.secret import Secret
+from colonnade.tables.table import Table
+from colonnade.wire.message import Float64Array, Int64Array
+
+MEAN = BestBaseline(0.0, "chance")
+NEIGHBOURS = 5
+PENALTIES = np.logspace(-3, 3, 13)
+
+
+@dataclass(frozen=True)
+class ColumnTruth(Truth):
+    """The numbers in a party's columns; NaN where a value is missing, which is not scored.
+
+    Attributes:
+        columns: For each number, the column that it comes from.
+        granted: The rows that are not scored.
+        imputed: The R² that the attacker reaches by itself, by column; None where that is not known.
+    """
+
+    values: Float64Array
+    columns: tuple[str, ...]
+    granted: Int64Array
+    imputed: Mapping[str, BestBaseline] | None = None
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.values)
+
+    def measure(self, guess: Guess) -> Measure:
+        return "R²"
+
+    def wrong_values(self, guess: Guess) -> tuple[np.ndarray[Any, Any], str]:
+        width = len(self.columns)
+        if guess.values is None or guess.values.shape[1:] != (width,):
+            return np.ones(len(guess.rows), bool), f"{width} numbers per row"
+        return np.asarray(~np.isfinite(guess.values).all(axis=1)), "finite values"
+
+    def too_little(self, guess: Guess) -> str | None:
+        return None if self.rebuilt(guess) else "no column varies among the rows it could be scored on"
+
+    def rebuilt(self, guess: Guess) -> dict[str, float]:
+        """The R² of every column that varies."""
+        return {name: _r2(error, spread) for name, error, spread in self._errors(guess)}
+
+    def worst(self, guess: Guess) -> tuple[str, float]:
+        """The column whose R² exceeds most what the attacker imputes by itself, and by how much."""
+        excess = {name: found - self.alone(name).value for name, found in self.rebuilt(guess).items()}
+        name = max(excess, key=lambda each: excess[each])
+        return name, excess[name]
+
+    def alone(self, column: str) -> BestBaseline:
+        """The better of the column's mean and what the attacker imputes by itself."""
+        return max(MEAN, (self.imputed or {}).get(column, MEAN), key=lambda best: best.value)
+
+    def interval(self, guess: Guess, column: str, random: np.random.Generator) -> Score:
+        """One column's R² with its interval."""
+        error, spread = next((e, s) for name, e, s in self._errors(guess) if name == column)
+        found = []
+        for _ in range(RESAMPLES):
+            drawn = random.integers(len(error), size=len(error))
+            found.append(_r2(error[drawn], spread[drawn]))
+        exact, (low, high) = _r2(error, spread), np.quantile(found, TAILS)
+        return Score(exact, min(exact, float(low)), max(exact, float(high)))
+
+    def scores(self, guess: Guess) -> Values:
+        _, excess = self.worst(guess)
+        return Values(excess, excess)
+
+    def permuted(self, random: np.random.Generator) -> ColumnTruth:
+        values, rows = self.values.copy(), self.scored_rows
+        values[rows] = values[random.permutation(rows)]
+        return replace(self, values=values)
+
+    def deviation(self, guess: Guess) -> float:
+        truth = self.values[guess.rows]
+        assert guess.values is not None
+        return deviation(guess.values, np.where(np.isnan(truth), 0.0, truth))
+
+    def _errors(self, guess: Guess) -> Iterator[tuple[str, Float64Array, Float64Array]]:
+        """For each column that varies: its squared error in each row, and that of its mean."""
+        assert guess.values is not None
+        truth, names = self.values[guess.rows], np.array(self.columns)
+        for name in dict.fromkeys(self.columns):
+            mine = truth[:, names == name]
+            present = ~np.isnan(mine).any(axis=1)
+            if present.sum() < 2:
+                continue
+            mine = mine[present]
+            spread = ((mine - mine.mean(axis=0)) ** 2).sum(axis=1)
+            if spread.sum() > 0:
+                yield name, ((guess.values[present][:, names == name] - mine) ** 2).sum(axis=1), spread
+
+
+class Columns(Subject):
+    """The values in a party's columns."""
+
+    secret = Secret.FEATURES
+    grants = frozenset({"known_records", "prior"})
+
+    def owners(self, attack: AnyAttack, roles: Roles) -> Sequence[str | None]:
+        return roles.holders
+
+    def why_not_scorable(self, owner: str | None, tables: Tables) -> str | None:
+        assert owner is not None
+        return None if Numbers.of(tables[owner]).columns else f"{owner} holds no columns that vary"
+
+    def grant(self, attack: AnyAttack, owner: str, tables: Tables, rows: Int64Array, random: Randomness) -> Grant | str:
+        numbers, needs = Numbers.of(tables[owner]), attack.needs
+        order = random.generator("grant").permutation(len(numbers.values))
+        drawn = order[np.isin(order, rows)]
+        told = needs.known_records + needs.prior
+        if len(drawn) < told + 2:
+            return f"it must be told {told} records, and only {len(drawn)} rows were trained on"
+        known, sample = np.sort(drawn[: needs.known_records]), drawn[needs.known_records : told]
+        records = np.nan_to_num(numbers.values, nan=0.0)
+        return Grant(0, known, owner=owner, columns=numbers.columns, records=records[known], prior=records[sample])
+
+    def truth(self, attempt: Attempt, tables: Tables, rows: Int64Array, random: Randomness) -> ColumnTruth:
+        needs, grant = attempt.attack.needs, attempt.grant
+        numbers = Numbers.of(tables[grant.owner])
+        order = random.generator("grant").permutation(len(numbers.values))
+        told = order[np.isin(order, rows)][: needs.known_records + needs.prior]
+        trained = rows if not needs.inference_rows else np.arange(len(numbers.values))
+        truth = ColumnTruth(numbers.values, numbers.columns, told).without(np.setdiff1d(order, trained))
+        table = tables.get(attempt.attacker)
+        return replace(truth, imputed=None if table is None else _imputed(truth, grant, table))
+
+    def shuffled(self, tables: Tables, roles: Roles, attacker: str, random: Randomness) -> dict[str, Table]:
+        return {
+            name: _with_shuffled_columns(table, random.generator("rows", name).permutation(len(table)))
+            for name, table in tables.items()
+            if name != attacker and table.columns
+        }
+
+    def null_group(self, attempt: Attempt) -> str:
+        return attempt.attacker
+
+    def judge(
+        self, made: Made, null: Sequence[Values], baseline: Any, random: np.random.Generator, delta: float
+    ) -> Judgement:
+        truth = made.truth
+        assert isinstance(truth, ColumnTruth)
+        column, _ = truth.worst(made.guess)
+        score, alone = truth.interval(made.guess, column, random), truth.alone(column)
+        # Null runs are compared by their worst excess over the baseline, whichever column has it.
+        values = tuple(alone.value + each.plain for each in null)
+        evidence = Evidence(score, MEAN.value, values, None if truth.imputed is None else alone)
+        rest = f"relative MSE {1 - score.value:.2f} (0 is everything, 1 nothing)"
+        return Judgement(evidence, remark=f"The worst column is {column!r}: {rest}.")
+
+
+def _r2(error: Float64Array, spread: Float64Array) -> float:
+    # A ten-thousandth of a column's variance is no difference: two exact copies differ by rounding.
+    return round(1 - float(error.sum()) / max(float(spread.sum()), 1e-300), 4)
+
+
+def _imputed(truth: ColumnTruth, grant: Grant, table: Table) -> dict[str, BestBaseline]:
+    """What the attacker's own columns, and its labels if it has some, tell of each column by themselves."""
+    from sklearn.linear_model import RidgeCV
+    from sklearn.neighbors import KNeighborsRegressor
+
+    known, rows = grant.rows, truth.scored_rows
+    own = {"its own columns": Numbers.of(table).filled()}
+    if table.label_name is not None:
+        columns = Table.of(table.to_arrow(), ids=table.id_name)
+        own["its own columns and labels"] = Numbers.of(columns).filled()
+    best: dict[str, BestBaseline] = {}
+    for source, x in own.items():
+        if not x.shape[1] or len(known) < 2:
+            continue
+        methods = {
+            "ridge regression": RidgeCV(PENALTIES, alpha_per_target=True),
+            "nearest known records": KNeighborsRegressor(min(NEIGHBOURS, len(known))),
+        }
+        for method, model in methods.items():
+            with warnings.catch_warnings():
+                # The suite runs at fixed effort; an ill-conditioned fit counts as it is.
+                warnings.simplefilter("ignore")
+                predicted = model.fit(x[known], grant.records).predict(x[rows])
+            guess = Guess(rows, values=np.asarray(predicted, np.float64).reshape(len(rows), -1))
+            for column, found in truth.rebuilt(guess).items():
+                reached = BestBaseline(found, f"{method} on {source}")
+                best[column] = max(reached, best.get(column, MEAN), key=lambda each: each.value)
+    return best
+
+
+def _with_shuffled_columns(table: Table, order: Int64Array) -> Table:
+    """The same ids and labels beside the columns of other rows."""
+    arrow, taken = table.to_arrow(), table.take(order).to_arrow()
+    for place, name in enumerate(arrow.column_names):
+        if name in table.columns:
+            arrow = arrow.set_column(place, arrow.schema.field(place), taken.column(name))
+    shuffled = Table.of(arrow, ids=table.id_name, labels=table.label_name, owner=table.owner)
+    present = None if table.present is None else table.present[order]
+    return replace(shuffled, present=present, partners=table.partners)
