@@ -342,7 +342,7 @@ class PartyRun:
             )
         shown = shown or ProgressCallbacks()
         party = self._connect(joint.plan, table, self._next_folder("audits"), shown, audits=True)
-        report = join(self._introducing(joint, shown), party)
+        report = join(joint, party)
         if report is not None:
             self._write_report(report)
         return report
@@ -413,7 +413,7 @@ class PartyRun:
 
         plan, network = self.plan, self._network
         transport = GrpcTransport(
-            self.addresses,
+            {party: self.addresses[party] for party in public.roles.parties},
             credentials=self.credentials,
             listen=self.listen,
             patience=patience_of(network),

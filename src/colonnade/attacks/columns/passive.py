@@ -14,7 +14,7 @@ import numpy as np
 
 from colonnade.attacks.base import Attack, Guess, Needs, View
 from colonnade.attacks.points import Points
-from colonnade.models.networks.split import Embedding
+from colonnade.models.networks.messages import Embedding
 from colonnade.secret import Secret
 
 KNOWN_RECORDS = 50
