@@ -395,3 +395,14 @@ def test_the_script_that_compares_defences_runs(tmp_path):
     options = ["breast-cancer", "--defences", "none", "sparse-gradient", "--epochs", "2", "--nulls", "1"]
     said = run_script(sys.executable, EXAMPLES / "compare_defences.py", *options, folder=tmp_path)
     assert [line.split("|")[1].strip() for line in said.splitlines()[2:]] == ["none", "sparse-gradient"]
+
+
+def test_the_architecture_page_has_a_line_for_every_room_and_names_files_that_exist() -> None:
+    page = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    source = ROOT / "src" / "colonnade"
+    rooms = [path.parent for path in source.rglob("__init__.py") if path.parent != source]
+    tree = page.split("```")[1]
+    assert [room.name for room in rooms if f"{room.name}/" not in tree] == []
+    named = re.findall(r"`([a-z_]+(?:/[a-z_]+)+\.py)`", page)
+    assert named
+    assert [path for path in named if not (source / path).exists() and not (ROOT / path).exists()] == []
