@@ -1,0 +1,1 @@
+"""Boosted trees across parties: bins, splits, and one `grow` over any source of sums."""
