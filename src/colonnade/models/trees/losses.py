@@ -14,7 +14,7 @@ under every encryption.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log2
+from math import floor, log2
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -24,10 +24,9 @@ from colonnade.errors import DataError, Overflow
 from colonnade.wire.message import Float64Array, Int64Array
 
 LEAST_HESSIAN = 1e-16
-MOST_TOTAL = 2**32
+MOST_TOTAL = 2**32 - 1
 """What the absolute values of all gradients, and all hessians, sum to at most: a slot of an encrypted number."""
 MOST_FRACTION_BITS = 40
-LEAST_FRACTION_BITS = -500
 
 
 class Loss(Protocol):
@@ -191,8 +190,9 @@ def _whole(values: Float64Array, most_total: int, what: str) -> tuple[Int64Array
         raise Overflow(
             f"The {what} of a tree should be finite numbers, but some are not. Lower eta, or scale the labels down."
         )
-    bits = MOST_FRACTION_BITS if total == 0 else min(MOST_FRACTION_BITS, int(np.floor(log2(most_total / total))))
-    bits = max(bits, LEAST_FRACTION_BITS)
+    # The smallest total that says anything: below it there are more bits than are ever used.
+    total = max(total, most_total * 2.0 ** -(MOST_FRACTION_BITS + 1))
+    bits = min(MOST_FRACTION_BITS, floor(log2(most_total / total)))
     while True:
         whole = np.rint(np.ldexp(values, bits)).astype(np.int64)
         # Rounding may add half a unit for each row.
