@@ -20,6 +20,7 @@ FIGURES = {
     "wandering": {"closed_form_share", "step_overhead"},
     "encrypted": {"paillier_2048_ratio"},
     "histograms": {"all_ratio", "slower_party_ratio", "online_ratio", "mb_per_tree"},
+    "comparisons": {"cpu_s", "mb"},
     "lattice": {"distance_ratio", "primal_ratio"},
     "psi": {"cpu_ratio", "above_idle_mb", "rr22_ratio", "partition_cpu_s"},
     "psi_large": {"bytes_per_id", "rr22_bytes_per_id"},

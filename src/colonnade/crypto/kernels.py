@@ -130,7 +130,7 @@ def pack(residues: Any, words: NDArray[np.uint64], bits: Any) -> None:
 @njit(cache=True, nogil=True)
 def unpack(words: NDArray[np.uint64], residues: Any, bits: Any) -> None:
     """Undo `pack`."""
-    mask = np.uint64((1 << bits) - 1)
+    mask = np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(64 - bits)
     for k in range(residues.shape[0]):
         for i in range(residues.shape[1]):
             word, place = i * bits // 64, i * bits % 64
@@ -138,3 +138,26 @@ def unpack(words: NDArray[np.uint64], residues: Any, bits: Any) -> None:
             if place + bits > 64:
                 value |= words[k, word + 1] << np.uint64(64 - place)
             residues[k, i] = value & mask
+
+
+@njit(cache=True, nogil=True)
+def transpose_bits(columns: NDArray[np.uint64], rows: NDArray[np.uint64]) -> None:
+    """Bit i of rows[r, c] is bit r % 64 of columns[64 c + i, r // 64]: squares of 64 bits, halved again and again."""
+    square = np.empty(64, np.uint64)
+    for word in range(columns.shape[1]):
+        for part in range(rows.shape[1]):
+            for i in range(64):
+                square[i] = columns[64 * part + i, word]
+            size, mask = 32, np.uint64(0x00000000FFFFFFFF)
+            while size:
+                shift = np.uint64(size)
+                for start in range(0, 64, 2 * size):
+                    for i in range(start, start + size):
+                        # The upper right and the lower left quarter change places.
+                        moved = ((square[i] >> shift) ^ square[i + size]) & mask
+                        square[i + size] ^= moved
+                        square[i] ^= moved << shift
+                size >>= 1
+                mask ^= mask << np.uint64(size)
+            for r in range(64):
+                rows[64 * word + r, part] = square[r]
