@@ -19,6 +19,7 @@ import numpy as np
 
 from colonnade.crypto import hinted
 from colonnade.crypto.budget import Budget
+from colonnade.crypto.histograms import Bins
 from colonnade.crypto.profiles import HISTOGRAM
 from colonnade.models.trees.bins import BinMatrix, Column, starts
 from colonnade.models.trees.grow import PlainSums, grow
@@ -45,7 +46,7 @@ class EncryptedSums:
         with self.timed("once: public"):
             self._public = hinted.PublicMatrix(bytes(32), len(bins.codes))
         with self.timed("once: bare hints"):
-            private = hinted.Bins(np.ascontiguousarray(bins.codes.T), [column.width for column in bins.columns])
+            private = Bins(np.ascontiguousarray(bins.codes.T), [column.width for column in bins.columns])
             self._holder = hinted.Holder(private, self._public, Budget(HISTOGRAM, peer="bank"))
         with self.timed("once: hint"):
             hint = self._holder.hint()

@@ -14,7 +14,6 @@ import pytest
 from colonnade.crypto import sampling, wide_kernels
 from colonnade.crypto.budget import Budget
 from colonnade.crypto.hinted import (
-    Bins,
     Holder,
     Messages,
     PublicMatrix,
@@ -24,6 +23,7 @@ from colonnade.crypto.hinted import (
     commitment,
     joint_seed,
 )
+from colonnade.crypto.histograms import Bins
 from colonnade.crypto.profiles import HISTOGRAM
 from colonnade.crypto.sampling import Stream
 from colonnade.crypto.wide import WideRing
@@ -177,7 +177,7 @@ def test_no_word_overflows_where_all_rows_are_in_one_bin():
 def test_hints_are_sums_of_the_public_polynomials():
     bins, public = random_bins([3], 100), PublicMatrix(bytes(32), 100, TINY)
     ring, n = public.ring, TINY.n
-    hints = ring.canonical(ring.inverse(bins.hints(public)))
+    hints = ring.canonical(ring.inverse(bins.hints(public.ring, public.blocks)))
     whole = ring.canonical(ring.inverse(public.blocks.copy()))
     for bin in range(2):
         for limb, p in enumerate(TINY.primes):
@@ -565,7 +565,47 @@ def test_bare_hints_of_other_bins_or_another_training_are_not_taken(tmp_path, ot
         path.write_bytes(path.read_bytes()[:-100] + bytes(100))
     public = PublicMatrix(seed, 100)
     found = Holder(bins, public, Budget(HISTOGRAM, peer="bank"), folder=tmp_path)
-    assert (found._bare == bins.hints(public)).all()
+    assert (found._bare == bins.hints(public.ring, public.blocks)).all()
+
+
+@pytest.mark.parametrize("n_rows", [1, 500, N + 1])
+def test_shares_of_the_sums_add_up_to_within_a_few_units_and_cost_no_budget(n_rows):
+    random = np.random.default_rng(n_rows)
+    bins = random_bins([4, 3], n_rows)
+    most = 2**43 // n_rows
+    g, h = random.integers(-most, most, n_rows), random.integers(0, most, n_rows)
+    places = random.integers(-1, 3, n_rows)
+    parties = Parties(bins)
+    messages = Messages(parties.public, g, h, shared=True)
+    query = parties.queries.ask(messages, places.astype(np.int32), 3)
+    answer, own = parties.holders[0].share(query)
+    other = parties.readers[0].share(query, 3, answer)
+    assert own.shape == other.shape == (3, bins.n_sums, 2)
+    off = (own + other).view(np.int64) - wanted(bins, g, h, places, 3)
+    # One unit for each prime and side in the lower word, and a carry and a borrow in the upper one.
+    assert np.abs(off).max() <= 9
+    assert parties.holders[0].budget.spent == 0
+
+
+def test_shares_are_uniform_each_by_themselves():
+    parties = Parties(small(20, n_sums=300), ahead=2)
+    messages = Messages(parties.public, np.ones(20, np.int64), np.ones(20, np.int64), shared=True)
+    query = parties.queries.ask(messages, np.zeros(20, np.int32), 1)
+    answer, own = parties.holders[0].share(query)
+    other = parties.readers[0].share(query, 1, answer)
+    for share in (own, other):
+        bits = np.unpackbits(share.view(np.uint8))
+        # 38,400 coins: five standard deviations are 0.013.
+        assert bits.mean() == pytest.approx(0.5, abs=0.013)
+        assert len(np.unique(share)) == share.size
+
+
+def test_a_shared_query_that_comes_again_gets_the_same_shares():
+    parties = Parties(small())
+    messages = Messages(parties.public, np.ones(10, np.int64), np.ones(10, np.int64), shared=True)
+    query = parties.queries.ask(messages, np.zeros(10, np.int32), 1)
+    first, again = (parties.holders[0].share(query) for _ in range(2))
+    assert all((one == other).all() for one, other in zip(first, again, strict=True))
 
 
 def ask_often(seeds):

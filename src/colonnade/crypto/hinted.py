@@ -10,11 +10,13 @@
     asker      subtracts (hint s)_0 and rounds: the exact sums of m over bin S
 
 A number m holds four slots of 33 bits, gradient and hessian of two nodes, or two slots of 60 bits for more than 2^20
-rows (`Slots`). One query serves several holders, each with its own hint. The last bin of a column is left out: the
-asker knows the sum over all bins. The asker learns the sums and nothing else; the holder learns nothing. For
-semi-honest parties: the argument rests on RLWE and on the flood, is ours, and has not been reviewed. An asker that lies
-can read memberships out of honest answers. Dividing by the first prime p_0 is post-processing: it saves a quarter of
-the bytes, tells less, and adds at most 2^12 to a noise that has room up to 2^14 besides the flood.
+rows (`Slots`). Where sums stay hidden, it holds two slots of 64 bits and is encrypted as the number nearest to
+q m / 2^128, and a mask that is uniform in Z_q takes the place of the flood: both sides then have shares of the sums
+modulo 2^64, off by a few units. One query serves several holders, each with its own hint. The last bin of a column is
+left out: the asker knows the sum over all bins. The asker learns the sums and nothing else; the holder learns nothing.
+For semi-honest parties: the argument rests on RLWE and on the flood, is ours, and has not been reviewed. An asker that
+lies can read memberships out of honest answers. Dividing by the first prime p_0 is post-processing: it saves a quarter
+of the bytes, tells less, and adds at most 2^12 to a noise that has room up to 2^14 besides the flood.
 
 Never reuse s: a repeated query is answered with the same bytes, a changed one needs a new number. What is prepared
 ahead depends on secrets only, serves once, stays in the memory of the process that drew it, and is never written down.
@@ -28,9 +30,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from hmac import compare_digest
-from math import sqrt
+from math import prod, sqrt
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -39,20 +40,22 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from colonnade.crypto.budget import Budget
+from colonnade.crypto.histograms import Bins
 from colonnade.crypto.packing import n_words, packed, unpacked_wide
 from colonnade.crypto.profiles import HISTOGRAM, Profile
 from colonnade.crypto.sampling import SEED_BYTES, Stream
-from colonnade.crypto.wide import PRIME_BITS, Float64Array, wide_ring_of
-from colonnade.errors import CryptoError, DataError, KeyMismatch, Overflow
+from colonnade.crypto.shares import Share
+from colonnade.crypto.wide import PRIME_BITS, Float64Array, mirrored, wide_ring_of
+from colonnade.errors import CryptoError, KeyMismatch, Overflow
 from colonnade.storage import explained, write_atomically
 
 # No honest noise below the flood exceeds this after the division by p_0: errors, which are far below p_0, what hints
 # are off by, 1/2 for each of 8,192 coefficients, and the last rounding.
 _MOST_NOISE = 2**12 + 2
-# Pairs of columns with at most so many pairs of bins are added up together.
-_MOST_CELLS = 1024
 _ROWS_AT_ONCE = 32
 _ROWS_LOOKED_AT = 256
+# Shared numbers are two words of 64 bits.
+_SHARED_BITS = 128
 MOST_ROWS_IN_FOUR_SLOTS = 2**20
 
 
@@ -118,12 +121,14 @@ class Slots:
     most_total: int
 
     @classmethod
-    def of(cls, n_rows: int) -> Slots:
+    def of(cls, n_rows: int, *, shared: bool = False) -> Slots:
         """The layout that everybody derives from the number of rows.
 
         >>> Slots.of(100_000).nodes, Slots.of(10_000_000).nodes
         (2, 1)
         """
+        if shared:
+            return cls(1, 64, 2**44)
         # Below 2^20 rows four slots leave each number 12 bits at least, which finds the same splits.
         return cls(2, 33, 2**32 - 1) if n_rows <= MOST_ROWS_IN_FOUR_SLOTS else cls(1, 60, 2**44)
 
@@ -135,28 +140,44 @@ class Slots:
 class Messages:
     """Gradients and hessians of all rows as they are encrypted, in each place that a node may have in a number.
 
+    Args:
+        public: The public polynomials.
+        g: Whole-number gradients.
+        h: Whole-number hessians.
+        shared: Whether the sums will be shared instead of read.
+
     Raises:
         Overflow: The absolute values sum to more than a slot holds.
     """
 
-    def __init__(self, public: PublicMatrix, g: NDArray[np.int64], h: NDArray[np.int64]) -> None:
+    def __init__(
+        self, public: PublicMatrix, g: NDArray[np.int64], h: NDArray[np.int64], *, shared: bool = False
+    ) -> None:
         from colonnade.crypto import wide_kernels
 
-        self.slots, ring = Slots.of(public.n_rows), public.ring
+        self.slots, ring = Slots.of(public.n_rows, shared=shared), public.ring
         self.totals = int(np.abs(g).sum()), int(np.abs(h).sum())
         if max(self.totals) > self.slots.most_total:
             raise Overflow(
                 f"The absolute values of an encrypted vector may sum to {self.slots.most_total}, but those of one sum "
                 "to more. Quantise to fewer bits or train on fewer rows."
             )
-        scales = [public.profile.scale << self.slots.bits * slot for slot in range(2 * self.slots.nodes)]
-        primes = [int(p) for p in ring.limits]
-        rests = np.array([[scale % p - (p if scale % p > p // 2 else 0) for p in primes] for scale in scales], float)
-        factors = np.ascontiguousarray(rests.reshape(self.slots.nodes, 2, len(primes)).transpose(0, 2, 1))
-        quotients = factors / ring.primes[:, None]
-        self.residues = np.empty((self.slots.nodes, len(primes), public.n_rows))
         whole_g, whole_h = np.ascontiguousarray(g, np.float64), np.ascontiguousarray(h, np.float64)
-        wide_kernels.encode(whole_g, whole_h, factors, quotients, ring.primes, self.residues)
+        scales = [public.profile.scale << self.slots.bits * slot for slot in range(2 * self.slots.nodes)]
+        rests = np.zeros(public.n_rows)
+        if shared:
+            # q g / 2^128 + q h / 2^64: what is left of q by the shifts comes after the point.
+            places = (_SHARED_BITS, _SHARED_BITS // 2)
+            scales = [ring.modulus >> place for place in places]
+            after = [(ring.modulus % 2**place) / 2**place for place in places]
+            rests = np.rint(whole_g * after[0] + whole_h * after[1])
+        primes = [int(p) for p in ring.limits]
+        centred = np.array([[scale % p - (p if scale % p > p // 2 else 0) for p in primes] for scale in scales], float)
+        factors = np.ascontiguousarray(centred.reshape(self.slots.nodes, 2, len(primes)).transpose(0, 2, 1))
+        self.residues = np.empty((self.slots.nodes, len(primes), public.n_rows))
+        wide_kernels.encode(
+            whole_g, whole_h, rests, factors, factors / ring.primes[:, None], ring.primes, self.residues
+        )
 
 
 @dataclass(frozen=True)
@@ -187,90 +208,6 @@ class Query:
         return same and np.array_equal(self.tails, other.tails)
 
 
-class Bins:
-    """A party's private columns cut into bins: for each bin but the last one of each column a row of sums.
-
-    Args:
-        codes: The bin of each row (columns, rows), unsigned.
-        widths: How many bins each column has.
-
-    Raises:
-        DataError: No column has two bins, so there is nothing to add up.
-    """
-
-    def __init__(self, codes: NDArray[Any], widths: Sequence[int]) -> None:
-        assert len(codes) == len(widths)
-        if max(widths, default=0) < 2:
-            raise DataError(
-                "A party that answers for sums should have a column with two bins at least, but all of its columns are "
-                "constant. Leave this party out of the sums."
-            )
-        assert all((row < width).all() for row, width in zip(codes, widths, strict=True)), "every code has a bin"
-        self.codes, self.widths = codes, tuple(widths)
-
-    @property
-    def n_rows(self) -> int:
-        """How long vectors are."""
-        return int(self.codes.shape[1])
-
-    @property
-    def n_sums(self) -> int:
-        """How many sums an answer has for each number."""
-        return sum(width - 1 for width in self.widths)
-
-    @cached_property
-    def digest(self) -> bytes:
-        """What tells these bins from others."""
-        content = blake3(repr(self.widths).encode())
-        content.update(np.ascontiguousarray(self.codes, np.uint16).tobytes())
-        return content.digest()
-
-    def hints(self, public: PublicMatrix) -> Float64Array:
-        """For each bin the sum of the public polynomials over its rows, transformed (sums, L, n)."""
-        ring, n = public.ring, public.profile.n
-        out = np.empty((self.n_sums, len(ring.primes), n))
-        padded, place = np.zeros((public.n_blocks, n), np.int8), 0
-        for codes, width in zip(self.codes, self.widths, strict=True):
-            for bin in range(width - 1):
-                padded.reshape(-1)[: self.n_rows] = codes == bin
-                out[place] = ring.dot(ring.forward(ring.small(_mirrored(padded))), public.blocks)
-                place += 1
-        return out
-
-    @cached_property
-    def _groups(self) -> list[tuple[NDArray[np.uint16], list[int], int]]:
-        """Columns by ones and twos: the pair of bins of each row, the columns, and how many rows are added at once."""
-        groups: list[tuple[NDArray[np.uint16], list[int], int]] = []
-        column = 0
-        while column < len(self.widths):
-            pair = [column, column + 1]
-            if column + 1 == len(self.widths) or self.widths[column] * self.widths[column + 1] > _MOST_CELLS:
-                pair = [column]
-            cells = self.codes[column].astype(np.uint16)
-            for other in pair[1:]:
-                cells = cells * np.uint16(self.widths[other]) + self.codes[other].astype(np.uint16)
-            groups.append((cells, pair, _rows_at_once(cells)))
-            column += len(pair)
-        return groups
-
-    def sums(self, values: NDArray[np.uint64], limits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """For each bin the sums of residues (rows, lanes), four or eight lanes, modulo the lanes' primes."""
-        from colonnade.crypto import wide_kernels
-
-        lanes = values.shape[1]
-        add = wide_kernels.add_four if lanes == 4 else wide_kernels.add_eight
-        found: list[NDArray[np.uint64]] = [np.zeros((width, lanes), np.uint64) for width in self.widths]
-        nowhere = np.zeros((1, lanes), np.uint64)
-        for cells, columns, at_once in self._groups:
-            one, two = (nowhere, found[columns[0]]) if len(columns) == 1 else (found[each] for each in columns)
-            totals = np.zeros((len(one) * len(two), lanes), np.uint64)
-            for start in range(0, self.n_rows, at_once):
-                some = slice(start, start + at_once)
-                add(cells[some], values[some], totals)
-                wide_kernels.margins(totals, limits, one, two)
-        return np.concatenate([each[:-1] for each in found])
-
-
 class Holder:
     """The side of the private bins: gives hints once per training, then answers queries.
 
@@ -290,7 +227,7 @@ class Holder:
         self._keyed: dict[int, NDArray[np.int64]] = {}
         self._rooms: dict[int, NDArray[np.uint64]] = {}
         self._last = -1
-        self._answered: tuple[Query, NDArray[np.uint64]] | None = None
+        self._answered: tuple[Query, tuple[NDArray[np.uint64], Share]] | None = None
 
     def __reduce__(self) -> NoReturn:
         raise CryptoError("A holder has the masks of its hints and cannot be copied. Make a new one from the bins.")
@@ -329,23 +266,39 @@ class Holder:
             raise CryptoError("A key should look random, but part of it is constant. The asker is faulty.")
         if keys.first <= self._last:
             raise CryptoError(f"Expected keys of queries above number {self._last}, got {keys.first}. Draw new ones.")
-        numbers = _mirrored(ring.centred(residues)).reshape(-1, n).T
+        numbers = mirrored(ring.centred(residues)).reshape(-1, n).T
         products = _ternary_products(self._masks, numbers).reshape(-1, len(residues), limbs)
         products %= ring.limits.astype(np.int64)
         self._keyed |= {keys.first + i: np.ascontiguousarray(products[:, i]) for i in range(len(residues))}
 
     def answer(self, query: Query) -> NDArray[np.uint64]:
-        """The flooded sums over every bin, for each number of a query: (sums, Q, L - 1) residues, packed.
+        """The flooded sums over every bin, for each number of a query: (sums, L - 1, Q) residues, packed.
 
         A query that comes again gets the same bytes; another one needs higher numbers.
         """
+        return self._replied(query, self._flooded, n_values=self._bins.n_sums * len(query.words))[0]
+
+    def share(self, query: Query) -> tuple[NDArray[np.uint64], Share]:
+        """The sums hidden altogether: what the asker gets, and this side's shares (Q, sums, 2) of the sums.
+
+        The mask is uniform in Z_q, so this costs no budget.
+        """
+        return self._replied(query, self._masked, n_values=0)
+
+    def _replied(self, query: Query, hide: Any, *, n_values: int) -> tuple[NDArray[np.uint64], Share]:
         if self._answered is not None and self._answered[0].repeated_by(query):
             return self._answered[1]
         self._check(query)
-        self.budget.spend(self._bins.n_sums * len(query.words))
-        masked = self._flooded(query, self._sums(query), np.zeros(self._public.ring.limits.shape, np.uint64))
-        self._last, self._answered = query.first + len(query.words) - 1, (query, masked)
-        return masked
+        if n_values:
+            self.budget.spend(n_values)
+        sums = self._sums(query)
+        # A key serves once.
+        keyed = np.stack([self._keyed.pop(query.first + i) for i in range(len(query.words))], axis=1)
+        hidden, own = hide(sums, keyed)
+        ring = self._public.ring
+        reply = packed(ring.canonical(ring.rescaled(hidden)).reshape(-1), PRIME_BITS), own
+        self._last, self._answered = query.first + len(query.words) - 1, (query, reply)
+        return reply
 
     def state(self) -> dict[str, Any]:
         """What must survive a restart besides the budget: the numbers of queries; never a hint or a mask."""
@@ -402,19 +355,23 @@ class Holder:
             self._rooms[lanes] = np.empty((self._public.n_rows, lanes), np.uint64)
         return self._rooms[lanes]
 
-    def _flooded(self, query: Query, sums: NDArray[np.uint64], masks: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Sums with mask, the product of mask and key, and flood, divided by the first prime and packed."""
+    def _flooded(self, sums: NDArray[np.uint64], keyed: NDArray[np.int64]) -> tuple[Float64Array, Share]:
+        """Sums (sums, Q, L) with the products of masks and keys, and the flood: (sums, L, Q)."""
         from colonnade.crypto import wide_kernels
 
-        ring, count = self._public.ring, len(query.words)
-        # A key serves once.
-        keyed = np.stack([self._keyed.pop(query.first + i) for i in range(count)], axis=1)
-        keyed = (keyed + masks.astype(np.int64)) % ring.limits.astype(np.int64)
-        words = Stream().words(6 * sums.shape[0] * count).reshape(sums.shape[0], count, 6)
-        total = np.empty((sums.shape[0], len(ring.primes), count))
-        wide_kernels.flood(sums, keyed, words, self._public.profile.flood_bits, ring.primes, total)
-        rescaled = ring.canonical(ring.rescaled(total))
-        return packed(rescaled.reshape(-1), PRIME_BITS)
+        primes = self._public.ring.primes
+        words = Stream().words(6 * sums.shape[0] * sums.shape[1]).reshape(*sums.shape[:2], 6)
+        total = np.empty((sums.shape[0], sums.shape[2], sums.shape[1]))
+        wide_kernels.flood(sums, keyed, words, self._public.profile.flood_bits, primes, total)
+        return total, np.zeros(0, np.uint64)
+
+    def _masked(self, sums: NDArray[np.uint64], keyed: NDArray[np.int64]) -> tuple[Float64Array, Share]:
+        """The same under masks that are uniform in Z_q, and this side's shares."""
+        ring = self._public.ring
+        masks = Stream().wide_residues(sums.shape[:2], ring.limits)
+        total = (np.moveaxis(sums + keyed.astype(np.uint64), -1, 1) + masks) % ring.limits[:, None]
+        own = _words_of(ring.limits, (ring.limits[:, None] - masks) % ring.limits[:, None])
+        return ring.centred(total), own
 
 
 class Reader:
@@ -470,6 +427,12 @@ class Reader:
             )
         return sums[:n_nodes]
 
+    def share(self, query: Query, n_nodes: int, answer: NDArray[np.uint64]) -> Share:
+        """This side's shares (nodes, sums, 2) of the sums, where the holder replied with `share`."""
+        limits, opened = self._public.ring.limits[1:], self._opened(query, answer)
+        residues = opened.reshape(len(limits), len(query.words), self.n_sums).transpose(2, 0, 1)
+        return _words_of(limits, residues.astype(np.uint64))[:n_nodes]
+
     def _opened(self, query: Query, answer: NDArray[np.uint64]) -> NDArray[np.int64]:
         """An answer less what the hint gives, for each prime but the first: (L - 1, Q times sums), canonical."""
         limits, count = self._public.ring.limits[1:], len(query.words)
@@ -511,7 +474,7 @@ class Queries:
         self._require_own_process()
         public, ring, n, stream = self._public, self._public.ring, self._public.profile.n, Stream()
         secrets = stream.ternary(count * n).reshape(count, n)
-        by_threes = _by_threes(_mirrored(secrets))
+        by_threes = _by_threes(mirrored(secrets))
         for reader in readers:
             reader.prepare(self._drawn, by_threes)
         transformed = ring.forward(ring.small(secrets))
@@ -565,21 +528,19 @@ class Queries:
             )
 
 
-def _rows_at_once(cells: NDArray[np.uint16]) -> int:
-    """How many rows can be added up before numbers in any cell might not fit a word any more."""
+def _words_of(limits: NDArray[np.uint64], residues: NDArray[np.uint64]) -> Share:
+    """Numbers x modulo q, given by residues (sums, L, Q), as x 2^128 / q in two words, the lower first: (Q, sums, 2).
+
+    Off by at most one unit for each prime.
+    """
     from colonnade.crypto import wide_kernels
 
-    most, at_once = wide_kernels.MOST_ADDED, len(cells)
-    while at_once > most and any(
-        np.bincount(cells[start : start + at_once]).max() > most for start in range(0, len(cells), at_once)
-    ):
-        at_once = -(-at_once // 2)
-    return max(1, at_once)
-
-
-def _mirrored(polynomials: NDArray[Any]) -> NDArray[Any]:
-    """P(1/X): coefficient 0 of a product with it is an inner product."""
-    return np.concatenate([polynomials[..., :1], -polynomials[..., :0:-1]], axis=-1)
+    primes = [int(p) for p in limits]
+    modulus = prod(primes)
+    weights = np.array([pow(modulus // p, -1, p) for p in primes], np.int64)
+    out = np.empty((residues.shape[2], residues.shape[0], 2), np.uint64)
+    wide_kernels.fractions(np.ascontiguousarray(residues), limits.astype(np.int64), weights, out)
+    return out
 
 
 def _by_threes(ternary: NDArray[np.int8]) -> NDArray[np.uint8]:
@@ -604,7 +565,7 @@ def _ternary_products(by_threes: NDArray[np.uint8], numbers: NDArray[Any]) -> ND
 def _kept_hints(bins: Bins, public: PublicMatrix, folder: Path | None) -> Float64Array:
     """Bare hints, from the folder if an earlier start of this training left them there."""
     if folder is None:
-        return bins.hints(public)
+        return bins.hints(public.ring, public.blocks)
     ring, profile = public.ring, public.profile
     name = blake3(public.seed + profile.fingerprint + bins.digest).hexdigest()
     path, shape = folder / f"hints-{name}", (bins.n_sums, len(ring.primes), n_words(profile.n, PRIME_BITS))
@@ -615,7 +576,7 @@ def _kept_hints(bins: Bins, public: PublicMatrix, folder: Path | None) -> Float6
         if compare_digest(blake3(content).digest(), digest) and len(content) == 8 * int(np.prod(shape)):
             words = np.frombuffer(content, "<u8").astype(np.uint64, copy=False).reshape(shape)
             return ring.centred(unpacked_wide(words, profile.n, PRIME_BITS))
-    bare = bins.hints(public)
+    bare = bins.hints(public.ring, public.blocks)
     content = packed(ring.canonical(bare), PRIME_BITS).astype("<u8", copy=False).tobytes()
     write_atomically(path, content + blake3(content).digest())
     return bare

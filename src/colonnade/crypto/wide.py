@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import cache
 from math import prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,6 +138,11 @@ class WideRing:
         assert x.flags.c_contiguous
         assert x.shape[-2:] == (len(self.primes), self.n)
         return x.reshape(-1, *x.shape[-2:])
+
+
+def mirrored(polynomials: NDArray[Any]) -> NDArray[Any]:
+    """P(1/X): coefficient 0 of a product with it is an inner product."""
+    return np.concatenate([polynomials[..., :1], -polynomials[..., :0:-1]], axis=-1)
 
 
 @cache

@@ -229,8 +229,8 @@ def add_errors(x: Any, words: Any, primes: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def encode(g: Any, h: Any, factors: Any, quotients: Any, primes: Any, out: Any) -> None:
-    """out[s, l, i] = g[i] * factors[s, l, 0] + h[i] * factors[s, l, 1] modulo the l-th prime, centred."""
+def encode(g: Any, h: Any, rests: Any, factors: Any, quotients: Any, primes: Any, out: Any) -> None:
+    """out[s, l, i] = g[i] * factors[s, l, 0] + h[i] * factors[s, l, 1] + rests[i] modulo the l-th prime, centred."""
     for slot in range(out.shape[0]):
         for limb in range(out.shape[1]):
             p, row = primes[limb], out[slot, limb]
@@ -238,7 +238,7 @@ def encode(g: Any, h: Any, factors: Any, quotients: Any, primes: Any, out: Any) 
             a, b = factors[slot, limb, 0], factors[slot, limb, 1]
             aq, bq = quotients[slot, limb, 0], quotients[slot, limb, 1]
             for i in range(g.shape[0]):
-                row[i] = _centred(_product(g[i], a, aq, p) + _product(h[i], b, bq, p), p, reciprocal)
+                row[i] = _centred(_product(g[i], a, aq, p) + _product(h[i], b, bq, p) + rests[i], p, reciprocal)
 
 
 @njit(cache=True, nogil=True)
@@ -515,3 +515,31 @@ def _bits(digits: Any, first: Any, count: Any) -> Any:
         skip = 0
         place += 1
     return value & ((np.int64(1) << count) - 1)
+
+
+@njit(cache=True, nogil=True)
+def fractions(residues: Any, primes: Any, weights: Any, out: Any) -> None:
+    """out[q, r] = sum over l of floor(2^128 y_l / p_l) modulo 2^128 in two words, y_l = residues[r, l, q] weights[l].
+
+    With the weights of the Chinese remainder this is x 2^128 / q for the x that has these residues, less than one unit
+    too small for each prime.
+    """
+    for r in range(residues.shape[0]):
+        for q in range(residues.shape[2]):
+            low, high = np.uint64(0), np.uint64(0)
+            for limb in range(residues.shape[1]):
+                p = primes[limb]
+                rest = _modular(np.int64(residues[r, limb, q]), weights[limb], p)
+                one, two = np.uint64(0), np.uint64(0)
+                # Eight bits of the quotient at a time: the rest has 50, so that 58 are divided.
+                for place in range(16):
+                    rest <<= 8
+                    digit = np.uint64(rest // p)
+                    rest %= p
+                    if place < 8:
+                        two = (two << np.uint64(8)) | digit
+                    else:
+                        one = (one << np.uint64(8)) | digit
+                low += one
+                high += two + (np.uint64(1) if low < one else np.uint64(0))
+            out[q, r, 0], out[q, r, 1] = low, high
