@@ -106,7 +106,7 @@ class EncryptedSums:
 
 
 def data(n_rows: int, n_columns: int) -> tuple[BinMatrix, np.ndarray[Any, Any]]:
-    """Bins and labels of which about half the columns tell something."""
+    """Bins, and labels that depend on half of the columns."""
     random = np.random.default_rng(0)
     codes = random.integers(0, BINS, (n_rows, n_columns)).astype(np.uint8)
     strength = random.normal(size=n_columns) * (np.arange(n_columns) % 2)

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from colonnade.crypto import sampling, wide_kernels
+from colonnade.crypto import hinted, sampling, wide_kernels
 from colonnade.crypto.budget import Budget
 from colonnade.crypto.hinted import (
     Holder,
@@ -498,6 +498,13 @@ def test_keys_that_are_none_are_refused():
         holder.prepare(replace(keys, data=np.full_like(keys.data, 2**64 - 1)))
     with pytest.raises(CryptoError, match=r"A key should look random, but part of it is constant"):
         holder.prepare(replace(keys, data=np.zeros_like(keys.data)))
+
+
+def test_more_keys_than_a_holder_keeps_are_refused(monkeypatch):
+    monkeypatch.setattr(hinted, "MOST_KEYS", 3)
+    parties = Parties(small(), ahead=2)
+    with pytest.raises(CryptoError, match=r"at most 3 keys of queries .* but 2 wait and 2 more came. Prepare fewer"):
+        parties.ahead(2)
 
 
 def test_keys_before_the_hint_are_refused():

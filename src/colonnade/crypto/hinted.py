@@ -28,7 +28,7 @@ private too.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hmac import compare_digest
 from math import prod, sqrt
@@ -54,6 +54,8 @@ from colonnade.storage import explained, write_atomically
 _MOST_NOISE = 2**12 + 2
 _ROWS_AT_ONCE = 32
 _ROWS_LOOKED_AT = 256
+MOST_KEYS = 2**12
+"""How many queries may be prepared ahead."""
 # Shared numbers are two words of 64 bits.
 _SHARED_BITS = 128
 MOST_ROWS_IN_FOUR_SLOTS = 2**20
@@ -254,10 +256,15 @@ class Holder:
         limbs = len(ring.primes)
         if not len(self._masks):
             raise CryptoError("Keys came before a hint was given. Give the hint first.")
-        if keys.data.ndim != 3 or keys.data.shape[1:] != (limbs, n_words(n, PRIME_BITS)):
+        if keys.data.dtype != np.uint64 or keys.data.shape[1:] != (limbs, n_words(n, PRIME_BITS)):
             raise CryptoError(
                 f"Expected keys of shape (Q, {limbs}, {n_words(n, PRIME_BITS)}), got {keys.data.shape}. "
                 "Check that both parties run the same version."
+            )
+        if len(self._keyed) + len(keys.data) > MOST_KEYS:
+            raise CryptoError(
+                f"Expected at most {MOST_KEYS} keys of queries that are still to come, but {len(self._keyed)} wait and "
+                f"{len(keys.data)} more came. Prepare fewer queries ahead."
             )
         residues = unpacked_wide(keys.data, n, PRIME_BITS)
         if (residues >= ring.limits[:, None]).any():
@@ -285,7 +292,13 @@ class Holder:
         """
         return self._replied(query, self._masked, n_values=0)
 
-    def _replied(self, query: Query, hide: Any, *, n_values: int) -> tuple[NDArray[np.uint64], Share]:
+    def _replied(
+        self,
+        query: Query,
+        hide: Callable[[NDArray[np.uint64], NDArray[np.int64]], tuple[Float64Array, Share]],
+        *,
+        n_values: int,
+    ) -> tuple[NDArray[np.uint64], Share]:
         if self._answered is not None and self._answered[0].repeated_by(query):
             return self._answered[1]
         self._check(query)
@@ -315,7 +328,8 @@ class Holder:
                 f"Expected a query with a number above {self._last}, got {query.first}. A changed query needs a new "
                 "number."
             )
-        if not count or query.words.shape != (count, 3, n_rows) or query.tails.shape != (count, n_rows):
+        fits = query.words.shape == (count, 3, n_rows) and query.tails.shape == (count, n_rows)
+        if not (count and fits and query.words.dtype == np.uint64 and query.tails.dtype == np.uint8):
             raise CryptoError(
                 f"Expected a query of {n_rows} rows, got arrays of shape {query.words.shape} and {query.tails.shape}. "
                 "Check the number of rows."
@@ -380,7 +394,7 @@ class Reader:
     def __init__(self, public: PublicMatrix, hint: NDArray[np.uint64]) -> None:
         ring, n = public.ring, public.profile.n
         limbs = len(ring.primes) - 1
-        if hint.ndim != 3 or hint.shape[1:] != (limbs, n_words(n, PRIME_BITS)):
+        if hint.dtype != np.uint64 or hint.shape[1:] != (limbs, n_words(n, PRIME_BITS)):
             raise CryptoError(
                 f"Expected hints of {limbs} times {n_words(n, PRIME_BITS)} words, got an array of shape {hint.shape}. "
                 "Check that both parties run the same version."
@@ -437,7 +451,7 @@ class Reader:
         """An answer less what the hint gives, for each prime but the first: (L - 1, Q times sums), canonical."""
         limits, count = self._public.ring.limits[1:], len(query.words)
         n_residues = self.n_sums * len(limits) * count
-        if answer.shape != (n_words(n_residues, PRIME_BITS),):
+        if answer.dtype != np.uint64 or answer.shape != (n_words(n_residues, PRIME_BITS),):
             raise CryptoError(f"Expected an answer for {self.n_sums} bins, got an array of shape {answer.shape}.")
         residues = unpacked_wide(answer, n_residues, PRIME_BITS).reshape(self.n_sums, len(limits), count)
         if (residues >= limits[:, None]).any():
