@@ -17,6 +17,8 @@ BENCHMARKS: Mapping[str, str] = {
     "transport": "bytes between two processes under TLS, against bare gRPC",
     "wandering": "the boundary-wandering loss against a matrix of all pairs, and per step of training",
     "encrypted": "an encrypted gradient of 100,000 x 20, against Paillier",
+    "histograms": "sums of trees under encryption, against xgboost",
+    "comparisons": "signs of shared numbers by oblivious transfer, for one tree with hidden sums",
     "lattice": "how well the frozen lattice profiles hide, by arithmetic and by the lattice-estimator",
     "psi": "two parties intersect their ids, against openmined.psi and RR22",
     "psi_large": "two parties intersect ten million ids each, in bounded memory",

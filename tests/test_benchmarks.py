@@ -19,7 +19,9 @@ FIGURES = {
     "transport": {"step_ratio", "bulk_ratio", "receiver_mb"},
     "wandering": {"closed_form_share", "step_overhead"},
     "encrypted": {"paillier_2048_ratio"},
-    "lattice": {"distance_ratio"},
+    "histograms": {"all_ratio", "slower_party_ratio", "online_ratio", "mb_per_tree"},
+    "comparisons": {"cpu_s", "mb"},
+    "lattice": {"distance_ratio", "primal_ratio"},
     "psi": {"cpu_ratio", "above_idle_mb", "rr22_ratio", "partition_cpu_s"},
     "psi_large": {"bytes_per_id", "rr22_bytes_per_id"},
     "glm": {"us_per_row", "fate_ratio", "shares_fate_ratio"},
@@ -36,6 +38,7 @@ FIGURES = {
 }
 MARKS = {
     "encrypted": [pytest.mark.slow],
+    "histograms": [pytest.mark.slow],
     "glm": [pytest.mark.slow],
     "split_overhead": [pytest.mark.slow],
     "wandering": [pytest.mark.slow],

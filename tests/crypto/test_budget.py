@@ -15,10 +15,17 @@ SMALL = replace(HISTOGRAM, most_values=4096)
 def test_a_spent_budget_refuses_and_counts_nothing():
     budget = Budget(HISTOGRAM, peer="bank")
     budget.spend(HISTOGRAM.most_values - 10)
-    with pytest.raises(BudgetSpent, match=r"bank may be answered 134217728 .* 134217718 were answered and 11 more"):
+    with pytest.raises(BudgetSpent, match=r"bank may be answered 4194304 .* 4194294 were answered and 11 more"):
         budget.spend(11)
     budget.spend(10)
     assert budget.spent == HISTOGRAM.most_values
+
+
+def test_a_cap_may_be_another_than_that_of_the_profile():
+    budget = Budget(HISTOGRAM, peer="bank", most=7)
+    budget.spend(7)
+    with pytest.raises(BudgetSpent, match=r"bank may be answered 7 encrypted values .* 7 were answered and 1 more"):
+        budget.spend(1)
 
 
 def test_a_budget_outlives_the_run_and_loses_no_more_than_a_portion(tmp_path):
@@ -65,7 +72,7 @@ def test_a_line_that_a_crash_cut_off_is_dropped(tmp_path):
     assert log.read_text() == whole
 
 
-@pytest.mark.parametrize("line", ["no portion", "[]", '{"profile": "hinted-4096-104", "peer": "bank", "data": ""}'])
+@pytest.mark.parametrize("line", ["no portion", "[]", '{"profile": "hinted-8192-200", "peer": "bank", "data": ""}'])
 def test_a_damaged_log_is_refused(tmp_path, line):
     log = tmp_path / "answers"
     log.write_text(line + "\n")

@@ -1,11 +1,11 @@
-"""Residues cross in 26 bits each and come back as they were."""
+"""Residues cross in 26 or 50 bits each and come back as they were."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colonnade.crypto.packing import n_words, packed, unpacked
+from colonnade.crypto.packing import n_words, packed, unpacked, unpacked_wide
 
 
 @given(st.lists(st.integers(0, 2**26 - 1), min_size=1, max_size=200))
@@ -16,6 +16,15 @@ def test_residues_come_back_as_they_were(values):
     assert unpacked(words, len(values)).tolist() == values
     # One after the other from the lowest bit on, by definition.
     number = sum(value << 26 * place for place, value in enumerate(values))
+    assert sum(int(word) << 64 * place for place, word in enumerate(words)) == number
+
+
+@given(st.lists(st.integers(0, 2**50 - 1), min_size=1, max_size=200))
+def test_wide_residues_come_back_as_they_were(values):
+    words = packed(np.array(values, np.uint64), 50)
+    assert words.shape == (n_words(len(values), 50),)
+    assert unpacked_wide(words, len(values), 50).tolist() == values
+    number = sum(value << 50 * place for place, value in enumerate(values))
     assert sum(int(word) << 64 * place for place, word in enumerate(words)) == number
 
 

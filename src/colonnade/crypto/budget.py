@@ -16,13 +16,14 @@ from colonnade.storage import append_durably, drop_unfinished, explained
 
 
 class Budget:
-    """How many values one peer may still be answered about one data set; past the profile's cap it refuses.
+    """How many values one peer may still be answered about one data set; past the cap it refuses.
 
     Args:
-        profile: Whose cap holds.
+        profile: Under which the peer is answered.
         peer: Who is answered.
         data: What tells the data set from others.
         log: A file with a line for each portion; None counts this run only, as in a simulation.
+        most: The cap; the profile's where None.
 
     >>> from colonnade.crypto.profiles import HISTOGRAM
     >>> budget = Budget(HISTOGRAM, peer="bank")
@@ -31,8 +32,11 @@ class Budget:
     640
     """
 
-    def __init__(self, profile: Profile, *, peer: str, data: str = "", log: Path | None = None) -> None:
+    def __init__(
+        self, profile: Profile, *, peer: str, data: str = "", log: Path | None = None, most: int | None = None
+    ) -> None:
         self.profile, self.peer, self.data, self.log = profile, peer, data, log
+        self.most = profile.most_values if most is None else most
         self._taken = self._left = 0
         if log is not None and log.exists():
             drop_unfinished(log)
@@ -49,7 +53,7 @@ class Budget:
             BudgetSpent: They would exceed the cap; nothing was counted.
         """
         if values > self._left:
-            spent, cap = self.spent, self.profile.most_values
+            spent, cap = self.spent, self.most
             if spent + values > cap:
                 raise BudgetSpent(
                     f"{self.peer} may be answered {cap} encrypted values about one data set, but {spent} were answered "

@@ -1,44 +1,64 @@
-"""Hinted RLWE: a private fixed 0/1 matrix times private fresh vectors, by plain additions.
+"""Hinted RLWE: sums of private numbers over the bins of private columns, by plain additions.
 
-    once      both expand public a_1 ... a_m and a' from nonces of both
-    holder    w_S = sum of a_j times row S;  sends the hint  w_S + u_S a' + e_S               for each row S, upper half
-    asker     draws a fresh s; sends  b_j = a_j s + e_j + 2^67 m_j  and  b' = a' s + e'        for each vector m
-    holder    adds up b over row S; sends the sum + (u_S b')_0 + flood                         one number per row
-    asker     subtracts (hint s)_0 and rounds: the exact sum of m over row S
+    once       everybody expands public a_1 ... a_m and a' from nonces of all parties
+    holder     w_S = sum of a_j over the rows in bin S;  sends the hint  w_S + u_S a' + e_S,  divided by p_0
+    asker      draws fresh s, e;  sends the key  b' = a' s + e'                                 ahead of any message
+    holder     (u_S b')_0 for every bin S                                                       ahead of any query
+    asker      the pads  a_j s + e_j  and, for each holder,  (hint s)_0                         ahead of any message
+    asker      sends  b_j = a_j s + e_j + p_0 2^17 m_j                                          one number per row
+    holder     adds up b over bin S;  sends  the sum + (u_S b')_0 + flood,  divided by p_0      one number per bin
+    asker      subtracts (hint s)_0 and rounds: the exact sums of m over bin S
 
-The asker learns the sums and nothing else; the holder learns nothing. For semi-honest parties: the argument rests on
-RLWE and on the flood, is ours, and has not been reviewed. An asker that lies can read memberships out of honest
-answers. The lower 52 bits of a hint are not sent: that halves it, tells less, and adds at most 2^63 to the noise. Never
-reuse s: a repeated query is answered with the same bytes, a changed one needs a new number. The idea of
-the hint is that of SimplePIR (Henzinger et al. 2023); masks and flood are added because here the matrix is private too.
+A number m holds four slots of 33 bits, gradient and hessian of two nodes, or two slots of 60 bits for more than 2^20
+rows (`Slots`). Where sums stay hidden, it holds two slots of 64 bits and is encrypted as the number nearest to
+q m / 2^128, and a mask that is uniform in Z_q takes the place of the flood: both sides then have shares of the sums
+modulo 2^64, off by a few units. One query serves several holders, each with its own hint. The last bin of a column is
+left out: the asker knows the sum over all bins. The asker learns the sums and nothing else; the holder learns nothing.
+For semi-honest parties: the argument rests on RLWE and on the flood, is ours, and has not been reviewed. An asker that
+lies can read memberships out of honest answers. Dividing by the first prime p_0 is post-processing: it saves a quarter
+of the bytes, tells less, and adds at most 2^12 to a noise that has room up to 2^14 besides the flood.
+
+Never reuse s: a repeated query is answered with the same bytes, a changed one needs a new number. What is prepared
+ahead depends on secrets only, serves once, stays in the memory of the process that drew it, and is never written down.
+After a crash everything is drawn again; numbers may then begin at an earlier checkpoint's, since secrets are fresh. The
+idea of the hint is that of SimplePIR (Henzinger et al. 2023); masks and flood are added because here the bins are
+private too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hmac import compare_digest
-from math import prod
-from typing import Any, NoReturn, Protocol
+from math import prod, sqrt
+from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
 from colonnade.crypto.budget import Budget
-from colonnade.crypto.packing import n_words, packed, unpacked
+from colonnade.crypto.histograms import Bins
+from colonnade.crypto.packing import n_words, packed, unpacked_wide
 from colonnade.crypto.profiles import HISTOGRAM, Profile
-from colonnade.crypto.ring import Residues, Ring, ring_of
 from colonnade.crypto.sampling import SEED_BYTES, Stream
+from colonnade.crypto.shares import Share
+from colonnade.crypto.wide import PRIME_BITS, Float64Array, mirrored, wide_ring_of
 from colonnade.errors import CryptoError, KeyMismatch, Overflow
+from colonnade.storage import explained, write_atomically
 
-# The absolute values of a vector sum to at most this; twice as much would still decrypt.
-MOST_TOTAL = 2**35
-# No honest noise below the flood exceeds this, even with errors that are as large as they can be: their own part, and
-# what the lower halves of hints are off by, 2^51 for each of the 4,096 coefficients.
-_MOST_NOISE = 2**24 + 2**63
-_DROPPED_BITS = 52
-_ROWS_AT_ONCE = 256
+# No honest noise below the flood exceeds this after the division by p_0: errors, which are far below p_0, what hints
+# are off by, 1/2 for each of 8,192 coefficients, and the last rounding.
+_MOST_NOISE = 2**12 + 2
+_ROWS_AT_ONCE = 32
+_ROWS_LOOKED_AT = 256
+MOST_KEYS = 2**12
+"""How many queries may be prepared ahead."""
+# Shared numbers are two words of 64 bits.
+_SHARED_BITS = 128
+MOST_ROWS_IN_FOUR_SLOTS = 2**20
 
 
 def commitment(nonce: bytes) -> bytes:
@@ -56,174 +76,242 @@ def joint_seed(nonces: Mapping[str, bytes], commitments: Mapping[str, bytes], pr
         if len(nonce) != SEED_BYTES or not compare_digest(commitment(nonce), commitments[name]):
             raise KeyMismatch(
                 f"{name} should reveal the {SEED_BYTES} bytes it committed to, but revealed others. "
-                "Start the run anew; if it happens again, do not trust this party."
+                "Start the run again; if it happens again, do not trust this party."
             )
     parts = [profile.fingerprint] + [commitment(nonces[name]) + nonces[name] for name in sorted(nonces)]
     return blake3(b"".join(parts), derive_key_context="colonnade.crypto.hinted seed").digest()
 
 
+def noise(n_rows: int, profile: Profile = HISTOGRAM) -> float:
+    """The root mean square of the noise below the flood."""
+    return sqrt(10.5 * n_rows + 14 * profile.n)
+
+
 class PublicMatrix:
     """The public polynomials of one training, transformed; every party expands them itself."""
 
-    def __init__(self, seed: bytes, n_columns: int, profile: Profile = HISTOGRAM) -> None:
-        if n_columns > profile.most_rows:
+    def __init__(self, seed: bytes, n_rows: int, profile: Profile = HISTOGRAM) -> None:
+        if n_rows > profile.most_rows:
             raise Overflow(
-                f"{profile.name} takes vectors of at most {profile.most_rows} numbers, got {n_columns}. "
+                f"{profile.name} takes vectors of at most {profile.most_rows} numbers, got {n_rows}. "
                 "Train on fewer rows."
             )
-        self.profile, self.n_columns, self.ring = profile, n_columns, ring_of(profile)
-        self.n_blocks = -(-n_columns // profile.n)
-        expanded = Stream(seed).residues((self.n_blocks + 1, profile.n), self.ring.primes)
+        self.seed, self.profile, self.n_rows, self.ring = seed, profile, n_rows, wide_ring_of(profile)
+        self.n_blocks = -(-n_rows // profile.n)
+        drawn = Stream(seed).wide_residues((self.n_blocks + 1, profile.n), self.ring.limits)
+        expanded = self.ring.centred(drawn)
         self.blocks, self.key = expanded[:-1], expanded[-1]
 
-
-class Rows(Protocol):
-    """A private 0/1 matrix that knows how to add up over its rows."""
-
     @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
-
-    def hints(self, public: PublicMatrix) -> Residues:
-        """For each row the sum of the public polynomials times the row, transformed: (R, L, n)."""
-
-    def sums(self, values: NDArray[np.uint32]) -> NDArray[np.uint64]:
-        """For each row the sums of numbers (columns, C): (R, C)."""
+    def most_values(self) -> int:
+        """How many values may be answered about a data set of so many rows."""
+        return self.profile.values_within(noise(self.n_rows, self.profile))
 
 
 @dataclass(frozen=True)
-class Indicators:
-    """A 0/1 matrix as it is: small, or irregular.
+class Slots:
+    """How the sums of some nodes share one encrypted number.
 
-    >>> Indicators(np.array([[True, False, True]])).sums(np.array([[1], [2], [4]], np.uint32)).tolist()
-    [[5]]
+    Attributes:
+        nodes: How many nodes one number serves; each has a slot for gradients and one for hessians.
+        bits: How many bits a slot has.
+        most_total: What the absolute values of all gradients, and all hessians, sum to at most.
     """
 
-    matrix: NDArray[np.bool_]
+    nodes: int
+    bits: int
+    most_total: int
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
-        rows, columns = self.matrix.shape
-        return rows, columns
+    @classmethod
+    def of(cls, n_rows: int, *, shared: bool = False) -> Slots:
+        """The layout that everybody derives from the number of rows.
 
-    def hints(self, public: PublicMatrix) -> Residues:
-        """For each row the sum of the public polynomials times the row, transformed: (R, L, n)."""
-        return np.concatenate([_row_hints(public, row[None]) for row in self.matrix])
+        >>> Slots.of(100_000).nodes, Slots.of(10_000_000).nodes
+        (2, 1)
+        """
+        if shared:
+            return cls(1, 64, 2**44)
+        # Below 2^20 rows four slots leave each number 12 bits at least, which finds the same splits.
+        return cls(2, 33, 2**32 - 1) if n_rows <= MOST_ROWS_IN_FOUR_SLOTS else cls(1, 60, 2**44)
 
-    def sums(self, values: NDArray[np.uint32]) -> NDArray[np.uint64]:
-        """For each row the sums of numbers (columns, C): (R, C)."""
-        return self.matrix.astype(np.uint64) @ values.astype(np.uint64)
+    def n_numbers(self, n_nodes: int) -> int:
+        """How many encrypted numbers so many nodes take."""
+        return -(-n_nodes // self.nodes)
+
+
+class Messages:
+    """Gradients and hessians of all rows as they are encrypted, in each place that a node may have in a number.
+
+    Args:
+        public: The public polynomials.
+        g: Whole-number gradients.
+        h: Whole-number hessians.
+        shared: Whether the sums will be shared instead of read.
+
+    Raises:
+        Overflow: The absolute values sum to more than a slot holds.
+    """
+
+    def __init__(
+        self, public: PublicMatrix, g: NDArray[np.int64], h: NDArray[np.int64], *, shared: bool = False
+    ) -> None:
+        from colonnade.crypto import wide_kernels
+
+        self.slots, ring = Slots.of(public.n_rows, shared=shared), public.ring
+        self.totals = int(np.abs(g).sum()), int(np.abs(h).sum())
+        if max(self.totals) > self.slots.most_total:
+            raise Overflow(
+                f"The absolute values of an encrypted vector may sum to {self.slots.most_total}, but those of one sum "
+                "to more. Quantise to fewer bits or train on fewer rows."
+            )
+        whole_g, whole_h = np.ascontiguousarray(g, np.float64), np.ascontiguousarray(h, np.float64)
+        scales = [public.profile.scale << self.slots.bits * slot for slot in range(2 * self.slots.nodes)]
+        rests = np.zeros(public.n_rows)
+        if shared:
+            # q g / 2^128 + q h / 2^64: what is left of q by the shifts comes after the point.
+            places = (_SHARED_BITS, _SHARED_BITS // 2)
+            scales = [ring.modulus >> place for place in places]
+            after = [(ring.modulus % 2**place) / 2**place for place in places]
+            rests = np.rint(whole_g * after[0] + whole_h * after[1])
+        primes = [int(p) for p in ring.limits]
+        centred = np.array([[scale % p - (p if scale % p > p // 2 else 0) for p in primes] for scale in scales], float)
+        factors = np.ascontiguousarray(centred.reshape(self.slots.nodes, 2, len(primes)).transpose(0, 2, 1))
+        self.residues = np.empty((self.slots.nodes, len(primes), public.n_rows))
+        wide_kernels.encode(
+            whole_g, whole_h, rests, factors, factors / ring.primes[:, None], ring.primes, self.residues
+        )
 
 
 @dataclass(frozen=True)
-class CumulativeBins:
-    """Columns cut into bins: row (feature, bin) is 1 where the feature's value is in this bin or one before it.
+class Keys:
+    """What a holder gets of some queries before there are any: the keys b', packed, and the first one's number."""
 
-    >>> bins = CumulativeBins(np.array([[0, 2, 1]], np.uint8), 3)
-    >>> bins.sums(np.array([[1], [2], [4]], np.uint32)).tolist()
-    [[1], [5], [7]]
+    first: int
+    data: NDArray[np.uint64] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Query:
+    """Encrypted numbers, ready to be sent; sending them again is sending these bytes again.
+
+    Attributes:
+        first: The number of the first; the others follow.
+        words: The first 192 bits of each row's residues (numbers, 3, rows).
+        tails: The last 8 bits (numbers, rows).
     """
 
-    codes: NDArray[Any]  # (features, columns), unsigned
-    n_bins: int
+    first: int
+    words: NDArray[np.uint64] = field(repr=False)
+    tails: NDArray[np.uint8] = field(repr=False)
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
-        return len(self.codes) * self.n_bins, self.codes.shape[1]
-
-    def hints(self, public: PublicMatrix) -> Residues:
-        """For each row the sum of the public polynomials times the row, transformed: (R, L, n)."""
-        parts = []
-        for codes in self.codes:
-            single = np.concatenate([_row_hints(public, codes[None] == bin) for bin in range(self.n_bins)])
-            for bin in range(1, self.n_bins):
-                single[bin] = public.ring.add(single[bin], single[bin - 1])
-            parts.append(single)
-        return np.concatenate(parts)
-
-    def sums(self, values: NDArray[np.uint32]) -> NDArray[np.uint64]:
-        """For each row the sums of numbers (columns, C): (R, C)."""
-        from colonnade.crypto import kernels
-
-        out = np.zeros((len(self.codes), self.n_bins, values.shape[1]), np.uint64)
-        kernels.histogram(self.codes, values, out)
-        return np.cumsum(out, axis=1, dtype=np.uint64).reshape(self.shape[0], -1)
-
-
-def _row_hints(public: PublicMatrix, rows: NDArray[np.bool_]) -> Residues:
-    """Sums of public polynomials over 0/1 rows (R, columns), each as the polynomial with X^-i at i."""
-    ring, n = public.ring, public.profile.n
-    padded = np.zeros((len(rows), public.n_blocks * n), np.int8)
-    padded[:, : rows.shape[1]] = rows
-    blocks = padded.reshape(len(rows), public.n_blocks, n)
-    present = blocks.any(axis=(0, 2))
-    if not present.any():
-        return np.zeros((len(rows), len(ring.primes), n), np.uint32)
-    polynomials = ring.forward(ring.small(_mirrored(blocks[:, present])))
-    return ring.dot(polynomials, public.blocks[None, present])[:, 0]
+    def repeated_by(self, other: Query) -> bool:
+        """Whether another query is this one sent again."""
+        same = self.first == other.first and np.array_equal(self.words, other.words)
+        return same and np.array_equal(self.tails, other.tails)
 
 
 class Holder:
-    """The side of the private matrix: gives hints once per training, then answers queries.
+    """The side of the private bins: gives hints once per training, then answers queries.
 
     Args:
-        rows: The matrix.
-        public: The public polynomials that both parties expanded.
-        budget: What the peer may still be answered about this data.
-        shuffled: Whether rows are put into a secret order, so that answers do not say which is which.
+        bins: The private columns.
+        public: The public polynomials that all parties expanded.
+        budget: What the peer may still be answered about this data; see `PublicMatrix.most_values`.
+        folder: Where bare hints are kept over restarts of one training, readable by their owner only; None keeps them
+            nowhere. They tell the bins, so the folder is as private as the table.
     """
 
-    def __init__(self, rows: Rows, public: PublicMatrix, budget: Budget, *, shuffled: bool = True) -> None:
-        assert rows.shape[1] == public.n_columns
-        self._rows, self._public, self.budget = rows, public, budget
-        self._bare = rows.hints(public)
-        self._shuffled, self._masks = shuffled, np.zeros((0, public.profile.n), np.int8)
-        self.order = np.arange(rows.shape[0])
-        self._last, self._digest, self._answer = -1, b"", np.zeros(0, np.uint64)
+    def __init__(self, bins: Bins, public: PublicMatrix, budget: Budget, *, folder: Path | None = None) -> None:
+        assert bins.n_rows == public.n_rows
+        self._bins, self._public, self.budget = bins, public, budget
+        self._bare = _kept_hints(bins, public, folder)
+        self._masks = np.zeros((0, 0), np.uint8)
+        self._keyed: dict[int, NDArray[np.int64]] = {}
+        self._rooms: dict[int, NDArray[np.uint64]] = {}
+        self._last = -1
+        self._answered: tuple[Query, tuple[NDArray[np.uint64], Share]] | None = None
+
+    def __reduce__(self) -> NoReturn:
+        raise CryptoError("A holder has the masks of its hints and cannot be copied. Make a new one from the bins.")
 
     def hint(self) -> NDArray[np.uint64]:
-        """A hint for every row, re-randomised and in a new order, halved. Queries so far become worthless."""
-        stream, ring, (count, n) = Stream(), self._public.ring, (len(self._bare), self._public.profile.n)
-        if self._shuffled:
-            self.order = stream.permutation(count)
-        self._masks = stream.ternary(count * n).reshape(count, n)
-        out = np.empty_like(self._bare)
+        """A hint for every bin, re-randomised, divided by the first prime and packed. Keys so far become worthless."""
+        stream, ring, n = Stream(), self._public.ring, self._public.profile.n
+        count = len(self._bare)
+        masks = stream.ternary(count * n).reshape(count, n)
+        self._masks, self._keyed = _by_threes(masks), {}
+        out = np.empty((count, len(ring.primes) - 1, n_words(n, PRIME_BITS)), np.uint64)
         for start in range(0, count, _ROWS_AT_ONCE):
             some = slice(start, start + _ROWS_AT_ONCE)
-            masked = ring.times(ring.forward(ring.small(self._masks[some])), self._public.key)
-            hidden = ring.inverse(ring.add(masked, self._bare[self.order[some]]))
-            errors = stream.errors(hidden.shape[0] * n).reshape(-1, n)
-            out[some] = ring.add(hidden, ring.small(errors))
-        return halved(ring, out)
+            hidden = ring.times(ring.forward(ring.small(masks[some])), self._public.key)
+            # Two centred numbers are within what a transform may begin with.
+            hidden += self._bare[some]
+            hinted = ring.with_errors(ring.inverse(hidden), stream)
+            out[some] = packed(ring.canonical(ring.rescaled(hinted)), PRIME_BITS)
+        return out
 
-    def answer(self, number: int, query: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """The flooded sums (R, Q, L) over every row, for each vector of a query, packed.
+    def prepare(self, keys: Keys) -> None:
+        """Multiply the masks by the keys of queries that will come."""
+        ring, n = self._public.ring, self._public.profile.n
+        limbs = len(ring.primes)
+        if not len(self._masks):
+            raise CryptoError("Keys came before a hint was given. Give the hint first.")
+        if keys.data.dtype != np.uint64 or keys.data.shape[1:] != (limbs, n_words(n, PRIME_BITS)):
+            raise CryptoError(
+                f"Expected keys of shape (Q, {limbs}, {n_words(n, PRIME_BITS)}), got {keys.data.shape}. "
+                "Check that both parties run the same version."
+            )
+        if len(self._keyed) + len(keys.data) > MOST_KEYS:
+            raise CryptoError(
+                f"Expected at most {MOST_KEYS} keys of queries that are still to come, but {len(self._keyed)} wait and "
+                f"{len(keys.data)} more came. Prepare fewer queries ahead."
+            )
+        residues = unpacked_wide(keys.data, n, PRIME_BITS)
+        if (residues >= ring.limits[:, None]).any():
+            raise CryptoError("A key should hold residues below their primes and does not. The asker is faulty.")
+        if (residues == residues[..., :1]).all(axis=-1).any():
+            raise CryptoError("A key should look random, but part of it is constant. The asker is faulty.")
+        if keys.first <= self._last:
+            raise CryptoError(f"Expected keys of queries above number {self._last}, got {keys.first}. Draw new ones.")
+        numbers = mirrored(ring.centred(residues)).reshape(-1, n).T
+        products = _ternary_products(self._masks, numbers).reshape(-1, len(residues), limbs)
+        products %= ring.limits.astype(np.int64)
+        self._keyed |= {keys.first + i: np.ascontiguousarray(products[:, i]) for i in range(len(residues))}
 
-        A query that comes again gets the same bytes; another one needs a higher number.
+    def answer(self, query: Query) -> NDArray[np.uint64]:
+        """The flooded sums over every bin, for each number of a query: (sums, L - 1, Q) residues, packed.
+
+        A query that comes again gets the same bytes; another one needs higher numbers.
         """
-        digest = blake3(np.ascontiguousarray(query).tobytes()).digest()
-        if number == self._last and compare_digest(digest, self._digest):
-            return self._answer
-        sums = self._sums(number, query)
-        ring, profile = self._public.ring, self._public.profile
-        self.budget.spend(sums.shape[0] * sums.shape[1])
-        flood = ring.flood(Stream(), sums.shape[:2], profile.flood_bits)
-        total = (sums + np.moveaxis(flood, -2, -1)) % ring.primes
-        self._last, self._digest, self._answer = number, digest, packed(total.astype(np.uint32).ravel())
-        return self._answer
+        return self._replied(query, self._flooded, n_values=self._bins.n_sums * len(query.words))[0]
 
-    def shared(self, number: int, query: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], Residues]:
-        """The sums hidden altogether: what the asker gets, and this side's share (R, Q, L) of 2^67 times the sums.
+    def share(self, query: Query) -> tuple[NDArray[np.uint64], Share]:
+        """The sums hidden altogether: what the asker gets, and this side's shares (Q, sums, 2) of the sums.
 
-        The mask is uniform in Z_q, so this costs no budget; the shares are off by the noise, which is below 2^64.
+        The mask is uniform in Z_q, so this costs no budget.
         """
-        sums, ring = self._sums(number, query), self._public.ring
-        masks = np.moveaxis(Stream().residues(sums.shape[:2], ring.primes), -2, -1)
-        self._last, self._digest = number, b""
-        own = (ring.primes - masks) % ring.primes
-        return packed(((sums + masks) % ring.primes).astype(np.uint32).ravel()), own.astype(np.uint32)
+        return self._replied(query, self._masked, n_values=0)
+
+    def _replied(
+        self,
+        query: Query,
+        hide: Callable[[NDArray[np.uint64], NDArray[np.int64]], tuple[Float64Array, Share]],
+        *,
+        n_values: int,
+    ) -> tuple[NDArray[np.uint64], Share]:
+        if self._answered is not None and self._answered[0].repeated_by(query):
+            return self._answered[1]
+        self._check(query)
+        if n_values:
+            self.budget.spend(n_values)
+        sums = self._sums(query)
+        # A key serves once.
+        keyed = np.stack([self._keyed.pop(query.first + i) for i in range(len(query.words))], axis=1)
+        hidden, own = hide(sums, keyed)
+        ring = self._public.ring
+        reply = packed(ring.canonical(ring.rescaled(hidden)).reshape(-1), PRIME_BITS), own
+        self._last, self._answered = query.first + len(query.words) - 1, (query, reply)
+        return reply
 
     def state(self) -> dict[str, Any]:
         """What must survive a restart besides the budget: the numbers of queries; never a hint or a mask."""
@@ -233,158 +321,276 @@ class Holder:
         """Go back to what `state` said; a new hint is needed before the next answer."""
         self._last = tree["last"]
 
-    def _sums(self, number: int, query: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """The sums over rows plus (u_S b')_0, before any flood: (R, Q, L)."""
-        public, ring = self._public, self._public.ring
-        shape = (public.n_blocks + 1, len(ring.primes), n_words(ring.n))
-        if not len(self._masks):
-            raise CryptoError("A query came before a hint was given. Give the hint first.")
-        if number <= self._last:
+    def _check(self, query: Query) -> None:
+        count, n_rows = len(query.words), self._public.n_rows
+        if query.first <= self._last:
             raise CryptoError(
-                f"Expected a query with a number above {self._last}, got {number}. A changed query needs a new number."
+                f"Expected a query with a number above {self._last}, got {query.first}. A changed query needs a new "
+                "number."
             )
-        if query.ndim != 4 or query.shape[1:] != shape:
-            raise CryptoError(f"Expected a query of shape (Q, {shape}), got {query.shape}. Check the number of rows.")
-        residues = unpacked(query, ring.n)
-        if (residues >= ring.primes.astype(np.uint32)[:, None]).any():
-            raise CryptoError("A query should hold residues below their primes and does not. The asker is faulty.")
-        if (residues == residues[..., :1]).all(axis=-1).any():
+        fits = query.words.shape == (count, 3, n_rows) and query.tails.shape == (count, n_rows)
+        if not (count and fits and query.words.dtype == np.uint64 and query.tails.dtype == np.uint8):
+            raise CryptoError(
+                f"Expected a query of {n_rows} rows, got arrays of shape {query.words.shape} and {query.tails.shape}. "
+                "Check the number of rows."
+            )
+        if not all(query.first + i in self._keyed for i in range(count)):
+            raise CryptoError(
+                f"Expected the keys of queries {query.first} to {query.first + count - 1} before the queries, but some "
+                "did not come. Send keys first."
+            )
+        some = query.words[..., :_ROWS_LOOKED_AT]
+        if n_rows > 1 and (some == some[..., :1]).all(axis=-1).any():
             raise CryptoError("A query should look random, but part of it is constant. The asker is faulty.")
-        n_queries = len(residues)
-        by_column = np.ascontiguousarray(residues[:, :-1].transpose(1, 3, 0, 2)).reshape(-1, n_queries * shape[1])
-        sums = self._rows.sums(by_column[: public.n_columns])[self.order] % np.tile(ring.primes, n_queries)
-        key = _mirrored(residues[:, -1].astype(np.float64)).reshape(n_queries * shape[1], ring.n).T
-        total = np.empty(sums.shape, np.int64)
-        for start in range(0, len(sums), _ROWS_AT_ONCE):
-            # Exact: 26 bits times 4,096 terms is far below the 53 bits of a double.
-            total[start : start + _ROWS_AT_ONCE] = self._masks[start : start + _ROWS_AT_ONCE].astype(np.float64) @ key
-        total += sums.astype(np.int64)
-        out: NDArray[np.int64] = total.reshape(len(sums), n_queries, shape[1]) % ring.primes.astype(np.int64)
-        return out.astype(np.uint64)
+
+    def _sums(self, query: Query) -> NDArray[np.uint64]:
+        """The sums over bins, for each number of a query: (sums, Q, L)."""
+        from colonnade.crypto import wide_kernels
+
+        limits, count = self._public.ring.limits, len(query.words)
+        out = np.empty((self._bins.n_sums, count, len(limits)), np.uint64)
+        for first in range(0, count, 2):
+            some = range(first, min(first + 2, count))
+            values = self._room(len(limits) * len(some))
+            for place, number in enumerate(some):
+                if not wide_kernels.unseal(
+                    query.words[number], query.tails[number], limits, values, place * len(limits)
+                ):
+                    raise CryptoError(
+                        "A query should hold residues below their primes and does not. The asker is faulty."
+                    )
+            found = self._bins.sums(values, np.tile(limits, len(some)))
+            out[:, first : first + len(some)] = found.reshape(len(found), len(some), len(limits))
+        return out
+
+    def _room(self, lanes: int) -> NDArray[np.uint64]:
+        """Memory for unpacked residues, the same at every call: new memory of this size costs more than its use."""
+        if lanes not in self._rooms:
+            self._rooms[lanes] = np.empty((self._public.n_rows, lanes), np.uint64)
+        return self._rooms[lanes]
+
+    def _flooded(self, sums: NDArray[np.uint64], keyed: NDArray[np.int64]) -> tuple[Float64Array, Share]:
+        """Sums (sums, Q, L) with the products of masks and keys, and the flood: (sums, L, Q)."""
+        from colonnade.crypto import wide_kernels
+
+        primes = self._public.ring.primes
+        words = Stream().words(6 * sums.shape[0] * sums.shape[1]).reshape(*sums.shape[:2], 6)
+        total = np.empty((sums.shape[0], sums.shape[2], sums.shape[1]))
+        wide_kernels.flood(sums, keyed, words, self._public.profile.flood_bits, primes, total)
+        return total, np.zeros(0, np.uint64)
+
+    def _masked(self, sums: NDArray[np.uint64], keyed: NDArray[np.int64]) -> tuple[Float64Array, Share]:
+        """The same under masks that are uniform in Z_q, and this side's shares."""
+        ring = self._public.ring
+        masks = Stream().wide_residues(sums.shape[:2], ring.limits)
+        total = (np.moveaxis(sums + keyed.astype(np.uint64), -1, 1) + masks) % ring.limits[:, None]
+        own = _words_of(ring.limits, (ring.limits[:, None] - masks) % ring.limits[:, None])
+        return ring.centred(total), own
 
 
-@dataclass(frozen=True)
-class Query:
-    """A numbered question, ready to be sent; sending it again is sending these bytes again."""
+class Reader:
+    """What the asker knows of one holder: the hint, multiplied by secrets ahead and used once for each."""
 
-    number: int
-    data: NDArray[np.uint64] = field(repr=False)
-
-
-class Asker:
-    """The side of the private vectors: encrypts each under a secret of its own and reads the answer once."""
-
-    def __init__(self, public: PublicMatrix, hint: NDArray[np.uint64], *, first: int = 0) -> None:
-        self._public, self.hint, self.next = public, restored(public.ring, hint), first
-        self._pending: dict[int, tuple[NDArray[np.int8], NDArray[np.int64]]] = {}
+    def __init__(self, public: PublicMatrix, hint: NDArray[np.uint64]) -> None:
+        ring, n = public.ring, public.profile.n
+        limbs = len(ring.primes) - 1
+        if hint.dtype != np.uint64 or hint.shape[1:] != (limbs, n_words(n, PRIME_BITS)):
+            raise CryptoError(
+                f"Expected hints of {limbs} times {n_words(n, PRIME_BITS)} words, got an array of shape {hint.shape}. "
+                "Check that both parties run the same version."
+            )
+        self._public, self.n_sums = public, len(hint)
+        self._numbers = np.empty((n, self.n_sums * limbs), np.int64)
+        for start in range(0, self.n_sums, _ROWS_AT_ONCE):
+            residues = unpacked_wide(hint[start : start + _ROWS_AT_ONCE], n, PRIME_BITS)
+            if (residues >= ring.limits[1:, None]).any():
+                raise CryptoError("A hint should hold residues below their primes and does not. The holder is faulty.")
+            some = slice(start * limbs, (start + len(residues)) * limbs)
+            self._numbers[:, some] = ring.centred(residues).reshape(-1, n).T
+        self._products: dict[int, NDArray[np.int64]] = {}
 
     def __reduce__(self) -> NoReturn:
-        raise CryptoError("An asker holds secrets of open queries and cannot be copied. Make a new one from the hint.")
+        raise CryptoError("A reader holds secrets of open queries and cannot be copied. Make a new one from the hint.")
 
-    def ask(self, vectors: NDArray[np.int64]) -> Query:
-        """Encrypt vectors (Q, columns), each under a fresh secret.
+    def prepare(self, first: int, secrets: NDArray[np.uint8]) -> None:
+        """Multiply the hint by the secrets of queries, given by threes; `Queries.prepare` calls this."""
+        products = _ternary_products(secrets, self._numbers).reshape(len(secrets), self.n_sums, -1)
+        products %= self._public.ring.limits[1:].astype(np.int64)
+        self._products |= {first + i: products[i] for i in range(len(secrets))}
 
-        Raises:
-            Overflow: The absolute values of a vector sum to more than 2^35.
-        """
-        public, ring, profile = self._public, self._public.ring, self._public.profile
-        totals = np.abs(vectors).astype(object).sum(axis=1)
-        if any(total > MOST_TOTAL for total in totals):
-            raise Overflow(
-                f"The absolute values of an encrypted vector may sum to {MOST_TOTAL}, but those of one sum to more. "
-                "Quantise to fewer bits or train on fewer rows."
-            )
-        count, n, stream = len(vectors), profile.n, Stream()
-        secrets = stream.ternary(count * n).reshape(count, n)
-        transformed = ring.forward(ring.small(secrets))
-        padded = np.zeros((count, public.n_blocks * n), np.int64)
-        padded[:, : vectors.shape[1]] = vectors
-        messages = padded.reshape(count, public.n_blocks, n)
-        out = np.empty((count, public.n_blocks + 1, len(ring.primes), n), np.uint32)
-        for query in range(count):
-            out[query, :-1] = ring.times(public.blocks, transformed[query])
-            out[query, -1] = ring.times(public.key, transformed[query])
-        ring.inverse(out)
-        for query in range(count):
-            errors = stream.errors((public.n_blocks + 1) * n).reshape(-1, n)
-            out[query] = ring.add(out[query], ring.small(errors))
-            scaled = ring.combined([messages[query]], [2**profile.scale_bits])
-            out[query, :-1] = ring.add(out[query, :-1], scaled)
-        number, self.next = self.next, self.next + 1
-        self._pending[number] = secrets, totals.astype(np.int64)
-        return Query(number, packed(out))
-
-    def read(self, number: int, answer: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The sums (R, Q) in an answer; its query is then over.
+    def read(self, query: Query, n_nodes: int, messages: Messages, answer: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The sums (nodes, bins, 2) in an answer; its query is then over.
 
         Raises:
             CryptoError: The answer is none that an honest holder gives.
         """
-        secrets, totals = self._taken(number)
-        numbers = self._public.ring.integers(np.moveaxis(self._opened(secrets, answer), -1, -2))
-        scale = 2**self._public.profile.scale_bits
-        sums = (numbers + scale // 2) // scale
-        rests = np.abs(numbers - sums * scale)
-        if (rests > scale * 3 // 8 + _MOST_NOISE).any() or (np.abs(sums) > totals).any():
+        from colonnade.crypto import wide_kernels
+
+        opened, slots, scale_bits = self._opened(query, answer), messages.slots, self._public.profile.scale_bits
+        primes = [int(p) for p in self._public.ring.limits[1:]]
+        inverses = [pow(primes[0], -1, primes[1]), pow(primes[0] * primes[1], -1, primes[2]), primes[0] % primes[2]]
+        found = np.empty((opened.shape[1], 2 * slots.nodes), np.int64)
+        rests = np.empty(opened.shape[1], np.int64)
+        wide_kernels.decode(opened, np.array(primes), np.array(inverses), scale_bits, slots.bits, found, rests)
+        sums = found.reshape(-1, self.n_sums, slots.nodes, 2).transpose(0, 2, 1, 3).reshape(-1, self.n_sums, 2)
+        most_rest = 2**scale_bits * 3 // 8 + _MOST_NOISE
+        if (np.abs(rests) > most_rest).any() or (np.abs(sums) > np.array(messages.totals)).any():
             raise CryptoError(
                 "An encrypted answer should be a possible sum with noise within its bound and is not. "
                 "The holder is faulty; stop the run."
             )
-        return np.asarray(sums, np.int64)
+        return sums[:n_nodes]
 
-    def share(self, number: int, answer: NDArray[np.uint64]) -> Residues:
-        """This side's share (R, Q, L) of 2^67 times the sums, where the holder answered with `shared`."""
-        return self._opened(self._taken(number)[0], answer)
+    def share(self, query: Query, n_nodes: int, answer: NDArray[np.uint64]) -> Share:
+        """This side's shares (nodes, sums, 2) of the sums, where the holder replied with `share`."""
+        limits, opened = self._public.ring.limits[1:], self._opened(query, answer)
+        residues = opened.reshape(len(limits), len(query.words), self.n_sums).transpose(2, 0, 1)
+        return _words_of(limits, residues.astype(np.uint64))[:n_nodes]
 
-    def _taken(self, number: int) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
-        if number not in self._pending:
+    def _opened(self, query: Query, answer: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """An answer less what the hint gives, for each prime but the first: (L - 1, Q times sums), canonical."""
+        limits, count = self._public.ring.limits[1:], len(query.words)
+        n_residues = self.n_sums * len(limits) * count
+        if answer.dtype != np.uint64 or answer.shape != (n_words(n_residues, PRIME_BITS),):
+            raise CryptoError(f"Expected an answer for {self.n_sums} bins, got an array of shape {answer.shape}.")
+        residues = unpacked_wide(answer, n_residues, PRIME_BITS).reshape(self.n_sums, len(limits), count)
+        if (residues >= limits[:, None]).any():
+            raise CryptoError("An answer should hold residues below their primes and does not. The holder is faulty.")
+        try:
+            products = np.stack([self._products.pop(query.first + i) for i in range(count)])
+        except KeyError:
             raise CryptoError(
-                f"Expected the answer to an open query, got one to number {number}, which is read or was never asked. "
-                "Ask anew under a new number."
+                f"Expected the answer to an open query, got one to number {query.first}, which is read or was never "
+                "asked. Ask again under a new number."
+            ) from None
+        rest = (residues.astype(np.int64).transpose(1, 2, 0) - products.transpose(2, 0, 1)) % limits.astype(np.int64)[
+            :, None, None
+        ]
+        return np.ascontiguousarray(rest.reshape(len(limits), -1))
+
+
+class Queries:
+    """The side of the private numbers: prepares secrets and pads ahead, and encrypts one query for all holders."""
+
+    def __init__(self, public: PublicMatrix, *, first: int = 0) -> None:
+        self._public, self.next, self._drawn = public, first, first
+        self._secrets: dict[int, Float64Array] = {}
+        self._pads: dict[int, Float64Array] = {}
+        # The memory of pads that have served, which the next ones overwrite.
+        self._rooms: list[Float64Array] = []
+        self._process = os.getpid()
+
+    def __reduce__(self) -> NoReturn:
+        raise CryptoError("Secrets of open queries cannot be copied. Make new ones from the public polynomials.")
+
+    def prepare(self, count: int, readers: Sequence[Reader]) -> Keys:
+        """Draw the secrets of so many queries; returns the keys that holders need before these queries."""
+        self._require_own_process()
+        public, ring, n, stream = self._public, self._public.ring, self._public.profile.n, Stream()
+        secrets = stream.ternary(count * n).reshape(count, n)
+        by_threes = _by_threes(mirrored(secrets))
+        for reader in readers:
+            reader.prepare(self._drawn, by_threes)
+        transformed = ring.forward(ring.small(secrets))
+        keys = ring.with_errors(ring.inverse(ring.times(transformed, public.key)), stream)
+        first, self._drawn = self._drawn, self._drawn + count
+        self._secrets |= {first + i: transformed[i] for i in range(count)}
+        return Keys(first, packed(ring.canonical(keys), PRIME_BITS))
+
+    def pad(self, count: int) -> None:
+        """Compute the pads of the next queries, so many of them, as far as their secrets are drawn."""
+        self._require_own_process()
+        ring, stream = self._public.ring, Stream()
+        for number in range(self.next, min(self.next + count, self._drawn)):
+            if number not in self._pads:
+                room = self._rooms.pop() if self._rooms else np.empty(self._public.blocks.shape)
+                ring.times(self._public.blocks, self._secrets.pop(number), out=room)
+                self._pads[number] = ring.with_errors(ring.inverse(room), stream)
+
+    def ask(self, messages: Messages, places: NDArray[np.int32], n_nodes: int) -> Query:
+        """Encrypt the messages of some nodes, each number under a fresh secret.
+
+        Args:
+            messages: Gradients and hessians of all rows.
+            places: The node of each row, from 0 on; negative for rows of no node asked for.
+            n_nodes: How many nodes are asked for.
+        """
+        from colonnade.crypto import wide_kernels
+
+        self._require_own_process()
+        public, slots = self._public, messages.slots
+        count = slots.n_numbers(n_nodes)
+        if self.next + count > self._drawn:
+            raise CryptoError(
+                f"Expected the secrets of {count} queries to be drawn, but {self._drawn - self.next} are. Prepare more."
             )
-        return self._pending.pop(number)
+        self.pad(count)
+        words = np.empty((count, 3, public.n_rows), np.uint64)
+        tails = np.empty((count, public.n_rows), np.uint8)
+        for i in range(count):
+            # A pad serves once.
+            pad = self._pads.pop(self.next + i)
+            wide_kernels.seal(pad, messages.residues, places, i * slots.nodes, public.ring.primes, words[i], tails[i])
+            self._rooms.append(pad)
+        first, self.next = self.next, self.next + count
+        return Query(first, words, tails)
 
-    def _opened(self, secrets: NDArray[np.int8], answer: NDArray[np.uint64]) -> Residues:
-        ring = self._public.ring
-        limbs = len(ring.primes)
-        shape = (len(self.hint), len(secrets), limbs)
-        if answer.shape != (n_words(prod(shape)),):
-            raise CryptoError(f"Expected an answer for {len(self.hint)} rows, got an array of shape {answer.shape}.")
-        residues = unpacked(answer, prod(shape)).reshape(shape).astype(np.int64)
-        mirrored = _mirrored(secrets).astype(np.float64).T
-        out = np.empty(residues.shape, np.uint32)
-        for start in range(0, len(residues), _ROWS_AT_ONCE):
-            some = slice(start, start + _ROWS_AT_ONCE)
-            for limb in range(limbs):
-                product = self.hint[some, limb].astype(np.float64) @ mirrored
-                out[some, :, limb] = (residues[some, :, limb] - product.astype(np.int64)) % int(ring.primes[limb])
-        return out
-
-
-def _mirrored(polynomials: NDArray[Any]) -> NDArray[Any]:
-    """P(1/X): coefficient 0 of a product with it is an inner product."""
-    return np.concatenate([polynomials[..., :1], -polynomials[..., :0:-1]], axis=-1)
+    def _require_own_process(self) -> None:
+        if os.getpid() != self._process:
+            raise CryptoError(
+                "Secrets of queries serve the process that drew them, but a forked process uses them. Draw new ones."
+            )
 
 
-def halved(ring: Ring, hints: Residues) -> NDArray[np.uint64]:
-    """The upper halves of hints (R, 4, n), packed: (R, 2, n_words(n))."""
-    from colonnade.crypto import kernels
+def _words_of(limits: NDArray[np.uint64], residues: NDArray[np.uint64]) -> Share:
+    """Numbers x modulo q, given by residues (sums, L, Q), as x 2^128 / q in two words, the lower first: (Q, sums, 2).
 
-    upper = np.empty((len(hints), ring.n), np.uint64)
-    primes = [int(p) for p in ring.primes]
-    inverses = [[0 if p == other else pow(p, -1, other) for other in primes] for p in primes]
-    kernels.high_halves(hints, ring.primes, np.array(inverses, np.uint64), upper)
-    digits = np.stack([upper & np.uint64(2**26 - 1), upper >> np.uint64(26)], axis=1)
-    return packed(digits.astype(np.uint32))
+    Off by at most one unit for each prime.
+    """
+    from colonnade.crypto import wide_kernels
+
+    primes = [int(p) for p in limits]
+    modulus = prod(primes)
+    weights = np.array([pow(modulus // p, -1, p) for p in primes], np.int64)
+    out = np.empty((residues.shape[2], residues.shape[0], 2), np.uint64)
+    wide_kernels.fractions(np.ascontiguousarray(residues), limits.astype(np.int64), weights, out)
+    return out
 
 
-def restored(ring: Ring, words: NDArray[np.uint64]) -> Residues:
-    """Hints (R, L, n) from their upper halves, each coefficient off by at most 2^51."""
-    if words.ndim != 3 or words.shape[1:] != (2, n_words(ring.n)):
-        raise CryptoError(
-            f"Expected hints in halves of {n_words(ring.n)} words, got an array of shape {words.shape}. "
-            "Check that both parties run the same version."
-        )
-    digits = unpacked(words, ring.n).astype(np.int64)
-    upper = digits[:, 0] + (digits[:, 1] << 26)
-    return ring.combined([upper, np.ones_like(upper)], [2**_DROPPED_BITS, 2 ** (_DROPPED_BITS - 1)])
+def _by_threes(ternary: NDArray[np.int8]) -> NDArray[np.uint8]:
+    """Ternary numbers (K, n) as places in tables of 27 sums, an even number of them."""
+    from colonnade.crypto import wide_kernels
+
+    threes = -(-ternary.shape[1] // wide_kernels.TRITS)
+    out = np.empty((len(ternary), threes + threes % 2), np.uint8)
+    wide_kernels.trits(ternary, out)
+    return out
+
+
+def _ternary_products(by_threes: NDArray[np.uint8], numbers: NDArray[Any]) -> NDArray[np.int64]:
+    """Inner products of ternary numbers (K, n) with centred residues (n, lanes): exact, for 8,192 of 2^49 are 2^62."""
+    from colonnade.crypto import wide_kernels
+
+    out = np.empty((len(by_threes), numbers.shape[1]), np.int64)
+    wide_kernels.ternary_products(by_threes, np.ascontiguousarray(numbers, np.int64), out)
+    return out
+
+
+def _kept_hints(bins: Bins, public: PublicMatrix, folder: Path | None) -> Float64Array:
+    """Bare hints, from the folder if an earlier start of this training left them there."""
+    if folder is None:
+        return bins.hints(public.ring, public.blocks)
+    ring, profile = public.ring, public.profile
+    name = blake3(public.seed + profile.fingerprint + bins.digest).hexdigest()
+    path, shape = folder / f"hints-{name}", (bins.n_sums, len(ring.primes), n_words(profile.n, PRIME_BITS))
+    if path.exists():
+        with explained(f"read {path.name}"):
+            data = path.read_bytes()
+        content, digest = data[:-32], data[-32:]
+        if compare_digest(blake3(content).digest(), digest) and len(content) == 8 * int(np.prod(shape)):
+            words = np.frombuffer(content, "<u8").astype(np.uint64, copy=False).reshape(shape)
+            return ring.centred(unpacked_wide(words, profile.n, PRIME_BITS))
+    bare = bins.hints(public.ring, public.blocks)
+    content = packed(ring.canonical(bare), PRIME_BITS).astype("<u8", copy=False).tobytes()
+    write_atomically(path, content + blake3(content).digest())
+    return bare

@@ -117,62 +117,47 @@ def dot(a: NDArray[np.uint32], b: NDArray[np.uint32], primes: Any, out: NDArray[
 
 
 @njit(cache=True, nogil=True)
-def histogram(bins: Any, values: NDArray[np.uint32], out: NDArray[np.uint64]) -> None:
-    """out[f, bins[f, i], c] += values[i, c], rows by blocks that stay in the cache."""
-    for start in range(0, bins.shape[1], 1024):
-        stop = min(bins.shape[1], start + 1024)
-        for f in range(bins.shape[0]):
-            for i in range(start, stop):
-                row = out[f, bins[f, i]]
-                for c in range(values.shape[1]):
-                    row[c] += np.uint64(values[i, c])
-
-
-@njit(cache=True, nogil=True)
-def pack(residues: NDArray[np.uint32], words: NDArray[np.uint64]) -> None:
-    """Write residues of 26 bits one after the other into words of 0."""
+def pack(residues: Any, words: NDArray[np.uint64], bits: Any) -> None:
+    """Write residues of so many bits one after the other into words of 0."""
     for k in range(residues.shape[0]):
         for i in range(residues.shape[1]):
-            value, word, place = np.uint64(residues[k, i]), i * 26 // 64, i * 26 % 64
+            value, word, place = np.uint64(residues[k, i]), i * bits // 64, i * bits % 64
             words[k, word] |= value << np.uint64(place)
-            if place > 38:
+            if place + bits > 64:
                 words[k, word + 1] |= value >> np.uint64(64 - place)
 
 
 @njit(cache=True, nogil=True)
-def unpack(words: NDArray[np.uint64], residues: NDArray[np.uint32]) -> None:
+def unpack(words: NDArray[np.uint64], residues: Any, bits: Any) -> None:
     """Undo `pack`."""
-    mask = np.uint64(2**26 - 1)
+    mask = np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(64 - bits)
     for k in range(residues.shape[0]):
         for i in range(residues.shape[1]):
-            word, place = i * 26 // 64, i * 26 % 64
+            word, place = i * bits // 64, i * bits % 64
             value = words[k, word] >> np.uint64(place)
-            if place > 38:
+            if place + bits > 64:
                 value |= words[k, word + 1] << np.uint64(64 - place)
-            residues[k, i] = np.uint32(value & mask)
+            residues[k, i] = value & mask
 
 
 @njit(cache=True, nogil=True)
-def high_halves(residues: NDArray[np.uint32], primes: Any, inverses: Any, out: NDArray[np.uint64]) -> None:
-    """out[k, j] = floor(w / 2^52), w being the number below the product of four primes with residues[k, :, j].
-
-    By digits in the mixed radix of the primes (Garner); `inverses[i, l]` is the inverse of the i-th prime modulo the
-    l-th. All of it is exact.
-    """
-    bits, mask = np.uint64(26), np.uint64(2**26 - 1)
-    digits = np.empty(4, np.uint64)
-    radix = primes[0] * primes[1]
-    radix_low, radix_high = radix & mask, radix >> bits
-    for k in range(residues.shape[0]):
-        for j in range(residues.shape[2]):
-            for limb in range(4):
-                p, digit = primes[limb], np.uint64(residues[k, limb, j])
-                for i in range(limb):
-                    digit = (digit + p - digits[i] % p) % p * inverses[i, limb] % p
-                digits[limb] = digit
-            low = digits[0] + digits[1] * primes[0]
-            high = digits[2] + digits[3] * primes[2]
-            high_low, high_high = high & mask, high >> bits
-            middle = high_high * radix_low + high_low * radix_high
-            rest = ((middle & mask) << bits) + high_low * radix_low + low
-            out[k, j] = high_high * radix_high + (middle >> bits) + (rest >> np.uint64(52))
+def transpose_bits(columns: NDArray[np.uint64], rows: NDArray[np.uint64]) -> None:
+    """Bit i of rows[r, c] is bit r % 64 of columns[64 c + i, r // 64]: squares of 64 bits, halved again and again."""
+    square = np.empty(64, np.uint64)
+    for word in range(columns.shape[1]):
+        for part in range(rows.shape[1]):
+            for i in range(64):
+                square[i] = columns[64 * part + i, word]
+            size, mask = 32, np.uint64(0x00000000FFFFFFFF)
+            while size:
+                shift = np.uint64(size)
+                for start in range(0, 64, 2 * size):
+                    for i in range(start, start + size):
+                        # The upper right and the lower left quarter change places.
+                        moved = ((square[i] >> shift) ^ square[i + size]) & mask
+                        square[i + size] ^= moved
+                        square[i] ^= moved << shift
+                size >>= 1
+                mask ^= mask << np.uint64(size)
+            for r in range(64):
+                rows[64 * word + r, part] = square[r]

@@ -71,22 +71,27 @@ class Stream:
 
     def residues(self, shape: tuple[int, ...], primes: NDArray[np.uint64]) -> NDArray[np.uint32]:
         """Uniform residues of shape (*shape, L, n) where `shape` ends in n: public matrices and masks in Z_q."""
+        out = np.empty((len(primes), int(np.prod(shape))), np.uint32)
+        return self._filled(out, shape, primes)
+
+    def wide_residues(self, shape: tuple[int, ...], primes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """The same for primes of more than 32 bits."""
+        out = np.empty((len(primes), int(np.prod(shape))), np.uint64)
+        return self._filled(out, shape, primes)
+
+    def _filled(self, out: NDArray[Any], shape: tuple[int, ...], primes: NDArray[np.uint64]) -> NDArray[Any]:
         *outer, n = shape
-        count = int(np.prod(shape))
-        out = np.empty((len(primes), count), np.uint32)
+        word, count = out.dtype.newbyteorder("<"), out.shape[1]
         for limb, p in enumerate(primes):
             bits, filled = int(p).bit_length(), 0
             while filled < count:
-                drawn = np.frombuffer(self.raw(4 * (count - filled + 64)), "<u4") & np.uint32(2**bits - 1)
+                drawn = np.frombuffer(self.raw(word.itemsize * (count - filled + 64)), word) & out.dtype.type(
+                    2**bits - 1
+                )
                 kept = drawn[drawn < p][: count - filled]
                 out[limb, filled : filled + len(kept)] = kept
                 filled += len(kept)
         return np.ascontiguousarray(np.moveaxis(out.reshape(len(primes), *outer, n), 0, -2))
-
-    def permutation(self, n: int) -> NDArray[np.int64]:
-        """A permutation that nobody can foresee."""
-        # Among 2^64 values two of n are equal with a chance of n^2 / 2^65; the order of such a pair is then fixed.
-        return np.argsort(self.words(n), kind="stable")
 
 
 @cache

@@ -1,0 +1,116 @@
+"""Histograms: sums of residues over the bins of private columns, by plain additions.
+
+Two columns at a time share one histogram over their pairs of bins, as far as these are few: half as many additions, and
+both sums are margins of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from blake3 import blake3
+from numpy.typing import NDArray
+
+from colonnade.crypto.wide import Float64Array, WideRing, mirrored
+from colonnade.errors import DataError
+
+# Pairs of columns with at most so many pairs of bins are added up together.
+_MOST_CELLS = 1024
+
+
+class Bins:
+    """A party's private columns cut into bins: for each bin but the last one of each column a row of sums.
+
+    Args:
+        codes: The bin of each row (columns, rows), unsigned.
+        widths: How many bins each column has.
+
+    Raises:
+        DataError: No column has two bins, so there is nothing to add up.
+    """
+
+    def __init__(self, codes: NDArray[Any], widths: Sequence[int]) -> None:
+        assert len(codes) == len(widths)
+        if max(widths, default=0) < 2:
+            raise DataError(
+                "A party that answers for sums should have a column with two bins at least, but all of its columns are "
+                "constant. Leave this party out of the sums."
+            )
+        assert all((row < width).all() for row, width in zip(codes, widths, strict=True)), "every code has a bin"
+        self.codes, self.widths = codes, tuple(widths)
+
+    @property
+    def n_rows(self) -> int:
+        """How long vectors are."""
+        return int(self.codes.shape[1])
+
+    @property
+    def n_sums(self) -> int:
+        """How many sums an answer has for each number."""
+        return sum(width - 1 for width in self.widths)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """What tells these bins from others."""
+        content = blake3(repr(self.widths).encode())
+        content.update(np.ascontiguousarray(self.codes, np.uint16).tobytes())
+        return content.digest()
+
+    def hints(self, ring: WideRing, blocks: Float64Array) -> Float64Array:
+        """For each bin the sum of public polynomials (blocks, L, n) over its rows, transformed (sums, L, n)."""
+        out = np.empty((self.n_sums, *blocks.shape[1:]))
+        padded, place = np.zeros((len(blocks), ring.n), np.int8), 0
+        for codes, width in zip(self.codes, self.widths, strict=True):
+            for bin in range(width - 1):
+                padded.reshape(-1)[: self.n_rows] = codes == bin
+                out[place] = ring.dot(ring.forward(ring.small(mirrored(padded))), blocks)
+                place += 1
+        return out
+
+    @cached_property
+    def _groups(self) -> list[tuple[NDArray[np.uint16], list[int], int]]:
+        """Columns by ones and twos: the pair of bins of each row, the columns, and how many rows are added at once."""
+        groups: list[tuple[NDArray[np.uint16], list[int], int]] = []
+        column = 0
+        while column < len(self.widths):
+            pair = [column, column + 1]
+            if column + 1 == len(self.widths) or self.widths[column] * self.widths[column + 1] > _MOST_CELLS:
+                pair = [column]
+            cells = self.codes[column].astype(np.uint16)
+            for other in pair[1:]:
+                cells = cells * np.uint16(self.widths[other]) + self.codes[other].astype(np.uint16)
+            groups.append((cells, pair, _rows_at_once(cells)))
+            column += len(pair)
+        return groups
+
+    def sums(self, values: NDArray[np.uint64], limits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """For each bin the sums of residues (rows, lanes), four or eight lanes, modulo the lanes' primes."""
+        from colonnade.crypto import wide_kernels
+
+        lanes = values.shape[1]
+        add = wide_kernels.add_four if lanes == 4 else wide_kernels.add_eight
+        found: list[NDArray[np.uint64]] = [np.zeros((width, lanes), np.uint64) for width in self.widths]
+        nowhere = np.zeros((1, lanes), np.uint64)
+        for cells, columns, at_once in self._groups:
+            one, two = (nowhere, found[columns[0]]) if len(columns) == 1 else (found[each] for each in columns)
+            totals = np.zeros((len(one) * len(two), lanes), np.uint64)
+            for start in range(0, self.n_rows, at_once):
+                some = slice(start, start + at_once)
+                add(cells[some], values[some], totals)
+                wide_kernels.margins(totals, limits, one, two)
+        return np.concatenate([each[:-1] for each in found])
+
+
+def _rows_at_once(cells: NDArray[np.uint16]) -> int:
+    """How many rows can be added up before numbers in any cell might not fit a word any more."""
+    from colonnade.crypto import wide_kernels
+
+    most, at_once = wide_kernels.MOST_ADDED, len(cells)
+    while at_once > most and any(
+        np.bincount(cells[start : start + at_once]).max() > most for start in range(0, len(cells), at_once)
+    ):
+        at_once = -(-at_once // 2)
+    return max(1, at_once)

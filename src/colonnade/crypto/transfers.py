@@ -1,0 +1,342 @@
+"""Oblivious transfers: the chooser gets one of 2^k messages of the sender, who does not learn which one.
+
+    base       chooser   A = aG                                                       once, 32 bytes
+               sender    draws 128 bits s; sends two points for each, and knows the key of the one that s chooses
+               both      chooser: two seeds for each, by a;  sender: the seed that its bit of s chooses
+    ahead      chooser   expands both seeds of each to columns t and t';  sends  t + t' + its choices   16 bytes each
+               sender    its seed's column, plus what came where its bit of s is 1: row by row  t + choice * s
+               both      hash rows: the sender has two keys of 128 bits, the chooser the one of its choice
+    ahead      both      k transfers of one of two make one of 2^k: 2^k pads, the chooser knows one, at a random place
+    online     chooser   sends  choice + place                                        k bits
+               sender    moves its pads by this and sends all messages under them     2^k short messages
+               chooser   opens the one of its choice
+
+All sums are exclusive ors. Each side of a computation online is a generator: it yields what it sends in a turn and is
+given what the other side sent in the same turn. What is ahead depends on no input; it serves once and is never written
+down. The base is that of Bellare and Micali 1989 on Curve25519, with a hashed point in place of the one without a known
+key, the extension that of Ishai, Kilian, Nissim and Petrank 2003, one of 2^k that of Naor and Pinkas 1999, and moving
+random transfers that of Beaver 1995. The hash is AES under a public key of the session, x + AES(x). For semi-honest
+parties: a sender that knows the keys of both its points learns choices.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeAlias, TypeVar
+
+import numpy as np
+from blake3 import blake3
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR, ECB
+from numpy.typing import NDArray
+
+from colonnade.crypto.curve import POINT_BYTES, Points, hash_to_curve, make_key, multiply
+from colonnade.crypto.packing import n_words, packed, unpacked_wide
+from colonnade.errors import CryptoError
+
+R = TypeVar("R")
+
+Turns: TypeAlias = Generator[NDArray[np.uint64], NDArray[np.uint64], R]
+"""One side's turns: words out, words in, and in the end what this side holds."""
+
+NOTHING = np.zeros(0, np.uint64)
+COLUMNS = 128
+MOST_BITS = 5
+"""One of at most 2^5 messages, so that all pads of a transfer fit a word."""
+_BASE = np.zeros((1, POINT_BYTES), np.uint8)
+_BASE[0, 0] = 9
+_KEY_BYTES = 16
+_BLOCK = 64
+
+
+@dataclass(frozen=True)
+class SenderWords:
+    """What a sender has of products with a bit that were made ahead: two words each."""
+
+    zero: NDArray[np.uint64]
+    one: NDArray[np.uint64]
+
+    def sealed(
+        self, words: NDArray[np.uint64], moved: NDArray[np.uint8]
+    ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """What is sent, and this side's shares of words times the chooser's bits, modulo 2^64."""
+        _require_moves(moved.astype(np.uint64), len(self.zero), 1)
+        zero, one = np.where(moved, self.one, self.zero), np.where(moved, self.zero, self.one)
+        return zero - one + words, np.uint64(0) - zero
+
+
+@dataclass(frozen=True)
+class ChooserWords:
+    """What a chooser has of products with a bit that were made ahead: a random bit and one word each."""
+
+    places: NDArray[np.uint8]
+    words: NDArray[np.uint64]
+
+    def moved(self, bits: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """What is sent so that the known word stands at the bit."""
+        return bits ^ self.places
+
+    def opened(self, sent: NDArray[np.uint64], bits: NDArray[np.uint8]) -> NDArray[np.uint64]:
+        """This side's shares of the sender's words times the bits, modulo 2^64."""
+        _require_words(sent, self.words)
+        return self.words + np.where(bits, sent, np.uint64(0))
+
+
+@dataclass(frozen=True)
+class SenderPads:
+    """What a sender has of transfers that were made ahead: 2^bits pads of `width` bits each, in one word."""
+
+    words: NDArray[np.uint64]
+    bits: int
+    width: int
+
+    def sealed(self, messages: NDArray[np.uint64], moved: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Messages (m,), 2^bits of them in each word, under pads moved as the chooser said."""
+        _require_moves(moved, len(self.words), self.bits)
+        pads = self.words.copy()
+        for bit in range(self.bits):
+            distance, low = np.uint64(self.width << bit), _groups(bit, self.bits, self.width)
+            swapped = ((pads & low) << distance) | ((pads >> distance) & low)
+            pads = np.where((moved >> np.uint64(bit)) & np.uint64(1), swapped, pads)
+        return messages ^ pads
+
+
+@dataclass(frozen=True)
+class ChooserPads:
+    """What a chooser has of transfers that were made ahead: one pad for each, and its place."""
+
+    places: NDArray[np.uint64]
+    pads: NDArray[np.uint64]
+    bits: int
+    width: int
+
+    def moved(self, choices: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """What is sent so that the known pad stands at the choice."""
+        return choices ^ self.places
+
+    def opened(self, words: NDArray[np.uint64], choices: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """The messages of the choices."""
+        _require_words(words, self.pads)
+        mask = np.uint64((1 << self.width) - 1)
+        return ((words >> (choices * np.uint64(self.width))) & mask) ^ self.pads
+
+
+class Sender:
+    """The side of the messages. Made from the chooser's point; `points` goes back to the chooser."""
+
+    def __init__(self, point: Points) -> None:
+        self._secret = np.frombuffer(secrets.token_bytes(_KEY_BYTES), np.uint8)
+        bits = np.unpackbits(self._secret, bitorder="little").astype(bool)
+        keys = [make_key() for _ in range(COLUMNS)]
+        known = np.concatenate([multiply(key, _BASE) for key in keys])
+        hashed = hash_to_curve(np.frombuffer(secrets.token_bytes(_KEY_BYTES * COLUMNS), np.uint8).reshape(COLUMNS, -1))
+        # Products of fresh keys, so that nothing tells points with a known key from others.
+        unknown = np.concatenate([multiply(make_key(), hashed[i : i + 1]) for i in range(COLUMNS)])
+        self.points = np.where(bits[:, None, None], np.stack([unknown, known], 1), np.stack([known, unknown], 1))
+        shared = np.concatenate([multiply(key, point) for key in keys])
+        seeds = [_seed(i, point, self.points[i, int(bits[i])], shared[i]) for i in range(COLUMNS)]
+        self._bits, self._columns = bits, _Columns(seeds)
+        self._hash = _public_key(point, self.points)
+
+    def __reduce__(self) -> NoReturn:
+        raise CryptoError("A sender of transfers holds secrets and cannot be copied. Begin a new session.")
+
+    def extend(self, count: int, bits: int, width: int, sent: NDArray[np.uint64]) -> SenderPads:
+        """Pads of so many transfers of one of 2^bits, from what the chooser sent."""
+        _require_sizes(bits, width)
+        keys = self._keys(count * bits, sent).reshape(count, bits, 2)
+        words = np.zeros(count, np.uint64)
+        for bit in range(bits):
+            low = _groups(bit, bits, width)
+            high = low << np.uint64(width << bit)
+            words ^= (keys[:, bit, 0] & low) | (keys[:, bit, 1] & high)
+        return SenderPads(words, bits, width)
+
+    def extend_words(self, count: int, sent: NDArray[np.uint64]) -> SenderWords:
+        """The words of so many products with a bit, from what the chooser sent."""
+        keys = self._keys(count, sent)
+        return SenderWords(keys[:, 0].copy(), keys[:, 1].copy())
+
+    def _keys(self, count: int, sent: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """The lower halves of both keys of so many transfers of one of two (count, 2)."""
+        length = -(-count // _BLOCK)
+        if sent.shape != (COLUMNS, length):
+            raise CryptoError(
+                f"Expected {COLUMNS} columns of {length} words, got an array of shape {sent.shape}. "
+                "Check that both parties run the same version."
+            )
+        columns = self._columns.next(length)
+        columns ^= np.where(self._bits[:, None], sent, np.uint64(0))
+        rows = _rows(columns)[:count]
+        one = rows ^ self._secret.view(np.uint64)
+        return np.stack([_hashed(self._hash, rows)[:, 0], _hashed(self._hash, one)[:, 0]], axis=1)
+
+
+class Chooser:
+    """The side of the choices. `point` goes to the sender, whose points come back."""
+
+    def __init__(self) -> None:
+        self._key = make_key()
+        self.point = multiply(self._key, _BASE)
+        self._columns: tuple[_Columns, _Columns] | None = None
+        self._hash = b""
+
+    def __reduce__(self) -> NoReturn:
+        raise CryptoError("A chooser of transfers holds secrets and cannot be copied. Begin a new session.")
+
+    def begin(self, points: Points) -> None:
+        """Take the sender's points."""
+        if points.shape != (COLUMNS, 2, POINT_BYTES) or points.dtype != np.uint8:
+            raise CryptoError(
+                f"Expected {COLUMNS} pairs of points, got an array of shape {points.shape}. "
+                "Check that both parties run the same version."
+            )
+        shared = multiply(self._key, points.reshape(-1, POINT_BYTES)).reshape(points.shape)
+        one, two = (
+            _Columns([_seed(i, self.point, points[i, side], shared[i, side]) for i in range(COLUMNS)])
+            for side in range(2)
+        )
+        self._columns, self._hash = (one, two), _public_key(self.point, points)
+
+    def extend(self, count: int, bits: int, width: int) -> tuple[ChooserPads, NDArray[np.uint64]]:
+        """Pads of so many transfers of one of 2^bits at random places, and what the sender needs for them."""
+        _require_sizes(bits, width)
+        keys, chosen, sent = self._keys(count * bits)
+        places = np.zeros(count, np.uint64)
+        for bit in range(bits):
+            places |= chosen.reshape(count, bits)[:, bit].astype(np.uint64) << np.uint64(bit)
+        combined = np.bitwise_xor.reduce(keys.reshape(count, bits), axis=1)
+        pads = (combined >> (places * np.uint64(width))) & np.uint64((1 << width) - 1)
+        return ChooserPads(places, pads, bits, width), sent
+
+    def extend_words(self, count: int) -> tuple[ChooserWords, NDArray[np.uint64]]:
+        """The words of so many products with a random bit, and what the sender needs for them."""
+        keys, chosen, sent = self._keys(count)
+        return ChooserWords(chosen, keys), sent
+
+    def _keys(self, count: int) -> tuple[NDArray[np.uint64], NDArray[np.uint8], NDArray[np.uint64]]:
+        """The lower halves of the keys of so many transfers of one of two, the random choices, and what is sent."""
+        if self._columns is None:
+            raise CryptoError("Transfers need the sender's points first. Begin with these.")
+        length = -(-count // _BLOCK)
+        choices = np.frombuffer(secrets.token_bytes(8 * length), np.uint64)
+        zero, one = (columns.next(length) for columns in self._columns)
+        chosen = np.unpackbits(choices.view(np.uint8), bitorder="little")[:count]
+        return _hashed(self._hash, _rows(zero)[:count])[:, 0].copy(), chosen, zero ^ one ^ choices
+
+
+def choose(pads: ChooserPads, choices: NDArray[np.uint64]) -> Turns[NDArray[np.uint64]]:
+    """The chooser's turns: the messages of its choices."""
+    yield packed(pads.moved(choices), pads.bits)
+    came = yield NOTHING
+    return pads.opened(unpacked_from(came, len(choices), pads.width << pads.bits), choices)
+
+
+def offer(pads: SenderPads, messages: NDArray[np.uint64]) -> Turns[None]:
+    """The sender's turns, with 2^bits messages of `width` bits in each word."""
+    came = yield NOTHING
+    moved = unpacked_from(came, len(messages), pads.bits)
+    yield packed(pads.sealed(messages, moved), pads.width << pads.bits)
+
+
+def in_turns(one: Turns[Any], other: Turns[Any]) -> tuple[Any, Any]:
+    """Run both sides of a computation in one process; returns what each of them holds in the end."""
+    sides, results, outgoing = (one, other), [None, None], [next(one), next(other)]
+    going = 2
+    while going == 2:
+        incoming = outgoing[::-1]
+        for place, side in enumerate(sides):
+            try:
+                outgoing[place] = side.send(incoming[place])
+            except StopIteration as end:
+                results[place] = end.value
+                going -= 1
+    assert going == 0, "both sides have as many turns"
+    return results[0], results[1]
+
+
+def unpacked_from(words: NDArray[np.uint64], count: int, bits: int) -> NDArray[np.uint64]:
+    """So many numbers that came from the other side.
+
+    Raises:
+        CryptoError: It sent something else.
+    """
+    if words.shape != (n_words(count, bits),) or words.dtype != np.uint64:
+        raise CryptoError(
+            f"Expected {count} numbers of {bits} bits, got an array of shape {words.shape}. "
+            "Check that both parties run the same version on as many rows."
+        )
+    return unpacked_wide(words, count, bits)
+
+
+class _Columns:
+    """The pseudorandom columns of seeds, drawn on and on in the process that made them."""
+
+    def __init__(self, seeds: list[bytes]) -> None:
+        self._streams = [Cipher(AES(seed), CTR(bytes(16))).encryptor() for seed in seeds]
+        self._process = os.getpid()
+
+    def next(self, length: int) -> NDArray[np.uint64]:
+        """The next words of every column (columns, length)."""
+        if os.getpid() != self._process:
+            raise CryptoError(
+                "Transfers serve the process that began them, but a forked process uses them. Begin a new session."
+            )
+        zeros = bytes(8 * length)
+        whole = b"".join([stream.update(zeros) for stream in self._streams])
+        return np.frombuffer(bytearray(whole), np.uint64).reshape(len(self._streams), length)
+
+
+def _require_sizes(bits: int, width: int) -> None:
+    assert 1 <= bits <= MOST_BITS, "one of two to one of 32"
+    assert width << bits <= _BLOCK, "all pads of a transfer fit a word"
+
+
+def _require_words(words: NDArray[np.uint64], expected: NDArray[np.uint64]) -> None:
+    if words.shape != expected.shape or words.dtype != np.uint64:
+        raise CryptoError(
+            f"Expected {len(expected)} words from the sender, got an array of shape {words.shape}. "
+            "Check that both parties run the same version."
+        )
+
+
+def _groups(bit: int, bits: int, width: int) -> np.uint64:
+    """The bits of all groups of `width` bits whose number has a 0 at this bit."""
+    ones = (1 << width) - 1
+    return np.uint64(sum(ones << group * width for group in range(1 << bits) if not group >> bit & 1))
+
+
+def _rows(columns: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Columns of bits (128, words) as rows (64 words, 2)."""
+    from colonnade.crypto import kernels
+
+    out = np.empty((columns.shape[1] * _BLOCK, COLUMNS // _BLOCK), np.uint64)
+    kernels.transpose_bits(np.ascontiguousarray(columns), out)
+    return out
+
+
+def _hashed(key: bytes, rows: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    permuted = Cipher(AES(key), ECB()).encryptor().update(np.ascontiguousarray(rows).tobytes())
+    return np.frombuffer(permuted, np.uint64).reshape(rows.shape) ^ rows
+
+
+def _seed(number: int, start: Points, point: Points, shared: Points) -> bytes:
+    parts = [number.to_bytes(2, "little"), start.tobytes(), point.tobytes(), shared.tobytes()]
+    return blake3(b"".join(parts), derive_key_context="colonnade.crypto.transfers seed").digest(_KEY_BYTES)
+
+
+def _public_key(start: Points, points: Points) -> bytes:
+    whole = start.tobytes() + points.tobytes()
+    return blake3(whole, derive_key_context="colonnade.crypto.transfers hash").digest(_KEY_BYTES)
+
+
+def _require_moves(moved: NDArray[np.uint64], count: int, bits: int) -> None:
+    if moved.shape != (count,) or (moved >> np.uint64(bits)).any():
+        raise CryptoError(
+            f"Expected {count} numbers of {bits} bits from the chooser, got something else. "
+            "Check that both parties run the same version."
+        )

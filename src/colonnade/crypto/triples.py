@@ -1,0 +1,112 @@
+"""Triples: shared words multiplied and shifted in turns, from random products that were made ahead.
+
+    ahead      asker    draws a, b; sends both encrypted (`products`)           helper: draws its own a, b
+               both     shares of  a_asker b_helper + b_asker a_helper,  and so of the product of the sums
+    product    both     send  x - a  and  y - b;  x y = ab + (x - a) b + (y - b) a + (x - a)(y - b)
+    shift      both     one product of two private bits, by a word made ahead (`transfers`), says what wrapped around
+
+All words are modulo 2^64. A batch of 8,192 triples costs what one would, so they are made ahead in batches; a triple
+serves once and is never written down. Beaver 1991. For semi-honest parties.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from colonnade.crypto import products
+from colonnade.crypto.packing import packed
+from colonnade.crypto.ring import Residues
+from colonnade.crypto.rlwe import PublicKey, SecretKey
+from colonnade.crypto.sampling import Stream
+from colonnade.crypto.shares import Share, low_half, raised, truncated
+from colonnade.crypto.transfers import NOTHING, ChooserWords, SenderWords, Turns, unpacked_from
+from colonnade.errors import CryptoError
+
+AT_ONCE = 8192
+"""How many triples a batch has; fewer cost as much."""
+
+
+@dataclass(frozen=True)
+class Triples:
+    """One side's shares of random words a and b and of their products."""
+
+    a: Share
+    b: Share
+    product: Share
+
+    def __len__(self) -> int:
+        return len(self.a)
+
+    def taken(self, count: int) -> tuple[Triples, Triples]:
+        """So many triples, and those that are left.
+
+        Raises:
+            CryptoError: There are fewer.
+        """
+        if count > len(self):
+            raise CryptoError(f"Expected {count} triples made ahead, but {len(self)} are left. Make more ahead.")
+        first, rest = (
+            Triples(self.a[some], self.b[some], self.product[some]) for some in (slice(count), slice(count, None))
+        )
+        return first, rest
+
+
+def ask_for_triples(key: PublicKey, count: int) -> tuple[Share, Share, Residues]:
+    """The asker's random words a and b, and what the helper gets."""
+    words = Stream().words(2 * count)
+    a, b = words[:count].copy(), words[count:].copy()
+    return a, b, products.encrypt(key, [a, b])
+
+
+def help_with_triples(key: PublicKey, data: Residues, count: int) -> tuple[Residues, Triples]:
+    """What the asker decrypts, and the helper's triples."""
+    words = Stream().words(2 * count)
+    a, b = words[:count].copy(), words[count:].copy()
+    reply, cross = products.multiply(key, data, [b, a])
+    return reply, Triples(a, b, a * b + cross)
+
+
+def receive_triples(secret: SecretKey, a: Share, b: Share, reply: Residues) -> Triples:
+    """The asker's triples."""
+    return Triples(a, b, a * b + products.decrypt(secret, reply, len(a)))
+
+
+def multiply(x: Share, y: Share, triples: Triples, *, leading: bool) -> Turns[Share]:
+    """Either side's turns: its shares of the products of shared words."""
+    assert len(triples) == len(x) == len(y)
+    masked = np.concatenate([x - triples.a, y - triples.b])
+    came = yield masked
+    d, e = np.split(masked + _words(came, len(masked)), 2)
+    out: Share = triples.product + d * triples.b + e * triples.a
+    return out + d * e if leading else out
+
+
+def shift_as_chooser(share: Share, bits: int, pads: ChooserWords, *, leading: bool) -> Turns[Share]:
+    """The chooser's turns: its shares of numbers, |x| < 2^62, over 2^bits, or one unit less."""
+    positive = raised(share, leading=leading)
+    low = low_half(positive).astype(np.uint8)
+    yield packed(pads.moved(low).astype(np.uint64), 1)
+    came = yield NOTHING
+    return truncated(positive, pads.opened(_words(came, len(share)), low), bits, leading=leading)
+
+
+def shift_as_sender(share: Share, bits: int, pads: SenderWords, *, leading: bool) -> Turns[Share]:
+    """The sender's turns: its shares of numbers, |x| < 2^62, over 2^bits, or one unit less."""
+    positive = raised(share, leading=leading)
+    came = yield NOTHING
+    moved = unpacked_from(came, len(share), 1).astype(np.uint8)
+    sent, own = pads.sealed(low_half(positive), moved)
+    yield sent
+    return truncated(positive, own, bits, leading=leading)
+
+
+def _words(came: NDArray[np.uint64], count: int) -> Share:
+    if came.shape != (count,) or came.dtype != np.uint64:
+        raise CryptoError(
+            f"Expected {count} words, got an array of shape {came.shape}. "
+            "Check that both parties multiply as many numbers."
+        )
+    return came

@@ -1,0 +1,88 @@
+"""Products and shifts of shared words, against the words themselves."""
+
+import numpy as np
+import pytest
+
+from colonnade.crypto.profiles import SHARES
+from colonnade.crypto.rlwe import SecretKey
+from colonnade.crypto.transfers import Chooser, Sender, in_turns
+from colonnade.crypto.triples import (
+    ask_for_triples,
+    help_with_triples,
+    multiply,
+    receive_triples,
+    shift_as_chooser,
+    shift_as_sender,
+)
+from colonnade.errors import CryptoError
+
+COUNT = 300
+
+
+@pytest.fixture(scope="module")
+def made():
+    """Triples of both sides."""
+    secret = SecretKey(profile=SHARES)
+    a, b, data = ask_for_triples(secret.public, COUNT)
+    reply, helped = help_with_triples(secret.public, data, COUNT)
+    return receive_triples(secret, a, b, reply), helped
+
+
+@pytest.fixture(scope="module")
+def session():
+    chooser = Chooser()
+    sender = Sender(chooser.point)
+    chooser.begin(sender.points)
+    return chooser, sender
+
+
+def shared(words, seed):
+    first = np.random.default_rng(seed).integers(0, 2**64, len(words), dtype=np.uint64)
+    return first, words - first
+
+
+def test_triples_are_products(made):
+    asker, helper = made
+    assert ((asker.a + helper.a) * (asker.b + helper.b) == asker.product + helper.product).all()
+
+
+def test_products_of_shared_words_are_shared(made):
+    random = np.random.default_rng(0)
+    x, y = random.integers(0, 2**64, (2, COUNT), dtype=np.uint64)
+    (x1, x2), (y1, y2) = shared(x, 1), shared(y, 2)
+    one, two = in_turns(multiply(x1, y1, made[0], leading=True), multiply(x2, y2, made[1], leading=False))
+    assert (one + two == x * y).all()
+
+
+@pytest.mark.parametrize("chooser_leads", [True, False])
+@pytest.mark.parametrize("bits", [1, 17, 40])
+def test_shifted_numbers_are_off_by_one_unit_at_most(session, bits, chooser_leads):
+    random = np.random.default_rng(bits)
+    numbers = np.concatenate([random.integers(-(2**62) + 1, 2**62, 2000), [0, 1, -1, 2**62 - 1, -(2**62) + 1]])
+    chooser, sender = session
+    theirs, sent = chooser.extend_words(len(numbers))
+    ours = sender.extend_words(len(numbers), sent)
+    first, second = shared(numbers.view(np.uint64), bits)
+    one, two = in_turns(
+        shift_as_chooser(first, bits, theirs, leading=chooser_leads),
+        shift_as_sender(second, bits, ours, leading=not chooser_leads),
+    )
+    off = (numbers >> bits) - (one + two).view(np.int64)
+    assert set(off) <= {0, 1}
+
+
+def test_what_is_left_of_triples_serves_what_comes_next(made):
+    first, rest = made[0].taken(100)
+    assert len(first) == 100
+    assert len(rest) == COUNT - 100
+    assert (np.concatenate([first.product, rest.product]) == made[0].product).all()
+    with pytest.raises(CryptoError, match=r"Expected 301 triples made ahead, but 300 are left. Make more ahead."):
+        made[0].taken(COUNT + 1)
+
+
+def test_another_number_of_words_is_noticed(made):
+    few, _ = made[0].taken(3)
+    turns = multiply(np.zeros(3, np.uint64), np.zeros(3, np.uint64), few, leading=True)
+    next(turns)
+    with pytest.raises(CryptoError, match=r"Expected 6 words, got an array of shape \(5,\)"):
+        turns.send(np.zeros(5, np.uint64))
