@@ -41,12 +41,14 @@ class DurableStep:
 
     def __init__(self, party: Party, name: str) -> None:
         self.result: Tree = None
-        # These steps are not shown as progress: the points that are multiplied are.
-        self._steps = replace(party, watcher=None).steps(1, self, name=name)
+        self._party, self._name = party, name
 
     def __iter__(self) -> Iterator[int]:
         """Yield once if the work is still to be done."""
-        return iter(self._steps)
+        # These steps are not shown as progress: the points that are multiplied are. The steps refer to this object, so
+        # this object must not refer to them: a cycle would keep the recording of an abandoned attempt open, and what
+        # it has not flushed yet would be written into the recording of the next attempt.
+        return iter(replace(self._party, watcher=None).steps(1, self, name=self._name))
 
     def state(self) -> Tree:
         """The result, to be stored."""
