@@ -126,9 +126,6 @@ def align(party):
     return {"ids": aligned.own_table.ids.to_pylist(), "schedule": alignment.schedule, "learned": alignment.learned}
 
 
-align.aligns_rows = True
-
-
 def functional(party):
     """Boost curves, then predict with them."""
     from colonnade.models.functional.boost import FunctionalBoost

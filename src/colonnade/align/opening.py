@@ -20,6 +20,7 @@ from colonnade.crypto.curve import make_key
 from colonnade.errors import PlanError, ProtocolError
 from colonnade.roles import Roles
 from colonnade.runtime.party import Party
+from colonnade.text import printable
 
 MOST_IDS = 1 << 34
 
@@ -184,12 +185,7 @@ def _check_terms(me: str, mine: AlignTerms, peer: str, theirs: AlignTerms) -> No
         there = ", ".join(theirs.keys) + (" of another version" if theirs.keys == mine.keys else "")
         raise PlanError(
             f"{me} and {peer} should read ids by the same rules, but {me} reads {', '.join(mine.keys)} and {peer} "
-            f"reads {_printable(there[:200])}. Name the same keys under [align] at both, and install the same versions."
+            f"reads {printable(there[:200])}. Name the same keys under [align] at both, and install the same versions."
         )
     if len(theirs.ids) != len(mine.ids) or not all(0 <= n <= MOST_IDS for n in theirs.ids):
         raise unexpected(peer, "say how many ids it has for each key", "other numbers")
-
-
-def _printable(words: str) -> str:
-    """A peer's words without characters that a terminal would obey."""
-    return "".join(letter if letter.isprintable() else "?" for letter in words)
