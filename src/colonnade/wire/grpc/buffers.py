@@ -1,7 +1,7 @@
 """Buffers: memory for frames that come in pieces, used again once nobody holds the frame that was in it.
 
 Fresh memory costs more time than copying a frame into it, because the system clears it page by page. In
-`benchmarks/transport.py` transfers take 1.7 to 2.3 times as long without the pool.
+`benchmarks/transport.py` transfers take at least 1.6 times as long without the pool (three runs each).
 """
 
 from __future__ import annotations
