@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from colonnade.models.batches import Batches, hold_out, in_order
+from colonnade.models.batches import Batches, hold_out, ordered_batches
 from colonnade.privacy.randomness import Randomness
 
 
@@ -39,4 +39,4 @@ def test_held_out_rows_are_not_trained_on():
 
 
 def test_rows_in_order_cover_everything():
-    assert [rows.tolist() for rows in in_order(np.arange(5), 2)] == [[0, 1], [2, 3], [4]]
+    assert [rows.tolist() for rows in ordered_batches(np.arange(5), 2)] == [[0, 1], [2, 3], [4]]
