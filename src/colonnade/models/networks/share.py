@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Literal, TypeAlias, cast
 
 import numpy as np
@@ -45,8 +46,14 @@ class SplitSettings:
     partial: bool
     n_iter_no_change: int | None
     optimizers: OptimizerSettings
-    machine: Machine
+    device: str
+    precision: str
     last_layer: TopFactory | None = None
+
+    @cached_property
+    def machine(self) -> Machine:
+        """Where this party computes; a share can be saved and loaded on a machine without its device."""
+        return Machine.of(self.device, self.precision)
 
     def make_bottom(self, inputs: Inputs, width: int, network: str, party: str) -> nn.Module:
         """A new bottom network, under the name that settings call it."""

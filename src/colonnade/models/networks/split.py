@@ -497,7 +497,8 @@ class SplitNetwork(NetworkModel):
             partial=self.overlap == "partial",
             n_iter_no_change=self.n_iter_no_change,
             optimizers=self.optimizer_settings(self.momentum),
-            machine=Machine.of(self.device, self.precision),
+            device=self.device,
+            precision=self.precision,
         )
 
     def learned(self) -> SplitShare:
@@ -563,6 +564,7 @@ class SplitNetwork(NetworkModel):
         self.require_roles(party)
         has_top = Limit(lambda top: top is not None or self.fusion == "sum", "a network unless fusion is 'sum'", ())
         check_parameters(self, {"top": has_top})
+        Machine.of(self.device, self.precision)
         tracks = tracks_of(self.tracks)
         networks = ("bottom", "top", tracks.bottom, "private", tracks.top, tracks.local_name, "missing_embeddings")
         per_network = {name: getattr(self, name) for name in ("bottom", "optimizer", "learning_rate")}
