@@ -31,7 +31,7 @@ LAYERS = """
     runtime
     wire
     crypto | privacy | data
-    curves tables roles parameters progress generators secret storage errors _version _lazy
+    curves tables roles parameters progress text generators secret storage errors _version _lazy
 """
 PLACES = {
     name: (depth, part)
