@@ -67,7 +67,9 @@ def python(script: str, *arguments: object, **options: Any) -> subprocess.Popen[
     prelude = """
         import os, signal, sys, time
         from pathlib import Path
-        from colonnade.experiment.sweep import *
+        from colonnade.experiment.executor import *
+        from colonnade.experiment.journal import *
+        from colonnade.experiment.sweep import sweep
         folder = Path(sys.argv[1])
         trials = [Trial({"n": n}, seed=0) for n in range(4)]
     """
@@ -689,7 +691,7 @@ def test_a_bar_is_drawn_on_a_terminal_only_if_asked_for(progress: bool, tmp_path
     drawn = b"".join(iter(partial(read_terminal, terminal), b"")).decode()
     os.close(terminal)
     assert process.communicate()[0] == ""
-    assert ("4/4" in drawn) == progress
+    assert ("4 of 4" in drawn) == progress
 
 
 def test_no_bar_is_drawn_where_standard_error_is_no_terminal(

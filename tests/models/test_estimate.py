@@ -100,9 +100,9 @@ def test_an_estimate_is_within_a_tenth_of_what_a_training_sends(name, parameters
     for (one, other), expected in both_ends(model, roles, tables).items():
         line = [entry for entry in run.transcripts[one].entries if entry.peer == other]
         sent, received = (sum(e.size for e in line if e.sent is way) for way in (True, False))
-        # Some hundred bytes, such as a verdict after each epoch, are of no interest.
-        assert expected.sent == pytest.approx(sent, rel=0.1, abs=1024), (one, other)
-        assert expected.received == pytest.approx(received, rel=0.1, abs=1024), (one, other)
+        # A kilobyte or two, such as a verdict after each epoch, are of no interest.
+        assert expected.sent == pytest.approx(sent, rel=0.1, abs=2048), (one, other)
+        assert expected.received == pytest.approx(received, rel=0.1, abs=2048), (one, other)
         trips = sum(before.sent != after.sent for before, after in pairwise(line)) / 2
         assert expected.round_trips == pytest.approx(trips, rel=0.3, abs=2), (one, other)
 

@@ -125,6 +125,7 @@ def estimate(model: Estimator, roles: Roles, name: str, table: Table) -> dict[st
             continue
         total, first = _tally(line), _tally(entry for entry in line if not entry.epoch)
         repeated = _tally(entry for entry in line if entry.epoch == 0)
+        repeated[_TURNS] = total[_TURNS] - first[_TURNS]
         for key, count in repeated.items():
             total[key] += max(0, n_epochs - 2) * count
         sure = _without_turns(first) == _without_turns(_tally(entry for entry in other if entry.peer == peer))

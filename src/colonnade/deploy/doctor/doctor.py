@@ -186,9 +186,7 @@ def _oddities(table: Table) -> Iterator[str]:
 
 def _look_at_certificate(home: Checklist, folder: Path, name: str, insecure: bool) -> Credentials | None:
     if insecure:
-        home.note(
-            "certificate", "TLS is off, so anyone on the network path can read the traffic", "Leave out --insecure."
-        )
+        home.note("certificate", "TLS is off: anyone on the network path can read the traffic", "Leave out --insecure.")
         return None
     with home.trying("certificate"):
         credentials = Credentials.read(folder, name)
