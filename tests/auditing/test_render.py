@@ -197,6 +197,10 @@ def test_the_headline_names_who_can_infer_what(report: PrivacyReport) -> None:
     assert headline(report) == "bank's labels can be inferred by shop"
     both = (*report.attacks, *(replace(f, attacker="telco") for f in report.attacks))
     assert headline(replace(report, attacks=both)) == "bank's labels can be inferred by shop and telco"
+    of_columns = tuple(replace(f, attacker="bank", owner="shop", about=Secret.FEATURES) for f in report.attacks)
+    assert headline(replace(report, attacks=(*both, *of_columns))) == (
+        "bank's labels can be inferred by shop and telco; shop's features can be inferred by bank"
+    )
     assert headline(replace(report, attacks=())) == "Nothing has been tested"
 
 

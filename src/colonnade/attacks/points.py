@@ -93,3 +93,8 @@ class Points:
         if known and len(np.unique(self.known(grant)[1])) < grant.n_classes:
             return "nothing was kept of the known rows of some class"
         return None
+
+
+def why_no_gradients(view: View) -> str | None:
+    """Why there are no gradients to look at; None if there are."""
+    return None if view.peers(Gradient, sent=False) else f"{view.party} received no {Gradient.kind}"

@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 
 from colonnade.attacks.base import Attack, Grant, Guess, Needs, View
-from colonnade.attacks.points import WHEN, Points, When
+from colonnade.attacks.points import WHEN, Points, When, why_no_gradients
 from colonnade.models.networks.messages import Embedding, Gradient
 from colonnade.parameters import Limit, check_parameters, count
 from colonnade.wire.message import Float64Array, Int64Array
@@ -33,7 +33,8 @@ class _Geometric(Attack):
     when: When | None = None
 
     def why_not(self, view: View) -> str | None:
-        return self._points(view).why_not(view.grant)
+        none = None if self.when is None else why_no_gradients(view)
+        return none or self._points(view).why_not(view.grant)
 
     def _points(self, view: View) -> Points:
         points = Points.of_embeddings(view) if self.when is None else Points.of_gradients(view, self.when)
@@ -47,7 +48,7 @@ class _Clusters(_Geometric):
 
     def why_not(self, view: View) -> str | None:
         n_points, n_clusters = len(self._points(view).rows), self.per_class * view.grant.n_classes
-        if n_points < n_clusters:
+        if 0 < n_points < n_clusters:
             return f"{n_points} rows make no {n_clusters} clusters"
         return super().why_not(view)
 

@@ -22,7 +22,7 @@ from torch import nn
 
 from colonnade.attacks.base import Attack, Guess, Needs, View
 from colonnade.attacks.labels.clustering import KNOWN_PER_CLASS
-from colonnade.attacks.points import WHEN, Points, When
+from colonnade.attacks.points import WHEN, Points, When, why_no_gradients
 from colonnade.models.networks.messages import Gradient
 from colonnade.parameters import Limit, check_parameters, count
 from colonnade.runtime.context import Tensor
@@ -92,7 +92,7 @@ class GradientCompletion(Attack):
         check_parameters(self)
 
     def why_not(self, view: View) -> str | None:
-        return Points.of_gradients(view, self.when).why_not(view.grant)
+        return why_no_gradients(view) or Points.of_gradients(view, self.when).why_not(view.grant)
 
     def guess(self, view: View) -> Guess:
         points = Points.of_gradients(view, self.when).directions().standardised()

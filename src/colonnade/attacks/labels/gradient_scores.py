@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from colonnade.attacks.base import Attack, Guess, Needs, View
-from colonnade.attacks.points import Points
+from colonnade.attacks.points import Points, why_no_gradients
 from colonnade.models.networks.messages import Gradient
 
 
@@ -44,4 +44,5 @@ class DirectionScore(Attack):
 def _why_not(view: View) -> str | None:
     if view.grant.n_classes != 2:
         return f"it tells two classes apart and this run has {view.grant.n_classes}"
-    return Points.of_gradients(view, "mean").why_not(view.grant, known=view.needs.known_labels > 0)
+    points = Points.of_gradients(view, "mean")
+    return why_no_gradients(view) or points.why_not(view.grant, known=view.needs.known_labels > 0)

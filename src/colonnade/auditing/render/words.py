@@ -172,17 +172,27 @@ def _severity(finding: Finding) -> tuple[int, float]:
 def headline(report: ReportContents) -> str:
     """The whole report in one line."""
     asked = questions(report)
-    leaks = [q for q in asked if q.answer in ("leaks", "leaks, classes unnamed")]
-    if leaks:
-        owners = dict.fromkeys(secret_of(q.owner, q.about) for q in leaks)
-        return f"{_listed(owners)} can be inferred by {_listed(dict.fromkeys(q.attacker for q in leaks))}"
-    if known := [q for q in asked if q.answer == "no more than alone"]:
-        owners = dict.fromkeys(secret_of(q.owner, q.about) for q in known)
-        attackers = _listed(dict.fromkeys(q.attacker for q in known))
-        return f"{attackers} can infer {_listed(owners)}, but no more than alone"
+    if leaks := _by_attackers(asked, "leaks", "leaks, classes unnamed"):
+        return "; ".join(f"{_listed(secrets)} can be inferred by {who}" for who, secrets in leaks.items())
+    if known := _by_attackers(asked, "no more than alone"):
+        return "; ".join(
+            f"{who} can infer {_listed(secrets)}, but no more than alone" for who, secrets in known.items()
+        )
     if n := n_attacks(report.attacks):
         return f"No leak found by {n} attack{'s' if n > 1 else ''}"
     return "Nothing has been tested"
+
+
+def _by_attackers(asked: Iterable[Question], *answers: Answer) -> dict[str, list[str]]:
+    """The secrets about which questions have one of some answers, by the parties that attack them."""
+    attackers: dict[str, list[str]] = {}
+    for question in asked:
+        if question.answer in answers:
+            attackers.setdefault(secret_of(question.owner, question.about), []).append(question.attacker)
+    found: dict[str, list[str]] = {}
+    for secret, names in attackers.items():
+        found.setdefault(_listed(names), []).append(secret)
+    return found
 
 
 def secret_of(owner: str, about: Secret) -> str:
