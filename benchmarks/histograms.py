@@ -19,7 +19,7 @@ import numpy as np
 
 from colonnade.crypto import hinted
 from colonnade.crypto.budget import Budget
-from colonnade.crypto.histograms import Bins
+from colonnade.crypto.histograms import HistogramBins
 from colonnade.crypto.profiles import HISTOGRAM
 from colonnade.models.trees.bins import BinMatrix, Column, starts
 from colonnade.models.trees.grow import PlainSums, grow
@@ -46,7 +46,7 @@ class EncryptedSums:
         with self.timed("once: public"):
             self._public = hinted.PublicMatrix(bytes(32), len(bins.codes))
         with self.timed("once: bare hints"):
-            private = Bins(np.ascontiguousarray(bins.codes.T), [column.width for column in bins.columns])
+            private = HistogramBins(np.ascontiguousarray(bins.codes.T), [column.width for column in bins.columns])
             self._holder = hinted.Holder(private, self._public, Budget(HISTOGRAM, peer="bank"))
         with self.timed("once: hint"):
             hint = self._holder.hint()
@@ -106,7 +106,7 @@ class EncryptedSums:
 
 
 def data(n_rows: int, n_columns: int) -> tuple[BinMatrix, np.ndarray[Any, Any]]:
-    """Bins, and labels that depend on half of the columns."""
+    """HistogramBins, and labels that depend on half of the columns."""
     random = np.random.default_rng(0)
     codes = random.integers(0, BINS, (n_rows, n_columns)).astype(np.uint8)
     strength = random.normal(size=n_columns) * (np.arange(n_columns) % 2)

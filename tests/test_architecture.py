@@ -355,3 +355,17 @@ def test_every_public_method_is_documented_where_it_or_what_it_overrides_is_defi
                 if not implied and not any(inspect.getdoc(one) for one in above if one is not None):
                     bare.append(f"{name}.{each.__name__}.{method}")
     assert bare == []
+
+
+# An interface and what implements it may share a name.
+IMPLEMENTED = {"Executor", "Outcome", "PublicKey", "SecretKey"}
+
+
+def test_no_two_classes_share_a_name() -> None:
+    """Plans and saved shares name classes without their modules."""
+    homes: dict[str, list[str]] = {}
+    for name, tree in MODULES.items():
+        for node in ast.iter_child_nodes(tree):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(name)
+    assert {name: found for name, found in homes.items() if len(found) > 1 and name not in IMPLEMENTED} == {}

@@ -51,7 +51,6 @@ class GlobalGenerators:
             sys.modules["torch"].set_rng_state(of_torch)
 
     def state(self) -> Tree:
-        """The states as a tree."""
         torch = sys.modules.get("torch")
         with _LOCK:
             of_numpy = list(np.random.get_state(legacy=True))
@@ -63,7 +62,6 @@ class GlobalGenerators:
             set_bit_generator(get_bit_generator())
 
     def restore(self, tree: Tree) -> None:
-        """Set the generators to the states that a tree holds."""
         with _LOCK:
             np.random.set_state(tuple(tree["numpy"]))
         if tree["torch"] is not None:

@@ -23,7 +23,7 @@ from colonnade.crypto.hinted import (
     commitment,
     joint_seed,
 )
-from colonnade.crypto.histograms import Bins
+from colonnade.crypto.histograms import HistogramBins
 from colonnade.crypto.profiles import HISTOGRAM
 from colonnade.crypto.sampling import Stream
 from colonnade.crypto.wide import WideRing
@@ -76,12 +76,12 @@ def wanted(bins, g, h, places, n_nodes):
 
 def random_bins(widths, n_rows, seed=0):
     random = np.random.default_rng(seed)
-    return Bins(np.stack([random.integers(0, width, n_rows) for width in widths]).astype(np.uint16), widths)
+    return HistogramBins(np.stack([random.integers(0, width, n_rows) for width in widths]).astype(np.uint16), widths)
 
 
 def indicators(rows):
-    """Bins whose sums are those of the rows of a 0/1 matrix."""
-    return Bins((~rows).astype(np.uint8), [2] * len(rows))
+    """HistogramBins whose sums are those of the rows of a 0/1 matrix."""
+    return HistogramBins((~rows).astype(np.uint8), [2] * len(rows))
 
 
 def small(n_rows=10, n_sums=2):
@@ -124,7 +124,7 @@ def test_more_rows_than_four_slots_allow_take_two_slots():
 @pytest.mark.parametrize("signs", [[1, 1, 1, 1], [-1, -1, -1, -1], [1, -1, 1, -1]], ids=str)
 def test_sums_are_exact_up_to_the_largest_total_and_refused_beyond(signs):
     g = np.array(signs) * np.array([2**30, 2**30, 2**30, 2**30 - 1])
-    bins = Bins(np.array([[0, 0, 0, 0], [0, 1, 0, 1]], np.uint8), [2, 2])
+    bins = HistogramBins(np.array([[0, 0, 0, 0], [0, 1, 0, 1]], np.uint8), [2, 2])
     parties = Parties(bins)
     for places in ([0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 0, 1]):
         (found,) = parties.sums(g, np.abs(g), places, 2)
@@ -147,7 +147,7 @@ def test_one_query_serves_several_holders():
 def test_columns_without_anything_to_add_up_are_refused():
     for widths in ([], [1], [1, 1]):
         with pytest.raises(DataError, match=r"a column with two bins at least, but all of its columns are constant"):
-            Bins(np.zeros((len(widths), 20), np.uint8), widths)
+            HistogramBins(np.zeros((len(widths), 20), np.uint8), widths)
 
 
 @pytest.mark.parametrize("widths", [[3], [32, 32], [32, 33], [1000, 2, 3], [2, 1, 2, 2, 2]], ids=str)
@@ -168,7 +168,7 @@ def test_bins_add_up_what_their_definition_says(widths, lanes):
 
 def test_no_word_overflows_where_all_rows_are_in_one_bin():
     n_rows = 3 * wide_kernels.MOST_ADDED + 5
-    bins = Bins(np.zeros((2, n_rows), np.uint8), [2, 2])
+    bins = HistogramBins(np.zeros((2, n_rows), np.uint8), [2, 2])
     limits = np.array(HISTOGRAM.primes, np.uint64)
     values = np.tile(limits - np.uint64(1), (n_rows, 1))
     assert (bins.sums(values, limits) == (limits.astype(int) - n_rows)).all()
@@ -467,7 +467,7 @@ def test_the_budget_and_the_numbers_survive_a_restart(tmp_path):
 def test_a_spent_budget_is_noticed_before_anything_is_added_up(monkeypatch):
     parties = Parties(small())
     parties.holders[0].budget = Budget(HISTOGRAM, peer="bank", most=1)
-    monkeypatch.setattr(Bins, "sums", lambda *_: pytest.fail("the sums were computed"))
+    monkeypatch.setattr(HistogramBins, "sums", lambda *_: pytest.fail("the sums were computed"))
     with pytest.raises(BudgetSpent):
         parties.holders[0].answer(parties.ask()[1])
 
@@ -554,7 +554,7 @@ def test_bare_hints_are_kept_for_a_restart_and_read_by_their_owner_only(tmp_path
     first = Holder(bins, PublicMatrix(seed, 100), Budget(HISTOGRAM, peer="bank"), folder=tmp_path)
     (path,) = tmp_path.iterdir()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    monkeypatch.setattr(Bins, "hints", lambda *_: pytest.fail("the hints were computed again"))
+    monkeypatch.setattr(HistogramBins, "hints", lambda *_: pytest.fail("the hints were computed again"))
     again = Holder(bins, PublicMatrix(seed, 100), Budget(HISTOGRAM, peer="bank"), folder=tmp_path)
     assert (first._bare == again._bare).all()
 

@@ -14,7 +14,7 @@ from colonnade.data import load
 from colonnade.data.functional.generator import FunctionalSetting
 from colonnade.errors import DataError
 from colonnade.models.base import Estimator
-from colonnade.models.estimate import Traffic, estimate, may_stop_early
+from colonnade.models.estimate import TrafficEstimate, estimate, may_stop_early
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
 from colonnade.tables.table import Table
@@ -52,11 +52,14 @@ def curves(n_rows: int = 600) -> dict[str, Table]:
     return dict(zip(THREE.holders, setting.draw_one(1).tables(2).values(), strict=True))
 
 
-def both_ends(model: Estimator, roles: Roles, tables: dict[str, Table]) -> dict[tuple[str, str], Traffic]:
+def both_ends(model: Estimator, roles: Roles, tables: dict[str, Table]) -> dict[tuple[str, str], TrafficEstimate]:
     """What the two ends of each line make of their estimates."""
     found = {name: estimate(model, roles, name, tables[name]) for name in roles.holders}
     lines = [(a, b) for place, a in enumerate(roles.parties) for b in roles.parties[place + 1 :]]
-    return {(a, b): found.get(a, {}).get(b, Traffic()).compared(found.get(b, {}).get(a, Traffic())) for a, b in lines}
+    return {
+        (a, b): found.get(a, {}).get(b, TrafficEstimate()).compared(found.get(b, {}).get(a, TrafficEstimate()))
+        for a, b in lines
+    }
 
 
 CASES: list[tuple[str, dict[str, Any], Roles, Any]] = [
@@ -149,6 +152,6 @@ def test_a_table_that_the_model_cannot_take_is_refused_as_in_the_run():
 
 
 def test_the_larger_of_two_equally_sure_estimates_counts():
-    assert Traffic(5, 1, 2).compared(Traffic(3, 7, 1)) == Traffic(7, 3, 2)
-    assert Traffic(5, 1, 2, sure=1).compared(Traffic(3, 7, 1)) == Traffic(5, 1, 2, sure=1)
-    assert Traffic(5, 1, 2).compared(Traffic(3, 7, 1, sure=1)) == Traffic(7, 3, 1, sure=1)
+    assert TrafficEstimate(5, 1, 2).compared(TrafficEstimate(3, 7, 1)) == TrafficEstimate(7, 3, 2)
+    assert TrafficEstimate(5, 1, 2, sure=1).compared(TrafficEstimate(3, 7, 1)) == TrafficEstimate(5, 1, 2, sure=1)
+    assert TrafficEstimate(5, 1, 2).compared(TrafficEstimate(3, 7, 1, sure=1)) == TrafficEstimate(7, 3, 1, sure=1)

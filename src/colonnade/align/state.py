@@ -51,11 +51,9 @@ class DurableStep:
         return iter(replace(self._party, watcher=None).steps(1, self, name=self._name))
 
     def state(self) -> Tree:
-        """The result, to be stored."""
         return self.result
 
     def restore(self, tree: Tree) -> None:
-        """Take the stored result."""
         self.result = tree
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from colonnade.attacks.base import Grant, Guess
 from colonnade.auditing.evidence import BestBaseline, Measure
-from colonnade.auditing.numbers import Numbers
+from colonnade.auditing.numbers import ColumnNumbers
 from colonnade.auditing.subjects.classes import ClassTruth, best_named, chance, value
 from colonnade.tables.table import Table
 from colonnade.wire.message import Float64Array, Int64Array
@@ -83,7 +83,7 @@ def attacker_alone(table: Table | None, grant: Grant, about: Int64Array, random:
         guessed = np.setdiff1d(np.intersect1d(rows, about), grant.rows)
         first, then = random.permutation(guessed), random.permutation(np.setdiff1d(rows, guessed))
         rows = np.union1d(np.concatenate([first, then])[:ROWS], grant.rows)
-    features = Numbers.of(table.take(rows)).filled()
+    features = ColumnNumbers.of(table.take(rows)).filled()
     if not features.shape[1]:
         return Baseline(rows, {}, {})
     known = np.searchsorted(rows, grant.rows)

@@ -1,4 +1,4 @@
-"""Numbers: a table's columns as one array of standardised numbers, with which guesses are compared."""
+"""ColumnNumbers: a table's columns as one array of standardised numbers, with which guesses are compared."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LEVELS = 50
 
 
 @dataclass(frozen=True)
-class Numbers:
+class ColumnNumbers:
     """Columns as numbers of mean 0 and, together, variance 1 per column; NaN where a value is missing.
 
     Text becomes one number for each of its commonest levels, a curve one number per coordinate. Columns that do not
@@ -23,7 +23,7 @@ class Numbers:
         values: One row per row of the table.
         columns: For each number, the column that it comes from.
 
-    >>> Numbers.of(Table.of({"id": [1, 2], "age": [30.0, 50.0], "job": ["nurse", "cook"]})).columns
+    >>> ColumnNumbers.of(Table.of({"id": [1, 2], "age": [30.0, 50.0], "job": ["nurse", "cook"]})).columns
     ('age', 'job', 'job')
     """
 
@@ -31,7 +31,7 @@ class Numbers:
     columns: tuple[str, ...]
 
     @classmethod
-    def of(cls, table: Table) -> Numbers:
+    def of(cls, table: Table) -> ColumnNumbers:
         """A table's columns as numbers."""
         parts, columns = [np.zeros((len(table), 0))], []
         for name, kind in table.kinds.items():

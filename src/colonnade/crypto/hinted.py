@@ -40,7 +40,7 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from colonnade.crypto.budget import Budget
-from colonnade.crypto.histograms import Bins
+from colonnade.crypto.histograms import HistogramBins
 from colonnade.crypto.packing import n_words, packed, unpacked_wide
 from colonnade.crypto.profiles import HISTOGRAM, Profile
 from colonnade.crypto.sampling import SEED_BYTES, Stream
@@ -221,7 +221,9 @@ class Holder:
             nowhere. They tell the bins, so the folder is as private as the table.
     """
 
-    def __init__(self, bins: Bins, public: PublicMatrix, budget: Budget, *, folder: Path | None = None) -> None:
+    def __init__(
+        self, bins: HistogramBins, public: PublicMatrix, budget: Budget, *, folder: Path | None = None
+    ) -> None:
         assert bins.n_rows == public.n_rows
         self._bins, self._public, self.budget = bins, public, budget
         self._bare = _kept_hints(bins, public, folder)
@@ -314,11 +316,9 @@ class Holder:
         return reply
 
     def state(self) -> dict[str, Any]:
-        """What must survive a restart besides the budget: the numbers of queries; never a hint or a mask."""
         return {"last": self._last}
 
     def restore(self, tree: Mapping[str, Any]) -> None:
-        """Go back to what `state` said; a new hint is needed before the next answer."""
         self._last = tree["last"]
 
     def _check(self, query: Query) -> None:
@@ -576,7 +576,7 @@ def _ternary_products(by_threes: NDArray[np.uint8], numbers: NDArray[Any]) -> ND
     return out
 
 
-def _kept_hints(bins: Bins, public: PublicMatrix, folder: Path | None) -> Float64Array:
+def _kept_hints(bins: HistogramBins, public: PublicMatrix, folder: Path | None) -> Float64Array:
     """Bare hints, from the folder if an earlier start of this training left them there."""
     if folder is None:
         return bins.hints(public.ring, public.blocks)

@@ -21,7 +21,7 @@ from colonnade.errors import DataError
 _MOST_CELLS = 1024
 
 
-class Bins:
+class HistogramBins:
     """A party's private columns cut into bins: for each bin but the last one of each column a row of sums.
 
     Args:

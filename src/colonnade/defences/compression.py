@@ -44,7 +44,6 @@ class SparseGradient(Defence):
 
     @property
     def name(self) -> str:
-        """What the message ledger calls it."""
         return f"SparseGradient(keep={self.keep:g})"
 
     def before_run(self, party: Party) -> None:
@@ -67,11 +66,9 @@ class SparseGradient(Defence):
         return kept.to(tensor.dtype)
 
     def state(self) -> Tree:
-        """What is still to be sent."""
         return {"residuals": {peer: owed.cpu().numpy() for peer, owed in self._residuals.items()}}
 
     def restore(self, tree: Tree) -> None:
-        """Go back to what `state` said."""
         self._residuals = {peer: torch.from_numpy(owed.copy()) for peer, owed in tree["residuals"].items()}
 
     def _owed(self, gradient: Tensor, at: HookContext) -> Tensor:
@@ -121,7 +118,6 @@ class DiscreteGradient(Defence):
 
     @property
     def name(self) -> str:
-        """What the message ledger calls it."""
         return f"DiscreteGradient(bins={self.bins})"
 
     def before_run(self, party: Party) -> None:
@@ -143,11 +139,9 @@ class DiscreteGradient(Defence):
         return torch.round(tensor.clamp(-bound, bound) / step) * step
 
     def state(self) -> Tree:
-        """The bounds learned."""
         return {"bounds": dict(self._bounds)}
 
     def restore(self, tree: Tree) -> None:
-        """Go back to what `state` said."""
         self._bounds = dict(tree["bounds"])
 
 

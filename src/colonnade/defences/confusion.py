@@ -57,7 +57,6 @@ class ConfusionalAutoencoder(Defence):
 
     @property
     def name(self) -> str:
-        """What the message ledger calls it."""
         return f"ConfusionalAutoencoder(entropy={self.entropy:g})"
 
     def before_run(self, party: Party) -> None:
@@ -96,14 +95,12 @@ class ConfusionalAutoencoder(Defence):
         return decoded.to(prediction)
 
     def state(self) -> Tree:
-        """The soft labels and the decoder, once there are any."""
         if self._soft is None or self._decoder is None:
             return {}
         weights = {name: value.numpy() for name, value in self._decoder.state_dict().items()}
         return {"soft": self._soft.numpy(), "decoder": weights}
 
     def restore(self, tree: Tree) -> None:
-        """Go back to what `state` said."""
         if tree:
             self._soft = torch.from_numpy(tree["soft"].copy())
             self._decoder = _network(len(self._soft))

@@ -48,7 +48,6 @@ class DistanceCorrelation(Defence):
 
     @property
     def name(self) -> str:
-        """What the message ledger calls it."""
         return f"DistanceCorrelation(weight={self.weight:g})"
 
     def loss(self, loss: Tensor, at: HookContext) -> Tensor:
@@ -90,7 +89,6 @@ class PotentialEnergy(Defence):
 
     @property
     def name(self) -> str:
-        """What the message ledger calls it."""
         return f"PotentialEnergy(weight={self.weight:g})"
 
     def loss(self, loss: Tensor, at: HookContext) -> Tensor:

@@ -52,7 +52,6 @@ class RandomisedLabels(Defence):
 
     @property
     def name(self) -> str:
-        """What the message ledger calls it."""
         return f"RandomisedLabels(epsilon={self.epsilon:g})"
 
     def before_run(self, party: Party) -> None:

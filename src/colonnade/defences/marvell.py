@@ -57,7 +57,6 @@ class Marvell(NoisyGradient):
 
     @property
     def name(self) -> str:
-        """What the message ledger calls it."""
         return f"Marvell(power={self.power:g})"
 
     def noisy(self, gradient: Tensor, at: HookContext) -> Tensor:

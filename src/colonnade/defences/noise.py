@@ -115,7 +115,6 @@ class GradientNoise(NoisyGradient):
 
     @property
     def name(self) -> str:
-        """What the message ledger calls it."""
         return f"GradientNoise(ratio={self.ratio:g})" if self.scale is None else f"GradientNoise(scale={self.scale:g})"
 
     def noisy(self, gradient: Tensor, at: HookContext) -> Tensor:
@@ -147,7 +146,6 @@ class IsotropicNoise(NoisyGradient):
 
     @property
     def name(self) -> str:
-        """What the message ledger calls it."""
         return f"IsotropicNoise(ratio={self.ratio:g})"
 
     def noisy(self, gradient: Tensor, at: HookContext) -> Tensor:

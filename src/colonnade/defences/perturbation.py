@@ -44,7 +44,6 @@ class GradientPerturbation(NoisyGradient):
 
     @property
     def name(self) -> str:
-        """What the message ledger calls it: by its noise, for what else is held decides whether there is an epsilon."""
         return f"GradientPerturbation(noise={2 / self.epsilon:g})"
 
     def noisy(self, gradient: Tensor, at: HookContext) -> Tensor:

@@ -48,11 +48,9 @@ class _NetworksBehind(Defence):
         return [self._networks]
 
     def state(self) -> Tree:
-        """The networks' weights."""
         return {name: value.detach().cpu().numpy() for name, value in self._networks.state_dict().items()}
 
     def restore(self, tree: Tree) -> None:
-        """Go back to what `state` said, which also says how wide the networks are: not all rows have labels."""
         width = min(np.shape(value)[-1] for value in tree.values())
         if width != self._width:
             self._make(width)
@@ -102,7 +100,6 @@ class InformationBottleneck(_NetworksBehind):
 
     @property
     def name(self) -> str:
-        """What the message ledger calls it."""
         return f"InformationBottleneck(weight={self.weight:g})"
 
     def network(self, width: int) -> nn.Module:
@@ -154,7 +151,6 @@ class EarlierCut(_NetworksBehind):
 
     @property
     def name(self) -> str:
-        """What the message ledger calls it."""
         return f"EarlierCut(layers={self.layers})"
 
     def network(self, width: int) -> nn.Module:

@@ -82,7 +82,6 @@ class BoundaryWandering(Defence):
 
     @property
     def name(self) -> str:
-        """What the message ledger calls it."""
         return f"BoundaryWandering({self.scope})"
 
     def before_run(self, party: Party) -> None:

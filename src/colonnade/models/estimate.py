@@ -46,7 +46,7 @@ _TURNS = (False, "turns")
 
 
 @dataclass(frozen=True)
-class Traffic:
+class TrafficEstimate:
     """What a training sends over the line between this party and a peer.
 
     Attributes:
@@ -55,7 +55,7 @@ class Traffic:
         round_trips: How often one of them waits for the other's answer.
         sure: 1 if the other parties' tables do not matter, 0 if they may.
 
-    >>> Traffic(10**6, 10**6, 10).seconds(latency=0.05, bandwidth=10**6)
+    >>> TrafficEstimate(10**6, 10**6, 10).seconds(latency=0.05, bandwidth=10**6)
     2.5
     """
 
@@ -78,15 +78,15 @@ class Traffic:
         """
         return self.round_trips * latency + self.total / bandwidth
 
-    def compared(self, peers: Traffic) -> Traffic:
+    def compared(self, peers: TrafficEstimate) -> TrafficEstimate:
         """The better of this estimate and that of the peer at the other end of the line."""
-        theirs = Traffic(peers.received, peers.sent, peers.round_trips, peers.sure)
+        theirs = TrafficEstimate(peers.received, peers.sent, peers.round_trips, peers.sure)
         if self.sure != theirs.sure:
             return self if self.sure else theirs
-        return Traffic(*(max(mine, other) for mine, other in zip(astuple(self), astuple(theirs), strict=True)))
+        return TrafficEstimate(*(max(mine, other) for mine, other in zip(astuple(self), astuple(theirs), strict=True)))
 
 
-def estimate(model: Estimator, roles: Roles, name: str, table: Table) -> dict[str, Traffic]:
+def estimate(model: Estimator, roles: Roles, name: str, table: Table) -> dict[str, TrafficEstimate]:
     """What training a model sends over each line of one party, by peer.
 
     Args:
@@ -136,7 +136,7 @@ def estimate(model: Estimator, roles: Roles, name: str, table: Table) -> dict[st
                     total[key] = round(total[key] * (1 + growth * (wider[key] - first[key]) / first[key]))
         turns = (total.pop(_TURNS) + 1) // 2
         sent = sum(count for (is_sent, _), count in total.items() if is_sent)
-        found[peer] = Traffic(sent, sum(total.values()) - sent, turns, int(sure))
+        found[peer] = TrafficEstimate(sent, sum(total.values()) - sent, turns, int(sure))
     return found
 
 

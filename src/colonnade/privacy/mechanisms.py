@@ -127,7 +127,6 @@ class GaussianMechanism(_AdditiveNoise):
 
     @property
     def noise_scale(self) -> float:
-        """The standard deviation."""
         return self.sigma
 
 
@@ -156,7 +155,6 @@ class LaplaceMechanism(_AdditiveNoise):
 
     @property
     def noise_scale(self) -> float:
-        """The scale parameter."""
         return self.scale
 
 

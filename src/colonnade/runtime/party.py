@@ -99,7 +99,6 @@ class Defence:
         return ()
 
     def state(self) -> Tree:
-        """What the defence needs in order to go on after a crash."""
         return {}
 
     def restore(self, tree: Tree) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from colonnade.crypto import hinted
 from colonnade.crypto.budget import Budget
-from colonnade.crypto.histograms import Bins
+from colonnade.crypto.histograms import HistogramBins
 from colonnade.crypto.profiles import HISTOGRAM
 from colonnade.models.trees.bins import BinMatrix, Column, starts
 from colonnade.models.trees.grow import Joined, PlainSums, grow
@@ -25,7 +25,7 @@ class Asked:
         self.queries, self.answers, self.sources = hinted.Queries(self.public), {}, []
         for part in parts:
             widths = [column.width for column in part.columns]
-            holder = hinted.Holder(Bins(part.codes.T, widths), self.public, Budget(HISTOGRAM, peer="bank"))
+            holder = hinted.Holder(HistogramBins(part.codes.T, widths), self.public, Budget(HISTOGRAM, peer="bank"))
             self.sources.append(Source(self, part, holder, hinted.Reader(self.public, holder.hint())))
         self.n_queries = 0
 

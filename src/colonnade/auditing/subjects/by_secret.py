@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 
 from colonnade.auditing.subjects.base import Subject
-from colonnade.auditing.subjects.columns import Columns
-from colonnade.auditing.subjects.labels import Labels
-from colonnade.auditing.subjects.members import Members
+from colonnade.auditing.subjects.columns import ColumnsSubject
+from colonnade.auditing.subjects.labels import LabelsSubject
+from colonnade.auditing.subjects.members import MembersSubject
 from colonnade.secret import Secret
 
-SUBJECTS: Mapping[Secret, Subject] = {subject.secret: subject for subject in (Labels(), Columns(), Members())}
+SUBJECTS: Mapping[Secret, Subject] = {
+    subject.secret: subject for subject in (LabelsSubject(), ColumnsSubject(), MembersSubject())
+}

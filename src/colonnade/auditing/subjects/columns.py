@@ -20,7 +20,7 @@ import numpy as np
 from colonnade.attacks.base import AnyAttack, Grant, Guess
 from colonnade.auditing.attempt import Attempt
 from colonnade.auditing.evidence import BestBaseline, Evidence, Measure, Score
-from colonnade.auditing.numbers import Numbers
+from colonnade.auditing.numbers import ColumnNumbers
 from colonnade.auditing.subjects.base import (
     RESAMPLES,
     TAILS,
@@ -127,7 +127,7 @@ class ColumnTruth(Truth):
                 yield name, ((guess.values[present][:, names == name] - mine) ** 2).sum(axis=1), spread
 
 
-class Columns(Subject):
+class ColumnsSubject(Subject):
     """The values in a party's columns."""
 
     secret = Secret.FEATURES
@@ -138,10 +138,10 @@ class Columns(Subject):
 
     def why_not_scorable(self, owner: str | None, tables: Tables) -> str | None:
         assert owner is not None
-        return None if Numbers.of(tables[owner]).columns else f"{owner} holds no columns that vary"
+        return None if ColumnNumbers.of(tables[owner]).columns else f"{owner} holds no columns that vary"
 
     def grant(self, attack: AnyAttack, owner: str, tables: Tables, rows: Int64Array, random: Randomness) -> Grant | str:
-        numbers, needs = Numbers.of(tables[owner]), attack.needs
+        numbers, needs = ColumnNumbers.of(tables[owner]), attack.needs
         order = random.generator("grant").permutation(len(numbers.values))
         drawn = order[np.isin(order, rows)]
         told = needs.known_records + needs.prior
@@ -153,7 +153,7 @@ class Columns(Subject):
 
     def truth(self, attempt: Attempt, tables: Tables, rows: Int64Array, random: Randomness) -> ColumnTruth:
         needs, grant = attempt.attack.needs, attempt.grant
-        numbers = Numbers.of(tables[grant.owner])
+        numbers = ColumnNumbers.of(tables[grant.owner])
         order = random.generator("grant").permutation(len(numbers.values))
         told = order[np.isin(order, rows)][: needs.known_records + needs.prior]
         trained = rows if not needs.inference_rows else np.arange(len(numbers.values))
@@ -196,10 +196,10 @@ def _imputed(truth: ColumnTruth, grant: Grant, table: Table) -> dict[str, BestBa
     from sklearn.neighbors import KNeighborsRegressor
 
     known, rows = grant.rows, truth.scored_rows
-    own = {"its own columns": Numbers.of(table).filled()}
+    own = {"its own columns": ColumnNumbers.of(table).filled()}
     if table.label_name is not None:
         columns = Table.of(table.to_arrow(), ids=table.id_name)
-        own["its own columns and labels"] = Numbers.of(columns).filled()
+        own["its own columns and labels"] = ColumnNumbers.of(columns).filled()
     best: dict[str, BestBaseline] = {}
     for source, x in own.items():
         if not x.shape[1] or len(known) < 2:

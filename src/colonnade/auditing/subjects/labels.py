@@ -25,7 +25,7 @@ from colonnade.tables.table import Table
 from colonnade.wire.message import Int64Array
 
 
-class Labels(Subject):
+class LabelsSubject(Subject):
     """The label party's classes."""
 
     secret = Secret.LABELS

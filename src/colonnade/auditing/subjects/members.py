@@ -88,7 +88,7 @@ class MembershipFinding:
         )
 
 
-class Members(Subject):
+class MembersSubject(Subject):
     """Who was in the run."""
 
     secret = Secret.MEMBERSHIP

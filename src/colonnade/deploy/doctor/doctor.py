@@ -25,7 +25,7 @@ from colonnade.deploy.doctor.self_report import SelfReport, alike
 from colonnade.deploy.party_run import require_network
 from colonnade.errors import ColonnadeError, DataError, PeerUnreachable
 from colonnade.models.base import require_classes
-from colonnade.models.estimate import Traffic, estimate
+from colonnade.models.estimate import TrafficEstimate, estimate
 from colonnade.plans.align import PlannedAlign
 from colonnade.plans.network import check_address
 from colonnade.plans.plan import Plan
@@ -93,7 +93,7 @@ def examine(
     return (*home.all, *(check for peer in plan.roles.parties for check in by_peer.get(peer, ())))
 
 
-def _estimate(home: Checklist, plan: Plan, name: str, table: Table | None) -> Mapping[str, Traffic]:
+def _estimate(home: Checklist, plan: Plan, name: str, table: Table | None) -> Mapping[str, TrafficEstimate]:
     """What the run would send over each line of this party, if its table is fit for the model."""
     if plan.model is None or table is None or home.wrong:
         return {}

@@ -23,7 +23,7 @@ import numpy as np
 from colonnade.deploy.doctor.checklist import Check, Checklist
 from colonnade.deploy.doctor.self_report import SelfReport, compare, compare_rows
 from colonnade.errors import AuthError, PeerRestarted, PeerUnreachable, ProtocolError, WireError
-from colonnade.models.estimate import Traffic, may_stop_early
+from colonnade.models.estimate import TrafficEstimate, may_stop_early
 from colonnade.plans.plan import Plan
 from colonnade.secret import Secret
 from colonnade.wire.certs.credentials import Credentials
@@ -59,10 +59,10 @@ class Probe(Message, kind="doctor/probe"):
 
 
 @dataclass(frozen=True)
-class Link:
+class LineMeasurement:
     """What was measured of the line to a peer: seconds of a round trip, bytes per second, seconds its clock is ahead.
 
-    >>> Link(latency=0.05, bandwidth=1e7, ahead=-0.2).ahead
+    >>> LineMeasurement(latency=0.05, bandwidth=1e7, ahead=-0.2).ahead
     -0.2
     """
 
@@ -93,7 +93,7 @@ class PeerProbe:
     listen: str | None
     wait: float
     clock: Callable[[], float] = time.time
-    traffic: Mapping[str, Traffic] = field(default_factory=dict)
+    traffic: Mapping[str, TrafficEstimate] = field(default_factory=dict)
 
     def visit_all(self, told: Callable[[Check], None]) -> dict[str, list[Check]]:
         """Visit everybody at the same time; returns what was found, by peer."""
@@ -166,7 +166,7 @@ class PeerProbe:
 
     def _talk(self, peer: str, transport: GrpcTransport, found: Checklist) -> None:
         channel, dials, holders = self._channel(peer, transport), self._dials(peer), self.plan.roles.holders
-        mine = replace(self.mine, sizes=asdict(self.traffic.get(peer, Traffic())))
+        mine = replace(self.mine, sizes=asdict(self.traffic.get(peer, TrafficEstimate())))
         channel.send(Report(mine.to_json()))
         theirs = SelfReport.read(channel.receive(Report).text, peer)
         found.good("reach", f"{self.name} reaches {peer}" if dials else f"{peer} reaches {self.name}")
@@ -195,7 +195,7 @@ class PeerProbe:
             return
         found.good("certificate", f"TLS on, peer {peer}, fingerprint {shown.words}")
 
-    def _ask(self, channel: Channel) -> Link:
+    def _ask(self, channel: Channel) -> LineMeasurement:
         """Measure the line."""
         ahead: list[float] = []
 
@@ -212,7 +212,7 @@ class PeerProbe:
         if took < 1.0:
             size, took = LARGE_BYTES, trip(N_PINGS + 1, LARGE_BYTES)
         trip(N_PINGS + 2, 0, last=True)
-        return Link(latency, 2 * size / max(took - latency, 1e-6), median(ahead[:N_PINGS]))
+        return LineMeasurement(latency, 2 * size / max(took - latency, 1e-6), median(ahead[:N_PINGS]))
 
     def _answer(self, channel: Channel) -> None:
         """Let the peer measure the line."""
@@ -223,7 +223,7 @@ class PeerProbe:
                 return
         raise ProtocolError(f"{channel.peer} asks without end. Install the same version at both.")
 
-    def _judge(self, peer: str, link: Link, theirs: SelfReport, found: Checklist) -> None:
+    def _judge(self, peer: str, link: LineMeasurement, theirs: SelfReport, found: Checklist) -> None:
         if abs(link.ahead) > MOST_SKEW_S:
             words = f"{peer}'s clock is {abs(link.ahead):.0f} s {'ahead' if link.ahead > 0 else 'behind'}"
             found.fail("clock", AuthError(f"{words}. Set both by a time server, for certificates go by the clock."))
@@ -232,7 +232,7 @@ class PeerProbe:
         found.good("line", f"{1000 * link.latency:.1f} ms for a round trip, {link.bandwidth / 1e6:.1f} MB/s")
         if self.plan.model is None:
             return
-        expected = self.traffic.get(peer, Traffic()).compared(theirs.traffic)
+        expected = self.traffic.get(peer, TrafficEstimate()).compared(theirs.traffic)
         if not expected.total:
             return
         most = "at most about" if may_stop_early(self.plan.model.build()) else "about"

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from colonnade._version import __version__
 from colonnade.deploy.doctor.checklist import Checklist
 from colonnade.errors import AuthError, ProtocolError, VersionMismatch, WireError
-from colonnade.models.estimate import Traffic
+from colonnade.models.estimate import TrafficEstimate
 from colonnade.plans.plan import Plan
 from colonnade.tables.table import Table
 from colonnade.text import printable
@@ -38,7 +38,7 @@ class SelfReport:
         in_order: A digest of the ids in row order.
         as_set: A digest of the sorted ids.
         alike: A digest of the sorted ids without regard to type, case and spaces.
-        sizes: What the party's dry run says of messages on the line to the peer: a `Traffic` by name.
+        sizes: What the party's dry run says of messages on the line to the peer: a `TrafficEstimate` by name.
         wrong: What the party found wrong on its own side, by topic.
 
     >>> account = SelfReport("1.0", "3.12", "{}", 50, 2, "aa", "bb", "cc", {}, ["port"])
@@ -95,9 +95,9 @@ class SelfReport:
         return account
 
     @property
-    def traffic(self) -> Traffic:
+    def traffic(self) -> TrafficEstimate:
         """What the party's dry run says of the line to the peer."""
-        return Traffic(**{field.name: self.sizes.get(field.name, 0) for field in fields(Traffic)})
+        return TrafficEstimate(**{field.name: self.sizes.get(field.name, 0) for field in fields(TrafficEstimate)})
 
     def to_json(self) -> str:
         """The account as JSON."""

@@ -35,10 +35,8 @@ class GradientDescent:
         self.coefficients = self.coefficients - self.learning_rate * self.velocity
 
     def state(self) -> Tree:
-        """Where the descent stands."""
         return {"coefficients": self.coefficients, "velocity": self.velocity, "gradients": list(self.gradients)}
 
     def restore(self, tree: Tree) -> None:
-        """Go back to what `state` gave."""
         self.coefficients, self.velocity = tree["coefficients"], tree["velocity"]
         self.gradients = list(tree["gradients"])

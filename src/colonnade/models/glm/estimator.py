@@ -195,7 +195,6 @@ class GeneralisedLinearModel(Estimator):
         return self._quality(np.asarray(party.own_table.labels), prediction)
 
     def share(self) -> Tree:
-        """What this party has learned, as a tree of arrays and plain values."""
         learned = {name: value for name, value in vars(self).items() if name.endswith("_") and name != "design_"}
         learned["design_"] = None if self.design_ is None else self.design_.state()
         if hasattr(self, "classes_"):
@@ -203,7 +202,6 @@ class GeneralisedLinearModel(Estimator):
         return learned
 
     def take_share(self, tree: Tree) -> None:
-        """Take up what `share` gave."""
         if "centre_" in tree:
             raise StorageError(
                 "A share of a regression should hold intercept_ apart from coef_, but this one was saved by an earlier "
@@ -224,7 +222,6 @@ class GeneralisedLinearModel(Estimator):
         return dict(zip(self.design_.names, values, strict=True))
 
     def summary(self) -> str:
-        """What the model is, and what each role learns, in a few lines."""
         exact = self.family.polynomial is None
         learned = {
             "arbiter": f"With an arbiter: {self.family.approximation}; {SECURITY[self.backend]}. Each party learns the "

@@ -237,13 +237,12 @@ class Bottom:
             torch.autograd.backward([embedding, sent.penalty], [gradient, None])
 
     def _held(self, rows: Int64Array) -> Tensor | None:
-        """Which rows this party holds; None if all."""
         return None if self.present is None else torch.from_numpy(self.present[rows]).to(self.machine.device)
 
     def _penalty(
         self, embedding: Tensor, at: HookContext, held: Tensor | None
     ) -> tuple[Tensor | None, tuple[str, ...]]:
-        """What this party's own defences add to a loss that it does not know."""
+        # This party's defences add to a loss that this party does not know.
         if not embedding.requires_grad or (held is not None and not held.any()):
             return None, ()
         nothing = embedding.sum() * 0

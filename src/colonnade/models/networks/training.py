@@ -156,11 +156,9 @@ class Optimizers:
             optimizer.step()
 
     def state(self) -> Tree:
-        """What the optimizers remember."""
         return [copied(optimizer.state_dict()) for optimizer in self.all]
 
     def restore(self, tree: Tree) -> None:
-        """Take up what `state` gave."""
         for optimizer, saved in zip(self.all, tree, strict=True):
             optimizer.load_state_dict(tensors(saved))
 
@@ -281,7 +279,6 @@ class NetworkSide(ABC, Generic[L]):
         return self.learned
 
     def state(self) -> Tree:
-        """All that the next step depends on."""
         return {
             "networks": [copied(network.state_dict()) for network in self.networks.values()],
             "optimizers": self.optimizers.state(),
@@ -291,7 +288,6 @@ class NetworkSide(ABC, Generic[L]):
         }
 
     def restore(self, tree: Tree) -> None:
-        """Take up what `state` gave."""
         for network, saved in zip(self.networks.values(), tree["networks"], strict=True):
             network.load_state_dict(tensors(saved))
         self.optimizers.restore(tree["optimizers"])

@@ -10,7 +10,7 @@ What a protocol has to call, with the hinted scheme (`crypto.hinted`) as the sou
 
     label party                                        feature party
     once       joint_seed, PublicMatrix                joint_seed, PublicMatrix
-               Reader(hint) for each feature party     Holder(Bins(codes, widths), budget, folder).hint()
+               Reader(hint) for each feature party     Holder(HistogramBins(codes, widths), budget, folder).hint()
                Chooser                                 Sender
     ahead      Queries.prepare(count, readers)  ---->  Holder.prepare(keys)
                Queries.pad, Chooser.extend      ---->  Sender.extend

@@ -128,7 +128,6 @@ class Recording:
         return Transcript(self.party, tuple(self._entries), tuple(self._means.values()), self._frames)
 
     def state(self) -> Tree:
-        """What a checkpoint needs in order to cut the recording back to this moment."""
         assert isinstance(self._frames, FramesOnDisk), "only a recording on disk can be cut back"
         # The checkpoint before this one may still be the one that all parties go back to, so what was superseded
         # since then must stay until the next.
@@ -146,7 +145,6 @@ class Recording:
         }
 
     def restore(self, tree: Tree) -> None:
-        """Cut the recording back to a checkpoint."""
         assert isinstance(self._frames, FramesOnDisk), "only a recording on disk can be cut back"
         self._frames.cut(tree["sizes"])
         self._entries = self._frames.entries()
