@@ -1082,9 +1082,9 @@ def test_training_on_a_left_join_learns_what_stands_in_for_the_rows_that_each_pa
         return SplitClassifier(overlap="partial", epochs=2, batch_size=64, n_iter_no_change=None).fit(party)
 
     run = simulate(Aligned(Align(Settings(join="left")), fit), held, roles=THREE, keep="all")
-    stand_ins = run.results["bank"].stand_ins_
-    for name, stand_in in zip(("shop", "telco"), stand_ins, strict=True):
-        assert stand_in.std() > 0, "at the start all its values are alike"
+    vectors = run.results["bank"].missing_embeddings_
+    for name, vector in zip(("shop", "telco"), vectors, strict=True):
+        assert vector.std() > 0, "at the start all its values are alike"
         present, _ = found[name]
         assert 0 < present.sum() < len(present) == len(held["bank"])
         assert (found["bank"][1][name] == present).all()

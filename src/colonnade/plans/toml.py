@@ -152,11 +152,17 @@ def _is_kind(origin: Any, kind: type) -> bool:
 
 def _resolved(annotation: Any, constructor: type) -> Any:
     """An annotation as a type; Any where its names exist for type checkers only."""
+    # A dataclass inherits parameters whose annotations use names of another module.
+    names = {name: value for base in reversed(constructor.__mro__) for name, value in _module_names(base).items()}
     try:
         holder = SimpleNamespace(__annotations__={"it": annotation})
-        return get_type_hints(holder, vars(sys.modules[constructor.__module__]))["it"]
+        return get_type_hints(holder, names)["it"]
     except NameError:
         return Any
+
+
+def _module_names(cls: type) -> dict[str, Any]:
+    return vars(sys.modules[cls.__module__])
 
 
 def _choices(wanted: Any) -> list[str]:
