@@ -119,6 +119,20 @@ def test_the_number_of_classes_is_the_label_partys_to_say():
     assert at_shop["bank"].compared(at_bank["shop"]).sent == at_bank["shop"].received > at_shop["bank"].sent
 
 
+def test_what_is_sent_once_is_not_counted_for_every_epoch():
+    table = mixed()["shop"]
+    few, many = (estimate(MODELS["one-shot"](epochs=n, **BUDGET), THREE, "shop", table)["bank"] for n in (2, 30))
+    assert few == many
+
+
+@pytest.mark.parametrize(("name", "roles"), [("split-classifier", THREE), ("label-dp-shadow", THREE)])
+def test_many_epochs_are_estimated_as_well_as_few(name, roles):
+    model, tables = MODELS[name](epochs=12, patience=None, batch_size=64), mixed(600)
+    run = simulate(model.fit, tables, roles=roles, keep="digests")
+    sent = sum(entry.size for entry in run.transcripts["bank"].entries if entry.peer == "shop")
+    assert both_ends(model, roles, tables)["bank", "shop"].total == pytest.approx(sent, rel=0.02)
+
+
 def test_a_label_party_without_columns_is_estimated_to_send_no_embeddings():
     tables, model = mixed(), MODELS["served-classifier"](**BATCHES)
     whole = estimate(model, SERVED, "bank", tables["bank"])["cloud"]

@@ -57,7 +57,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class ProgressCallbacks:
-    """Where a side says what goes on; each part does nothing unless it is given.
+    """What a run calls as it goes on; each callback does nothing unless it is given.
 
     >>> ProgressCallbacks().met("shop", None)
     """
@@ -182,11 +182,7 @@ class PartyRun:
         Raises:
             PlanError: There is an interrupted run, and it is not to be resumed.
         """
-        if self.status != "planned" and not resume:
-            raise PlanError(
-                f"{self.path} should be new, but holds {self.name}'s side of this run, whose status is "
-                f"'{self.status}'. Go on with --resume, delete it to start again, or choose another folder with --out."
-            )
+        self._require_new("run", resume)
         self.plan.require_training()
         with self._alone(self.path):
             table = self.table()
@@ -207,11 +203,7 @@ class PartyRun:
             PlanError: The plan has no section [align], or there is an interrupted alignment that is not to be resumed.
         """
         planned, public = self.plan.aligned, self.plan.public_alignment()
-        if self.status != "planned" and not resume:
-            raise PlanError(
-                f"{self.path} should be new, but holds {self.name}'s side of this alignment, whose status is "
-                f"'{self.status}'. Go on with --resume, delete it to start again, or choose another folder with --out."
-            )
+        self._require_new("alignment", resume)
         with self._alone(self.path):
             write_atomically(self.path / "plan.toml", self.plan.to_toml().encode())
             protocol, shown = self._planned_align(planned), shown or ProgressCallbacks()
@@ -384,6 +376,13 @@ class PartyRun:
     @property
     def _network(self) -> PlannedNetwork:
         return require_network(self.plan, self.name)
+
+    def _require_new(self, what: str, resume: bool) -> None:
+        if self.status != "planned" and not resume:
+            raise PlanError(
+                f"{self.path} should be new, but holds {self.name}'s side of this {what}, whose status is "
+                f"'{self.status}'. Go on with --resume, delete it to start again, or choose another folder with --out."
+            )
 
     def _on_aligned_rows(self, protocol: Callable[[Party], R], path: Path) -> Callable[[Party], R]:
         """A protocol on rows that are aligned first, if the plan says so; which they are is written to a file."""

@@ -124,7 +124,7 @@ def estimate(model: Estimator, roles: Roles, name: str, table: Table) -> dict[st
         if not line:
             continue
         total, first = _tally(line), _tally(entry for entry in line if not entry.epoch)
-        repeated = _tally(entry for entry in line if entry.epoch == 0)
+        repeated = _tally(_repeated(line))
         repeated[_TURNS] = total[_TURNS] - first[_TURNS]
         for key, count in repeated.items():
             total[key] += max(0, n_epochs - 2) * count
@@ -153,6 +153,12 @@ def _tally(entries: Iterable[Entry]) -> _Tally:
         tally[entry.sent, entry.kind] += entry.size
     tally[_TURNS] = sum(before.sent != after.sent for before, after in pairwise(entries))
     return tally
+
+
+def _repeated(line: Sequence[Entry]) -> list[Entry]:
+    """The messages of the first of two epochs, in loops that have a second."""
+    loops = {entry.section[0] for entry in line if entry.section is not None and entry.section[1] == 1}
+    return [e for e in line if e.section is not None and e.section[0] in loops and e.section[1] == 0]
 
 
 def _without_turns(tally: _Tally) -> dict[tuple[bool, str], int]:
