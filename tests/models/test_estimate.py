@@ -67,15 +67,15 @@ CASES: list[tuple[str, dict[str, Any], Roles, Any]] = [
     ("functional-moments", {"clip_x": 1.0, "clip_y": 1.0, "epsilon": 1.0}, JUDGED, curves),
     ("functional-regression", {"clip": 3.0, "noise": 0.1}, THREE, curves),
     ("label-dp-shadow", BATCHES, THREE, mixed),
-    ("linear-regression", {"epochs": 4}, JUDGED, numbers),
-    ("linear-regression", {"epochs": 4, "batch_size": 200}, JUDGED, numbers),
-    ("linear-regression", {"epochs": 3}, TWO, numbers),
-    ("logistic-regression", {"epochs": 4}, JUDGED, classes),
-    ("logistic-regression", {"epochs": 3}, TWO, classes),
+    ("linear-regression", {"max_iter": 4}, JUDGED, numbers),
+    ("linear-regression", {"max_iter": 4, "batch_size": 200}, JUDGED, numbers),
+    ("linear-regression", {"max_iter": 3}, TWO, numbers),
+    ("logistic-regression", {"max_iter": 4}, JUDGED, classes),
+    ("logistic-regression", {"max_iter": 3}, TWO, classes),
     ("one-shot", {"epochs": 2, **BUDGET}, THREE, mixed),
     ("one-shot", {"epochs": 2, "encoder": "rff", **BUDGET}, THREE, mixed),
     ("one-shot-regressor", {"epochs": 2, **BUDGET}, THREE, numbers),
-    ("poisson-regression", {"epochs": 4}, JUDGED, numbers),
+    ("poisson-regression", {"max_iter": 4}, JUDGED, numbers),
     ("served-classifier", BATCHES, SERVED, mixed),
     ("served-regressor", BATCHES, SERVED, numbers),
     ("split-classifier", BATCHES, THREE, mixed),
@@ -112,7 +112,7 @@ def test_an_estimate_is_within_a_tenth_of_what_a_training_sends(name, parameters
 
 def test_the_number_of_classes_is_the_label_partys_to_say():
     tables = load("digits").split()
-    model = MODELS["split-classifier"](epochs=2, batch_size=64, patience=None, fusion="sum", top=None)
+    model = MODELS["split-classifier"](epochs=2, batch_size=64, n_iter_no_change=None, fusion="sum", top=None)
     at_bank, at_shop = (estimate(model, TWO, name, tables[name]) for name in ("bank", "shop"))
     assert at_bank["shop"].sure
     assert not at_shop["bank"].sure
@@ -127,7 +127,7 @@ def test_what_is_sent_once_is_not_counted_for_every_epoch():
 
 @pytest.mark.parametrize(("name", "roles"), [("split-classifier", THREE), ("label-dp-shadow", THREE)])
 def test_many_epochs_are_estimated_as_well_as_few(name, roles):
-    model, tables = MODELS[name](epochs=12, patience=None, batch_size=64), mixed(600)
+    model, tables = MODELS[name](epochs=12, n_iter_no_change=None, batch_size=64), mixed(600)
     run = simulate(model.fit, tables, roles=roles, keep="digests")
     sent = sum(entry.size for entry in run.transcripts["bank"].entries if entry.peer == "shop")
     assert both_ends(model, roles, tables)["bank", "shop"].total == pytest.approx(sent, rel=0.02)
@@ -145,16 +145,16 @@ def test_an_estimate_does_not_miss_rare_levels():
     rare = np.where(np.arange(n_rows) % 300 == 0, np.arange(n_rows) // 300, 1000)
     tables = numbers(n_rows)
     wide = Table.of({"id": np.arange(n_rows), "town": rare.astype(str)}, owner="shop")
-    model = MODELS["linear-regression"](epochs=1)
+    model = MODELS["linear-regression"](max_iter=1)
     run = simulate(model.fit, {**tables, "shop": wide}, roles=JUDGED, keep="digests")
     sent = sum(e.size for e in run.transcripts["judge"].entries if e.sent and e.peer == "shop")
     assert estimate(model, JUDGED, "shop", wide)["judge"].received == pytest.approx(sent, rel=0.01)
 
 
 def test_a_training_that_may_stop_early_sends_at_most_what_is_estimated():
-    assert may_stop_early(MODELS["split-classifier"](patience=3))
-    assert not may_stop_early(MODELS["split-classifier"](patience=None))
-    tables, model = mixed(), MODELS["split-classifier"](epochs=30, patience=1, batch_size=64, learning_rate=0.5)
+    assert may_stop_early(MODELS["split-classifier"](n_iter_no_change=3))
+    assert not may_stop_early(MODELS["split-classifier"](n_iter_no_change=None))
+    tables, model = mixed(), MODELS["split-classifier"](epochs=30, n_iter_no_change=1, batch_size=64, learning_rate=0.5)
     run = simulate(model.fit, tables, roles=THREE, keep="digests")
     sent = sum(e.size for e in run.transcripts["bank"].entries if e.peer == "shop")
     assert sent < both_ends(model, THREE, tables)["bank", "shop"].total

@@ -32,7 +32,7 @@ features = ["shop"]
 arbiter = "arbiter"
 [model]
 name = "linear-regression"
-epochs = 1
+max_iter = 1
 """
 
 ALIGNMENT = """

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from colonnade._version import __version__
 from colonnade.errors import DataError, PlanError, StorageError
-from colonnade.parameters import is_integer
 from colonnade.runtime.describe import describe
 from colonnade.runtime.hooks import Sides
 from colonnade.runtime.party import Party
@@ -165,11 +164,6 @@ def require_classes(labels: NDArray[Any], owner: str) -> NDArray[Any]:
             "of one. Check the label column."
         )
     return classes
-
-
-def is_count(value: object) -> bool:
-    """Whether a setting is a whole number, at least 1."""
-    return is_integer(value) and value >= 1
 
 
 def _parameters(cls: type[Estimator]) -> tuple[str, ...]:
