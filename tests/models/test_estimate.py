@@ -79,7 +79,7 @@ CASES: list[tuple[str, dict[str, Any], Roles, Any]] = [
     ("served-classifier", BATCHES, SERVED, mixed),
     ("served-regressor", BATCHES, SERVED, numbers),
     ("split-classifier", BATCHES, THREE, mixed),
-    ("split-classifier", {**BATCHES, "patience": None, "fusion": "sum", "top": None}, THREE, mixed),
+    ("split-classifier", {**BATCHES, "n_iter_no_change": None, "fusion": "sum", "top": None}, THREE, mixed),
     ("split-classifier", {**BATCHES, "tracks": "shadow-top"}, THREE, mixed),
     ("split-regressor", BATCHES, THREE, numbers),
     ("u-shape-classifier", BATCHES, SERVED, mixed),

@@ -34,7 +34,7 @@ from colonnade.wire.recording.frames import Entry
 
 EPOCHS = ("epochs", "max_iter", "trees")
 """The parameters that say how often a model repeats its exchange."""
-STOPPING = ("patience", "n_iter_no_change", "tolerance", "tol")
+STOPPING = ("n_iter_no_change", "tol")
 """The parameters by which a model may stop before its last epoch."""
 # Ciphertexts hold thousands of numbers, so their count grows by steps: the two sizes lie far apart.
 FEW_ROWS, MANY_ROWS = 512, 8192
