@@ -138,7 +138,7 @@ def test_the_bytes_of_released_curves_are_about_what_was_foreseen():
     setting = FunctionalSetting(n=120, p=4, active=(1, 2), basis=BSplines((0.0, 1.0), 6))
     tables = dict(zip(THREE.holders, setting.draw_one(1).tables(2).values(), strict=True))
     for name in ("functional-boost", "functional-regression"):
-        model = MODELS[name](clip=3.0, noise=0.1)
+        model = MODELS[name](protection={"clip": 3.0, "noise": 0.1})
         run = simulate(model.fit, tables, roles=THREE, keep="digests")
         for line in lines(THREE):
             expected = foreseen(model, tables, THREE, line)

@@ -25,7 +25,7 @@ from colonnade.data.functional.folder import FunctionalFolder
 from colonnade.data.functional.generator import column
 from colonnade.errors import DataError, PlanError
 from colonnade.experiment.sweep import Executor, Journal, Serial, Trial, sweep
-from colonnade.models.functional.boost import FunctionalBoost
+from colonnade.models.functional.estimator import FunctionalBoost
 from colonnade.models.functional.metrics import curve_metrics, selection_metrics
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import Run, simulate
@@ -202,7 +202,7 @@ def run_trial(trial: Trial) -> dict[str, float]:
     folder = FunctionalFolder.open(given["folder"])
     if _generation(folder) != given["generation"]:
         raise DataError(
-            f"{folder.path} should hold the curves that the trial was planned for, but they were generated anew. "
+            f"{folder.path} should hold the curves that the trial was planned for, but others were generated since. "
             "Run the experiment in another folder."
         )
     k, hh, fold, folds = (int(given[name]) for name in ("workers", "duplicate", "fold", "folds"))

@@ -12,7 +12,7 @@ import numpy as np
 
 from colonnade.attacks.base import Attack, Guess, Needs
 from colonnade.attacks.view import View
-from colonnade.models.functional.exchange import Offer, ReleasedCurves
+from colonnade.models.functional.messages import Offer, ReleasedCurves
 from colonnade.secret import Secret
 from colonnade.wire.message import Float64Array
 
