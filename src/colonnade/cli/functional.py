@@ -117,13 +117,8 @@ def run(
         "refit": refit,
         "algorithm": algorithm,
     }
-    experiment = FunctionalExperiment(
-        opened,
-        folds,
-        settings,
-        None if workers is None else _numbers(workers, "workers"),
-        replicates,
-    )
+    chosen = None if workers is None else _numbers(workers, "workers")
+    experiment = FunctionalExperiment(opened, folds, settings, chosen, replicates)
     where = folder / "results" if out is None else out
     try:
         experiment.run(where, Local(jobs))

@@ -213,8 +213,8 @@ def test_new_rows_are_charged_by_themselves_and_old_rows_on_top_of_what_they_cos
 
 
 def test_a_budget_that_is_too_small_stops_the_run_before_a_release(data):
+    model = FunctionalBoost(protection=Protection(clip=3.0, noise=0.1))
     with pytest.raises(BudgetSpent, match="nothing was released"):
-        model = FunctionalBoost(protection=Protection(clip=3.0, noise=0.1))
         fitted(model, data, budgets={"worker 1": {Secret.FEATURES: (1.0, 1e-5)}})
 
 

@@ -210,7 +210,7 @@ def test_it_needs_an_arbiter_and_sound_settings(data):
     }.items():
         with pytest.raises(PlanError, match=words):
             fitted(MomentRegression(**dict([settings])), data)
-    with pytest.raises(PlanError, match="Penalties's s should be a number, at least 0, but is -1.0"):
+    with pytest.raises(PlanError, match=r"Penalties's s should be a number, at least 0, but is -1\.0"):
         fitted(MomentRegression(penalties={"s": -1.0}), data)
 
 

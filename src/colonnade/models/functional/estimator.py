@@ -312,10 +312,8 @@ class FunctionalBoost(FunctionalEstimator):
             singular values of each surface taken off).
         algorithm: "honest", or "legacy", which follows the published algorithm to the letter and is for comparison
             only: increments estimate the whole and are added, and its cross-validation is not out of sample.
-        correction: See `FunctionalRegression`, as for the other arguments.
-        guard: See there.
-        inputs: See there.
-        hold_out: See there.
+
+    The other arguments are those of `FunctionalRegression`.
 
     >>> FunctionalBoost(stopping=Stopping(criterion="aicc")).shrinkage
     0.3

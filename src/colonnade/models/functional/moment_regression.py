@@ -64,7 +64,7 @@ from colonnade.storage import Tree
 from colonnade.wire.message import Int64Array
 
 _PENALTIES = Penalties()
-# A fit is kept if what it gains by the first release is at least so many standard errors.
+# The least gain by the first release with which a fit is kept, in standard errors.
 GUARD = 3.0
 
 
@@ -280,7 +280,7 @@ class MomentRegression(CurveModel):
         signal = np.maximum(values, 0.0)
         shifted = signal + ridge * level + 1e-3
         system = (vectors * shifted) @ vectors.T
-        omega = np.kron(np.eye(len(gram) // len(roughness.x)), roughness.x)
+        omega = roughness.of_inputs(len(gram) // len(roughness.x))
         penalties = self._penalties.absolute(np.diag(signal), roughness)
         w = solve_penalised(system, cross, omega, roughness.y, penalties)
         return w, system, float((signal / shifted).sum())

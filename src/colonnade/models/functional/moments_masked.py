@@ -75,7 +75,7 @@ class Reach:
         return self.sensitivity / self.mu
 
     def on_ring(self, bits: int) -> DiscreteGaussianMechanism:
-        """The noise for sums of integers with so many bits after the point, and their integer sensitivity."""
+        """The noise for sums of integers with a number of bits after the point, and their integer sensitivity."""
         return DiscreteGaussianMechanism.of_loss(root_above(self.squared * 4**bits), self.mu)
 
 
@@ -268,7 +268,8 @@ def deal(party: Party, layout: Layout, budget: MomentBudget) -> int:
             if q not in (p, label):
                 total[blocks.at(q), blocks.at(p)] -= pad.T
     if len(chosen):
-        total = symmetrically_noisy(party, total, budget.second(len(chosen)).on_ring(bits), chosen, both)
+        mechanism = budget.second(len(chosen)).on_ring(bits)
+        total = noisy(party, total, mechanism, second_stage(chosen), both, symmetric=True)
     products = total[blocks.inputs, blocks.inputs], total[blocks.inputs, blocks.at(label)]
     party.label_party.send(Correction(2, list(products)), under=(MOMENT_NOISE,))
     return len(chosen)
@@ -360,10 +361,20 @@ def _pad(source: Randomness, shape: tuple[int, ...], chosen: Int64Array, name: s
 
 
 def noisy(
-    party: Party, values: UInt64Array, mechanism: DiscreteGaussianMechanism, stage: str, protects: tuple[Secret, ...]
+    party: Party,
+    values: UInt64Array,
+    mechanism: DiscreteGaussianMechanism,
+    stage: str,
+    protects: tuple[Secret, ...],
+    *,
+    symmetric: bool = False,
 ) -> UInt64Array:
-    """Values with the noise of one stage, charged to the ledger of the party that adds it."""
-    return mechanism.release(
+    """Values with the noise of one stage, charged to the ledger of the party that adds it.
+
+    Symmetric noise on a square matrix is isotropic in the Frobenius norm.
+    """
+    release = mechanism.release_symmetric if symmetric else mechanism.release
+    return release(
         values,
         random=party.random,
         ledger=party.ledger,
@@ -374,23 +385,9 @@ def noisy(
     )
 
 
-def symmetrically_noisy(
-    party: Party,
-    values: UInt64Array,
-    mechanism: DiscreteGaussianMechanism,
-    chosen: Int64Array,
-    protects: tuple[Secret, ...],
-) -> UInt64Array:
-    """A square matrix with the noise of the second stage: symmetric, and isotropic in the Frobenius norm."""
-    return mechanism.release_symmetric(
-        values,
-        random=party.random,
-        ledger=party.ledger,
-        protects=protects,
-        unit=UNIT,
-        path=("moments", f"second of {chosen.tolist()}"),
-        by=MOMENT_NOISE,
-    )
+def second_stage(chosen: Int64Array) -> str:
+    """The name of the second stage's noise: with other inputs chosen it is other noise."""
+    return f"second of {chosen.tolist()}"
 
 
 def stage_terms(

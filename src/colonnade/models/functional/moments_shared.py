@@ -43,8 +43,8 @@ from colonnade.models.functional.moments_masked import (
     require_chosen,
     ring_length,
     ring_product,
+    second_stage,
     stage_terms,
-    symmetrically_noisy,
     uniform,
     widths_of,
 )
@@ -96,7 +96,8 @@ class GivenShares:
         share, x = self._shared(2, own), self._x[:, own]
         products = _bordered(share)
         products[: len(own), : len(own)] = ring_product(x, x)
-        released = symmetrically_noisy(party, products, budget.second(len(chosen)).on_ring(bits), chosen, about)
+        mechanism = budget.second(len(chosen)).on_ring(bits)
+        released = noisy(party, products, mechanism, second_stage(chosen), about, symmetric=True)
         gram, cross = released[: len(own), : len(own)], released[: len(own), len(own) :]
         line.send(NoisyShares(2, [gram, cross]), under=(MOMENT_NOISE,))
 
@@ -160,7 +161,8 @@ class OpenedShares:
         own = self._decrypted(2, n_own)
         theirs = stage_terms(self._line, NoisyShares, 2, [(n_own, n_own), own.shape])
         mechanism = self._budget.second(len(chosen)).on_ring(2 * self._bits)
-        released = symmetrically_noisy(self._party, _bordered(own), mechanism, chosen, (Secret.LABELS,))
+        stage, about = second_stage(chosen), (Secret.LABELS,)
+        released = noisy(self._party, _bordered(own), mechanism, stage, about, symmetric=True)
         gram = from_ring(theirs[0], 2 * self._bits)
         return (gram + gram.T) / 2, from_ring(released[:n_own, n_own:] + theirs[1], 2 * self._bits)
 

@@ -28,7 +28,7 @@ def joint_fit(
     if not len(chosen):
         return fitted
     kept = (chosen[:, None] * size + np.arange(size)).ravel()
-    omega = np.kron(np.eye(len(chosen)), roughness.x)
+    omega = roughness.of_inputs(len(chosen))
     gram = moments.gram[np.ix_(kept, kept)]
     gram, cross = (gram + gram.T) / (2 * moments.freedom), moments.cross[kept] / moments.freedom
     solved = solve_penalised(gram, cross, omega, roughness.y, penalties)

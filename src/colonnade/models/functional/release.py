@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -41,23 +41,6 @@ Clip: TypeAlias = float | Mapping[str, float] | Literal["empirical"] | None
 PROTECTION = "dp_release"
 UNIT = "record"
 EMPIRICAL_QUANTILE = 0.95
-
-
-def _for_columns(limit: Limit) -> Limit:
-    """What a limit allows, once for all columns or for each."""
-
-    def holds(value: Any) -> bool:
-        return all(map(limit.holds, value.values() if isinstance(value, Mapping) else [value]))
-
-    return Limit(holds, f"{limit.words}, or a mapping of such to columns", (*limit.wrong, {"x": "1"}))
-
-
-_POSITIVE = _for_columns(number(above=0))
-_CLIP = Limit(
-    lambda value: value is None or value == "empirical" or _POSITIVE.holds(value),
-    f"None, 'empirical' or {_POSITIVE.words}",
-    (0.0, "no such name", {"x": 0.0}),
-)
 _RADIUS = Limit(lambda value: value not in (None, "empirical"), "a radius where epsilon is given", (None, "empirical"))
 _NO_NOISE = Limit(lambda value: not value, "0 where epsilon is given", (1.0,))
 
@@ -153,8 +136,6 @@ class Protection:
     """
 
     limits: ClassVar[Mapping[str, Limit]] = {
-        "clip": _CLIP,
-        "noise": _for_columns(number(0)),
         "epsilon": optional(number(above=0)),
         "delta": number(above=0, below=1),
         "n_curves": optional(count()),

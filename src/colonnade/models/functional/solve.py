@@ -93,6 +93,10 @@ class SurfaceRoughness:
         """The roughness of a pair of bases."""
         return cls(x.whitened_penalty(operator_s), y.whitened_penalty(operator_t))
 
+    def of_inputs(self, n: int) -> FloatArray:
+        """The roughness of several inputs side by side."""
+        return np.asarray(np.kron(np.eye(n), self.x), np.float64)
+
     @cached_property
     def rotation(self) -> tuple[FloatArray, FloatArray]:
         """The eigenvalues of the outputs' roughness, none below zero, and its eigenvectors."""
