@@ -14,7 +14,7 @@ from colonnade.curves import BSplines
 from colonnade.curves.basis import FloatArray
 from colonnade.data.functional.generator import FunctionalSetting
 from colonnade.models.functional.moments import Moments, form_moments
-from colonnade.models.functional.path import BoostingPath, Halves, Stopping
+from colonnade.models.functional.path import BoostingPath, Halves, PathStopping
 from colonnade.models.functional.solve import PenalisedSolver, Penalties, SurfaceRoughness
 
 TARGETS: Mapping[str, float] = {"cached_over_kronecker": 1 / 300, "step_ratio_32k_to_500": 2.0, "fit_ms": 50.0}
@@ -71,7 +71,7 @@ def step_seconds(n: int, p: int, size: int, *, steps: int) -> tuple[float, float
     start = perf_counter()
     a, b = halves(z, y, roughness)
     once = perf_counter() - start
-    stopping = Stopping(max_steps=10 * steps, min_steps=10 * steps)
+    stopping = PathStopping(max_steps=10 * steps, min_steps=10 * steps)
     path = BoostingPath(Halves.of(a, b), roughness, PENALTIES, stopping, n_rows=n)
     return once, median_time(path.step, times=steps)
 
@@ -89,7 +89,7 @@ def fit_seconds(times: int) -> tuple[float, float, int]:
     for _ in range(times):
         start, start_cpu = perf_counter(), process_time()
         a, b = halves(z, y, roughness)
-        path = BoostingPath(Halves.of(a, b), roughness, PENALTIES, Stopping(), n_rows=375)
+        path = BoostingPath(Halves.of(a, b), roughness, PENALTIES, PathStopping(), n_rows=375)
         while not path.ended:
             path.step()
         durations.append(perf_counter() - start)

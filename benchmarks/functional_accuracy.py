@@ -28,7 +28,7 @@ from colonnade.models.functional.exchange import NewInputs
 from colonnade.models.functional.metrics import curve_metrics, selection_metrics
 from colonnade.models.functional.moment_regression import MomentRegression
 from colonnade.models.functional.moments import form_moments
-from colonnade.models.functional.path import Stopping
+from colonnade.models.functional.path import PathStopping
 from colonnade.models.functional.refit import joint_fit
 from colonnade.models.functional.release import Protection
 from colonnade.models.functional.solve import Penalties, SurfaceRoughness
@@ -296,7 +296,7 @@ def _boosted(data: FunctionalData, train: ArrayLike, test: ArrayLike) -> Curves:
     tables = data.take(train).tables(1)
     found = {}
     for penalty in PENALTIES:
-        penalties, stopping = Penalties(penalty, penalty, relative=True), Stopping(max_steps=500, patience=20)
+        penalties, stopping = Penalties(penalty, penalty, relative=True), PathStopping(max_steps=500, patience=20)
         model = FunctionalBoost(inputs="partial", penalties=penalties, stopping=stopping)
         runs = [simulate(model.fit, tables, roles=roles, keep="digests", seed=seed) for seed in range(HALVINGS)]
         found[penalty] = sum(min(run.results["label"].traces_["cv"]) for run in runs), runs[0]

@@ -22,7 +22,7 @@ from colonnade.catalogue import DEFENCES
 from colonnade.crypto.profiles import ARBITER, HISTOGRAM, SHARES
 from colonnade.data import load, split
 from colonnade.models.functional import estimator, moment_regression, moments_shared
-from colonnade.models.functional.path import Stopping
+from colonnade.models.functional.path import PathStopping
 from colonnade.models.functional.release import Protection
 from colonnade.models.functional.solve import Penalties
 from colonnade.models.glm import estimator as glm
@@ -260,7 +260,9 @@ def test_the_page_on_curves_draws_what_the_modules_draw():
 
 def test_the_page_on_curves_names_every_option():
     text = (DOCS / "protocols" / "functional.md").read_text()
-    fields = [field.name for settings in (Penalties, Protection, Stopping) for field in dataclasses.fields(settings)]
+    fields = [
+        field.name for settings in (Penalties, Protection, PathStopping) for field in dataclasses.fields(settings)
+    ]
     options = [*estimator.FunctionalBoost().get_params(), *moment_regression.MomentRegression().get_params(), *fields]
     assert [option for option in options if f"| `{option}` |" not in text] == []
 

@@ -3,7 +3,7 @@ from .base import Prediction as Prediction
 from .functional.estimator import FunctionalBoost as FunctionalBoost
 from .functional.estimator import FunctionalRegression as FunctionalRegression
 from .functional.moment_regression import MomentRegression as MomentRegression
-from .functional.path import Stopping as Stopping
+from .functional.path import PathStopping as PathStopping
 from .functional.release import Protection as Protection
 from .functional.solve import Penalties as Penalties
 from .glm.estimator import LinearRegression as LinearRegression

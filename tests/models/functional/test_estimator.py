@@ -8,7 +8,7 @@ from colonnade.data.functional.generator import FunctionalSetting
 from colonnade.errors import BudgetSpent, DataError, PlanError, ProtocolError
 from colonnade.models.functional.estimator import FunctionalBoost, FunctionalRegression
 from colonnade.models.functional.messages import Offer, PartialPrediction, ReleasedCurves, Surface
-from colonnade.models.functional.path import Stopping
+from colonnade.models.functional.path import PathStopping
 from colonnade.models.functional.release import Protection
 from colonnade.models.functional.solve import Penalties
 from colonnade.privacy.ledger import compose
@@ -117,7 +117,7 @@ def test_the_surface_is_what_the_model_integrates(data):
 
 def test_what_was_learned_has_the_documents_names(data):
     model = fitted(
-        FunctionalBoost(protection=Protection(clip=5.0, noise=0.1), stopping=Stopping(criterion="aicc")), data
+        FunctionalBoost(protection=Protection(clip=5.0, noise=0.1), stopping=PathStopping(criterion="aicc")), data
     ).results["label"]
     assert set(model.B_) == {"x01", "x02", "x03", "x04", "x05", "x06"}
     assert len(model.fitted_) == 200
@@ -150,8 +150,8 @@ def test_every_option_leads_to_a_good_model(data, settings):
 
 
 def test_the_legacy_algorithm_overshoots_where_the_honest_one_does_not(data):
-    plain = FunctionalBoost(inputs="partial", stopping=Stopping(max_steps=40))
-    legacy = FunctionalBoost(inputs="partial", stopping=Stopping(max_steps=40), algorithm="legacy")
+    plain = FunctionalBoost(inputs="partial", stopping=PathStopping(max_steps=40))
+    legacy = FunctionalBoost(inputs="partial", stopping=PathStopping(max_steps=40), algorithm="legacy")
     errors = [relative_error(predicted(fitted(each, data), data).results["label"], data) for each in (plain, legacy)]
     assert errors[0] < errors[1]
 
@@ -292,7 +292,7 @@ def test_a_label_party_without_curves_to_predict_is_refused(data):
             "noise should be 0 where epsilon is given, but is 1.0.",
         ),
         ({"protection": {"clip": 3.0, "noize": 1.0}}, "has the key 'noize'. The nearest name is 'noise'."),
-        ({"stopping": 30}, "stopping should be a Stopping or a mapping of its fields, but is 30."),
+        ({"stopping": 30}, "stopping should be a PathStopping or a mapping of its fields, but is 30."),
         ({"hold_out": (3, 2)}, "hold_out should be None or a fold, counted from 1, and how many there are"),
         ({"correction": 2.0}, "correction should be 'cv' or a number from 0 to 1, but is 2.0."),
     ],

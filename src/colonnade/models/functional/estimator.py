@@ -31,7 +31,7 @@ from colonnade.errors import PlanError
 from colonnade.models.functional.exchange import CurveDesign, NewInputs, OwnCurves, PastReleases
 from colonnade.models.functional.guard import TrainingRows
 from colonnade.models.functional.model import CurveModel, CurvePrediction, LearnedCurves, combined, response
-from colonnade.models.functional.path import Stopping
+from colonnade.models.functional.path import PathStopping
 from colonnade.models.functional.release import Protection, Release, cost
 from colonnade.models.functional.rules import BoostingRule, FittingRule, JointRule, LegacyRule
 from colonnade.models.functional.solve import Penalties
@@ -40,7 +40,7 @@ from colonnade.runtime.hooks import prepare
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 
-_PENALTIES, _PROTECTION, _STOPPING = Penalties(0.05, 0.05), Protection(), Stopping()
+_PENALTIES, _PROTECTION, _STOPPING = Penalties(0.05, 0.05), Protection(), PathStopping()
 _SHARE = number(0, most=1)
 _FOLD = Limit(
     lambda value: len(value) == 2 and all(map(is_integer, value)) and 1 <= value[0] <= value[1] >= 2,
@@ -306,7 +306,7 @@ class FunctionalBoost(FunctionalEstimator):
     Args:
         penalties: How strongly roughness of coefficient surfaces is punished: `Penalties`, or a mapping of its fields.
         protection: How curves are clipped and noised before they are released: `Protection`, or a mapping.
-        stopping: When the path ends: `Stopping`, or a mapping.
+        stopping: When the path ends: `PathStopping`, or a mapping.
         shrinkage: How much of each increment is added.
         refit: "none", "joint" (all selected inputs at once, without shrinkage), or "low-rank" (that, with small
             singular values of each surface taken off).
@@ -315,7 +315,7 @@ class FunctionalBoost(FunctionalEstimator):
 
     The other arguments are those of `FunctionalRegression`.
 
-    >>> FunctionalBoost(stopping=Stopping(criterion="aicc")).shrinkage
+    >>> FunctionalBoost(stopping=PathStopping(criterion="aicc")).shrinkage
     0.3
     """
 
@@ -331,7 +331,7 @@ class FunctionalBoost(FunctionalEstimator):
         *,
         penalties: Penalties | Mapping[str, Any] = _PENALTIES,
         protection: Protection | Mapping[str, Any] = _PROTECTION,
-        stopping: Stopping | Mapping[str, Any] = _STOPPING,
+        stopping: PathStopping | Mapping[str, Any] = _STOPPING,
         shrinkage: float = 0.3,
         refit: Literal["none", "joint", "low-rank"] = "none",
         algorithm: Literal["honest", "legacy"] = "honest",
@@ -356,11 +356,11 @@ class FunctionalBoost(FunctionalEstimator):
     @classmethod
     def example(cls) -> Self:
         """A small one that is quickly trained."""
-        protection, stopping = Protection(clip=3.0, noise=0.2), Stopping(max_steps=4, min_steps=2)
+        protection, stopping = Protection(clip=3.0, noise=0.2), PathStopping(max_steps=4, min_steps=2)
         return cls(protection=protection, stopping=stopping, correction=1.0, inputs="partial")
 
     @property
-    def _stopping(self) -> Stopping:
+    def _stopping(self) -> PathStopping:
         return settings_of(self.stopping, _STOPPING, "FunctionalBoost's stopping")
 
     def fitting_rule(self, x: Basis, y: Basis) -> FittingRule:

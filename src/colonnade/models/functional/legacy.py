@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from colonnade.curves.basis import FloatArray
-from colonnade.models.functional.path import Stopping
+from colonnade.models.functional.path import PathStopping
 from colonnade.models.functional.solve import PenalisedSolver, Penalties
 from colonnade.wire.message import Int64Array
 
@@ -25,7 +25,7 @@ def legacy_boost(
     noise: FloatArray,
     omegas: tuple[FloatArray, FloatArray],
     penalties: Penalties,
-    stopping: Stopping,
+    stopping: PathStopping,
     shrinkage: float,
     folds: tuple[Int64Array, Int64Array],
 ) -> tuple[FloatArray, tuple[int, ...], dict[str, list[float]]]:

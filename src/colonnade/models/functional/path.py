@@ -44,7 +44,7 @@ class Halves:
 
 
 @dataclass(frozen=True)
-class Stopping:
+class PathStopping:
     """When a path ends, and what it is judged by.
 
     Attributes:
@@ -55,7 +55,7 @@ class Stopping:
         freedom: How "aic" and "aicc" count degrees of freedom: "exact", or "hutchinson", which is an estimate.
         probes: How many random signs per output Hutchinson's estimate takes.
 
-    >>> Stopping(max_steps=30).criterion
+    >>> PathStopping(max_steps=30).criterion
     'cv'
     """
 
@@ -108,7 +108,7 @@ class BoostingPath:
         halves: Halves,
         roughness: SurfaceRoughness,
         penalties: Penalties,
-        stopping: Stopping,
+        stopping: PathStopping,
         *,
         shrinkage: float = 0.3,
         n_rows: int,

@@ -19,7 +19,7 @@ from colonnade.curves.basis import FloatArray
 from colonnade.models.functional.guard import TrainingRows
 from colonnade.models.functional.legacy import legacy_boost
 from colonnade.models.functional.moments import Moments
-from colonnade.models.functional.path import BoostingPath, Halves, Stopping
+from colonnade.models.functional.path import BoostingPath, Halves, PathStopping
 from colonnade.models.functional.refit import joint_fit, low_rank
 from colonnade.models.functional.solve import Penalties, SurfaceRoughness
 from colonnade.runtime.party import Party
@@ -83,7 +83,7 @@ class JointRule(FittingRule):
 class BoostingRule(FittingRule):
     """One input at a time; see `colonnade.models.functional.path`."""
 
-    stopping: Stopping
+    stopping: PathStopping
     shrinkage: float
     refit: Literal["none", "joint", "low-rank"]
 
@@ -124,7 +124,7 @@ class LegacyRule(FittingRule):
 
     is_judged: ClassVar[bool] = False
 
-    stopping: Stopping
+    stopping: PathStopping
     shrinkage: float
 
     def fit(self, party: Party, rows: TrainingRows, correction: float, *, without: int | None = None) -> RuleFit:
