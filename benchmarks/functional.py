@@ -14,8 +14,8 @@ from colonnade.curves import BSplines
 from colonnade.curves.basis import FloatArray
 from colonnade.data.functional.generator import FunctionalSetting
 from colonnade.models.functional.moments import Moments, form_moments
-from colonnade.models.functional.path import BoostingPath, Halves, Rules
-from colonnade.models.functional.solve import PenalisedSolver, Penalties, Roughness
+from colonnade.models.functional.path import BoostingPath, Halves, PathStopping
+from colonnade.models.functional.solve import PenalisedSolver, Penalties, SurfaceRoughness
 
 TARGETS: Mapping[str, float] = {"cached_over_kronecker": 1 / 300, "step_ratio_32k_to_500": 2.0, "fit_ms": 50.0}
 
@@ -30,16 +30,16 @@ def rows(n: int, p: int, size: int, *, active: int = 5) -> tuple[FloatArray, Flo
     return z, np.einsum("njq,jqk->nk", z[:, :active], w) + 0.3 * random.standard_normal((n, size))
 
 
-def halves(z: FloatArray, y: FloatArray, roughness: Roughness) -> tuple[Moments, Moments]:
+def halves(z: FloatArray, y: FloatArray, roughness: SurfaceRoughness) -> tuple[Moments, Moments]:
     """The moments of both halves, with outputs rotated."""
     rotated, middle = y @ roughness.rotation[1], len(y) // 2
     return form_moments(z[:middle], rotated[:middle]), form_moments(z[middle:], rotated[middle:])
 
 
-def roughness_of(size: int) -> Roughness:
+def roughness_of(size: int) -> SurfaceRoughness:
     """The roughness of splines on [0, 100]."""
     basis = BSplines((0.0, 100.0), size)
-    return Roughness.of(basis, basis)
+    return SurfaceRoughness.of(basis, basis)
 
 
 def solves(size: int, *, times: int) -> dict[str, float]:
@@ -71,8 +71,8 @@ def step_seconds(n: int, p: int, size: int, *, steps: int) -> tuple[float, float
     start = perf_counter()
     a, b = halves(z, y, roughness)
     once = perf_counter() - start
-    rules = Rules(max_steps=10 * steps, min_steps=10 * steps, n_rows=n)
-    path = BoostingPath(Halves.of(a, b), roughness, PENALTIES, rules)
+    stopping = PathStopping(max_steps=10 * steps, min_steps=10 * steps)
+    path = BoostingPath(Halves.of(a, b), roughness, PENALTIES, stopping, n_rows=n)
     return once, median_time(path.step, times=steps)
 
 
@@ -89,7 +89,7 @@ def fit_seconds(times: int) -> tuple[float, float, int]:
     for _ in range(times):
         start, start_cpu = perf_counter(), process_time()
         a, b = halves(z, y, roughness)
-        path = BoostingPath(Halves.of(a, b), roughness, PENALTIES, Rules(n_rows=375))
+        path = BoostingPath(Halves.of(a, b), roughness, PENALTIES, PathStopping(), n_rows=375)
         while not path.ended:
             path.step()
         durations.append(perf_counter() - start)

@@ -25,13 +25,15 @@ from colonnade.data.functional.generator import FunctionalData, FunctionalSettin
 from colonnade.experiment.executor import Serial
 from colonnade.experiment.journal import Journal, Trial
 from colonnade.experiment.sweep import sweep
-from colonnade.models.functional.boost import FunctionalBoost
-from colonnade.models.functional.exchange import Inputs
+from colonnade.models.functional.estimator import FunctionalBoost
+from colonnade.models.functional.exchange import NewInputs
 from colonnade.models.functional.metrics import curve_metrics, selection_metrics
 from colonnade.models.functional.moment_regression import MomentRegression
 from colonnade.models.functional.moments import form_moments
+from colonnade.models.functional.path import PathStopping
 from colonnade.models.functional.refit import joint_fit
-from colonnade.models.functional.solve import Penalties, Roughness
+from colonnade.models.functional.release import Protection
+from colonnade.models.functional.solve import Penalties, SurfaceRoughness
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
 
@@ -87,7 +89,7 @@ def oracle_error(data: FunctionalData, train: FloatArray, test: FloatArray) -> f
     y = data.y.coordinates
     basis = data.y.basis
     places = [j - 1 for j in data.active]
-    w = joint_fit(form_moments(z[train], y[train]), Roughness.of(basis, basis), Penalties(), places)
+    w = joint_fit(form_moments(z[train], y[train]), SurfaceRoughness.of(basis, basis), Penalties(), places)
     predicted = np.einsum("njq,jqk->nk", z[test] - z[train].mean(axis=0), w) + y[train].mean(axis=0)
     return curve_metrics(Curves.of_coordinates(predicted, basis), data.y.take(test))["RIL2"]
 
@@ -147,11 +149,11 @@ def model_of(mode: str, varied: str, value: float) -> tuple[Any, Roles]:
     if mode.startswith("moments"):
         model = MomentRegression(clip_x=CLIP, clip_y=CLIP_Y, epsilon=value)
         return model, WITH_ARBITER if mode == "moments" else ONE
-    settings: dict[str, Any] = {"noise": value} if varied == "noise" else {"epsilon": value, "n_curves": 20}
-    if mode == "unguarded release":
-        settings |= {"guard": False, "correction": 1.0}
-    inputs: Inputs = "released" if mode == "noisy new inputs" else "partial"
-    return FunctionalBoost(clip=CLIP, inputs=inputs, **settings), TWO
+    by_noise, by_budget = Protection(CLIP, noise=value), Protection(CLIP, epsilon=value, n_curves=20)
+    settings: dict[str, Any] = {"guard": False, "correction": 1.0} if mode == "unguarded release" else {}
+    inputs: NewInputs = "released" if mode == "noisy new inputs" else "partial"
+    protection = by_noise if varied == "noise" else by_budget
+    return FunctionalBoost(protection=protection, inputs=inputs, **settings), TWO
 
 
 def private_cell(trial: Trial) -> dict[str, float]:
@@ -296,14 +298,8 @@ def _boosted(data: FunctionalData, train: ArrayLike, test: ArrayLike) -> Curves:
     tables = data.take(train).tables(1)
     found = {}
     for penalty in PENALTIES:
-        settings: dict[str, Any] = {
-            "lambda_s": penalty,
-            "lambda_t": penalty,
-            "relative": True,
-            "max_steps": 500,
-            "patience": 20,
-        }
-        model = FunctionalBoost(inputs="partial", **settings)
+        penalties, stopping = Penalties(penalty, penalty, relative=True), PathStopping(max_steps=500, patience=20)
+        model = FunctionalBoost(inputs="partial", penalties=penalties, stopping=stopping)
         runs = [simulate(model.fit, tables, roles=roles, keep="digests", seed=seed) for seed in range(HALVINGS)]
         found[penalty] = sum(min(run.results["label"].traces_["cv"]) for run in runs), runs[0]
     shares = {name: share.predict for name, share in min(found.values(), key=lambda each: each[0])[1].results.items()}

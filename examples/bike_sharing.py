@@ -9,18 +9,18 @@ from colonnade.attacks.members.curves import ReleaseMembership
 from colonnade.auditing import measure_membership
 from colonnade.curves.plots import new_axes
 from colonnade.data import load, train_test_split
-from colonnade.models import FunctionalBoost
+from colonnade.models import FunctionalBoost, Penalties, Protection
 from colonnade.models.functional.metrics import curve_metrics
 
 train, test = train_test_split(load("bike-sharing-curves").split(), test=0.25, seed=0)
 roles = Roles(label="bank", features=("shop",))
-penalties = {"lambda_s": 10.0, "lambda_t": 0.01, "relative": True}
+penalties = Penalties(s=10.0, t=0.01, relative=True)
 observed = test["bank"].curves("rentals")
 
 
-def fit(**settings):
+def fit(protection):
     """Train, predict the test days, and say how well."""
-    model = FunctionalBoost(inputs="partial", **penalties, **settings)
+    model = FunctionalBoost(inputs="partial", penalties=penalties, protection=protection)
     run = simulate(model.fit, train, roles=roles, seed=1)
     shares = {name: share.predict for name, share in run.results.items()}
     predicted = simulate(shares, test, roles=roles).results["bank"].curves
@@ -30,7 +30,7 @@ def fit(**settings):
     return run, predicted, ratio, curve_metrics(predicted, observed)
 
 
-run, predicted, ratio, metrics = fit()
+run, predicted, ratio, metrics = fit(Protection())
 model = run.results["bank"]
 print(f"In the clear: {ratio:.2f} of the mean's error, RIL2 {metrics['RIL2']:.3f}.")
 print(f"The model has selected {', '.join(model.selected_)}.")
@@ -48,7 +48,7 @@ axes.figure.savefig("bike-surface.png", dpi=120)
 
 # Temperature, humidity and wind are scaled to at most 1, so no curve over 23 hours is longer than sqrt(23), about 4.8.
 for epsilon in (10_000.0, 1_000.0, 100.0):
-    run, _, ratio, _ = fit(clip=4.8, epsilon=epsilon, n_curves=3)
+    run, _, ratio, _ = fit(Protection(clip=4.8, epsilon=epsilon, n_curves=3))
     attack = measure_membership(run, ReleaseMembership())
     kept = "predicts the mean" if run.results["bank"].is_mean_ else f"{ratio:.2f} of the mean's error"
     leak = f"membership AUC {attack.score.value:.2f}, measured epsilon {attack.measured:.1f}"

@@ -75,15 +75,13 @@ SMALL = {
     "logistic-regression": {"max_iter": 2, "batch_size": 180},
     "poisson-regression": {"max_iter": 2, "batch_size": 180},
     "functional-boost": {
-        "clip": 3.0,
-        "noise": 0.2,
+        "protection": {"clip": 3.0, "noise": 0.2},
         "inputs": "partial",
         "correction": 1.0,
-        "max_steps": 4,
-        "min_steps": 2,
+        "stopping": {"max_steps": 4, "min_steps": 2},
     },
     "functional-moments": {"clip_x": 3.0, "clip_y": 3.0, "epsilon": 1e6},
-    "functional-regression": {"clip": 3.0, "noise": 0.2, "inputs": "partial"},
+    "functional-regression": {"protection": {"clip": 3.0, "noise": 0.2}, "inputs": "partial"},
 }
 REGRESSIONS = ("linear-regression", "logistic-regression", "poisson-regression")
 

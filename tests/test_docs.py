@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import dataclasses
 import importlib
 import inspect
 import io
@@ -20,9 +21,10 @@ import pytest
 from colonnade.catalogue import DEFENCES
 from colonnade.crypto.profiles import ARBITER, HISTOGRAM, SHARES
 from colonnade.data import load, split
-from colonnade.models.functional import boost
-from colonnade.models.functional import moment_regression as central
-from colonnade.models.functional import moments_shared as moment_shares
+from colonnade.models.functional import estimator, moment_regression, moments_shared
+from colonnade.models.functional.path import PathStopping
+from colonnade.models.functional.release import Protection
+from colonnade.models.functional.solve import Penalties
 from colonnade.models.glm import estimator as glm
 from colonnade.models.glm import shares as glm_shares
 from colonnade.models.glm.estimator import LogisticRegression
@@ -252,7 +254,7 @@ def test_the_page_on_curves_runs_and_selects_what_its_data_depend_on(elsewhere):
 
 def test_the_page_on_curves_draws_what_the_modules_draw():
     text = (DOCS / "protocols" / "functional.md").read_text()
-    for module in (boost, central, moment_shares):
+    for module in (estimator, moment_regression, moments_shared):
         drawing = dedent("\n".join(line for line in module.__doc__.splitlines() if line.startswith("    ")))
         assert "─▶" in drawing
         assert drawing in text
@@ -260,7 +262,11 @@ def test_the_page_on_curves_draws_what_the_modules_draw():
 
 def test_the_page_on_curves_names_every_option():
     text = (DOCS / "protocols" / "functional.md").read_text()
-    assert [option for option in boost.FunctionalBoost().get_params() if f"| `{option}` |" not in text] == []
+    fields = [
+        field.name for settings in (Penalties, Protection, PathStopping) for field in dataclasses.fields(settings)
+    ]
+    options = [*estimator.FunctionalBoost().get_params(), *moment_regression.MomentRegression().get_params(), *fields]
+    assert [option for option in options if f"| `{option}` |" not in text] == []
 
 
 needs_folder = pytest.mark.skipif(not os.environ.get("COLONNADE_DATA"), reason="COLONNADE_DATA is not set")

@@ -95,9 +95,9 @@ DEFENCES: Names[type[Defence]] = Names(
 MODELS: Names[type[Estimator]] = Names(
     "model",
     {
-        "functional-boost": ("models.functional.boost", "FunctionalBoost"),
+        "functional-boost": ("models.functional.estimator", "FunctionalBoost"),
         "functional-moments": ("models.functional.moment_regression", "MomentRegression"),
-        "functional-regression": ("models.functional.regression", "FunctionalRegression"),
+        "functional-regression": ("models.functional.estimator", "FunctionalRegression"),
         "label-dp-shadow": ("models.networks.labeldp", "LabelDPShadow"),
         "linear-regression": ("models.glm.estimator", "LinearRegression"),
         "logistic-regression": ("models.glm.estimator", "LogisticRegression"),

@@ -17,12 +17,17 @@ colonnade.errors.PlanError: Descent's tol should be a number, at least 0, but is
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from math import inf, isfinite, nan
 from numbers import Integral, Real
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
+
+import numpy as np
 
 from colonnade.errors import PlanError
+from colonnade.text import nearest
+
+S = TypeVar("S")
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,11 @@ def choice(*values: str) -> Limit:
     return Limit(lambda value: isinstance(value, str) and value in values, words, ("no such name", 3, None))
 
 
+def truth() -> Limit:
+    """True or False."""
+    return Limit(lambda value: isinstance(value, bool | np.bool_), "True or False", ("yes", 1, None))
+
+
 def optional(limit: Limit) -> Limit:
     """None, or what another limit allows."""
     wrong = tuple(value for value in limit.wrong if value is not None)
@@ -105,6 +115,31 @@ def check_parameters(owner: Any, limits: Mapping[str, Limit] | None = None, *, c
             if not limit.holds(value):
                 whose = called or f"{type(owner).__name__}'s"
                 raise PlanError(f"{whose} {name} should be {limit.words}, but is {value!r}. Change it.")
+
+
+def settings_of(choice: S | Mapping[str, Any], default: S, name: str) -> S:
+    """The frozen dataclass that a parameter means: an object, or a mapping that changes fields of the default.
+
+    Plans and saved shares hold mappings.
+
+    >>> settings_of({"words": "even"}, Limit(bool, "odd", ()), "limit").words
+    'even'
+    """
+    if not isinstance(choice, Mapping):
+        if isinstance(choice, type(default)):
+            return choice
+        kind = type(default).__name__
+        raise PlanError(f"{name} should be a {kind} or a mapping of its fields, but is {choice!r}. Change it.")
+    known = [field.name for field in fields(default)]  # type: ignore[arg-type]
+    # A saved share also says of which class the object was.
+    given = {key: tuple(item) if isinstance(item, list) else item for key, item in choice.items() if key != "is"}
+    for key in given:
+        if key not in known:
+            raise PlanError(
+                f"{name} takes {', '.join(known)}, but has the key {key!r}.{nearest(key, known)} "
+                "Correct the key or leave it out."
+            )
+    return replace(default, **given)  # type: ignore[type-var]
 
 
 def is_integer(value: object) -> TypeGuard[int]:

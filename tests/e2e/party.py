@@ -128,9 +128,10 @@ def align(party):
 
 def functional(party):
     """Boost curves, then predict with them."""
-    from colonnade.models.functional.boost import FunctionalBoost
+    from colonnade.models.functional.estimator import FunctionalBoost
 
-    model = FunctionalBoost(clip=3.0, noise=0.1, max_steps=12, inputs="partial").fit(party)
+    settings = {"protection": {"clip": 3.0, "noise": 0.1}, "stopping": {"max_steps": 12}}
+    model = FunctionalBoost(**settings, inputs="partial").fit(party)
     prediction = model.predict(party)
     return {"share": model.share(), "predicted": None if prediction is None else prediction.values}
 

@@ -7,8 +7,9 @@ from colonnade.data.functional.generator import FunctionalSetting
 from colonnade.data.functional.rdata import read_rdata
 from colonnade.errors import DataError, PlanError
 from colonnade.experiment.curves import MEASURES, FunctionalExperiment, FunctionalResults, run_trial
-from colonnade.models.functional.boost import FunctionalBoost
+from colonnade.models.functional.estimator import FunctionalBoost
 from colonnade.models.functional.metrics import curve_metrics
+from colonnade.models.functional.release import Protection
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
 
@@ -90,7 +91,7 @@ def test_all_folds_train_on_the_same_release(folder):
     roles = Roles(label="label", features=("worker 1", "worker 2"))
     digests = []
     for fold in (1, 2, 3):
-        model = FunctionalBoost(clip=3.0, noise=0.1, hold_out=(fold, 3))
+        model = FunctionalBoost(protection=Protection(clip=3.0, noise=0.1), hold_out=(fold, 3))
         run = simulate(model.fit, data.tables(2), roles=roles, seed=5)
         digests.append([entry.digest for entry in run.transcripts["label"].entries])
         assert len(run.results["label"].fitted_) == 80
@@ -100,7 +101,7 @@ def test_all_folds_train_on_the_same_release(folder):
 def test_advice_is_given_where_a_figure_is_poor_and_only_there(results, folder, tmp_path):
     good, _ = results
     assert good.advice() == []
-    loud = {"clip": 1.0, "noise": 20.0}
+    loud = {"protection": {"clip": 1.0, "noise": 20.0}}
     poor = FunctionalExperiment(folder, 3, loud, workers=(2,), replicates=1).run(tmp_path)
     assert any("1 is what predicting the mean gives. Consider less noise" in line for line in poor.advice())
     assert poor.arrays["RIL2"].max() < 1.1
@@ -108,7 +109,7 @@ def test_advice_is_given_where_a_figure_is_poor_and_only_there(results, folder, 
 
 def test_trials_that_fail_are_told_with_the_cause(folder, tmp_path):
     with pytest.raises(DataError, match=r"All 2 trials should end, but 2 failed; the first says: .*"):
-        FunctionalExperiment(folder, 2, {"noise": 1.0}, workers=(2,), replicates=1).run(tmp_path)
+        FunctionalExperiment(folder, 2, {"protection": {"noise": 1.0}}, workers=(2,), replicates=1).run(tmp_path)
     with pytest.raises(PlanError, match="needs two folds or more, but folds is 1"):
         FunctionalExperiment(folder, 1).trials()
 

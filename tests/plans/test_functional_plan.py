@@ -8,6 +8,7 @@ import pytest
 
 from colonnade.curves import BSplines
 from colonnade.data.functional.generator import FunctionalSetting
+from colonnade.errors import PlanError
 from colonnade.experiment.run_folder import RunFolder
 from colonnade.plans.plan import Plan
 
@@ -25,10 +26,12 @@ label = "label"
 features = ["worker"]
 [model]
 name = "functional-boost"
-clip = {x01 = 3.0, x02 = 4.0}
-epsilon = 500
 guard = false
 correction = 1
+[model.protection]
+clip = {x01 = 3.0, x02 = 4.0}
+epsilon = 500
+[model.stopping]
 max_steps = 20
 [audit]
 attacks = ["norm-score"]
@@ -55,3 +58,27 @@ def test_a_plan_with_curves_in_parquet_files_is_run_measured_and_audited(folder)
     report = again.audit()
     assert report.budget["features"].epsilon == pytest.approx(500)
     assert "label's labels are curves, and it guesses classes" in report.untested[0]
+
+
+@pytest.mark.parametrize(
+    ("written", "instead", "words"),
+    [
+        ("epsilon = 500", "epsilom = 500", "has the key 'epsilom'. The nearest name is 'epsilon'."),
+        ("max_steps = 20", 'max_steps = "20"', "[model] stopping max_steps should be a whole number"),
+        ("[model.stopping]", "[model.stoping]", "has the key 'stoping'. The nearest name is 'stopping'."),
+    ],
+)
+def test_a_wrong_key_or_value_in_a_section_of_the_model_is_refused_with_its_place(folder, written, instead, words):
+    (folder / "wrong.toml").write_text(PLAN.replace(written, instead))
+    with pytest.raises(PlanError) as refused:
+        Plan.read(folder / "wrong.toml")
+    assert words in str(refused.value)
+
+
+def test_sections_of_the_model_are_written_as_they_were_read(folder):
+    plan = Plan.read(folder / "curves.toml")
+    (folder / "again.toml").write_text(plan.to_toml().replace("epsilon = 500.0", 'epsilon = "none"'))
+    again = Plan.read(folder / "again.toml")
+    assert again.model.parameters["stopping"] == plan.model.parameters["stopping"] == {"max_steps": 20}
+    assert again.model.parameters["protection"] == {"clip": {"x01": 3.0, "x02": 4.0}, "epsilon": None}
+    assert 'epsilon = "none"' in again.to_toml()

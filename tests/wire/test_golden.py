@@ -13,9 +13,7 @@ from colonnade.align import messages as align
 from colonnade.auditing.joint import AloneRatings, LabelGrant, LabelGuess
 from colonnade.deploy.doctor.probe import Probe, Report
 from colonnade.errors import ProtocolError
-from colonnade.models.functional import exchange
-from colonnade.models.functional import moments_masked as moment_exchange
-from colonnade.models.functional import moments_shared as moment_shares
+from colonnade.models.functional import messages as functional
 from colonnade.models.glm import messages as glm
 from colonnade.models.networks import messages as networks
 from colonnade.wire.codec import MAX_METADATA, decode, encode
@@ -75,19 +73,19 @@ SAMPLES = [
     align.Meeting("bank.example:7432", 0),
     align.Finished(1),
     AloneRatings(1, NUMBERS, ["class centroids", "2 clusters"], 1, [ROWS.astype(np.float64), np.zeros((2, 3))]),
-    exchange.Offer(["temp"], np.array([123, 125], np.uint8), np.array([np.inf]), np.array([0.2])),
-    exchange.ReleasedCurves("temp", ROWS.astype(np.float64)),
-    exchange.Surface("temp", ROWS.astype(np.float64), np.array([0.5, -1.5])),
-    exchange.PartialPrediction(ROWS.astype(np.float64)),
-    moment_exchange.Layout(500, np.array([2, 3]), 20, 10),
-    moment_exchange.MaskSeed(bytes(range(32))),
-    moment_exchange.Masked("shop", WORDS),
-    moment_exchange.Terms(1, [WORDS, WORDS]),
-    moment_exchange.Correction(2, [WORDS]),
-    moment_exchange.Chosen(NUMBERS),
-    moment_shares.EncryptedOutputs(np.array([0, 255], np.uint8), CIPHERTEXTS),
-    moment_shares.MaskedProducts(1, CIPHERTEXTS),
-    moment_shares.NoisyShares(2, [WORDS, WORDS]),
+    functional.Offer(["temp"], np.array([123, 125], np.uint8), np.array([np.inf]), np.array([0.2])),
+    functional.ReleasedCurves("temp", ROWS.astype(np.float64)),
+    functional.Surface("temp", ROWS.astype(np.float64), np.array([0.5, -1.5])),
+    functional.PartialPrediction(ROWS.astype(np.float64)),
+    functional.Layout(500, np.array([2, 3]), 20, 10),
+    functional.MaskSeed(bytes(range(32))),
+    functional.Masked("shop", WORDS),
+    functional.Terms(1, [WORDS, WORDS]),
+    functional.Correction(2, [WORDS]),
+    functional.Chosen(NUMBERS),
+    functional.EncryptedOutputs(np.array([0, 255], np.uint8), CIPHERTEXTS),
+    functional.MaskedProducts(1, CIPHERTEXTS),
+    functional.NoisyShares(2, [WORDS, WORDS]),
 ]
 
 

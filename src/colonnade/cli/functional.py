@@ -103,30 +103,22 @@ def run(
 
     opened = FunctionalFolder.open(folder)
     settings: dict[str, Any] = {
-        "clip": _clip(clip),
-        "noise": noise,
-        "epsilon": epsilon,
-        "delta": delta,
-        "n_curves": opened.setting.p if epsilon is not None else None,
-        "metric": metric,
-        "lambda_s": lambda_s,
-        "lambda_t": lambda_t,
-        "lambda_st": lambda_st,
+        "protection": {
+            "clip": _clip(clip),
+            "noise": noise,
+            "epsilon": epsilon,
+            "delta": delta,
+            "n_curves": opened.setting.p if epsilon is not None else None,
+            "metric": metric,
+        },
+        "penalties": {"s": lambda_s, "t": lambda_t, "st": lambda_st},
+        "stopping": {"max_steps": max_steps, "min_steps": min_steps, "patience": patience, "criterion": stop},
         "shrinkage": shrinkage,
-        "max_steps": max_steps,
-        "min_steps": min_steps,
-        "patience": patience,
-        "stop": stop,
         "refit": refit,
         "algorithm": algorithm,
     }
-    experiment = FunctionalExperiment(
-        opened,
-        folds,
-        settings,
-        None if workers is None else _numbers(workers, "workers"),
-        replicates,
-    )
+    chosen = None if workers is None else _numbers(workers, "workers")
+    experiment = FunctionalExperiment(opened, folds, settings, chosen, replicates)
     where = folder / "results" if out is None else out
     try:
         experiment.run(where, Local(jobs))

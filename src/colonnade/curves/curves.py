@@ -18,6 +18,8 @@ from colonnade.errors import DataError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+MOST_DRAWN = 100
+
 
 @dataclass(frozen=True, eq=False)
 class Curves:
@@ -68,8 +70,9 @@ class Curves:
         Raises:
             DataError: The grid or a value is not usable, or a curve has too few points.
         """
-        table = np.asarray(values, dtype=np.float64)
-        return cls._smoothed(smooth_grid(table, np.asarray(grid, np.float64), basis, roughness, operator), basis)
+        arrays = np.asarray(values, np.float64), np.asarray(grid, np.float64)
+        coefficients, used = smooth_grid(*arrays, basis, roughness, operator)
+        return cls(coefficients, basis, used)
 
     @classmethod
     def smooth_irregular(
@@ -83,11 +86,8 @@ class Curves:
     ) -> Curves:
         """Curves that were seen each at points of its own; see `smooth`."""
         arrays = [np.asarray(at, np.float64) for at in times], [np.asarray(seen, np.float64) for seen in values]
-        return cls._smoothed(smooth_samples(*arrays, basis, roughness, operator), basis)
-
-    @classmethod
-    def _smoothed(cls, found: tuple[FloatArray, float], basis: Basis) -> Curves:
-        return cls(found[0], basis, found[1])
+        coefficients, used = smooth_samples(*arrays, basis, roughness, operator)
+        return cls(coefficients, basis, used)
 
     @classmethod
     def of_coordinates(cls, coordinates: FloatArray, basis: Basis) -> Curves:
@@ -149,7 +149,7 @@ class Curves:
         """The curves as a scikit-fda `FDataBasis`, or an `FDataGrid` where scikit-fda lacks the basis."""
         from colonnade.curves.skfda import to_skfda
 
-        return to_skfda(self)
+        return to_skfda(self.coefficients, self.basis)
 
     @classmethod
     def from_skfda(cls, data: Any, basis: Basis | None = None) -> Curves:
@@ -161,7 +161,7 @@ class Curves:
         """
         from colonnade.curves.skfda import from_skfda
 
-        return from_skfda(data, basis)
+        return cls(*from_skfda(data, basis))
 
     def plot(self, ax: Axes | None = None, *, rows: ArrayLike | None = None, n_points: int = 200, **style: Any) -> Axes:
         """Draw the curves.
@@ -174,4 +174,6 @@ class Curves:
         """
         from colonnade.curves.plots import plot_curves
 
-        return plot_curves(self, ax, rows, n_points, style)
+        grid = np.linspace(*self.basis.domain, n_points)
+        wanted = np.arange(min(len(self), MOST_DRAWN)) if rows is None else rows
+        return plot_curves(grid, self.take(wanted).evaluate(grid), ax, style)

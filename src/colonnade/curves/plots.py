@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from colonnade.curves.basis import FloatArray
 from colonnade.errors import MissingExtra
@@ -14,19 +13,11 @@ from colonnade.errors import MissingExtra
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from colonnade.curves.curves import Curves
 
-MOST_DRAWN = 100
-
-
-def plot_curves(
-    curves: Curves, ax: Axes | None, rows: ArrayLike | None, n_points: int, style: Mapping[str, Any]
-) -> Axes:
-    """Draw curves over their domain."""
+def plot_curves(grid: FloatArray, values: FloatArray, ax: Axes | None, style: Mapping[str, Any]) -> Axes:
+    """Draw curves, one row of values for each, over a grid."""
     ax = new_axes() if ax is None else ax
-    grid = np.linspace(*curves.basis.domain, n_points)
-    wanted = np.arange(min(len(curves), MOST_DRAWN)) if rows is None else np.asarray(rows)
-    ax.plot(grid, curves.take(wanted).evaluate(grid).T, **{"linewidth": 0.8, "alpha": 0.6, **style})
+    ax.plot(grid, values.T, **{"linewidth": 0.8, "alpha": 0.6, **style})
     return ax
 
 

@@ -1,8 +1,11 @@
 from .base import Estimator as Estimator
 from .base import Prediction as Prediction
-from .functional.boost import FunctionalBoost as FunctionalBoost
+from .functional.estimator import FunctionalBoost as FunctionalBoost
+from .functional.estimator import FunctionalRegression as FunctionalRegression
 from .functional.moment_regression import MomentRegression as MomentRegression
-from .functional.regression import FunctionalRegression as FunctionalRegression
+from .functional.path import PathStopping as PathStopping
+from .functional.release import Protection as Protection
+from .functional.solve import Penalties as Penalties
 from .glm.estimator import LinearRegression as LinearRegression
 from .glm.estimator import LogisticRegression as LogisticRegression
 from .glm.estimator import PoissonRegression as PoissonRegression

@@ -538,4 +538,7 @@ def _require_files(holders: Iterable[str], files: Mapping[str, PlannedTable]) ->
 
 def _written(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Parameters with the word that stands for None, which TOML does not know."""
-    return {key: "none" if value is None else value for key, value in parameters.items()}
+    return {
+        key: _written(value) if isinstance(value, Mapping) else "none" if value is None else value
+        for key, value in parameters.items()
+    }

@@ -8,7 +8,7 @@ import sys
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -91,6 +91,10 @@ def conform(value: Any, wanted: Any, where: str) -> Any:
     """
     if _is_kind(get_origin(wanted), Mapping) and isinstance(value, Mapping):
         return {key: conform(item, get_args(wanted)[1], f"{where}.{key}") for key, item in value.items()}
+    # A section may stand for an object: its keys are those of the object's class.
+    classes = [one for one in (wanted, *get_args(wanted)) if isinstance(one, type) and is_dataclass(one)]
+    if classes and isinstance(value, Mapping):
+        return Signature.of(classes[0], where).checked(value)
     try:
         return _conformed(value, wanted)
     except _Mismatch as mismatch:

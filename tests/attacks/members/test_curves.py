@@ -13,7 +13,7 @@ from colonnade.catalogue import ATTACKS
 from colonnade.curves import BSplines
 from colonnade.data.functional.generator import FunctionalSetting
 from colonnade.errors import PlanError
-from colonnade.models.functional.boost import FunctionalBoost
+from colonnade.models.functional.estimator import FunctionalBoost
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
 from colonnade.secret import Secret
@@ -25,7 +25,8 @@ SETTING = FunctionalSetting(n=400, p=4, active=(1, 2), basis=BSplines((0, 100), 
 
 def made(**settings):
     tables = SETTING.draw_one(1).tables(2)
-    model = FunctionalBoost(max_steps=20, guard=False, correction=1.0, **settings)
+    more = {"guard": False, "correction": 1.0, "stopping": {"max_steps": 20}}
+    model = FunctionalBoost(protection=settings, **more)
     return simulate(model.fit, tables, roles=ROLES)
 
 

@@ -68,8 +68,8 @@ def test_every_input_has_one_owner_and_all_numbers_of_workers_hold_the_same_reco
     [
         ({"active": (6,)}, "active should be numbers from 1 to 5, but is (6,)"),
         ({"rank": 9}, "rank should be from 1 to 8, but is 9"),
-        ({"snr": 0.0}, "snr should be above 0, but is 0.0"),
-        ({"n": 1}, "n should be at least 2, but is 1"),
+        ({"snr": 0.0}, "snr should be a number, above 0, but is 0.0"),
+        ({"n": 1}, "n should be a whole number, at least 2, but is 1"),
     ],
 )
 def test_a_setting_that_cannot_be_drawn_is_refused(change, words):

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from colonnade.models.functional.guard import Rows, Verdict
+from colonnade.models.functional.guard import GuardVerdict, TrainingRows
 
 N, FEATURES, SIZE, OUTPUTS = 240, 4, 5, 3
 
@@ -13,7 +13,7 @@ def drawn(seed, scale=2.0, signal=1.0, n=N):
     y = signal * np.einsum("njq,jqk->nk", z, w) + 0.3 * rng.normal(size=(n, OUTPUTS))
     noise = np.stack([scale**2 * np.eye(SIZE)] * FEATURES)
     noisy = z + scale * rng.normal(size=z.shape)
-    return Rows.of(noisy, y, noise, rng.permutation(n), None), z, y, w
+    return TrainingRows.of(noisy, y, noise, rng.permutation(n), None), z, y, w
 
 
 def centred(values, rows):
@@ -45,7 +45,7 @@ def test_where_new_inputs_carry_noise_what_it_adds_counts():
 def test_the_factor_is_the_best_one_less_caution():
     rng = np.random.default_rng(0)
     products, squares = 1 + 0.1 * rng.normal(size=100), 2 + 0.1 * rng.normal(size=100)
-    verdict = Verdict.of(products, squares, expected=200.0)
+    verdict = GuardVerdict.of(products, squares, expected=200.0)
     a = products.sum() - 2 * products.std(ddof=1) * 10
     assert verdict.factor == pytest.approx(a / 200)
     assert verdict.sure_gain == pytest.approx(a**2 / 200)
@@ -58,7 +58,7 @@ def test_an_expectation_that_the_rows_refute_is_moved_to_where_they_do_not(expec
     reach = 3 * squares.std(ddof=1) * 10
     wanted = squares.sum() + (reach if told == "above" else -reach)
     a = products.sum() - 2 * products.std(ddof=1) * 10
-    assert Verdict.of(products, squares, expected).factor == pytest.approx(a / wanted)
+    assert GuardVerdict.of(products, squares, expected).factor == pytest.approx(a / wanted)
 
 
 def test_a_fit_is_never_made_larger_and_one_that_gains_nothing_is_dropped():
@@ -73,7 +73,7 @@ def test_rows_are_dealt_out_once_and_only_noise_makes_folds():
     rows, z, y, _ = drawn(0)
     assert sorted(np.concatenate(list(rows.parts.values()))) == list(range(N))
     assert list(rows.folds) == [0, 1, 2]
-    quiet = Rows.of(z, y, np.zeros_like(rows.noise), np.arange(N), None)
+    quiet = TrainingRows.of(z, y, np.zeros_like(rows.noise), np.arange(N), None)
     assert list(quiet.folds) == [0]
 
 

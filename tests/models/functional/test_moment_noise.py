@@ -7,12 +7,11 @@ import pytest
 from scipy import stats
 
 from colonnade.curves import BSplines, Curves
-from colonnade.models.functional import moments_masked as moment_exchange
-from colonnade.models.functional import moments_shared as moment_shares
+from colonnade.models.functional import moments_masked, moments_shared
+from colonnade.models.functional.messages import NoisyShares
 from colonnade.models.functional.moment_regression import MomentRegression
-from colonnade.models.functional.moments_masked import Budget, Reach
-from colonnade.models.functional.moments_shared import NoisyShares, OpenedShares
-from colonnade.models.functional.shared_products import clipped_to_ring, ring_product
+from colonnade.models.functional.moments_masked import MomentBudget, Reach, clipped_to_ring, ring_product
+from colonnade.models.functional.moments_shared import OpenedShares
 from colonnade.privacy.mechanisms import grid_step
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
@@ -67,10 +66,10 @@ def curves_read(low, x, bits):
 
 
 def test_an_output_of_the_label_partys_choice_reads_no_curve_between_two_parties(monkeypatch):
-    x, budget = inputs(5), Budget(5.5, 5.0, EPSILON, 1e-5, 1, 2)
+    x, budget = inputs(5), MomentBudget(5.5, 5.0, EPSILON, 1e-5, 1, 2)
     assert budget.share_bits(N) == 12
     model = MomentRegression(epsilon=EPSILON, **CLIPS)
-    run, seen = opened(monkeypatch, moment_shares, model, {"shop": x}, chosen_output(12), TWO)
+    run, seen = opened(monkeypatch, moments_shared, model, {"shop": x}, chosen_output(12), TWO)
     assert run.ledgers["shop"].spent(Secret.FEATURES, 1e-5).epsilon < EPSILON
     (view, bits), *_ = seen
     assert view.shape == (10, 20)
@@ -80,10 +79,10 @@ def test_an_output_of_the_label_partys_choice_reads_no_curve_between_two_parties
 
 
 def test_an_output_of_the_label_partys_choice_reads_no_curve_through_an_arbiter(monkeypatch):
-    x, budget = {"shop": inputs(5), "bank": inputs(6)}, Budget(5.5, 5.0, EPSILON, 1e-5, 2)
+    x, budget = {"shop": inputs(5), "bank": inputs(6)}, MomentBudget(5.5, 5.0, EPSILON, 1e-5, 2)
     half = budget.bits(N)
     model = MomentRegression(epsilon=EPSILON, **CLIPS)
-    _, seen = opened(monkeypatch, moment_exchange, model, x, chosen_output(half), THREE)
+    _, seen = opened(monkeypatch, moments_masked, model, x, chosen_output(half), THREE)
     (view, bits), *_ = seen
     assert view.shape == (20, 20)
     assert bits == 2 * half
@@ -132,8 +131,8 @@ def test_all_but_one_record_known_the_feature_partys_products_tell_no_low_bits_o
         return owned[-1]
 
     monkeypatch.setattr(OpenedShares, "_decrypted", spy)
-    budget = Budget(5.5, 5.0, 50.0, 1e-5, 1, 2)
-    run, _ = opened(monkeypatch, moment_shares, MomentRegression(epsilon=50.0, **CLIPS), {"shop": x}, y, TWO)
+    budget = MomentBudget(5.5, 5.0, 50.0, 1e-5, 1, 2)
+    run, _ = opened(monkeypatch, moments_shared, MomentRegression(epsilon=50.0, **CLIPS), {"shop": x}, y, TWO)
     sent = [each.message.values for each in run.transcripts["label"].messages(NoisyShares, sent=False)]
     assert len(sent) == len(owned) == 2
     zx, zy = exact(x, 12, 5.5), exact(y, 12, 5.0)
@@ -151,10 +150,10 @@ def test_all_but_one_record_known_the_feature_partys_products_tell_no_low_bits_o
 
 def test_all_but_one_record_known_products_through_an_arbiter_tell_no_low_bits_of_it(monkeypatch, related):
     x, y = related
-    budget = Budget(5.5, 5.0, 50.0, 1e-5, 2)
+    budget = MomentBudget(5.5, 5.0, 50.0, 1e-5, 2)
     half = budget.bits(N)
     model = MomentRegression(epsilon=50.0, **CLIPS)
-    _, seen = opened(monkeypatch, moment_exchange, model, {"shop": x, "bank": x}, y, THREE)
+    _, seen = opened(monkeypatch, moments_masked, model, {"shop": x, "bank": x}, y, THREE)
     (first, bits), (length, _), (gram, _), (second, _) = seen
     zx, zy = np.tile(exact(x, half, 5.5), (1, 2)), exact(y, half, 5.0)
     units = 2.0**bits
@@ -184,7 +183,7 @@ def test_no_curve_on_the_ring_is_longer_than_the_radius(clip, bits):
 
 
 def test_sensitivities_on_the_ring_are_integers_no_smaller_than_the_real_ones():
-    budget = Budget(5.5, 0.1, 1.0, 1e-5, 20)
+    budget = MomentBudget(5.5, 0.1, 1.0, 1e-5, 20)
     for reach in (budget.first, budget.second(3), budget.scalar_x, budget.scalar_y):
         assert isinstance(reach, Reach)
         for bits in (12, 24, 44):

@@ -8,8 +8,10 @@ from colonnade.auditing import measure_membership
 from colonnade.curves import BSplines, Curves
 from colonnade.data.functional.generator import FunctionalSetting
 from colonnade.errors import BudgetSpent, DataError, PlanError, ProtocolError
+from colonnade.models.functional.messages import Correction, Layout, Masked, Terms
 from colonnade.models.functional.moment_regression import MomentRegression
-from colonnade.models.functional.moments_masked import Budget, Correction, Layout, Masked, Terms
+from colonnade.models.functional.moments_masked import MomentBudget
+from colonnade.models.functional.solve import Penalties
 from colonnade.privacy.ledger import Ledger, compose
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
@@ -87,7 +89,7 @@ def test_the_ledgers_say_what_was_agreed_for_inputs_and_outputs_together(data):
     run = fitted(MomentRegression(epsilon=200.0, **SETTINGS), data)
     spent = compose(run.ledgers.values(), 1e-5)
     mus = sum(spent[secret].rho for secret in (Secret.FEATURES,)) * 2
-    budget = Budget(3.0, 4.0, 200.0, 1e-5, 6)
+    budget = MomentBudget(3.0, 4.0, 200.0, 1e-5, 6)
     scalar = (budget.scalar_y.sensitivity / budget.scalar_y.sigma) ** 2
     assert mus + scalar == pytest.approx(budget.mu**2, rel=1e-9)
     assert spent[Secret.FEATURES].epsilon < 200.0
@@ -96,7 +98,7 @@ def test_the_ledgers_say_what_was_agreed_for_inputs_and_outputs_together(data):
 
 def test_one_record_moves_products_no_further_than_the_budget_assumes():
     rng = np.random.default_rng(0)
-    budget = Budget(3.0, 4.0, 1.0, 1e-5, 5)
+    budget = MomentBudget(3.0, 4.0, 1.0, 1e-5, 5)
 
     def on_sphere(radius, size):
         v = rng.normal(size=size)
@@ -120,9 +122,9 @@ def test_noise_in_the_second_release_has_half_the_variance_off_the_diagonal(data
     grams = []
 
     class Watched(MomentRegression):
-        def _solve(self, gram, cross, first, chosen, budget, n, variance_y):
+        def _solve(self, gram, cross, first, chosen, budget, n, *rest):
             grams.append((gram, chosen, budget.second(len(chosen)).sigma / n))
-            super()._solve(gram, cross, first, chosen, budget, n, variance_y)
+            return super()._solve(gram, cross, first, chosen, budget, n, *rest)
 
     for seed in range(6):
         simulate(Watched(epsilon=500.0, **SETTINGS).fit, data.take(TRAIN).tables(3), roles=ROLES, seed=seed)
@@ -202,13 +204,28 @@ def test_it_needs_an_arbiter_and_sound_settings(data):
     with pytest.raises(PlanError, match="or several with an arbiter who deals masks"):
         simulate(MomentRegression().fit, tables, roles=without)
     for settings, words in {
-        ("clip_x", 0.0): "clip_x should be above 0, but is 0.0",
-        ("epsilon", -1.0): "epsilon should be above 0, but is -1.0",
-        ("ridge", -1.0): "ridge should be a number from 0, but is -1.0",
-        ("lambda_s", -1.0): "The penalty lambda_s should be a number from 0",
+        ("clip_x", 0.0): "clip_x should be a number, above 0, but is 0.0",
+        ("epsilon", -1.0): "epsilon should be a number, above 0, but is -1.0",
+        ("ridge", -1.0): "ridge should be a number, at least 0, but is -1.0",
     }.items():
         with pytest.raises(PlanError, match=words):
             fitted(MomentRegression(**dict([settings])), data)
+    with pytest.raises(PlanError, match=r"Penalties's s should be a number, at least 0, but is -1\.0"):
+        fitted(MomentRegression(penalties={"s": -1.0}), data)
+
+
+def test_relative_penalties_mean_the_same_in_another_unit_of_the_curves(data):
+    penalties, scale, fits = Penalties(s=0.1, t=0.1, relative=True), 10.0, []
+    for unit in (1.0, scale):
+        train = data.take(TRAIN)
+        curves = [Curves(unit * each.coefficients, each.basis) for each in (*train.x, train.y)]
+        scaled = type(train)(tuple(curves[:-1]), curves[-1], train.active)
+        clips = {"clip_x": 3.0 * unit, "clip_y": 4.0 * unit}
+        model = MomentRegression(epsilon=1e12, ridge=0.0, penalties=penalties, **clips)
+        fits.append(simulate(model.fit, scaled.tables(3), roles=ROLES).results["label"].w_)
+    plain = fitted(MomentRegression(epsilon=1e12, **SETTINGS), data).results["label"].w_
+    np.testing.assert_allclose(fits[0], fits[1], atol=0.02 * np.abs(fits[0]).max())
+    assert np.abs(fits[0] - plain).max() > 0.1 * np.abs(plain).max()
 
 
 def test_a_second_release_of_the_same_rows_is_charged_and_refused_where_the_budget_is_spent(data):

@@ -8,10 +8,11 @@ import pytest
 from colonnade.curves import BSplines
 from colonnade.data.functional.generator import FunctionalSetting
 from colonnade.errors import BudgetSpent, CryptoError, Overflow, ProtocolError
-from colonnade.models.functional import moments_shared as moment_shares
+from colonnade.models.functional import moments_shared
+from colonnade.models.functional.messages import MaskedProducts, NoisyShares
 from colonnade.models.functional.moment_regression import MomentRegression
-from colonnade.models.functional.moments_masked import Budget
-from colonnade.models.functional.moments_shared import MaskedProducts, NoisyShares, _require_hidden
+from colonnade.models.functional.moments_masked import MomentBudget
+from colonnade.models.functional.moments_shared import _require_hidden
 from colonnade.privacy.ledger import Ledger, compose
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
@@ -63,13 +64,13 @@ def test_it_predicts_and_says_the_same_with_an_arbiter(data):
 class Watched(MomentRegression):
     """Keeps the products that the label party has opened."""
 
-    def _solve(self, gram, cross, first, chosen, budget, n, variance_y):
+    def _solve(self, gram, cross, first, chosen, budget, n, *rest):
         self.seen_ = n * first.reshape(cross.shape), n * cross, n * gram, chosen
-        super()._solve(gram, cross, first, chosen, budget, n, variance_y)
+        return super()._solve(gram, cross, first, chosen, budget, n, *rest)
 
 
 def test_products_of_both_parties_carry_noise_of_both_and_own_products_that_of_one(data):
-    budget = Budget(3.0, 4.0, 300.0, 1e-5, 3, 2)
+    budget = MomentBudget(3.0, 4.0, 300.0, 1e-5, 3, 2)
     clean = fitted(Watched(epsilon=1e12, **SETTINGS), data).results["label"].seen_
     assert clean[3].tolist() == [0, 1]
     first, cross, on, off = [], [], [], []
@@ -91,7 +92,7 @@ def test_products_of_both_parties_carry_noise_of_both_and_own_products_that_of_o
 
 def test_each_party_is_charged_what_its_own_noise_hides(data):
     run = fitted(MomentRegression(epsilon=200.0, **SETTINGS), data)
-    budget = Budget(3.0, 4.0, 200.0, 1e-5, 3, 2)
+    budget = MomentBudget(3.0, 4.0, 200.0, 1e-5, 3, 2)
     spent = compose(run.ledgers.values(), 1e-5)
     scalar = (budget.scalar_y.sensitivity / budget.scalar_y.sigma) ** 2
     for secret, party in ((Secret.FEATURES, "worker 1"), (Secret.LABELS, "label")):
@@ -121,7 +122,7 @@ def test_shares_by_themselves_are_uniform_and_the_drawing_names_what_crosses(dat
         assert abs(top.mean() - 127.5) < 6 * 74 / np.sqrt(share.size)
     answer = simulate({name: share.predict for name, share in run.results.items()}, data.tables(1), roles=TWO)
     entries = [*run.transcripts["label"].entries, *answer.transcripts["label"].entries]
-    drawing = dedent("\n".join(line for line in moment_shares.__doc__.splitlines() if line.startswith("    ")))
+    drawing = dedent("\n".join(line for line in moments_shared.__doc__.splitlines() if line.startswith("    ")))
     drawn = set(re.findall(r"[A-Z]\w+", drawing))
     assert {entry.kind.split("/")[1].replace("-", "") for entry in entries} == {name.lower() for name in drawn}
 
@@ -135,7 +136,11 @@ def test_a_budget_that_leaves_nothing_predicts_zero(data):
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        (lambda m: replace(m, stage=2), ProtocolError, "Expected products of stage 1 from worker 1"),
+        (
+            lambda m: replace(m, stage=2),
+            ProtocolError,
+            "Expected functional/masked-products for stage 1 from worker 1, got one for stage 2",
+        ),
         (
             lambda m: replace(m, products=replace(m.products, data=m.products.data[:1])),
             CryptoError,
@@ -163,5 +168,5 @@ def test_columns_that_a_flood_would_not_hide_are_refused():
 
 
 def test_encrypted_numbers_are_short_whatever_the_radius():
-    assert Budget(5.5, 5.0, 1.0, 1e-5, 20, 2).share_bits(40_000) == 12
-    assert Budget(500.0, 5.0, 1.0, 1e-5, 20, 2).share_bits(500) == 6
+    assert MomentBudget(5.5, 5.0, 1.0, 1e-5, 20, 2).share_bits(40_000) == 12
+    assert MomentBudget(500.0, 5.0, 1.0, 1e-5, 20, 2).share_bits(500) == 6

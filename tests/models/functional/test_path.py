@@ -3,9 +3,9 @@ import pytest
 
 from colonnade.curves import BSplines
 from colonnade.models.functional.moments import form_moments
-from colonnade.models.functional.path import BoostingPath, Halves, Rules
+from colonnade.models.functional.path import BoostingPath, Halves, PathStopping
 from colonnade.models.functional.refit import joint_fit, low_rank
-from colonnade.models.functional.solve import Penalties, Roughness, solve_penalised
+from colonnade.models.functional.solve import Penalties, SurfaceRoughness, solve_penalised
 
 N, FEATURES, SIZE, OUTPUTS = 80, 4, 6, 5
 PENALTIES = Penalties(0.3, 0.4, 0.2)
@@ -23,15 +23,15 @@ def rows():
 @pytest.fixture
 def roughness():
     x, y = BSplines((0, 10), SIZE), BSplines((0, 10), OUTPUTS)
-    return Roughness.of(x, y)
+    return SurfaceRoughness.of(x, y)
 
 
-def made(rows, roughness, rules=None, signs=None, noise=None, penalties=PENALTIES):
+def made(rows, roughness, stopping=None, signs=None, noise=None, penalties=PENALTIES):
     z, y = rows
     rotated = y @ roughness.rotation[1]
     parts = [slice(0, N // 2), slice(N // 2, N)]
     a, b = (form_moments(z[p], rotated[p], noise, None if signs is None else signs[p]) for p in parts)
-    return BoostingPath(Halves.of(a, b), roughness, penalties, rules or Rules(n_rows=N))
+    return BoostingPath(Halves.of(a, b), roughness, penalties, stopping or PathStopping(), n_rows=N)
 
 
 def centred(rows):
@@ -97,7 +97,7 @@ def brute_freedom(rows, roughness, selected):
 
 
 def test_degrees_of_freedom_are_exact(rows, roughness):
-    path = made(rows, roughness, Rules(stop="aicc", n_rows=N))
+    path = made(rows, roughness, PathStopping(criterion="aicc"))
     for _ in range(12):
         path.step()
     wanted = brute_freedom(rows, roughness, path.selected)
@@ -108,7 +108,7 @@ def test_degrees_of_freedom_are_exact(rows, roughness):
 def test_hutchinsons_estimate_is_right_on_average(rows, roughness):
     n_probes = 400
     signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(N, n_probes * OUTPUTS))
-    path = made(rows, roughness, Rules(stop="aic", freedom="hutchinson", n_rows=N), signs)
+    path = made(rows, roughness, PathStopping(criterion="aic", freedom="hutchinson"), signs)
     for _ in range(12):
         path.step()
     wanted = brute_freedom(rows, roughness, path.selected)
@@ -116,7 +116,7 @@ def test_hutchinsons_estimate_is_right_on_average(rows, roughness):
 
 
 def test_akaikes_criterion_is_its_formula(rows, roughness):
-    plain, corrected = (made(rows, roughness, Rules(stop=stop, n_rows=N)) for stop in ("aic", "aicc"))
+    plain, corrected = (made(rows, roughness, PathStopping(criterion=stop)) for stop in ("aic", "aicc"))
     plain.step(), corrected.step()
     n, df, sse = N * OUTPUTS, plain.traces["df"][-1], plain.traces["sse"][-1]
     assert plain.traces["aic"][-1] == pytest.approx(n * np.log(sse / n) + 2 * df)
@@ -126,8 +126,8 @@ def test_akaikes_criterion_is_its_formula(rows, roughness):
 def test_a_path_ends_with_its_patience_and_keeps_its_best_step(rows, roughness):
     z, y = rows
     loud = y + 5 * np.random.default_rng(6).normal(size=y.shape)
-    rules = Rules(min_steps=3, patience=4, max_steps=500, n_rows=N)
-    path = made((z, loud), roughness, rules, penalties=Penalties(1e-3, 1e-3))
+    stopping = PathStopping(min_steps=3, patience=4, max_steps=500)
+    path = made((z, loud), roughness, stopping, penalties=Penalties(1e-3, 1e-3))
     while not path.ended:
         path.step()
     _, best = path.coefficients()
@@ -140,7 +140,7 @@ def test_a_path_ends_with_its_patience_and_keeps_its_best_step(rows, roughness):
 def test_the_best_step_may_come_before_the_shortest_path_ends(rows, roughness):
     z, y = rows
     loud = y + 20 * np.random.default_rng(6).normal(size=y.shape)
-    path = made((z, loud), roughness, Rules(min_steps=30, n_rows=N), penalties=Penalties(1e-3, 1e-3))
+    path = made((z, loud), roughness, PathStopping(min_steps=30), penalties=Penalties(1e-3, 1e-3))
     while not path.ended:
         path.step()
     assert len(path.selected) == 30
@@ -149,8 +149,12 @@ def test_the_best_step_may_come_before_the_shortest_path_ends(rows, roughness):
 
 def test_a_path_that_is_restored_goes_on_as_if_nothing_had_happened(rows, roughness):
     signs = np.random.default_rng(0).choice([-1.0, 1.0], size=(N, 2 * OUTPUTS))
-    for rules in (Rules(stop="aicc", n_rows=N), Rules(stop="aic", freedom="hutchinson", n_rows=N), Rules(n_rows=N)):
-        straight, first, second = (made(rows, roughness, rules, signs) for _ in range(3))
+    for stopping in (
+        PathStopping(criterion="aicc"),
+        PathStopping(criterion="aic", freedom="hutchinson"),
+        PathStopping(),
+    ):
+        straight, first, second = (made(rows, roughness, stopping, signs) for _ in range(3))
         for _ in range(20):
             straight.step()
         for _ in range(11):

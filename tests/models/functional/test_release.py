@@ -161,8 +161,8 @@ def test_a_radius_from_the_data_promises_nothing(curves):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"clip": 0.0, "sigma": 1.0}, "The clip radius of curves should be above 0, but is 0.0."),
-        ({"clip": 1.0, "sigma": -1.0}, "The noise of a release should be a number from 0, but is -1.0."),
+        ({"clip": 0.0, "sigma": 1.0}, "Release's clip should be None or a number, above 0, but is 0.0."),
+        ({"clip": 1.0, "sigma": -1.0}, "Release's sigma should be a number, at least 0, but is -1.0."),
         ({"clip": None, "sigma": 1.0}, "A release with noise needs a clip radius"),
         ({"clip": 1.0, "sigma": 1.0, "metric": "sup"}, "should be 'l2', 'rkhs' or 'legacy', but is 'sup'"),
     ],

@@ -9,7 +9,7 @@ from colonnade.models.functional.solve import (
     BlockSolver,
     PenalisedSolver,
     Penalties,
-    Roughness,
+    SurfaceRoughness,
     solve_penalised,
 )
 
@@ -39,7 +39,7 @@ def relative(found, wanted):
 @pytest.mark.parametrize(("s", "t", "st"), [*SETS, (0.0, 0.0, 0.0), (0.0, 0.0, 2.0)])
 def test_the_solution_is_that_of_the_kronecker_system(s, t, st):
     gram, cross, x, y = problem()
-    roughness = Roughness.of(x, y)
+    roughness = SurfaceRoughness.of(x, y)
     found = solve_penalised(gram, cross, roughness.x, roughness.y, Penalties(s, t, st))
     wanted = kronecker(gram + s * roughness.x, t * np.eye(20) + st * roughness.x, roughness.y, cross)
     assert relative(found, wanted) < 1e-10
@@ -76,7 +76,7 @@ def test_raw_and_whitened_coordinates_give_the_same_surface():
     rng = np.random.default_rng(1)
     c, d = rng.normal(size=(50, 8)), rng.normal(size=(50, 6))
     z, w = c @ x.root, d @ y.root
-    roughness = Roughness.of(x, y)
+    roughness = SurfaceRoughness.of(x, y)
     whitened = solve_penalised(z.T @ z, z.T @ w, roughness.x, roughness.y, Penalties(0.3, 0.2, 0.1))
     inner = c @ x.gram
     a1 = inner.T @ inner + 0.3 * x.penalty(2)
@@ -88,7 +88,7 @@ def test_raw_and_whitened_coordinates_give_the_same_surface():
 def test_many_inputs_at_once_are_solved_like_each_by_itself():
     rng = np.random.default_rng(2)
     _, _, x, y = problem(7, 5)
-    roughness, penalties = Roughness.of(x, y), Penalties(0.1, 0.2, 0.3)
+    roughness, penalties = SurfaceRoughness.of(x, y), Penalties(0.1, 0.2, 0.3)
     z = rng.normal(size=(3, 40, 7))
     blocks = z.transpose(0, 2, 1) @ z / 39
     cross = rng.normal(size=(3, 7, 5))
@@ -106,7 +106,7 @@ def test_relative_penalties_do_not_depend_on_the_unit_of_time(factor):
         rng = np.random.default_rng(3)
         c, d = rng.normal(size=(60, 12)), rng.normal(size=(60, 10))
         z, w = c @ x.root, d @ y.root
-        roughness = Roughness.of(x, y)
+        roughness = SurfaceRoughness.of(x, y)
         solved = solve_penalised(z.T @ z, z.T @ w, roughness.x, roughness.y, Penalties(0.3, 0.2, 0.1, relative=True))
         return c @ x.root @ solved @ y.inverse_root
 
@@ -115,7 +115,7 @@ def test_relative_penalties_do_not_depend_on_the_unit_of_time(factor):
 
 def test_relative_penalties_do_not_depend_on_the_scale_of_the_inputs():
     gram, cross, x, y = problem()
-    roughness = Roughness.of(x, y)
+    roughness = SurfaceRoughness.of(x, y)
     penalties = Penalties(0.3, 0.2, 0.1, relative=True)
     one = solve_penalised(gram, cross, roughness.x, roughness.y, penalties)
     other = solve_penalised(100 * gram, 10 * cross, roughness.x, roughness.y, penalties)
@@ -124,7 +124,7 @@ def test_relative_penalties_do_not_depend_on_the_scale_of_the_inputs():
 
 @pytest.mark.parametrize("name", ["s", "t", "st"])
 def test_a_negative_penalty_is_refused(name):
-    with pytest.raises(PlanError, match=f"The penalty lambda_{name} should be a number from 0, but is -1.0"):
+    with pytest.raises(PlanError, match=f"Penalties's {name} should be a number, at least 0, but is -1.0"):
         Penalties(**{name: -1.0})
 
 

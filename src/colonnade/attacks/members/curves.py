@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from colonnade.attacks.base import Attack, ExampleRun, Guess, Needs, View
-from colonnade.models.functional.exchange import Offer, ReleasedCurves
+from colonnade.models.functional.messages import Offer, ReleasedCurves
 from colonnade.secret import Secret
 from colonnade.wire.message import Float64Array
 from colonnade.wire.recording.transcript import Recorded

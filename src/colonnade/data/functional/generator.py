@@ -1,4 +1,4 @@
-"""Simulated curves for function-on-function regression: many inputs, a few of which the output depends on.
+"""Simulated curves for function-on-function regression: many inputs, and an output that depends on a few.
 
 In coordinates (colonnade.curves) inputs are standard normal, the output is the sum over active inputs z_j W_j of
 low-rank operators W_j, plus noise for a given ratio of signal to noise. How the inputs are dealt out to parties changes
@@ -7,9 +7,9 @@ nothing else: the same records for every number of parties.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from colonnade.curves import Basis, BSplines, Curves, basis_of
 from colonnade.curves.basis import FloatArray
 from colonnade.data.functional.r_random import RRandom
-from colonnade.errors import PlanError
+from colonnade.parameters import Limit, check_parameters, choice, count, number
 from colonnade.tables.table import Table
 
 Draws: TypeAlias = Literal["numpy", "r"]
@@ -46,6 +46,16 @@ class FunctionalSetting:
     Curves(50 curves on [0, 100], 20 b-splines)
     """
 
+    limits: ClassVar[Mapping[str, Limit]] = {
+        "n": count(2),
+        "p": count(),
+        "rank": count(),
+        "strength": number(above=0),
+        "snr": number(above=0),
+        "correlation": number(0, below=1),
+        "draws": choice("numpy", "r"),
+    }
+
     n: int = 500
     p: int = 20
     active: tuple[int, ...] = (1, 2, 3, 4, 5)
@@ -59,20 +69,12 @@ class FunctionalSetting:
 
     def __post_init__(self) -> None:
         """Refuse a setting that cannot be drawn."""
-        for name, holds, wanted in (
-            ("n", self.n >= 2, "at least 2"),
-            ("p", self.p >= 1, "at least 1"),
-            ("active", set(self.active) <= set(range(1, self.p + 1)), f"numbers from 1 to {self.p}"),
-            ("rank", 1 <= self.rank <= self.basis.size, f"from 1 to {self.basis.size}"),
-            ("strength", self.strength > 0, "above 0"),
-            ("snr", self.snr > 0, "above 0"),
-            ("correlation", 0 <= self.correlation < 1, "at least 0 and below 1"),
-            ("draws", self.draws in ("numpy", "r"), "'numpy' or 'r'"),
-        ):
-            if not holds:
-                raise PlanError(
-                    f"The generator's {name} should be {wanted}, but is {getattr(self, name)!r}. Change it."
-                )
+        inputs, size = range(1, self.p + 1), self.basis.size
+        drawn = {
+            "active": Limit(lambda active: set(active) <= set(inputs), f"numbers from 1 to {self.p}", ()),
+            "rank": Limit(lambda rank: rank <= size, f"from 1 to {size}", ()),
+        }
+        check_parameters(self, drawn, called="The generator's")
 
     def describe(self) -> dict[str, Any]:
         """The setting as plain data."""
@@ -87,18 +89,20 @@ class FunctionalSetting:
 
     def draw(self, replicates: int) -> list[FunctionalData]:
         """The records of each replicate; all have the same operators."""
-        source = _RSource(self.seed) if self.draws == "r" else _NumpySource(self.seed)
+        if self.draws == "numpy":
+            return [self.draw_one(number) for number in range(1, replicates + 1)]
+        # One stream for everything, as a script in R draws.
+        source = RRandom(self.seed)
         operators = self._operators(source)
-        return [self._replicate(source, number, operators) for number in range(1, replicates + 1)]
+        return [self._replicate(source, operators) for _ in range(replicates)]
 
     def draw_one(self, replicate: int) -> FunctionalData:
         """One replicate by itself, counted from 1; R's numbers have to be drawn from the first on."""
         if self.draws == "r":
             return self.draw(replicate)[-1]
-        source = _NumpySource(self.seed)
-        return self._replicate(source, replicate, self._operators(source))
+        return self._replicate(_NumpySource(self.seed, replicate), self._operators(_NumpySource(self.seed, 0)))
 
-    def _operators(self, source: _Source) -> FloatArray:
+    def _operators(self, source: RRandom | _NumpySource) -> FloatArray:
         size, operators = self.basis.size, np.zeros((self.p, self.basis.size, self.basis.size))
         values = np.resize(np.array(SINGULAR_VALUES), self.rank) if self.rank <= 3 else np.linspace(1, 0.4, self.rank)
         for feature in self.active:
@@ -108,8 +112,7 @@ class FunctionalSetting:
             operators[feature - 1] = operator * (self.strength * np.sqrt(self.rank) / np.linalg.norm(operator))
         return operators
 
-    def _replicate(self, source: _Source, number: int, operators: FloatArray) -> FunctionalData:
-        source.begin(number)
+    def _replicate(self, source: RRandom | _NumpySource, operators: FloatArray) -> FunctionalData:
         size = self.basis.size
         z = np.stack([source.matrix(size, self.n).T for _ in range(self.p)])
         if self.correlation:
@@ -185,40 +188,11 @@ def column(feature: int) -> str:
     return f"x{feature:02d}"
 
 
-def features_of(columns: Sequence[str]) -> list[int]:
-    """The numbers of inputs from their names."""
-    return [int(name.removeprefix("x")) for name in columns]
+class _NumpySource:
+    """A stream of standard normal numbers: one for the operators and one for each replicate."""
 
-
-class _Source:
-    """Where standard normal numbers come from."""
-
-    def begin(self, replicate: int) -> None:
-        """Begin a replicate."""
-
-    def matrix(self, rows: int, columns: int) -> FloatArray:
-        """A matrix of standard normal numbers."""
-        raise AssertionError("a source draws")
-
-
-class _RSource(_Source):
-    """One stream for everything, as a script in R draws."""
-
-    def __init__(self, seed: int) -> None:
-        self._random = RRandom(seed)
-
-    def matrix(self, rows: int, columns: int) -> FloatArray:
-        return self._random.matrix(rows, columns)
-
-
-class _NumpySource(_Source):
-    """A stream for the operators and one for each replicate, so that any replicate can be drawn alone."""
-
-    def __init__(self, seed: int) -> None:
-        self._seed, self._random = seed, np.random.default_rng([seed, 0])
-
-    def begin(self, replicate: int) -> None:
-        self._random = np.random.default_rng([self._seed, replicate])
+    def __init__(self, *seed: int) -> None:
+        self._random = np.random.default_rng(seed)
 
     def matrix(self, rows: int, columns: int) -> FloatArray:
         return self._random.standard_normal((columns, rows)).T

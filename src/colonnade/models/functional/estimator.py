@@ -1,119 +1,177 @@
-"""FunctionalEstimator: what regression and boosting of curves have in common, which is all but the fit itself."""
+"""Regression and boosting of curves: curves of several parties, one party's curves to predict.
+
+    feature party                                    label party
+         Offer ───────────────────────────────────────▶          once
+         ReleasedCurves(column) ──────────────────────▶          once per column
+         ◀───────────────────────────── Surface(column)          once per column of a prediction, inputs="partial"
+         PartialPrediction ───────────────────────────▶          once per prediction, inputs="partial"
+
+The label party learns the columns' names, basis, clip radius and noise, and every released curve. In training a feature
+party learns nothing, not even whether its columns are used. A prediction with inputs="released" releases the new curves
+as in training. With inputs="partial" a feature party learns the coefficients of its own columns, which depend on
+everybody's data, and the label party the exact part of each prediction that these columns make; neither is private, and
+the ledgers say so. Privacy covers the inputs: coefficients are a function of the outputs as they are.
+
+Ramsay & Silverman 2005, "Functional data analysis", chapter 16; Buehlmann & Yu 2003, "Boosting with the L2 loss". The
+fitting rules are those of colonnade.models.functional.rules, the release that of colonnade.models.functional.release.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from colonnade.curves import Curves
+from colonnade.curves import Basis, Curves
 from colonnade.curves.basis import FloatArray
 from colonnade.errors import PlanError
-from colonnade.models.functional.exchange import (
-    Clip,
-    Design,
-    Held,
-    Inputs,
-    PastReleases,
-    Protection,
-)
-from colonnade.models.functional.guard import Rows
-from colonnade.models.functional.model import CurveModel, CurvePrediction, response
-from colonnade.models.functional.moments import Moments
-from colonnade.models.functional.release import Metric, cost
-from colonnade.models.functional.solve import Penalties, Roughness
-from colonnade.privacy.ledger import Adjacency
+from colonnade.models.functional.exchange import CurveDesign, NewInputs, OwnCurves, PastReleases
+from colonnade.models.functional.guard import TrainingRows
+from colonnade.models.functional.model import CurveModel, CurvePrediction, LearnedCurves, combined, response
+from colonnade.models.functional.path import PathStopping
+from colonnade.models.functional.release import Protection, Release, cost
+from colonnade.models.functional.rules import BoostingRule, FittingRule, JointRule, LegacyRule
+from colonnade.models.functional.solve import Penalties
+from colonnade.parameters import Limit, check_parameters, choice, is_integer, number, optional, settings_of, truth
 from colonnade.runtime.hooks import prepare_defences
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
-from colonnade.wire.message import Int64Array
 
-if TYPE_CHECKING:
-    pass
+_PENALTIES, _PROTECTION, _STOPPING = Penalties(0.05, 0.05), Protection(), PathStopping()
+_SHARE = number(0, most=1)
+_FOLD = Limit(
+    lambda value: len(value) == 2 and all(map(is_integer, value)) and 1 <= value[0] <= value[1] >= 2,
+    "a fold, counted from 1, and how many there are",
+    ((0, 2), (3, 2), (1, 1), (1,)),
+)
 
 
 @dataclass(frozen=True)
-class Fit:
-    """What the label party has fitted.
+class LearnedFit(LearnedCurves):
+    """What the label party learns, and how.
 
     Attributes:
-        w: The coefficients in coordinates, shape (features, size, outputs).
-        selected: The features in the order they were selected; all for a regression.
+        path: The columns in the order they were selected; all for a regression.
         traces: Criteria along the way.
+        factor: How much of the fit is taken.
+        fitted: The fits to the rows that were trained on.
     """
 
-    w: FloatArray
-    selected: tuple[int, ...]
-    traces: Mapping[str, list[float]]
+    path: list[str]
+    traces: dict[str, list[float]]
+    factor: float
+    fitted: Curves
 
 
 class FunctionalEstimator(CurveModel):
-    """A regression of curves on curves of several parties; what the fits have in common."""
+    """A regression of curves on released curves of several parties, by a fitting rule."""
 
-    held_: Held
+    limits: ClassVar[Mapping[str, Limit]] = {
+        "correction": Limit(
+            lambda value: value == "cv" or _SHARE.holds(value), "'cv' or a number from 0 to 1", (-0.1, 1.1, "aic", None)
+        ),
+        "guard": truth(),
+        "inputs": choice("released", "partial"),
+        "hold_out": optional(_FOLD),
+    }
+
+    held_: OwnCurves
     past_: PastReleases
+    path_: list[str]
     traces_: dict[str, list[float]]
     factor_: float
+    fitted_: Curves
 
     def __init__(
         self,
         *,
-        lambda_s: float = 0.05,
-        lambda_t: float = 0.05,
-        lambda_st: float = 0.0,
-        relative: bool = False,
-        operator_s: int | Sequence[float] = 2,
-        operator_t: int | Sequence[float] = 2,
-        clip: Clip = None,
-        noise: float | Mapping[str, float] = 0.0,
-        epsilon: float | None = None,
-        delta: float = 1e-5,
-        n_curves: int | None = None,
-        metric: Metric = "l2",
-        adjacency: Adjacency = "replace-one",
+        penalties: Penalties | Mapping[str, Any] = _PENALTIES,
+        protection: Protection | Mapping[str, Any] = _PROTECTION,
         correction: float | Literal["cv"] = "cv",
         guard: bool = True,
-        inputs: Inputs = "released",
+        inputs: NewInputs = "released",
         hold_out: tuple[int, int] | None = None,
     ) -> None:
-        self.lambda_s = lambda_s
-        self.lambda_t = lambda_t
-        self.lambda_st = lambda_st
-        self.relative = relative
-        self.operator_s = operator_s
-        self.operator_t = operator_t
-        self.clip = clip
-        self.noise = noise
-        self.epsilon = epsilon
-        self.delta = delta
-        self.n_curves = n_curves
-        self.metric = metric
-        self.adjacency = adjacency
+        self.penalties = penalties
+        self.protection = protection
         self.correction = correction
         self.guard = guard
         self.inputs = inputs
         self.hold_out = hold_out
 
     @property
-    def protection(self) -> Protection:
-        """How curves are released."""
-        return Protection(self.clip, self.noise, self.epsilon, self.delta, self.n_curves, self.metric, self.adjacency)
+    def _penalties(self) -> Penalties:
+        return settings_of(self.penalties, _PENALTIES, f"{type(self).__name__}'s penalties")
+
+    @property
+    def _protection(self) -> Protection:
+        return settings_of(self.protection, _PROTECTION, f"{type(self).__name__}'s protection")
+
+    @abstractmethod
+    def fitting_rule(self, x: Basis, y: Basis) -> FittingRule:
+        """How coefficients are fitted to inputs in one basis and outputs in another."""
 
     def fit(self, party: Party) -> Self:
         """Train together with the other parties; afterwards this holds the party's share."""
         self._validate(party)
         prepare_defences(party, frozenset(), (), type(self).__name__)
         if party.holds_labels:
-            self._fit_label_side(party)
+            self.keep(self._learned(party))
         else:
-            self.held_ = Held.of(party, self.protection, type(self).__name__)
-            party.label_party.send(self.held_.offer())
-            self.held_.send(party, "fit")
+            self.held_ = self._released(party)
             self.past_ = PastReleases.of(party, self.held_)
         return self
+
+    def _released(self, party: Party) -> OwnCurves:
+        """A feature party's side: offer all columns, and release each."""
+        own = OwnCurves.of(party, self._protection, type(self).__name__)
+        party.label_party.send(own.offer())
+        own.send(party, "fit")
+        return own
+
+    def _learned(self, party: Party) -> LearnedFit:
+        """The label party's side: collect all columns, let folds judge the rule, and fit to all rows."""
+        y = response(party)
+        design = CurveDesign.collected(party, self._protection, type(self).__name__)
+        z = design.receive(party)
+        if self.hold_out is not None:
+            # Folds are cut from what was released, in the order of rows.
+            fold, folds = self.hold_out
+            kept = np.setdiff1d(np.arange(len(y)), np.array_split(np.arange(len(y)), folds)[fold - 1])
+            z, y = z[kept], y.take(kept)
+        rule = self.fitting_rule(design.basis, y.basis)
+        order = party.shared.generator("parts").permutation(len(y)).astype(np.int64)
+        signs = rule.signs(party, y.coefficients.shape)
+        rows = TrainingRows.of(z, y.coordinates, design.noise, order, signs)
+        correction, factor = self._judged(party, rows, rule)
+        found = rule.fit(party, rows, correction)
+        w, z_mean, y_mean = factor * found.w, z.mean(axis=0), rows.y.mean(axis=0)
+        path = [design.names[place] for place in found.selected]
+        traces = {name: list(trace) for name, trace in found.traces.items()}
+        fitted = Curves.of_coordinates(combined(z, z_mean, w, y_mean), y.basis)
+        selected = tuple(dict.fromkeys(path)) if factor else ()
+        return LearnedFit(design, y.basis, w, z_mean, y_mean, selected, path, traces, factor, fitted)
+
+    def _judged(self, party: Party, rows: TrainingRows, rule: FittingRule) -> tuple[float, float]:
+        """How much of the noise to take off the moments, and how much of the fit to take.
+
+        Each fold judges fits to the others. Without noise there is nothing to take off and nothing to judge.
+        """
+        if not rule.is_judged:
+            return 1.0, 1.0
+        if not rows.noise.any() or (self.correction != "cv" and not self.guard):
+            return 1.0 if self.correction == "cv" else float(self.correction), 1.0
+        verdicts = {}
+        for correction in rows.corrections() if self.correction == "cv" else (float(self.correction),):
+            fits = [rule.fit(party, rows, correction, without=fold).w for fold in rows.folds]
+            verdicts[correction] = rows.judge(fits, self.inputs)
+        if not self.guard:
+            return max(verdicts, key=lambda each: verdicts[each].gain), 1.0
+        best = max(verdicts, key=lambda each: verdicts[each].sure_gain)
+        return best, verdicts[best].factor
 
     def predict(self, party: Party) -> CurvePrediction | None:
         """Predict together with the other parties; only the label party learns the result.
@@ -123,75 +181,15 @@ class FunctionalEstimator(CurveModel):
         """
         self.require_fitted("used to predict")
         prepare_defences(party, frozenset(), (), type(self).__name__)
-        if not party.holds_labels:
-            if self.inputs == "partial":
-                self.held_.partial(party)
-            else:
-                self.past_.carry_over(party)
-                self.held_.send(party, "predict")
-            return None
+        if party.holds_labels:
+            partial = self.inputs == "partial"
+            return self.predicted(self.from_parts(party) if partial else self.combined(self.design_.receive(party)))
         if self.inputs == "partial":
-            return self.predicted(self.from_parts(party))
-        return self.predicted(self.combined(self.design_.receive(party)))
-
-    @abstractmethod
-    def _fitted(
-        self, party: Party, rows: Rows, roughness: Roughness, correction: float, *, without: int | None = None
-    ) -> Fit:
-        """Fit to the label party's rows, perhaps without a fold, having taken off so much of the noise."""
-
-    def _signs(self, party: Party, shape: tuple[int, ...]) -> FloatArray | None:
-        """Random signs for an estimate of degrees of freedom, where one is asked for."""
+            self.held_.partial(party)
+        else:
+            self.past_.carry_over(party)
+            self.held_.send(party, "predict")
         return None
-
-    def _fit_label_side(self, party: Party) -> None:
-        y = response(party)
-        self.design_ = Design.collected(party, self.protection, type(self).__name__)
-        self.y_basis_ = y.basis
-        z = self.design_.receive(party)
-        if self.hold_out is not None:
-            kept = self._trained_on(len(y))
-            z, y = z[kept], y.take(kept)
-        order = party.shared.generator("parts").permutation(len(y)).astype(np.int64)
-        signs = self._signs(party, y.coefficients.shape)
-        rows = Rows.of(z, y.coordinates, self.design_.noise, order, signs)
-        self.z_mean_, self.y_mean_ = z.mean(axis=0), rows.y.mean(axis=0)
-        roughness = Roughness.of(self.design_.basis, y.basis, self.operator_s, self.operator_t)
-        correction, self.factor_ = self._judged(party, rows, roughness)
-        fit = self._fitted(party, rows, roughness, correction)
-        self.w_ = self.factor_ * fit.w
-        self.traces_ = {name: list(trace) for name, trace in fit.traces.items()}
-        self.path_ = [self.design_.names[place] for place in fit.selected]
-        self.selected_ = () if self.is_mean_ else tuple(dict.fromkeys(self.path_))
-        self.fitted_ = Curves.of_coordinates(self.combined(z), y.basis)
-
-    def _trained_on(self, n: int) -> Int64Array:
-        """The rows that are not held out: folds are cut from what was released, in the order of rows."""
-        assert self.hold_out is not None
-        fold, folds = self.hold_out
-        held_out = np.array_split(np.arange(n), folds)[fold - 1]
-        return np.setdiff1d(np.arange(n), held_out)
-
-    def _judged(self, party: Party, rows: Rows, roughness: Roughness) -> tuple[float, float]:
-        """How much of the noise to take off the moments, and how much of the fit to take.
-
-        Each fold judges fits to the others. Without noise there is nothing to take off and nothing to judge.
-        """
-        if not rows.noise.any() or (self.correction != "cv" and not self.guard):
-            return 1.0 if self.correction == "cv" else float(self.correction), 1.0
-        verdicts = {}
-        for correction in rows.corrections() if self.correction == "cv" else (float(self.correction),):
-            fits = [self._fitted(party, rows, roughness, correction, without=fold).w for fold in rows.folds]
-            verdicts[correction] = rows.judge(fits, self.inputs)
-        if not self.guard:
-            return max(verdicts, key=lambda each: verdicts[each].gain), 1.0
-        best = max(verdicts, key=lambda each: verdicts[each].sure_gain)
-        return best, verdicts[best].factor
-
-    def _penalties(self, moments: Moments, roughness: Roughness) -> Penalties:
-        asked = Penalties(self.lambda_s, self.lambda_t, self.lambda_st, self.relative)
-        mean = moments.blocks.mean(axis=0) / moments.freedom
-        return asked.absolute(mean, roughness.x, roughness.y)
 
     @property
     def is_mean_(self) -> bool:
@@ -209,15 +207,25 @@ class FunctionalEstimator(CurveModel):
     @property
     def omega_x_(self) -> FloatArray:
         """The roughness of inputs, of raw coefficients."""
-        return self.design_.basis.penalty(self.operator_s)
+        return self.design_.basis.penalty(self._penalties.operator_s)
 
     @property
     def omega_y_(self) -> FloatArray:
         """The roughness of outputs, of raw coefficients."""
-        return self.y_basis_.penalty(self.operator_t)
+        return self.y_basis_.penalty(self._penalties.operator_t)
+
+    def privacy(self) -> dict[str, float]:
+        """What a record's curves in all released columns cost together, at the label party: exact, and by zCDP."""
+        asked = self._protection
+        mus = [
+            Release(clip, sigma, asked.metric, asked.adjacency).sensitivity(self.design_.basis) / sigma
+            for clip, sigma in zip(self.design_.clips, self.design_.sigmas, strict=True)
+            if sigma > 0
+        ]
+        epsilon, zcdp, rho = cost(np.array(mus), asked.delta) if mus else (np.inf, np.inf, np.inf)
+        return {"epsilon": epsilon, "zcdp_epsilon": zcdp, "rho": rho, "delta": asked.delta}
 
     def share(self) -> Tree:
-        """What this party has learned, as a tree of arrays and plain values."""
         if hasattr(self, "held_"):
             return {"held": self.held_.state(), "past": dict(vars(self.past_))}
         return {
@@ -229,19 +237,18 @@ class FunctionalEstimator(CurveModel):
         }
 
     def take_share(self, tree: Tree) -> None:
-        """Take up what `share` gave."""
         if "held" in tree:
-            self.held_, self.past_ = Held.from_state(tree["held"]), PastReleases(**tree["past"])
+            self.held_, self.past_ = OwnCurves.from_state(tree["held"]), PastReleases(**tree["past"])
             return
         self.take_label_share(tree)
         self.fitted_, self.path_ = Curves(tree["fitted"], self.y_basis_), list(tree["path"])
         self.traces_, self.factor_ = tree["traces"], tree["factor"]
 
     def summary(self) -> str:
-        """What the model is, and what each role learns, in a few lines."""
+        penalties = self._penalties
         lines = [
-            f"{type(self).__name__}: curves on curves; penalties {self.lambda_s:g}, {self.lambda_t:g}, "
-            f"{self.lambda_st:g}{' relative to the data' if self.relative else ''}.",
+            f"{type(self).__name__}: curves on curves; penalties {penalties.s:g}, {penalties.t:g}, {penalties.st:g}"
+            f"{' relative to the data' if penalties.relative else ''}.",
             "Encryption: none; a receiver reads what it is sent. Threat model: curious parties that keep to the rules.",
             "The label party learns every released curve. A feature party learns nothing in training.",
         ]
@@ -250,53 +257,117 @@ class FunctionalEstimator(CurveModel):
                 "Of a prediction a feature party learns its own coefficients, which depend on the outputs, and the "
                 "label party the exact part that its columns make."
             )
-        lines.append(self._privacy_in_words())
+        lines.append(str(self._protection))
         if hasattr(self, "w_"):
             used = ", ".join(self.selected_) or "none: the mean is predicted"
             lines.append(f"This share: coefficients of {len(self.design_.names)} columns; used are {used}.")
         return "\n".join(lines)
 
-    def _privacy_in_words(self) -> str:
-        if self.clip == "empirical":
-            return "Privacy: none is claimed, because the clip radius comes from the data (simulation only)."
-        if self.epsilon is None and not self.noise:
-            return "Privacy: none; curves are released as they are."
-        told = "" if self.epsilon is None else f" at epsilon {self.epsilon:g}, delta {self.delta:g} for all curves"
-        return f"Privacy: curves of one record ({self.adjacency}){told}; outputs and coefficients are not covered."
-
-    def privacy(self) -> dict[str, float]:
-        """What a record's curves in all released columns cost together, at the label party: exact, and by zCDP."""
-        from colonnade.models.functional.release import Release
-
-        mus = [
-            Release(clip, sigma, self.metric, self.adjacency).sensitivity(self.design_.basis) / sigma
-            for clip, sigma in zip(self.design_.clips, self.design_.sigmas, strict=True)
-            if sigma > 0
-        ]
-        epsilon, zcdp, rho = cost(np.array(mus), self.delta) if mus else (np.inf, np.inf, np.inf)
-        return {"epsilon": epsilon, "zcdp_epsilon": zcdp, "rho": rho, "delta": self.delta}
-
     def _validate(self, party: Party) -> None:
-        name = type(self).__name__
         if party.roles.label is None or not party.roles.features:
             raise PlanError(
-                f"{name} needs a label party and at least one feature party, but the roles are {party.roles}. "
-                "Name both."
+                f"{type(self).__name__} needs a label party and at least one feature party, but the roles are "
+                f"{party.roles}. Name both."
             )
-        Penalties(self.lambda_s, self.lambda_t, self.lambda_st)
-        for setting, holds, wanted in (
-            ("inputs", self.inputs in ("released", "partial"), "'released' or 'partial'"),
-            ("correction", self.correction == "cv" or 0 <= self.correction <= 1, "'cv' or a number from 0 to 1"),
-            ("metric", self.metric in ("l2", "rkhs", "legacy"), "'l2', 'rkhs' or 'legacy'"),
-            ("adjacency", self.adjacency in ("replace-one", "add-remove"), "'replace-one' or 'add-remove'"),
-            ("epsilon", self.epsilon is None or self.epsilon > 0, "None or above 0"),
-            (
-                "hold_out",
-                self.hold_out is None or (len(self.hold_out) == 2 and 1 <= self.hold_out[0] <= self.hold_out[1] >= 2),
-                "None, or a fold from 1 and how many there are",
-            ),
-            ("noise", self.epsilon is None or not self.noise, "0 where epsilon is given"),
-            ("clip", self.epsilon is None or self.clip not in (None, "empirical"), "a radius where epsilon is given"),
-        ):
-            if not holds:
-                raise PlanError(f"{name}'s {setting} should be {wanted}, but is {getattr(self, setting)!r}. Change it.")
+        check_parameters(self)
+        # Every party refuses a mapping that makes no sense, whether or not its side reads it.
+        _ = self._penalties, self._protection
+
+
+class FunctionalRegression(FunctionalEstimator):
+    """Penalised regression of curves on all curves jointly, from releases that may be differentially private.
+
+    Args:
+        penalties: How strongly roughness of coefficient surfaces is punished: `Penalties`, or a mapping of its fields.
+        protection: How curves are clipped and noised before they are released: `Protection`, or a mapping.
+        correction: How much of the noise is taken off the moments that are trained on; "cv" chooses.
+        guard: Whether to take only as much of the fit, perhaps nothing, as surely gains over the mean on unseen rows,
+            where released noise leaves that in doubt.
+        inputs: How new curves enter a prediction: "released" or "partial".
+        hold_out: A fold, counted from 1, and how many there are: rows of that fold are released with the others, so
+            that every record is released once whatever is held out, and not trained on.
+
+    >>> FunctionalRegression(penalties=Penalties(s=1.0)).get_params()["penalties"].s
+    1.0
+    """
+
+    @classmethod
+    def example(cls) -> Self:
+        """A small one that is quickly trained."""
+        return cls(protection=Protection(clip=3.0, noise=0.2), inputs="partial")
+
+    def fitting_rule(self, x: Basis, y: Basis) -> FittingRule:
+        return JointRule(self._penalties, x, y)
+
+
+class FunctionalBoost(FunctionalEstimator):
+    """Boosting of curves on curves: selects the inputs that matter, from releases that may be private.
+
+    Args:
+        penalties: How strongly roughness of coefficient surfaces is punished: `Penalties`, or a mapping of its fields.
+        protection: How curves are clipped and noised before they are released: `Protection`, or a mapping.
+        stopping: When the path ends: `PathStopping`, or a mapping.
+        shrinkage: How much of each increment is added.
+        refit: "none", "joint" (all selected inputs at once, without shrinkage), or "low-rank" (that, with small
+            singular values of each surface taken off).
+        algorithm: "honest", or "legacy", which follows the published algorithm to the letter and is for comparison
+            only: increments estimate the whole and are added, and its cross-validation is not out of sample.
+
+    The other arguments are those of `FunctionalRegression`.
+
+    >>> FunctionalBoost(stopping=PathStopping(criterion="aicc")).shrinkage
+    0.3
+    """
+
+    limits: ClassVar[Mapping[str, Limit]] = {
+        **FunctionalEstimator.limits,
+        "shrinkage": number(above=0, most=1),
+        "refit": choice("none", "joint", "low-rank"),
+        "algorithm": choice("honest", "legacy"),
+    }
+
+    def __init__(
+        self,
+        *,
+        penalties: Penalties | Mapping[str, Any] = _PENALTIES,
+        protection: Protection | Mapping[str, Any] = _PROTECTION,
+        stopping: PathStopping | Mapping[str, Any] = _STOPPING,
+        shrinkage: float = 0.3,
+        refit: Literal["none", "joint", "low-rank"] = "none",
+        algorithm: Literal["honest", "legacy"] = "honest",
+        correction: float | Literal["cv"] = "cv",
+        guard: bool = True,
+        inputs: NewInputs = "released",
+        hold_out: tuple[int, int] | None = None,
+    ) -> None:
+        super().__init__(
+            penalties=penalties,
+            protection=protection,
+            correction=correction,
+            guard=guard,
+            inputs=inputs,
+            hold_out=hold_out,
+        )
+        self.stopping = stopping
+        self.shrinkage = shrinkage
+        self.refit = refit
+        self.algorithm = algorithm
+
+    @classmethod
+    def example(cls) -> Self:
+        """A small one that is quickly trained."""
+        protection, stopping = Protection(clip=3.0, noise=0.2), PathStopping(max_steps=4, min_steps=2)
+        return cls(protection=protection, stopping=stopping, correction=1.0, inputs="partial")
+
+    @property
+    def _stopping(self) -> PathStopping:
+        return settings_of(self.stopping, _STOPPING, "FunctionalBoost's stopping")
+
+    def fitting_rule(self, x: Basis, y: Basis) -> FittingRule:
+        if self.algorithm == "legacy":
+            return LegacyRule(self._penalties, x, y, self._stopping, self.shrinkage)
+        return BoostingRule(self._penalties, x, y, self._stopping, self.shrinkage, self.refit)
+
+    def _validate(self, party: Party) -> None:
+        super()._validate(party)
+        _ = self._stopping

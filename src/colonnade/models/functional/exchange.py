@@ -1,4 +1,4 @@
-"""What crosses between parties in function-on-function regression, and both sides of each exchange.
+"""Both ends of the exchange of curves: a feature party's own curves, and what the label party has of all inputs.
 
 A feature party offers its columns and releases each of them once. It is sent nothing in training. The label party keeps
 what it was sent. How curves are protected is settled in `colonnade.models.functional.release`.
@@ -7,8 +7,8 @@ what it was sent. How curves are protected is settled in `colonnade.models.funct
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, Self, TypeAlias
 
 import numpy as np
@@ -17,122 +17,30 @@ from blake3 import blake3
 from colonnade.curves import Basis, Curves, basis_of
 from colonnade.curves.basis import FloatArray
 from colonnade.errors import DataError, PlanError, ProtocolError
-from colonnade.models.functional.release import (
-    PROTECTION,
-    Metric,
-    Release,
-    calibrate,
-    dp_release,
-    empirical_clip,
-    per_column,
-)
-from colonnade.privacy.ledger import Adjacency, Event, Ledger
+from colonnade.models.functional.messages import Offer, PartialPrediction, ReleasedCurves, Surface
+from colonnade.models.functional.release import PROTECTION, Metric, Protection, Release, dp_release
+from colonnade.privacy.ledger import Event, Ledger
 from colonnade.runtime.party import Party
 from colonnade.secret import Secret
 from colonnade.storage import Tree
 from colonnade.tables.table import Table
-from colonnade.wire.message import Float64Array, Message, UInt8Array, UInt64Array
+from colonnade.wire.message import UInt64Array
 
-Inputs: TypeAlias = Literal["released", "partial"]
-Clip: TypeAlias = float | Mapping[str, float] | Literal["empirical"] | None
+NewInputs: TypeAlias = Literal["released", "partial"]
 
 MOST_COLUMNS = 10_000
 
 
 @dataclass(frozen=True)
-class Offer(Message, kind="functional/offer"):
-    """The columns a feature party will release, in which basis, and how each is clipped and noised."""
-
-    columns: list[str]
-    basis: UInt8Array
-    clips: Float64Array
-    sigmas: Float64Array
-
-
-@dataclass(frozen=True)
-class ReleasedCurves(Message, kind="functional/released-curves", reveals={Secret.FEATURES}, per_row="values"):
-    """The curves of one column in coordinates, clipped and noised, one row per record."""
-
-    column: str
-    values: Float64Array
-
-
-@dataclass(frozen=True)
-class Surface(Message, kind="functional/surface", reveals={Secret.LABELS, Secret.MODEL}):
-    """The coefficients of one column, given to its owner so that it can predict its part, and the inputs' centre."""
-
-    column: str
-    coefficients: Float64Array
-    centre: Float64Array
-
-
-@dataclass(frozen=True)
-class PartialPrediction(Message, kind="functional/partial-prediction", reveals={Secret.FEATURES}, per_row="values"):
-    """What all of an owner's columns together add to the prediction, one row per record."""
-
-    values: Float64Array
-
-
-@dataclass(frozen=True)
-class Protection:
-    """How all parties release their curves; every party derives its own noise from it.
-
-    Attributes:
-        clip: A radius for all columns or for each, None, or "empirical" in simulations.
-        noise: The noise for all columns or for each; not used with `epsilon`.
-        epsilon: What a record's curves in all columns of all parties may cost together.
-        delta: Likewise.
-        n_curves: How many columns of curves there are in all, where `clip` does not name them.
-        metric: In which geometry.
-        adjacency: What a record's change is.
-    """
-
-    clip: Clip = None
-    noise: float | Mapping[str, float] = 0.0
-    epsilon: float | None = None
-    delta: float = 1e-5
-    n_curves: int | None = None
-    metric: Metric = "l2"
-    adjacency: Adjacency = "replace-one"
-
-    def release(self, column: str, curves: Curves) -> Release:
-        """How one column is released; for "legacy", with the noise that was once thought to be worth `epsilon`."""
-        empirical = self.clip == "empirical"
-        clip: float | None
-        if self.clip == "empirical":
-            clip = empirical_clip(curves, self.metric)
-        else:
-            clip = per_column(self.clip, column, "clip")
-        if self.epsilon is None:
-            sigma = per_column(self.noise, column, "noise") or 0.0
-            return Release(clip, sigma, self.metric, self.adjacency, empirical and sigma > 0)
-        return Release(clip, self._calibrated(), self.metric, self.adjacency)
-
-    def _calibrated(self) -> float:
-        assert self.epsilon is not None
-        if isinstance(self.clip, Mapping):
-            clips = list(self.clip.values())
-        elif isinstance(self.clip, int | float) and self.n_curves:
-            clips = [float(self.clip)] * self.n_curves
-        else:
-            raise PlanError(
-                "Noise for a budget needs the clip radius of every column of every party, because a record's change "
-                f"moves all of them, but clip is {self.clip!r} and n_curves {self.n_curves!r}. Give clip as a number "
-                "together with n_curves, or as a number for each column; it must not depend on the data."
-            )
-        return calibrate(clips, self.epsilon, self.delta, adjacency=self.adjacency).sigma[0]
-
-
-@dataclass(frozen=True)
-class Held:
-    """A party's own columns of curves, checked, and how each is released."""
+class OwnCurves:
+    """A party's columns of curves, checked, and how each is released."""
 
     columns: tuple[str, ...]
     basis: Basis
     releases: tuple[Release, ...]
 
     @classmethod
-    def of(cls, party: Party, protection: Protection, estimator: str) -> Held:
+    def of(cls, party: Party, protection: Protection, estimator: str) -> OwnCurves:
         """A feature party's columns, fit to be released."""
         table = party.own_table
         columns = curve_columns(table, party.name, estimator)
@@ -183,12 +91,11 @@ class Held:
             party.label_party.send(ReleasedCurves(column, values), under=under, rows=rows, epoch=0)
 
     def partial(self, party: Party) -> None:
-        """Answer the label party's coefficients with what the own columns add to the prediction."""
+        """Answer the label party's coefficients with what this party's columns add to the prediction."""
         table = party.own_table
         total: FloatArray | None = None
         for column, release in zip(self.columns, self.releases, strict=True):
-            surface = party.label_party.receive(Surface)
-            _require_column(surface.column, column, party.label_party.peer)
+            surface = party.label_party.receive(Surface, fields={"column": column}, finite=True)
             if surface.coefficients.ndim != 2 or len(surface.coefficients) != self.basis.size:
                 raise ProtocolError(
                     f"Expected coefficients for {self.basis.size} functions from {party.label_party.peer}, got shape "
@@ -234,7 +141,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Design:
+class CurveDesign:
     """All that the label party has of the inputs: columns of all parties, in order, and what noise is in them.
 
     Attributes:
@@ -267,41 +174,32 @@ class Design:
         return [place for place, (party, _) in enumerate(self.columns) if party == name]
 
     @classmethod
-    def collected(cls, party: Party, protection: Protection, estimator: str) -> Design:
+    def collected(cls, party: Party, protection: Protection, estimator: str) -> CurveDesign:
         """What all parties offer, and agree on."""
         table = party.own_table
-        columns: list[tuple[str, str]] = []
-        clips: list[float] = []
-        sigmas: list[float] = []
-        found: tuple[str, Basis] | None = None
         own = curve_columns(table, party.name, estimator)
         for column in own:
             check_rows(table.curves(column), column, party.name)
-        offers = {line.peer: line.receive(Offer) for line in party.feature_parties}
-        bases = {party.name: [table.curves(column).basis for column in own]}
-        for peer, offer in offers.items():
+        columns, clips, sigmas = [(party.name, column) for column in own], [np.inf] * len(own), [0.0] * len(own)
+        bases = [(party.name, table.curves(column).basis) for column in own]
+        for line in party.feature_parties:
+            offer, peer = line.receive(Offer), line.peer
             n = len(offer.columns)
             if not 1 <= n <= MOST_COLUMNS or offer.clips.shape != (n,) or offer.sigmas.shape != (n,):
                 raise ProtocolError(
                     f"Expected {peer} to offer from 1 to {MOST_COLUMNS} columns with a radius and a noise each, got "
                     f"{n} columns. Check that both parties run the same version."
                 )
-            bases[peer] = [basis_of(json.loads(bytes(offer.basis)))]
-        for name, theirs in bases.items():
-            for basis in theirs:
-                if found is not None and basis != found[1]:
-                    raise DataError(
-                        f"All parties' curves should be in one basis, but {found[0]} has {_words(found[1])} and "
-                        f"{name} {_words(basis)}. Agree on one basis and smooth the curves into it."
-                    )
-                found = (name, basis)
-        columns += [(party.name, column) for column in own]
-        clips += [np.inf] * len(own)
-        sigmas += [0.0] * len(own)
-        for peer, offer in offers.items():
+            bases.append((peer, basis_of(json.loads(bytes(offer.basis)))))
             columns += [(peer, column) for column in offer.columns]
             clips += offer.clips.tolist()
             sigmas += offer.sigmas.tolist()
+        for (name, basis), (other, another) in pairwise(bases):
+            if basis != another:
+                raise DataError(
+                    f"All parties' curves should be in one basis, but {name} has {_words(basis)} and "
+                    f"{other} {_words(another)}. Agree on one basis and smooth the curves into it."
+                )
         names = [column for _, column in columns]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -309,14 +207,13 @@ class Design:
                 f"Every column of curves needs a name of its own among all parties, but {', '.join(twice)} is used "
                 "twice. Rename one of them."
             )
-        offered = sum(len(offer.columns) for offer in offers.values())
+        offered = len(columns) - len(own)
         if protection.epsilon is not None and protection.n_curves not in (None, offered):
             raise PlanError(
                 f"n_curves says that {protection.n_curves} columns share the budget, but feature parties offer "
                 f"{offered}. Correct n_curves, or the noise does not fit the budget."
             )
-        assert found is not None
-        return cls(tuple(columns), found[1], tuple(clips), tuple(sigmas), protection.metric)
+        return cls(tuple(columns), bases[0][1], tuple(clips), tuple(sigmas), protection.metric)
 
     def receive(self, party: Party) -> FloatArray:
         """The released coordinates of all columns, shape (rows, columns, size)."""
@@ -324,23 +221,17 @@ class Design:
         z = np.empty((len(table), len(self.columns), self.basis.size))
         for place in self.of_party(party.name):
             z[:, place] = self.own(party, self.columns[place][1])
-        rows = np.arange(len(table))
+        rows, shape = np.arange(len(table)), (len(table), self.basis.size)
         for line in party.feature_parties:
             for place in self.of_party(line.peer):
-                shape = (len(table), self.basis.size)
-                message = line.receive(ReleasedCurves, shape=shape, rows=rows, epoch=0)
-                _require_column(message.column, self.columns[place][1], line.peer)
-                if not np.isfinite(message.values).all():
-                    raise ProtocolError(
-                        f"{message.kind} from {line.peer} for {message.column!r} holds numbers that are not finite. "
-                        "Check the peer's curves."
-                    )
+                column = {"column": self.columns[place][1]}
+                message = line.receive(ReleasedCurves, fields=column, shape=shape, finite=True, rows=rows, epoch=0)
                 z[:, place] = message.values
         return z
 
     def own(self, party: Party, column: str) -> FloatArray:
         """The label party's own curves in coordinates, as they are."""
-        return Held((column,), self.basis, ()).curves_of(party.own_table, column).coordinates
+        return OwnCurves((column,), self.basis, ()).curves_of(party.own_table, column).coordinates
 
     def state(self) -> Tree:
         """The design as a tree."""
@@ -376,7 +267,7 @@ class PastReleases:
     ledger: str
 
     @classmethod
-    def of(cls, party: Party, held: Held) -> PastReleases:
+    def of(cls, party: Party, held: OwnCurves) -> PastReleases:
         """The records of a party's table, and what releasing their curves has cost."""
         salt = party.random.child("released records").key
         spent = Ledger()
@@ -423,13 +314,6 @@ def check_rows(curves: Curves, column: str, owner: str) -> None:
 def _id_digests(table: Table, salt: bytes) -> UInt64Array:
     digests = (blake3(repr(each).encode(), key=salt).digest(8) for each in table.ids.to_pylist())
     return np.frombuffer(b"".join(digests), np.uint64)
-
-
-def _require_column(came: str, wanted: str, peer: str) -> None:
-    if came != wanted:
-        raise ProtocolError(
-            f"Expected {wanted!r} from {peer}, got {came!r}. Check that both parties run the same plan and model."
-        )
 
 
 def _words(basis: Basis) -> str:

@@ -22,7 +22,7 @@ from functools import cached_property
 import numpy as np
 
 from colonnade.curves.basis import FloatArray
-from colonnade.models.functional.exchange import Inputs
+from colonnade.models.functional.exchange import NewInputs
 from colonnade.models.functional.moments import Moments, form_moments
 from colonnade.wire.message import Int64Array
 
@@ -33,7 +33,7 @@ REFUTED = 3.0
 
 
 @dataclass(frozen=True)
-class Rows:
+class TrainingRows:
     """The label party's rows: inputs and outputs in coordinates, and their parts.
 
     A part is a fold and a half. Halves judge each other within a fit; folds judge fits, because judging chooses, and
@@ -47,7 +47,9 @@ class Rows:
     signs: FloatArray | None = None
 
     @classmethod
-    def of(cls, z: FloatArray, y: FloatArray, noise: FloatArray, order: Int64Array, signs: FloatArray | None) -> Rows:
+    def of(
+        cls, z: FloatArray, y: FloatArray, noise: FloatArray, order: Int64Array, signs: FloatArray | None
+    ) -> TrainingRows:
         """Rows dealt out to parts in a given order; without noise there is nothing for folds to judge."""
         n_folds = FOLDS if noise.any() else 1
         cells = [(fold, half) for fold in range(n_folds) for half in "AB"]
@@ -95,7 +97,7 @@ class Rows:
         near_all = (1 - self.variance_over_noise, 1 - 10 * self.variance_over_noise)
         return tuple(dict.fromkeys((1.0, *(each for each in near_all if each > 0.5), 0.5, 0.0)))
 
-    def judge(self, fits: Sequence[FloatArray], inputs: Inputs) -> Verdict:
+    def judge(self, fits: Sequence[FloatArray], inputs: NewInputs) -> GuardVerdict:
         """What each fold says about coefficients that were fitted without it.
 
         Args:
@@ -114,11 +116,11 @@ class Rows:
                 products.append((y * fitted).sum(axis=1))
                 squares.append((fitted**2).sum(axis=1) - taken_off)
                 expected += n * noise * (self.variance_over_noise + (inputs == "released"))
-        return Verdict.of(np.concatenate(products), np.concatenate(squares), expected)
+        return GuardVerdict.of(np.concatenate(products), np.concatenate(squares), expected)
 
 
 @dataclass(frozen=True)
-class Verdict:
+class GuardVerdict:
     """What unseen rows say about a fit.
 
     Attributes:
@@ -132,7 +134,7 @@ class Verdict:
     sure_gain: float
 
     @classmethod
-    def of(cls, products: FloatArray, squares: FloatArray, expected: float) -> Verdict:
+    def of(cls, products: FloatArray, squares: FloatArray, expected: float) -> GuardVerdict:
         """The verdict of rows.
 
         Args:
@@ -141,7 +143,7 @@ class Verdict:
             expected: What the squares were in all if inputs varied in proportion to their noise.
 
         >>> rows = np.random.default_rng(0).normal(size=(2, 400)) + 3
-        >>> round(Verdict.of(rows[0], 2 * rows[1], 2400.0).factor, 1)
+        >>> round(GuardVerdict.of(rows[0], 2 * rows[1], 2400.0).factor, 1)
         0.5
         """
         root = np.sqrt(len(products))

@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from colonnade.curves.basis import FloatArray
-from colonnade.models.functional.path import Rules
-from colonnade.models.functional.solve import PenalisedSolver
+from colonnade.models.functional.path import PathStopping
+from colonnade.models.functional.solve import PenalisedSolver, Penalties
 from colonnade.wire.message import Int64Array
 
 MIXING = 0.05
@@ -24,8 +24,9 @@ def legacy_boost(
     y: FloatArray,
     noise: FloatArray,
     omegas: tuple[FloatArray, FloatArray],
-    lambdas: tuple[float, float, float],
-    rules: Rules,
+    penalties: Penalties,
+    stopping: PathStopping,
+    shrinkage: float,
     folds: tuple[Int64Array, Int64Array],
 ) -> tuple[FloatArray, tuple[int, ...], dict[str, list[float]]]:
     """Boost raw coefficients as published.
@@ -35,25 +36,26 @@ def legacy_boost(
         y: Coefficients of outputs.
         noise: The covariance of each feature's noise.
         omegas: The raw roughness of inputs and outputs.
-        lambdas: The three penalties.
-        rules: Shrinkage and when to stop.
+        penalties: The three weights.
+        stopping: When to stop.
+        shrinkage: How much of each increment is added.
         folds: The two halves.
 
     Returns:
         The operators on raw coefficients, the selected features, and the traces.
     """
     n, features, size = x.shape
-    ls, lt, lst = lambdas
     z = (x - x.mean(axis=0)).transpose(1, 0, 2)
     target = y - y.mean(axis=0)
     solvers = []
     for j in range(features):
         gram = z[j].T @ z[j] / (n - 1) - noise[j]
         level = np.trace(gram) / size
-        a1 = (1 - MIXING) * (gram + ls * omegas[0]) + (MIXING * level + RIDGE) * np.eye(size)
+        a1 = (1 - MIXING) * (gram + penalties.s * omegas[0]) + (MIXING * level + RIDGE) * np.eye(size)
         values, vectors = np.linalg.eigh((a1 + a1.T) / 2)
         a1 = (vectors * np.maximum(values, RIDGE)) @ vectors.T
-        solvers.append(PenalisedSolver(a1, lt * np.eye(size) + lst * omegas[0], omegas[1]))
+        a2 = penalties.t * np.eye(size) + penalties.st * omegas[0]
+        solvers.append(PenalisedSolver(a1, a2, omegas[1]))
     a, b = folds
     parts = {"all": np.arange(n), "a": a, "b": b}
     found = np.zeros((features, size, y.shape[1]))
@@ -62,7 +64,7 @@ def legacy_boost(
     best, kept, since = np.inf, None, 0
     selected: list[int] = []
     traces: dict[str, list[float]] = {"cv": [], "sse": []}
-    while len(selected) < rules.max_steps and since < rules.patience:
+    while len(selected) < stopping.max_steps and since < stopping.patience:
         scores, candidates = np.zeros(features), []
         for j in range(features):
             partial = target - fitted + z[j] @ found[j]
@@ -75,14 +77,14 @@ def legacy_boost(
             candidates.append(step)
         j = int(np.argmin(scores))
         selected.append(j)
-        found[j] += rules.shrinkage * candidates[j]["all"]
-        fitted = fitted + rules.shrinkage * z[j] @ candidates[j]["all"]
-        held_out["a"] += rules.shrinkage * z[j][b] @ candidates[j]["a"]
-        held_out["b"] += rules.shrinkage * z[j][a] @ candidates[j]["b"]
+        found[j] += shrinkage * candidates[j]["all"]
+        fitted = fitted + shrinkage * z[j] @ candidates[j]["all"]
+        held_out["a"] += shrinkage * z[j][b] @ candidates[j]["a"]
+        held_out["b"] += shrinkage * z[j][a] @ candidates[j]["b"]
         cv = float(((target[b] - held_out["a"]) ** 2).sum() + ((target[a] - held_out["b"]) ** 2).sum())
         traces["cv"].append(cv)
         traces["sse"].append(float(((target - fitted) ** 2).sum()))
-        if len(selected) >= rules.min_steps:
+        if len(selected) >= stopping.min_steps:
             if cv + 1e-8 < best:
                 best, since = cv, 0
                 kept = (found.copy(), len(selected))

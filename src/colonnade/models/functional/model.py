@@ -1,4 +1,4 @@
-"""CurveModel: coefficients of curves on curves, whoever fitted them: predictions, surfaces, and what is saved."""
+"""CurveModel: what the label party does with coefficients of curves on curves: it predicts, draws and saves them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from colonnade.curves import Basis, Curves, basis_of
 from colonnade.curves.basis import FloatArray
 from colonnade.errors import DataError, PlanError
 from colonnade.models.base import Estimator, Prediction
-from colonnade.models.functional.exchange import Design, PartialPrediction, Surface, check_rows
+from colonnade.models.functional.exchange import CurveDesign, check_rows
+from colonnade.models.functional.messages import PartialPrediction, Surface
 from colonnade.privacy.ledger import Event
 from colonnade.runtime.party import Party
 from colonnade.secret import Secret
@@ -41,6 +42,27 @@ class CurvePrediction(Prediction):
         return Curves(self.values, self.basis)
 
 
+@dataclass(frozen=True)
+class LearnedCurves:
+    """What the label party learns: coefficients, and what they belong to.
+
+    Attributes:
+        design: All inputs.
+        y_basis: The basis of the outputs.
+        w: The coefficients in coordinates, shape (columns, size, outputs).
+        z_mean: What inputs are centred by.
+        y_mean: What outputs are centred by.
+        selected: The columns that are used.
+    """
+
+    design: CurveDesign
+    y_basis: Basis
+    w: FloatArray
+    z_mean: FloatArray
+    y_mean: FloatArray
+    selected: tuple[str, ...]
+
+
 class CurveModel(Estimator):
     """A regression of curves on curves of several parties: what the label party can do with its coefficients."""
 
@@ -48,7 +70,7 @@ class CurveModel(Estimator):
     # What protects coefficients that are given away; nothing where they depend on the outputs as they are.
     covered_by: ClassVar[tuple[str, ...]] = ()
 
-    design_: Design
+    design_: CurveDesign
     y_basis_: Basis
     w_: FloatArray
     z_mean_: FloatArray
@@ -57,14 +79,19 @@ class CurveModel(Estimator):
 
     def combined(self, z: FloatArray) -> FloatArray:
         """What the coefficients make of inputs, all in coordinates; inputs have shape (rows, columns, size)."""
-        return np.asarray(np.einsum("njq,jqk->nk", z - self.z_mean_, self.w_) + self.y_mean_)
+        return combined(z, self.z_mean_, self.w_, self.y_mean_)
+
+    def keep(self, learned: LearnedCurves) -> None:
+        """Keep what the label party has learned, each in the attribute of its name."""
+        for name, value in vars(learned).items():
+            setattr(self, f"{name}_", value)
 
     def predicted(self, coordinates: FloatArray) -> CurvePrediction:
         """The curves that predicted coordinates stand for."""
         return CurvePrediction(coordinates @ self.y_basis_.inverse_root, basis=self.y_basis_)
 
     def from_parts(self, party: Party) -> FloatArray:
-        """The label party's prediction in coordinates, added up of the exact parts that all columns make."""
+        """The label party's prediction in coordinates, the sum of the exact parts that all columns make."""
         predicted = np.tile(self.y_mean_, (len(party.own_table), 1))
         for place in self.design_.of_party(party.name):
             z = self.design_.own(party, self.design_.columns[place][1])
@@ -130,10 +157,15 @@ class CurveModel(Estimator):
 
     def take_label_share(self, tree: Tree) -> None:
         """Take up what `label_share` gave."""
-        self.design_ = Design.from_state(tree["design"])
+        self.design_ = CurveDesign.from_state(tree["design"])
         self.y_basis_ = basis_of(json.loads(tree["y_basis"]))
         self.w_, self.z_mean_, self.y_mean_ = tree["w"], tree["z_mean"], tree["y_mean"]
         self.selected_ = tuple(tree["selected"])
+
+
+def combined(z: FloatArray, z_mean: FloatArray, w: FloatArray, y_mean: FloatArray) -> FloatArray:
+    """What coefficients make of inputs, all in coordinates."""
+    return np.asarray(np.einsum("njq,jqk->nk", z - z_mean, w) + y_mean)
 
 
 def response(party: Party) -> Curves:

@@ -17,7 +17,7 @@
 Stage 1 releases the products of all inputs with the output; inputs that stand out are chosen. Stage 2 releases all
 products among the chosen inputs and with the output. Two parties do this alone, by encryption
 (colonnade.models.functional.moments_shared). With an arbiter, products are computed on masked numbers
-(colonnade.models.functional.shared_products), and the arbiter, who deals the masks, adds the noise to its term. The
+(colonnade.models.functional.moments_masked), and the arbiter, who deals the masks, adds the noise to its term. The
 label party learns the noisy products and nothing else of the inputs; a feature party learns which inputs were chosen;
 the arbiter learns how many rows and columns there are, and which were chosen. The arbiter must not collude with the
 label party: together they could unmask every curve. Coefficients depend on noisy products alone, so that giving them
@@ -29,46 +29,57 @@ Noise on products, in the norm in which it is isotropic: Dwork, Talwar, Thakurta
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Self
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from colonnade.curves.basis import FloatArray
 from colonnade.errors import PlanError
-from colonnade.models.functional.exchange import Design, Held, Protection
-from colonnade.models.functional.model import CurveModel, CurvePrediction, response
+from colonnade.models.functional.exchange import CurveDesign, OwnCurves
+from colonnade.models.functional.messages import Layout, MaskSeed
+from colonnade.models.functional.model import CurveModel, CurvePrediction, LearnedCurves, response
 from colonnade.models.functional.moments_masked import (
+    MOMENT_NOISE,
     MOST_ROWS,
-    PROTECTION,
-    Budget,
-    Layout,
-    MaskSeed,
+    MomentBudget,
     OpenedProducts,
+    clipped_to_ring,
     deal,
+    from_ring,
     give_terms,
     noisy,
     require,
+    ring_length,
 )
-from colonnade.models.functional.moments_shared import GivenShares, OpenedShares, ring_length
-from colonnade.models.functional.release import Release
-from colonnade.models.functional.shared_products import clipped_to_ring, from_ring
-from colonnade.models.functional.solve import PenalisedSolver, Penalties, Roughness
+from colonnade.models.functional.moments_shared import GivenShares, OpenedShares
+from colonnade.models.functional.release import Protection, Release
+from colonnade.models.functional.solve import Penalties, SurfaceRoughness, solve_penalised
+from colonnade.parameters import Limit, check_parameters, number, settings_of
 from colonnade.runtime.hooks import prepare_defences
 from colonnade.runtime.party import Party
 from colonnade.secret import Secret
 from colonnade.storage import Tree
 from colonnade.wire.message import Int64Array
 
-# A fit is kept if what it gains by the first release is at least so many standard errors.
+_PENALTIES = Penalties()
+# The least gain by the first release with which a fit is kept, in standard errors.
 GUARD = 3.0
+
+
+@dataclass(frozen=True)
+class LearnedMoments(LearnedCurves):
+    """What the label party learns, and whether it predicts zero because nothing certain is to be gained."""
+
+    is_mean: bool
 
 
 class MomentRegression(CurveModel):
     """Regression of curves on curves from noisy products, private for inputs and outputs together.
 
     Curves are clipped and their products released once: between two parties by encryption, and with several feature
-    parties through masks that an arbiter deals. They are not centred:
-    subtract public mean curves first.
+    parties through masks that an arbiter deals. They are not centred: subtract public mean curves first.
 
     Args:
         clip_x: The radius to which every input is clipped; it must not depend on the data.
@@ -77,19 +88,23 @@ class MomentRegression(CurveModel):
         delta: Likewise.
         threshold: By how many standard deviations of noise and sampling an input must stand out to be chosen.
         ridge: A ridge on the products, as a multiple of the size of their noise; three and ten times it are tried, too.
-        lambda_s: Penalty on roughness of coefficient surfaces in the inputs' time.
-        lambda_t: In the output's time.
-        lambda_st: In both.
-        operator_s: What roughness is in the inputs' time: the order of a derivative.
-        operator_t: In the output's time.
+        penalties: How strongly roughness of coefficient surfaces is punished: `Penalties`, or a mapping of its fields.
 
     >>> MomentRegression(clip_x=5.5, clip_y=5.0, epsilon=10.0).delta
     1e-05
     """
 
-    covered_by: ClassVar[tuple[str, ...]] = (PROTECTION,)
+    covered_by: ClassVar[tuple[str, ...]] = (MOMENT_NOISE,)
+    limits: ClassVar[Mapping[str, Limit]] = {
+        "clip_x": number(above=0),
+        "clip_y": number(above=0),
+        "epsilon": number(above=0),
+        "delta": number(above=0, below=1),
+        "threshold": number(above=0),
+        "ridge": number(0),
+    }
 
-    held_: Held
+    held_: OwnCurves
     dealt_: dict[str, int]
     is_mean_: bool
 
@@ -102,11 +117,7 @@ class MomentRegression(CurveModel):
         delta: float = 1e-5,
         threshold: float = 4.0,
         ridge: float = 0.3,
-        lambda_s: float = 0.0,
-        lambda_t: float = 0.0,
-        lambda_st: float = 0.0,
-        operator_s: int = 2,
-        operator_t: int = 2,
+        penalties: Penalties | Mapping[str, Any] = _PENALTIES,
     ) -> None:
         self.clip_x = clip_x
         self.clip_y = clip_y
@@ -114,11 +125,16 @@ class MomentRegression(CurveModel):
         self.delta = delta
         self.threshold = threshold
         self.ridge = ridge
-        self.lambda_s = lambda_s
-        self.lambda_t = lambda_t
-        self.lambda_st = lambda_st
-        self.operator_s = operator_s
-        self.operator_t = operator_t
+        self.penalties = penalties
+
+    @classmethod
+    def example(cls) -> Self:
+        """A small one that is quickly trained."""
+        return cls(clip_x=3.0, clip_y=3.0, epsilon=1e6)
+
+    @property
+    def _penalties(self) -> Penalties:
+        return settings_of(self.penalties, _PENALTIES, "MomentRegression's penalties")
 
     def fit(self, party: Party) -> Self:
         """Train together with the other parties; afterwards this holds the party's share."""
@@ -126,11 +142,11 @@ class MomentRegression(CurveModel):
         prepare_defences(party, frozenset(), (), type(self).__name__)
         _begin(party)
         if party.name == party.roles.arbiter:
-            self._deal(party)
+            self.dealt_ = self._dealt(party)
         elif party.holds_labels:
-            self._fit_label_side(party)
+            self.keep(self._learned(party))
         else:
-            self._fit_feature_side(party)
+            self.held_ = self._given(party)
         return self
 
     def predict(self, party: Party) -> CurvePrediction | None:
@@ -144,54 +160,57 @@ class MomentRegression(CurveModel):
             return None
         return self.predicted(self.from_parts(party))
 
-    def _budget(self, party: Party, inputs: int) -> Budget:
-        """How the budget is spent on so many inputs; without an arbiter both parties add noise."""
+    def _budget(self, party: Party, inputs: int) -> MomentBudget:
+        """How the budget is spent on a number of inputs; without an arbiter both parties add noise."""
         n_noises = 2 if party.roles.arbiter is None else 1
-        return Budget(self.clip_x, self.clip_y, self.epsilon, self.delta, inputs, n_noises)
+        return MomentBudget(self.clip_x, self.clip_y, self.epsilon, self.delta, inputs, n_noises)
 
-    def _deal(self, party: Party) -> None:
+    def _dealt(self, party: Party) -> dict[str, int]:
+        """The arbiter's side: deal masks and noise."""
         layout, peer = party.label_party.receive(Layout), party.label_party.peer
         told = 0 < layout.rows <= MOST_ROWS and len(layout.columns) == len(party.roles.features)
         require(told and layout.columns.min() > 0, "a layout of all feature parties", peer)
         inputs = int(layout.columns.sum())
         chosen = deal(party, layout, self._budget(party, inputs))
-        self.dealt_ = {"rows": layout.rows, "inputs": inputs, "chosen": chosen}
+        return {"rows": layout.rows, "inputs": inputs, "chosen": chosen}
 
-    def _fit_feature_side(self, party: Party) -> None:
-        self.held_ = Held.of(party, Protection(clip=self.clip_x), type(self).__name__)
+    def _given(self, party: Party) -> OwnCurves:
+        """A feature party's side: offer all columns, and give terms or shares of their products."""
+        own = OwnCurves.of(party, Protection(clip=self.clip_x), type(self).__name__)
         line, table = party.label_party, party.own_table
-        line.send(self.held_.offer())
+        line.send(own.offer())
         seed = None if party.roles.arbiter is None else party.arbiter.receive(MaskSeed).seed
         layout = line.receive(Layout)
         require(layout.rows == len(table), f"a layout of {len(table)} rows", line.peer)
         # Noise follows the layout: were its own columns understated, a feature party would add too little.
         counts = dict(zip(party.roles.features, layout.columns.tolist(), strict=False))
-        own = len(self.held_.columns), self.held_.basis.size
-        require((counts.get(party.name), layout.size) == own, f"{own[0]} columns of {own[1]} functions", line.peer)
-        columns = zip(self.held_.columns, self.held_.releases, strict=True)
-        parts = [release.clipped(self.held_.curves_of(table, column)) for column, release in columns]
+        shape = len(own.columns), own.basis.size
+        require(
+            (counts.get(party.name), layout.size) == shape, f"{shape[0]} columns of {shape[1]} functions", line.peer
+        )
+        columns = zip(own.columns, own.releases, strict=True)
+        parts = [release.clipped(own.curves_of(table, column)) for column, release in columns]
         clipped, budget = np.concatenate(parts, axis=1), self._budget(party, int(layout.columns.sum()))
         if seed is None:
             GivenShares(party, layout, clipped, budget).give()
         else:
             give_terms(party, layout, clipped, seed, budget)
+        return own
 
-    def _fit_label_side(self, party: Party) -> None:
+    def _learned(self, party: Party) -> LearnedMoments:
+        """The label party's side: open the products of both stages, and fit to them."""
         y = response(party)
-        self.design_ = Design.collected(party, Protection(clip=self.clip_x), type(self).__name__)
-        self.y_basis_ = y.basis
-        if self.design_.of_party(party.name):
+        design = CurveDesign.collected(party, Protection(clip=self.clip_x), type(self).__name__)
+        if design.of_party(party.name):
             raise PlanError(
                 f"MomentRegression takes inputs of feature parties only, but {party.name} has columns of curves "
                 "besides its output. Give them to a feature party."
             )
-        counts = [len(self.design_.of_party(name)) for name in party.roles.features]
-        n, inputs, size, outputs = len(y), sum(counts), self.design_.basis.size, y.basis.size
+        counts = [len(design.of_party(name)) for name in party.roles.features]
+        n, inputs, size, outputs = len(y), sum(counts), design.basis.size, y.basis.size
         layout = Layout(n, np.array(counts), size, outputs)
         for line in party.peers.values():
             line.send(layout)
-        # Curves are not centred.
-        self.z_mean_, self.y_mean_ = np.zeros((inputs, size)), np.zeros(outputs)
         budget = self._budget(party, inputs)
         clipped = Release(self.clip_y, 0.0).clipped(y)
         opened = OpenedShares if party.roles.arbiter is None else OpenedProducts
@@ -200,15 +219,24 @@ class MomentRegression(CurveModel):
         variance_y = self._variance_y(party, clipped, budget, n)
         chosen = self._choose(length, crosses, variance_y, budget, n)
         gram, cross = products.second(chosen)
-        self._solve(gram / n, cross / n, crosses[chosen] / n, chosen, budget, n, variance_y)
+        roughness = self._penalties.roughness(design.basis, y.basis)
+        found = self._solve(gram / n, cross / n, crosses[chosen] / n, chosen, budget, n, variance_y, roughness)
+        w = np.zeros((inputs, size, outputs))
+        w[chosen] = 0.0 if found is None else found.reshape(-1, size, outputs)
+        selected = () if found is None else tuple(design.names[place] for place in chosen)
+        # Curves are not centred.
+        means = np.zeros((inputs, size)), np.zeros(outputs)
+        return LearnedMoments(design, y.basis, w, *means, selected, found is None)
 
-    def _variance_y(self, party: Party, clipped: FloatArray, budget: Budget, n: int) -> float:
+    def _variance_y(self, party: Party, clipped: FloatArray, budget: MomentBudget, n: int) -> float:
         bits = budget.bits(n)
         exact = ring_length(clipped_to_ring(clipped, bits, clip=self.clip_y, size=clipped.shape[1]))
         released = noisy(party, exact, budget.scalar_y.on_ring(2 * bits), "output length", (Secret.LABELS,))
         return max(float(from_ring(released, 2 * bits)[0, 0]), 0.0) / clipped.size
 
-    def _choose(self, length: float, crosses: FloatArray, variance_y: float, budget: Budget, n: int) -> Int64Array:
+    def _choose(
+        self, length: float, crosses: FloatArray, variance_y: float, budget: MomentBudget, n: int
+    ) -> Int64Array:
         """The inputs whose products with the output are larger than noise and sampling make them."""
         inputs, size, outputs = crosses.shape
         variance_x = max(length, 0.0) / (n * inputs * size)
@@ -222,17 +250,15 @@ class MomentRegression(CurveModel):
         cross: FloatArray,
         first: FloatArray,
         chosen: Int64Array,
-        budget: Budget,
+        budget: MomentBudget,
         n: int,
         variance_y: float,
-    ) -> None:
+        roughness: SurfaceRoughness,
+    ) -> FloatArray | None:
         """Fit to the noisy products, and keep the fit only if the first release, whose noise is its own, agrees."""
-        size, outputs = self.design_.basis.size, self.y_basis_.size
-        self.w_ = np.zeros((len(self.design_.columns), size, outputs))
-        self.is_mean_ = True
-        best = 0.0
+        kept, best, outputs = None, 0.0, cross.shape[1]
         for ridge in (self.ridge, 3 * self.ridge, 10 * self.ridge) if len(chosen) else ():
-            w, system, freedom = self._ridge(gram, cross, budget.second(len(chosen)).sigma / n, ridge)
+            w, system, freedom = self._ridge(gram, cross, budget.second(len(chosen)).sigma / n, ridge, roughness)
             # The system holds at least what the inputs vary; the bare products are too small along the fit itself,
             # which follows their noise. The first release has noise of its own, but is of the same rows: what the fit
             # owes to their chance is taken off (Mallows 1973).
@@ -241,29 +267,25 @@ class MomentRegression(CurveModel):
             error = 2 * budget.first_deviation / n * float(np.linalg.norm(w))
             error = math.hypot(error, budget.second(len(chosen)).sigma / n * float(np.linalg.norm(w @ w.T)))
             if gain - GUARD * error > best:
-                best, self.is_mean_ = gain - GUARD * error, False
-                self.w_[chosen] = w.reshape(len(chosen), size, outputs)
-        kept = () if self.is_mean_ else tuple(chosen)
-        self.selected_ = tuple(self.design_.names[place] for place in kept)
+                kept, best = w, gain - GUARD * error
+        return kept
 
     def _ridge(
-        self, gram: FloatArray, cross: FloatArray, sigma: float, ridge: float
+        self, gram: FloatArray, cross: FloatArray, sigma: float, ridge: float, roughness: SurfaceRoughness
     ) -> tuple[FloatArray, FloatArray, float]:
         """The fit to noisy products with a ridge that is a multiple of their noise, its system and its freedom."""
-        roughness = Roughness.of(self.design_.basis, self.y_basis_, self.operator_s, self.operator_t)
         # The norm of a symmetric matrix of such noise is about sqrt(2 m) sigma.
         level = sigma * math.sqrt(2 * (len(gram) + cross.shape[1]))
         values, vectors = np.linalg.eigh(gram)
         signal = np.maximum(values, 0.0)
         shifted = signal + ridge * level + 1e-3
         system = (vectors * shifted) @ vectors.T
-        omega = np.kron(np.eye(len(gram) // len(roughness.x)), roughness.x)
-        a2 = self.lambda_t * np.eye(len(gram)) + self.lambda_st * omega
-        w = PenalisedSolver(system + self.lambda_s * omega, a2, roughness.y).solve(cross)
+        omega = roughness.of_inputs(len(gram) // len(roughness.x))
+        penalties = self._penalties.absolute(np.diag(signal), roughness)
+        w = solve_penalised(system, cross, omega, roughness.y, penalties)
         return w, system, float((signal / shifted).sum())
 
     def share(self) -> Tree:
-        """What this party has learned, as a tree of arrays and plain values."""
         if hasattr(self, "dealt_"):
             return {"dealt": self.dealt_}
         if hasattr(self, "held_"):
@@ -271,17 +293,15 @@ class MomentRegression(CurveModel):
         return {**self.label_share(), "is_mean": self.is_mean_}
 
     def take_share(self, tree: Tree) -> None:
-        """Take up what `share` gave."""
         if "dealt" in tree:
             self.dealt_ = tree["dealt"]
         elif "held" in tree:
-            self.held_ = Held.from_state(tree["held"])
+            self.held_ = OwnCurves.from_state(tree["held"])
         else:
             self.take_label_share(tree)
             self.is_mean_ = tree["is_mean"]
 
     def summary(self) -> str:
-        """What the model is, and what each role learns, in a few lines."""
         lines = [
             f"MomentRegression: epsilon {self.epsilon:g} at delta {self.delta:g} per record, inputs and output.",
             "Products: with an arbiter behind masks modulo 2^64, which it deals, and it must not collude with the "
@@ -301,19 +321,9 @@ class MomentRegression(CurveModel):
                 "MomentRegression needs a label party and one feature party, or several with an arbiter who deals "
                 f"masks, but the roles are {roles}. Name an arbiter."
             )
-        Penalties(self.lambda_s, self.lambda_t, self.lambda_st)
-        for name, holds, wanted in (
-            ("clip_x", self.clip_x > 0, "above 0"),
-            ("clip_y", self.clip_y > 0, "above 0"),
-            ("epsilon", self.epsilon > 0, "above 0"),
-            ("delta", 0 < self.delta < 1, "between 0 and 1"),
-            ("threshold", self.threshold > 0, "above 0"),
-            ("ridge", self.ridge >= 0, "a number from 0"),
-        ):
-            if not holds:
-                raise PlanError(
-                    f"MomentRegression's {name} should be {wanted}, but is {getattr(self, name)!r}. Change it."
-                )
+        check_parameters(self)
+        # Every party refuses penalties that make no sense, whether or not its side reads them.
+        _ = self._penalties
 
 
 def _begin(party: Party) -> None:

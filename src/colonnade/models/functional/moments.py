@@ -64,6 +64,11 @@ class Moments:
         shaped = self.gram.reshape(n, size, n, size)
         return np.ascontiguousarray(shaped[np.arange(n), :, np.arange(n)])
 
+    def squared_error(self, w: FloatArray) -> float:
+        """The squared error of coefficients, shape (features, size, outputs)."""
+        flat = w.reshape(-1, w.shape[2])
+        return self.total + float((flat * (self.gram @ flat - 2 * self.cross)).sum())
+
     def for_training(self, correction: float = 1.0, *, floor: float = 1e-3) -> Moments:
         """The same with a Gram matrix that is positive.
 

@@ -1,7 +1,15 @@
-"""Noisy products of curves that several parties hold: what crosses for them, and each side of the exchange.
+"""Noisy products of curves that several parties hold, computed on numbers that are masked modulo 2^64.
 
-Products are computed on masked numbers (colonnade.models.functional.shared_products). Feature parties and the label
-party hold matrices, curves in coordinates, one row per record; the arbiter deals masks and adds noise.
+Feature parties and the label party hold matrices: curves in coordinates, one row per record. Every holder h has a
+matrix X_h of integers and a mask A_h, uniform modulo 2^64, which the arbiter deals and knows too. With the masked
+E_h = X_h - A_h in everybody's hands,
+
+    X_p'X_q = E_p'E_q + A_p'E_q + E_p'A_q + A_p'A_q
+
+where p can compute the second term, q the third and the arbiter the last. Each adds a pad to its term; the arbiter's
+pads cancel the others', and its term carries the noise. The label party adds up all terms, and learns the noisy product
+and nothing else: each term by itself is uniform. (Beaver 1991, "Efficient multiparty protocols using circuit
+randomization".) The arbiter must not collude with a holder of the masked matrices. Semi-honest parties; not audited.
 """
 
 from __future__ import annotations
@@ -10,98 +18,34 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from colonnade.curves.basis import FloatArray
-from colonnade.errors import ProtocolError
+from colonnade.errors import CryptoError, ProtocolError
+from colonnade.models.functional.messages import Chosen, Correction, Layout, Masked, MaskSeed, NoisyShares, Terms
 from colonnade.models.functional.release import UNIT
-from colonnade.models.functional.shared_products import (
-    clipped_to_ring,
-    fraction_bits,
-    from_ring,
-    ring_product,
-    uniform,
-)
 from colonnade.privacy.discrete_gaussian import root_above
 from colonnade.privacy.gaussian import gaussian_mu
 from colonnade.privacy.mechanisms import DiscreteGaussianMechanism
-from colonnade.privacy.randomness import Randomness
+from colonnade.privacy.randomness import Randomness, Step
 from colonnade.runtime.party import Party
 from colonnade.secret import Secret
-from colonnade.wire.message import Int64Array, Message, UInt64Array
+from colonnade.wire.channel import Channel
+from colonnade.wire.message import Int64Array, UInt64Array
 
-PROTECTION = "moment noise"
+MOMENT_NOISE = "moment noise"
 MOST_ROWS = 10_000_000
 SHARE_BITS, MOST_SHARE_BITS = 12, 15
 # Of the squared privacy loss mu^2: for each of two scalars, and for the first stage; the rest is for the second.
 SCALAR_SHARE = 0.02
 FIRST_SHARE = 0.35
-
-
-@dataclass(frozen=True)
-class Layout(Message, kind="functional/layout"):
-    """How many rows there are, how many columns each feature party has, and how many functions each basis."""
-
-    rows: int
-    columns: Int64Array
-    size: int
-    outputs: int
-
-
-@dataclass(frozen=True)
-class MaskSeed(Message, kind="functional/mask-seed"):
-    """What a holder's mask and pads derive from: known to the arbiter and that holder only."""
-
-    seed: bytes
-
-
-@dataclass(frozen=True)
-class Masked(Message, kind="functional/masked"):
-    """A holder's matrix behind its mask: uniform for everybody but the arbiter, who never sees it."""
-
-    holder: str
-    values: UInt64Array
-
-
-@dataclass(frozen=True)
-class Terms(Message, kind="functional/terms"):
-    """A feature party's terms of the products behind its pads, uniform by themselves."""
-
-    stage: int
-    values: list[UInt64Array]
-
-
-@dataclass(frozen=True)
-class Correction(Message, kind="functional/correction", reveals={Secret.FEATURES, Secret.LABELS}):
-    """The arbiter's terms with noise: they turn the parties' terms into noisy products."""
-
-    stage: int
-    values: list[UInt64Array]
-
-
-@dataclass(frozen=True)
-class Chosen(Message, kind="functional/chosen"):
-    """The inputs that stood out in the first release; it follows from what was released, and adds nothing to it."""
-
-    columns: Int64Array
-
-
-class HasTerms(Protocol):
-    """A message with matrices of one stage."""
-
-    @property
-    def kind(self) -> str:
-        """What kind of message it is."""
-
-    @property
-    def stage(self) -> int:
-        """Of which stage."""
-
-    @property
-    def values(self) -> list[UInt64Array]:
-        """The matrices."""
+_LIMB_BITS = 16
+_LIMBS = 4
+_MOST_ROWS = 2**20
+LEAST_BITS = 8
+MOST_BITS = 22
 
 
 @dataclass(frozen=True)
@@ -131,12 +75,12 @@ class Reach:
         return self.sensitivity / self.mu
 
     def on_ring(self, bits: int) -> DiscreteGaussianMechanism:
-        """The noise for sums of integers with so many bits after the point, and their integer sensitivity."""
+        """The noise for sums of integers with a number of bits after the point, and their integer sensitivity."""
         return DiscreteGaussianMechanism.of_loss(root_above(self.squared * 4**bits), self.mu)
 
 
 @dataclass(frozen=True)
-class Budget:
+class MomentBudget:
     """Sensitivities and noise of all releases, from the settings and the layout alone.
 
     One record changes products by the lengths to which its curves are clipped: the sum of all Z_j'Y by at most
@@ -207,13 +151,13 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Blocks:
+class ProductBlocks:
     """How a square matrix of products is made up of the holders' columns of numbers; the label party comes first.
 
     Attributes:
         kept: Which of each holder's columns of numbers take part.
 
-    >>> blocks = Blocks({"label": np.arange(2), "shop": np.array([4, 5, 6])})
+    >>> blocks = ProductBlocks({"label": np.arange(2), "shop": np.array([4, 5, 6])})
     >>> blocks.at("shop")
     slice(2, 5, None)
     """
@@ -221,7 +165,7 @@ class Blocks:
     kept: dict[str, Int64Array]
 
     @classmethod
-    def of(cls, widths: dict[str, int], chosen: Int64Array, size: int) -> Blocks:
+    def of(cls, widths: dict[str, int], chosen: Int64Array, size: int) -> ProductBlocks:
         """The columns of numbers that belong to chosen inputs, and all of the output's."""
         (label, outputs), *features = widths.items()
         kept, before = {label: np.arange(outputs)}, 0
@@ -260,7 +204,7 @@ def widths_of(party: Party, layout: Layout) -> dict[str, int]:
     return {label: layout.outputs} | {name: n * layout.size for name, n in counts}
 
 
-def give_terms(party: Party, layout: Layout, clipped: FloatArray, seed: bytes, budget: Budget) -> None:
+def give_terms(party: Party, layout: Layout, clipped: FloatArray, seed: bytes, budget: MomentBudget) -> None:
     """A feature party's side: its matrix behind a mask, then its terms of the products of both stages."""
     line, widths, label, n = party.label_party, widths_of(party, layout), party.roles.label, layout.rows
     assert label is not None
@@ -271,14 +215,12 @@ def give_terms(party: Party, layout: Layout, clipped: FloatArray, seed: bytes, b
     others = {}
     for name, width in widths.items():
         if name != party.name:
-            masked = line.receive(Masked)
-            require(masked.holder == name and masked.values.shape == (n, width), f"{name}'s matrix", line.peer)
-            others[name] = masked.values
-    length = (x * x).sum(dtype=np.uint64)[None, None] + uniform(source, (1, 1), "pad", 1, "length")
+            others[name] = _masked(line, name, (n, width))
+    length = ring_length(x) + uniform(source, (1, 1), "pad", 1, "length")
     cross = ring_product(mask, others[label])
     line.send(Terms(1, [length, cross + uniform(source, cross.shape, "pad", 1, label)]))
     chosen = line.receive(Chosen).columns
-    blocks = Blocks.of(widths, chosen, layout.size)
+    blocks = ProductBlocks.of(widths, chosen, layout.size)
     own = blocks.kept[party.name]
     terms = []
     for name in widths:
@@ -290,7 +232,7 @@ def give_terms(party: Party, layout: Layout, clipped: FloatArray, seed: bytes, b
     line.send(Terms(2, terms))
 
 
-def deal(party: Party, layout: Layout, budget: Budget) -> int:
+def deal(party: Party, layout: Layout, budget: MomentBudget) -> int:
     """The arbiter's side: deal masks, and add the noise to the terms that the masks leave over.
 
     Returns:
@@ -311,11 +253,11 @@ def deal(party: Party, layout: Layout, budget: Budget) -> int:
         crosses.append(ring_product(masks[name], masks[label]) - pad)
     length = noisy(party, length, budget.scalar_x.on_ring(bits), "length", (Secret.FEATURES,))
     first = noisy(party, np.concatenate(crosses), budget.first.on_ring(bits), "first", both)
-    party.label_party.send(Correction(1, [length, first]), under=(PROTECTION,))
+    party.label_party.send(Correction(1, [length, first]), under=(MOMENT_NOISE,))
 
     chosen = party.label_party.receive(Chosen).columns
     require_chosen(chosen, budget.inputs, label)
-    blocks = Blocks.of(widths, chosen, layout.size)
+    blocks = ProductBlocks.of(widths, chosen, layout.size)
     total, kept = blocks.zeros(), blocks.kept
     for p in names[1:]:
         for q in names:
@@ -326,9 +268,10 @@ def deal(party: Party, layout: Layout, budget: Budget) -> int:
             if q not in (p, label):
                 total[blocks.at(q), blocks.at(p)] -= pad.T
     if len(chosen):
-        total = symmetrically_noisy(party, total, budget.second(len(chosen)).on_ring(bits), chosen, both)
+        mechanism = budget.second(len(chosen)).on_ring(bits)
+        total = noisy(party, total, mechanism, second_stage(chosen), both, symmetric=True)
     products = total[blocks.inputs, blocks.inputs], total[blocks.inputs, blocks.at(label)]
-    party.label_party.send(Correction(2, list(products)), under=(PROTECTION,))
+    party.label_party.send(Correction(2, list(products)), under=(MOMENT_NOISE,))
     return len(chosen)
 
 
@@ -342,7 +285,7 @@ class OpenedProducts:
         budget: How much noise.
     """
 
-    def __init__(self, party: Party, layout: Layout, clipped: FloatArray, budget: Budget) -> None:
+    def __init__(self, party: Party, layout: Layout, clipped: FloatArray, budget: MomentBudget) -> None:
         bits = budget.bits(layout.rows)
         self._party, self._layout, self._bits = party, layout, 2 * bits
         self._widths = widths_of(party, layout)
@@ -350,9 +293,7 @@ class OpenedProducts:
         self._own = clipped_to_ring(clipped, bits, clip=budget.clip_y, size=layout.outputs)
         self._masked = {party.name: self._own - uniform(source, self._own.shape, "mask")}
         for line in party.feature_parties:
-            message, width = line.receive(Masked), self._widths[line.peer]
-            require(message.values.shape == (layout.rows, width), f"a matrix of {width} columns", line.peer)
-            self._masked[line.peer] = message.values
+            self._masked[line.peer] = _masked(line, line.peer, (layout.rows, self._widths[line.peer]))
         for line in party.feature_parties:
             for name, values in self._masked.items():
                 if name != line.peer:
@@ -363,12 +304,11 @@ class OpenedProducts:
         outputs = self._layout.outputs
         length, parts = np.zeros((1, 1), np.uint64), []
         for line in self._party.feature_parties:
-            theirs = terms_of(line.receive(Terms), 1, [(1, 1), (self._widths[line.peer], outputs)], line.peer)
+            theirs = stage_terms(line, Terms, 1, [(1, 1), (self._widths[line.peer], outputs)])
             length = length + theirs[0]
             parts.append(theirs[1] + ring_product(self._masked[line.peer], self._own))
         shapes = [(1, 1), (sum(self._widths.values()) - outputs, outputs)]
-        arbiter = self._party.arbiter
-        correction = terms_of(arbiter.receive(Correction), 1, shapes, arbiter.peer)
+        correction = stage_terms(self._party.arbiter, Correction, 1, shapes)
         cross = from_ring(np.concatenate(parts) + correction[1], self._bits)
         return float(from_ring(length + correction[0], self._bits)[0, 0]), cross.reshape(-1, self._layout.size, outputs)
 
@@ -377,13 +317,13 @@ class OpenedProducts:
         party, label = self._party, self._party.name
         for line in (party.arbiter, *party.feature_parties):
             line.send(Chosen(chosen))
-        blocks = Blocks.of(self._widths, chosen, self._layout.size)
+        blocks = ProductBlocks.of(self._widths, chosen, self._layout.size)
         names, kept, total = list(self._widths), blocks.kept, blocks.zeros()
         masked = {name: values[:, kept[name]] for name, values in self._masked.items()}
         for line in party.feature_parties:
             p = line.peer
             shapes = [(len(kept[p]), len(kept[name])) for name in names]
-            for name, term in zip(names, terms_of(line.receive(Terms), 2, shapes, p), strict=True):
+            for name, term in zip(names, stage_terms(line, Terms, 2, shapes), strict=True):
                 total[blocks.at(p), blocks.at(name)] += term
                 if name == label:
                     total[blocks.at(p), blocks.at(name)] += ring_product(masked[p], self._own)
@@ -395,8 +335,7 @@ class OpenedProducts:
                         total[blocks.at(p), blocks.at(name)] += both
                         total[blocks.at(name), blocks.at(p)] += both.T
         products = total[blocks.inputs, blocks.inputs], total[blocks.inputs, blocks.at(label)]
-        arbiter = party.arbiter
-        theirs = terms_of(arbiter.receive(Correction), 2, [each.shape for each in products], arbiter.peer)
+        theirs = stage_terms(party.arbiter, Correction, 2, [each.shape for each in products])
         gram, cross = (from_ring(a + b, self._bits) for a, b in zip(products, theirs, strict=True))
         return (gram + gram.T) / 2, cross
 
@@ -422,43 +361,126 @@ def _pad(source: Randomness, shape: tuple[int, ...], chosen: Int64Array, name: s
 
 
 def noisy(
-    party: Party, values: UInt64Array, mechanism: DiscreteGaussianMechanism, stage: str, protects: tuple[Secret, ...]
+    party: Party,
+    values: UInt64Array,
+    mechanism: DiscreteGaussianMechanism,
+    stage: str,
+    protects: tuple[Secret, ...],
+    *,
+    symmetric: bool = False,
 ) -> UInt64Array:
-    """Values with the noise of one stage, charged to the ledger of the party that adds it."""
-    return mechanism.release(
+    """Values with the noise of one stage, charged to the ledger of the party that adds it.
+
+    Symmetric noise on a square matrix is isotropic in the Frobenius norm.
+    """
+    release = mechanism.release_symmetric if symmetric else mechanism.release
+    return release(
         values,
         random=party.random,
         ledger=party.ledger,
         protects=protects,
         unit=UNIT,
         path=("moments", stage),
-        by=PROTECTION,
+        by=MOMENT_NOISE,
     )
 
 
-def symmetrically_noisy(
-    party: Party,
-    values: UInt64Array,
-    mechanism: DiscreteGaussianMechanism,
-    chosen: Int64Array,
-    protects: tuple[Secret, ...],
-) -> UInt64Array:
-    """A square matrix with the noise of the second stage: symmetric, and isotropic in the Frobenius norm."""
-    return mechanism.release_symmetric(
-        values,
-        random=party.random,
-        ledger=party.ledger,
-        protects=protects,
-        unit=UNIT,
-        path=("moments", f"second of {chosen.tolist()}"),
-        by=PROTECTION,
-    )
+def second_stage(chosen: Int64Array) -> str:
+    """The name of the second stage's noise: with other inputs chosen it is other noise."""
+    return f"second of {chosen.tolist()}"
 
 
-def terms_of(message: HasTerms, stage: int, shapes: Sequence[tuple[int, ...]], peer: str) -> list[UInt64Array]:
-    """The matrices of a message, which must be of a stage and of given shapes."""
-    found = [values.shape for values in message.values]
-    require(
-        message.stage == stage and found == list(shapes), f"{message.kind} of stage {stage} and shapes {shapes}", peer
-    )
-    return message.values
+def stage_terms(
+    line: Channel, kind: type[Terms | Correction | NoisyShares], stage: int, shapes: Sequence[tuple[int, ...]]
+) -> list[UInt64Array]:
+    """The matrices of a stage that a peer sends, which must be of given shapes."""
+    values = line.receive(kind, fields={"stage": stage}).values
+    expected = f"{kind.kind} of stage {stage} and shapes {shapes}"
+    require([each.shape for each in values] == list(shapes), expected, line.peer)
+    return values
+
+
+def _masked(line: Channel, holder: str, shape: tuple[int, int]) -> UInt64Array:
+    values = line.receive(Masked, fields={"holder": holder}).values
+    require(values.shape == shape, f"{holder}'s matrix of shape {shape}", line.peer)
+    return values
+
+
+def fraction_bits(largest: float) -> int:
+    """How many bits after the point numbers may have whose products stay below a bound, noise included.
+
+    >>> fraction_bits(1e6)
+    21
+    """
+    bits = min(MOST_BITS, (62 - math.ceil(math.log2(max(largest, 1.0)))) // 2)
+    if bits < LEAST_BITS:
+        raise CryptoError(
+            f"Products up to {largest:.2g} should fit into 62 bits with {LEAST_BITS} bits after the point, but do not. "
+            "Bring fewer rows, clip to a smaller radius, or allow a larger epsilon."
+        )
+    return bits
+
+
+def to_ring(values: FloatArray, bits: int) -> UInt64Array:
+    """Numbers as integers modulo 2^64, rounded towards zero, so that no row becomes longer."""
+    return np.trunc(np.ldexp(values, bits)).astype(np.int64).view(np.uint64)
+
+
+def clipped_to_ring(values: FloatArray, bits: int, *, clip: float, size: int) -> UInt64Array:
+    """Curves as integers modulo 2^64, none of them longer than the radius, by exact arithmetic.
+
+    Curves clipped in floating point may be too long by a rounding error, and sensitivities on the ring allow for none.
+
+    Args:
+        values: Curves in coordinates, clipped; each row has one or several.
+        bits: How many bits after the point the integers have.
+        clip: The radius.
+        size: How many coordinates a curve has.
+    """
+    curves = to_ring(values, bits).view(np.int64).reshape(-1, size)
+    longest = math.floor(Fraction(clip) ** 2 * 4**bits)
+    while len(rows := np.flatnonzero((excess := (curves**2).sum(axis=1) - longest) > 0)):
+        columns = np.abs(curves[rows]).argmax(axis=1)
+        largest = curves[rows, columns]
+        shorter = np.abs(largest) - excess[rows] // (2 * np.abs(largest)) - 1
+        curves[rows, columns] = np.sign(largest) * np.maximum(shorter, 0)
+    return curves.reshape(values.shape).view(np.uint64)
+
+
+def from_ring(values: UInt64Array, bits: int) -> FloatArray:
+    """The numbers that integers modulo 2^64 stand for."""
+    return np.ldexp(values.view(np.int64).astype(np.float64), -bits)
+
+
+def ring_length(x: UInt64Array) -> UInt64Array:
+    """The sum of all squares modulo 2^64, as a matrix of one number."""
+    return np.asarray((x * x).sum(dtype=np.uint64)[None, None])
+
+
+def uniform(random: Randomness, shape: tuple[int, ...], *path: Step) -> UInt64Array:
+    """A matrix uniform modulo 2^64, from a cryptographic stream."""
+    return random.uniform_bits(math.prod(shape), *path).reshape(shape)
+
+
+def ring_product(left: UInt64Array, right: UInt64Array) -> UInt64Array:
+    """Left' right modulo 2^64: exact products of 16-bit pieces in floating point, which is fast.
+
+    >>> a = np.array([[2**63, 3], [5, 2**64 - 1]], dtype=np.uint64)
+    >>> bool((ring_product(a, a) == a.T @ a).all())
+    True
+    """
+    total: UInt64Array = np.zeros((left.shape[1], right.shape[1]), np.uint64)
+    # 16 + 16 bits and 2^20 rows make 52 bits, which a double holds exactly.
+    for start in range(0, len(left), _MOST_ROWS):
+        lefts = _limbs(left[start : start + _MOST_ROWS])
+        rights = _limbs(right[start : start + _MOST_ROWS])
+        for i in range(_LIMBS):
+            for j in range(_LIMBS - i):
+                product = (lefts[i].T @ rights[j]).astype(np.uint64)
+                total += product << np.uint64(_LIMB_BITS * (i + j))
+    return total
+
+
+def _limbs(values: UInt64Array) -> list[NDArray[np.float64]]:
+    mask = np.uint64(2**_LIMB_BITS - 1)
+    return [((values >> np.uint64(_LIMB_BITS * i)) & mask).astype(np.float64) for i in range(_LIMBS)]

@@ -24,8 +24,6 @@ Products are those of `colonnade.crypto.rlwe`, as in `colonnade.models.glm.share
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from colonnade.crypto import rlwe
@@ -34,50 +32,28 @@ from colonnade.crypto.rlwe import PublicKey, SecretKey
 from colonnade.crypto.sampling import SEED_BYTES, Stream
 from colonnade.curves.basis import FloatArray
 from colonnade.errors import Overflow
+from colonnade.models.functional.messages import Chosen, EncryptedOutputs, Layout, MaskedProducts, NoisyShares
 from colonnade.models.functional.moments_masked import (
-    PROTECTION,
-    Blocks,
-    Budget,
-    Chosen,
-    Layout,
+    MOMENT_NOISE,
+    MomentBudget,
+    ProductBlocks,
+    clipped_to_ring,
+    from_ring,
     noisy,
-    require,
     require_chosen,
-    symmetrically_noisy,
-    terms_of,
+    ring_length,
+    ring_product,
+    second_stage,
+    stage_terms,
+    uniform,
     widths_of,
 )
-from colonnade.models.functional.shared_products import clipped_to_ring, from_ring, ring_product, uniform
 from colonnade.models.glm.messages import sealed, unsealed
 from colonnade.runtime.party import Party
 from colonnade.secret import Secret
-from colonnade.wire.message import Ciphertexts, Int64Array, Message, UInt8Array, UInt64Array
+from colonnade.wire.message import Int64Array, UInt64Array
 
 HIDDEN = (SHARES.name, "mask", "flood")
-
-
-@dataclass(frozen=True)
-class EncryptedOutputs(Message, kind="functional/encrypted-outputs", fresh=True):
-    """The label party's public key, and its outputs under it, one column after the other."""
-
-    key: UInt8Array
-    columns: Ciphertexts
-
-
-@dataclass(frozen=True)
-class MaskedProducts(Message, kind="functional/masked-products", fresh=True):
-    """The products of the feature party's columns with each output, behind masks: the label party's shares."""
-
-    stage: int
-    products: Ciphertexts
-
-
-@dataclass(frozen=True)
-class NoisyShares(Message, kind="functional/noisy-shares", reveals={Secret.FEATURES, Secret.LABELS}):
-    """The feature party's products of its own, and its shares of the others, all with its noise."""
-
-    stage: int
-    values: list[UInt64Array]
 
 
 class GivenShares:
@@ -90,7 +66,7 @@ class GivenShares:
         budget: How much noise.
     """
 
-    def __init__(self, party: Party, layout: Layout, clipped: FloatArray, budget: Budget) -> None:
+    def __init__(self, party: Party, layout: Layout, clipped: FloatArray, budget: MomentBudget) -> None:
         self._party, self._layout, self._budget = party, layout, budget
         self._bits = budget.share_bits(layout.rows)
         self._x = clipped_to_ring(clipped, self._bits, clip=budget.clip_x, size=layout.size)
@@ -111,21 +87,22 @@ class GivenShares:
         share = self._shared(1, np.arange(self._x.shape[1]))
         length = noisy(party, ring_length(self._x), budget.scalar_x.on_ring(bits), "length", about)
         cross = noisy(party, share, budget.first.on_ring(bits), "first", about)
-        line.send(NoisyShares(1, [length, cross]), under=(PROTECTION,))
+        line.send(NoisyShares(1, [length, cross]), under=(MOMENT_NOISE,))
         chosen = line.receive(Chosen).columns
         require_chosen(chosen, budget.inputs, line.peer)
         if not len(chosen):
             return
-        own = Blocks.of(widths_of(party, self._layout), chosen, self._layout.size).kept[party.name]
+        own = ProductBlocks.of(widths_of(party, self._layout), chosen, self._layout.size).kept[party.name]
         share, x = self._shared(2, own), self._x[:, own]
         products = _bordered(share)
         products[: len(own), : len(own)] = ring_product(x, x)
-        released = symmetrically_noisy(party, products, budget.second(len(chosen)).on_ring(bits), chosen, about)
+        mechanism = budget.second(len(chosen)).on_ring(bits)
+        released = noisy(party, products, mechanism, second_stage(chosen), about, symmetric=True)
         gram, cross = released[: len(own), : len(own)], released[: len(own), len(own) :]
-        line.send(NoisyShares(2, [gram, cross]), under=(PROTECTION,))
+        line.send(NoisyShares(2, [gram, cross]), under=(MOMENT_NOISE,))
 
     def _shared(self, stage: int, columns: Int64Array) -> UInt64Array:
-        """Multiply columns with every output, send the products masked, and return the own share of them."""
+        """Multiply columns with every output, send the products masked, and return the share that stays here."""
         key, matrix = self._key, np.ascontiguousarray(self._x[:, columns].view(np.int64))
         # After a crash the masks are the same, and so is the share that was given; of other columns they would not be.
         source = self._party.random.child("masks", stage, str(columns.tolist()))
@@ -152,7 +129,7 @@ class OpenedShares:
         budget: How much noise.
     """
 
-    def __init__(self, party: Party, layout: Layout, clipped: FloatArray, budget: Budget) -> None:
+    def __init__(self, party: Party, layout: Layout, clipped: FloatArray, budget: MomentBudget) -> None:
         self._party, self._layout, self._budget = party, layout, budget
         self._bits = budget.share_bits(layout.rows)
         (self._line,) = party.feature_parties
@@ -169,7 +146,7 @@ class OpenedShares:
         """The noisy squared length of all inputs, and the noisy products of every input with the output."""
         outputs = self._layout.outputs
         own = self._decrypted(1, self._width)
-        theirs = terms_of(self._line.receive(NoisyShares), 1, [(1, 1), own.shape], self._line.peer)
+        theirs = stage_terms(self._line, NoisyShares, 1, [(1, 1), own.shape])
         own = noisy(self._party, own, self._budget.first.on_ring(2 * self._bits), "first", (Secret.LABELS,))
         cross = from_ring(own + theirs[1], 2 * self._bits)
         length = float(from_ring(theirs[0], 2 * self._bits)[0, 0])
@@ -182,25 +159,21 @@ class OpenedShares:
         if not n_own:
             return np.zeros((0, 0)), np.zeros((0, outputs))
         own = self._decrypted(2, n_own)
-        theirs = terms_of(self._line.receive(NoisyShares), 2, [(n_own, n_own), own.shape], self._line.peer)
+        theirs = stage_terms(self._line, NoisyShares, 2, [(n_own, n_own), own.shape])
         mechanism = self._budget.second(len(chosen)).on_ring(2 * self._bits)
-        released = symmetrically_noisy(self._party, _bordered(own), mechanism, chosen, (Secret.LABELS,))
+        stage, about = second_stage(chosen), (Secret.LABELS,)
+        released = noisy(self._party, _bordered(own), mechanism, stage, about, symmetric=True)
         gram = from_ring(theirs[0], 2 * self._bits)
         return (gram + gram.T) / 2, from_ring(released[:n_own, n_own:] + theirs[1], 2 * self._bits)
 
     def _decrypted(self, stage: int, n_columns: int) -> UInt64Array:
-        """The own share of the products of so many columns with every output."""
-        message, public, outputs = self._line.receive(MaskedProducts), self._key.public, self._layout.outputs
-        require(message.stage == stage, f"products of stage {stage}", self._line.peer)
+        """The label party's share of the products of some columns with every output."""
+        message = self._line.receive(MaskedProducts, fields={"stage": stage})
+        public, outputs = self._key.public, self._layout.outputs
         size = public.masked_size(n_columns, self._block)
         data = unsealed(message.products, public, outputs * size, self._line.peer)
         parts = data.reshape(outputs, size, *data.shape[1:])
         return np.stack([self._key.decrypt(part, self._block, n_columns) for part in parts], axis=1)
-
-
-def ring_length(x: UInt64Array) -> UInt64Array:
-    """The sum of all squares modulo 2^64, as a matrix of one number."""
-    return np.asarray((x * x).sum(dtype=np.uint64)[None, None])
 
 
 def _bordered(cross: UInt64Array) -> UInt64Array:

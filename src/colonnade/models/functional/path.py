@@ -12,18 +12,17 @@ included, because the residual moments carry them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from colonnade.curves.basis import FloatArray
 from colonnade.models.functional.moments import Moments
-from colonnade.models.functional.solve import BlockSolver, Penalties, Roughness
+from colonnade.models.functional.solve import BlockSolver, Penalties, SurfaceRoughness
+from colonnade.parameters import Limit, check_parameters, choice, count
 from colonnade.storage import Tree
-
-Stop: TypeAlias = Literal["cv", "aic", "aicc"]
-Freedom: TypeAlias = Literal["exact", "hutchinson"]
 
 # Trained on all rows, on one half and on the other; and the half that judges each of the latter two.
 PATHS = ("F", "A", "B")
@@ -44,25 +43,47 @@ class Halves:
         return cls({name: each.for_training(correction) for name, each in every.items()}, {"A": a, "B": b})
 
 
-@dataclass
-class Rules:
-    """When a path ends, and what it is judged by; `n_rows` is for Akaike's criterion.
+@dataclass(frozen=True)
+class PathStopping:
+    """When a path ends, and what it is judged by.
 
-    >>> Rules(max_steps=30).stop
+    Attributes:
+        max_steps: The longest path.
+        min_steps: How long a path is at least; the best of all its steps is taken.
+        patience: Steps without a new minimum of the criterion before the path ends.
+        criterion: "cv" (each half of the rows judges the other), "aic" or "aicc".
+        freedom: How "aic" and "aicc" count degrees of freedom: "exact", or "hutchinson", which is an estimate.
+        probes: How many random signs per output Hutchinson's estimate takes.
+
+    >>> PathStopping(max_steps=30).criterion
     'cv'
     """
 
-    shrinkage: float = 0.3
+    limits: ClassVar[Mapping[str, Limit]] = {
+        "max_steps": count(),
+        "min_steps": count(),
+        "patience": count(),
+        "criterion": choice("cv", "aic", "aicc"),
+        "freedom": choice("exact", "hutchinson"),
+        "probes": count(),
+    }
+
     max_steps: int = 150
     min_steps: int = 10
     patience: int = 6
-    stop: Stop = "cv"
-    freedom: Freedom = "exact"
-    n_rows: int = 0
+    criterion: Literal["cv", "aic", "aicc"] = "cv"
+    freedom: Literal["exact", "hutchinson"] = "exact"
+    probes: int = 5
+
+    def __post_init__(self) -> None:
+        """Refuse a path that is longer than the longest."""
+        most = self.max_steps
+        shorter = Limit(lambda steps: steps <= most, f"from 1 to max_steps ({most})", ())
+        check_parameters(self, {"min_steps": shorter})
 
 
 @dataclass
-class Best:
+class BestStep:
     """The coefficients at the best step so far."""
 
     criterion: float = np.inf
@@ -77,11 +98,22 @@ class BoostingPath:
         halves: The moments, with outputs rotated by the eigenvectors of their roughness.
         roughness: Of inputs and outputs.
         penalties: Absolute ones.
-        rules: When to stop.
+        stopping: When to stop.
+        shrinkage: How much of each increment is added.
+        n_rows: How many rows there are, for Akaike's criterion.
     """
 
-    def __init__(self, halves: Halves, roughness: Roughness, penalties: Penalties, rules: Rules) -> None:
-        self.rules = rules
+    def __init__(
+        self,
+        halves: Halves,
+        roughness: SurfaceRoughness,
+        penalties: Penalties,
+        stopping: PathStopping,
+        *,
+        shrinkage: float = 0.3,
+        n_rows: int,
+    ) -> None:
+        self.stopping, self.shrinkage, self.n_rows = stopping, shrinkage, n_rows
         self._train = [halves.train[name] for name in PATHS]
         self._test = [halves.evaluate[name] for name in TESTS]
         solvers = [
@@ -105,9 +137,9 @@ class BoostingPath:
         self._sse = first.total
         self.selected: list[int] = []
         self.traces: dict[str, list[float]] = {"cv": [self._left_out], "sse": [self._sse]}
-        if rules.stop != "cv":
-            self.traces |= {rules.stop: [], "df": []}
-        self.best = Best()
+        if stopping.criterion != "cv":
+            self.traces |= {stopping.criterion: [], "df": []}
+        self.best = BestStep()
         self._since_best = 0
         self._touched: list[int] = []
         self._hat = np.zeros((self._outputs, 0, 0))
@@ -120,8 +152,8 @@ class BoostingPath:
     @property
     def ended(self) -> bool:
         """Whether the path is as long as it may be, or as long as it must be and no longer getting better."""
-        steps, rules = len(self.selected), self.rules
-        return steps >= rules.max_steps or (steps >= rules.min_steps and self._since_best >= rules.patience)
+        steps, until = len(self.selected), self.stopping
+        return steps >= until.max_steps or (steps >= until.min_steps and self._since_best >= until.patience)
 
     def step(self) -> None:
         """Add an increment of the feature that the halves agree on."""
@@ -132,12 +164,12 @@ class BoostingPath:
         rows = slice(chosen * self._size, (chosen + 1) * self._size)
         # The path on all rows has no say in the choice, so that it needs one feature's increment only.
         whole = self._left_of[0, chosen] @ ((self._left_t[0, chosen] @ self._own[0, rows]) * self._gains[0, chosen])
-        added = self.rules.shrinkage * np.concatenate([whole[None], halves[:, chosen]])
+        added = self.shrinkage * np.concatenate([whole[None], halves[:, chosen]])
         full, seen = added[0], added[1:]
         change = self._diagonal[:, chosen] @ seen - 2 * self._other[:, rows]
         self._left_out += float((seen * change).sum())
         self._sse += float((full * (self._grams[0, rows, rows] @ full - 2 * self._own[0, rows])).sum())
-        if self.rules.stop != "cv":
+        if self.stopping.criterion != "cv":
             self._update_freedom(chosen, rows)
         self._b[:, chosen] += added
         # Gram matrices are symmetric, and their rows lie together in memory.
@@ -150,20 +182,20 @@ class BoostingPath:
 
     def _judge(self) -> None:
         criterion = self.traces["cv"][-1]
-        if self.rules.stop != "cv":
+        if self.stopping.criterion != "cv":
             criterion = self._akaike()
-            self.traces[self.rules.stop].append(criterion)
+            self.traces[self.stopping.criterion].append(criterion)
             self.traces["df"].append(self._df)
         if criterion < self.best.criterion:
-            self.best, self._since_best = Best(criterion, len(self.selected), self._b[0].copy()), 0
+            self.best, self._since_best = BestStep(criterion, len(self.selected), self._b[0].copy()), 0
         else:
             self._since_best += 1
 
     def _akaike(self) -> float:
         """Akaike's criterion, with the correction for small samples where asked for (Hurvich & Tsai 1989)."""
-        n = self.rules.n_rows * self._outputs
+        n = self.n_rows * self._outputs
         penalty = 2.0 * self._df
-        if self.rules.stop == "aicc":
+        if self.stopping.criterion == "aicc":
             penalty *= n / max(n - self._df - 1, 1.0)
         return float(n * np.log(max(self._sse, 1e-300) / n) + penalty)
 
@@ -173,9 +205,9 @@ class BoostingPath:
         For rotated output k that matrix is Z T_k Z', and a step adds nu P D_k P' (E_j - G_j: T_k) / n to T_k's block
         row j. Only blocks of features that were ever selected are kept.
         """
-        full, nu = self._train[0], self.rules.shrinkage
+        full, nu = self._train[0], self.shrinkage
         left, left_t, gains = self._left_of[0, chosen], self._left_t[0, chosen], self._gains[0, chosen]
-        if self.rules.freedom == "hutchinson":
+        if self.stopping.freedom == "hutchinson":
             delta = nu * (left @ ((left_t @ self._probe_left[:, rows]) * gains))
             self._probed[:, chosen] += delta
             self._probe_left -= full.gram[:, rows] @ delta
@@ -225,7 +257,7 @@ class BoostingPath:
         self._b, self._own, self._other = (np.array(tree[name]) for name in ("b", "own", "other"))
         self._left_out, self._sse = tree["left_out"], tree["sse"]
         self.selected, self.traces = list(tree["selected"]), tree["traces"]
-        self.best = Best() if tree["best"] is None else Best(*tree["best"])
+        self.best = BestStep() if tree["best"] is None else BestStep(*tree["best"])
         self._since_best, self._touched, self._df = tree["since_best"], list(tree["touched"]), tree["df"]
         self._hat, self._probed = np.array(tree["hat"]), np.array(tree["probed"])
         self._probe_left = np.array(tree["probe_left"])

@@ -8,11 +8,11 @@ import numpy as np
 
 from colonnade.curves.basis import FloatArray
 from colonnade.models.functional.moments import Moments
-from colonnade.models.functional.solve import PenalisedSolver, Penalties, Roughness
+from colonnade.models.functional.solve import Penalties, SurfaceRoughness, solve_penalised
 
 
 def joint_fit(
-    moments: Moments, roughness: Roughness, penalties: Penalties, features: Sequence[int] | None = None
+    moments: Moments, roughness: SurfaceRoughness, penalties: Penalties, features: Sequence[int] | None = None
 ) -> FloatArray:
     """The penalised least squares of all outputs on some features at once, shape (all features, size, outputs).
 
@@ -28,10 +28,10 @@ def joint_fit(
     if not len(chosen):
         return fitted
     kept = (chosen[:, None] * size + np.arange(size)).ravel()
-    omega = np.kron(np.eye(len(chosen)), roughness.x)
-    gram = moments.gram[np.ix_(kept, kept)] / moments.freedom + penalties.s * omega
-    a2 = penalties.t * np.eye(len(kept)) + penalties.st * omega
-    solved = PenalisedSolver((gram + gram.T) / 2, a2, roughness.y).solve(moments.cross[kept] / moments.freedom)
+    omega = roughness.of_inputs(len(chosen))
+    gram = moments.gram[np.ix_(kept, kept)]
+    gram, cross = (gram + gram.T) / (2 * moments.freedom), moments.cross[kept] / moments.freedom
+    solved = solve_penalised(gram, cross, omega, roughness.y, penalties)
     fitted[chosen] = solved.reshape(len(chosen), size, -1)
     return fitted
 
@@ -54,9 +54,7 @@ def low_rank(fitted: FloatArray, moments: Moments, unbiased: Moments) -> FloatAr
     freedom = moments.freedom - len(used) * size
     if not used or freedom < 1:
         return fitted
-    flat = fitted.reshape(features * size, outputs)
-    sse = unbiased.total + float((flat * (unbiased.gram @ flat - 2 * unbiased.cross)).sum())
-    variance = max(sse, 0.0) / (freedom * outputs)
+    variance = max(unbiased.squared_error(fitted), 0.0) / (freedom * outputs)
     threshold = 2 * np.sqrt(max(size, outputs)) * np.sqrt(variance / freedom)
     blocks, shrunk = moments.blocks / moments.freedom, np.zeros_like(fitted)
     for j in used:

@@ -21,13 +21,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 
 from colonnade.curves import Basis, Curves
 from colonnade.curves.basis import FloatArray
 from colonnade.errors import PlanError
+from colonnade.parameters import Limit, check_parameters, choice, count, number, optional
 from colonnade.privacy.gaussian import gaussian_epsilon, gaussian_mu
 from colonnade.privacy.ledger import Adjacency, Event, Ledger
 from colonnade.privacy.mechanisms import GaussianMechanism
@@ -35,10 +36,13 @@ from colonnade.privacy.randomness import Randomness, Step
 from colonnade.secret import Secret
 
 Metric: TypeAlias = Literal["l2", "rkhs", "legacy"]
+Clip: TypeAlias = float | Mapping[str, float] | Literal["empirical"] | None
 
 PROTECTION = "dp_release"
 UNIT = "record"
 EMPIRICAL_QUANTILE = 0.95
+_RADIUS = Limit(lambda value: value not in (None, "empirical"), "a radius where epsilon is given", (None, "empirical"))
+_NO_NOISE = Limit(lambda value: not value, "0 where epsilon is given", (1.0,))
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,12 @@ class Release:
     True
     """
 
+    limits: ClassVar[Mapping[str, Limit]] = {
+        "clip": optional(number(above=0)),
+        "sigma": number(0),
+        "metric": choice("l2", "rkhs", "legacy"),
+    }
+
     clip: float | None
     sigma: float
     metric: Metric = "l2"
@@ -64,17 +74,12 @@ class Release:
 
     def __post_init__(self) -> None:
         """Refuse noise without a clip, which promises nothing."""
-        if self.clip is not None and not 0 < self.clip < math.inf:
-            raise PlanError(f"The clip radius of curves should be above 0, but is {self.clip}. Correct it.")
-        if not 0 <= self.sigma < math.inf:
-            raise PlanError(f"The noise of a release should be a number from 0, but is {self.sigma}. Correct it.")
+        check_parameters(self)
         if self.sigma and self.clip is None:
             raise PlanError(
                 "A release with noise needs a clip radius, without which the noise promises nothing, but clip is None. "
                 "Name a radius that does not depend on the data."
             )
-        if self.metric not in ("l2", "rkhs", "legacy"):
-            raise PlanError(f"The metric of a release should be 'l2', 'rkhs' or 'legacy', but is {self.metric!r}.")
 
     @property
     def is_private(self) -> bool:
@@ -110,6 +115,81 @@ class Release:
             return Event.not_private(Secret.FEATURES, f"curves released {why}", unit=UNIT)
         mechanism = GaussianMechanism(self.sensitivity(basis), self.sigma)
         return mechanism.event(Secret.FEATURES, UNIT, self.adjacency, by=PROTECTION)
+
+
+@dataclass(frozen=True)
+class Protection:
+    """How all parties release their curves; every party derives its own noise from it.
+
+    Attributes:
+        clip: The radius to which curves are clipped: one number, one for each column, None, or "empirical" in
+            simulations. It must not depend on the data for privacy to be claimed.
+        noise: The noise on released curves: one number, or one for each column.
+        epsilon: Instead of `noise`: what a record's curves in all columns of all parties may cost together.
+        delta: Likewise.
+        n_curves: How many columns feature parties have in all, where `clip` does not name them.
+        metric: "l2", "rkhs", or "legacy" for comparison only.
+        adjacency: What a record's change is: "replace-one" or "add-remove".
+
+    >>> Protection(clip=3.0, epsilon=50.0, n_curves=6).delta
+    1e-05
+    """
+
+    limits: ClassVar[Mapping[str, Limit]] = {
+        "epsilon": optional(number(above=0)),
+        "delta": number(above=0, below=1),
+        "n_curves": optional(count()),
+        "metric": choice("l2", "rkhs", "legacy"),
+        "adjacency": choice("replace-one", "add-remove"),
+    }
+
+    clip: Clip = None
+    noise: float | Mapping[str, float] = 0.0
+    epsilon: float | None = None
+    delta: float = 1e-5
+    n_curves: int | None = None
+    metric: Metric = "l2"
+    adjacency: Adjacency = "replace-one"
+
+    def __post_init__(self) -> None:
+        """Refuse what makes no sense, and a budget beside noise or without a radius."""
+        check_parameters(self, {} if self.epsilon is None else {"noise": _NO_NOISE, "clip": _RADIUS})
+
+    def release(self, column: str, curves: Curves) -> Release:
+        """How one column is released; for "legacy", with the noise that was once thought to be worth `epsilon`."""
+        empirical = self.clip == "empirical"
+        clip: float | None
+        if self.clip == "empirical":
+            clip = empirical_clip(curves, self.metric)
+        else:
+            clip = per_column(self.clip, column, "clip")
+        if self.epsilon is None:
+            sigma = per_column(self.noise, column, "noise") or 0.0
+            return Release(clip, sigma, self.metric, self.adjacency, empirical and sigma > 0)
+        return Release(clip, self._calibrated(), self.metric, self.adjacency)
+
+    def __str__(self) -> str:
+        """Say what is promised, in one sentence."""
+        if self.clip == "empirical":
+            return "Privacy: none is claimed, because the clip radius comes from the data (simulation only)."
+        if self.epsilon is None and not self.noise:
+            return "Privacy: none; curves are released as they are."
+        told = "" if self.epsilon is None else f" at epsilon {self.epsilon:g}, delta {self.delta:g} for all curves"
+        return f"Privacy: curves of one record ({self.adjacency}){told}; outputs and coefficients are not covered."
+
+    def _calibrated(self) -> float:
+        assert self.epsilon is not None
+        if isinstance(self.clip, Mapping):
+            clips = list(self.clip.values())
+        elif isinstance(self.clip, int | float) and self.n_curves:
+            clips = [float(self.clip)] * self.n_curves
+        else:
+            raise PlanError(
+                "Noise for a budget needs the clip radius of every column of every party, because a record's change "
+                f"moves all of them, but clip is {self.clip!r} and n_curves {self.n_curves!r}. Give clip as a number "
+                "together with n_curves, or as a number for each column; it must not depend on the data."
+            )
+        return calibrate(clips, self.epsilon, self.delta, adjacency=self.adjacency).sigma[0]
 
 
 def dp_release(

@@ -15,63 +15,73 @@ W = P [(P'CV) / (1 + a m')] V', whose divisors lie above 1. One factorisation se
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 
 from colonnade.curves import Basis, Operator
 from colonnade.curves.basis import FloatArray
-from colonnade.errors import DataError, PlanError
+from colonnade.errors import DataError
+from colonnade.parameters import Limit, check_parameters, number, truth
 
 
 @dataclass(frozen=True)
 class Penalties:
-    """How strongly roughness of a coefficient surface is punished.
+    """How strongly roughness of a coefficient surface is punished, and what roughness is.
 
     Attributes:
-        s: In the input's time.
+        s: The weight of roughness in the input's time.
         t: In the output's time.
         st: In both.
         relative: Whether the three are multiples of where data and penalty weigh the same, so that neither the unit of
             time nor the scale of the curves changes what they mean.
+        operator_s: What roughness is in the input's time: the order of a derivative, or weights of derivatives.
+        operator_t: What it is in the output's time.
 
     >>> Penalties(s=0.05, t=0.05).st
     0.0
     """
 
+    limits: ClassVar[Mapping[str, Limit]] = {"s": number(0), "t": number(0), "st": number(0), "relative": truth()}
+
     s: float = 0.0
     t: float = 0.0
     st: float = 0.0
     relative: bool = False
+    operator_s: Operator = 2
+    operator_t: Operator = 2
 
     def __post_init__(self) -> None:
         """Refuse a reward for roughness."""
-        for name, value in (("lambda_s", self.s), ("lambda_t", self.t), ("lambda_st", self.st)):
-            if not 0 <= value < np.inf:
-                raise PlanError(f"The penalty {name} should be a number from 0, but is {value}. Correct it.")
+        check_parameters(self)
 
-    def absolute(self, gram: FloatArray, omega_x: FloatArray, omega_y: FloatArray) -> Penalties:
+    def roughness(self, x: Basis, y: Basis) -> SurfaceRoughness:
+        """The roughness that is punished, for inputs and outputs in two bases."""
+        return SurfaceRoughness.of(x, y, self.operator_s, self.operator_t)
+
+    def absolute(self, gram: FloatArray, roughness: SurfaceRoughness) -> Penalties:
         """The same penalties in the units of the data.
 
         Args:
             gram: The mean of the squared inputs, of any number of features: only its mean eigenvalue matters.
-            omega_x: The whitened roughness of inputs.
-            omega_y: The whitened roughness of outputs.
+            roughness: The whitened roughness of inputs and outputs.
         """
         if not self.relative:
             return self
         data = float(np.trace(gram)) / len(gram)
-        x, y = (max(float(np.trace(omega)) / len(omega), 1e-300) for omega in (omega_x, omega_y))
+        x, y = (max(float(np.trace(omega)) / len(omega), 1e-300) for omega in (roughness.x, roughness.y))
         return Penalties(self.s * data / x, self.t * data / y, self.st * data / (x * y))
 
 
 @dataclass(frozen=True)
-class Roughness:
+class SurfaceRoughness:
     """The whitened roughness of inputs and outputs, for one operator each.
 
     >>> from colonnade.curves import BSplines
-    >>> Roughness.of(BSplines((0, 1), 5), BSplines((0, 1), 6)).x.shape
+    >>> SurfaceRoughness.of(BSplines((0, 1), 5), BSplines((0, 1), 6)).x.shape
     (5, 5)
     """
 
@@ -79,9 +89,13 @@ class Roughness:
     y: FloatArray
 
     @classmethod
-    def of(cls, x: Basis, y: Basis, operator_s: Operator = 2, operator_t: Operator = 2) -> Roughness:
+    def of(cls, x: Basis, y: Basis, operator_s: Operator = 2, operator_t: Operator = 2) -> SurfaceRoughness:
         """The roughness of a pair of bases."""
         return cls(x.whitened_penalty(operator_s), y.whitened_penalty(operator_t))
+
+    def of_inputs(self, n: int) -> FloatArray:
+        """The roughness of several inputs side by side."""
+        return np.asarray(np.kron(np.eye(n), self.x), np.float64)
 
     @cached_property
     def rotation(self) -> tuple[FloatArray, FloatArray]:
@@ -127,7 +141,7 @@ class PenalisedSolver:
 def solve_penalised(
     gram: FloatArray, cross: FloatArray, omega_x: FloatArray, omega_y: FloatArray, penalties: Penalties
 ) -> FloatArray:
-    """The coefficients of one input: W of (G + ls Ox) W + lt W Oy + lst Ox W Oy = C.
+    """The coefficients of one input, or of several side by side: W of (G + ls Ox) W + lt W Oy + lst Ox W Oy = C.
 
     Args:
         gram: G, symmetric and positive semidefinite.
@@ -139,7 +153,7 @@ def solve_penalised(
     Raises:
         DataError: G with its penalty is singular.
     """
-    used = penalties.absolute(gram, omega_x, omega_y)
+    used = penalties.absolute(gram, SurfaceRoughness(omega_x, omega_y))
     a1 = gram + used.s * omega_x
     a2 = used.t * np.eye(len(gram)) + used.st * omega_x
     return PenalisedSolver(a1, a2, omega_y).solve(cross)

@@ -39,7 +39,7 @@ from colonnade.models.base import Estimator, Prediction
 from colonnade.models.glm.families import LINEAR, LOGISTIC, POISSON, Family
 from colonnade.models.glm.masked_sum import Sending, masked_sum
 from colonnade.models.glm.sides import Backend, LearnedRegression, RegressionSettings, RegressionSide, own_labels
-from colonnade.parameters import Limit, check_parameters, choice, count, number, optional
+from colonnade.parameters import Limit, check_parameters, choice, count, number, optional, truth
 from colonnade.runtime.hooks import prepare_defences
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
@@ -47,7 +47,6 @@ from colonnade.tables.encode import Design
 from colonnade.tables.table import Table
 from colonnade.wire.message import Float64Array
 
-_TRUTH = Limit(lambda value: isinstance(value, bool | np.bool_), "True or False", ("yes", 1, None))
 _COLUMN = Limit(lambda value: isinstance(value, str), "the name of a column", (3, True, None))
 
 
@@ -91,8 +90,8 @@ class GeneralisedLinearModel(Estimator):
         "learning_rate": optional(number(above=0)),
         "momentum": number(0, below=1),
         "tol": number(0),
-        "fit_intercept": _TRUTH,
-        "standardised": _TRUTH,
+        "fit_intercept": truth(),
+        "standardised": truth(),
         "sample_weight": optional(_COLUMN),
         "backend": choice("rlwe", "paillier"),
         "alarm": optional(number(above=1)),

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from colonnade.errors import CryptoError
-from colonnade.models.functional.shared_products import fraction_bits, from_ring, ring_product, to_ring, uniform
+from colonnade.models.functional.moments_masked import fraction_bits, from_ring, ring_product, to_ring, uniform
 from colonnade.privacy.randomness import Randomness
 
 

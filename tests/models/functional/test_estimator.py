@@ -6,9 +6,11 @@ import pytest
 from colonnade.curves import BSplines, Curves, Fourier
 from colonnade.data.functional.generator import FunctionalSetting
 from colonnade.errors import BudgetSpent, DataError, PlanError, ProtocolError
-from colonnade.models.functional.boost import FunctionalBoost
-from colonnade.models.functional.exchange import Offer, PartialPrediction, ReleasedCurves, Surface
-from colonnade.models.functional.regression import FunctionalRegression
+from colonnade.models.functional.estimator import FunctionalBoost, FunctionalRegression
+from colonnade.models.functional.messages import Offer, PartialPrediction, ReleasedCurves, Surface
+from colonnade.models.functional.path import PathStopping
+from colonnade.models.functional.release import Protection
+from colonnade.models.functional.solve import Penalties
 from colonnade.privacy.ledger import compose
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import shared_randomness, simulate
@@ -68,7 +70,7 @@ def test_how_inputs_are_dealt_out_to_parties_changes_nothing(data):
 
 
 def test_both_ways_to_predict_give_the_same_curves_where_there_is_no_noise(data):
-    run = fitted(FunctionalBoost(clip=2.0), data)
+    run = fitted(FunctionalBoost(protection=Protection(clip=2.0)), data)
     released = predicted(run, data).results["label"]
     for share in run.results.values():
         share.set_params(inputs="partial")
@@ -77,7 +79,7 @@ def test_both_ways_to_predict_give_the_same_curves_where_there_is_no_noise(data)
 
 
 def test_new_curves_are_clipped_too(data):
-    run = fitted(FunctionalBoost(clip=2.0, inputs="partial"), data)
+    run = fitted(FunctionalBoost(protection=Protection(clip=2.0), inputs="partial"), data)
     model = run.results["label"]
     loud = data.take(TEST)
     louder = type(loud)(tuple(Curves(100 * x.coefficients, x.basis) for x in loud.x), loud.y, loud.active)
@@ -114,7 +116,9 @@ def test_the_surface_is_what_the_model_integrates(data):
 
 
 def test_what_was_learned_has_the_documents_names(data):
-    model = fitted(FunctionalBoost(clip=5.0, noise=0.1, stop="aicc"), data).results["label"]
+    model = fitted(
+        FunctionalBoost(protection=Protection(clip=5.0, noise=0.1), stopping=PathStopping(criterion="aicc")), data
+    ).results["label"]
     assert set(model.B_) == {"x01", "x02", "x03", "x04", "x05", "x06"}
     assert len(model.fitted_) == 200
     assert model.omega_x_.shape == model.omega_y_.shape == (8, 8)
@@ -127,15 +131,15 @@ def test_what_was_learned_has_the_documents_names(data):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"stop": "aicc"},
-        {"stop": "aic", "freedom": "hutchinson", "probes": 20},
+        {"stopping": {"criterion": "aicc"}},
+        {"stopping": {"criterion": "aic", "freedom": "hutchinson", "probes": 20}},
         {"refit": "joint"},
         {"refit": "low-rank"},
-        {"relative": True, "lambda_s": 1e-3, "lambda_t": 1e-3},
-        {"operator_s": (0.0, 0.0, 1.0), "operator_t": 1},
-        {"clip": 5.0, "noise": {f"x0{j}": 0.05 for j in range(1, 7)}},
-        {"clip": 8.0, "noise": 0.01, "metric": "rkhs"},
-        {"clip": "empirical", "noise": 0.05},
+        {"penalties": {"relative": True, "s": 1e-3, "t": 1e-3}},
+        {"penalties": {"operator_s": (0.0, 0.0, 1.0), "operator_t": 1}},
+        {"protection": {"clip": 5.0, "noise": {f"x0{j}": 0.05 for j in range(1, 7)}}},
+        {"protection": {"clip": 8.0, "noise": 0.01, "metric": "rkhs"}},
+        {"protection": {"clip": "empirical", "noise": 0.05}},
     ],
     ids=str,
 )
@@ -146,14 +150,14 @@ def test_every_option_leads_to_a_good_model(data, settings):
 
 
 def test_the_legacy_algorithm_overshoots_where_the_honest_one_does_not(data):
-    plain = FunctionalBoost(inputs="partial", max_steps=40)
-    legacy = FunctionalBoost(inputs="partial", max_steps=40, algorithm="legacy")
+    plain = FunctionalBoost(inputs="partial", stopping=PathStopping(max_steps=40))
+    legacy = FunctionalBoost(inputs="partial", stopping=PathStopping(max_steps=40), algorithm="legacy")
     errors = [relative_error(predicted(fitted(each, data), data).results["label"], data) for each in (plain, legacy)]
     assert errors[0] < errors[1]
 
 
 def test_a_budget_is_kept_over_all_parties_and_columns(data):
-    run = fitted(FunctionalBoost(clip=3.0, epsilon=50.0, n_curves=6), data)
+    run = fitted(FunctionalBoost(protection=Protection(clip=3.0, epsilon=50.0, n_curves=6)), data)
     spent = compose(run.ledgers.values(), 1e-5)[Secret.FEATURES]
     assert spent.epsilon == pytest.approx(50.0, rel=1e-9)
     assert spent.releases == {"gaussian": 6}
@@ -163,12 +167,13 @@ def test_a_budget_is_kept_over_all_parties_and_columns(data):
 
 
 def test_the_legacy_metric_reports_its_true_cost(data):
-    run = fitted(FunctionalBoost(clip=3.0, epsilon=50.0, n_curves=6, metric="legacy", algorithm="legacy"), data)
+    protection = Protection(clip=3.0, epsilon=50.0, n_curves=6, metric="legacy")
+    run = fitted(FunctionalBoost(protection=protection, algorithm="legacy"), data)
     assert compose(run.ledgers.values(), 1e-5)[Secret.FEATURES].epsilon > 51
 
 
 def test_noise_that_leaves_nothing_makes_it_predict_the_mean(data):
-    run = fitted(FunctionalBoost(clip=3.0, noise=30.0), data)
+    run = fitted(FunctionalBoost(protection=Protection(clip=3.0, noise=30.0)), data)
     model = run.results["label"]
     assert model.is_mean_
     assert model.selected_ == ()
@@ -186,7 +191,7 @@ def test_a_feature_party_is_sent_nothing_in_training(data):
 
 
 def test_partial_predictions_are_told_as_not_private_by_both_sides(data):
-    run = fitted(FunctionalBoost(clip=3.0, noise=0.5, inputs="partial"), data)
+    run = fitted(FunctionalBoost(protection=Protection(clip=3.0, noise=0.5), inputs="partial"), data)
     answer = predicted(run, data)
     kinds = {entry.kind for entry in answer.transcripts["label"].entries}
     assert kinds == {Surface.kind, PartialPrediction.kind}
@@ -195,7 +200,7 @@ def test_partial_predictions_are_told_as_not_private_by_both_sides(data):
 
 
 def test_new_rows_are_charged_by_themselves_and_old_rows_on_top_of_what_they_cost(data):
-    run = fitted(FunctionalBoost(clip=3.0, epsilon=20.0, n_curves=6), data)
+    run = fitted(FunctionalBoost(protection=Protection(clip=3.0, epsilon=20.0, n_curves=6)), data)
     new = compose(predicted(run, data).ledgers.values(), 1e-5)[Secret.FEATURES]
     assert new.epsilon == pytest.approx(20.0, rel=1e-9)
     protocols = {name: share.predict for name, share in run.results.items()}
@@ -208,8 +213,9 @@ def test_new_rows_are_charged_by_themselves_and_old_rows_on_top_of_what_they_cos
 
 
 def test_a_budget_that_is_too_small_stops_the_run_before_a_release(data):
+    model = FunctionalBoost(protection=Protection(clip=3.0, noise=0.1))
     with pytest.raises(BudgetSpent, match="nothing was released"):
-        fitted(FunctionalBoost(clip=3.0, noise=0.1), data, budgets={"worker 1": {Secret.FEATURES: (1.0, 1e-5)}})
+        fitted(model, data, budgets={"worker 1": {Secret.FEATURES: (1.0, 1e-5)}})
 
 
 def changed(data, party="worker 1", **columns):
@@ -267,18 +273,28 @@ def test_a_label_party_without_curves_to_predict_is_refused(data):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"lambda_s": -1.0}, "The penalty lambda_s should be a number from 0, but is -1.0."),
-        ({"shrinkage": 0.0}, "shrinkage should be above 0 and at most 1, but is 0.0."),
-        ({"max_steps": 5}, "min_steps should be from 1 to max_steps (5), but is 10."),
-        ({"stop": "bic"}, "stop should be 'cv', 'aic' or 'aicc', but is 'bic'."),
+        ({"penalties": {"s": -1.0}}, "Penalties's s should be a number, at least 0, but is -1.0."),
+        ({"shrinkage": 0.0}, "shrinkage should be a number, above 0 and at most 1, but is 0.0."),
+        ({"stopping": {"max_steps": 5}}, "min_steps should be from 1 to max_steps (5), but is 10."),
+        ({"stopping": {"criterion": "bic"}}, "criterion should be 'cv', 'aic' or 'aicc', but is 'bic'."),
         ({"inputs": "raw"}, "inputs should be 'released' or 'partial', but is 'raw'."),
-        ({"noise": 1.0}, "A release with noise needs a clip radius"),
-        ({"epsilon": 1.0}, "clip should be a radius where epsilon is given, but is None."),
-        ({"epsilon": 1.0, "clip": 3.0}, "clip is 3.0 and n_curves None"),
-        ({"epsilon": 1.0, "clip": 3.0, "n_curves": 2}, "but worker 1 alone has 3. Correct n_curves."),
-        ({"epsilon": 1.0, "clip": 3.0, "n_curves": 7}, "7 columns share the budget, but feature parties offer 6."),
-        ({"epsilon": 1.0, "clip": {"x01": 3.0}}, "there is also a column 'x03'. Add it to clip."),
-        ({"epsilon": 1.0, "clip": 3.0, "noise": 1.0}, "noise should be 0 where epsilon is given, but is 1.0."),
+        ({"protection": {"noise": 1.0}}, "A release with noise needs a clip radius"),
+        ({"protection": {"epsilon": 1.0}}, "clip should be a radius where epsilon is given, but is None."),
+        ({"protection": {"epsilon": 1.0, "clip": 3.0}}, "clip is 3.0 and n_curves None"),
+        ({"protection": {"epsilon": 1.0, "clip": 3.0, "n_curves": 2}}, "but worker 1 alone has 3. Correct n_curves."),
+        (
+            {"protection": {"epsilon": 1.0, "clip": 3.0, "n_curves": 7}},
+            "7 columns share the budget, but feature parties offer 6.",
+        ),
+        ({"protection": {"epsilon": 1.0, "clip": {"x01": 3.0}}}, "there is also a column 'x03'. Add it to clip."),
+        (
+            {"protection": {"epsilon": 1.0, "clip": 3.0, "noise": 1.0}},
+            "noise should be 0 where epsilon is given, but is 1.0.",
+        ),
+        ({"protection": {"clip": 3.0, "noize": 1.0}}, "has the key 'noize'. The nearest name is 'noise'."),
+        ({"stopping": 30}, "stopping should be a PathStopping or a mapping of its fields, but is 30."),
+        ({"hold_out": (3, 2)}, "hold_out should be None or a fold, counted from 1, and how many there are"),
+        ({"correction": 2.0}, "correction should be 'cv' or a number from 0 to 1, but is 2.0."),
     ],
     ids=str,
 )
@@ -295,8 +311,8 @@ def test_roles_without_a_feature_party_are_refused(data):
 @pytest.mark.parametrize(
     ("message", "words"),
     [
-        (ReleasedCurves("x99", np.zeros((200, 8))), "Expected 'x01' from worker 1, got 'x99'."),
-        (ReleasedCurves("x01", np.full((200, 8), np.nan)), "for 'x01' holds numbers that are not finite"),
+        (ReleasedCurves("x99", np.zeros((200, 8))), "for column 'x01' from worker 1, got one for column 'x99'."),
+        (ReleasedCurves("x01", np.full((200, 8), np.nan)), "for column 'x01' holds numbers that are not finite"),
         (ReleasedCurves("x01", np.zeros((200, 9))), "with values of shape (200, 8) between here and worker 1, got"),
     ],
     ids=["column", "nan", "shape"],
@@ -325,7 +341,7 @@ def test_the_label_partys_own_curves_count_and_are_not_sent(data):
 
 
 def test_a_regression_of_all_inputs_at_once_is_least_squares(data):
-    run = fitted(FunctionalRegression(lambda_s=0.0, lambda_t=0.0), data)
+    run = fitted(FunctionalRegression(penalties=Penalties()), data)
     model = run.results["label"]
     train = data.take(TRAIN)
     z = np.concatenate([x.coordinates for x in (train.x[j] for j in (0, 2, 4, 1, 3, 5))], axis=1)
@@ -344,7 +360,26 @@ def order_of(run):
 
 def test_the_summary_says_what_is_covered(data):
     assert "Privacy: none; curves are released as they are." in FunctionalBoost().summary()
-    assert "simulation only" in FunctionalBoost(clip="empirical", noise=1.0).summary()
-    private = FunctionalBoost(clip=3.0, epsilon=2.0, n_curves=6).summary()
+    assert "simulation only" in FunctionalBoost(protection=Protection(clip="empirical", noise=1.0)).summary()
+    private = FunctionalBoost(protection=Protection(clip=3.0, epsilon=2.0, n_curves=6)).summary()
     assert "epsilon 2, delta 1e-05 for all curves; outputs and coefficients are not covered." in private
     assert "used are x0" in fitted(FunctionalBoost(), data).results["label"].summary()
+
+
+def test_settings_read_from_a_share_are_those_that_were_fitted_with(data, tmp_path):
+    penalties = {"t": 0.1, "operator_s": (0.0, 0.0, 1.0)}
+    protection = Protection(clip={f"x0{j}": 3.0 for j in range(1, 7)}, noise=0.1)
+    run = fitted(FunctionalBoost(penalties=penalties, protection=protection, hold_out=(1, 4), inputs="partial"), data)
+    for name, share in run.results.items():
+        share.save(tmp_path / name)
+    again = {name: FunctionalBoost.load(tmp_path / name) for name in run.results}
+    np.testing.assert_array_equal(again["label"].omega_x_, run.results["label"].omega_x_)
+    assert again["label"].privacy() == run.results["label"].privacy()
+    assert again["label"].fitting_rule(SETTING.basis, SETTING.basis).penalties == Penalties(
+        0.05, 0.1, operator_s=(0.0, 0.0, 1.0)
+    )
+    answers = [
+        simulate({name: share.predict for name, share in shares.items()}, data.take(TEST).tables(2), roles=ROLES)
+        for shares in (run.results, again)
+    ]
+    np.testing.assert_array_equal(*(answer.results["label"].values for answer in answers))
