@@ -43,9 +43,14 @@ from colonnade.storage import Tree
 _PENALTIES, _PROTECTION, _STOPPING = Penalties(0.05, 0.05), Protection(), PathStopping()
 _SHARE = number(0, most=1)
 _FOLD = Limit(
-    lambda value: len(value) == 2 and all(map(is_integer, value)) and 1 <= value[0] <= value[1] >= 2,
+    lambda value: (
+        isinstance(value, list | tuple)
+        and len(value) == 2
+        and all(map(is_integer, value))
+        and 1 <= value[0] <= value[1] >= 2
+    ),
     "a fold, counted from 1, and how many there are",
-    ((0, 2), (3, 2), (1, 1), (1,)),
+    ((0, 2), (3, 2), (1, 1), (1,), 3),
 )
 
 
