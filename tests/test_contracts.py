@@ -3,7 +3,7 @@
 import tempfile
 import threading
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -69,22 +69,6 @@ TRANSPORTS = {
     "grpc": over_grpc,
 }
 
-# Models without an `example` of their own: small enough to train in a moment, and with every message of the model.
-SMALL = {
-    "linear-regression": {"max_iter": 2, "batch_size": 180},
-    "logistic-regression": {"max_iter": 2, "batch_size": 180},
-    "poisson-regression": {"max_iter": 2, "batch_size": 180},
-    "functional-boost": {
-        "protection": {"clip": 3.0, "noise": 0.2},
-        "inputs": "partial",
-        "correction": 1.0,
-        "stopping": {"max_steps": 4, "min_steps": 2},
-    },
-    "functional-moments": {"clip_x": 3.0, "clip_y": 3.0, "epsilon": 1e6},
-    "functional-regression": {"protection": {"clip": 3.0, "noise": 0.2}, "inputs": "partial"},
-}
-REGRESSIONS = ("linear-regression", "logistic-regression", "poisson-regression")
-
 THREE = Roles(label="bank", features=("shop", "telco"))
 JUDGED = replace(THREE, arbiter="judge")
 SERVED = replace(THREE, server="cloud")
@@ -128,11 +112,11 @@ def setups(customers, more_customers):
     curves = dict(zip(THREE.parties, drawn.values(), strict=True))
 
     def setup_for(model):
-        make = partial(MODELS[model], **SMALL[model]) if model in SMALL else MODELS[model].example
+        make, family = MODELS[model].example, MODELS[model].__module__.split(".")[2]
         tables, roles = customers, THREE
-        if model in REGRESSIONS:
+        if family == "glm":
             tables, roles = more_customers, JUDGED
-        elif model.startswith("functional"):
+        elif family == "functional":
             tables, roles = curves, JUDGED if model == "functional-moments" else THREE
         elif "server" in MODELS[model].hooks:
             roles = SERVED

@@ -133,14 +133,19 @@ class Estimator(ABC):
                 "Load it with the class that saved it."
             )
         parameters = tree["parameters"]
-        defaults = _parameters(cls)
+        known = _parameters(cls)
         for name, value in parameters.items():
+            if name not in known:
+                raise StorageError(
+                    f"{Path(path).name} was fitted with {name}={value}, which {cls.__name__} of version {__version__} "
+                    f"does not take; version {tree.get('version')} wrote the file. Fit the model again."
+                )
             if name not in given and cls.is_factory(name, value):
                 raise PlanError(
                     f"{Path(path).name} was fitted with {name}={value}, which a file cannot hold. "
                     f"Give it again: {cls.__name__}.load(path, {name}=...)."
                 )
-        estimator = cls(**{name: value for name, value in {**parameters, **given}.items() if name in defaults})
+        estimator = cls(**{**parameters, **given})
         estimator.take_share(tree["share"])
         return estimator
 
