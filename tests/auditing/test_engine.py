@@ -299,7 +299,7 @@ def test_an_active_attack_that_wants_what_its_subject_cannot_grant_is_listed(toy
 def test_an_attack_that_reads_several_lines_as_one_is_listed_and_the_others_are_kept() -> None:
     tables = load("bank-shop-telco", rows=200).split()
     roles = Roles(label="bank", features=("shop", "telco"), server="cloud")
-    run = simulate(ServedClassifier(epochs=1, patience=None).fit, tables, roles=roles)
+    run = simulate(ServedClassifier(epochs=1, n_iter_no_change=None).fit, tables, roles=roles)
     report = audit(run, [Puzzled()], nulls=1)
     (reason,) = (line for line in report.untested if line.startswith("Puzzled by cloud"))
     assert "Row means of split/gradient should come from one line" in reason

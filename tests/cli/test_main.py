@@ -35,7 +35,7 @@ batch_size = 32
 attacks = ["norm-score"]
 nulls = 2
 """
-ENDLESS = PLAN.replace("epochs = 3", "epochs = 100000\npatience = 'none'") + "[run]\ncheckpoint_every = 20\n"
+ENDLESS = PLAN.replace("epochs = 3", "epochs = 100000\nn_iter_no_change = 'none'") + "[run]\ncheckpoint_every = 20\n"
 
 
 def call(*arguments: str | Path) -> Result:

@@ -131,7 +131,7 @@ def test_a_model_trains_over_a_transport_of_ones_own_as_it_does_in_a_simulation(
         "bank": Table.of({"id": np.arange(200), "a": columns[:, 0], "y": labels}, labels="y"),
         "shop": Table.of({"id": np.arange(200), "b": columns[:, 1]}),
     }
-    model = LinearRegression(epochs=2, tolerance=0)
+    model = LinearRegression(max_iter=2, tol=0)
     together = simulate(model.fit, tables, roles=ROLES, seed=1)
     apart = joined(lambda party: model.clone().fit(party), tables, tmp_path, plan=together.plan)
     for name in tables:

@@ -6,9 +6,9 @@ import pytest
 from colonnade import audit
 from colonnade.attacks import PassiveRidge
 from colonnade.auditing import audit_own_side
-from colonnade.auditing.numbers import Numbers
+from colonnade.auditing.numbers import ColumnNumbers
 from colonnade.auditing.render.words import headline, knowledge, questions
-from colonnade.models.networks.oneshot import OneShot
+from colonnade.models.networks.oneshot import OneShotClassifier
 from colonnade.models.networks.split import SplitClassifier
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
@@ -34,13 +34,13 @@ def tables(n=400, shared=0.0):
 
 @pytest.fixture(scope="module")
 def one_shot():
-    model = OneShot(leak_budget={"shop": 1.0, "telco": 1.0}, components=2, epochs=1)
+    model = OneShotClassifier(leak_budget={"shop": 1.0, "telco": 1.0}, components=2, epochs=1)
     return simulate(model.fit, tables(), roles=ROLES)
 
 
 @pytest.fixture(scope="module")
 def split():
-    return simulate(SplitClassifier(epochs=2, patience=None, embedding=8).fit, tables(), roles=ROLES)
+    return simulate(SplitClassifier(epochs=2, n_iter_no_change=None, embedding=8).fit, tables(), roles=ROLES)
 
 
 def test_as_many_components_as_columns_are_the_columns(one_shot):
@@ -61,7 +61,7 @@ def test_two_components_of_three_columns_tell_some_and_not_all(one_shot):
     assert shop.verdict == "leaks"
     attempt = attempt_on(one_shot, PassiveRidge(), "bank")
     guess = attempt.attack.guess(attempt.view(one_shot))
-    truth = Numbers.of(one_shot.simulation.tables["shop"]).values[guess.rows]
+    truth = ColumnNumbers.of(one_shot.simulation.tables["shop"]).values[guess.rows]
     relative = ((guess.values - truth) ** 2).sum() / ((truth - truth.mean(axis=0)) ** 2).sum()
     # The best two of three directions of equal variance leave a third.
     assert 0.25 < relative < 0.45
@@ -83,7 +83,7 @@ def test_what_the_attackers_own_columns_tell_is_no_leak():
     """The bank's own column is the shop's only one."""
     data = tables(shared=1.0)
     data["shop"] = data["shop"].select(["s0"])
-    model = OneShot(leak_budget={"shop": 1.0, "telco": 1.0}, components=1, epochs=1)
+    model = OneShotClassifier(leak_budget={"shop": 1.0, "telco": 1.0}, components=1, epochs=1)
     (shop,) = (
         f for f in audit(simulate(model.fit, data, roles=ROLES), [PassiveRidge()], nulls=3).attacks if f.owner == "shop"
     )
@@ -113,7 +113,7 @@ def test_text_and_missing_values_are_rebuilt_too():
     job = random.choice(["nurse", "cook", "judge"], size=400)
     income = np.where(random.random(400) < 0.1, np.nan, random.normal(size=400))
     data["shop"] = Table.of({"job": job, "income": income}, ids=None, owner="shop")
-    run = simulate(SplitClassifier(epochs=1, patience=None).fit, data, roles=ROLES)
+    run = simulate(SplitClassifier(epochs=1, n_iter_no_change=None).fit, data, roles=ROLES)
     (finding,) = (f for f in audit(run, [PassiveRidge()], nulls=3).attacks if f.owner == "shop")
     assert finding.verdict == "leaks"
 
@@ -129,6 +129,6 @@ def test_a_feature_party_finds_alone_what_its_embeddings_tell(one_shot):
 
 def test_too_few_rows_to_tell_are_a_reason(split):
     small = {name: table.take(np.arange(40)) for name, table in split.simulation.tables.items()}
-    run = simulate(SplitClassifier(epochs=1, patience=None).fit, small, roles=ROLES)
+    run = simulate(SplitClassifier(epochs=1, n_iter_no_change=None).fit, small, roles=ROLES)
     untested = audit(run, [PassiveRidge()], nulls=1).untested
     assert any("it must be told 50 records, and only" in line for line in untested)

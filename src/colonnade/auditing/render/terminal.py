@@ -18,6 +18,7 @@ from colonnade.auditing.render.words import (
     size,
     traffic,
 )
+from colonnade.text import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -128,4 +129,4 @@ def _text(words: str, style: str = "") -> Text:
     """Words that a terminal shows and never obeys: neither as markup nor as control characters."""
     from rich.text import Text
 
-    return Text("".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in words), style)
+    return Text(printable(words, lines=True), style)

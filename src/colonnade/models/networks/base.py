@@ -41,7 +41,7 @@ class NetworkModel(Estimator):
         top: A name ("mlp", "linear") or a callable from two widths to a module.
         optimizer: "adam", "adamw" or "sgd".
         learning_rate: How far a step goes.
-        weight_decay: HookContext every party.
+        weight_decay: At every party.
         batch_size: Rows per step.
         epochs: Passes over the training rows, at most.
         n_iter_no_change: Epochs without improvement on held-out rows before training stops; None trains to the end,
@@ -62,6 +62,11 @@ class NetworkModel(Estimator):
         "n_iter_no_change": optional(count()),
         "validation_fraction": number(above=0, below=1),
         "device": choice(*DEVICES),
+    }
+    former_names: ClassVar[Mapping[str, str]] = {
+        "optimiser": "optimizer",
+        "patience": "n_iter_no_change",
+        "validation": "validation_fraction",
     }
 
     embedding: int = 16
