@@ -4,10 +4,13 @@ import json
 import os
 import re
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -488,6 +491,35 @@ def test_a_folder_is_used_by_one_process_at_a_time(federation: Federation) -> No
     assert "should be used by one process, but another one runs bank's side there" in stderr
 
 
+def test_an_older_tls_than_1_3_is_refused(federation: Federation) -> None:
+    federation.start("join", "bank")
+    certificates = federation.path / "shop" / "certs"
+
+    def connected(version: ssl.TLSVersion) -> str | None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.load_verify_locations(certificates / "ca.pem")
+        context.load_cert_chain(certificates / "shop.pem", certificates / "shop.key")
+        context.set_alpn_protocols(["h2"])
+        context.minimum_version = context.maximum_version = version
+        address = ("127.0.0.1", federation.port)
+        with socket.create_connection(address, timeout=5) as plain, context.wrap_socket(plain) as secure:
+            return secure.version()
+
+    def listens() -> bool:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", federation.port), timeout=1):
+            return True
+        return False
+
+    deadline = time.monotonic() + 60
+    while not listens():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert connected(ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
+    with pytest.raises(ssl.SSLError):
+        connected(ssl.TLSVersion.TLSv1_2)
+
+
 # The doctor.
 
 
@@ -506,7 +538,7 @@ def test_the_doctor_alone_says_who_did_not_come_with_the_fix_beside_it(federatio
     said, fix, count = result.stdout.splitlines()[-3:]
     assert said == f"WRONG  shop, reach: shop did not come to 127.0.0.1:{federation.port} within 1 s"
     assert fix.startswith("       -> Run the doctor there at the same time")
-    assert count == "1 of 7 lines are wrong."
+    assert count == "1 of 8 lines are wrong."
 
 
 def test_the_doctor_exits_with_the_code_of_the_first_thing_that_is_wrong(federation: Federation) -> None:

@@ -4,8 +4,6 @@ import os
 import random
 import shutil
 import signal
-import socket
-import ssl
 import subprocess
 import time
 from contextlib import suppress
@@ -477,35 +475,6 @@ def test_a_host_whose_cable_is_pulled_for_a_while_goes_on(federation, undisturbe
     time.sleep(3)
     hosts.ip("-n", host, "link", "set", f"v{host}", "up")
     assert run.finish() == undisturbed()
-
-
-# Who may connect.
-
-
-def test_an_older_tls_than_1_3_is_refused(federation, certificates):
-    run = federation(certs=certificates)
-    run.start("bank")
-    host, _, port = run.config["addresses"]["bank"].partition(":")
-
-    def connected(version):
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False
-        context.load_verify_locations(f"{certificates}/ca.pem")
-        context.load_cert_chain(f"{certificates}/shop.pem", f"{certificates}/shop.key")
-        context.set_alpn_protocols(["h2"])
-        context.minimum_version = context.maximum_version = version
-        with socket.create_connection((host, int(port)), timeout=5) as plain, context.wrap_socket(plain) as secure:
-            return secure.version()
-
-    def listening():
-        with suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
-            return True
-        return False
-
-    until(listening)
-    assert connected(ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
-    with pytest.raises(ssl.SSLError):
-        connected(ssl.TLSVersion.TLSv1_2)
 
 
 # Alignments.
