@@ -76,8 +76,8 @@ def main() -> None:
     """Run the command line."""
     # gRPC reads both when it is imported. Its log would stand between our sentences; what matters of it is raised.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    # Every connection's version is checked. In a process of our own, with only this suite for TLS 1.2, which needs a key
-    # shared beforehand, no 1.2 handshake succeeds either; TLS 1.3 chooses its suites by itself.
+    # Every connection's version is checked. In a process of our own no 1.2 handshake need succeed either: this suite for
+    # TLS 1.2 needs a key that is shared beforehand. TLS 1.3 chooses its suites by itself.
     os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-PSK-CHACHA20-POLY1305"
     app(prog_name="colonnade")
 
