@@ -115,15 +115,29 @@ def split(party):
     return {"share": model.share(), "predicted": None if prediction is None else prediction.probabilities}
 
 
-def align(party):
-    """Align rows in several buckets, then send something about them."""
-    from colonnade.align import Align, Limits, Settings
+class AlignAndTell:
+    """Align rows in several buckets, then tell what came of it."""
 
-    chosen = {name: CONFIG[name] for name in ("topology", "engine") if name in CONFIG}
-    settings = Settings(**chosen, ids_per_bucket=30)
-    alignment = Align(settings, limits=Limits(fewest=1))(party)
-    aligned = party.aligned(alignment)
-    return {"ids": aligned.own_table.ids.to_pylist(), "schedule": alignment.schedule, "learned": alignment.learned}
+    __name__ = "align"
+    aligns_rows = True
+
+    def own_copy(self):
+        return self
+
+    def described(self):
+        return "align", {}
+
+    def __call__(self, party):
+        from colonnade.align import Align, Limits, Settings
+
+        chosen = {name: CONFIG[name] for name in ("topology", "engine") if name in CONFIG}
+        settings = Settings(**chosen, ids_per_bucket=30)
+        alignment = Align(settings, limits=Limits(fewest=1))(party)
+        aligned = party.aligned(alignment)
+        return {"ids": aligned.own_table.ids.to_pylist(), "schedule": alignment.schedule, "learned": alignment.learned}
+
+
+align = AlignAndTell()
 
 
 def functional(party):

@@ -95,10 +95,10 @@ def in_plain(model, values, labels, batches, family, weights=None):
 
 
 def batches_of(model, run):
-    from colonnade.models.batches import fixed
+    from colonnade.models.batches import fixed_batches
     from colonnade.runtime.party import shared_randomness
 
-    return fixed(N, model.batch_size, shared_randomness(run.plan, run.id_digest))
+    return fixed_batches(N, model.batch_size, shared_randomness(run.plan, run.id_digest))
 
 
 FAMILIES = [(LinearRegression, LINEAR), (LogisticRegression, LOGISTIC), (PoissonRegression, POISSON)]

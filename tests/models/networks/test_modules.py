@@ -78,7 +78,7 @@ def test_a_ranking_that_takes_single_pixels_away_is_named_as_the_cause():
         ({"top": lambda n_in, n_out: 3}, r"top network should make a torch\.nn\.Module, but made .* the class int"),
         (
             {"top": lambda n_in, n_out: nn.Linear(n_in, 1)},
-            r"A top network should put out 2 numbers for each row, hence \(64, 2\) for 64 rows, but Linear puts out "
+            r"A top network should put out 2 numbers for each row, so \(64, 2\) for 64 rows, but Linear puts out "
             r"\(64, 1\)\. Make its last layer",
         ),
         (
