@@ -23,6 +23,7 @@ THREE = Roles(label="bank", features=("shop", "telco"))
 TWO = Roles(label="bank", features=("shop",))
 SERVED = Roles(label="bank", features=("shop", "telco"), server="cloud")
 JUDGED = Roles(label="bank", features=("shop", "telco"), arbiter="judge")
+NOISED = {"clip": 3.0, "noise": 0.1}
 BATCHES = {"epochs": 3, "batch_size": 32}
 BUDGET = {"leak_budget": {"shop": 1.0, "telco": 1.0}}
 
@@ -63,9 +64,9 @@ def both_ends(model: Estimator, roles: Roles, tables: dict[str, Table]) -> dict[
 
 
 CASES: list[tuple[str, dict[str, Any], Roles, Any]] = [
-    ("functional-boost", {"clip": 3.0, "noise": 0.1, "max_steps": 12, "min_steps": 2}, THREE, curves),
+    ("functional-boost", {"protection": NOISED, "stopping": {"max_steps": 12, "min_steps": 2}}, THREE, curves),
     ("functional-moments", {"clip_x": 1.0, "clip_y": 1.0, "epsilon": 1.0}, JUDGED, curves),
-    ("functional-regression", {"clip": 3.0, "noise": 0.1}, THREE, curves),
+    ("functional-regression", {"protection": NOISED}, THREE, curves),
     ("label-dp-shadow", BATCHES, THREE, mixed),
     ("linear-regression", {"max_iter": 4}, JUDGED, numbers),
     ("linear-regression", {"max_iter": 4, "batch_size": 200}, JUDGED, numbers),
