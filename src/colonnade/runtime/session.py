@@ -184,7 +184,6 @@ class NetworkSession:
         start = self.transport.meet(HeldCheckpoint(checkpoints.newest, checkpoints.folder, checkpoints.run))
         for peer in self.transport.peers:
             identity = self.transport.identity(peer)
-            # A second look at a certificate may fail; TLS is on all the same.
             if identity is not None or self.transport.insecure:
                 self.on_met(peer, identity)
         checkpoints.resume(start.common)

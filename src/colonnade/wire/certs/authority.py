@@ -16,13 +16,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from hashlib import sha256
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from colonnade.errors import AuthError, PlanError, StorageError
@@ -33,6 +32,7 @@ from colonnade.wire.certs.credentials import (
     check_name,
     host_of,
     identity_of,
+    key_digest,
     party_files,
     party_uri,
     private_key,
@@ -147,10 +147,6 @@ def _subject(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, name)])
 
 
-def _key_identifier(key: ec.EllipticCurvePublicKey) -> bytes:
-    return sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()
-
-
 def _certificate(
     subject: x509.Name,
     key: ec.EllipticCurvePublicKey,
@@ -167,8 +163,8 @@ def _certificate(
         .not_valid_before(datetime.now(UTC) - CLOCK_SKEW)
         .not_valid_after(until)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.SubjectKeyIdentifier(_key_identifier(key)), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier(_key_identifier(signer.public_key()), None, None), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier(key_digest(key)), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier(key_digest(signer.public_key()), None, None), critical=False)
         .add_extension(x509.BasicConstraints(ca=authority, path_length=0 if authority else None), critical=True)
         .add_extension(
             x509.KeyUsage(

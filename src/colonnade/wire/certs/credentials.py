@@ -20,8 +20,9 @@ from urllib.parse import quote, unquote
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from colonnade.errors import AuthError, PlanError, StorageError
 from colonnade.wire.certs.words import to_words
@@ -38,7 +39,7 @@ class Identity:
     """Whom a certificate names, and for how long.
 
     >>> day = datetime(2030, 1, 1, tzinfo=UTC)
-    >>> bank = Identity("bank", "credit", bytes(range(32)), day, day + timedelta(days=1), issuer=bytes(32))
+    >>> bank = Identity("bank", "credit", bytes(range(32)), day, day + timedelta(days=1), bytes(32), bytes(32))
     >>> bank.words
     'babad banag bibak binam bobap bonas bubav bunaz kajuv'
 
@@ -49,6 +50,7 @@ class Identity:
         not_before: From when it holds.
         not_after: Until when it holds.
         issuer: SHA-256 of the public key of the authority by which the certificate claims to be signed.
+        key: SHA-256 of the public key, which stays the same when a certificate is renewed.
     """
 
     name: str | None
@@ -57,6 +59,7 @@ class Identity:
     not_before: datetime
     not_after: datetime
     issuer: bytes
+    key: bytes
 
     @property
     def owner(self) -> str:
@@ -208,7 +211,13 @@ def identity_of(pem: bytes, origin: str | Path = "the certificate") -> Identity:
             certificate.not_valid_before_utc,
             certificate.not_valid_after_utc,
             issuer,
+            key_digest(certificate.public_key()),
         )
+
+
+def key_digest(key: PublicKeyTypes) -> bytes:
+    """SHA-256 of a public key, by which certificates name the key that signed them."""
+    return sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()
 
 
 def words_of(pem: bytes) -> str:

@@ -177,9 +177,9 @@ class GrpcTransport(RunTransport):
         absent = self._absent() or [f"{self._rendezvous.leader} (which waits for others)"]
         links = self._rendezvous.links
         strangers = [f" {who} was refused: {why}" for who, why in self.refused.items() if who not in links]
-        # A peer that was met before also makes handshakes without a stream: it looks at this party's certificate.
+        # A peer that got through TLS made one handshake more, without a stream: it looked at this party's certificate.
         failed = self._streams.failed_handshakes
-        if failed > 0 and all(link.peer_incarnation is None for link in links.values()):
+        if failed > 0 and not self.refused and all(link.peer_incarnation is None for link in links.values()):
             strangers.append(
                 f" Somebody tried to connect {failed} times and did not get through TLS: its certificate is missing, "
                 "has expired or is signed by another authority than this party's, or it finds the same of this party's."
