@@ -22,11 +22,13 @@ from typer.testing import CliRunner, Result
 import colonnade
 from colonnade.auditing.report import PrivacyReport
 from colonnade.cli.main import app
+from colonnade.errors import AuthError
 from colonnade.models.networks.split import SplitClassifier
 from colonnade.plans.plan import Plan
 from colonnade.runtime.simulate import Run, simulate
 from colonnade.tables.table import Table
 from colonnade.testing.ports import free_port
+from colonnade.wire.certs.credentials import Credentials
 from colonnade.wire.recording.transcript import Transcript
 
 pytestmark = pytest.mark.network
@@ -69,8 +71,8 @@ N_ROWS = 60
 ENDLESS = 10**6
 
 
-def call(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+def call(*arguments: str | Path, input: str | None = None) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], input=input)
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ def made(path: Path) -> Federation:
     for party, columns in {"bank": {"income": income, "late": late}, "shop": {"spend": spend}}.items():
         (path / party).mkdir()
         csv.write_csv(pa.table({"customer": ids, **columns}), path / party / f"{party}.csv")
-        issued = call("certs", "issue", party, "--certs", path / "authority", "--out", path / party / "certs")
+        issued = call("certs", "issue", party, "--authority", path / "authority", "--out", path / party / "certs")
         assert issued.exit_code == 0, issued.stderr
     federation.write()
     return federation
@@ -222,7 +224,7 @@ def test_an_authority_is_made_once(tmp_path: Path) -> None:
 
 def test_a_certificate_is_shown_with_words_to_read_out(tmp_path: Path) -> None:
     call("certs", "init", tmp_path, "--federation", "credit")
-    issued = call("certs", "issue", "bank", "--certs", tmp_path)
+    issued = call("certs", "issue", "bank", "--authority", tmp_path, "--out", tmp_path)
     shown = call("certs", "show", tmp_path / "bank.pem")
     assert re.match(
         r"bank of credit, from \d{4}-\d\d-\d\d to \d{4}-\d\d-\d\d\.\nFingerprint: (\w{5} ){8}\w{5}\n", shown.stdout
@@ -243,12 +245,52 @@ def test_a_key_that_never_leaves_its_party_is_certified_by_request(tmp_path: Pat
     assert f"to be compared by telephone: {read_out}\n" in requested.stdout
     (tmp_path / "post").mkdir()
     (tmp_path / "post" / "shop.csr").write_bytes((tmp_path / "shop" / "shop.csr").read_bytes())
-    signed = call("certs", "sign", "shop", tmp_path / "post" / "shop.csr", "--certs", tmp_path / "authority")
+    signed = call("certs", "sign", "shop", tmp_path / "post" / "shop.csr", "--authority", tmp_path / "authority")
     assert signed.exit_code == 0, signed.stderr
     assert sorted(path.name for path in (tmp_path / "post").iterdir()) == ["ca.pem", "shop.csr", "shop.pem"]
-    refused = call("certs", "sign", "bank", tmp_path / "post" / "shop.csr", "--certs", tmp_path / "authority")
+    refused = call("certs", "sign", "bank", tmp_path / "post" / "shop.csr", "--authority", tmp_path / "authority")
     assert refused.exit_code == 7
     assert "Expected a request by bank" in refused.stderr
+
+
+def test_the_authority_lies_apart_from_the_parties_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call("certs", "init").exit_code == 0
+    assert call("certs", "issue", "bank").exit_code == 0
+    assert sorted(path.name for path in (tmp_path / "authority").iterdir()) == ["ca.key", "ca.pem"]
+    assert sorted(path.name for path in (tmp_path / "certs").iterdir()) == ["bank.key", "bank.pem", "ca.pem"]
+
+
+def test_the_passphrase_of_an_authority_comes_from_a_file_or_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "passphrase"
+    file.write_text("correct horse battery\n")
+    file.chmod(0o644)
+    readable = call("certs", "init", "--passphrase-file", file)
+    assert readable.exit_code == 7
+    assert "to be readable by its owner alone, but its mode is 644" in readable.stderr
+    file.chmod(0o600)
+    assert call("certs", "init", "--passphrase-file", file).exit_code == 0
+    assert b"ENCRYPTED" in (tmp_path / "authority" / "ca.key").read_bytes()
+    assert call("certs", "issue", "bank", "--passphrase-file", file).exit_code == 0
+    assert call("certs", "issue", "shop", input="correct horse battery\n").exit_code == 0
+    assert call("certs", "issue", "telco", input="another passphrase\n").exit_code == 7
+    asked = call("certs", "init", "asked", "--passphrase", input="staple horse battery\nstaple horse battery\n")
+    assert asked.exit_code == 0, asked.stderr
+    assert "staple" not in asked.stdout + asked.stderr
+    assert b"ENCRYPTED" in (tmp_path / "asked" / "ca.key").read_bytes()
+
+
+def test_a_certificate_that_was_revoked_is_refused_by_the_next_command(tmp_path: Path) -> None:
+    call("certs", "init", tmp_path / "authority")
+    call("certs", "issue", "bank", "--authority", tmp_path / "authority", "--out", tmp_path)
+    revoked = call("certs", "revoke", tmp_path / "bank.pem", "--certs", tmp_path)
+    assert revoked.exit_code == 0, revoked.stderr
+    assert f"whose words are '{words(tmp_path / 'bank.pem')}'" in revoked.stdout
+    with pytest.raises(AuthError, match="Expected a certificate of bank that is not revoked"):
+        Credentials.read(tmp_path, "bank")
 
 
 def test_a_certificate_that_is_not_there_is_a_storage_error(tmp_path: Path) -> None:
@@ -413,7 +455,7 @@ def test_who_waits_in_vain_says_for_whom_and_writes_it_down(federation: Federati
 
 def test_a_certificate_of_another_authority_is_refused_with_the_reason(federation: Federation) -> None:
     call("certs", "init", federation.path / "other")
-    call("certs", "issue", "shop", "--certs", federation.path / "other")
+    call("certs", "issue", "shop", "--authority", federation.path / "other", "--out", federation.path / "other")
     bank = federation.start("join", "bank")
     code, _, stderr = ended(federation.start("join", "shop", "--certs", federation.path / "other"))
     assert code == 7

@@ -15,6 +15,7 @@ from colonnade.errors import AuthError, PeerUnreachable
 from colonnade.testing.ports import free_port
 from colonnade.wire.certs import authority as certs
 from colonnade.wire.certs.credentials import Credentials, host_of
+from colonnade.wire.certs.revocation import revoke
 from colonnade.wire.epoch import NAME_BYTES, HeldCheckpoint
 from colonnade.wire.grpc.patience import Patience
 from colonnade.wire.grpc.tls_check import diagnose, shown_certificate
@@ -261,6 +262,20 @@ def test_a_shop_that_takes_over_in_the_middle_of_a_run_is_refused(banks, scene):
     finally:
         other.close()
     assert scene.real.identity("shop").words == banks["shop"].identity.words
+
+
+@pytest.mark.parametrize("refusing", ["bank", "shop"])
+def test_a_revoked_certificate_is_refused_by_the_side_that_listed_it(banks, refusing):
+    address, held = f"127.0.0.1:{free_port()}", {"bank": banks["real"], "shop": banks["shop"]}
+    stolen = "shop" if refusing == "bank" else "bank"
+    identity = held[stolen].identity
+    revoke(held[refusing].directory, identity.fingerprint, identity.key, stolen)
+    bank, shop = meet(*(transport(name, address, held[name]) for name in ("bank", "shop")))
+    words = f"Expected a certificate of {stolen} that is not revoked"
+    assert isinstance(shop, AuthError)
+    assert words in str(shop), "the dialling side is told, whichever of the two refuses"
+    assert isinstance(bank, PeerUnreachable)
+    assert (words in str(bank)) == (refusing == "bank")
 
 
 def test_a_handshake_beside_the_run_writes_no_key_to_a_disk(banks, scene, monkeypatch):

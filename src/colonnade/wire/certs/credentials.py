@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from colonnade.errors import AuthError, PlanError, StorageError
+from colonnade.wire.certs.revocation import LIST, is_revoked
 from colonnade.wire.certs.words import to_words
 
 DOMAIN = ".party.colonnade"
@@ -85,6 +86,14 @@ class Identity:
                 f"{self.not_after:%Y-%m-%d %H:%M} UTC. Have it issued again, or set this machine's clock right."
             )
 
+    def check_revoked(self, directory: Path) -> None:
+        """Refuse a certificate that the list in a folder names."""
+        if is_revoked(directory, self.fingerprint, self.key):
+            raise AuthError(
+                f"Expected a certificate of {self.owner} that is not revoked, but {directory / LIST} names the one "
+                f"whose words are '{self.words}'. Have {self.owner} make a new key and get a new certificate."
+            )
+
 
 @dataclass(frozen=True)
 class Credentials:
@@ -129,6 +138,7 @@ class Credentials:
                 f"Put the certificate of {name} there, or take part as {identity.owner}."
             )
         identity.check_dates()
+        identity.check_revoked(directory)
         _check_signed(certificate_pem, ca_path, ca_pem, name)
         check_fit(private_key(key_path, key_pem), key_path, certificate_pem, certificate_path)
         return cls(directory, name, identity, ca_pem, certificate_pem, key_pem, stamps)
@@ -157,11 +167,13 @@ class Credentials:
         return read_file(path) if path.exists() else None
 
     def recognise(self, peer: str, shown: Identity) -> None:
-        """Refuse a peer that shows another certificate than the one it has handed over.
+        """Refuse a peer that shows a revoked certificate, or another one than it has handed over.
 
         Raises:
-            AuthError: The fingerprints differ.
+            AuthError: The certificate is revoked, or the fingerprints differ.
+            StorageError: The list of revoked certificates cannot be read.
         """
+        shown.check_revoked(self.directory)
         pem = self.handed_over(peer)
         path = certificate_path(self.directory, peer)
         if pem is not None and (expected := identity_of(pem, path)).fingerprint != shown.fingerprint:
@@ -305,17 +317,17 @@ def check_fit(key: ec.EllipticCurvePrivateKey, key_path: Path, certificate_pem: 
         )
 
 
-def private_key(path: Path, pem: bytes) -> ec.EllipticCurvePrivateKey:
-    """The key in a file."""
-    with understood(f"{path} to be an ECDSA key without a passphrase"):
-        key = load_pem_private_key(pem, password=None)
+def private_key(path: Path, pem: bytes, passphrase: bytes | None = None) -> ec.EllipticCurvePrivateKey:
+    """The key in a file; an authority's may be encrypted under a passphrase."""
+    with understood(f"{path} to be an ECDSA key {'without a' if passphrase is None else 'under this'} passphrase"):
+        key = load_pem_private_key(pem, password=passphrase)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise ValueError("it is a key of another kind")
         return key
 
 
-def read_file(path: Path) -> bytes:
-    """The bytes of a certificate, request or key; others must not be able to read a key."""
+def read_file(path: Path, *, secret: bool = False) -> bytes:
+    """The bytes of a certificate, request or key; others must not be able to read a key, or what is called secret."""
     try:
         data = path.read_bytes()
         mode = path.stat().st_mode
@@ -324,7 +336,7 @@ def read_file(path: Path) -> bytes:
             f"Expected to read {path}, but got: {error.strerror}. Name the folder that holds it, or have it made by "
             "'colonnade certs init' (the authority's files) or 'colonnade certs issue' (a party's)."
         ) from error
-    if path.suffix == ".key" and os.name == "posix" and mode & 0o077:
+    if (secret or path.suffix == ".key") and os.name == "posix" and mode & 0o077:
         raise AuthError(
             f"Expected {path} to be readable by its owner alone, but its mode is {mode & 0o777:03o}. "
             f"Run: chmod 600 '{path}'; if somebody else may have read it, have a new key made."

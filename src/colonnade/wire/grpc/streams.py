@@ -307,6 +307,7 @@ class Streams:
         # This certificate is trusted in place of the authority, so gRPC accepts no other one.
         trusted = current.handed_over(peer) or shown_certificate(address, peer, current)
         identity = identity_of(trusted)
+        current.recognise(peer, identity)
         self._require_same_key(peer, identity)
         secure = grpc.ssl_channel_credentials(trusted, current.key_pem, current.certificate_pem)
         named = (("grpc.ssl_target_name_override", host_of(peer)),)
