@@ -60,7 +60,7 @@ n_iter_no_change = "none"
 checkpoint_every = 5
 
 [network]
-randomness = "seeded"
+randomness = "{randomness}"
 start = {start}
 rejoin = 60
 
@@ -83,9 +83,10 @@ class Federation:
     port: int
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
-    def write(self, *, epochs: int = 3, start: int = 60) -> None:
+    def write(self, *, epochs: int = 3, start: int = 60, randomness: str = "seeded") -> None:
         for party, labels in (("bank", 'labels = "late"'), ("shop", "")):
-            text = PLAN.format(party=party, labels=labels, epochs=epochs, start=start, port=self.port)
+            told = {"epochs": epochs, "start": start, "randomness": randomness, "port": self.port}
+            text = PLAN.format(party=party, labels=labels, **told)
             (self.path / party / "plan.toml").write_text(text)
 
     def start(self, command: str, party: str, *options: str | Path) -> subprocess.Popen[str]:
@@ -318,6 +319,7 @@ def test_two_parties_train_over_tls_and_keep_their_shares(trained: Trained) -> N
         assert f"TLS on, peer {peer}, fingerprint {own[peer]}\n" in stdout
         assert "SplitClassifier: embeddings of width 16" in stdout
         assert "train: step 12 of 12" in stderr
+        assert 'NOT PRIVATE: the plan says randomness = "seeded".' in " ".join(stderr.split())
         status = federation.status(party)
         assert (status["status"], status["insecure"], status["randomness"]) == ("finished", False, "seeded")
 
@@ -340,6 +342,7 @@ def test_a_party_audits_what_it_sent_without_the_other(trained: Trained) -> None
     assert audited.exit_code == 0, audited.stderr
     assert "What could shop learn about bank's labels?" in audited.stdout
     assert "not measured" in audited.stdout
+    assert "Noise followed from the plan's seed in this run" in " ".join(audited.stdout.split())
     report = PrivacyReport.from_json((folder / "report.json").read_text())
     assert (report.run.mode, report.run.randomness, report.run.insecure) == ("mirror", "seeded", False)
     assert [finding.attack for finding in report.attacks] == ["DirectionScore"]
@@ -439,6 +442,18 @@ def test_in_the_clear_it_works_too_and_is_warned_of_and_written_down(federation:
     assert federation.trained_like(federation.simulated())
 
 
+@pytest.mark.parametrize("command", ["join", "doctor", "predict"])
+def test_nothing_leaves_this_machine_in_the_clear(federation: Federation, command: str) -> None:
+    """Refused before anything is dialled: the name is nobody's, and the wait would be a minute."""
+    plan = federation.path / "shop" / "plan.toml"
+    plan.write_text(plan.read_text().replace("127.0.0.1", "bank.invalid"))
+    model = ("--model", federation.path / "shop") if command == "predict" else ()
+    refused = call(command, plan, "--as", "shop", "--insecure", *model)
+    assert refused.exit_code == 2
+    words = "A run without TLS needs addresses on this machine, such as 127.0.0.1:7431, but one of them is"
+    assert f"{words} 'bank.invalid:{federation.port}'" in " ".join(refused.stderr.split())
+
+
 def test_who_waits_in_vain_says_for_whom_and_writes_it_down(federation: Federation) -> None:
     federation.write(start=1)
     code, _, stderr = ended(federation.start("join", "bank", "--insecure"))
@@ -534,6 +549,7 @@ def test_a_folder_is_used_by_one_process_at_a_time(federation: Federation) -> No
 
 
 def test_the_doctor_finds_nothing_wrong_with_two_that_fit(federation: Federation) -> None:
+    federation.write(randomness="system")
     for party, process in federation.both("doctor", "--wait", "60").items():
         code, stdout, stderr = ended(process)
         assert code == 0, stdout + stderr
@@ -543,6 +559,7 @@ def test_the_doctor_finds_nothing_wrong_with_two_that_fit(federation: Federation
 
 
 def test_the_doctor_alone_says_who_did_not_come_with_the_fix_beside_it(federation: Federation) -> None:
+    federation.write(randomness="system")
     result = call("doctor", federation.path / "bank" / "plan.toml", "--as", "bank", "--wait", "1")
     assert result.exit_code == 4
     said, fix, count = result.stdout.splitlines()[-3:]
@@ -552,10 +569,21 @@ def test_the_doctor_alone_says_who_did_not_come_with_the_fix_beside_it(federatio
 
 
 def test_the_doctor_exits_with_the_code_of_the_first_thing_that_is_wrong(federation: Federation) -> None:
+    federation.write(randomness="system")
     (federation.path / "bank" / "bank.csv").write_text("customer,income,late\n1,1,0\n1,2,1\n")
     result = call("doctor", federation.path / "bank" / "plan.toml", "--as", "bank", "--wait", "1")
     assert result.exit_code == 3
     assert "WRONG  bank, ids: bank's table needs one row per id, but 1 of 2 rows repeat an earlier id" in result.stdout
+
+
+def test_the_doctor_calls_noise_from_the_plans_seed_wrong_at_both(federation: Federation) -> None:
+    for party, process in federation.both("doctor", "--wait", "60").items():
+        code, stdout, stderr = ended(process)
+        assert code == 2, stdout + stderr
+        assert f"WRONG  {party}, randomness: {party}'s noise follows from the plan's seed" in stdout
+        assert 'Leave out randomness = "seeded" under [network]' in stdout
+        assert "found something wrong on its own side: randomness" in stdout
+        assert "training sends about" in stdout, "what a run would send is still estimated"
 
 
 # What the page and the examples say.

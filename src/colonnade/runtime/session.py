@@ -195,7 +195,7 @@ class NetworkSession:
             party,
             shared=shared_randomness(party.plan, self.transport.agreement.get("rows", "")),
             peers=self.channels(party.peers, recording),
-            ledger=Ledger(self.budget, path=self.directory / "ledger"),
+            ledger=Ledger(self.budget, path=self.directory / "ledger", noise_is_known=party.random.source == "seeded"),
             recording=recording,
             defences=copy.deepcopy(self.defences),
         )

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from colonnade.errors import AuthError, StorageError
 from colonnade.storage import append_durably, explained
+from colonnade.text import printable
 from colonnade.wire.certs.words import N_WORDS, from_words
 
 LIST = "revoked.txt"
@@ -40,7 +41,7 @@ def is_revoked(directory: Path, fingerprint: bytes, key: bytes) -> bool:
 def revoke(directory: Path, fingerprint: bytes, key: bytes, remark: str) -> Path:
     """Add a certificate and its key to the list in a folder; returns the path of the list."""
     path = directory / LIST
-    append_durably(path, f"{fingerprint.hex()}  # {remark}\n{key.hex()}  # its key\n")
+    append_durably(path, f"{fingerprint.hex()}  # {printable(remark)}\n{key.hex()}  # its key\n")
     return path
 
 
