@@ -37,7 +37,7 @@ from colonnade.runtime.alignment import Alignment
 from colonnade.runtime.join import join
 from colonnade.runtime.protocol import describe_protocol
 from colonnade.runtime.simulate import private_randomness
-from colonnade.storage import explained, write_atomically
+from colonnade.storage import explained, make_private, open_private, write_atomically
 from colonnade.tables.table import Table
 from colonnade.text import nearest
 from colonnade.wire.certs.credentials import Credentials, Identity, certificate_path, identity_of
@@ -475,7 +475,7 @@ class PartyRun:
         while (folder := self.path / kind / f"{number:04d}").exists():
             number += 1
         with explained(f"make {folder}"):
-            folder.mkdir(parents=True)
+            make_private(folder)
         return folder
 
     def _found(self) -> dict[str, Any]:
@@ -485,10 +485,10 @@ class PartyRun:
     def _alone(self, folder: Path) -> Iterator[None]:
         """Keep a second process of this party out of a folder."""
         with explained(f"write to {folder}"):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_private(folder)
             # Checkpoints hold the key of this party's randomness, and its recording what it sent.
             folder.chmod(0o700)
-            lock = (folder / "lock").open("w")
+            lock = open_private(folder / "lock", "wb")
         with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

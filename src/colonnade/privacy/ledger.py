@@ -167,8 +167,8 @@ class Ledger:
     Args:
         budget: The (epsilon, delta) that may be spent on a secret. An event that would exceed it is refused.
         path: A file to which every event is written before anything is released, and from which it starts.
-        noise_is_known: Whether others can compute the noise, so that no release is private: a run between machines whose
-            randomness follows from the plan's seed.
+        noise_is_known: Whether others can compute the noise, so that no release is private: in a run between machines
+            whose randomness follows from the plan's seed.
 
     Example:
         >>> ledger = Ledger(budget={Secret.LABELS: (2.0, 0.0)})

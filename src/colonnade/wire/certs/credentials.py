@@ -39,6 +39,7 @@ LONGEST_NAME = 64
 class Identity:
     """Whom a certificate names, and for how long.
 
+    >>> from datetime import timedelta
     >>> day = datetime(2030, 1, 1, tzinfo=UTC)
     >>> bank = Identity("bank", "credit", bytes(range(32)), day, day + timedelta(days=1), bytes(32), bytes(32))
     >>> bank.words

@@ -22,8 +22,8 @@ def is_address(value: str) -> bool:
 def is_loopback(value: str) -> bool:
     """Whether an address is on this machine, whatever a name server says.
 
-    >>> is_loopback("127.0.0.1:7431"), is_loopback("localhost:7431"), is_loopback("[::1]:7431"), is_loopback("bank:7431")
-    (True, True, True, False)
+    >>> [is_loopback(f"{host}:7431") for host in ("127.0.0.1", "localhost", "[::1]", "bank")]
+    [True, True, True, False]
     """
     host = value.rpartition(":")[0].strip("[]")
     try:
