@@ -37,6 +37,7 @@ Inputs: TypeAlias = Literal["released", "partial"]
 Clip: TypeAlias = float | Mapping[str, float] | Literal["empirical"] | None
 
 MOST_COLUMNS = 10_000
+MOST_BASIS_SIZE, MOST_BASIS_BYTES = 2048, 2**22
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,28 @@ class Offer(Message, kind="functional/offer"):
     basis: UInt8Array
     clips: Float64Array
     sigmas: Float64Array
+
+
+def offered_basis(peer: str, offer: Offer) -> Basis:
+    """The basis that a peer describes, none of whose numbers asks for more memory than a basis needs.
+
+    Raises:
+        ProtocolError: The description is no basis, or a basis that is too large.
+    """
+    try:
+        if offer.basis.nbytes > MOST_BASIS_BYTES:
+            raise ValueError
+        described = json.loads(bytes(offer.basis))
+        sizes = [described.get(field, 1) for field in ("size", "order")]
+        if not all(isinstance(size, int) and 1 <= size <= MOST_BASIS_SIZE for size in sizes):
+            raise ValueError
+        return basis_of(described)
+    except (ValueError, AttributeError, RecursionError, OverflowError, DataError, PlanError) as error:
+        raise ProtocolError(
+            f"Expected functional/offer with a basis of at most {MOST_BASIS_SIZE:,} functions, described in at most "
+            f"{MOST_BASIS_BYTES:,} bytes, from {peer}, got another basis. Smooth {peer}'s curves into a smaller basis, "
+            "or check that both parties run the same version."
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -286,7 +309,7 @@ class Design:
                     f"Expected {peer} to offer from 1 to {MOST_COLUMNS} columns with a radius and a noise each, got "
                     f"{n} columns. Check that both parties run the same version."
                 )
-            bases[peer] = [basis_of(json.loads(bytes(offer.basis)))]
+            bases[peer] = [offered_basis(peer, offer)]
         for name, theirs in bases.items():
             for basis in theirs:
                 if found is not None and basis != found[1]:
