@@ -296,9 +296,9 @@ def test_roles_without_a_feature_party_are_refused(data):
     "basis",
     [
         b'{"kind": "fourier", "domain": [0, 1], "size": 200001, "period": null}',
-        b'{"kind": "bspline", "domain": [0, 1], "size": 200000, "order": 4, "knots": null}',
+        b'{"kind": "b-splines", "domain": [0, 1], "size": 200000, "order": 4, "knots": null}',
         b'{"kind": "fourier", "domain": [0, 1], "size": 1e9, "period": null}',
-        b'{"kind": "bspline", "domain": [0, 1], "size": 8, "order": 1e400, "knots": null}',
+        b'{"kind": "b-splines", "domain": [0, 1], "size": 8, "order": 1e400, "knots": null}',
         b'{"kind": "fourier", "domain": [1, 0], "size": 3, "period": null}',
         b"\xff",
         b"[" * 100_000,
