@@ -2,6 +2,8 @@
 
 A *tree* is what a model or checkpoint is made of: nested dictionaries and lists of numbers, text, bytes and arrays.
 It is written as one safetensors file whose metadata holds the nesting as JSON.
+
+Files that this module makes are readable by their owner alone (0600), and folders likewise (0700).
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, Literal, TypeAlias, cast
 
 import numpy as np
 
@@ -61,10 +63,32 @@ def unpack(data: bytes, name: str = "the file") -> Tree:
         ) from error
 
 
+def make_private(folder: Path) -> None:
+    """Make a folder that its owner alone can enter, with all folders above that are missing.
+
+    A folder that is there already keeps its mode: it may be shared for a reason, as a home or a mounted disk is.
+    """
+    missing = []
+    while not folder.is_dir() and folder != folder.parent:
+        missing.append(folder)
+        folder = folder.parent
+    for new in reversed(missing):
+        new.mkdir(mode=0o700, exist_ok=True)
+
+
+def open_private(path: Path, mode: Literal["ab", "wb"]) -> BinaryIO:
+    """Open a file for writing that its owner alone can read and write, if the file is new."""
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags, 0o600)
+
+    return cast(BinaryIO, open(path, mode, opener=opener))
+
+
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file by temporary file, flush and rename."""
+    """Write a file by temporary file, flush and rename; its owner alone can read it."""
     with explained(f"write {path.name}"):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "wb") as file:
@@ -81,8 +105,8 @@ def write_atomically(path: Path, data: bytes) -> None:
 def append_durably(path: Path, text: str) -> None:
     """Add text to the end of a file and wait until it is on the disk; what fails leaves the file as it was."""
     with explained(f"write {path.name}"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        make_private(path.parent)
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         size = os.fstat(handle).st_size
         try:
             data = text.encode()

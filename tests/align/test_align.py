@@ -329,6 +329,24 @@ def test_the_number_of_buckets_shows_a_feature_party_how_long_the_list_of_anothe
 
 
 @pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"buckets": 2**60}, r"buckets from 1 to 16384 from bank, got one with buckets 1\.15292e\+18"),
+        ({"buckets": 0}, "buckets from 1 to 16384 from bank, got one with buckets 0"),
+        ({"keys": 2**60}, "for keys 1 from bank, got one for keys"),
+    ],
+)
+def test_an_arbiter_refuses_an_opening_of_rounds_without_end(change, words):
+    def only_opens(party, honest):
+        party.peers["judge"].send(replace(kinds.AlignOpening(b"", b"", 1, 1, [], []), **change))
+
+    roles = Roles(label="bank", features=("shop",), arbiter="judge")
+    instead = {"bank": only_opens, "shop": lambda party, honest: None}
+    with pytest.raises(ProtocolError, match=f"^Expected align/opening (with )?{words}"):
+        simulate(Align(limits=ANY_SIZE), tables([1], [1]), roles=roles, instead=instead)
+
+
+@pytest.mark.parametrize(
     ("how", "size"),
     [({}, "rows are aligned"), ({"reveal": "size"}, "ids are common"), ({"reveal": "one"}, None)],
     ids=["both", "size", "one"],

@@ -105,6 +105,24 @@ def test_a_run_in_the_clear_is_called_so(report: PrivacyReport) -> None:
     assert PrivacyReport.from_json(exposed.to_json()).run.insecure
 
 
+@pytest.mark.parametrize(
+    ("mode", "randomness", "warned"),
+    [
+        ("mirror", "seeded", True),
+        ("joint", "seeded", True),
+        ("mirror", "system", False),
+        ("simulated", "seeded", False),
+    ],
+)
+def test_noise_from_a_seed_between_machines_is_called_so(
+    report: PrivacyReport, mode: str, randomness: str, warned: bool
+) -> None:
+    words = "Noise followed from the plan's seed"  # the apostrophe is escaped on the page
+    known = replace(report, run=replace(report.run, mode=mode, randomness=randomness))
+    assert (words in " ".join(known.render().split())) == warned
+    assert (words.partition("'")[0] in html(known)) == warned
+
+
 def test_the_worst_answer_comes_first_and_open_questions_last(report: PrivacyReport) -> None:
     first, second = questions(report)
     assert first.title == "What could shop learn about bank's labels?"

@@ -25,11 +25,13 @@ from typer.testing import CliRunner, Result
 import colonnade
 from colonnade.auditing.report import PrivacyReport
 from colonnade.cli.main import app
+from colonnade.errors import AuthError
 from colonnade.models.networks.split import SplitClassifier
 from colonnade.plans.plan import Plan
 from colonnade.runtime.simulate import Run, simulate
 from colonnade.tables.table import Table
 from colonnade.testing.ports import free_port
+from colonnade.wire.certs.credentials import Credentials
 from colonnade.wire.recording.transcript import Transcript
 
 pytestmark = pytest.mark.network
@@ -61,7 +63,7 @@ n_iter_no_change = "none"
 checkpoint_every = 5
 
 [network]
-randomness = "seeded"
+randomness = "{randomness}"
 start = {start}
 rejoin = 60
 
@@ -72,8 +74,8 @@ N_ROWS = 60
 ENDLESS = 10**6
 
 
-def call(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+def call(*arguments: str | Path, input: str | None = None) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], input=input)
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,10 @@ class Federation:
     port: int
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
-    def write(self, *, epochs: int = 3, start: int = 60) -> None:
+    def write(self, *, epochs: int = 3, start: int = 60, randomness: str = "seeded") -> None:
         for party, labels in (("bank", 'labels = "late"'), ("shop", "")):
-            text = PLAN.format(party=party, labels=labels, epochs=epochs, start=start, port=self.port)
+            told = {"epochs": epochs, "start": start, "randomness": randomness, "port": self.port}
+            text = PLAN.format(party=party, labels=labels, **told)
             (self.path / party / "plan.toml").write_text(text)
 
     def start(self, command: str, party: str, *options: str | Path) -> subprocess.Popen[str]:
@@ -176,7 +179,7 @@ def made(path: Path) -> Federation:
     for party, columns in {"bank": {"income": income, "late": late}, "shop": {"spend": spend}}.items():
         (path / party).mkdir()
         csv.write_csv(pa.table({"customer": ids, **columns}), path / party / f"{party}.csv")
-        issued = call("certs", "issue", party, "--certs", path / "authority", "--out", path / party / "certs")
+        issued = call("certs", "issue", party, "--authority", path / "authority", "--out", path / party / "certs")
         assert issued.exit_code == 0, issued.stderr
     federation.write()
     return federation
@@ -225,7 +228,7 @@ def test_an_authority_is_made_once(tmp_path: Path) -> None:
 
 def test_a_certificate_is_shown_with_words_to_read_out(tmp_path: Path) -> None:
     call("certs", "init", tmp_path, "--federation", "credit")
-    issued = call("certs", "issue", "bank", "--certs", tmp_path)
+    issued = call("certs", "issue", "bank", "--authority", tmp_path, "--out", tmp_path)
     shown = call("certs", "show", tmp_path / "bank.pem")
     assert re.match(
         r"bank of credit, from \d{4}-\d\d-\d\d to \d{4}-\d\d-\d\d\.\nFingerprint: (\w{5} ){8}\w{5}\n", shown.stdout
@@ -246,12 +249,52 @@ def test_a_key_that_never_leaves_its_party_is_certified_by_request(tmp_path: Pat
     assert f"to be compared by telephone: {read_out}\n" in requested.stdout
     (tmp_path / "post").mkdir()
     (tmp_path / "post" / "shop.csr").write_bytes((tmp_path / "shop" / "shop.csr").read_bytes())
-    signed = call("certs", "sign", "shop", tmp_path / "post" / "shop.csr", "--certs", tmp_path / "authority")
+    signed = call("certs", "sign", "shop", tmp_path / "post" / "shop.csr", "--authority", tmp_path / "authority")
     assert signed.exit_code == 0, signed.stderr
     assert sorted(path.name for path in (tmp_path / "post").iterdir()) == ["ca.pem", "shop.csr", "shop.pem"]
-    refused = call("certs", "sign", "bank", tmp_path / "post" / "shop.csr", "--certs", tmp_path / "authority")
+    refused = call("certs", "sign", "bank", tmp_path / "post" / "shop.csr", "--authority", tmp_path / "authority")
     assert refused.exit_code == 7
     assert "Expected a request by bank" in refused.stderr
+
+
+def test_the_authority_lies_apart_from_the_parties_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call("certs", "init").exit_code == 0
+    assert call("certs", "issue", "bank").exit_code == 0
+    assert sorted(path.name for path in (tmp_path / "authority").iterdir()) == ["ca.key", "ca.pem"]
+    assert sorted(path.name for path in (tmp_path / "certs").iterdir()) == ["bank.key", "bank.pem", "ca.pem"]
+
+
+def test_the_passphrase_of_an_authority_comes_from_a_file_or_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "passphrase"
+    file.write_text("correct horse battery\n")
+    file.chmod(0o644)
+    readable = call("certs", "init", "--passphrase-file", file)
+    assert readable.exit_code == 7
+    assert "to be readable by its owner alone, but its mode is 644" in readable.stderr
+    file.chmod(0o600)
+    assert call("certs", "init", "--passphrase-file", file).exit_code == 0
+    assert b"ENCRYPTED" in (tmp_path / "authority" / "ca.key").read_bytes()
+    assert call("certs", "issue", "bank", "--passphrase-file", file).exit_code == 0
+    assert call("certs", "issue", "shop", input="correct horse battery\n").exit_code == 0
+    assert call("certs", "issue", "telco", input="another passphrase\n").exit_code == 7
+    asked = call("certs", "init", "asked", "--passphrase", input="staple horse battery\nstaple horse battery\n")
+    assert asked.exit_code == 0, asked.stderr
+    assert "staple" not in asked.stdout + asked.stderr
+    assert b"ENCRYPTED" in (tmp_path / "asked" / "ca.key").read_bytes()
+
+
+def test_a_certificate_that_was_revoked_is_refused_by_the_next_command(tmp_path: Path) -> None:
+    call("certs", "init", tmp_path / "authority")
+    call("certs", "issue", "bank", "--authority", tmp_path / "authority", "--out", tmp_path)
+    revoked = call("certs", "revoke", tmp_path / "bank.pem", "--certs", tmp_path)
+    assert revoked.exit_code == 0, revoked.stderr
+    assert f"whose words are '{words(tmp_path / 'bank.pem')}'" in revoked.stdout
+    with pytest.raises(AuthError, match="Expected a certificate of bank that is not revoked"):
+        Credentials.read(tmp_path, "bank")
 
 
 def test_a_certificate_that_is_not_there_is_a_storage_error(tmp_path: Path) -> None:
@@ -279,6 +322,7 @@ def test_two_parties_train_over_tls_and_keep_their_shares(trained: Trained) -> N
         assert f"TLS on, peer {peer}, fingerprint {own[peer]}\n" in stdout
         assert "SplitClassifier: embeddings of width 16" in stdout
         assert "train: step 12 of 12" in stderr
+        assert 'NOT PRIVATE: the plan says randomness = "seeded".' in " ".join(stderr.split())
         status = federation.status(party)
         assert (status["status"], status["insecure"], status["randomness"]) == ("finished", False, "seeded")
 
@@ -301,6 +345,7 @@ def test_a_party_audits_what_it_sent_without_the_other(trained: Trained) -> None
     assert audited.exit_code == 0, audited.stderr
     assert "What could shop learn about bank's labels?" in audited.stdout
     assert "not measured" in audited.stdout
+    assert "Noise followed from the plan's seed in this run" in " ".join(audited.stdout.split())
     report = PrivacyReport.from_json((folder / "report.json").read_text())
     assert (report.run.mode, report.run.randomness, report.run.insecure) == ("mirror", "seeded", False)
     assert [finding.attack for finding in report.attacks] == ["DirectionScore"]
@@ -400,6 +445,18 @@ def test_in_the_clear_it_works_too_and_is_warned_of_and_written_down(federation:
     assert federation.trained_like(federation.simulated())
 
 
+@pytest.mark.parametrize("command", ["join", "doctor", "predict"])
+def test_nothing_leaves_this_machine_in_the_clear(federation: Federation, command: str) -> None:
+    """Refused before anything is dialled: the name is nobody's, and the wait would be a minute."""
+    plan = federation.path / "shop" / "plan.toml"
+    plan.write_text(plan.read_text().replace("127.0.0.1", "bank.invalid"))
+    model = ("--model", federation.path / "shop") if command == "predict" else ()
+    refused = call(command, plan, "--as", "shop", "--insecure", *model)
+    assert refused.exit_code == 2
+    words = "A run without TLS needs addresses on this machine, such as 127.0.0.1:7431, but one of them is"
+    assert f"{words} 'bank.invalid:{federation.port}'" in " ".join(refused.stderr.split())
+
+
 def test_who_waits_in_vain_says_for_whom_and_writes_it_down(federation: Federation) -> None:
     federation.write(start=1)
     code, _, stderr = ended(federation.start("join", "bank", "--insecure"))
@@ -416,7 +473,7 @@ def test_who_waits_in_vain_says_for_whom_and_writes_it_down(federation: Federati
 
 def test_a_certificate_of_another_authority_is_refused_with_the_reason(federation: Federation) -> None:
     call("certs", "init", federation.path / "other")
-    call("certs", "issue", "shop", "--certs", federation.path / "other")
+    call("certs", "issue", "shop", "--authority", federation.path / "other", "--out", federation.path / "other")
     bank = federation.start("join", "bank")
     code, _, stderr = ended(federation.start("join", "shop", "--certs", federation.path / "other"))
     assert code == 7
@@ -524,6 +581,7 @@ def test_an_older_tls_than_1_3_is_refused(federation: Federation) -> None:
 
 
 def test_the_doctor_finds_nothing_wrong_with_two_that_fit(federation: Federation) -> None:
+    federation.write(randomness="system")
     for party, process in federation.both("doctor", "--wait", "60").items():
         code, stdout, stderr = ended(process)
         assert code == 0, stdout + stderr
@@ -533,6 +591,7 @@ def test_the_doctor_finds_nothing_wrong_with_two_that_fit(federation: Federation
 
 
 def test_the_doctor_alone_says_who_did_not_come_with_the_fix_beside_it(federation: Federation) -> None:
+    federation.write(randomness="system")
     result = call("doctor", federation.path / "bank" / "plan.toml", "--as", "bank", "--wait", "1")
     assert result.exit_code == 4
     said, fix, count = result.stdout.splitlines()[-3:]
@@ -542,10 +601,21 @@ def test_the_doctor_alone_says_who_did_not_come_with_the_fix_beside_it(federatio
 
 
 def test_the_doctor_exits_with_the_code_of_the_first_thing_that_is_wrong(federation: Federation) -> None:
+    federation.write(randomness="system")
     (federation.path / "bank" / "bank.csv").write_text("customer,income,late\n1,1,0\n1,2,1\n")
     result = call("doctor", federation.path / "bank" / "plan.toml", "--as", "bank", "--wait", "1")
     assert result.exit_code == 3
     assert "WRONG  bank, ids: bank's table needs one row per id, but 1 of 2 rows repeat an earlier id" in result.stdout
+
+
+def test_the_doctor_calls_noise_from_the_plans_seed_wrong_at_both(federation: Federation) -> None:
+    for party, process in federation.both("doctor", "--wait", "60").items():
+        code, stdout, stderr = ended(process)
+        assert code == 2, stdout + stderr
+        assert f"WRONG  {party}, randomness: {party}'s noise follows from the plan's seed" in stdout
+        assert 'Leave out randomness = "seeded" under [network]' in stdout
+        assert "found something wrong on its own side: randomness" in stdout
+        assert "training sends about" in stdout, "what a run would send is still estimated"
 
 
 # What the page and the examples say.

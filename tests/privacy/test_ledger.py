@@ -579,3 +579,28 @@ def test_what_makes_no_sense_is_refused(make, message: str) -> None:
     with pytest.raises(PlanError) as caught:
         make()
     assert str(caught.value) == message
+
+
+def test_where_others_know_the_noise_every_release_is_not_private(tmp_path: Path) -> None:
+    flip = Event(Secret.LABELS, "label", "randomised-response", (("epsilon", 1.0), ("n_classes", 2)), by="flip")
+    noise = Event(Secret.FEATURES, "record", "gaussian", (("sensitivity", 1.0), ("sigma", 4.0)), "add-remove")
+    known = Ledger(path=tmp_path / "ledger", noise_is_known=True)
+    assert (known.spend(flip, identity=b"a"), known.spend(flip, identity=b"a"), known.spend(noise)) == (
+        True,
+        False,
+        True,
+    )
+    for ledger in (known, Ledger(path=tmp_path / "ledger")):
+        for secret, mechanism in ((Secret.LABELS, "randomised-response"), (Secret.FEATURES, "gaussian")):
+            spent = ledger.spent(secret, 1e-5)
+            assert not spent.is_private
+            assert str(spent) == (
+                f"not private: {mechanism} noise from the plan's seed, which all who know the plan can subtract"
+            )
+        assert {event.by for event in ledger.events} == {"flip", ""}
+
+
+def test_where_others_know_the_noise_no_budget_suffices() -> None:
+    ledger = Ledger({Secret.LABELS: (100.0, 1e-5)}, noise_is_known=True)
+    with pytest.raises(BudgetSpent):
+        ledger.spend(Event(Secret.LABELS, "label", "randomised-response", (("epsilon", 1.0), ("n_classes", 2))))

@@ -1,6 +1,7 @@
 """connect and join, with all parties in this process, each in a thread of its own."""
 
 import json
+import os
 import shutil
 import threading
 from dataclasses import dataclass
@@ -356,3 +357,42 @@ def test_what_cannot_be_connected_is_refused(tmp_path, act, words):
     with pytest.raises(PlanError, match=words):
         act(tmp_path)
     assert not (tmp_path / "run.json").exists()
+
+
+def releases_after_an_alignment(party):
+    """Align, count an answer, release something and write checkpoints, so that every kind of file is there."""
+    Align(limits=Limits(fewest=1))(party)
+    mechanism, about = LaplaceMechanism(sensitivity=1.0, scale=1.0), {"protects": Secret.FEATURES, "unit": "record"}
+    for step in party.steps(3, Nothing(), name="walk"):
+        mechanism.release([0.0], random=party.random, ledger=party.ledger, path=(step,), **about)
+        for line in party.peers.values():
+            line.send(Drawn(np.ones(1)))
+        for line in party.peers.values():
+            line.receive(Drawn)
+
+
+@pytest.mark.network
+def test_what_a_run_leaves_is_its_owners_alone(tmp_path):
+    """The run's folder is new; other users may enter the one above, which was there before."""
+    tables = {name: rows(*range(5)) for name in ("bank", "shop")}
+    changes = {
+        name: {
+            "aligns": True,
+            "checkpoint_every": 1,
+            "answers": tmp_path / "runs" / f"answers-of-{name}",
+            "keep": "all",
+        }
+        for name in tables
+    }
+    before = os.umask(0)
+    try:
+        outcomes = run_apart(releases_after_an_alignment, tmp_path / "runs", tables=tables, changes=changes)
+    finally:
+        os.umask(before)
+    assert outcomes == {"bank": None, "shop": None}
+    left = [tmp_path / "runs", *(tmp_path / "runs").rglob("*")]
+    names = {path.name for path in left}
+    assert {"run.json", "ledger", "transcript", "checkpoints", "alignments-of-bank"} <= names, names
+    assert any(name.endswith(".frames") for name in names)
+    modes = {str(path): oct(path.stat().st_mode & 0o777) for path in left}
+    assert modes == {str(path): "0o700" if path.is_dir() else "0o600" for path in left}

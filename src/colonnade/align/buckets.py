@@ -19,7 +19,7 @@ import numpy.typing as npt
 from colonnade.align.identifiers import DIGEST_BYTES, Identifiers
 from colonnade.errors import DataError, StorageError
 from colonnade.privacy.randomness import Randomness
-from colonnade.storage import Tree, explained, read_tree, write_tree
+from colonnade.storage import Tree, explained, make_private, open_private, read_tree, write_tree
 from colonnade.tables.table import Table
 
 DigestArray: TypeAlias = npt.NDArray[np.uint8]
@@ -119,7 +119,7 @@ class Buckets:
             self._only = Bucket.of(digests, np.concatenate([np.zeros(0, np.int64), *(rows for _, rows in parts)]))
             return
         with explained("write the buckets of an alignment"):
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_private(self._folder)
             for path in self._folder.iterdir():
                 path.unlink()
             for records in _gathered(chunks):
@@ -159,7 +159,7 @@ class Buckets:
             part = records[bounds[number] : bounds[number + 1]]
             self._sizes[number] += len(part)
             if len(part):
-                with self._path(number).open("ab") as file:
+                with open_private(self._path(number), "ab") as file:
                     part.tofile(file)
 
     def _path(self, number: int) -> Path:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from colonnade.align import ring, star
+from colonnade.align.buckets import MOST_BUCKETS
 from colonnade.align.identifiers import Identifiers
 from colonnade.align.learned import Learned
 from colonnade.align.limits import Limits, ReplayGuard
@@ -198,7 +199,8 @@ class Aligned(Generic[R]):
 def _stand_by(party: Party, settings: Settings, learned: Learned) -> Alignment:
     """Take part without a table: compare nothing, but go through the same steps as all others."""
     leader = party.peers[learned.names.leader]
-    opening = leader.receive(AlignOpening)
+    n_keys = 1 if settings.keys is None else len(settings.keys)
+    opening = leader.receive(AlignOpening, fields={"keys": n_keys}, within={"buckets": (1, MOST_BUCKETS)})
     step = DurableStep(party, ORDER_STEP)
     for _ in step:
         for key, bucket in Agreement(b"", b"", opening.keys, opening.buckets, {}).rounds:

@@ -45,7 +45,7 @@ from colonnade.align.matching import encrypted, positions, sorted_values
 from colonnade.align.messages import Finished, Meeting
 from colonnade.align.state import AlignState
 from colonnade.errors import MissingExtra, PlanError, ProtocolError
-from colonnade.storage import explained
+from colonnade.storage import explained, make_private
 from colonnade.wire.channel import Channel
 from colonnade.wire.grpc.address import is_address
 
@@ -232,7 +232,7 @@ def _side_folder(beside: Path) -> Iterator[Path]:
     folder = (beside / "side").resolve()
     with explained("make a folder for the side process"):
         _delete(folder)
-        folder.mkdir(parents=True)
+        make_private(folder)
     try:
         yield folder
     finally:

@@ -37,6 +37,11 @@ class RunIdentity:
     code_version: str = __version__
     insecure: bool = False
 
+    @property
+    def noise_is_known(self) -> bool:
+        """Whether parties on several machines drew noise that everybody who knows the plan can compute."""
+        return self.mode != "simulated" and self.randomness == "seeded"
+
     @classmethod
     def of(
         cls,

@@ -25,7 +25,9 @@ STYLES = {"good": ("ok", "green"), "wrong": ("WRONG", "red"), "note": ("note", "
 PlanPath = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan in TOML, with a section \\[network].")]
 As = Annotated[str, typer.Option("--as", metavar="PARTY", help="Which of the plan's parties this is.")]
 Certs = Annotated[Path | None, typer.Option("--certs", help="The folder of certificate and key, if not the plan's.")]
-Insecure = Annotated[bool, typer.Option("--insecure", help="Send everything in the clear. For tests on one machine.")]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="Send everything in the clear; only where every address is on this machine.")
+]
 Listen = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Where to listen, if not as the plan says.")]
 
 
@@ -175,6 +177,11 @@ def _side(plan: Path, name: str, out: Path, certificates: Path | None, insecure:
             expected = None if peer == name else side.expected(peer)
             if expected is not None:
                 say(f"Expected of {peer}: fingerprint {expected.words}")
+    if side.noise_is_known:
+        warn(
+            'NOT PRIVATE: the plan says randomness = "seeded". Everybody who knows the plan can compute this party\'s '
+            "noise, so no epsilon holds."
+        )
     return side
 
 

@@ -37,10 +37,11 @@ from colonnade.runtime.alignment import Alignment
 from colonnade.runtime.join import join
 from colonnade.runtime.protocol import describe_protocol
 from colonnade.runtime.simulate import private_randomness
-from colonnade.storage import explained, write_atomically
+from colonnade.storage import explained, make_private, open_private, write_atomically
 from colonnade.tables.table import Table
 from colonnade.text import nearest
 from colonnade.wire.certs.credentials import Credentials, Identity, certificate_path, identity_of
+from colonnade.wire.grpc.address import require_loopback
 from colonnade.wire.recording.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -74,10 +75,10 @@ class PartyRun:
     >>> from colonnade.plans.network import PlannedAddress
     >>> from colonnade.plans.plan import PlannedData, PlannedModel
     >>> from colonnade.roles import Roles
-    >>> roles, network = Roles(label="bank", features=("shop",)), PlannedNetwork({"bank": PlannedAddress("bank:7431")})
+    >>> roles, network = Roles(label="bank", features=("shop",)), PlannedNetwork({"bank": PlannedAddress("[::1]:7431")})
     >>> plan = Plan(PlannedData("breast-cancer"), roles, PlannedModel("split-classifier"), network=network)
     >>> PartyRun.of(plan, "shop", "runs", insecure=True).addresses
-    {'bank': 'bank:7431', 'shop': None}
+    {'bank': '[::1]:7431', 'shop': None}
     """
 
     plan: Plan
@@ -104,19 +105,23 @@ class PartyRun:
             name: The party.
             out: Where runs are kept.
             certificates: The folder of its certificate and key, if not the plan's.
-            insecure: Send everything in the clear.
+            insecure: Send everything in the clear; every address must be on this machine.
             listen: Where to listen, if not where the plan says.
 
         Raises:
-            PlanError: The plan has no such party or says nothing about the network.
+            PlanError: The plan has no such party or says nothing about the network, or a run in the clear would leave
+                this machine.
             AuthError: The party's certificate is not good.
         """
         network = require_network(plan, name)
         if listen is not None:
             check_address(listen, "--listen")
+        listen = listen or network.listen(name)
+        if insecure:
+            require_loopback((*network.addresses(plan.roles.parties).values(), listen))
         credentials = None if insecure else Credentials.read(certificates or network.certificates, name)
         folder = f"{plan.name.replace(' ', '-')}-{plan.public().hash[:8]}"
-        return cls(plan, name, Path(out) / folder / name, credentials, listen or network.listen(name))
+        return cls(plan, name, Path(out) / folder / name, credentials, listen)
 
     @classmethod
     def open(cls, path: Path | str) -> PartyRun:
@@ -171,6 +176,11 @@ class PartyRun:
             return None
         pem = self.credentials.handed_over(peer)
         return None if pem is None else identity_of(pem)
+
+    @property
+    def noise_is_known(self) -> bool:
+        """Whether everybody who knows the plan can compute this party's noise."""
+        return self._network.randomness == "seeded"
 
     def train(self, *, resume: bool = False, shown: ProgressCallbacks | None = None) -> Estimator:
         """Train with the other parties, and keep this party's share of the model.
@@ -464,7 +474,7 @@ class PartyRun:
         while (folder := self.path / kind / f"{number:04d}").exists():
             number += 1
         with explained(f"make {folder}"):
-            folder.mkdir(parents=True)
+            make_private(folder)
         return folder
 
     def _found(self) -> dict[str, Any]:
@@ -474,10 +484,10 @@ class PartyRun:
     def _alone(self, folder: Path) -> Iterator[None]:
         """Keep a second process of this party out of a folder."""
         with explained(f"write to {folder}"):
-            folder.mkdir(parents=True, exist_ok=True)
+            make_private(folder)
             # Checkpoints hold the key of this party's randomness, and its recording what it sent.
             folder.chmod(0o700)
-            lock = (folder / "lock").open("w")
+            lock = open_private(folder / "lock", "wb")
         with lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
@@ -104,6 +104,13 @@ class Event:
         """Whether the event's mechanism promises anything."""
         return self.mechanism != "not-private"
 
+    def with_known_noise(self) -> Self:
+        """The event of the same release where others can compute its noise, which promises nothing."""
+        if not self.is_private:
+            return self
+        note = f"{self.mechanism} noise from the plan's seed, which all who know the plan can subtract"
+        return replace(self, mechanism="not-private", parameters=(), adjacency="replace-one", note=note)
+
 
 @dataclass(frozen=True)
 class Spent:
@@ -160,6 +167,8 @@ class Ledger:
     Args:
         budget: The (epsilon, delta) that may be spent on a secret. An event that would exceed it is refused.
         path: A file to which every event is written before anything is released, and from which it starts.
+        noise_is_known: Whether others can compute the noise, so that no release is private: in a run between machines
+            whose randomness follows from the plan's seed.
 
     Example:
         >>> ledger = Ledger(budget={Secret.LABELS: (2.0, 0.0)})
@@ -170,8 +179,14 @@ class Ledger:
         epsilon 2 at delta 0 per label (replace-one; 2 × randomised-response)
     """
 
-    def __init__(self, budget: Mapping[Secret, tuple[float, float]] | None = None, *, path: Path | None = None) -> None:
-        self.budget = dict(budget or {})
+    def __init__(
+        self,
+        budget: Mapping[Secret, tuple[float, float]] | None = None,
+        *,
+        path: Path | None = None,
+        noise_is_known: bool = False,
+    ) -> None:
+        self.budget, self._noise_is_known = dict(budget or {}), noise_is_known
         for secret, (epsilon, delta) in self.budget.items():
             if not (epsilon >= 0 and 0 <= delta < 1):
                 raise PlanError(
@@ -202,6 +217,7 @@ class Ledger:
         """
         if count < 1:
             raise PlanError(f"Expected to spend an event at least once, got a count of {count}. Give a count from 1.")
+        event = event.with_known_noise() if self._noise_is_known else event
         if identity is not None and (event, count, identity) in self._identified:
             return False
         self._check_budget(event, count)

@@ -184,7 +184,6 @@ class NetworkSession:
         start = self.transport.meet(HeldCheckpoint(checkpoints.newest, checkpoints.folder, checkpoints.run))
         for peer in self.transport.peers:
             identity = self.transport.identity(peer)
-            # A second look at a certificate may fail; TLS is on all the same.
             if identity is not None or self.transport.insecure:
                 self.on_met(peer, identity)
         checkpoints.resume(start.common)
@@ -196,7 +195,7 @@ class NetworkSession:
             party,
             shared=shared_randomness(party.plan, self.transport.agreement.get("rows", "")),
             peers=self.channels(party.peers, recording),
-            ledger=Ledger(self.budget, path=self.directory / "ledger"),
+            ledger=Ledger(self.budget, path=self.directory / "ledger", noise_is_known=party.random.source == "seeded"),
             recording=recording,
             defences=copy.deepcopy(self.defences),
         )

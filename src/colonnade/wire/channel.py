@@ -69,6 +69,7 @@ class Channel:
         *,
         fields: Mapping[str, object] | None = None,
         shape: tuple[int, ...] | None = None,
+        within: Mapping[str, tuple[float, float]] | None = None,
         finite: bool = False,
         rows: Int64Array | None = None,
         epoch: int | None = None,
@@ -79,7 +80,9 @@ class Channel:
             expected: The kind of message awaited.
             fields: Values that fields of the message must have, such as the step it belongs to.
             shape: The shape its array of one row per sample must have.
-            finite: Refuse a message whose floating-point arrays hold NaN or infinity.
+            within: The least and the largest value that a number may have, by field; NaN has none. Sizes that a peer
+                chooses are bounded here, before anything of that size is made.
+            finite: Refuse a message whose floating-point numbers or arrays hold NaN or infinity.
             rows: Which of this party's rows it is about.
             epoch: In which pass over the data.
         """
@@ -87,6 +90,7 @@ class Channel:
         self._on_arrival()
         message = decode(frame, expected, peer=self.peer)
         self._require_fields(message, fields or {})
+        self._require_bounds(message, within or {})
         self._require_rows(message, rows, shape)
         if finite:
             self._require_finite(message, fields or {})
@@ -107,9 +111,20 @@ class Channel:
                     "Check that both parties run the same plan."
                 )
 
+    def _require_bounds(self, message: Message, within: Mapping[str, tuple[float, float]]) -> None:
+        for name, (least, largest) in within.items():
+            found = getattr(message, name)
+            if not least <= found <= largest:
+                raise ProtocolError(
+                    f"Expected {message.kind} with {name} from {least:g} to {largest:g} from {self.peer}, got one with "
+                    f"{name} {found:g}. Check that both parties run the same version and plan."
+                )
+
     def _require_finite(self, message: Message, fields: Mapping[str, object]) -> None:
         for value in vars(message).values():
-            if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+            if isinstance(value, float):
+                value = np.float64(value)
+            elif not isinstance(value, np.ndarray) or value.dtype.kind != "f":
                 continue
             # A sum is finite only if every term is, and takes a third of the time of a look at each.
             with np.errstate(invalid="ignore", over="ignore"):

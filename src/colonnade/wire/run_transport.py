@@ -100,7 +100,7 @@ class RunTransport(Transport):
         """The parties this one exchanges frames with."""
 
     def identity(self, peer: str) -> Identity | None:
-        """Whom a peer's certificate names; None if the transport shows none."""
+        """Whom the certificate names that a peer showed on the run's own connection; None if there is none."""
         return None
 
 

@@ -1,5 +1,10 @@
+import bz2
+import gzip
 import hashlib
+import lzma
+import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +14,7 @@ from colonnade.curves import BSplines, Curves, Fourier, Tabulated
 from colonnade.data.functional.folder import FunctionalFolder
 from colonnade.data.functional.generator import FunctionalSetting, owned_features
 from colonnade.data.functional.r_random import RRandom
-from colonnade.data.functional.rdata import read_rdata, write_rdata
+from colonnade.data.functional.rdata import _bounded_sequences, read_rdata, write_rdata
 from colonnade.errors import DataError, PlanError, StorageError
 
 REFERENCE = Path(__file__).parents[2] / "reference"
@@ -205,3 +210,31 @@ def test_what_r_cannot_hold_or_nobody_can_read_is_refused(tmp_path):
         read_rdata(tmp_path / "y.RData", "y")
     with pytest.raises(StorageError, match="A file of R was expected at"):
         read_rdata(tmp_path / "z.RData", "y")
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress, lambda data: data])
+def test_a_file_that_grows_beyond_the_limit_is_refused_before_it_is_unpacked(tmp_path, monkeypatch, compress):
+    monkeypatch.setattr("colonnade.data.functional.rdata.MOST_BYTES", 2**16)
+    (tmp_path / "bomb.RData").write_bytes(compress(b"RDX3\nX\n" + bytes(2**26)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(StorageError, match=r"^bomb\.RData should hold at most 65,536 bytes once decompressed"):
+            read_rdata(tmp_path / "bomb.RData", "x")
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_file_that_was_compressed_twice_is_refused(tmp_path):
+    (tmp_path / "bomb.RData").write_bytes(gzip.compress(gzip.compress(bytes(2**20))))
+    with pytest.raises(StorageError, match=r"^bomb\.RData should hold at most"):
+        read_rdata(tmp_path / "bomb.RData", "x")
+
+
+@pytest.mark.parametrize("kind", [b"compact_intseq", b"compact_realseq"])
+def test_a_sequence_of_three_numbers_does_not_become_a_disk_full(kind):
+    expand = _bounded_sequences()[kind]
+    assert expand(SimpleNamespace(value=[1000.0, 1.0, 1.0]))[1].tolist() == list(range(1, 1001))
+    for n in (2.0**40, -1.0, np.nan):
+        with pytest.raises(StorageError, match="A sequence of R should have at most 134,217,728 numbers, but has"):
+            expand(SimpleNamespace(value=[n, 1.0, 1.0]))

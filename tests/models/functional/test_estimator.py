@@ -309,6 +309,30 @@ def test_roles_without_a_feature_party_are_refused(data):
 
 
 @pytest.mark.parametrize(
+    "basis",
+    [
+        b'{"kind": "fourier", "domain": [0, 1], "size": 200001, "period": null}',
+        b'{"kind": "b-splines", "domain": [0, 1], "size": 200000, "order": 4, "knots": null}',
+        b'{"kind": "fourier", "domain": [0, 1], "size": 1e9, "period": null}',
+        b'{"kind": "b-splines", "domain": [0, 1], "size": 8, "order": 1e400, "knots": null}',
+        b'{"kind": "fourier", "domain": [1, 0], "size": 3, "period": null}',
+        b"\xff",
+        b"[" * 100_000,
+        b"[1]",
+        b" " * (2**22 + 1),
+    ],
+    ids=["fourier", "bspline", "float", "order", "domain", "undecodable", "nested", "list", "long"],
+)
+def test_a_basis_that_asks_for_too_much_or_cannot_be_read_is_refused(data, basis):
+    def dishonest(party, honest):
+        offer = Offer(["x01"], np.frombuffer(basis, np.uint8), np.array([np.inf]), np.array([0.0]))
+        party.label_party.send(offer)
+
+    with pytest.raises(ProtocolError, match=r"with a basis of at most 2,048 functions.* from worker 1, got another"):
+        fitted(FunctionalBoost(), data, instead={"worker 1": dishonest})
+
+
+@pytest.mark.parametrize(
     ("message", "words"),
     [
         (ReleasedCurves("x99", np.zeros((200, 8))), "for column 'x01' from worker 1, got one for column 'x99'."),

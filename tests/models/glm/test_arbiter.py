@@ -1,6 +1,7 @@
 """Regressions with an arbiter: the plain optimiser's coefficients, scikit-learn's model, nothing told on the way."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -19,12 +20,14 @@ from colonnade.models.glm import messages
 from colonnade.models.glm.estimator import LinearRegression, LogisticRegression, PoissonRegression
 from colonnade.models.glm.families import LINEAR, LOGISTIC, POISSON
 from colonnade.models.glm.messages import (
+    ColumnSummary,
     EncryptedResiduals,
     EncryptedScores,
     MaskedScores,
     MaskedSums,
     OpenedSums,
     PartialScores,
+    Schedule,
 )
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
@@ -644,3 +647,51 @@ def test_parties_on_a_network_find_the_coefficients_of_a_simulation(arbiter, tmp
     # What the shop answered is counted: to the arbiter, or to the computing party.
     (portion,) = (json.loads(line) for line in (tmp_path / "shop" / "answers").read_text().splitlines())
     assert portion["peer"] == ("judge" if arbiter else "bank")
+
+
+SIZES = [
+    (ColumnSummary(2**40, 1.0), "count from 0 to 1.04858e+06 from shop, got one with count 1.09951e+12"),
+    (ColumnSummary(-1, 1.0), "count from 0 to 1.04858e+06 from shop, got one with count -1"),
+    (ColumnSummary(2, float("nan")), "curvature from 0 to 1.79769e+308 from shop, got one with curvature nan"),
+    (ColumnSummary(2, -1.0), "curvature from 0 to 1.79769e+308 from shop, got one with curvature -1"),
+]
+
+
+@pytest.mark.parametrize("who", [roles(), Roles(label="bank", features=("shop",))], ids=["arbiter", "shares"])
+@pytest.mark.parametrize(("message", "words"), SIZES)
+def test_a_column_summary_that_no_table_has_is_refused(who, message, words):
+    values = columns(2)
+
+    def dishonest(party, honest):
+        party.label_party.send(message)
+
+    with pytest.raises(ProtocolError, match=re.escape(f"Expected glm/columns with {words}")):
+        simulate(
+            LinearRegression(max_iter=1).fit,
+            made(values, labels_of(LinearRegression, values)),
+            roles=who,
+            instead={"shop": dishonest},
+        )
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (Schedule(0, 1), "n_batches from 1 to"),
+        (Schedule(1, 2**50), "block from 1 to"),
+        (Schedule(1, 0), "block from 1"),
+    ],
+)
+def test_a_schedule_that_no_batches_have_is_refused_by_the_arbiter(message, words):
+    values = columns(2)
+
+    def dishonest(party, honest):
+        party.arbiter.send(message)
+
+    with pytest.raises(ProtocolError, match=f"Expected glm/schedule with {words}.* from bank, got one with"):
+        simulate(
+            LinearRegression(max_iter=1).fit,
+            made(values, labels_of(LinearRegression, values)),
+            roles=roles(),
+            instead={"bank": dishonest, "shop": lambda party, honest: None},
+        )

@@ -207,6 +207,31 @@ def test_a_certificate_does_not_outlive_its_authority(tmp_path: Path) -> None:
     assert show(certs.issue(tmp_path, "bank", days=5)).not_after < authority.not_after
 
 
+def test_an_authority_under_a_passphrase_signs_only_with_the_passphrase(tmp_path: Path) -> None:
+    certs.init(tmp_path / "authority", passphrase=b"correct horse battery")
+    key = (tmp_path / "authority" / "ca.key").read_bytes()
+    assert b"BEGIN ENCRYPTED PRIVATE KEY" in key
+    with pytest.raises(AuthError, match=r"^Expected the passphrase of .*ca\.key, but none was given"):
+        certs.issue(tmp_path / "authority", "bank", out=tmp_path / "bank")
+    with pytest.raises(AuthError, match=r"^Expected .*ca\.key to be an ECDSA key under this passphrase") as refused:
+        certs.issue(tmp_path / "authority", "bank", out=tmp_path / "bank", passphrase=b"incorrect horse")
+    assert "incorrect horse" not in str(refused.value)
+    assert not (tmp_path / "bank").exists()
+    certs.issue(tmp_path / "authority", "bank", out=tmp_path / "bank", passphrase=b"correct horse battery")
+    certs.request(tmp_path / "shop", "shop")
+    certs.sign(tmp_path / "authority", "shop", tmp_path / "shop" / "shop.csr", passphrase=b"correct horse battery")
+    for name in ("bank", "shop"):
+        assert Credentials.read(tmp_path / name, name).name == name
+        assert not (tmp_path / name / "ca.key").exists()
+
+
+@pytest.mark.parametrize("passphrase", [b"", b"short", b"x" * 1024])
+def test_a_passphrase_of_a_length_that_protects_nothing_is_refused(tmp_path: Path, passphrase: bytes) -> None:
+    with pytest.raises(PlanError, match=rf"^Expected a passphrase of 12 to 1023 bytes for .*, got {len(passphrase)} "):
+        certs.init(tmp_path, passphrase=passphrase)
+    assert not list(tmp_path.iterdir())
+
+
 def test_issuing_again_renews_the_certificate_and_keeps_the_key(folder: Path) -> None:
     key, before = (folder / "bank.key").read_bytes(), show(folder / "bank.pem")
     after = show(certs.issue(folder, "bank", days=400))

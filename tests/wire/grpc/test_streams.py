@@ -1,11 +1,13 @@
-"""TLS 1.3 is required of each connection, on both sides, whatever else uses gRPC in the process."""
+"""Of each connection TLS 1.3 is required on both sides, and whom a party is shown is at the other end of it."""
 
 import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 import threading
 from contextlib import ExitStack, suppress
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,8 +15,10 @@ from colonnade.errors import AuthError, PeerUnreachable
 from colonnade.testing.ports import free_port
 from colonnade.wire.certs import authority as certs
 from colonnade.wire.certs.credentials import Credentials, host_of
+from colonnade.wire.certs.revocation import revoke
 from colonnade.wire.epoch import NAME_BYTES, HeldCheckpoint
 from colonnade.wire.grpc.patience import Patience
+from colonnade.wire.grpc.tls_check import diagnose, shown_certificate
 from colonnade.wire.grpc.transport import GrpcTransport
 
 pytestmark = pytest.mark.network
@@ -43,11 +47,14 @@ def context_of(credentials, purpose, version):
 
 
 class Relay:
-    """Stands before an address, opens or adds TLS of one version, and passes everything on."""
+    """Stands before an address, opens or adds TLS of one version, and passes everything on.
 
-    def __init__(self, address, *, outside=None, inside=None):
-        host, _, port = address.partition(":")
-        self.target, self.outside, self.inside, self.versions = (host, int(port)), outside, inside, []
+    `route` says for each connection, counted from 0, where it goes, if not to the address.
+    """
+
+    def __init__(self, address, *, outside=None, inside=None, route=None):
+        self.route, self.n_connections = route or (lambda number: address), 0
+        self.outside, self.inside, self.versions = outside, inside, []
         self.server, self.ended, self.threads = socket.create_server(("127.0.0.1", 0)), threading.Event(), []
         self.address = f"127.0.0.1:{self.server.getsockname()[1]}"
 
@@ -69,12 +76,15 @@ class Relay:
     def accept(self):
         with suppress(OSError):
             while True:
-                self.begin(self.relay, self.server.accept()[0])
+                near = self.server.accept()[0]
+                host, _, port = self.route(self.n_connections).partition(":")
+                self.n_connections += 1
+                self.begin(self.relay, near, (host, int(port)))
 
-    def relay(self, near):
+    def relay(self, near, target):
         with ExitStack() as stack, suppress(OSError):
             stack.enter_context(near)
-            far = stack.enter_context(socket.create_connection(self.target, timeout=5))
+            far = stack.enter_context(socket.create_connection(target, timeout=5))
             if self.outside is not None:
                 near = stack.enter_context(self.outside.wrap_socket(near, server_side=True))
                 self.versions.append(near.version())
@@ -152,6 +162,130 @@ def test_a_connection_whose_tls_version_is_not_known_to_be_1_3_is_refused(truste
     bank = transport("bank", "127.0.0.1:1", trusted["bank"])
     with pytest.raises(AuthError, match=r"bank expects TLSv1\.3, but a peer connected over"):
         bank._streams._identity({**shown, "x509_pem_cert": [trusted["shop"].certificate_pem]})
+
+
+# Two banks, whose certificates name the same party and come from the same authority; somebody routes connections.
+
+
+@pytest.fixture
+def banks(trusted, tmp_path):
+    """Credentials of the bank, of a fake bank, and of a shop to which no certificate was handed over."""
+    folder = trusted["bank"].directory
+    for who, name in (("real", "bank"), ("fake", "bank"), ("shop", "shop"), ("other shop", "shop")):
+        certs.issue(folder, name, out=tmp_path / who)
+    held = {who: Credentials.read(tmp_path / who, "bank") for who in ("real", "fake")}
+    return held | {who: Credentials.read(tmp_path / who, "shop") for who in ("shop", "other shop")}
+
+
+@pytest.fixture
+def scene(banks):
+    """The real bank and the fake one, both listening, and a relay before them whose `route` the test sets."""
+    addresses = {who: f"127.0.0.1:{free_port()}" for who in ("real", "fake")}
+    with ExitStack() as stack:
+        opened = {who: transport("bank", addresses[who], banks[who]) for who in addresses}
+        for bank in opened.values():
+            stack.callback(bank.close)
+            bank.open()
+        relay = stack.enter_context(Relay("", route=lambda number: addresses["real"]))
+        shop = transport("shop", relay.address, banks["shop"])
+        stack.callback(shop.close)
+        yield SimpleNamespace(addresses=addresses, relay=relay, shop=shop, **opened)
+
+
+def met_by(scene):
+    """Let all try to meet; returns which bank receives what the shop sends, or None if the shop meets nobody."""
+    outcomes = {}
+
+    def live(who, transport):
+        try:
+            if who == "shop":
+                transport.open()
+            transport.meet(HeldCheckpoint(0, bytes(NAME_BYTES)))
+            if who == "shop":
+                transport.send("bank", b"for the bank alone")
+            else:
+                outcomes[who] = transport.receive("shop")
+        except Exception as error:
+            outcomes[who] = error
+
+    parties = {"real": scene.real, "fake": scene.fake, "shop": scene.shop}
+    threads = [threading.Thread(target=live, args=pair, daemon=True) for pair in parties.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    received = [who for who in ("real", "fake") if outcomes[who] == b"for the bank alone"]
+    return received[0] if received else None
+
+
+@pytest.mark.parametrize(
+    ("route", "receives"),
+    [
+        (["fake", "real"], "real"),
+        (["real", "fake"], "fake"),
+        (["fake"], "fake"),
+    ],
+)
+def test_the_words_shown_are_of_the_bank_that_receives_the_frames(banks, scene, route, receives):
+    """Connections go where the list says, and all further ones to its last bank.
+
+    The fake bank may be met, for the authority vouches for it; but then its own words are shown.
+    """
+    scene.relay.route = lambda number: scene.addresses[route[min(number, len(route) - 1)]]
+    assert met_by(scene) == receives
+    assert scene.shop.identity("bank").words == banks[receives].identity.words
+
+
+def test_a_relay_that_shows_one_bank_and_connects_to_the_other_connects_to_none(scene):
+    looks_at_the_real_one = ["real", "fake", "real"]  # a look, the run's connection, and why it failed
+    scene.relay.route = lambda number: scene.addresses[looks_at_the_real_one[number % 3]]
+    assert met_by(scene) is None
+    assert scene.relay.n_connections >= 3
+
+
+def test_a_bank_that_takes_over_in_the_middle_of_a_run_is_refused(banks, scene):
+    assert met_by(scene) == "real"
+    scene.relay.route = lambda number: scene.addresses["fake"]
+    scene.real.close()
+    with pytest.raises(AuthError, match="Expected bank to keep the key") as refused:
+        scene.shop.receive("bank")
+    assert all(banks[who].identity.words in str(refused.value) for who in ("real", "fake"))
+
+
+def test_a_shop_that_takes_over_in_the_middle_of_a_run_is_refused(banks, scene):
+    assert met_by(scene) == "real"
+    other = transport("shop", scene.addresses["real"], banks["other shop"])
+    try:
+        other.open()
+        with pytest.raises(AuthError, match="bank refused shop: Expected shop to keep the key"):
+            other.meet(HeldCheckpoint(0, bytes(NAME_BYTES)))
+    finally:
+        other.close()
+    assert scene.real.identity("shop").words == banks["shop"].identity.words
+
+
+@pytest.mark.parametrize("refusing", ["bank", "shop"])
+def test_a_revoked_certificate_is_refused_by_the_side_that_listed_it(banks, refusing):
+    address, held = f"127.0.0.1:{free_port()}", {"bank": banks["real"], "shop": banks["shop"]}
+    stolen = "shop" if refusing == "bank" else "bank"
+    identity = held[stolen].identity
+    revoke(held[refusing].directory, identity.fingerprint, identity.key, stolen)
+    bank, shop = meet(*(transport(name, address, held[name]) for name in ("bank", "shop")))
+    words = f"Expected a certificate of {stolen} that is not revoked"
+    assert isinstance(shop, AuthError)
+    assert words in str(shop), "the dialling side is told, whichever of the two refuses"
+    assert isinstance(bank, PeerUnreachable)
+    assert (words in str(bank)) == (refusing == "bank")
+
+
+def test_a_handshake_beside_the_run_writes_no_key_to_a_disk(banks, scene, monkeypatch):
+    written = []
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda *given, **named: written.append(given))
+    monkeypatch.setattr(tempfile, "mkstemp", lambda *given, **named: written.append(given))
+    shown = shown_certificate(scene.addresses["real"], "bank", banks["shop"])
+    assert shown == banks["real"].certificate_pem
+    assert diagnose(scene.addresses["real"], "bank", banks["shop"]) is None
+    assert not written
 
 
 IMPORTS = """

@@ -166,6 +166,29 @@ def test_a_party_that_nobody_answers_gives_up_in_time(opened):
         shop.meet(NOTHING_HELD)
 
 
+@pytest.mark.parametrize(
+    ("addresses", "listen"),
+    [
+        ({"bank": "192.0.2.1:7431", "shop": None}, None),
+        ({"bank": "127.0.0.1:7431", "shop": "shop.example:7431"}, None),
+        ({"bank": "127.0.0.1:7431", "shop": None}, "0.0.0.0:7431"),
+        ({"bank": "localhost.example:7431", "shop": None}, None),
+        ({"bank": "[2001:db8::1]:7431", "shop": None}, None),
+    ],
+)
+def test_a_run_in_the_clear_does_not_leave_this_machine(addresses, listen):
+    bank = GrpcTransport(addresses, credentials=None, listen=listen)
+    with pytest.raises(PlanError, match="A run without TLS needs addresses on this machine"):
+        bank.bind("bank", ("bank", "shop"), {})
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:7431", "127.8.0.1:7431", "localhost:7431", "[::1]:7431"])
+def test_a_run_in_the_clear_on_this_machine_is_allowed(address):
+    bank = GrpcTransport({"bank": address, "shop": None}, credentials=None)
+    bank.bind("bank", ("bank", "shop"), {})
+    assert bank.insecure
+
+
 def test_two_parties_of_whom_neither_listens_are_refused():
     with pytest.raises(PlanError, match="shop and bank both have no address, so neither can be reached"):
         GrpcTransport({"bank": None, "shop": None}, credentials=None).bind("shop", ("bank", "shop"), {})

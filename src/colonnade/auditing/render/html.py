@@ -28,5 +28,6 @@ def html(report: ReportContents) -> str:
         questions=words.questions(report),
         lines=words.traffic(report),
         in_the_clear=words.IN_THE_CLEAR,
+        known_noise=words.KNOWN_NOISE,
         null_unit="run" if report.run.mode == "simulated" else "permutation",
     )

@@ -8,6 +8,7 @@ from colonnade.auditing.contents import ReportContents
 from colonnade.auditing.evidence import Finding
 from colonnade.auditing.render.words import (
     IN_THE_CLEAR,
+    KNOWN_NOISE,
     Answer,
     alone,
     headline,
@@ -61,6 +62,8 @@ def terminal(report: ReportContents) -> RenderableType:
         parts.append(_text(IN_THE_CLEAR, "bold red"))
     parts.append(_messages_table(report))
     parts += [_text(""), Rule("Privacy budget", align="left", style="dim")]
+    if run.noise_is_known:
+        parts.append(_text(KNOWN_NOISE, "bold red"))
     parts += [_text(f"{secret}: {spent}") for secret, spent in report.budget.items()] or [
         _text("No secret was touched.")
     ]

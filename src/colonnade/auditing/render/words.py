@@ -22,6 +22,9 @@ _ORDER: tuple[Answer, ...] = (
     "leaks",
 )
 IN_THE_CLEAR = "TLS was off in this run: anyone on the network path could read and change every message."
+KNOWN_NOISE = (
+    "Noise followed from the plan's seed in this run: all who know the plan can subtract it. No epsilon holds."
+)
 
 
 @dataclass(frozen=True)

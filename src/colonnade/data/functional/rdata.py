@@ -9,9 +9,14 @@ An `fd` has coefficients with one column per curve, and a basis by name: "bsplin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import bz2
+import gzip
+import lzma
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +25,16 @@ import numpy as np
 from colonnade.curves import Basis, BSplines, Curves, Fourier
 from colonnade.errors import DataError, MissingExtra, StorageError
 from colonnade.storage import explained
+
+MOST_BYTES = 2**30
+"""How large a file may be once decompressed: a few bytes can hold as much as a disk."""
+
+_COMPRESSIONS: Mapping[bytes, Callable[[Any], Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\x00": lzma.open,
+}
+_LONGEST_MAGIC = max(map(len, _COMPRESSIONS))
 
 # The call that R's own basis objects hold; fda expects one there.
 _ARGUMENTS = ("type", "rangeval", "nbasis", "params", "dropind", "quadvals", "values", "basisvalues")
@@ -53,14 +68,14 @@ def write_rdata(path: Path, **objects: Any) -> None:
         return build_r_object(RObjectType.VEC, value=values, is_object=True, attributes=attributes)
 
     plain = {name: _for_r(value) for name, value in objects.items()}
-    partial = path.with_name(f".{path.name}.partial")
+    unfinished = path.with_name(f".{path.name}.partial")
     with explained(f"write {path.name}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            rdata.write_rda(partial, plain, constructor_dict={**DEFAULT_CLASS_MAP, _Classed: classed})
-            partial.replace(path)
+            rdata.write_rda(unfinished, plain, constructor_dict={**DEFAULT_CLASS_MAP, _Classed: classed})
+            unfinished.replace(path)
         finally:
-            partial.unlink(missing_ok=True)
+            unfinished.unlink(missing_ok=True)
 
 
 def read_rdata(path: Path, name: str) -> Any:
@@ -80,12 +95,46 @@ def read_rdata(path: Path, name: str) -> Any:
     if not path.is_file():
         raise StorageError(f"A file of R was expected at {path}, but there is none. Check the path.")
     with _readable(path):
-        found = rdata.read_rda(path, constructor_dict=constructors)
+        found = rdata.read_rda(
+            BytesIO(_unpacked(path)), constructor_dict=constructors, altrep_constructor_dict=_bounded_sequences()
+        )
         if name not in found:
             raise StorageError(
                 f"{path.name} should hold the object {name!r}, but holds {', '.join(found) or 'none'}. Check the file."
             )
         return found[name]
+
+
+def _unpacked(path: Path) -> bytes:
+    """The bytes of a file, decompressed no further than `MOST_BYTES`."""
+    with explained(f"read {path.name}"), path.open("rb") as file:
+        start = file.read(_LONGEST_MAGIC)
+        file.seek(0)
+        unpack = next((unpack for magic, unpack in _COMPRESSIONS.items() if start.startswith(magic)), None)
+        data: bytes = (file if unpack is None else unpack(file)).read(MOST_BYTES + 1)
+    # The parser would decompress what was compressed twice without any limit.
+    if len(data) > MOST_BYTES or (unpack is not None and data.startswith(tuple(_COMPRESSIONS))):
+        raise StorageError(
+            f"{path.name} should hold at most {MOST_BYTES:,} bytes once decompressed, but holds more. Save fewer "
+            "objects in each file."
+        )
+    return data
+
+
+def _bounded_sequences() -> dict[bytes, Any]:
+    """How R's sequences are expanded, which a file holds as three numbers: none that is larger than a file may be."""
+    from rdata.parser import DEFAULT_ALTREP_MAP
+
+    def bounded(expand: Callable[[Any], Any], state: Any) -> Any:
+        if not 0 <= state.value[0] <= MOST_BYTES // 8:
+            raise StorageError(
+                f"A sequence of R should have at most {MOST_BYTES // 8:,} numbers, but has {state.value[0]:g}. Save a "
+                "shorter one."
+            )
+        return expand(state)
+
+    sequences = (b"compact_intseq", b"compact_realseq")
+    return {**DEFAULT_ALTREP_MAP, **{name: partial(bounded, DEFAULT_ALTREP_MAP[name]) for name in sequences}}
 
 
 def _for_r(value: Any) -> Any:

@@ -23,7 +23,7 @@ from colonnade.deploy.doctor.checklist import Check, Checklist
 from colonnade.deploy.doctor.probe import PeerProbe
 from colonnade.deploy.doctor.self_report import SelfReport, alike
 from colonnade.deploy.party_run import require_network
-from colonnade.errors import ColonnadeError, DataError, PeerUnreachable
+from colonnade.errors import ColonnadeError, DataError, PeerUnreachable, PlanError
 from colonnade.models.base import require_classes
 from colonnade.models.estimate import TrafficEstimate, estimate
 from colonnade.plans.align import PlannedAlign
@@ -31,6 +31,7 @@ from colonnade.plans.network import check_address
 from colonnade.plans.plan import Plan
 from colonnade.tables.table import Table
 from colonnade.wire.certs.credentials import Credentials
+from colonnade.wire.grpc.address import require_loopback
 
 FEW_DAYS = 30
 
@@ -72,16 +73,27 @@ def examine(
         What was found, on this party's side first, then about the others in the order of the roles.
 
     Raises:
-        PlanError: The plan has no such party, or says nothing about the network.
+        PlanError: The plan has no such party, or says nothing about the network, or a run in the clear would leave this
+            machine.
     """
     network = require_network(plan, name)
     if listen is not None:
         check_address(listen, "--listen")
     home = Checklist(name, told)
     home.good("plan", f"{plan.name}: {plan.public().protocol} by {', '.join(plan.roles.parties)}")
+    if network.randomness == "seeded":
+        home.fail(
+            "randomness",
+            PlanError(
+                f"{name}'s noise follows from the plan's seed, so everybody who knows the plan can subtract it, and no "
+                'epsilon holds. Leave out randomness = "seeded" under [network], which is for tests.'
+            ),
+        )
     table = _look_at_table(home, plan, name)
     credentials = _look_at_certificate(home, certificates or network.certificates, name, insecure)
     listen = listen or network.listen(name) or network.addresses([name])[name]
+    if insecure:
+        require_loopback((*network.addresses(plan.roles.parties).values(), listen))
     if listen is not None:
         _look_at_port(home, name, listen)
     if "certificate" in home.wrong or "port" in home.wrong:
@@ -95,7 +107,7 @@ def examine(
 
 def _estimate(home: Checklist, plan: Plan, name: str, table: Table | None) -> Mapping[str, TrafficEstimate]:
     """What the run would send over each line of this party, if its table is fit for the model."""
-    if plan.model is None or table is None or home.wrong:
+    if plan.model is None or table is None or set(home.wrong) - {"randomness"}:
         return {}
     home.note("estimate", "a dry run in memory on some rows shows what training sends; this takes some seconds")
     try:

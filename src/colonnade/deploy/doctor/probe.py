@@ -190,9 +190,7 @@ class PeerProbe:
         if self.credentials is None:
             return
         shown = transport.identity(peer)
-        if shown is None:
-            found.note("certificate", f"TLS on, but {peer}'s certificate could not be looked at a second time")
-            return
+        assert shown is not None, "this peer was just spoken with over TLS"
         found.good("certificate", f"TLS on, peer {peer}, fingerprint {shown.words}")
 
     def _ask(self, channel: Channel) -> LineMeasurement:

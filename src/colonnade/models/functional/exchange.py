@@ -29,6 +29,29 @@ from colonnade.wire.message import UInt64Array
 NewInputs: TypeAlias = Literal["released", "partial"]
 
 MOST_COLUMNS = 10_000
+MOST_BASIS_SIZE, MOST_BASIS_BYTES = 2048, 2**22
+
+
+def offered_basis(peer: str, offer: Offer) -> Basis:
+    """The basis that a peer describes, none of whose numbers asks for more memory than a basis needs.
+
+    Raises:
+        ProtocolError: The description is no basis, or a basis that is too large.
+    """
+    try:
+        if offer.basis.nbytes > MOST_BASIS_BYTES:
+            raise ValueError
+        described = json.loads(bytes(offer.basis))
+        sizes = [described.get(field, 1) for field in ("size", "order")]
+        if not all(isinstance(size, int) and 1 <= size <= MOST_BASIS_SIZE for size in sizes):
+            raise ValueError
+        return basis_of(described)
+    except (ValueError, AttributeError, RecursionError, OverflowError, DataError, PlanError) as error:
+        raise ProtocolError(
+            f"Expected functional/offer with a basis of at most {MOST_BASIS_SIZE:,} functions, described in at most "
+            f"{MOST_BASIS_BYTES:,} bytes, from {peer}, got another basis. Smooth {peer}'s curves into a smaller basis, "
+            "or check that both parties run the same version."
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -190,7 +213,7 @@ class CurveDesign:
                     f"Expected {peer} to offer from 1 to {MOST_COLUMNS} columns with a radius and a noise each, got "
                     f"{n} columns. Check that both parties run the same version."
                 )
-            bases.append((peer, basis_of(json.loads(bytes(offer.basis)))))
+            bases.append((peer, offered_basis(peer, offer)))
             columns += [(peer, column) for column in offer.columns]
             clips += offer.clips.tolist()
             sigmas += offer.sigmas.tolist()

@@ -42,6 +42,8 @@ from colonnade.models.glm.matrix import (
     with_entries,
 )
 from colonnade.models.glm.messages import (
+    COLUMN_BOUNDS,
+    SCHEDULE_BOUNDS,
     ColumnSummary,
     EncryptedLoss,
     EncryptedResiduals,
@@ -81,7 +83,7 @@ class ArbiterSide(RegressionSide):
     n_opened = 0
 
     def begin(self) -> None:
-        schedule = self.party.label_party.receive(Schedule)
+        schedule = self.party.label_party.receive(Schedule, within=SCHEDULE_BOUNDS)
         self.n_batches, self.block = schedule.n_batches, schedule.block
         self.lines = (self.party.label_party, *self.party.feature_parties)
 
@@ -275,7 +277,7 @@ class EncryptedFeatureSide(EncryptedSide):
     def begin(self) -> None:
         line = self.party.label_party
         line.send(ColumnSummary(self.n_columns, largest_eigenvalue(self.party.name, self.matrix)))
-        schedule = line.receive(Schedule, fields={"n_batches": self.n_batches})
+        schedule = line.receive(Schedule, fields={"n_batches": self.n_batches}, within=SCHEDULE_BOUNDS)
         outline = line.receive(StepOutline, finite=True)
         if len(outline.weights):
             of_length(outline.weights, self.n_rows, "weights of rows", line.peer)
@@ -311,7 +313,7 @@ class EncryptedLabelSide(EncryptedSide):
     def begin(self) -> None:
         party = self.party
         weights = row_weights(party, self.settings.sample_weight)
-        columns = [line.receive(ColumnSummary) for line in party.feature_parties]
+        columns = [line.receive(ColumnSummary, within=COLUMN_BOUNDS) for line in party.feature_parties]
         wide = max([self.n_columns, *(each.count for each in columns)])
         self.block = SCHEMES[self.settings.backend].rows_per_block(max(map(len, self.batches)), wide)
         range_bits = max(5, ceil(log2(float(np.abs(self.target.values).max(initial=1.0)))) + 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from sys import float_info
 from typing import TYPE_CHECKING
 
 from colonnade.errors import KeyMismatch
@@ -36,6 +37,12 @@ class EncryptedMessage:
 
     step: int
     ciphertexts: Ciphertexts
+
+
+COLUMN_BOUNDS = {"count": (0, 2**20), "curvature": (0.0, float_info.max)}
+"""What a `ColumnSummary` may say; lengths of blocks and of a layout follow from the count."""
+
+SCHEDULE_BOUNDS = {"n_batches": (1, 2**40), "block": (1, 2**20)}
 
 
 @dataclass(frozen=True)

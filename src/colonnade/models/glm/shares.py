@@ -57,6 +57,7 @@ from colonnade.models.glm.matrix import (
     words,
 )
 from colonnade.models.glm.messages import (
+    COLUMN_BOUNDS,
     ColumnSummary,
     MaskedProduct,
     OpenedShare,
@@ -286,7 +287,7 @@ class ComputingSide(MatrixSide):
     def _agreed(self) -> SharesLayout:
         if not self.leading:
             return super()._agreed()
-        columns = [line.receive(ColumnSummary) for line in self.party.feature_parties]
+        columns = [line.receive(ColumnSummary, within=COLUMN_BOUNDS) for line in self.party.feature_parties]
         weights = row_weights(self.party, self.settings.sample_weight)
         eigenvalues = largest_eigenvalue(self.party.name, self.matrix) + sum(each.curvature for each in columns)
         rate = self.rate(self.shared_loss.curvature, weights, eigenvalues)

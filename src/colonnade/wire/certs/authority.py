@@ -16,13 +16,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from hashlib import sha256
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    KeySerializationEncryption,
+    NoEncryption,
+    PrivateFormat,
+)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from colonnade.errors import AuthError, PlanError, StorageError
@@ -33,6 +38,7 @@ from colonnade.wire.certs.credentials import (
     check_name,
     host_of,
     identity_of,
+    key_digest,
     party_files,
     party_uri,
     private_key,
@@ -43,9 +49,21 @@ from colonnade.wire.certs.credentials import (
 # The clocks of two organisations differ; a certificate in use a moment after its issue must not seem to lie ahead.
 CLOCK_SKEW = timedelta(hours=1)
 
+# The format derives the encryption key with few rounds, so that a short passphrase would be guessed; the library that
+# reads it takes no longer one.
+SHORTEST_PASSPHRASE, LONGEST_PASSPHRASE = 12, 1023
 
-def init(directory: str | Path, *, federation: str = "colonnade", days: int = 3650) -> Path:
+
+def init(
+    directory: str | Path, *, federation: str = "colonnade", days: int = 3650, passphrase: bytes | None = None
+) -> Path:
     """Make the authority of a federation: ``ca.pem`` for everybody, ``ca.key`` for its keeper alone.
+
+    Args:
+        directory: A folder for the authority; best apart from any party's.
+        federation: What the parties call themselves together.
+        days: How long the authority holds.
+        passphrase: What encrypts ``ca.key``; None leaves the key in the clear, readable by its owner alone.
 
     Returns:
         The path of ``ca.pem``.
@@ -68,13 +86,20 @@ def init(directory: str | Path, *, federation: str = "colonnade", days: int = 36
             x509.NameAttribute(NameOID.COMMON_NAME, "Colonnade authority"),
         ]
     )
-    key = _new_key(key_path)
+    key = _new_key(key_path, passphrase)
     pem = _certificate(subject, key.public_key(), [party_uri(federation)], until, signer=key)
     write_atomically(path, pem)
     return path
 
 
-def issue(directory: str | Path, name: str, *, days: int = 397, out: str | Path | None = None) -> Path:
+def issue(
+    directory: str | Path,
+    name: str,
+    *,
+    days: int = 397,
+    out: str | Path | None = None,
+    passphrase: bytes | None = None,
+) -> Path:
     """Make a party's key and certificate, signed by the authority in a folder.
 
     A key that lies there already is kept, so that a certificate is renewed by issuing it again.
@@ -84,11 +109,12 @@ def issue(directory: str | Path, name: str, *, days: int = 397, out: str | Path 
         name: The party.
         days: How long the certificate holds; never longer than the authority's own.
         out: Where to write ``name.pem``, ``name.key`` and a copy of ``ca.pem``; the authority's folder if None.
+        passphrase: Of the authority's key, if the key has one.
 
     Returns:
         The path of the certificate.
     """
-    authority, out = _Authority.read(Path(directory)), Path(out or directory)
+    authority, out = _Authority.read(Path(directory), passphrase), Path(out or directory)
     until = _until(days)
     return authority.certify(name, _own_key(out, name).public_key(), until, out)
 
@@ -106,7 +132,15 @@ def request(directory: str | Path, name: str) -> Path:
     return path
 
 
-def sign(directory: str | Path, name: str, csr: str | Path, *, days: int = 397, out: str | Path | None = None) -> Path:
+def sign(
+    directory: str | Path,
+    name: str,
+    csr: str | Path,
+    *,
+    days: int = 397,
+    out: str | Path | None = None,
+    passphrase: bytes | None = None,
+) -> Path:
     """Sign a party's request, once its `words_of` have been compared with the party.
 
     Args:
@@ -115,6 +149,7 @@ def sign(directory: str | Path, name: str, csr: str | Path, *, days: int = 397, 
         csr: The path of the request.
         days: How long the certificate holds; never longer than the authority's own.
         out: Where to write ``name.pem`` and a copy of ``ca.pem``; beside the request if None.
+        passphrase: Of the authority's key, if the key has one.
 
     Returns:
         The path of the certificate.
@@ -139,16 +174,17 @@ def sign(directory: str | Path, name: str, csr: str | Path, *, days: int = 397, 
             f"Expected a request by {name}, but {csr} is for {subject.rfc4514_string()!r}. "
             "Sign it under that name if you know its sender to be that party; otherwise throw it away."
         )
-    return _Authority.read(Path(directory)).certify(name, key, _until(days), Path(out or csr.parent))
+    return _Authority.read(Path(directory), passphrase).certify(name, key, _until(days), Path(out or csr.parent))
+
+
+def has_passphrase(key_pem: bytes) -> bool:
+    """Whether a key is encrypted."""
+    return b"BEGIN ENCRYPTED PRIVATE KEY" in key_pem
 
 
 def _subject(name: str) -> x509.Name:
     # An organisation's name: a common name would be taken for a host where the certificate gave no other.
     return x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, name)])
-
-
-def _key_identifier(key: ec.EllipticCurvePublicKey) -> bytes:
-    return sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()
 
 
 def _certificate(
@@ -167,8 +203,8 @@ def _certificate(
         .not_valid_before(datetime.now(UTC) - CLOCK_SKEW)
         .not_valid_after(until)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.SubjectKeyIdentifier(_key_identifier(key)), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier(_key_identifier(signer.public_key()), None, None), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier(key_digest(key)), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier(key_digest(signer.public_key()), None, None), critical=False)
         .add_extension(x509.BasicConstraints(ca=authority, path_length=0 if authority else None), critical=True)
         .add_extension(
             x509.KeyUsage(
@@ -200,9 +236,16 @@ class _Authority:
     key: ec.EllipticCurvePrivateKey = field(repr=False)
 
     @classmethod
-    def read(cls, directory: Path) -> _Authority:
+    def read(cls, directory: Path, passphrase: bytes | None) -> _Authority:
         path, key_path = directory / "ca.pem", directory / "ca.key"
-        pem, key = read_file(path), private_key(key_path, read_file(key_path))
+        pem, key_pem = read_file(path), read_file(key_path)
+        encrypted = has_passphrase(key_pem)
+        if encrypted and passphrase is None:
+            raise AuthError(
+                f"Expected the passphrase of {key_path}, but none was given. Name the file that holds it with "
+                "--passphrase-file, or type it when asked."
+            )
+        key = private_key(key_path, key_pem, passphrase if encrypted else None)
         identity = identity_of(pem, path)
         identity.check_dates()
         check_fit(key, key_path, pem, path)
@@ -231,8 +274,14 @@ def _own_key(directory: Path, name: str) -> ec.EllipticCurvePrivateKey:
     return private_key(path, read_file(path)) if path.exists() else _new_key(path)
 
 
-def _new_key(path: Path) -> ec.EllipticCurvePrivateKey:
+def _new_key(path: Path, passphrase: bytes | None = None) -> ec.EllipticCurvePrivateKey:
+    if passphrase is not None and not SHORTEST_PASSPHRASE <= len(passphrase) <= LONGEST_PASSPHRASE:
+        raise PlanError(
+            f"Expected a passphrase of {SHORTEST_PASSPHRASE} to {LONGEST_PASSPHRASE} bytes for {path}, got "
+            f"{len(passphrase)} bytes. Choose another one."
+        )
     key = ec.generate_private_key(ec.SECP256R1())
+    hidden: KeySerializationEncryption = NoEncryption() if passphrase is None else BestAvailableEncryption(passphrase)
     # Readable by its owner alone: the temporary file that becomes this one is created so.
-    write_atomically(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    write_atomically(path, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, hidden))
     return key

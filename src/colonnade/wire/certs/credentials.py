@@ -20,10 +20,12 @@ from urllib.parse import quote, unquote
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from colonnade.errors import AuthError, PlanError, StorageError
+from colonnade.wire.certs.revocation import LIST, is_revoked
 from colonnade.wire.certs.words import to_words
 
 DOMAIN = ".party.colonnade"
@@ -39,7 +41,7 @@ class Identity:
 
     >>> from datetime import timedelta
     >>> day = datetime(2030, 1, 1, tzinfo=UTC)
-    >>> bank = Identity("bank", "credit", bytes(range(32)), day, day + timedelta(days=1), issuer=bytes(32))
+    >>> bank = Identity("bank", "credit", bytes(range(32)), day, day + timedelta(days=1), bytes(32), bytes(32))
     >>> bank.words
     'babad banag bibak binam bobap bonas bubav bunaz kajuv'
 
@@ -50,6 +52,7 @@ class Identity:
         not_before: From when it holds.
         not_after: Until when it holds.
         issuer: SHA-256 of the public key of the authority by which the certificate claims to be signed.
+        key: SHA-256 of the public key, which stays the same when a certificate is renewed.
     """
 
     name: str | None
@@ -58,6 +61,7 @@ class Identity:
     not_before: datetime
     not_after: datetime
     issuer: bytes
+    key: bytes
 
     @property
     def owner(self) -> str:
@@ -81,6 +85,14 @@ class Identity:
             raise AuthError(
                 f"Expected a certificate of {self.owner} that holds at {now:%Y-%m-%d %H:%M} UTC, but it expired at "
                 f"{self.not_after:%Y-%m-%d %H:%M} UTC. Have it issued again, or set this machine's clock right."
+            )
+
+    def check_revoked(self, directory: Path) -> None:
+        """Refuse a certificate that the list in a folder names."""
+        if is_revoked(directory, self.fingerprint, self.key):
+            raise AuthError(
+                f"Expected a certificate of {self.owner} that is not revoked, but {directory / LIST} names the one "
+                f"whose words are '{self.words}'. Have {self.owner} make a new key and get a new certificate."
             )
 
 
@@ -127,6 +139,7 @@ class Credentials:
                 f"Put the certificate of {name} there, or take part as {identity.owner}."
             )
         identity.check_dates()
+        identity.check_revoked(directory)
         _check_signed(certificate_pem, ca_path, ca_pem, name)
         check_fit(private_key(key_path, key_pem), key_path, certificate_pem, certificate_path)
         return cls(directory, name, identity, ca_pem, certificate_pem, key_pem, stamps)
@@ -155,11 +168,13 @@ class Credentials:
         return read_file(path) if path.exists() else None
 
     def recognise(self, peer: str, shown: Identity) -> None:
-        """Refuse a peer that shows another certificate than the one it has handed over.
+        """Refuse a peer that shows a revoked certificate, or another one than it has handed over.
 
         Raises:
-            AuthError: The fingerprints differ.
+            AuthError: The certificate is revoked, or the fingerprints differ.
+            StorageError: The list of revoked certificates cannot be read.
         """
+        shown.check_revoked(self.directory)
         pem = self.handed_over(peer)
         path = certificate_path(self.directory, peer)
         if pem is not None and (expected := identity_of(pem, path)).fingerprint != shown.fingerprint:
@@ -209,7 +224,13 @@ def identity_of(pem: bytes, origin: str | Path = "the certificate") -> Identity:
             certificate.not_valid_before_utc,
             certificate.not_valid_after_utc,
             issuer,
+            key_digest(certificate.public_key()),
         )
+
+
+def key_digest(key: PublicKeyTypes) -> bytes:
+    """SHA-256 of a public key, by which certificates name the key that signed them."""
+    return sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()
 
 
 def words_of(pem: bytes) -> str:
@@ -297,17 +318,17 @@ def check_fit(key: ec.EllipticCurvePrivateKey, key_path: Path, certificate_pem: 
         )
 
 
-def private_key(path: Path, pem: bytes) -> ec.EllipticCurvePrivateKey:
-    """The key in a file."""
-    with understood(f"{path} to be an ECDSA key without a passphrase"):
-        key = load_pem_private_key(pem, password=None)
+def private_key(path: Path, pem: bytes, passphrase: bytes | None = None) -> ec.EllipticCurvePrivateKey:
+    """The key in a file; an authority's may be encrypted under a passphrase."""
+    with understood(f"{path} to be an ECDSA key {'without a' if passphrase is None else 'under this'} passphrase"):
+        key = load_pem_private_key(pem, password=passphrase)
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise ValueError("it is a key of another kind")
         return key
 
 
-def read_file(path: Path) -> bytes:
-    """The bytes of a certificate, request or key; others must not be able to read a key."""
+def read_file(path: Path, *, secret: bool = False) -> bytes:
+    """The bytes of a certificate, request or key; others must not be able to read a key, or what is called secret."""
     try:
         data = path.read_bytes()
         mode = path.stat().st_mode
@@ -316,7 +337,7 @@ def read_file(path: Path) -> bytes:
             f"Expected to read {path}, but got: {error.strerror}. Name the folder that holds it, or have it made by "
             "'colonnade certs init' (the authority's files) or 'colonnade certs issue' (a party's)."
         ) from error
-    if path.suffix == ".key" and os.name == "posix" and mode & 0o077:
+    if (secret or path.suffix == ".key") and os.name == "posix" and mode & 0o077:
         raise AuthError(
             f"Expected {path} to be readable by its owner alone, but its mode is {mode & 0o777:03o}. "
             f"Run: chmod 600 '{path}'; if somebody else may have read it, have a new key made."

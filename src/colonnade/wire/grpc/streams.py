@@ -11,6 +11,11 @@ TLS 1.3 is required of each connection on both sides. gRPC tells the listening s
 listener refuses any other one, and says the version in its HELLO. gRPC tells the dialling side nothing, so the dialling
 side refuses a listener whose HELLO does not say 1.3. TLS has shown by then who the listener is, and both ends of one
 connection have the same version.
+
+gRPC does not tell the dialling side either which certificate the listener showed. So the dialling side looks at it
+first, by a connection of its own, and then lets gRPC trust exactly this certificate in place of the authority. Whom
+`identity` names is thus at the other end of the connection that carries the frames, whoever routes connections on the
+way. A peer keeps its key for as long as this process runs; a certificate of another key is refused.
 """
 
 from __future__ import annotations
@@ -38,7 +43,7 @@ from colonnade.wire.grpc.envelope import CHUNK_BYTES, Envelope, Type
 from colonnade.wire.grpc.link import Connection, Gap, Link
 from colonnade.wire.grpc.patience import Patience
 from colonnade.wire.grpc.rendezvous import Rendezvous
-from colonnade.wire.grpc.tls_check import diagnose, shown_identity
+from colonnade.wire.grpc.tls_check import diagnose, shown_certificate
 from colonnade.wire.notes import pack_note
 
 try:
@@ -49,6 +54,7 @@ except ImportError as error:
 TLS_VERSION = "TLSv1.3"
 _METHOD = "/colonnade.Wire/Exchange"
 _AGREE = "agree "
+_SOON_S = 5.0
 _OPTIONS = (
     ("grpc.max_receive_message_length", 8 * CHUNK_BYTES),
     ("grpc.max_send_message_length", 8 * CHUNK_BYTES),
@@ -90,6 +96,7 @@ class Streams:
         self._lock = threading.Lock()
         self._refused: dict[str, str] = {}
         self._identities: dict[str, Identity] = {}
+        self._recognised = threading.Condition(self._lock)
         self._failed_handshakes = 0
         self._closing = threading.Event()
         self._server: grpc.Server | None = None
@@ -131,11 +138,15 @@ class Streams:
         return self._failed_handshakes
 
     def identity(self, peer: str) -> Identity | None:
-        """Whom the certificate of a connected peer names; None without TLS."""
-        address = self._addresses[peer]
-        if self._credentials is None or peer in self._identities or address is None:
+        """Whom the certificate names that a peer showed on the connection of the run; None without TLS.
+
+        Two parties that do not lead may connect a moment after the leader has called the start; they are waited for.
+        """
+        if self._credentials is None:
+            return None
+        with self._lock:
+            self._recognised.wait_for(lambda: peer in self._identities, timeout=_SOON_S)
             return self._identities.get(peer)
-        return shown_identity(address, peer, self._credentials)
 
     # The listening side.
 
@@ -182,7 +193,7 @@ class Streams:
 
     def _answer(self, arrivals: _Arrivals, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """The listening side of one stream."""
-        who = None
+        who = identity = None
         with self._lock:
             self._failed_handshakes -= 1
         if self._rendezvous.over:
@@ -194,6 +205,8 @@ class Streams:
                     who = identity.name
                     self._recognise(identity)
                 link, connection = self._accept(Envelope.unpack(next(requests)), who, context.cancel)
+                if identity is not None:
+                    self._remember(link.peer, identity)
         except (StopIteration, grpc.RpcError):
             return
         except StorageError as error:
@@ -233,8 +246,23 @@ class Streams:
             raise AuthError("A peer shows an authority's certificate. Issue it one with `colonnade certs issue`.")
         self._require_peer(identity.name)
         self._credentials.recognise(identity.name, identity)
+        self._require_same_key(identity.name, identity)
+
+    def _require_same_key(self, peer: str, identity: Identity) -> None:
+        """Refuse another key than the one whose certificate this party's operator was shown."""
         with self._lock:
-            self._identities[identity.name] = identity
+            before = self._identities.get(peer)
+        if before is not None and before.key != identity.key:
+            raise AuthError(
+                f"Expected {peer} to keep the key of the certificate whose words are '{before.words}', but it shows a "
+                f"certificate of another key, whose words are '{identity.words}'. If {peer} has a new key, compare the "
+                "words by telephone, then start again with --resume."
+            )
+
+    def _remember(self, peer: str, identity: Identity) -> None:
+        with self._lock:
+            self._identities[peer] = identity
+            self._recognised.notify_all()
 
     # The dialling side.
 
@@ -243,18 +271,17 @@ class Streams:
         link, pause, doubts = self._links[peer], 0.1, 0
         while not self._closing.is_set():
             try:
-                channel = self._channel(peer, address)
-            except ColonnadeError as error:
-                self._rendezvous.fail_locally(error)
-                return
-            try:
-                self._exchange(link, channel)
+                channel, identity = self._channel(peer, address)
+                try:
+                    self._exchange(link, channel, identity)
+                finally:
+                    channel.close()
                 pause, doubts = 0.1, 0
-            except (AuthError, ProtocolError) as error:
+            except (AuthError, ProtocolError, StorageError) as error:
                 if not self._rendezvous.ending:
                     self._rendezvous.fail_locally(error)
                     return
-            except grpc.RpcError:
+            except (grpc.RpcError, OSError):
                 reason = None if self._credentials is None else diagnose(address, peer, self._credentials)
                 # A connection that breaks at the wrong moment looks like a refusal, but not each time. One that held
                 # before is more likely to have broken.
@@ -264,22 +291,29 @@ class Streams:
                         AuthError(f"{self._name} could not make sure that {address} is {peer}: {reason}")
                     )
                     return
-            finally:
-                channel.close()
             self._closing.wait(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, 5.0)
 
-    def _channel(self, peer: str, address: str) -> grpc.Channel:
+    def _channel(self, peer: str, address: str) -> tuple[grpc.Channel, Identity | None]:
+        """A channel to a peer, and whom the only certificate names over which the channel connects.
+
+        Raises:
+            AuthError: The certificate is not the peer's.
+            OSError: The peer cannot be reached, or does not show a certificate of the authority.
+        """
         if self._credentials is None:
-            return grpc.insecure_channel(address, options=_OPTIONS)
+            return grpc.insecure_channel(address, options=_OPTIONS), None
         current = self._renewed()
-        # A certificate that the peer has handed over is trusted in place of the authority, hence no other one.
-        trusted = current.handed_over(peer) or current.ca_pem
+        # This certificate is trusted in place of the authority, so gRPC accepts no other one.
+        trusted = current.handed_over(peer) or shown_certificate(address, peer, current)
+        identity = identity_of(trusted)
+        current.recognise(peer, identity)
+        self._require_same_key(peer, identity)
         secure = grpc.ssl_channel_credentials(trusted, current.key_pem, current.certificate_pem)
         named = (("grpc.ssl_target_name_override", host_of(peer)),)
-        return grpc.secure_channel(address, secure, options=(*_OPTIONS, *named))
+        return grpc.secure_channel(address, secure, options=(*_OPTIONS, *named)), identity
 
-    def _exchange(self, link: Link, channel: grpc.Channel) -> None:
+    def _exchange(self, link: Link, channel: grpc.Channel, identity: Identity | None) -> None:
         accepted: list[Connection] = []
         ready, arrivals = threading.Event(), _Arrivals()
 
@@ -302,6 +336,8 @@ class Streams:
                 )
             _, connection = self._accept(answer, link.peer, call.cancel)
             accepted.append(connection)
+            if identity is not None:
+                self._remember(link.peer, identity)
             if self._closing.is_set():
                 return  # too late for `close` to end it
             arrivals.go_to(partial(self._take_in, link, connection))

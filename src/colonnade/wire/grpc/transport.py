@@ -20,6 +20,7 @@ from colonnade.errors import PeerUnreachable, PlanError
 from colonnade.wire.certs.credentials import Credentials, Identity
 from colonnade.wire.codec import Frame
 from colonnade.wire.epoch import EpochStart, HeldCheckpoint
+from colonnade.wire.grpc.address import require_loopback
 from colonnade.wire.grpc.link import Link
 from colonnade.wire.grpc.patience import Patience
 from colonnade.wire.grpc.rendezvous import Rendezvous
@@ -33,7 +34,8 @@ class GrpcTransport(RunTransport):
 
     Args:
         addresses: For every party `host:port` where it listens, or None if it only dials.
-        credentials: This party's certificate and key; None sends everything in the clear, for tests on one machine.
+        credentials: This party's certificate and key; None sends everything in the clear, which is refused unless all
+            addresses are on this machine.
         listen: Where to listen, if not at this party's address.
         patience: How long to wait for what.
         on_wait: Called now and then with who is being waited for, and for how many more seconds.
@@ -61,6 +63,8 @@ class GrpcTransport(RunTransport):
                 f"Every party needs an address or None, but addresses were given for {', '.join(self._addresses)} and "
                 f"the parties are {', '.join(parties)}. Name them all."
             )
+        if self._credentials is None:
+            require_loopback((*self._addresses.values(), self._listen))
         self.name, self.agreement, leader = name, dict(agreement), parties[0]
         own = self._addresses[name]
         peers = tuple(peer for peer in parties if peer != name and (self._addresses[peer] or own))
@@ -177,9 +181,9 @@ class GrpcTransport(RunTransport):
         absent = self._absent() or [f"{self._rendezvous.leader} (which waits for others)"]
         links = self._rendezvous.links
         strangers = [f" {who} was refused: {why}" for who, why in self.refused.items() if who not in links]
-        # A peer that was met before also makes handshakes without a stream: it looks at this party's certificate.
+        # A peer that got through TLS made one handshake more, without a stream: it looked at this party's certificate.
         failed = self._streams.failed_handshakes
-        if failed > 0 and all(link.peer_incarnation is None for link in links.values()):
+        if failed > 0 and not self.refused and all(link.peer_incarnation is None for link in links.values()):
             strangers.append(
                 f" Somebody tried to connect {failed} times and did not get through TLS: its certificate is missing, "
                 "has expired or is signed by another authority than this party's, or it finds the same of this party's."

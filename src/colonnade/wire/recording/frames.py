@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 import numpy as np
 
 from colonnade.errors import StorageError
-from colonnade.storage import explained
+from colonnade.storage import explained, make_private, open_private
 from colonnade.wire.codec import Frame
 from colonnade.wire.message import Int64Array
 from colonnade.wire.recording.storage_key import OVERHEAD, StorageKey
@@ -79,7 +79,7 @@ class FramesOnDisk:
         self._open: dict[str, BinaryIO] = {}
         weakref.finalize(self, _close, self._open)
         with explained("open the recording"):
-            directory.mkdir(parents=True, exist_ok=True)
+            make_private(directory)
 
     def add(self, section: Section, frame: Frame, rows: Int64Array | None) -> int:
         """Append a frame; returns its offset in the section's file."""
@@ -189,7 +189,7 @@ class FramesOnDisk:
 
     def _file(self, name: str) -> BinaryIO:
         if name not in self._open:
-            self._open[name] = (self.directory / name).open("ab")
+            self._open[name] = open_private(self.directory / name, "ab")
         return self._open[name]
 
     def _files(self) -> list[Path]:

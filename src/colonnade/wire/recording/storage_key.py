@@ -16,7 +16,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
 from colonnade.errors import AuthError, StorageError
-from colonnade.storage import explained, sync_directory
+from colonnade.storage import explained, make_private, sync_directory
 
 KEY_BYTES = 32
 NONCE_BYTES = 12
@@ -94,7 +94,7 @@ def make_key(path: Path | str) -> Path:
     """Make a key file that only its owner can read; one that exists is never overwritten."""
     path = Path(path)
     with explained(f"write the key file {path}"):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         try:
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError as error:
