@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import ClassVar, NoReturn
 
 from blake3 import blake3
 
@@ -31,6 +31,7 @@ from colonnade.crypto.curve import make_key
 from colonnade.errors import PrivacyError, StorageError
 from colonnade.parameters import Limit, check_parameters, count
 from colonnade.runtime.party import Party
+from colonnade.shared_log import Entry, HeldLog, SharedLog
 from colonnade.storage import append_durably, drop_unfinished, explained
 from colonnade.wire.codec import encode
 from colonnade.wire.message import Message
@@ -78,17 +79,20 @@ class Limits:
         """
         if self.log is None:
             return
-        earlier = {entry["run"] for entry in self._entries() if entry["peer"] == peer and entry["what"] == "aligned"}
-        if run in earlier:
-            return
-        if len(earlier) >= self.most_runs:
-            self._note(peer, run, "refused", f"{len(earlier)} alignments already")
+        with self._shared(self.log).locked() as held:
+            entries = _checked(held.entries(), self._shared(self.log))
+            earlier = {each["run"] for each in entries if each["peer"] == peer and each["what"] == "aligned"}
+            if run in earlier:
+                return
+            too_many = len(earlier) >= self.most_runs
+            what, why = ("refused", f"{len(earlier)} alignments already") if too_many else ("aligned", "")
+            _write(held, peer, run, what, why)
+        if too_many:
             raise PrivacyError(
                 f"{party} should align with {peer} at most {self.most_runs} times, and the log {self.log} holds "
                 f"{len(earlier)} alignments with {peer} already. Repeated alignments show who was added or removed "
                 "between them. If all of them were intended, raise most_runs under [align]."
             )
-        self._note(peer, run, "aligned", "")
 
     def refuse_other(self, party: str, peer: str, run: str) -> NoReturn:
         """Refuse a peer that resends another message than it sent before the run was resumed.
@@ -128,23 +132,25 @@ class Limits:
             f"at {party}."
         )
 
-    def _entries(self) -> list[dict[str, Any]]:
-        if self.log is None or not self.log.exists():
-            return []
-        with explained(f"read {self.log}"):
-            lines = self.log.read_text(encoding="utf-8").splitlines()
-        try:
-            return [{key: entry[key] for key in ("peer", "run", "what")} for entry in map(json.loads, lines)]
-        except (ValueError, KeyError, TypeError) as error:
-            raise StorageError(
-                f"{self.log} should hold one alignment per line, but is damaged. Restore it; do not delete it, because "
-                "it counts the alignments with each peer."
-            ) from error
-
     def _note(self, peer: str, run: str, what: str, why: str) -> None:
         if self.log is not None:
-            at = datetime.now(UTC).isoformat(timespec="seconds")
-            append_durably(self.log, json.dumps({"at": at, "peer": peer, "run": run, "what": what, "why": why}) + "\n")
+            with self._shared(self.log).locked() as held:
+                _write(held, peer, run, what, why)
+
+    @staticmethod
+    def _shared(log: Path) -> SharedLog:
+        return SharedLog(log, "one alignment")
+
+
+def _write(held: HeldLog, peer: str, run: str, what: str, why: str) -> None:
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    held.append({"at": at, "peer": peer, "run": run, "what": what, "why": why})
+
+
+def _checked(entries: list[Entry], log: SharedLog) -> list[Entry]:
+    if not all({"peer", "run", "what"} <= entry.keys() for entry in entries):
+        raise log.damaged()
+    return entries
 
 
 class ReplayGuard:
