@@ -28,6 +28,7 @@ import typer
 from typer.core import TyperGroup
 
 from colonnade._version import __version__
+from colonnade.cli.budget import BudgetOption, budget
 from colonnade.cli.certs import certs
 from colonnade.cli.console import complain, console, say
 from colonnade.cli.functional import functional
@@ -117,6 +118,7 @@ def simulate(
     out: Out = Path("runs"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")] = False,
     seed: Annotated[int | None, typer.Option(help="Another seed than the plan's.")] = None,
+    budgets: BudgetOption = None,
 ) -> None:
     """Train as a plan says, with all parties in this process."""
     from colonnade.auditing.disclosure import self_reported_leaks
@@ -126,6 +128,8 @@ def simulate(
     planned = Plan.read(plan)
     if seed is not None:
         planned = replace(planned, seed=seed)
+    if budgets:
+        planned = replace(planned, privacy=planned.privacy.with_options(budgets))
     planned.require_training()
     folder = RunFolder.create(planned, out, existing="resume" if resume else "refuse")
     try:
@@ -253,5 +257,5 @@ def _in_words(metrics: Mapping[str, float]) -> str:
     return f"On held-out rows: {', '.join(figures)}."
 
 
-for command in (align, doctor, join, predict):
+for command in (align, budget, doctor, join, predict):
     app.command()(command)

@@ -2,8 +2,8 @@
 
 Every flooded answer tells a little, and what it tells adds up: a new run does not make anybody forget. So the count
 outlives runs. It is taken from a log in portions, each written down before the first of its values is answered; a crash
-loses the rest of a portion, never an answer. The party that answers keeps the log and asks nobody. Runs at the same time
-take their portions one after the other, under the lock of the log.
+loses the rest of a portion, never an answer. The party that answers keeps the log and asks nobody. Runs that go on at
+the same time take their portions one after the other, under the lock of the log.
 """
 
 from __future__ import annotations

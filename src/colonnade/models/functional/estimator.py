@@ -23,7 +23,7 @@ from colonnade.models.functional.exchange import (
 from colonnade.models.functional.guard import Rows
 from colonnade.models.functional.model import CurveModel, CurvePrediction, response
 from colonnade.models.functional.moments import Moments
-from colonnade.models.functional.release import Metric, cost
+from colonnade.models.functional.release import Metric, cost, refuse_presence
 from colonnade.models.functional.solve import Penalties, Roughness
 from colonnade.privacy.ledger import Adjacency
 from colonnade.runtime.hooks import prepare_defences
@@ -284,11 +284,11 @@ class FunctionalEstimator(CurveModel):
                 "Name both."
             )
         Penalties(self.lambda_s, self.lambda_t, self.lambda_st)
+        refuse_presence(self.adjacency)
         for setting, holds, wanted in (
             ("inputs", self.inputs in ("released", "partial"), "'released' or 'partial'"),
             ("correction", self.correction == "cv" or 0 <= self.correction <= 1, "'cv' or a number from 0 to 1"),
             ("metric", self.metric in ("l2", "rkhs", "legacy"), "'l2', 'rkhs' or 'legacy'"),
-            ("adjacency", self.adjacency in ("replace-one", "add-remove"), "'replace-one' or 'add-remove'"),
             ("epsilon", self.epsilon is None or self.epsilon > 0, "None or above 0"),
             (
                 "hold_out",

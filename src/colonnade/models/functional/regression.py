@@ -40,7 +40,7 @@ class FunctionalRegression(FunctionalEstimator):
         delta: Likewise.
         n_curves: How many columns feature parties have in all, where `clip` does not name them.
         metric: "l2", "rkhs", or "legacy" for comparison only.
-        adjacency: What a record's change is: "replace-one" or "add-remove".
+        adjacency: What a record's change is: "replace-one", since a released row shows that its record is present.
         correction: How much of the noise is taken off the moments that are trained on; "cv" chooses.
         guard: Whether to take only so much of the fit, perhaps nothing, as surely gains over the mean on unseen rows,
             where released noise leaves that in doubt.

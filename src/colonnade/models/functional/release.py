@@ -49,7 +49,8 @@ class Release:
         clip: The radius S; None does not clip.
         sigma: The noise s; 0 adds none, and nothing is promised.
         metric: In which geometry; "legacy" is for comparison only.
-        adjacency: Whether neighbours differ in one record's curve, or in its presence.
+        adjacency: What counts as a change of the data; only "replace-one", since every record has a released row of its
+            own, which shows that the record is present.
         empirical: Whether the radius was taken from the data, so that nothing is promised.
 
     >>> Release(clip=3.0, sigma=0.2).is_private
@@ -75,6 +76,7 @@ class Release:
             )
         if self.metric not in ("l2", "rkhs", "legacy"):
             raise PlanError(f"The metric of a release should be 'l2', 'rkhs' or 'legacy', but is {self.metric!r}.")
+        refuse_presence(self.adjacency)
 
     @property
     def is_private(self) -> bool:
@@ -87,7 +89,7 @@ class Release:
         reach = self.clip
         if self.metric == "legacy":
             reach /= float(np.linalg.eigvalsh(basis.gram)[0])
-        return 2 * reach if self.adjacency == "replace-one" else reach
+        return 2 * reach
 
     def noise(self, basis: Basis) -> FloatArray:
         """The covariance of the noise, in coordinates."""
@@ -110,6 +112,20 @@ class Release:
             return Event.not_private(Secret.FEATURES, f"curves released {why}", unit=UNIT)
         mechanism = GaussianMechanism(self.sensitivity(basis), self.sigma)
         return mechanism.event(Secret.FEATURES, UNIT, self.adjacency, by=PROTECTION)
+
+
+def refuse_presence(adjacency: str) -> None:
+    """Refuse to promise that nobody sees who is present, where every record has a released row of its own.
+
+    Raises:
+        PlanError: The adjacency is not "replace-one".
+    """
+    if adjacency != "replace-one":
+        raise PlanError(
+            f"Curves released row by row should be counted as adjacency 'replace-one', but it is {adjacency!r}: one "
+            "row for each record shows which records are present, and noise for 'add-remove' would be half of what a "
+            "replaced curve needs. Use 'replace-one'."
+        )
 
 
 def dp_release(
