@@ -1,8 +1,9 @@
 """Limits: what keeps a peer from asking too much, and a log of the alignments with each peer.
 
-A party that aligns a list of one person asks whether the other party knows that person. A party that aligns twice, with
-lists that differ in one person, asks the same. So a party refuses tiny sets, counts its alignments with each peer, and
-logs both (`Limits`).
+A party that aligns a list of one person asks whether the other party knows that person; a list of one person and of
+made-up ids asks the same, and so do two lists that differ in one person. A list of all telephone numbers there are asks
+for everybody. So a party refuses tiny sets, sets far larger than its own, and tiny or large intersections where it
+learns their size; it counts its alignments with each peer, and logs refusals too (`Limits`).
 
 A peer that resumes a run must resend exactly the bytes it sent before the crash (`ReplayGuard`). Its secrets were
 stored before their first use, so an honest peer sends the same messages again. A different message would be a second
@@ -29,7 +30,7 @@ from blake3 import blake3
 from colonnade.align.messages import Finished, Meeting
 from colonnade.crypto.curve import make_key
 from colonnade.errors import PrivacyError, StorageError
-from colonnade.parameters import Limit, check_parameters, count
+from colonnade.parameters import Limit, check_parameters, count, number, optional
 from colonnade.runtime.party import Party
 from colonnade.shared_log import Entry, HeldLog, SharedLog
 from colonnade.storage import append_durably, drop_unfinished, explained
@@ -39,11 +40,15 @@ from colonnade.wire.message import Message
 
 @dataclass(frozen=True)
 class Limits:
-    """How small a set may be, and how often one aligns with a peer.
+    """How small and how large sets and intersections may be, and how often one aligns with a peer.
 
     Attributes:
         fewest: How many ids each party's set must have under each key, this party's included.
         most_runs: How many alignments with one peer the log may hold.
+        most_ids: How many ids a peer may bring under each key; None sets no number.
+        most_times: How many times as many ids as this party has a peer may bring under each key.
+        fewest_common: How many ids must be common; a tenth of `fewest` if None.
+        most_common: How many ids may be common; None sets no number.
         log: A file with a line for each alignment and each refusal. None counts nothing in a simulation; between
             machines None stands for `alignments-of-<party>` beside the file in which the party counts its answers.
 
@@ -53,8 +58,19 @@ class Limits:
     fewest: int = 100
     most_runs: int = 20
     log: Path | None = None
+    most_ids: int | None = None
+    most_times: float = 50.0
+    fewest_common: int | None = None
+    most_common: int | None = None
 
-    limits: ClassVar[Mapping[str, Limit]] = {"fewest": count(0), "most_runs": count()}
+    limits: ClassVar[Mapping[str, Limit]] = {
+        "fewest": count(0),
+        "most_runs": count(),
+        "most_ids": optional(count()),
+        "most_times": number(1),
+        "fewest_common": optional(count(0)),
+        "most_common": optional(count()),
+    }
 
     def __post_init__(self) -> None:
         """Raise `PlanError` for limits that let nothing pass."""
@@ -130,6 +146,61 @@ class Limits:
             f"A set to be aligned should have at least {self.fewest:,} ids under each key, but {whose} brings "
             f"{brings}: that would be a question about single people. Bring more rows, or lower fewest under [align] "
             f"at {party}."
+        )
+
+    def check_most(self, party: str, peer: str, n_ids: int, n_own: int, run: str = "") -> None:
+        """Refuse a peer's set that is far too large: a list of all ids there are would ask for everybody.
+
+        Args:
+            party: This party's name.
+            peer: Whose set it is.
+            n_ids: How many ids the peer's set has, or may have, under one key.
+            n_own: How many ids this party has under the key.
+            run: The name of this run in the log.
+
+        Raises:
+            PrivacyError: The set is too large.
+        """
+        if self.most_ids is not None and n_ids > self.most_ids:
+            wanted, key = f"{self.most_ids:,}", "most_ids"
+        elif n_own and n_ids > self.most_times * n_own:
+            wanted, key = f"{self.most_times:g} times {party}'s {n_own:,}", "most_times"
+        else:
+            return
+        self._note(peer, run, "refused", f"{n_ids:,} ids")
+        raise PrivacyError(
+            f"{peer} should bring at most {wanted} ids under each key, but brings {n_ids:,}: a long list of made-up "
+            f"ids asks who of all people is known to {party}. If {peer} does know so many people, raise {key} under "
+            f"[align] at {party}."
+        )
+
+    def check_common(self, party: str, peer: str, n_common: int, run: str = "", *, told: bool = True) -> None:
+        """Refuse to go on if too few or too many ids are common.
+
+        Args:
+            party: This party's name.
+            peer: With whom they are common.
+            n_common: How many are.
+            run: The name of this run in the log.
+            told: Whether the peer may know already which ids are common.
+
+        Raises:
+            PrivacyError: The intersection is too small or too large.
+        """
+        fewest = self.fewest // 10 if self.fewest_common is None else self.fewest_common
+        if fewest <= n_common and (self.most_common is None or n_common <= self.most_common):
+            return
+        self._note(peer, run, "refused", f"{n_common:,} common ids")
+        if n_common < fewest:
+            wanted, key = f"at least {fewest:,}", "lower fewest_common"
+            why = "a list of made-up ids with one real id among them would look like that, or columns that do not match"
+        else:
+            wanted, key = f"at most {self.most_common:,}", "raise most_common"
+            why = "a list that goes through all ids there are would look like that"
+        known = f"{peer} may know them already; {party} goes no further" if told else f"{peer} was not told which"
+        raise PrivacyError(
+            f"{party} and {peer} should have {wanted} ids in common, but have {n_common:,}: {why}. {known}. Check with "
+            f"{peer} which list it brought, or {key} under [align] at {party}."
         )
 
     def _note(self, peer: str, run: str, what: str, why: str) -> None:
