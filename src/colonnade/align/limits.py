@@ -37,6 +37,9 @@ from colonnade.storage import append_durably, drop_unfinished, explained
 from colonnade.wire.codec import encode
 from colonnade.wire.message import Message
 
+# A party with fewer ids counts as having so many: a peer that brings a few thousand goes through no list of all ids.
+_SMALL = 100
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -46,7 +49,8 @@ class Limits:
         fewest: How many ids each party's set must have under each key, this party's included.
         most_runs: How many alignments with one peer the log may hold.
         most_ids: How many ids a peer may bring under each key; None sets no number.
-        most_times: How many times as many ids as this party has a peer may bring under each key.
+        most_times: How many times as many ids as this party has a peer may bring under each key; a party with fewer
+            than 100 counts as having 100.
         fewest_common: How many ids must be common; a tenth of `fewest` if None.
         most_common: How many ids may be common; None sets no number.
         log: A file with a line for each alignment and each refusal. None counts nothing in a simulation; between
@@ -163,8 +167,8 @@ class Limits:
         """
         if self.most_ids is not None and n_ids > self.most_ids:
             wanted, key = f"{self.most_ids:,}", "most_ids"
-        elif n_own and n_ids > self.most_times * n_own:
-            wanted, key = f"{self.most_times:g} times {party}'s {n_own:,}", "most_times"
+        elif n_ids > self.most_times * max(n_own, _SMALL):
+            wanted, key = f"{self.most_times:g} times {party}'s {max(n_own, _SMALL):,}", "most_times"
         else:
             return
         self._note(peer, run, "refused", f"{n_ids:,} ids")
