@@ -17,6 +17,7 @@ from colonnade.data.functional.generator import FunctionalSetting
 from colonnade.deploy.party_run import PartyRun, ProgressCallbacks, _write_prediction, require_network
 from colonnade.errors import AuthError, ColonnadeError, PeerUnreachable, PlanError, StorageError
 from colonnade.models.base import Prediction
+from colonnade.plans.align import PlannedAlign
 from colonnade.plans.network import PlannedAddress, PlannedNetwork
 from colonnade.plans.plan import Plan, PlannedData, PlannedDefence, PlannedModel, PlannedRun, PlannedTable
 from colonnade.plans.privacy import PlannedPrivacy
@@ -319,3 +320,31 @@ def test_a_planned_budget_counts_all_runs_between_machines_and_stops_the_next(tm
     assert outcomes[1][0] != "finished"
     (spent,) = spent_over_runs(tmp_path / "runs" / "privacy-of-shop", 1e-5)
     assert spent.spent[Secret.FEATURES].epsilon == pytest.approx(50)
+
+
+def test_an_alignment_between_machines_by_numbers_begins_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = {}
+    for name in ("bank", "shop"):
+        (tmp_path / f"{name}.csv").write_text("id,mail\n" + "".join(f"{i},a{i}@post.example\n" for i in range(150)))
+        files[name] = PlannedTable(tmp_path / f"{name}.csv", "id")
+
+    def align(name: str, key: str, column: str, address: str) -> int | None:
+        network = PlannedNetwork({"bank": PlannedAddress(address)}, start=30)
+        planned = PlannedAlign(keys=(key,), columns=dict.fromkeys(("bank", "shop"), (column,)))
+        roles = Roles(label="bank", features=("shop",))
+        plan = Plan(PlannedData(tables=files), roles, network=network, align=planned)
+        return PartyRun.of(plan, name, tmp_path / "runs" / key, insecure=True).align().size
+
+    def both(key: str, column: str) -> list[str]:
+        caplog.clear()
+        address = f"127.0.0.1:{free_port()}"
+        with ThreadPoolExecutor(2) as pool:
+            sizes = list(pool.map(align, ("bank", "shop"), (key,) * 2, (column,) * 2, (address,) * 2))
+        assert sizes == [150, 150]
+        return [record.message for record in caplog.records if record.name == "colonnade.align.protocol"]
+
+    warned = both("integer", "id")
+    assert sorted(line.partition("learn which ")[2].split()[0] for line in warned) == ["bank", "shop"]
+    assert both("email", "mail") == []
