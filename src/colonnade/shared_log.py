@@ -65,6 +65,8 @@ class SharedLog:
                 fcntl.flock(handle, fcntl.LOCK_EX)
             yield HeldLog(self, handle)
         finally:
+            # A process that was forked meanwhile has the file open too, and closing it here would not free the lock.
+            fcntl.flock(handle, fcntl.LOCK_UN)
             os.close(handle)
 
     def damaged(self) -> StorageError:
