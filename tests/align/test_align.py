@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -1119,3 +1120,77 @@ def test_a_run_that_aligned_its_rows_by_itself_is_not_audited_against_tables_in_
     run = simulate(Aligned(Align(), SplitClassifier(epochs=1).fit), held, roles=THREE)
     with pytest.raises(PlanError, match=r"began with tables that it had to align.*a plan with a section \[align\]"):
         audit(run, [NormScore()])
+
+
+PHONES = [f"+4179{number:07}" for number in range(20_000)]
+
+
+def asked(victim: list[str], question: list[str], *, leads: bool, keys=("exact",), **limits):
+    """What becomes of a question that an honest party is asked, which leads the alignment or follows."""
+    names = ("victim", "curious") if leads else ("curious", "victim")
+    tables = {"victim": Table.of({"id": victim}), "curious": Table.of({"id": question})}
+    # Each party sets its own limits, and those of a curious party refuse nothing.
+    free = Limits(fewest=0, most_times=1e9, fewest_common=0)
+    protocols = {
+        "victim": Align(Settings(keys=keys), limits=Limits(**limits)),
+        "curious": Align(Settings(keys=keys), limits=free),
+    }
+    return simulate(protocols, tables, roles=Roles(label=names[0], features=names[1:]))
+
+
+def test_one_real_id_among_made_up_ones_gets_no_answer_from_a_leader():
+    customers, question = [f"c{i}" for i in range(300)], ["c7", *(f"made up {i}" for i in range(99))]
+    with pytest.raises(
+        PrivacyError, match=r"victim and curious should have at least 10 .* but have 1: .* curious was not told which\."
+    ):
+        asked(customers, question, leads=True)
+    found = asked(customers, question, leads=True, fewest_common=0)
+    assert found.results["curious"].size == 1
+
+
+def test_one_real_id_among_made_up_ones_ends_the_run_of_a_follower_who_learns_of_it_too_late():
+    customers, question = [f"c{i}" for i in range(300)], ["c7", *(f"made up {i}" for i in range(99))]
+    with pytest.raises(PrivacyError, match=r"but have 1: .* curious may know them already; victim goes no further\."):
+        asked(customers, question, leads=False)
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_whole_block_of_telephone_numbers_is_refused_before_any_id_is_compared(leads):
+    with pytest.raises(
+        PrivacyError,
+        match=r"should bring at most 50 times victim's 300 ids .* but brings 20,000: .* most_times",
+    ):
+        asked(PHONES[5000:5300], PHONES, leads=leads)
+    with pytest.raises(PrivacyError, match=r"curious should bring at most 5,000 ids under each key, but .* most_ids"):
+        asked(PHONES[5000:5300], PHONES[:6000], leads=leads, most_ids=5000)
+
+
+def test_an_intersection_that_is_too_large_is_not_told_by_a_leader():
+    with pytest.raises(PrivacyError, match=r"at most 299 ids in common, but have 300: .* curious was not told which\."):
+        asked(PHONES[:300], PHONES[:900], leads=True, most_common=299)
+    assert asked(PHONES[:300], PHONES[:900], leads=True, most_common=300).results["victim"].size == 300
+
+
+@pytest.mark.parametrize(
+    "how", [{"topology": "ring"}, {"reveal": "size"}, {"reveal": "one"}, {"join": "left"}], ids=str
+)
+def test_every_kind_of_alignment_refuses_a_tiny_intersection(how):
+    tables = {name: Table.of({"id": [*(f"{name} {i}" for i in range(150)), "both"]}) for name in ("bank", "shop")}
+    roles = Roles(label="bank", features=("shop",))
+    with pytest.raises(PrivacyError, match=r"(bank and shop|shop and bank) should have at least 10 .* have 1: "):
+        simulate(Align(Settings(**how)), tables, roles=roles)
+
+
+def test_each_follower_of_a_star_gets_another_veil(monkeypatch):
+    ids = [f"c{i}" for i in range(200)]
+    veils, follow, lead = {}, star_module.follow, star_module.lead
+
+    def spied(protocol, state, process):
+        veils[state.party.name] = dict(state.agreement.veils)
+        return protocol(state, process)
+
+    monkeypatch.setattr(star_module, "follow", partial(spied, follow))
+    monkeypatch.setattr(star_module, "lead", partial(spied, lead))
+    simulate(Align(), dict.fromkeys(("bank", "shop", "telco"), table(ids)), roles=THREE)
+    assert veils["bank"] == {name: veils[name]["bank"] for name in ("shop", "telco")}
+    assert len(set(veils["bank"].values())) == 2

@@ -12,14 +12,20 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from colonnade.curves import BSplines
+from colonnade.data.functional.generator import FunctionalSetting
 from colonnade.deploy.party_run import PartyRun, ProgressCallbacks, _write_prediction, require_network
 from colonnade.errors import AuthError, ColonnadeError, PeerUnreachable, PlanError, StorageError
 from colonnade.models.base import Prediction
+from colonnade.plans.align import PlannedAlign
 from colonnade.plans.network import PlannedAddress, PlannedNetwork
 from colonnade.plans.plan import Plan, PlannedData, PlannedDefence, PlannedModel, PlannedRun, PlannedTable
+from colonnade.plans.privacy import PlannedPrivacy
+from colonnade.privacy.over_runs import spent_over_runs
 from colonnade.roles import Roles
 from colonnade.runtime.session import NetworkSession
 from colonnade.runtime.simulate import private_randomness, simulate
+from colonnade.secret import Secret
 from colonnade.tables.table import Table
 from colonnade.testing.ports import free_port
 from colonnade.wire.certs import authority as certs
@@ -283,3 +289,62 @@ def test_a_prediction_is_written_with_ids_and_the_probability_of_every_class(tmp
     }
     _write_prediction(tmp_path / "p.csv", table, Prediction(np.array([1.5, 2.5])), None)
     assert (tmp_path / "p.csv").read_text() == '"customer","prediction"\n"a",1.5\n"b",2.5\n'
+
+
+def test_a_planned_budget_counts_all_runs_between_machines_and_stops_the_next(tmp_path: Path) -> None:
+    data = FunctionalSetting(n=60, p=1, active=(1,), basis=BSplines((0, 1), 6)).draw_one(1)
+    files = {}
+    for name, table in zip(("bank", "shop"), data.tables(1).values(), strict=True):
+        pq.write_table(table.to_arrow(), tmp_path / f"{name}.parquet")
+        files[name] = PlannedTable(tmp_path / f"{name}.parquet", "id", labels="response" if name == "bank" else None)
+    settings = {"clip": {"x01": 3.0}, "epsilon": 50, "guard": False, "correction": 1, "max_steps": 10}
+
+    def train(name: str, seed: int, address: str) -> str:
+        network = PlannedNetwork({"bank": PlannedAddress(address)}, start=30)
+        planned = PlannedModel("functional-boost", settings)
+        roles, privacy = Roles(label="bank", features=("shop",)), PlannedPrivacy({"features": (60.0, 1e-5)})
+        plan = Plan(PlannedData(tables=files), roles, planned, network=network, seed=seed, privacy=privacy)
+        try:
+            PartyRun.of(plan, name, tmp_path / "runs", insecure=True).train()
+        except ColonnadeError as error:
+            return type(error).__name__
+        return "finished"
+
+    outcomes = []
+    for seed in (1, 2):
+        address = f"127.0.0.1:{free_port()}"
+        with ThreadPoolExecutor(2) as pool:
+            outcomes.append(list(pool.map(train, ("bank", "shop"), (seed,) * 2, (address,) * 2)))
+    assert outcomes[0] == ["finished", "finished"]
+    assert outcomes[1][1] == "BudgetSpent"
+    assert outcomes[1][0] != "finished"
+    (spent,) = spent_over_runs(tmp_path / "runs" / "privacy-of-shop", 1e-5)
+    assert spent.spent[Secret.FEATURES].epsilon == pytest.approx(50)
+
+
+def test_an_alignment_between_machines_by_numbers_begins_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = {}
+    for name in ("bank", "shop"):
+        (tmp_path / f"{name}.csv").write_text("id,mail\n" + "".join(f"{i},a{i}@post.example\n" for i in range(150)))
+        files[name] = PlannedTable(tmp_path / f"{name}.csv", "id")
+
+    def align(name: str, key: str, column: str, address: str) -> int | None:
+        network = PlannedNetwork({"bank": PlannedAddress(address)}, start=30)
+        planned = PlannedAlign(keys=(key,), columns=dict.fromkeys(("bank", "shop"), (column,)))
+        roles = Roles(label="bank", features=("shop",))
+        plan = Plan(PlannedData(tables=files), roles, network=network, align=planned)
+        return PartyRun.of(plan, name, tmp_path / "runs" / key, insecure=True).align().size
+
+    def both(key: str, column: str) -> list[str]:
+        caplog.clear()
+        address = f"127.0.0.1:{free_port()}"
+        with ThreadPoolExecutor(2) as pool:
+            sizes = list(pool.map(align, ("bank", "shop"), (key,) * 2, (column,) * 2, (address,) * 2))
+        assert sizes == [150, 150]
+        return [record.message for record in caplog.records if record.name == "colonnade.align.protocol"]
+
+    warned = both("integer", "id")
+    assert sorted(line.partition("learn which ")[2].split()[0] for line in warned) == ["bank", "shop"]
+    assert both("email", "mail") == []

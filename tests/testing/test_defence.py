@@ -94,7 +94,7 @@ class Lenient(SplitClassifier):
 
     hooks: ClassVar = {"label": SplitClassifier.hooks["label"], "feature": frozenset({"outgoing"})}
 
-    def _prepare(self, party):
+    def admit_defences(self, party):
         for defence in party.defences:
             defence.before_run(party)
 

@@ -112,6 +112,15 @@ class Identifiers:
         """The keys as other parties are told them: with the version of the numbering plans that `phone` reads by."""
         return [f"{key} ({metadata_version()})" if "phone:" in key else key for key in self.keys]
 
+    @property
+    def enumerable(self) -> tuple[str, ...]:
+        """The keys under which a party could list all ids there are: whole numbers and telephone numbers.
+
+        >>> Identifiers(("phone:41", "email"), ("mobile", "mail")).enumerable
+        ('phone:41',)
+        """
+        return tuple(key for key in self.keys if all(_is_enumerable(rule) for rule in key.split("+")))
+
     def columns_of(self, key: int) -> tuple[str, ...]:
         """The party's columns that a key is in."""
         return tuple(self.columns[key].split("+"))
@@ -338,3 +347,19 @@ def _without_empty(values: pa.Array) -> pa.Array:
 
 def _joined(parts: tuple[bytes, ...]) -> bytes:
     return b"".join([len(part).to_bytes(4, "little") + part for part in parts])
+
+
+def _is_enumerable(rule: str) -> bool:
+    return rule.partition(":")[0] in ("integer", "phone")
+
+
+def enumerable_warning(party: str, key: str) -> str:
+    """What a party should know before it aligns by a key under which all ids can be listed.
+
+    >>> enumerable_warning("bank", "integer")[:61]
+    "The key 'integer' has so few values that a peer can list many"
+    """
+    return (
+        f"The key {key!r} has so few values that a peer can list many or all of them, and learn which {party} has. Set "
+        "most_ids and most_common under [align], or match by a key that is hard to guess, such as an e-mail address."
+    )

@@ -1,8 +1,9 @@
 """Limits: what keeps a peer from asking too much, and a log of the alignments with each peer.
 
-A party that aligns a list of one person asks whether the other party knows that person. A party that aligns twice, with
-lists that differ in one person, asks the same. So a party refuses tiny sets, counts its alignments with each peer, and
-logs both (`Limits`).
+A party that aligns a list of one person asks whether the other party knows that person; a list of one person and of
+made-up ids asks the same, and so do two lists that differ in one person. A list of all telephone numbers there are asks
+for everybody. So a party refuses tiny sets, sets far larger than its own, and tiny or large intersections where it
+learns their size; it counts its alignments with each peer, and logs refusals too (`Limits`).
 
 A peer that resumes a run must resend exactly the bytes it sent before the crash (`ReplayGuard`). Its secrets were
 stored before their first use, so an honest peer sends the same messages again. A different message would be a second
@@ -22,27 +23,36 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import ClassVar, NoReturn
 
 from blake3 import blake3
 
 from colonnade.align.messages import Finished, Meeting
 from colonnade.crypto.curve import make_key
 from colonnade.errors import PrivacyError, StorageError
-from colonnade.parameters import Limit, check_parameters, count
+from colonnade.parameters import Limit, check_parameters, count, number, optional
 from colonnade.runtime.party import Party
+from colonnade.shared_log import Entry, HeldLog, SharedLog
 from colonnade.storage import append_durably, drop_unfinished, explained
 from colonnade.wire.codec import encode
 from colonnade.wire.message import Message
 
+# A party with fewer ids counts as having so many: a peer that brings a few thousand goes through no list of all ids.
+_SMALL = 100
+
 
 @dataclass(frozen=True)
 class Limits:
-    """How small a set may be, and how often one aligns with a peer.
+    """How small and how large sets and intersections may be, and how often one aligns with a peer.
 
     Attributes:
         fewest: How many ids each party's set must have under each key, this party's included.
         most_runs: How many alignments with one peer the log may hold.
+        most_ids: How many ids a peer may bring under each key; None sets no number.
+        most_times: How many times as many ids as this party has a peer may bring under each key; a party with fewer
+            than 100 counts as having 100.
+        fewest_common: How many ids must be common; a tenth of `fewest` if None.
+        most_common: How many ids may be common; None sets no number.
         log: A file with a line for each alignment and each refusal. None counts nothing in a simulation; between
             machines None stands for `alignments-of-<party>` beside the file in which the party counts its answers.
 
@@ -52,8 +62,19 @@ class Limits:
     fewest: int = 100
     most_runs: int = 20
     log: Path | None = None
+    most_ids: int | None = None
+    most_times: float = 50.0
+    fewest_common: int | None = None
+    most_common: int | None = None
 
-    limits: ClassVar[Mapping[str, Limit]] = {"fewest": count(0), "most_runs": count()}
+    limits: ClassVar[Mapping[str, Limit]] = {
+        "fewest": count(0),
+        "most_runs": count(),
+        "most_ids": optional(count()),
+        "most_times": number(1),
+        "fewest_common": optional(count(0)),
+        "most_common": optional(count()),
+    }
 
     def __post_init__(self) -> None:
         """Raise `PlanError` for limits that let nothing pass."""
@@ -78,17 +99,20 @@ class Limits:
         """
         if self.log is None:
             return
-        earlier = {entry["run"] for entry in self._entries() if entry["peer"] == peer and entry["what"] == "aligned"}
-        if run in earlier:
-            return
-        if len(earlier) >= self.most_runs:
-            self._note(peer, run, "refused", f"{len(earlier)} alignments already")
+        with self._shared(self.log).locked() as held:
+            entries = _checked(held.entries(), self._shared(self.log))
+            earlier = {each["run"] for each in entries if each["peer"] == peer and each["what"] == "aligned"}
+            if run in earlier:
+                return
+            too_many = len(earlier) >= self.most_runs
+            what, why = ("refused", f"{len(earlier)} alignments already") if too_many else ("aligned", "")
+            _write(held, peer, run, what, why)
+        if too_many:
             raise PrivacyError(
                 f"{party} should align with {peer} at most {self.most_runs} times, and the log {self.log} holds "
                 f"{len(earlier)} alignments with {peer} already. Repeated alignments show who was added or removed "
                 "between them. If all of them were intended, raise most_runs under [align]."
             )
-        self._note(peer, run, "aligned", "")
 
     def refuse_other(self, party: str, peer: str, run: str) -> NoReturn:
         """Refuse a peer that resends another message than it sent before the run was resumed.
@@ -128,23 +152,80 @@ class Limits:
             f"at {party}."
         )
 
-    def _entries(self) -> list[dict[str, Any]]:
-        if self.log is None or not self.log.exists():
-            return []
-        with explained(f"read {self.log}"):
-            lines = self.log.read_text(encoding="utf-8").splitlines()
-        try:
-            return [{key: entry[key] for key in ("peer", "run", "what")} for entry in map(json.loads, lines)]
-        except (ValueError, KeyError, TypeError) as error:
-            raise StorageError(
-                f"{self.log} should hold one alignment per line, but is damaged. Restore it; do not delete it, because "
-                "it counts the alignments with each peer."
-            ) from error
+    def check_most(self, party: str, peer: str, n_ids: int, n_own: int, run: str = "") -> None:
+        """Refuse a peer's set that is far too large: a list of all ids there are would ask for everybody.
+
+        Args:
+            party: This party's name.
+            peer: Whose set it is.
+            n_ids: How many ids the peer's set has, or may have, under one key.
+            n_own: How many ids this party has under the key.
+            run: The name of this run in the log.
+
+        Raises:
+            PrivacyError: The set is too large.
+        """
+        if self.most_ids is not None and n_ids > self.most_ids:
+            wanted, key = f"{self.most_ids:,}", "most_ids"
+        elif n_ids > self.most_times * max(n_own, _SMALL):
+            wanted, key = f"{self.most_times:g} times {party}'s {max(n_own, _SMALL):,}", "most_times"
+        else:
+            return
+        self._note(peer, run, "refused", f"{n_ids:,} ids")
+        raise PrivacyError(
+            f"{peer} should bring at most {wanted} ids under each key, but brings {n_ids:,}: a long list of made-up "
+            f"ids asks who of all people is known to {party}. If {peer} does know so many people, raise {key} under "
+            f"[align] at {party}."
+        )
+
+    def check_common(self, party: str, peer: str, n_common: int, run: str = "", *, told: bool = True) -> None:
+        """Refuse to go on if too few or too many ids are common.
+
+        Args:
+            party: This party's name.
+            peer: With whom they are common.
+            n_common: How many are.
+            run: The name of this run in the log.
+            told: Whether the peer may know already which ids are common.
+
+        Raises:
+            PrivacyError: The intersection is too small or too large.
+        """
+        fewest = self.fewest // 10 if self.fewest_common is None else self.fewest_common
+        if fewest <= n_common and (self.most_common is None or n_common <= self.most_common):
+            return
+        self._note(peer, run, "refused", f"{n_common:,} common ids")
+        if n_common < fewest:
+            wanted, key = f"at least {fewest:,}", "lower fewest_common"
+            why = "a list of made-up ids with one real id among them would look like that, or columns that do not match"
+        else:
+            wanted, key = f"at most {self.most_common:,}", "raise most_common"
+            why = "a list that goes through all ids there are would look like that"
+        known = f"{peer} may know them already; {party} goes no further" if told else f"{peer} was not told which"
+        raise PrivacyError(
+            f"{party} and {peer} should have {wanted} ids in common, but have {n_common:,}: {why}. {known}. Check with "
+            f"{peer} which list it brought, or {key} under [align] at {party}."
+        )
 
     def _note(self, peer: str, run: str, what: str, why: str) -> None:
         if self.log is not None:
-            at = datetime.now(UTC).isoformat(timespec="seconds")
-            append_durably(self.log, json.dumps({"at": at, "peer": peer, "run": run, "what": what, "why": why}) + "\n")
+            with self._shared(self.log).locked() as held:
+                _write(held, peer, run, what, why)
+
+    @staticmethod
+    def _shared(log: Path) -> SharedLog:
+        return SharedLog(log, "one alignment")
+
+
+def _write(held: HeldLog, peer: str, run: str, what: str, why: str) -> None:
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    held.append({"at": at, "peer": peer, "run": run, "what": what, "why": why})
+
+
+def _checked(entries: list[Entry], log: SharedLog) -> list[Entry]:
+    if not all({"peer", "run", "what"} <= entry.keys() for entry in entries):
+        raise log.damaged()
+    return entries
 
 
 class ReplayGuard:

@@ -31,7 +31,8 @@ class AlignTerms(Message, kind="align/terms", reveals={Secret.IDS}):
 class AlignOpening(Message, kind="align/opening", reveals={Secret.IDS}, fresh=True):
     """What the leader decides: the keys of digests, the number of buckets, and how long each party's lists are.
 
-    Two runs with one seed have the same `salt`, and so the same order; `veil` differs in every run.
+    Two runs with one seed have the same `salt`, and so the same order; `veil` differs in every
+    run and for every party that is told it.
     """
 
     salt: bytes

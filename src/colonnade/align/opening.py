@@ -10,7 +10,7 @@ star the others learn the leader's numbers, and how many buckets there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from colonnade.align.buckets import MOST_BUCKETS, slots
@@ -96,14 +96,15 @@ class Agreement:
 
     Attributes:
         salt: The key of digests.
-        veil: What encrypts digests that leave Colonnade; unlike the salt, it differs in every run.
+        veils: For each peer, what encrypts digests that leave Colonnade towards it. Unlike the salt, a veil differs in
+            every run, and no third party knows it.
         n_keys: How many keys ids are compared by.
         n_buckets: How many buckets each key has.
         ids: How many ids each known party has under each key.
     """
 
     salt: bytes
-    veil: bytes
+    veils: Mapping[str, bytes]
     n_keys: int
     n_buckets: int
     ids: dict[str, tuple[int, ...]]
@@ -139,14 +140,15 @@ def open_as_leader(
             f"At most {MOST_BUCKETS:,} buckets can be matched, but these sets would need {n:,}. Raise ids_per_bucket "
             "under [align]."
         )
-    salt, veil = party.random.child("align", "salt").key, party.once("veil of the alignment", make_key)
+    salt = party.random.child("align", "salt").key
+    veils = {name: party.once(f"veil of the alignment with {name}", make_key) for name in participants.others}
     shown = (me,) if participants.star else participants.order
     counts = [count for name in shown for count in ids[name]]
     for name in participants.others:
-        party.peers[name].send(AlignOpening(salt, veil, len(mine.ids), n, list(shown), counts))
+        party.peers[name].send(AlignOpening(salt, veils[name], len(mine.ids), n, list(shown), counts))
     for name in participants.without_tables:
         party.peers[name].send(AlignOpening(b"", b"", len(mine.ids), n, [], []))
-    return Agreement(salt, veil, len(mine.ids), n, ids)
+    return Agreement(salt, veils, len(mine.ids), n, ids)
 
 
 def open_as_follower(
@@ -172,7 +174,7 @@ def open_as_follower(
     wanted = settings.n_buckets([count for counts in ids.values() for count in counts])
     if len(ids) == len(participants.order) and opening.buckets != wanted:
         raise unexpected(leader.peer, f"cut sets of these sizes into {wanted:,} buckets", f"{opening.buckets:,}")
-    return Agreement(opening.salt, opening.veil, n_keys, opening.buckets, ids)
+    return Agreement(opening.salt, {leader.peer: opening.veil}, n_keys, opening.buckets, ids)
 
 
 def _check_terms(me: str, mine: AlignTerms, peer: str, theirs: AlignTerms) -> None:

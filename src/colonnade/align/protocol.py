@@ -6,6 +6,7 @@ and say who learned what (learned.py).
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ import numpy.typing as npt
 
 from colonnade.align import ring, star
 from colonnade.align.buckets import MOST_BUCKETS
-from colonnade.align.identifiers import Identifiers
+from colonnade.align.identifiers import Identifiers, enumerable_warning
 from colonnade.align.learned import Learned
 from colonnade.align.limits import Limits, ReplayGuard
 from colonnade.align.messages import AlignOpening, AlignTerms
@@ -37,6 +38,8 @@ from colonnade.secret import Secret
 R = TypeVar("R")
 
 ORDER_STEP = "order of aligned rows"
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,8 @@ class Align:
         Raises:
             PlanError: The parties read ids differently, or the roles do not fit the settings.
             DataError: Ids repeat and must not.
-            PrivacyError: A party brings too few ids, or asks too often.
+            PrivacyError: A party brings too few ids or too many, too few or too many are common, or a party asks too
+                often.
             ProtocolError: The others have another order of the common rows.
         """
         settings, me = self.settings, party.name
@@ -92,18 +96,25 @@ class Align:
             return _stand_by(party, settings, learned)
 
         def check_sizes(whose: str, ids: Sequence[int]) -> None:
-            for n in ids:
+            for n, own in zip(ids, n_own, strict=True):
                 limits.check_size(me, whose, n, run, padded=settings.pad and whose != me)
+                if whose != me:
+                    limits.check_most(me, whose, n, own, run)
+
+        def check_common(peer: str, n_common: int, *, told: bool) -> None:
+            limits.check_common(me, peer, n_common, run, told=told)
 
         table = party.table
         identifiers = Identifiers.of(table, settings.keys, self.columns.get(me))
         known = np.zeros(len(table), bool)
-        n_ids, repeated = self._count(party, identifiers, known)
-        check_sizes(me, n_ids)
+        n_own, repeated = self._count(party, identifiers, known)
+        check_sizes(me, n_own)
+        if party.session is not None:
+            for key in identifiers.enumerable:
+                _log.warning("%s", enumerable_warning(me, key))
         for peer in names.compared:
             limits.admit(me, peer, run)
-        if settings.pad:
-            n_ids = [_padded(n) for n in n_ids]
+        n_ids = [_padded(n) for n in n_own] if settings.pad else n_own
         with _bucket_folder(folder) as buckets:
             process = self.process if settings.engine == "rr22" else None
             if process is not None:
@@ -113,7 +124,9 @@ class Align:
             opened = open_as_leader if names.leads else open_as_follower
             agreement = opened(party, names, settings, terms, check_sizes)
             _spend(party, learned.from_comparison(agreement))
-            state = AlignState(party, settings, names, agreement, identifiers, known, guard, buckets, self.workers)
+            state = AlignState(
+                party, settings, names, agreement, identifiers, known, guard, buckets, self.workers, check_common
+            )
             # The steps of buckets lie within this step, so their results are no longer needed when it is done.
             step = DurableStep(party, ORDER_STEP)
             for _ in step:
@@ -203,7 +216,7 @@ def _stand_by(party: Party, settings: Settings, learned: Learned) -> Alignment:
     opening = leader.receive(AlignOpening, fields={"keys": n_keys}, within={"buckets": (1, MOST_BUCKETS)})
     step = DurableStep(party, ORDER_STEP)
     for _ in step:
-        for key, bucket in Agreement(b"", b"", opening.keys, opening.buckets, {}).rounds:
+        for key, bucket in Agreement(b"", {}, opening.keys, opening.buckets, {}).rounds:
             for _ in DurableStep(party, bucket_step(key, bucket)):
                 pass
         step.result = hear_outcome(leader, settings.reveal).tree()

@@ -67,10 +67,18 @@ def go_round(state: AlignState) -> Match:
         for _ in step:
             step.result = _match(state, key, number, matched)
         matched[step.result["rows"]] = True
+    # The leader alone knows a size that it tells nobody; all else the others learn bucket by bucket.
+    whom = state.others[0].peer if leads else state.leader.peer
     if reveal != "both" and not leads:
-        return hear_outcome(state.leader, reveal)
+        match = hear_outcome(state.leader, reveal)
+        if match.size is not None:
+            state.check_common(whom, match.size, told=True)
+        return match
     if reveal == "size":
-        return tell_size(state, Match(None, sum(tree["size"] for tree in state.results)))
+        size = sum(tree["size"] for tree in state.results)
+        state.check_common(whom, size, told=False)
+        return tell_size(state, Match(None, size))
+    state.check_common(whom, int(matched.sum()), told=True)
     ordered, digests = [], []
     for trees in state.results.stretches():
         found = np.concatenate([tree["rows"] for tree in trees])

@@ -7,8 +7,10 @@
 
 The two side processes talk to each other over a connection of their own, with TLS if the run has it. **What they say
 is not in our recording**: the audit knows only that they talked. `spu` checks that the other side's certificate comes
-from the same authority, not whose certificate it is. Nor can a party be held to the list that it gave to its process,
-so it counts as another alignment if side processes meet again over an interrupted bucket (`limits.py`).
+from the same authority, not whose certificate it is. So each pair has a secret of its own for this run, the veil, which
+the leader sends over the run's own line: both encrypt their digests under it, and a third party that takes the place of
+a side process can compare nothing with them. Nor can a party be held to the list that it gave to its process, so it
+counts as another alignment if side processes meet again over an interrupted bucket (`limits.py`).
 
 Each party learns which of its ids the other party has, and how many ids the other party has. So with three or more
 parties every feature party learns what it has in common with the leader, which the built-in engine does not show. With
@@ -191,12 +193,12 @@ def common(
         return np.zeros((0, DIGEST_BYTES), np.uint8), np.zeros(0, np.int64)  # spu takes no empty list
     listed = state.padded(bucket, key, number, peer)
     with _side_folder(state.folder) as folder:
-        _write(folder / "input.csv", encrypted(listed.digests, agreement.veil))
+        _write(folder / "input.csv", encrypted(listed.digests, agreement.veils[peer]))
         _run_pair(process, folder, line, me, leads=leads, broadcast=broadcast)
         state.progress(len(listed.rows))
         told = leads or broadcast
         found = sorted_values(_read(folder / "output.csv")) if told else np.zeros((0, DIGEST_BYTES), np.uint8)
-    digests = encrypted(found, agreement.veil, back=True)
+    digests = encrypted(found, agreement.veils[peer], back=True)
     return digests, _rows(digests, bucket, peer)
 
 

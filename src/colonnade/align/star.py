@@ -97,9 +97,15 @@ def lead(state: AlignState, process: SideProcess | None) -> Match:
             step.result = _match_as_leader(state, process, key, number, matched)
         for peer in matched:
             matched[peer][step.result[peer]["rows"]] = True
+    # By several keys or with rr22 the others have learned what is common bucket by bucket.
+    known = state.agreement.n_keys > 1 or process is not None
     if settings.reveal == "size":
         (peer,) = matched
-        return tell_size(state, Match(None, sum(tree[peer]["size"] for tree in state.results)))
+        size = sum(tree[peer]["size"] for tree in state.results)
+        state.check_common(peer, size, told=known)
+        return tell_size(state, Match(None, size))
+    for peer, rows in matched.items():
+        state.check_common(peer, int(rows.sum()), told=known)
     ordered: list[RowNumbers] = []
     present: dict[str, list[Mask]] = {peer: [] for peer in matched}
     digests: dict[str, list[bytes]] = {peer: [] for peer in matched}
@@ -128,15 +134,23 @@ def follow(state: AlignState, process: SideProcess | None) -> Match:
             step.result = _match_as_follower(state, process, key, number, matched)
         matched[step.result["rows"][step.result["places"]]] = True
     if settings.reveal != "both":
-        return hear_outcome(leader, settings.reveal)
+        return _heard(state, hear_outcome(leader, settings.reveal))
     ordered, digests = [], []
     for rows, digest in map(partial(_hear_order, state), state.results.stretches()):
         ordered.append(rows)
         digests.append(digest)
     rows, whole = np.concatenate(ordered), whole_digest(digests)
+    state.check_common(leader.peer, int((rows >= 0).sum()), told=True)
     if settings.duplicates == "all":
         rows, whole = _combine_as_follower(state, rows, whole)
     return agree_as_follower(state, rows, whole)
+
+
+def _heard(state: AlignState, match: Match) -> Match:
+    """The outcome that a party hears, if the party goes on with so many common ids."""
+    if match.size is not None:
+        state.check_common(state.leader.peer, match.size, told=True)
+    return match
 
 
 def _match_as_leader(

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol as StructuralType
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,13 @@ from colonnade.wire.channel import Channel
 PREFIX = "align"
 
 UNDER = ("masked with a secret of this run",)
+
+
+class CheckCommon(StructuralType):
+    """What refuses intersections that are too small or too large."""
+
+    def __call__(self, peer: str, n_common: int, *, told: bool) -> None:
+        """Raise `PrivacyError` where a party should go no further."""
 
 
 class DurableStep:
@@ -71,6 +79,8 @@ class AlignState:
         guard: What peers sent before, if the run was resumed.
         folder: Where buckets are kept that do not fit into memory; nothing else is in it.
         n_workers: How many processes compute.
+        check_common: Refuses intersections that are too small or too large, given the peer, how many ids are common,
+            and whether the peer may know them already.
     """
 
     party: Party
@@ -82,6 +92,7 @@ class AlignState:
     guard: ReplayGuard
     folder: Path
     n_workers: int | None
+    check_common: CheckCommon
     _buckets: tuple[int, Buckets] | None = None
     _done: int = 0
 

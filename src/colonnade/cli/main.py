@@ -28,6 +28,7 @@ import typer
 from typer.core import TyperGroup
 
 from colonnade._version import __version__
+from colonnade.cli.budget import BudgetOption, budget
 from colonnade.cli.certs import certs
 from colonnade.cli.console import complain, console, say
 from colonnade.cli.functional import functional
@@ -76,8 +77,8 @@ def main() -> None:
     """Run the command line."""
     # gRPC reads both when it is imported. Its log would stand between our sentences; what matters of it is raised.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    # Every connection's version is checked. In a process of our own no 1.2 handshake need succeed either: this suite for
-    # TLS 1.2 needs a key that is shared beforehand. TLS 1.3 chooses its suites by itself.
+    # Every connection's version is checked. In a process of our own no 1.2 handshake need succeed either: this suite
+    # for TLS 1.2 needs a key that is shared beforehand. TLS 1.3 chooses its suites by itself.
     os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-PSK-CHACHA20-POLY1305"
     app(prog_name="colonnade")
 
@@ -120,6 +121,7 @@ def simulate(
     out: Out = Path("runs"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted.")] = False,
     seed: Annotated[int | None, typer.Option(help="Another seed than the plan's.")] = None,
+    budgets: BudgetOption = None,
 ) -> None:
     """Train as a plan says, with all parties in this process."""
     from colonnade.auditing.disclosure import self_reported_leaks
@@ -129,6 +131,8 @@ def simulate(
     planned = Plan.read(plan)
     if seed is not None:
         planned = replace(planned, seed=seed)
+    if budgets:
+        planned = replace(planned, privacy=planned.privacy.with_options(budgets))
     planned.require_training()
     folder = RunFolder.create(planned, out, existing="resume" if resume else "refuse")
     try:
@@ -256,5 +260,5 @@ def _in_words(metrics: Mapping[str, float]) -> str:
     return f"On held-out rows: {', '.join(figures)}."
 
 
-for command in (align, doctor, join, predict):
+for command in (align, budget, doctor, join, predict):
     app.command()(command)

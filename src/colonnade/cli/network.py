@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from colonnade.cli.budget import BudgetOption
 from colonnade.cli.console import Progress, say, warn
 
 if TYPE_CHECKING:
@@ -108,9 +109,12 @@ def join(
     certificates: Certs = None,
     insecure: Insecure = False,
     listen: Listen = None,
+    budgets: BudgetOption = None,
 ) -> None:
     """Take part in a plan's training with your own table; the others do the same at their machines."""
     side = _side(plan, name, out, certificates, insecure, listen)
+    if budgets:
+        side = replace(side, plan=replace(side.plan, privacy=side.plan.privacy.with_options(budgets)))
     if side.status == "finished":
         say(f"{name}'s side of this run has finished; its model lies in {side.model_path}.")
         say("To train again, delete its folder or choose another one with --out.")

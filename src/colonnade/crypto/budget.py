@@ -2,17 +2,19 @@
 
 Every flooded answer tells a little, and what it tells adds up: a new run does not make anybody forget. So the count
 outlives runs. It is taken from a log in portions, each written down before the first of its values is answered; a crash
-loses the rest of a portion, never an answer. Whoever answers keeps the log and asks nobody.
+loses the rest of a portion, never an answer. The party that answers keeps the log and asks nobody. Runs that go on at
+the same time take their portions one after the other, under the lock of the log.
 """
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from colonnade.crypto.profiles import Profile
-from colonnade.errors import BudgetSpent, StorageError
-from colonnade.storage import append_durably, drop_unfinished, explained
+from colonnade.errors import BudgetSpent
+from colonnade.shared_log import Entry, HeldLog, SharedLog
 
 
 class Budget:
@@ -37,14 +39,13 @@ class Budget:
     ) -> None:
         self.profile, self.peer, self.data, self.log = profile, peer, data, log
         self.most = profile.most_values if most is None else most
+        self._shared = None if log is None else SharedLog(log, "one portion of answers")
         self._taken = self._left = 0
-        if log is not None and log.exists():
-            drop_unfinished(log)
 
     @property
     def spent(self) -> int:
         """How many values were answered, or written down for this run or others."""
-        return (self._taken if self.log is None else self._written(self.log)) - self._left
+        return (self._taken if self._shared is None else self._written(self._shared.entries())) - self._left
 
     def spend(self, values: int) -> None:
         """Count values about to be answered.
@@ -53,37 +54,37 @@ class Budget:
             BudgetSpent: They would exceed the cap; nothing was counted.
         """
         if values > self._left:
-            spent, cap = self.spent, self.most
-            if spent + values > cap:
-                raise BudgetSpent(
-                    f"{self.peer} may be answered {cap} encrypted values about one data set, but {spent} were answered "
-                    f"and {values} more are asked for. Train with fewer steps or rows of data."
-                )
-            # A thousandth of the cap at a time costs few writes, and a crash little.
-            portion = min(max(values - self._left, cap >> 10), cap - spent - self._left)
-            self._take(portion)
+            with self._held() as held:
+                written = self._taken if held is None else self._written(held.entries())
+                spent, cap = written - self._left, self.most
+                if spent + values > cap:
+                    raise BudgetSpent(
+                        f"{self.peer} may be answered {cap} encrypted values about one data set, but {spent} were "
+                        f"answered and {values} more are asked for. Train with fewer steps or rows of data."
+                    )
+                # A thousandth of the cap at a time costs few writes, and a crash little.
+                portion = min(max(values - self._left, cap >> 10), cap - spent - self._left)
+                if held is not None:
+                    held.append({**self._whose, "values": portion})
+            self._taken += portion
             self._left += portion
         self._left -= values
 
-    def _take(self, portion: int) -> None:
-        self._taken += portion
-        if self.log is not None:
-            append_durably(self.log, json.dumps({**self._whose, "values": portion}) + "\n")
+    @contextmanager
+    def _held(self) -> Iterator[HeldLog | None]:
+        if self._shared is None:
+            yield None
+            return
+        with self._shared.locked() as held:
+            yield held
 
     @property
     def _whose(self) -> dict[str, str]:
         return {"profile": self.profile.name, "peer": self.peer, "data": self.data}
 
-    def _written(self, log: Path) -> int:
-        if not log.exists():
-            return 0
-        with explained(f"read {log}"):
-            lines = log.read_text(encoding="utf-8").splitlines()
+    def _written(self, entries: Iterable[Entry]) -> int:
         try:
-            entries = [json.loads(line) for line in lines]
-            return sum(int(entry.pop("values")) for entry in entries if entry.items() >= self._whose.items())
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StorageError(
-                f"{log} should hold one portion of answers per line, but is damaged. Restore it; do not delete it, for "
-                "it says how much was told to whom."
-            ) from error
+            return sum(int(entry["values"]) for entry in entries if entry.items() >= self._whose.items())
+        except (ValueError, KeyError, TypeError) as error:
+            assert self._shared is not None
+            raise self._shared.damaged() from error

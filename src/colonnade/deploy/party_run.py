@@ -438,6 +438,7 @@ class PartyRun:
             aligns=plan.align is not None and not audits,
             random=private_randomness(plan.seed, self.name, public) if network.randomness == "seeded" else None,
             defences=[planned.build() for planned in plan.defences if planned.party == self.name and not audits],
+            budget=plan.privacy.budgets,
             keep=plan.run.keep,
             # Senders consent in the settings of the training; an audit keeps nothing of what it receives.
             keep_received="digests" if audits else network.keep_received,

@@ -150,7 +150,7 @@ class RunFolder:
                         "the data, or align again in another folder."
                     )
         if not all(self._has(str(path.relative_to(self.path))) for path in files.values()):
-            run = simulation.run(folder, self.plan.run.checkpoint_every, progress)
+            run = simulation.run(folder, self.plan.run.checkpoint_every, progress, self._histories)
             for party, alignment in run.results.items():
                 alignment.save(files[party])
         with _undamaged(folder):
@@ -164,12 +164,21 @@ class RunFolder:
             tables: What `tables` gave, where it was already called.
         """
         tables = self.tables() if tables is None else tables
-        run = self.plan.simulation(tables.train).run(self.path, self.plan.run.checkpoint_every, progress)
+        simulation = self.plan.simulation(tables.train)
+        run = simulation.run(self.path, self.plan.run.checkpoint_every, progress, self._histories)
         for party, share in run.results.items():
             if share.is_fitted:
                 share.save(self.path / party / "model.safetensors")
         self._write("metrics.json", json.dumps(quality(run, tables.test), indent=1))
         return run
+
+    @property
+    def _histories(self) -> Path | None:
+        """Where simulated releases are counted over all runs, if the plan has a budget for them.
+
+        A simulation tells nobody anything, so its releases count apart from those between machines.
+        """
+        return self.path.parent / "simulated" if self.plan.privacy.budget else None
 
     def load(self) -> Run[Estimator]:
         """The run as it was when it had finished.

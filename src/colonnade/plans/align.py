@@ -26,6 +26,10 @@ class PlannedAlign(Settings):
         columns: For each party the columns of its keys, several joined by `+`; its id column if it has no entry.
         fewest: How many ids each party's set must have.
         most_runs: How many alignments with one peer this party's log may hold.
+        most_ids: How many ids a peer may bring under each key; None sets no number.
+        most_times: How many times as many ids as this party has a peer may bring under each key.
+        fewest_common: How many ids must be common; a tenth of `fewest` if None.
+        most_common: How many ids may be common; None sets no number.
         workers: How many processes compute; one per core if None.
         addresses: Where each party's side process of the engine rr22 listens; a party uses its own entry only.
 
@@ -36,6 +40,10 @@ class PlannedAlign(Settings):
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
     fewest: int = Limits.fewest
     most_runs: int = Limits.most_runs
+    most_ids: int | None = Limits.most_ids
+    most_times: float = Limits.most_times
+    fewest_common: int | None = Limits.fewest_common
+    most_common: int | None = Limits.most_common
     workers: int | None = None
     addresses: Mapping[str, str] = field(default_factory=dict, hash=False)
 
@@ -68,7 +76,8 @@ class PlannedAlign(Settings):
             certificates: The files of its certificate, its key and the authority.
         """
         process = SideProcess(address=self.addresses.get(party), certificates=certificates)
-        return Align(self.settings, self.columns, Limits(self.fewest, self.most_runs), self.workers, process)
+        limits = Limits(**{name: getattr(self, name) for name in Limits.limits})
+        return Align(self.settings, self.columns, limits, self.workers, process)
 
     def check(self, holders: tuple[str, ...]) -> None:
         """Refuse entries of parties without a table."""
@@ -82,4 +91,6 @@ class PlannedAlign(Settings):
     def written(self) -> dict[str, Any]:
         """The section as plain values."""
         tree = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {name: value for name, value in tree.items() if value != {}}
+        # A plan that says nothing of these has the hash that it had before the keys existed.
+        later = {name for name in Limits.limits if tree[name] == getattr(Limits, name)} - {"fewest", "most_runs"}
+        return {name: value for name, value in tree.items() if value != {} and name not in later}

@@ -10,6 +10,7 @@ A plan is built in Python from the dataclasses below, or read from a TOML file w
     [[defences]]    PlannedDefence    who holds what
     [audit]         PlannedAudit      which attacks, and how thoroughly
     [run]           PlannedRun        what is kept
+    [privacy]       PlannedPrivacy    how much may be released about the same records, over all runs
     [network]       PlannedNetwork    where the parties are, for a run between machines: [network.bank]
 
 Whatever is wrong with a plan is a `PlanError` before anything runs.
@@ -28,9 +29,11 @@ from blake3 import blake3
 
 from colonnade.errors import PlanError
 from colonnade.plans.network import PlannedAddress, PlannedNetwork
+from colonnade.plans.privacy import PlannedPrivacy
 from colonnade.plans.toml import Signature, conform, to_toml
 from colonnade.roles import PublicPlan, Roles
 from colonnade.runtime.simulate import Simulation
+from colonnade.secret import Secret
 from colonnade.tables.table import Table
 from colonnade.text import nearest
 from colonnade.wire.recording.recording import Keep
@@ -275,6 +278,7 @@ class Plan:
     seed: int = 0
     name: str = "run"
     align: PlannedAlign | None = None
+    privacy: PlannedPrivacy = field(default_factory=PlannedPrivacy)
 
     def __post_init__(self) -> None:
         """Refuse names that do not belong together."""
@@ -416,11 +420,17 @@ class Plan:
         defences: dict[str, tuple[Defence, ...]] = {}
         for planned in self.defences:
             defences[planned.party] = (*defences.get(planned.party, ()), planned.build())
-        return Simulation(self.trained.build().fit, tables, self.roles, self.seed, defences, {}, self.run.keep)
+        fit = self.trained.build().fit
+        return Simulation(fit, tables, self.roles, self.seed, defences, {}, self.run.keep, self._budgets)
 
     def alignment(self, tables: Mapping[str, Table]) -> Simulation[Alignment]:
         """The planned alignment of these tables, ready to run."""
-        return Simulation(self.aligned.build(), tables, self.roles, self.seed, {}, {}, self.run.keep)
+        align = self.aligned.build()
+        return Simulation(align, tables, self.roles, self.seed, {}, {}, self.run.keep, self._budgets)
+
+    @property
+    def _budgets(self) -> dict[str, dict[Secret, tuple[float, float]]]:
+        return dict.fromkeys(self.roles.parties, self.privacy.budgets)
 
     def to_toml(self) -> str:
         """The plan as TOML that `read` understands anywhere on this machine: its paths are absolute."""
@@ -437,6 +447,8 @@ class Plan:
             "audit": asdict(self.audit),
             "run": asdict(self.run),
         }
+        if self.privacy.budget:
+            tree["privacy"] = {"budget": dict(self.privacy.budget)}
         if self.run.received == "digests":
             # A plan that says nothing of it has the hash that it had before the key existed.
             del tree["run"]["received"]
@@ -492,7 +504,7 @@ def _section(key: str) -> type[Any]:
         from colonnade.plans.align import PlannedAlign
 
         return PlannedAlign
-    return {"roles": Roles, "audit": PlannedAudit, "run": PlannedRun}[key]
+    return {"roles": Roles, "audit": PlannedAudit, "run": PlannedRun, "privacy": PlannedPrivacy}[key]
 
 
 def _read_named(section: type[S], tree: Mapping[str, Any], where: str) -> S:

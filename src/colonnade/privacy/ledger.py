@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from colonnade.errors import BudgetSpent, PlanError, StorageError
 from colonnade.privacy.gaussian import NARROW, ROUNDING_VARIANCE, gaussian_epsilon
+from colonnade.privacy.history import HeldHistory, History
 from colonnade.secret import Secret
 from colonnade.storage import append_durably, explained, write_atomically
 
@@ -169,6 +170,8 @@ class Ledger:
         path: A file to which every event is written before anything is released, and from which it starts.
         noise_is_known: Whether others can compute the noise, so that no release is private: in a run between machines
             whose randomness follows from the plan's seed.
+        history: What all runs released about the same records. Each event is written there too, and the budget is for
+            all runs together; without a history it is for this ledger alone.
 
     Example:
         >>> ledger = Ledger(budget={Secret.LABELS: (2.0, 0.0)})
@@ -185,6 +188,7 @@ class Ledger:
         *,
         path: Path | None = None,
         noise_is_known: bool = False,
+        history: History | None = None,
     ) -> None:
         self.budget, self._noise_is_known = dict(budget or {}), noise_is_known
         for secret, (epsilon, delta) in self.budget.items():
@@ -195,7 +199,9 @@ class Ledger:
                 )
         self._counts: Counter[Event] = Counter()
         self._identified: set[tuple[Event, int, bytes]] = set()
-        self._path = path
+        self._past: Counter[Event] = Counter()
+        self._past_identified: set[tuple[Event, int, bytes]] = set()
+        self._path, self._history = path, history
         if path is not None and path.exists():
             self._load(path)
 
@@ -204,13 +210,14 @@ class Ledger:
         """Each kind of event and how often it occurred."""
         return MappingProxyType(self._counts)
 
-    def spend(self, event: Event, count: int = 1, *, identity: bytes | None = None) -> bool:
+    def spend(self, event: Event, count: int = 1, *, identity: bytes | None = None, is_earlier: bool = False) -> bool:
         """Record an event, or several of its kind; returns whether it was new.
 
         Args:
             event: What is about to be released.
             count: How often.
             identity: What tells this release from others of its kind. None counts it as new each time.
+            is_earlier: Whether an earlier run made the release, so that the history of all runs may have it already.
 
         Raises:
             BudgetSpent: The budget would be exceeded; nothing was recorded.
@@ -220,12 +227,41 @@ class Ledger:
         event = event.with_known_noise() if self._noise_is_known else event
         if identity is not None and (event, count, identity) in self._identified:
             return False
-        self._check_budget(event, count)
+        entry = {**entry_of(event, count), "identity": None if identity is None else identity.hex()}
+        if self._history is None:
+            self._check_budget(self._counts, event, count)
+        else:
+            with self._history.held() as held:
+                self._look_back(held)
+                known = identity is not None and (event, count, identity) in self._past_identified
+                if not known and not (is_earlier and self._past[event] >= count):
+                    # The history has all events of this run, except those of a run that began without one.
+                    self._check_budget(self._past | self._counts, event, count)
+                    held.append(entry)
+                    self._remember(event, count, identity)
         if self._path is not None:
-            entry = {**_entry(event, count), "identity": None if identity is None else identity.hex()}
             append_durably(self._path, json.dumps(entry) + "\n")
         self._record(event, count, identity)
         return True
+
+    def _look_back(self, held: HeldHistory) -> None:
+        with _understood():
+            for entry in held.unread():
+                identity = entry["identity"]
+                known = None if identity is None else bytes.fromhex(identity)
+                self._remember(event_of(entry), _count(entry), known)
+
+    def _remember(self, event: Event, count: int, identity: bytes | None) -> None:
+        self._past[event] += count
+        if identity is not None:
+            self._past_identified.add((event, count, identity))
+
+    def spent_over_runs(self, protects: Secret, delta: float) -> Spent:
+        """Compose the events of all runs about one secret; those of this ledger alone if there is no history."""
+        if self._history is not None:
+            with self._history.held() as held:
+                self._look_back(held)
+        return _compose(self._past | self._counts, protects, delta, None)
 
     def epsilon(self, delta: float, *, protects: Secret, unit: str | None = None) -> float:
         """Return the epsilon of `spent`."""
@@ -249,7 +285,7 @@ class Ledger:
 
     def to_json(self) -> str:
         """Return the events as JSON text. The budget is the plan's and not part of it."""
-        return json.dumps({"events": [_entry(event, count) for event, count in self._counts.items()]})
+        return json.dumps({"events": [entry_of(event, count) for event, count in self._counts.items()]})
 
     @classmethod
     def from_json(cls, text: str, *, budget: Mapping[Secret, tuple[float, float]] | None = None) -> Self:
@@ -257,7 +293,7 @@ class Ledger:
         ledger = cls(budget)
         with _understood():
             for entry in json.loads(text)["events"]:
-                ledger._counts[_event(entry)] += _count(entry)
+                ledger._counts[event_of(entry)] += _count(entry)
         return ledger
 
     def _load(self, path: Path) -> None:
@@ -267,7 +303,7 @@ class Ledger:
             for line in lines:
                 entry = json.loads(line)
                 identity = entry["identity"]
-                self._record(_event(entry), _count(entry), None if identity is None else bytes.fromhex(identity))
+                self._record(event_of(entry), _count(entry), None if identity is None else bytes.fromhex(identity))
         if unfinished:
             # The crash came while this event was being written, hence before its release.
             write_atomically(path, b"".join(line + b"\n" for line in lines))
@@ -280,22 +316,21 @@ class Ledger:
     def __repr__(self) -> str:
         return f"Ledger({self._counts.total()} events of {len(self._counts)} kinds)"
 
-    def _check_budget(self, event: Event, count: int) -> None:
+    def _check_budget(self, earlier: Counter[Event], event: Event, count: int) -> None:
         if event.protects not in self.budget:
             return
         epsilon, delta = self.budget[event.protects]
-        after = _Losses(self._about(event.protects) + Counter({event: count}))
+        about = Counter({each: n for each, n in earlier.items() if each.protects is event.protects})
+        after = _Losses(about + Counter({event: count}))
         allowed = epsilon * (1 + _TOLERANCE)
         # The bound is cheap, and composition is only needed where the bound does not decide.
         if after.bound(delta) > allowed and (total := after.epsilon(delta)) > allowed:
+            over = "" if self._history is None else " over all runs on these records"
             raise BudgetSpent(
-                f"Expected to spend at most epsilon {epsilon:g} at delta {delta:g} on {event.protects}, but the next "
-                f"{event.mechanism} release would bring it to {total:g}; nothing was released. "
+                f"Expected to spend at most epsilon {epsilon:g} at delta {delta:g} on {event.protects}{over}, but the "
+                f"next {event.mechanism} release would bring it to {total:g}; nothing was released. "
                 f"Release less often, add more noise, or agree on a larger budget."
             )
-
-    def _about(self, protects: Secret) -> Counter[Event]:
-        return Counter({event: count for event, count in self._counts.items() if event.protects is protects})
 
 
 def compose(ledgers: Iterable[Ledger], delta: float) -> dict[Secret, Spent]:
@@ -438,7 +473,8 @@ def _understood() -> Iterator[None]:
         ) from error
 
 
-def _entry(event: Event, count: int) -> dict[str, Any]:
+def entry_of(event: Event, count: int) -> dict[str, Any]:
+    """Some events of one kind as a log holds them."""
     return {
         "protects": event.protects.value,
         "unit": event.unit,
@@ -451,7 +487,8 @@ def _entry(event: Event, count: int) -> dict[str, Any]:
     }
 
 
-def _event(entry: Mapping[str, Any]) -> Event:
+def event_of(entry: Mapping[str, Any]) -> Event:
+    """The kind of event that `entry_of` wrote."""
     return Event(
         protects=Secret(entry["protects"]),
         unit=entry["unit"],

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from colonnade._version import __version__
 from colonnade.errors import PlanError, StorageError
 from colonnade.generators import GlobalGenerators
+from colonnade.privacy.history import History, Records, history_path
 from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.randomness import Randomness
 from colonnade.roles import PublicPlan
@@ -62,12 +63,14 @@ def connect(
         transport: What moves frames between the parties: a `GrpcTransport`, or any other `Transport`.
         directory: Where checkpoints, the recording and the status are kept; a crashed run goes on from there.
         answers: The file that counts how much each peer was answered about this party's rows; one file for all runs on
-            them. Alignments are counted beside it. None counts in the directory, hence for this run only.
+            them. Alignments and privacy events are counted beside it. None counts in the directory, hence for this run
+            only.
         aligns: Whether the protocol begins by aligning rows. Otherwise a digest of the ids in their order must be equal
             at all parties, and is told to them.
         random: This party's randomness; None draws a key from the system once and keeps it in the directory.
         defences: What this party holds to protect itself.
-        budget: The (epsilon, delta) that this party may spend, by secret.
+        budget: The (epsilon, delta) that this party may spend, by secret: over all runs on the same records that count
+            beside `answers`, or in this run only where `answers` is None.
         keep: How much is kept of what is sent.
         keep_received: How much is kept of what is received. "audit", which a joint audit needs, requires that the
             senders consented to it in the plan.
@@ -103,7 +106,11 @@ def connect(
     }
     record = partial(Recording, name, keep, folder / "transcript", keep_received=keep_received, key=key)
     status = Status(folder, identity)
-    session = NetworkSession(lines, status, folder, record, tuple(defences), dict(budget or {}), on_met)
+    history: Callable[[], History] | None = None
+    if answers is not None and checked is not None:
+        counted = history_path(Path(answers).parent, name)
+        history = partial(History, counted, Records.of(checked), str(folder))
+    session = NetworkSession(lines, status, folder, record, tuple(defences), dict(budget or {}), history, on_met)
     if random is None:
         drawn = checkpoints.once("randomness", lambda: Randomness.system().key)
         random = Randomness.from_key(drawn, source="system")
@@ -162,6 +169,7 @@ class NetworkSession:
     record: Callable[[], Recording]
     defences: tuple[Defence, ...]
     budget: Mapping[Secret, tuple[float, float]]
+    history: Callable[[], History] | None
     on_met: Callable[[str, Identity | None], None]
 
     def channels(self, peers: Iterable[str], recording: Recording) -> dict[str, Channel]:
@@ -195,7 +203,12 @@ class NetworkSession:
             party,
             shared=shared_randomness(party.plan, self.transport.agreement.get("rows", "")),
             peers=self.channels(party.peers, recording),
-            ledger=Ledger(self.budget, path=self.directory / "ledger", noise_is_known=party.random.source == "seeded"),
+            ledger=Ledger(
+                self.budget,
+                path=self.directory / "ledger",
+                noise_is_known=party.random.source == "seeded",
+                history=self.history and self.history(),
+            ),
             recording=recording,
             defences=copy.deepcopy(self.defences),
         )

@@ -17,6 +17,7 @@ import numpy as np
 from colonnade._version import __version__
 from colonnade.errors import PlanError, StorageError
 from colonnade.generators import GlobalGenerators
+from colonnade.privacy.history import History, Records, history_path
 from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.randomness import Randomness
 from colonnade.progress import Bars
@@ -45,6 +46,7 @@ def simulate(
     seed: int = 0,
     defences: Mapping[str, Sequence[Defence]] | None = None,
     budgets: Mapping[str, Mapping[Secret, tuple[float, float]]] | None = None,
+    histories: Path | str | None = None,
     instead: Mapping[str, Callable[[Party, Protocol[R_co]], Any]] | None = None,
     keep: Keep = "audit",
     directory: Path | str | None = None,
@@ -62,6 +64,8 @@ def simulate(
         seed: All randomness follows from it, each party's own separately.
         defences: What each party holds to protect itself.
         budgets: The (epsilon, delta) that each party may spend, by secret.
+        histories: A folder in which a file for each party counts its privacy events over all runs on the same records;
+            budgets are then for all these runs together. None counts this run only.
         instead: A party that runs something else than the protocol: it is given the honest one to play with.
         keep: How much of the messages is kept for the audit.
         directory: A folder for checkpoints and transcripts. A run that was interrupted there goes on where it stopped.
@@ -78,7 +82,12 @@ def simulate(
         keep,
         dict(budgets or {}),
     )
-    return simulation.run(Path(directory) if directory is not None else None, checkpoint_every, progress)
+    return simulation.run(
+        None if directory is None else Path(directory),
+        checkpoint_every,
+        progress,
+        None if histories is None else Path(histories),
+    )
 
 
 @dataclass(frozen=True)
@@ -101,7 +110,11 @@ class Simulation(Generic[R_co]):
         return PublicPlan(self.roles, name, settings, public_seed(self.seed))
 
     def run(
-        self, directory: Path | None = None, checkpoint_every: int = 50, progress: bool | None = False
+        self,
+        directory: Path | None = None,
+        checkpoint_every: int = 50,
+        progress: bool | None = False,
+        histories: Path | None = None,
     ) -> Run[R_co]:
         """Run all parties to their end."""
         self._check_names()
@@ -119,6 +132,10 @@ class Simulation(Generic[R_co]):
         names = plan.roles.parties
         status = Status(directory, {} if directory is None else self._identity(tables, checkpoint_every))
         checkpoints = _prepare_checkpoints(names, directory, checkpoint_every)
+        past: dict[str, History] = {}
+        if histories is not None:
+            run = "" if directory is None else directory.name
+            past = {name: History(history_path(histories, name), Records.of(tables[name]), run) for name in tables}
         with Bars(progress) as bars:
             watcher = _leading(names[0], bars) if bars.shown else None
             parties: dict[str, Party] = {}
@@ -138,7 +155,7 @@ class Simulation(Generic[R_co]):
                         for peer in names
                         if peer != name
                     },
-                    ledger=Ledger(self.budgets.get(name), path=folder and folder / "ledger"),
+                    ledger=Ledger(self.budgets.get(name), path=folder and folder / "ledger", history=past.get(name)),
                     recording=recording,
                     defences=tuple(copy.deepcopy(held) for held in self.defences.get(name, ())),
                     checkpoints=checkpoints[name],

@@ -504,3 +504,14 @@ def test_a_peer_that_asks_without_end_is_refused(plans: dict[str, Plan], authori
     with listening(plans["bank"], {"protocol": "colonnade doctor"}, credentials, serve):
         check = wrong(examine(plans["shop"], "shop", wait=LONG))["bank", "reach"]
     assert check.said == "bank asks without end"
+
+
+def test_keys_that_can_be_enumerated_are_noted(plans: dict[str, Plan], tmp_path: Path) -> None:
+    write(tmp_path / "shop.csv", list(range(N)), spend=list(range(N)))
+    numbered = alone(replace(plans["shop"], align=PlannedAlign(keys=("integer",))), "shop", insecure=True)
+    noted = [check for check in numbered if check.topic == "ids" and check.state == "note"]
+    assert any(
+        check.said.startswith("The key 'integer' has so few values that a peer can list many") for check in noted
+    )
+    by_text = alone(replace(plans["shop"], align=PlannedAlign(keys=("text",))), "shop", insecure=True)
+    assert not any("so few values" in check.said for check in by_text)

@@ -178,3 +178,8 @@ def test_a_budget_that_is_none_is_refused():
         calibrate([1.0], 0, 1e-5)
     with pytest.raises(PlanError, match="a clip radius above 0 for every feature"):
         calibrate([], 1, 1e-5)
+
+
+def test_a_promise_of_presence_is_refused_where_rows_show_who_is_present(curves):
+    with pytest.raises(PlanError, match=r"'replace-one', but it is 'add-remove': one row for each record shows which"):
+        released(curves, Release(clip=3.0, sigma=0.3, adjacency="add-remove"))

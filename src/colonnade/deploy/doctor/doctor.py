@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from colonnade.align.identifiers import Identifiers
+from colonnade.align.identifiers import Identifiers, enumerable_warning
 from colonnade.curves import CurvesType
 from colonnade.deploy.doctor.checklist import Check, Checklist
 from colonnade.deploy.doctor.probe import PeerProbe
@@ -165,6 +165,8 @@ def _look_at_keys(home: Checklist, table: Table, name: str, align: PlannedAlign)
         if not n_ids and len(table) and align.fewest > 0:
             raise identifiers.absence(table, number, name)
         home.good("ids", f"{n_ids:,} different ids in {columns}, read by the rule {key!r}")
+        if key in identifiers.enumerable:
+            home.note("ids", enumerable_warning(name, key))
         if repeated:
             taken = "only the first row of each is used" if align.duplicates == "first" else "all of them are used"
             home.note("ids", f"{repeated:,} of {len(table):,} rows repeat an id of an earlier one; {taken}")

@@ -53,7 +53,8 @@ class Release:
         clip: The radius S; None does not clip.
         sigma: The noise s; 0 adds none, and nothing is promised.
         metric: In which geometry; "legacy" is for comparison only.
-        adjacency: Whether neighbours differ in one record's curve, or in its presence.
+        adjacency: What counts as a change of the data; only "replace-one", since every record has a released row of its
+            own, which shows that the record is present.
         empirical: Whether the radius was taken from the data, so that nothing is promised.
 
     >>> Release(clip=3.0, sigma=0.2).is_private
@@ -80,6 +81,7 @@ class Release:
                 "A release with noise needs a clip radius, without which the noise promises nothing, but clip is None. "
                 "Name a radius that does not depend on the data."
             )
+        refuse_presence(self.adjacency)
 
     @property
     def is_private(self) -> bool:
@@ -92,7 +94,7 @@ class Release:
         reach = self.clip
         if self.metric == "legacy":
             reach /= float(np.linalg.eigvalsh(basis.gram)[0])
-        return 2 * reach if self.adjacency == "replace-one" else reach
+        return 2 * reach
 
     def noise(self, basis: Basis) -> FloatArray:
         """The covariance of the noise, in coordinates."""
@@ -117,6 +119,20 @@ class Release:
         return mechanism.event(Secret.FEATURES, UNIT, self.adjacency, by=PROTECTION)
 
 
+def refuse_presence(adjacency: str) -> None:
+    """Refuse to promise that nobody sees who is present, where every record has a released row of its own.
+
+    Raises:
+        PlanError: The adjacency is not "replace-one".
+    """
+    if adjacency != "replace-one":
+        raise PlanError(
+            f"Curves released row by row should be counted as adjacency 'replace-one', but it is {adjacency!r}: one "
+            "row for each record shows which records are present, and noise for 'add-remove' would be half of what a "
+            "replaced curve needs. Use 'replace-one'."
+        )
+
+
 @dataclass(frozen=True)
 class Protection:
     """How all parties release their curves; every party derives its own noise from it.
@@ -129,7 +145,7 @@ class Protection:
         delta: Likewise.
         n_curves: How many columns feature parties have in all, where `clip` does not name them.
         metric: "l2", "rkhs", or "legacy" for comparison only.
-        adjacency: What a record's change is: "replace-one" or "add-remove".
+        adjacency: What a record's change is: "replace-one" only, because released rows show who is present.
 
     >>> Protection(clip=3.0, epsilon=50.0, n_curves=6).delta
     1e-05
@@ -154,6 +170,7 @@ class Protection:
     def __post_init__(self) -> None:
         """Refuse what makes no sense, and a budget beside noise or without a radius."""
         check_parameters(self, {} if self.epsilon is None else {"noise": _NO_NOISE, "clip": _RADIUS})
+        refuse_presence(self.adjacency)
 
     def release(self, column: str, curves: Curves) -> Release:
         """How one column is released; for "legacy", with the noise that was once thought to be worth `epsilon`."""

@@ -1,0 +1,99 @@
+import multiprocessing
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from colonnade.align.limits import Limits
+from colonnade.crypto.budget import Budget
+from colonnade.crypto.profiles import HISTOGRAM
+from colonnade.errors import BudgetSpent, PrivacyError
+from colonnade.privacy.history import History, Records
+from colonnade.privacy.ledger import Event, Ledger, entry_of
+from colonnade.secret import Secret
+from colonnade.shared_log import SharedLog
+
+FLIP = Event(Secret.LABELS, "label", "randomised-response", (("epsilon", 1.0), ("n_classes", 2)))
+RECORDS = Records("rows", frozenset())
+
+
+def answer(log: Path) -> int:
+    """Answer one value at a time until the cap refuses; returns how many were answered."""
+    answered = 0
+    log.with_name("ready").touch()
+    try:
+        while True:
+            Budget(HISTOGRAM, peer="bank", log=log, most=60).spend(1)
+            answered += 1
+    except BudgetSpent:
+        return answered
+
+
+def align(log: Path) -> int:
+    """Align again and again until the cap refuses; returns how many alignments were let pass."""
+    aligned = 0
+    log.with_name("ready").touch()
+    try:
+        while True:
+            Limits(most_runs=60, log=log).admit("shop", "bank", f"{multiprocessing.current_process().pid} {aligned}")
+            aligned += 1
+    except PrivacyError:
+        return aligned
+
+
+@pytest.mark.parametrize("use", [answer, align])
+def test_two_processes_in_parallel_cannot_exceed_a_cap(tmp_path, use):
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        assert sum(pool.map(use, [tmp_path / "log"] * 2, chunksize=1)) == 60
+
+
+def spend(log: Path) -> int:
+    """Release again and again until the budget refuses; returns how many releases were let pass."""
+    released = 0
+    log.with_name("ready").touch()
+    try:
+        while True:
+            Ledger({Secret.LABELS: (60.0, 0.0)}, history=History(log, RECORDS)).spend(FLIP)
+            released += 1
+    except BudgetSpent:
+        return released
+
+
+@pytest.mark.parametrize(
+    ("use", "entry"),
+    [
+        (answer, {"profile": HISTOGRAM.name, "peer": "bank", "data": "", "values": 60}),
+        (align, [{"peer": "bank", "run": str(run), "what": "aligned"} for run in range(60)]),
+        (spend, {"table": "rows", **entry_of(FLIP, 60), "identity": None}),
+    ],
+    ids=["answers", "alignments", "privacy"],
+)
+def test_a_process_waits_while_another_one_checks_and_then_sees_what_it_wrote(tmp_path, use, entry):
+    log = tmp_path / "log"
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        with SharedLog(log, "one thing").locked() as held:
+            outcome = pool.apply_async(use, [log])
+            while not (tmp_path / "ready").exists():
+                time.sleep(0.01)
+            # Without the lock the other process would pass its check by now.
+            time.sleep(0.5)
+            for each in entry if isinstance(entry, list) else [entry]:
+                held.append(each)
+        assert outcome.get(timeout=60) == 0
+
+
+def test_a_log_is_for_its_owner_alone_and_forgets_no_whole_line(tmp_path):
+    log = SharedLog(tmp_path / "runs" / "log", "one thing")
+    assert log.entries() == []
+    with log.locked() as held:
+        held.append({"n": 1})
+        begin = held.size
+        held.append({"n": 2})
+        assert held.entries(begin) == [{"n": 2}]
+    assert stat.S_IMODE(log.path.stat().st_mode) == 0o600
+    log.path.write_bytes(log.path.read_bytes() + b'{"n": 3')
+    assert log.entries() == [{"n": 1}, {"n": 2}]
+    with log.locked() as held:
+        held.append({"n": 4})
+    assert SharedLog(log.path, "one thing").entries() == [{"n": 1}, {"n": 2}, {"n": 4}]
