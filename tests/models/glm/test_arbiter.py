@@ -275,8 +275,8 @@ def test_labels_outside_the_family_are_refused(model, labels, words):
 def test_small_batches_are_refused_by_the_party_whose_gradients_would_tell():
     values = columns(2)
     values["shop"] = np.random.default_rng(0).standard_normal((N, 12))
+    model = LinearRegression(max_iter=1, batch_size=100, rows_per_column=10)
     with pytest.raises(PrivacyError, match=r"shop has 12 columns, so a batch needs more than 120 rows .* has 100"):
-        model = LinearRegression(max_iter=1, batch_size=100, rows_per_column=10)
         fitted(model, values, labels_of(LinearRegression, columns(2)))
 
 
