@@ -71,9 +71,9 @@ TRANSPORTS = {
 
 # Models without an `example` of their own: small enough to train in a moment, and with every message of the model.
 SMALL = {
-    "linear-regression": {"max_iter": 2, "batch_size": 180, "rows_per_column": 10},
-    "logistic-regression": {"max_iter": 2, "batch_size": 180, "rows_per_column": 10},
-    "poisson-regression": {"max_iter": 2, "batch_size": 180, "rows_per_column": 10},
+    "linear-regression": {"max_iter": 2, "batch_size": 180, "rows_per_column": 10, "fewest_rows": 1},
+    "logistic-regression": {"max_iter": 2, "batch_size": 180, "rows_per_column": 10, "fewest_rows": 1},
+    "poisson-regression": {"max_iter": 2, "batch_size": 180, "rows_per_column": 10, "fewest_rows": 1},
     "functional-boost": {
         "clip": 3.0,
         "noise": 0.2,

@@ -75,6 +75,7 @@ class TestRareLevels:
         tables = {"bank": bank(labels), "shop": shop({"town": towns, **numbers(3000, 1)})}
         return tables, labels, people
 
+    @pytest.mark.slow
     def test_all_single_labels_are_read_where_the_limits_are_off_and_the_audit_says_so(self, told):
         tables, labels, people = told
         run = trained(tables, LogisticRegression(max_iter=1, **LAX))
@@ -135,10 +136,15 @@ class TestKnapsack:
         ):
             trained(tables, LogisticRegression(max_iter=1))
         run = trained(tables, LogisticRegression(max_iter=1, **LAX))
-        guess = guessed(run, LatticeLabels())
+        guess = guessed(run, LatticeLabels(seconds=300.0))
         assert sorted(guess.rows) == list(range(n_rows))
         np.testing.assert_array_equal(guess.scores, labels[guess.rows])
-        (finding,) = findings(run, LatticeLabels())
+
+    @pytest.mark.slow
+    def test_the_audit_names_the_leak(self):
+        tables = {"bank": bank(coin(61)), "shop": shop(numbers(61, 6))}
+        run = trained(tables, LogisticRegression(max_iter=1, **LAX))
+        (finding,) = findings(run, LatticeLabels(seconds=300.0))
         assert finding.verdict == "leaks"
 
     def test_where_sums_cannot_determine_the_labels_the_guess_is_that_of_least_squares(self):
@@ -258,6 +264,7 @@ def test_a_damaged_log_is_refused(tmp_path):
         Openings(tmp_path / "log")
 
 
+@pytest.mark.slow
 def test_rounded_gradients_keep_the_fit_and_lose_the_low_bits():
     n_rows = 2000
     tables = {"bank": bank(coin(n_rows)), "shop": shop(numbers(n_rows, 2))}

@@ -8,7 +8,8 @@ columns as the integers that it multiplied with, and the gradients of its own co
 2. d columns give about 20 d bits about n labels. Where these are more than n, the labels are most likely the only
    solution. The lattice of the rows [2 I | 0 | W x] and [1 | 1 | W T] then has the vector of +-1 that the labels say as
    one of its shortest.
-3. Reduce the lattice with blocks of growing size until a vector has the form, or time is up.
+3. Reduce the lattice with blocks of growing size, from several orders of its vectors, until a vector has the form or
+   time is up.
 
 Where the sums cannot determine the labels, or reduction fails, the guess is that of `Residue`.
 
@@ -35,7 +36,7 @@ from colonnade.models.glm.estimator import LogisticRegression
 from colonnade.models.glm.messages import EncryptedResiduals, StepOutline
 from colonnade.wire.message import Int64Array
 
-BLOCKS = (10, 20, 26, 30, 34, 36, 38)
+BLOCKS = (10, 34, 36, 38)
 MOST_ROWS = 150
 WEIGHT = 256
 
@@ -122,13 +123,16 @@ def solution(columns: Int64Array, sums: Int64Array, *, seconds: float = 60.0) ->
                 return np.asarray(chosen)
         return None
 
-    deadline = monotonic() + seconds
-    for block in BLOCKS:
-        left = deadline - monotonic()
-        if left <= 0:
-            break
-        basis = reduced(basis, block=block, found=lambda rows: read(rows) is not None, seconds=left)
-        chosen = read(basis)
-        if chosen is not None:
-            return chosen
-    return None
+    deadline, order = monotonic() + seconds, np.random.default_rng(0)
+    while True:
+        tried = basis
+        for block in BLOCKS:
+            left = deadline - monotonic()
+            if left <= 0:
+                return None
+            tried = reduced(tried, block=block, found=lambda rows: read(rows) is not None, seconds=left)
+            chosen = read(tried)
+            if chosen is not None:
+                return chosen
+        # Reduction ends elsewhere where it starts from another order of the same vectors.
+        basis = order.permutation(basis)

@@ -172,7 +172,7 @@ class GeneralisedLinearModel(Estimator):
     @classmethod
     def example(cls) -> Self:
         """A regression of two epochs and few batches, which sends every kind of message; for 500 rows or more."""
-        return cls(max_iter=2, batch_size=180, rows_per_column=10)
+        return cls(max_iter=2, batch_size=180, rows_per_column=10, fewest_rows=1)
 
     def fit(self, party: Party) -> Self:
         """Train together with the other parties; afterwards this holds the party's own coefficients."""
