@@ -224,6 +224,25 @@ class TestRuns:
         self.runs(tmp_path, 6, columns=lambda i: numbers(300, 1))
         assert len((tmp_path / "openings-of-bank").read_text().splitlines()) == 1
 
+    def test_a_party_that_comes_back_to_a_run_with_other_columns_is_counted_again(self, tmp_path, monkeypatch):
+        labels, honest = coin(300), glm_arbiter.EncryptedFeatureSide.part
+
+        def dies(side, rows):
+            if len(side.descent.gradients) == 1:
+                raise KeyboardInterrupt
+            return honest(side, rows)
+
+        monkeypatch.setattr(glm_arbiter.EncryptedFeatureSide, "part", dies)
+        model = LogisticRegression(max_iter=3, tol=0)
+        for i in range(4):
+            with pytest.raises(KeyboardInterrupt):
+                trained({"bank": bank(labels), "shop": shop(numbers(300, 1, seed=i))}, model, directory=tmp_path)
+        with pytest.raises(PrivacyError, match=r"shop has 1 columns and had about 4\.0 others opened on these rows"):
+            trained({"bank": bank(labels), "shop": shop(numbers(300, 1, seed=9))}, model, directory=tmp_path)
+        # The columns that it began with are still welcome.
+        with pytest.raises(KeyboardInterrupt):
+            trained({"bank": bank(labels), "shop": shop(numbers(300, 1, seed=0))}, model, directory=tmp_path)
+
     def test_leaving_a_row_out_does_not_make_the_rows_new(self, tmp_path):
         with pytest.raises(PrivacyError, match=r"others opened on these rows by earlier runs"):
             self.runs(tmp_path, 6, rows=lambda i: np.delete(np.arange(300), i))
