@@ -47,7 +47,7 @@ def reduced(
     return rows
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _orthogonalise(rows, mu, norms, k):  # type: ignore[no-untyped-def]
     """Coefficients and squared length of row k against the rows before it, through scalar products."""
     n = rows.shape[1]
@@ -70,7 +70,7 @@ def _orthogonalise(rows, mu, norms, k):  # type: ignore[no-untyped-def]
     norms[k] = value
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _size_reduce(rows, mu, norms, k):  # type: ignore[no-untyped-def]
     """Subtract multiples of earlier rows until every coefficient of row k is at most a half."""
     n = rows.shape[1]
@@ -90,7 +90,7 @@ def _size_reduce(rows, mu, norms, k):  # type: ignore[no-untyped-def]
             return
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def lll(rows, start):  # type: ignore[no-untyped-def]
     """Reduce a basis in place, whose rows before `start` are reduced; returns coefficients and squared lengths."""
     d = rows.shape[0]
@@ -110,7 +110,7 @@ def lll(rows, start):  # type: ignore[no-untyped-def]
     return mu, norms
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _shortest(mu, norms, start, stop):  # type: ignore[no-untyped-def]
     """Coefficients of a vector of rows start to stop that is shorter than the first, once projected; zeros if none."""
     size = stop - start
@@ -157,7 +157,7 @@ def _shortest(mu, norms, start, stop):  # type: ignore[no-untyped-def]
             sign[level] = -sign[level]
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True)
 def _improve(rows, start, stop):  # type: ignore[no-untyped-def]
     """Put the shortest vector of a block at its start; whether there was a shorter one."""
     d = rows.shape[0]

@@ -1,5 +1,6 @@
 """What a party of a regression with an arbiter may have opened: each way to labels that was found, and its refusal."""
 
+import base64
 import json
 
 import numpy as np
@@ -224,31 +225,17 @@ class TestRuns:
         self.runs(tmp_path, 6, columns=lambda i: numbers(300, 1))
         assert len((tmp_path / "openings-of-bank").read_text().splitlines()) == 1
 
-    def test_a_party_that_comes_back_to_a_run_with_other_columns_is_counted_again(self, tmp_path, monkeypatch):
-        labels, honest = coin(300), glm_arbiter.EncryptedFeatureSide.part
-
-        def dies(side, rows):
-            if len(side.descent.gradients) == 1:
-                raise KeyboardInterrupt
-            return honest(side, rows)
-
-        monkeypatch.setattr(glm_arbiter.EncryptedFeatureSide, "part", dies)
-        model = LogisticRegression(max_iter=3, tol=0)
-        for i in range(4):
-            with pytest.raises(KeyboardInterrupt):
-                trained({"bank": bank(labels), "shop": shop(numbers(300, 1, seed=i))}, model, directory=tmp_path)
-        with pytest.raises(PrivacyError, match=r"shop has 1 columns and had about 4\.0 others opened on these rows"):
-            trained({"bank": bank(labels), "shop": shop(numbers(300, 1, seed=9))}, model, directory=tmp_path)
-        # The columns that it began with are still welcome.
-        with pytest.raises(KeyboardInterrupt):
-            trained({"bank": bank(labels), "shop": shop(numbers(300, 1, seed=0))}, model, directory=tmp_path)
-
     def test_leaving_a_row_out_does_not_make_the_rows_new(self, tmp_path):
         with pytest.raises(PrivacyError, match=r"others opened on these rows by earlier runs"):
             self.runs(tmp_path, 6, rows=lambda i: np.delete(np.arange(300), i))
 
     def test_the_log_names_no_id_and_the_key_is_readable_by_its_owner_alone(self, tmp_path):
         self.runs(tmp_path, 1, rows=lambda i: np.arange(300))
+        (log,) = (json.loads(line) for line in (tmp_path / "openings-of-bank").read_text().splitlines())
+        assert set(log) == {"peer", "token", "columns", "batch_rows", "n_rows", "rows"}
+        hashes = np.frombuffer(base64.b64decode(log["rows"]), "<u8")
+        assert len(hashes) == 300
+        assert hashes.min() > 300
         (key,) = tmp_path.glob("run 0/bank/*.key")
         assert key.stat().st_mode & 0o777 == 0o600
 
