@@ -6,7 +6,7 @@ from colonnade import Roles, simulate
 from colonnade.data import load, train_test_split
 from colonnade.models import LinearRegression
 
-train, test = train_test_split(load("bank-shop-telco", rows=2000).split(), test=0.25, seed=0)
+train, test = train_test_split(load("bank-shop-telco", rows=4000).split(), test=0.25, seed=0)
 model = LinearRegression(max_iter=60)
 
 found = {}
