@@ -63,6 +63,8 @@ ATTACKS: Names[type[Attack] | type[ActiveAttack]] = Names(
         "gradient-clusters": ("attacks.labels.clustering", "GradientClusters"),
         "gradient-completion": ("attacks.labels.completion", "GradientCompletion"),
         "gradient-nearest": ("attacks.labels.clustering", "GradientNearest"),
+        "group-sums": ("attacks.labels.group_sums", "GroupSums"),
+        "lattice-labels": ("attacks.labels.lattice", "LatticeLabels"),
         "model-completion": ("attacks.labels.completion", "ModelCompletion"),
         "norm-score": ("attacks.labels.gradient_scores", "NormScore"),
         "passive-ridge": ("attacks.columns.passive", "PassiveRidge"),

@@ -263,7 +263,11 @@ def test_a_split_network_whose_training_or_prediction_was_killed_is_the_same(fed
 
 BRIEF = {"epochs": 2, "batch_size": 32}
 CATALOGUE = {
-    "regression with an arbiter": {"model": "logistic-regression", "settings": {"max_iter": 4}, "arbiter": "telco"},
+    "regression with an arbiter": {
+        "model": "logistic-regression",
+        "settings": {"max_iter": 4, "rows_per_column": 10, "fewest_rows": 1},
+        "arbiter": "telco",
+    },
     "regression on shares": {"model": "logistic-regression", "settings": {"max_iter": 2}},
     "one-shot": {"model": "one-shot", "settings": {**BRIEF, "leak_budget": {"shop": 1.0}}},
     "u-shape": {"model": "u-shape-classifier", "settings": BRIEF, "server": "telco"},

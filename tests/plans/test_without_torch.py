@@ -33,6 +33,7 @@ arbiter = "arbiter"
 [model]
 name = "linear-regression"
 max_iter = 1
+rows_per_column = 10
 """
 
 ALIGNMENT = """

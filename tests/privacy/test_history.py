@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from colonnade.models.functional.estimator import FunctionalBoost
 
 from colonnade import Roles, simulate
 from colonnade.curves import BSplines
 from colonnade.data.functional.generator import FunctionalSetting
 from colonnade.errors import BudgetSpent, StorageError
+from colonnade.models.functional.estimator import FunctionalBoost
 from colonnade.privacy.history import History, Records, history_path
 from colonnade.privacy.ledger import Event, Ledger
 from colonnade.privacy.over_runs import spent_over_runs
@@ -132,7 +132,9 @@ def test_thirty_runs_that_each_keep_to_a_budget_do_not_get_past_it_together(tmp_
     data = FunctionalSetting(n=60, p=1, active=(1,), basis=BSplines((0, 1), 6)).draw_one(1)
     tables = data.tables(1)
     label, worker = tables
-    model = FunctionalBoost(clip={"x01": 3.0}, epsilon=50, guard=False, correction=1, max_steps=10)
+    model = FunctionalBoost(
+        protection={"clip": {"x01": 3.0}, "epsilon": 50}, stopping={"max_steps": 10}, guard=False, correction=1
+    )
     roles, outcomes = Roles(label=label, features=(worker,)), Counter()
     for seed in range(30):
         budgets = {worker: {Secret.FEATURES: (50.0, 1e-5)}}

@@ -106,7 +106,7 @@ def test_a_sparse_matrix_trains_to_the_coefficients_of_a_dense_one(roles, weight
     if weights is not None:
         arrow = tables["bank"].to_arrow().append_column("w", [np.random.default_rng(3).uniform(0.5, 2, N)])
         tables["bank"] = Table.of(arrow, labels="y", owner="bank")
-    model = LinearRegression(max_iter=3, sample_weight=weights, tol=0)
+    model = LinearRegression(max_iter=3, sample_weight=weights, tol=0, rows_per_column=10, fewest_rows=1)
     sparse = simulate(model.fit, tables, roles=roles, seed=3)
     predicted = simulate({n: share.predict for n, share in sparse.results.items()}, tables, roles=roles).results["bank"]
     dense()
@@ -120,7 +120,7 @@ def test_a_sparse_matrix_trains_to_the_coefficients_of_a_dense_one(roles, weight
 
 def test_paillier_multiplies_sparse_columns_too():
     tables = {"bank": bank(120), "shop": shop(120, n_levels=6, seed=5)}
-    model = LinearRegression(max_iter=1, tol=0)
+    model = LinearRegression(max_iter=1, tol=0, rows_per_column=10, fewest_rows=1)
     runs = [simulate(model.clone().set_params(backend=each).fit, tables, roles=JUDGED) for each in ("rlwe", "paillier")]
     assert runs[0].results["shop"].design_.is_sparse
     assert (runs[0].results["shop"].coef_ == runs[1].results["shop"].coef_).all()
@@ -132,7 +132,9 @@ def test_mostly_zero_columns_have_scikit_learns_coefficients():
     table = Table.of({"id": np.arange(N), **counts}, owner="shop")
     labels = np.array(bank().labels) + sum(counts.values())
     tables = {"bank": bank().with_labels(labels), "shop": table}
-    run = simulate(LinearRegression(alpha=1.0, max_iter=300, tol=1e-9).fit, tables, roles=JUDGED, seed=3)
+    run = simulate(
+        LinearRegression(alpha=1.0, max_iter=300, tol=1e-9, rows_per_column=10).fit, tables, roles=JUDGED, seed=3
+    )
     assert run.results["shop"].design_.is_sparse
     together = np.column_stack([bank().column("x"), *counts.values()])
     ridge = Ridge(alpha=1.0).fit((together - together.mean(axis=0)) / together.std(axis=0), labels)

@@ -12,6 +12,8 @@ from .labels.completion import ModelCompletion as ModelCompletion
 from .labels.direct import DirectLabel as DirectLabel
 from .labels.gradient_scores import DirectionScore as DirectionScore
 from .labels.gradient_scores import NormScore as NormScore
+from .labels.group_sums import GroupSums as GroupSums
+from .labels.lattice import LatticeLabels as LatticeLabels
 from .labels.regression import CoefficientScore as CoefficientScore
 from .labels.regression import Residue as Residue
 from .members.curves import FitMembership as FitMembership

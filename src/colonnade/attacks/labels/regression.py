@@ -7,6 +7,8 @@ are refused. In the first epoch residuals are little else than the labels.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from colonnade.attacks.base import Attack, ExampleRun, Guess, Needs, View
@@ -22,20 +24,12 @@ class Residue(Attack):
     example_run = ExampleRun("logistic-regression")
 
     def why_not(self, view: View) -> str | None:
-        return _why_not(view) or (None if self._batches(view) else "no batches of the first epoch were kept")
+        return why_no_regression(view) or (None if first_batches(view) else "no batches of the first epoch were kept")
 
     def guess(self, view: View) -> Guess:
-        matrix, model = _matrix(view), _model(view)
-        rows, scores = [], []
-        for step, batch in enumerate(self._batches(view)):
-            residuals = np.linalg.lstsq(matrix[batch].T, model.gradients_[step], rcond=None)[0]
-            rows.append(batch)
-            scores.append(-residuals)
-        return Guess(np.concatenate(rows), scores=np.concatenate(scores))
-
-    def _batches(self, view: View) -> list[Int64Array]:
-        recorded = view.messages(EncryptedResiduals, sent=False)
-        return [each.rows for each in recorded if each.epoch == 0 and each.rows is not None]
+        batches = first_batches(view)
+        scores = shortest_residuals(own_matrix(view), own_regression(view).gradients_, batches)
+        return Guess(np.concatenate(batches), scores=np.concatenate(scores))
 
 
 class CoefficientScore(Attack):
@@ -45,26 +39,44 @@ class CoefficientScore(Attack):
     example_run = ExampleRun("logistic-regression")
 
     def why_not(self, view: View) -> str | None:
-        return _why_not(view)
+        return why_no_regression(view)
 
     def guess(self, view: View) -> Guess:
-        matrix = _matrix(view)
-        return Guess(np.arange(len(matrix)), scores=matrix @ _model(view).coef_)
+        matrix = own_matrix(view)
+        return Guess(np.arange(len(matrix)), scores=matrix @ own_regression(view).coef_)
 
 
-def _model(view: View) -> GeneralisedLinearModel:
+def own_regression(view: View) -> GeneralisedLinearModel:
+    """The attacker's own share of the regression."""
     model = view.own.model
     assert isinstance(model, GeneralisedLinearModel)
     return model
 
 
-def _matrix(view: View) -> Float64Array:
-    design = _model(view).design_
+def own_matrix(view: View) -> Float64Array:
+    """The attacker's columns as the dense numbers that were multiplied, up to rounding."""
+    design = own_regression(view).design_
     assert design is not None
-    return design.matrix(view.own.table)
+    matrix = design.matrix(view.own.table)
+    return matrix if isinstance(matrix, np.ndarray) else np.asarray(matrix.toarray())
 
 
-def _why_not(view: View) -> str | None:
+def first_batches(view: View) -> list[Int64Array]:
+    """The rows of each batch of the first epoch."""
+    recorded = view.messages(EncryptedResiduals, sent=False)
+    return [each.rows for each in recorded if each.epoch == 0 and each.rows is not None]
+
+
+def shortest_residuals(
+    matrix: Float64Array, gradients: Float64Array, batches: Sequence[Int64Array]
+) -> list[Float64Array]:
+    """For each batch of the first epoch, minus the shortest residuals that give its gradient."""
+    solved = (np.linalg.lstsq(matrix[rows].T, gradients[step], rcond=None)[0] for step, rows in enumerate(batches))
+    return [-residuals for residuals in solved]
+
+
+def why_no_regression(view: View) -> str | None:
+    """Why a view holds no regression with two classes and columns of the attacker; None if it does."""
     if not isinstance(view.own.model, GeneralisedLinearModel):
         return "it reads the coefficients of a regression"
     if view.own.model.design_ is None:

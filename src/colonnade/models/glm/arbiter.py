@@ -8,9 +8,12 @@ which is exact for linear regression, and of second order for the others (`famil
 encrypted product for its owner. The loss is a sum over parties: each party multiplies its part of z with z. With two
 parties these summands are L_A + L_AB/2 and L_B + L_AB/2.
 
-Each party learns the gradient of its own coefficients at every step. From gradients of few rows a party could compute
-residuals, so batches of at most ten rows per own column are refused (see colonnade.attacks). The label party learns the
-loss of every epoch; feature parties and arbiter learn when training ended. The arbiter sees sums under uniform masks:
+Each party learns the gradient of its own coefficients at every step. These are sums of residuals over rows, and the
+gradient of a level is a group sum of labels. From few rows a party could compute residuals (see colonnade.attacks), so
+the label party tells the arbiter how many sums each party may open in a step, and the arbiter opens no others; both
+refuse batches of at most `rows_per_column` rows per column, columns that earlier runs opened on these rows included
+(`openings`). That each column has enough rows only its owner can check (`rare`). The label party learns the loss of
+every epoch; feature parties and arbiter learn when training ended. The arbiter sees sums under uniform masks:
 it learns how many there are. The arbiter must not work together with any party: together with the label party it could
 read every score.
 """
@@ -26,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from colonnade.crypto import paillier, rlwe
-from colonnade.crypto.additive import Data, PublicKey, SecretKey, unmasked
+from colonnade.crypto.additive import SUM_BITS, Data, PublicKey, SecretKey, unmasked
 from colonnade.crypto.fixedpoint import PRODUCT_BITS, Widths, column_scales, encoded
 from colonnade.crypto.profiles import ARBITER
 from colonnade.errors import PrivacyError, ProtocolError
@@ -45,10 +48,12 @@ from colonnade.models.glm.messages import (
     COLUMN_BOUNDS,
     SCHEDULE_BOUNDS,
     ColumnSummary,
+    ColumnToken,
     EncryptedLoss,
     EncryptedResiduals,
     EncryptedScores,
     MaskedSums,
+    OpenableSums,
     OpenedSums,
     PublicKeyBytes,
     Schedule,
@@ -56,6 +61,16 @@ from colonnade.models.glm.messages import (
     StopVerdict,
     sealed,
     unsealed,
+)
+from colonnade.models.glm.openings import (
+    KEY_BYTES,
+    Openings,
+    RowSketch,
+    column_token,
+    openable,
+    own_key,
+    require_rows,
+    weighted_token,
 )
 from colonnade.models.glm.sides import (
     ColumnSide,
@@ -69,9 +84,8 @@ from colonnade.models.glm.sides import (
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.wire.channel import Channel
-from colonnade.wire.message import Ciphertexts, Float64Array, Int64Array
+from colonnade.wire.message import Ciphertexts, Float64Array, Int64Array, UInt64Array
 
-ROWS_PER_COLUMN = 10
 SCHEMES: Mapping[str, Any] = {"rlwe": rlwe, "paillier": paillier}
 
 
@@ -86,6 +100,11 @@ class ArbiterSide(RegressionSide):
         schedule = self.party.label_party.receive(Schedule, within=SCHEDULE_BOUNDS)
         self.n_batches, self.block = schedule.n_batches, schedule.block
         self.lines = (self.party.label_party, *self.party.feature_parties)
+        found = self.party.label_party.receive(OpenableSums)
+        self.allowed, rows = openable(found, self.party.roles.holders, self.party.label_party.peer)
+        openings = Openings.kept_by(self.party)
+        for name, token in zip(found.parties, found.tokens, strict=True):
+            openings.admit(name, token, self.allowed[name], rows, self.settings.rows_per_column)
 
     def train(self, step: int) -> dict[str, float]:
         if step % self.n_batches == 0:
@@ -95,20 +114,25 @@ class ArbiterSide(RegressionSide):
                 key = PublicKeyBytes(np.frombuffer(self.key.public.to_bytes(), np.uint8))
                 line.send(key, epoch=self.epoch_of(step))
         for line in self.lines:
-            self._open(step, line)
+            self._open(step, line, self.allowed[line.peer], self.settings.gradient_bits)
         return {}
 
     def ends_after(self, epoch: int) -> bool:
-        self._open((epoch + 1) * self.n_batches - 1, self.lines[0])
+        self._open((epoch + 1) * self.n_batches - 1, self.lines[0], 1)
         return self.received_verdict(epoch)
 
-    def _open(self, step: int, line: Channel) -> None:
+    def _open(self, step: int, line: Channel, allowed: int, bits: int | None = None) -> None:
         assert self.key is not None
         masked, public = line.receive(MaskedSums, fields={"step": step}, epoch=self.epoch_of(step)), self.key.public
+        if masked.n_values != allowed:
+            raise PrivacyError(
+                f"{line.peer} may have {allowed} sums opened in step {step}, as {self.lines[0].peer} said, but asks "
+                f"for {masked.n_values}. Distrust {line.peer}, or check that all parties run the same version."
+            )
         size = public.masked_size(masked.n_values, self.block)
         data = unsealed(masked.ciphertexts, public, size, line.peer)
         # `decrypt` rounds: no noise of a decryption ever leaves the holder of the key.
-        opened = OpenedSums(step, self.key.decrypt(data, self.block, masked.n_values))
+        opened = OpenedSums(step, rounded(self.key.decrypt(data, self.block, masked.n_values), bits))
         line.send(opened, under=("mask",), epoch=self.epoch_of(step))
         self.n_opened += masked.n_values
 
@@ -123,6 +147,19 @@ class ArbiterSide(RegressionSide):
         return LearnedRegression(n_opened=self.n_opened)
 
 
+def rounded(sums: UInt64Array, bits: int | None) -> UInt64Array:
+    """Sums modulo 2^53 of which only the highest bits differ from 0; None keeps all.
+
+    >>> rounded(np.array([2**52 + 3, 2**53 - 1], np.uint64), 10).tolist() == [2**52, 0]
+    True
+    """
+    if bits is None or bits >= SUM_BITS:
+        return sums
+    lost = np.uint64(SUM_BITS - bits)
+    half = np.uint64(1) << (lost - np.uint64(1))
+    return np.asarray((sums + half) >> lost << lost) & np.uint64(2**SUM_BITS - 1)
+
+
 class EncryptedSide(ColumnSide):
     """A party with columns: its coefficients, its encrypted products, its masks."""
 
@@ -133,7 +170,8 @@ class EncryptedSide(ColumnSide):
         super().__init__(settings, party, matrix)
         self.matrix = matrix
         self.of_batch, self.of_all = Widths.of(max(map(len, self.batches))), Widths.of(self.n_rows)
-        self._require_rows()
+        require_rows(party.name, self.n_columns, min(map(len, self.batches)), settings.rows_per_column)
+        self.secret = own_key(party)
         self.key: PublicKey | None = None
         self.prepared: dict[int, Any] = {}
         self.loss: Data | None = None
@@ -244,15 +282,6 @@ class EncryptedSide(ColumnSide):
                 "high. Distrust the run, or lower learning_rate."
             )
 
-    def _require_rows(self) -> None:
-        n_columns, fewest = self.n_columns, min(map(len, self.batches))
-        if fewest <= ROWS_PER_COLUMN * n_columns:
-            raise PrivacyError(
-                f"{self.party.name} has {n_columns} columns, so a batch needs more than {ROWS_PER_COLUMN * n_columns} "
-                f"rows or its gradients would tell single residuals, but the smallest has {fewest}. Use larger batches "
-                "or fewer columns."
-            )
-
     def state(self) -> Tree:
         return {
             "descent": self.descent.state(),
@@ -277,6 +306,7 @@ class EncryptedFeatureSide(EncryptedSide):
     def begin(self) -> None:
         line = self.party.label_party
         line.send(ColumnSummary(self.n_columns, largest_eigenvalue(self.party.name, self.matrix)))
+        line.send(ColumnToken(column_token(self.matrix, self.batches, self.secret)))
         schedule = line.receive(Schedule, fields={"n_batches": self.n_batches}, within=SCHEDULE_BOUNDS)
         outline = line.receive(StepOutline, finite=True)
         if len(outline.weights):
@@ -314,6 +344,7 @@ class EncryptedLabelSide(EncryptedSide):
         party = self.party
         weights = row_weights(party, self.settings.sample_weight)
         columns = [line.receive(ColumnSummary, within=COLUMN_BOUNDS) for line in party.feature_parties]
+        limits = self._admitted([each.count for each in columns], weights)
         wide = max([self.n_columns, *(each.count for each in columns)])
         self.block = SCHEMES[self.settings.backend].rows_per_block(max(map(len, self.batches)), wide)
         range_bits = max(5, ceil(log2(float(np.abs(self.target.values).max(initial=1.0)))) + 2)
@@ -322,10 +353,29 @@ class EncryptedLabelSide(EncryptedSide):
         schedule = Schedule(self.n_batches, self.block)
         outline = StepOutline(self.target.scale, self.target.curvature, rate, weights, range_bits)
         party.arbiter.send(schedule)
+        party.arbiter.send(limits)
         for line in party.feature_parties:
             line.send(schedule)
             line.send(outline)
         self._set_up(outline)
+
+    def _admitted(self, counts: list[int], weights: Float64Array) -> OpenableSums:
+        """What the arbiter may open: the columns of all parties, if these rows allow so many."""
+        party, openings = self.party, Openings.kept_by(self.party)
+        rows = RowSketch.of(party.own_table, self.batches, self.secret)
+        tokens = [weighted_token(column_token(self.matrix, self.batches, self.secret), weights, self.secret)]
+        for line, count in zip(party.feature_parties, counts, strict=True):
+            token = line.receive(ColumnToken).token
+            if len(token) != KEY_BYTES or count < 1:
+                raise ProtocolError(
+                    f"Expected from {line.peer} at least 1 column and a token of {KEY_BYTES} bytes, got {count} and "
+                    f"{len(token)}. Check that all parties run the same version."
+                )
+            token = weighted_token(token, weights, self.secret)
+            openings.admit(line.peer, token, count, rows, self.settings.rows_per_column)
+            tokens.append(token)
+        numbers = np.array([self.n_columns, *counts], np.int64)
+        return OpenableSums(list(party.roles.holders), numbers, tokens, rows.n_rows, rows.batch_rows, rows.hashes)
 
     def train(self, step: int) -> dict[str, float]:
         super().train(step)

@@ -1,9 +1,10 @@
 """Generalised linear models: linear, logistic and Poisson regression on columns that stay where they are.
 
     feature party                 label party                    arbiter
-         ColumnSummary ───────────────▶                                        once
+         ColumnSummary, ColumnToken ──▶                                        once
          ◀──────────────── StepOutline                                         once
          ◀─────────────────── Schedule  ·  Schedule ─────────────▶             once
+                                           OpenableSums ─────────▶             once
          ◀───────────────────────────────────────── PublicKeyBytes             to both, once per epoch
          EncryptedScores ─────────────▶                                        once per batch
          ◀───────── EncryptedResiduals                                         once per batch
@@ -34,12 +35,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colonnade.crypto.profiles import ARBITER, SHARES
-from colonnade.errors import DataError, PlanError, StorageError
+from colonnade.errors import DataError, PlanError, PrivacyError, StorageError
 from colonnade.models.base import Estimator, Prediction
+from colonnade.models.batches import fixed_batches
 from colonnade.models.glm.families import LINEAR, LOGISTIC, POISSON, Family
 from colonnade.models.glm.masked_sum import Sending, masked_sum
+from colonnade.models.glm.rare import without_rare
 from colonnade.models.glm.sides import Backend, LearnedRegression, RegressionSettings, RegressionSide, own_labels
-from colonnade.parameters import Limit, check_parameters, choice, count, number, optional, truth
+from colonnade.parameters import Limit, check_parameters, choice, count, is_integer, number, optional, truth
 from colonnade.runtime.hooks import prepare_defences
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
@@ -47,6 +50,9 @@ from colonnade.tables.encode import Design
 from colonnade.tables.table import Table
 from colonnade.wire.message import Float64Array
 
+_BITS = Limit(
+    lambda value: is_integer(value) and 20 <= value <= 53, "a whole number, from 20 to 53", (19, 54, 26.0, "26", True)
+)
 _COLUMN = Limit(lambda value: isinstance(value, str), "the name of a column", (3, True, None))
 
 
@@ -69,6 +75,12 @@ class GeneralisedLinearModel(Estimator):
         backend: With an arbiter: "rlwe", or "paillier" for the conventional scheme, thousands of times slower.
         alarm: With an arbiter: a party stops the run if a gradient or the loss is more than this many times the largest
             of the first epoch; None never stops.
+        rows_per_column: With an arbiter: a batch needs more than this many rows for each column of a party that was
+            ever opened on these rows, in this run or an earlier one; 0 refuses nothing.
+        fewest_rows: With an arbiter: how many rows of a batch each level needs, or it becomes "other"; and in how many
+            rows a column of numbers must differ from its commonest value, or it is refused. 1 changes nothing.
+        gradient_bits: With an arbiter: how many of the 53 bits of each gradient the arbiter opens; None opens all. With
+            26, a mean gradient of standardised columns is right to about 1e-5.
         partial_scores: In prediction: "masked", so that only sums over parties are learned, or "plain".
         asker: Who learns predictions: "label" or "arbiter".
 
@@ -95,6 +107,9 @@ class GeneralisedLinearModel(Estimator):
         "sample_weight": optional(_COLUMN),
         "backend": choice("rlwe", "paillier"),
         "alarm": optional(number(above=1)),
+        "rows_per_column": count(0),
+        "fewest_rows": count(),
+        "gradient_bits": optional(_BITS),
         "partial_scores": choice("masked", "plain"),
         "asker": choice("label", "arbiter"),
     }
@@ -130,6 +145,9 @@ class GeneralisedLinearModel(Estimator):
         sample_weight: str | None = None,
         backend: Backend = "rlwe",
         alarm: float | None = 10.0,
+        rows_per_column: int = 64,
+        fewest_rows: int = 20,
+        gradient_bits: int | None = None,
         partial_scores: Sending = "masked",
         asker: Literal["label", "arbiter"] = "label",
     ) -> None:
@@ -144,13 +162,16 @@ class GeneralisedLinearModel(Estimator):
         self.sample_weight = sample_weight
         self.backend = backend
         self.alarm = alarm
+        self.rows_per_column = rows_per_column
+        self.fewest_rows = fewest_rows
+        self.gradient_bits = gradient_bits
         self.partial_scores = partial_scores
         self.asker = asker
 
     @classmethod
     def example(cls) -> Self:
         """A regression of two epochs and few batches, which sends every kind of message; for 500 rows or more."""
-        return cls(max_iter=2, batch_size=180)
+        return cls(max_iter=2, batch_size=180, rows_per_column=10, fewest_rows=1)
 
     def fit(self, party: Party) -> Self:
         """Train together with the other parties; afterwards this holds the party's own coefficients."""
@@ -279,7 +300,18 @@ class GeneralisedLinearModel(Estimator):
                 f"{party.name} is a feature party but its table has no columns besides the ids. Bring some."
             )
         intercept = self.fit_intercept and party.holds_labels
-        return Design.learned(table.select(columns), standardised=self.standardised, intercept=intercept)
+        design = Design.learned(table.select(columns), standardised=self.standardised, intercept=intercept)
+        if party.roles.arbiter is None:
+            return design
+        batches = fixed_batches(len(table), self.batch_size, party.shared)
+        common = without_rare(design, table, batches, self.fewest_rows)
+        if not party.holds_labels and not common.names:
+            raise PrivacyError(
+                f"{party.name} should have levels with at least {self.fewest_rows} rows in each batch (fewest_rows), "
+                f"but all levels of {', '.join(map(repr, columns))} are rarer. Merge levels, bring other columns, or "
+                "train without an arbiter."
+            )
+        return common
 
     def _learn_labels(self, party: Party) -> None:
         """Keep what predictions need of the labels."""

@@ -54,6 +54,34 @@ class ColumnSummary(Message, kind="glm/columns", reveals={Secret.FEATURES}):
 
 
 @dataclass(frozen=True)
+class ColumnToken(Message, kind="glm/column-token", fresh=True):
+    """A name for a feature party's columns, by which the label party sees whether earlier runs opened the same ones."""
+
+    token: bytes
+
+
+@dataclass(frozen=True)
+class OpenableSums(Message, kind="glm/openable-sums", reveals={Secret.FEATURES}, fresh=True):
+    """What the arbiter may open: for each party with columns, how many sums in a step, and on which rows.
+
+    Attributes:
+        parties: The parties with columns, the label party first.
+        counts: How many sums each party may open in a step.
+        tokens: The name of each party's columns.
+        n_rows: How many rows there are.
+        batch_rows: How many rows the smallest batch has.
+        rows: The smallest hashes of ids, under a key of the label party.
+    """
+
+    parties: list[str]
+    counts: Int64Array
+    tokens: list[bytes]
+    n_rows: int
+    batch_rows: int
+    rows: UInt64Array
+
+
+@dataclass(frozen=True)
 class PublicKeyBytes(Message, kind="glm/key", fresh=True):
     """A public key: the arbiter's for one epoch, or a computing party's for the whole training."""
 

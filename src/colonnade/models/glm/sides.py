@@ -42,6 +42,8 @@ class RegressionSettings:
     sample_weight: str | None
     backend: Backend
     alarm: float | None
+    rows_per_column: int
+    gradient_bits: int | None
 
 
 @dataclass(frozen=True)

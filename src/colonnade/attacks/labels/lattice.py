@@ -1,0 +1,138 @@
+"""LatticeLabels: sums of integers over labels of 0 and 1 are a knapsack, and a lattice holds its solution.
+
+Attacker: a feature party of a logistic regression with an arbiter that keeps to the protocol. Knowledge: its own
+columns as the integers that it multiplied with, and the gradients of its own coefficients at the first step. Steps:
+
+1. At the first step all coefficients are 0 and residuals are minus the pseudo-responses, which are +2 and -2. So each
+   gradient gives a sum T = sum of x_i over the rows of the second class, exactly, with integers x of 12 to 20 bits.
+2. d columns give about 20 d bits about n labels. Where these are more than n, the labels are most likely the only
+   solution. The lattice of the rows [2 I | 0 | W x] and [1 | 1 | W T] then has the vector of +-1 that the labels say as
+   one of its shortest.
+3. Reduce the lattice with blocks of growing size, from several orders of its vectors, until a vector has the form or
+   time is up.
+
+Where the sums cannot determine the labels, or reduction fails, the guess is that of `Residue`.
+
+Sources: Lagarias and Odlyzko 1985, "Solving low-density subset sum problems"; Coster et al. 1992, "Improved low-density
+subset sum algorithms".
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+
+import numpy as np
+
+from colonnade.attacks.base import Attack, ExampleRun, Guess, Needs, View
+from colonnade.attacks.labels.regression import (
+    first_batches,
+    own_matrix,
+    own_regression,
+    shortest_residuals,
+    why_no_regression,
+)
+from colonnade.crypto.fixedpoint import Widths, column_scales
+from colonnade.models.glm.estimator import LogisticRegression
+from colonnade.models.glm.messages import EncryptedResiduals, StepOutline
+from colonnade.wire.message import Int64Array
+
+BLOCKS = (10, 34, 36, 38)
+MOST_ROWS = 150
+WEIGHT = 256
+
+
+class LatticeLabels(Attack):
+    """Labels are the only choice of rows whose integers add up to the opened sums of the first step.
+
+    Args:
+        seconds: How long a batch is searched.
+    """
+
+    needs = Needs(messages=(EncryptedResiduals, StepOutline), own_features=True, own_model=True)
+    example_run = ExampleRun("logistic-regression")
+
+    def __init__(self, seconds: float = 60.0) -> None:
+        self.seconds = seconds
+
+    def why_not(self, view: View) -> str | None:
+        why = why_no_regression(view)
+        if why is not None:
+            return why
+        if not isinstance(view.own.model, LogisticRegression):
+            return "it knows the residuals of a logistic regression only"
+        if not first_batches(view):
+            return "no batches of the first epoch were kept"
+        weighted = any(len(each.message.weights) for each in view.messages(StepOutline, sent=False))
+        return "rows have weights" if weighted else None
+
+    def guess(self, view: View) -> Guess:
+        batches = first_batches(view)
+        matrix, gradients = own_matrix(view), own_regression(view).gradients_
+        first, most = batches[0], max(map(len, batches))
+        scales = column_scales(np.abs(matrix).max(axis=0), Widths.of(most).column_bits)
+        integers = np.rint(np.ldexp(matrix[first], scales)).astype(np.int64)
+        # The pseudo-responses 4 y - 2 of classes y of 0 and 1: minus the gradient is 4 T - 2 (sum of the column).
+        sums = np.rint((np.ldexp(-gradients[0], scales) + 2.0 * integers.sum(axis=0)) / 4).astype(np.int64)
+        found = solution(integers, sums, seconds=self.seconds)
+        if found is None:
+            scores = shortest_residuals(matrix, gradients, batches)
+            return Guess(np.concatenate(batches), scores=np.concatenate(scores))
+        # Later batches have residuals that the first step has changed.
+        return Guess(first, scores=found.astype(np.float64))
+
+
+def determined(columns: Int64Array) -> bool:
+    """Whether sums of these columns over a choice of rows hold more bits than there are rows, and few enough rows."""
+    n_rows = len(columns)
+    lengths = np.sqrt((columns.astype(np.float64) ** 2).sum(axis=0))
+    # The entropy of a sum that is normal with half the column's length as its deviation.
+    bits = np.log2(np.maximum(lengths / 2 * np.sqrt(2 * np.pi * np.e), 1.0)).sum()
+    return bool(n_rows <= min(MOST_ROWS, bits))
+
+
+def solution(columns: Int64Array, sums: Int64Array, *, seconds: float = 60.0) -> Int64Array | None:
+    """The choice of rows, as 0 and 1, over which each column adds up to its sum; None if none is found.
+
+    >>> columns = np.array([[3141, 5926], [5358, 9793], [2384, 6264], [3383, 2795]])
+    >>> solution(columns, columns[[0, 3]].sum(axis=0)).tolist()
+    [1, 0, 0, 1]
+
+    Args:
+        columns: One row for each unknown.
+        sums: One for each column.
+        seconds: How long to search.
+    """
+    # Numba takes a while to import, which is spent only here.
+    from colonnade.attacks.reduction import reduced
+
+    n_rows, n_columns = columns.shape
+    if not determined(columns):
+        return None
+    basis = np.zeros((n_rows + 1, n_rows + 1 + n_columns), np.int64)
+    basis[:n_rows, :n_rows] = 2 * np.eye(n_rows, dtype=np.int64)
+    basis[:n_rows, n_rows + 1 :] = WEIGHT * columns
+    basis[n_rows, : n_rows + 1] = 1
+    basis[n_rows, n_rows + 1 :] = WEIGHT * sums
+
+    def read(rows: Int64Array) -> Int64Array | None:
+        signs, rests = rows[:, : n_rows + 1], rows[:, n_rows + 1 :]
+        fits = (rests == 0).all(axis=1) & (np.abs(signs) == 1).all(axis=1)
+        for row in signs[fits]:
+            chosen = (1 - row[:n_rows] * row[n_rows]) // 2
+            if (chosen @ columns == sums).all():
+                return np.asarray(chosen)
+        return None
+
+    deadline, order = monotonic() + seconds, np.random.default_rng(0)
+    while True:
+        tried = basis
+        for block in BLOCKS:
+            left = deadline - monotonic()
+            if left <= 0:
+                return None
+            tried = reduced(tried, block=block, found=lambda rows: read(rows) is not None, seconds=left)
+            chosen = read(tried)
+            if chosen is not None:
+                return chosen
+        # Reduction ends elsewhere where it starts from another order of the same vectors.
+        basis = order.permutation(basis)

@@ -1,0 +1,283 @@
+"""What a party of a regression with an arbiter may have opened: each way to labels that was found, and its refusal."""
+
+import base64
+import json
+
+import numpy as np
+import pytest
+
+from colonnade import audit
+from colonnade.attacks.labels.group_sums import GroupSums
+from colonnade.attacks.labels.lattice import LatticeLabels
+from colonnade.attacks.labels.regression import Residue
+from colonnade.errors import PlanError, PrivacyError, StorageError
+from colonnade.models.glm import arbiter as glm_arbiter
+from colonnade.models.glm.estimator import LinearRegression, LogisticRegression
+from colonnade.models.glm.openings import MOST_HASHES, Openings, RowSketch
+from colonnade.roles import Roles
+from colonnade.runtime.simulate import simulate
+from colonnade.tables.table import Table
+from colonnade.testing import attempt_on
+
+JUDGED = Roles(label="bank", features=("shop",), arbiter="judge")
+LAX = {"rows_per_column": 10, "fewest_rows": 1}
+
+
+def bank(labels, seed=0, ids=None):
+    x = np.random.default_rng(seed).standard_normal(len(labels))
+    ids = np.arange(len(labels)) if ids is None else ids
+    return Table.of({"id": ids, "x": x, "y": labels}, labels="y", owner="bank")
+
+
+def shop(columns, ids=None):
+    n_rows = len(next(iter(columns.values())))
+    return Table.of({"id": np.arange(n_rows) if ids is None else ids} | columns, owner="shop")
+
+
+def numbers(n_rows, n_columns, seed=1):
+    random = np.random.default_rng(seed)
+    return {f"c{i}": random.standard_normal(n_rows) for i in range(n_columns)}
+
+
+def coin(n_rows, seed=2):
+    return np.random.default_rng(seed).integers(0, 2, n_rows)
+
+
+def villages(n_rows=3000, alone=12):
+    """A few towns, and villages of one person each."""
+    random = np.random.default_rng(3)
+    towns = np.array([f"town {i}" for i in random.integers(0, 3, n_rows)], object)
+    people = random.choice(n_rows, alone, replace=False)
+    towns[people] = [f"village {i}" for i in range(alone)]
+    return towns, people
+
+
+def trained(tables, model, **options):
+    return simulate(model.fit, tables, roles=JUDGED, seed=1, **options)
+
+
+def guessed(run, attack):
+    attempt = attempt_on(run, attack, "shop")
+    return attempt.attack.guess(attempt.view(run))
+
+
+def findings(run, attack):
+    return [finding for finding in audit(run, [attack], nulls=20).attacks if finding.attacker == "shop"]
+
+
+class TestRareLevels:
+    """A level of one person has that person's label as its gradient."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def told(cls):
+        labels, (towns, people) = coin(3000), villages()
+        labels[people] = np.arange(len(people)) % 2
+        tables = {"bank": bank(labels), "shop": shop({"town": towns, **numbers(3000, 1)})}
+        return tables, labels, people
+
+    @pytest.mark.slow
+    def test_all_single_labels_are_read_where_the_limits_are_off_and_the_audit_says_so(self, told):
+        tables, labels, people = told
+        run = trained(tables, LogisticRegression(max_iter=1, **LAX))
+        guess = guessed(run, GroupSums())
+        assert sorted(guess.rows) == sorted(people)
+        assert ((guess.scores > 0) == labels[guess.rows]).all()
+        (finding,) = findings(run, GroupSums())
+        assert finding.verdict == "leaks"
+
+    def test_rare_levels_are_merged_so_that_no_gradient_is_of_few_rows(self, told):
+        tables, _, people = told
+        run = trained(tables, LogisticRegression(max_iter=1))
+        share = run.results["shop"]
+        matrix = share.design_.matrix(tables["shop"])
+        assert not any("village" in name for name in share.coefficients)
+        assert all(np.count_nonzero(column) >= 20 for column in np.asarray(matrix).T)
+        # Rows without a level's column are a group too: towns add up to all but these.
+        without = 3000 - int(np.asarray(matrix)[:, 1:].sum())
+        assert without >= 20
+        assert set(guessed(run, GroupSums()).rows) - set(people)
+
+    def test_a_level_with_few_rows_in_some_batch_is_merged(self):
+        towns = np.array(["a", "b", "c"], object)[np.random.default_rng(0).choice(3, 2000, p=[0.48, 0.48, 0.04])]
+        tables = {"bank": bank(coin(2000)), "shop": shop({"town": towns})}
+        names = [
+            list(trained(tables, LogisticRegression(max_iter=1, batch_size=size)).results["shop"].coefficients)
+            for size in (None, 250)
+        ]
+        assert names[0] == ["town=a", "town=b", "town=c"]
+        assert "town=c" not in names[1]
+
+    def test_numbers_and_flags_of_few_rows_are_refused_by_name(self):
+        flag, holes = np.zeros(1000), np.random.default_rng(0).standard_normal(1000)
+        flag[:5], holes[10:13] = 1.0, np.nan
+        tables = {"bank": bank(coin(1000)), "shop": shop({"rich": flag, "income": holes})}
+        words = r"at least 20 rows of each batch \(fewest_rows\) .* but 'rich', 'income missing' do not"
+        with pytest.raises(PrivacyError, match=words):
+            trained(tables, LogisticRegression(max_iter=1))
+        trained(tables, LogisticRegression(max_iter=1, fewest_rows=1))
+
+    def test_without_an_arbiter_no_gradient_is_opened_and_nothing_is_merged(self, told):
+        tables, _, _ = told
+        roles = Roles(label="bank", features=("shop",))
+        run = simulate(LinearRegression(max_iter=1, tol=0).fit, tables, roles=roles)
+        assert any("village" in name for name in run.results["shop"].coefficients)
+
+
+class TestKnapsack:
+    """Sums of integers over binary labels."""
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize(("n_rows", "n_columns"), [(61, 6), (101, 10)])
+    def test_reduction_reads_every_label_where_ten_rows_per_column_are_enough(self, n_rows, n_columns):
+        labels = coin(n_rows)
+        tables = {"bank": bank(labels), "shop": shop(numbers(n_rows, n_columns))}
+        with pytest.raises(
+            PrivacyError, match=rf"columns, so a batch needs more than .* but the smallest has {n_rows}"
+        ):
+            trained(tables, LogisticRegression(max_iter=1))
+        run = trained(tables, LogisticRegression(max_iter=1, **LAX))
+        guess = guessed(run, LatticeLabels(seconds=300.0))
+        assert sorted(guess.rows) == list(range(n_rows))
+        np.testing.assert_array_equal(guess.scores, labels[guess.rows])
+
+    @pytest.mark.slow
+    def test_the_audit_names_the_leak(self):
+        tables = {"bank": bank(coin(61)), "shop": shop(numbers(61, 6))}
+        run = trained(tables, LogisticRegression(max_iter=1, **LAX))
+        (finding,) = findings(run, LatticeLabels(seconds=300.0))
+        assert finding.verdict == "leaks"
+
+    def test_where_sums_cannot_determine_the_labels_the_guess_is_that_of_least_squares(self):
+        tables = {"bank": bank(coin(300)), "shop": shop(numbers(300, 2))}
+        run = trained(tables, LogisticRegression(max_iter=1))
+        np.testing.assert_array_equal(guessed(run, LatticeLabels()).scores, guessed(run, Residue()).scores)
+
+
+class TestSparseDesigns:
+    def test_residue_reads_a_sparse_design(self):
+        towns = np.array([f"town {i}" for i in np.random.default_rng(0).integers(0, 15, 3000)], object)
+        tables = {"bank": bank(coin(3000)), "shop": shop({"town": towns, **numbers(3000, 1)})}
+        run = trained(tables, LogisticRegression(max_iter=1))
+        assert run.results["shop"].design_.is_sparse
+        assert len(guessed(run, Residue()).rows) == 3000
+
+
+class TestGreed:
+    """A party that multiplies by the identity instead of its columns."""
+
+    def test_a_message_of_more_sums_than_columns_is_refused_by_the_arbiter_by_name(self, monkeypatch):
+        n_rows = 300
+        tables = {"bank": bank(coin(n_rows)), "shop": shop(numbers(n_rows, 2))}
+        honest = glm_arbiter.EncryptedFeatureSide._gradient
+
+        def greedy(side, step, batch, residuals):
+            prepared = side.key.prepare(np.eye(n_rows, dtype=np.int64), side.block)
+            side.opened(step, side.key.product(prepared, residuals), n_rows)
+            return honest(side, step, batch, residuals)
+
+        monkeypatch.setattr(glm_arbiter.EncryptedFeatureSide, "_gradient", greedy)
+        with pytest.raises(
+            PrivacyError, match=r"shop may have 2 sums opened in step 0, as bank said, but asks for 300"
+        ):
+            trained(tables, LogisticRegression(max_iter=1))
+
+    def test_a_party_that_says_it_has_as_many_columns_as_rows_is_refused_by_the_label_party(self, monkeypatch):
+        n_rows, honest = 300, glm_arbiter.EncryptedFeatureSide.begin
+        tables = {"bank": bank(coin(n_rows)), "shop": shop(numbers(n_rows, 2))}
+
+        def boastful(side):
+            side.n_columns = n_rows
+            honest(side)
+
+        monkeypatch.setattr(glm_arbiter.EncryptedFeatureSide, "begin", boastful)
+        with pytest.raises(PrivacyError, match=r"shop has 300 columns, so a batch needs more than 19200 rows"):
+            trained(tables, LogisticRegression(max_iter=1))
+
+
+class TestRuns:
+    """Columns that several runs open on the same rows."""
+
+    def runs(self, folder, n_runs, *, n_rows=300, columns=None, rows=None):
+        labels = coin(n_rows)
+        for i in range(n_runs):
+            kept = np.arange(n_rows) if rows is None else rows(i)
+            own = {name: held[kept] for name, held in (columns or (lambda i: numbers(n_rows, 1, seed=i)))(i).items()}
+            tables = {"bank": bank(labels[kept], ids=kept), "shop": shop(own, ids=kept)}
+            model, directory = LogisticRegression(max_iter=1), folder / f"run {i}"
+            for name in JUDGED.parties:
+                for ending in ("", ".key"):
+                    log = folder / f"openings-of-{name}{ending}"
+                    if log.exists():
+                        (directory / name).mkdir(parents=True, exist_ok=True)
+                        (directory / name / log.name).write_bytes(log.read_bytes())
+            trained(tables, model, directory=directory)
+            for log in directory.glob("*/openings-of-*"):
+                (folder / log.name).write_bytes(log.read_bytes())
+
+    def test_new_columns_on_the_same_rows_are_counted_over_runs_and_refused(self, tmp_path):
+        with pytest.raises(PrivacyError, match=r"shop has 1 columns and had about 4\.0 others opened on these rows"):
+            self.runs(tmp_path, 5)
+        lines = [json.loads(line) for line in (tmp_path / "openings-of-bank").read_text().splitlines()]
+        assert [line["columns"] for line in lines if line["peer"] == "shop"] == [1] * 4
+
+    def test_the_same_columns_are_counted_once(self, tmp_path):
+        self.runs(tmp_path, 6, columns=lambda i: numbers(300, 1))
+        assert len((tmp_path / "openings-of-bank").read_text().splitlines()) == 1
+
+    def test_leaving_a_row_out_does_not_make_the_rows_new(self, tmp_path):
+        with pytest.raises(PrivacyError, match=r"others opened on these rows by earlier runs"):
+            self.runs(tmp_path, 6, rows=lambda i: np.delete(np.arange(300), i))
+
+    def test_the_log_names_no_id_and_the_key_is_readable_by_its_owner_alone(self, tmp_path):
+        self.runs(tmp_path, 1, rows=lambda i: np.arange(300))
+        (log,) = (json.loads(line) for line in (tmp_path / "openings-of-bank").read_text().splitlines())
+        assert set(log) == {"peer", "token", "columns", "batch_rows", "n_rows", "rows"}
+        hashes = np.frombuffer(base64.b64decode(log["rows"]), "<u8")
+        assert len(hashes) == 300
+        assert hashes.min() > 300
+        (key,) = tmp_path.glob("run 0/bank/*.key")
+        assert key.stat().st_mode & 0o777 == 0o600
+
+
+def sketch(ids, batch_rows=None):
+    table = Table.of({"id": ids, "a": np.zeros(len(ids))})
+    return RowSketch.of(table, [np.arange(batch_rows or len(ids))], bytes(32))
+
+
+@pytest.mark.parametrize("n_rows", [100, 20 * MOST_HASHES])
+def test_sketches_estimate_how_many_rows_two_runs_share(n_rows):
+    ids = np.arange(2 * n_rows)
+    for share in (0.0, 0.5, 1.0):
+        start = int((1 - share) * n_rows)
+        exact = 0 if n_rows <= MOST_HASHES else 0.1
+        assert sketch(ids[:n_rows]).share_in(sketch(ids[start : start + n_rows])) == pytest.approx(
+            share, abs=exact + 1e-9
+        )
+
+
+def test_two_hundred_rows_do_not_pay_for_columns_that_were_opened_on_others():
+    openings = Openings(None)
+    for start in range(5):
+        openings.admit("shop", bytes([start]) * 32, 3, sketch(np.arange(200) + 200 * start), 64)
+    with pytest.raises(PrivacyError, match=r"had about 3\.0 others"):
+        openings.admit("shop", bytes(32 * [9]), 1, sketch(np.arange(200)), 64)
+
+
+def test_a_damaged_log_is_refused(tmp_path):
+    (tmp_path / "log").write_text('{"peer": "shop"}\n')
+    with pytest.raises(StorageError, match=r"is damaged\. Restore it; do not delete it"):
+        Openings(tmp_path / "log")
+
+
+@pytest.mark.slow
+def test_rounded_gradients_keep_the_fit_and_lose_the_low_bits():
+    n_rows = 2000
+    tables = {"bank": bank(coin(n_rows)), "shop": shop(numbers(n_rows, 2))}
+    exact, rounded = (
+        trained(tables, LogisticRegression(max_iter=30, gradient_bits=bits)).results["shop"] for bits in (None, 26)
+    )
+    assert not (exact.gradients_[0] == rounded.gradients_[0]).any()
+    np.testing.assert_allclose(rounded.coef_, exact.coef_, atol=1e-4)
+    with pytest.raises(PlanError, match="gradient_bits should be None or a whole number, from 20 to 53, but is 8"):
+        trained(tables, LogisticRegression(gradient_bits=8))
