@@ -9,6 +9,7 @@ Files that this module makes are readable by their owner alone (0600), and folde
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 import tempfile
@@ -70,6 +71,8 @@ def make_private(folder: Path) -> None:
     """
     missing = []
     while not folder.is_dir() and folder != folder.parent:
+        if folder.exists():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
         missing.append(folder)
         folder = folder.parent
     for new in reversed(missing):

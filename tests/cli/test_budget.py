@@ -20,10 +20,12 @@ label = "label"
 features = ["worker"]
 [model]
 name = "functional-boost"
-clip = {x01 = 3.0}
-epsilon = 50
 guard = false
 correction = 1
+[model.protection]
+clip = {x01 = 3.0}
+epsilon = 50
+[model.stopping]
 max_steps = 10
 """
 

@@ -297,7 +297,12 @@ def test_a_planned_budget_counts_all_runs_between_machines_and_stops_the_next(tm
     for name, table in zip(("bank", "shop"), data.tables(1).values(), strict=True):
         pq.write_table(table.to_arrow(), tmp_path / f"{name}.parquet")
         files[name] = PlannedTable(tmp_path / f"{name}.parquet", "id", labels="response" if name == "bank" else None)
-    settings = {"clip": {"x01": 3.0}, "epsilon": 50, "guard": False, "correction": 1, "max_steps": 10}
+    settings = {
+        "protection": {"clip": {"x01": 3.0}, "epsilon": 50},
+        "stopping": {"max_steps": 10},
+        "guard": False,
+        "correction": 1,
+    }
 
     def train(name: str, seed: int, address: str) -> str:
         network = PlannedNetwork({"bank": PlannedAddress(address)}, start=30)

@@ -69,7 +69,7 @@ CASES: list[tuple[str, dict[str, Any], Roles, Any]] = [
     ("functional-regression", {"protection": NOISED}, THREE, curves),
     ("label-dp-shadow", BATCHES, THREE, mixed),
     ("linear-regression", {"max_iter": 4}, JUDGED, numbers),
-    ("linear-regression", {"max_iter": 4, "batch_size": 200}, JUDGED, numbers),
+    ("linear-regression", {"max_iter": 4, "batch_size": 200, "rows_per_column": 20}, JUDGED, numbers),
     ("linear-regression", {"max_iter": 3}, TWO, numbers),
     ("logistic-regression", {"max_iter": 4}, JUDGED, classes),
     ("logistic-regression", {"max_iter": 3}, TWO, classes),

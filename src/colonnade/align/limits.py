@@ -5,11 +5,9 @@ made-up ids asks the same, and so do two lists that differ in one person. A list
 for everybody. So a party refuses tiny sets, sets far larger than its own, and tiny or large intersections where it
 learns their size; it counts its alignments with each peer, and logs refusals too (`Limits`).
 
-A peer that resumes a run must resend exactly the bytes it sent before the crash (`ReplayGuard`). Its secrets were
-stored before their first use, so an honest peer sends the same messages again. A different message would be a second
-question in a run that counts once, answered under the secrets of the first: together, both answers would tell more than
-two runs do. So this party stores a digest of every message before it uses the message, keeps the digests after the run,
-and refuses a different message in the same place.
+A peer that resumes a run must resend exactly the bytes it sent before the crash (`colonnade.runtime.replay`). Its
+secrets were stored before their first use, so an honest peer sends the same messages again. A different message would
+be a second question in a run that counts once, answered under the secrets of the first.
 
 The guard does not see what side processes of the engine rr22 say to each other, and a peer may give its process another
 list. So it counts another alignment whenever side processes meet again over the same bucket.
@@ -17,25 +15,16 @@ list. So it counts another alignment whenever side processes meet again over the
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import ClassVar, NoReturn
 
-from blake3 import blake3
-
-from colonnade.align.messages import Finished, Meeting
-from colonnade.crypto.curve import make_key
-from colonnade.errors import PrivacyError, StorageError
+from colonnade.errors import PrivacyError
 from colonnade.parameters import Limit, check_parameters, count, number, optional
 from colonnade.runtime.party import Party
 from colonnade.shared_log import Entry, HeldLog, SharedLog
-from colonnade.storage import append_durably, drop_unfinished, explained
-from colonnade.wire.codec import encode
-from colonnade.wire.message import Message
 
 # A party with fewer ids counts as having so many: a peer that brings a few thousand goes through no list of all ids.
 _SMALL = 100
@@ -226,52 +215,3 @@ def _checked(entries: list[Entry], log: SharedLog) -> list[Entry]:
     if not all({"peer", "run", "what"} <= entry.keys() for entry in entries):
         raise log.damaged()
     return entries
-
-
-class ReplayGuard:
-    """Digests of all messages of a run, in a file that outlives every crash of this party.
-
-    Args:
-        path: The file; None stores nothing, for a run that is never resumed.
-        limits: The limits that count and refuse.
-        party: This party's name.
-        run: The name of this run in the log.
-
-    Attributes:
-        step: The step of the run that messages are counted in.
-
-    >>> ReplayGuard(None, Limits(), "shop", "a run").keep("bank", Finished(1))
-    """
-
-    def __init__(self, path: Path | None, limits: Limits, party: str, run: str) -> None:
-        self.step = ""
-        self._path, self._limits, self._party, self._run = path, limits, party, run
-        self._n_heard: Counter[tuple[str, str]] = Counter()
-        self._kept = {} if path is None or not path.exists() else _read(path)
-
-    def keep(self, peer: str, message: Message) -> None:
-        """Store the digest of a peer's next message in this step, or compare it with the stored one."""
-        number = self._n_heard[peer, self.step]
-        self._n_heard[peer, self.step] += 1
-        place, varies = (peer, self.step, number), isinstance(message, Meeting | Finished)
-        digest = message.kind if varies else blake3(encode(message)).hexdigest()
-        if place not in self._kept:
-            if self._path is not None:
-                append_durably(self._path, json.dumps([*place, digest]) + "\n")
-        elif self._kept[place] != digest:
-            self._limits.refuse_other(self._party, peer, self._run)
-        elif varies and number == 0:
-            self._limits.admit(self._party, peer, f"{self._run} again {make_key().hex()[:16]}")
-
-
-def _read(path: Path) -> dict[tuple[str, str, int], str]:
-    drop_unfinished(path)
-    with explained(f"read {path}"):
-        lines = path.read_text(encoding="utf-8").splitlines()
-    try:
-        return {(peer, step, number): digest for peer, step, number, digest in map(json.loads, lines)}
-    except (ValueError, TypeError) as error:
-        raise StorageError(
-            f"{path} should hold one message per line, but is damaged. Restore it, or delete the folder of the run to "
-            "start again."
-        ) from error

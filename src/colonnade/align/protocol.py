@@ -21,8 +21,8 @@ from colonnade.align import ring, star
 from colonnade.align.buckets import MOST_BUCKETS
 from colonnade.align.identifiers import Identifiers, enumerable_warning
 from colonnade.align.learned import Learned
-from colonnade.align.limits import Limits, ReplayGuard
-from colonnade.align.messages import AlignOpening, AlignTerms
+from colonnade.align.limits import Limits
+from colonnade.align.messages import AlignOpening, AlignTerms, Finished, Meeting
 from colonnade.align.opening import Agreement, Participants, open_as_follower, open_as_leader
 from colonnade.align.order import Match, hear_outcome
 from colonnade.align.rr22 import SideProcess
@@ -33,6 +33,7 @@ from colonnade.privacy.ledger import Event
 from colonnade.runtime.alignment import Alignment
 from colonnade.runtime.party import Party
 from colonnade.runtime.protocol import Protocol, describe_protocol, own_copy
+from colonnade.runtime.replay import ReplayGuard
 from colonnade.secret import Secret
 
 R = TypeVar("R")
@@ -88,7 +89,12 @@ class Align:
         # The system draws the name, so that two runs of one seed count as two.
         run = party.once("name of the alignment", lambda: make_key().hex()[:16])
         folder = party.checkpoints.directory
-        guard = ReplayGuard(folder and folder / "said", limits, me, run)
+        guard = ReplayGuard(
+            folder and folder / "said",
+            refuse=lambda peer: limits.refuse_other(me, peer, run),
+            varying=(Meeting, Finished),
+            met_again=lambda peer: limits.admit(me, peer, f"{run} again {make_key().hex()[:16]}"),
+        )
         # Defences belong to the model. They are not ready yet, and checkpoints would ask for their state.
         lines = {name: line.heard_by(guard.keep) for name, line in party.peers.items()}
         party = replace(party, peers=lines, defences=())

@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from colonnade.align.buckets import Bucket, BucketResults, Buckets, DigestArray, PaddedBucket
 from colonnade.align.identifiers import Identifiers
-from colonnade.align.limits import ReplayGuard
 from colonnade.align.matching import encrypted
 from colonnade.align.messages import VALUE_BYTES, MaskedIds, receive_list
 from colonnade.align.opening import Agreement, Participants
@@ -22,6 +21,7 @@ from colonnade.align.workers import CHUNK, Workers
 from colonnade.crypto.curve import make_key
 from colonnade.privacy.randomness import Randomness
 from colonnade.runtime.party import Party
+from colonnade.runtime.replay import ReplayGuard
 from colonnade.storage import Tree, explained
 from colonnade.wire.channel import Channel
 

@@ -137,13 +137,20 @@ class PublicKey:
             )
         return residues
 
-    def encrypt(self, values: NDArray[np.int64], block: int) -> Residues:
-        """Encrypt a vector, fresh every time."""
+    def encrypt(self, values: NDArray[np.int64], block: int, *, coins: bytes | None = None) -> Residues:
+        """Encrypt a vector, fresh every time.
+
+        Args:
+            values: The vector.
+            block: How many numbers a ciphertext holds.
+            coins: A seed for the randomness, so that a retry gives the same bytes. It must serve these values alone.
+        """
+        stream = None if coins is None else Stream(coins)
         padded = np.zeros((-(-len(values) // block), ARBITER.n), np.int64)
         padded[:, :block].flat[: len(values)] = values
         out = np.empty((len(padded), *self._pair.shape), np.uint32)
         for some in _portions(len(padded)):
-            out[some] = self.encrypted(self._ring.scaled(padded[some], self.profile.message_bits))
+            out[some] = self.encrypted(self._ring.scaled(padded[some], self.profile.message_bits), stream)
         return out
 
     def add(self, a: Residues, b: Residues) -> Residues:
@@ -192,9 +199,9 @@ class PublicKey:
             out[some] = self._ring.add(data[some], self.encrypted(self._ring.add(hiding, flood)))
         return out, masks[:, ::block].ravel()[:n_values].copy()
 
-    def encrypted(self, messages: Residues) -> Residues:
+    def encrypted(self, messages: Residues, stream: Stream | None = None) -> Residues:
         """Encryptions (K, 2, L, n) of polynomials (K, L, n), with randomness drawn for this call only."""
-        stream, ring, count = Stream(), self._ring, len(messages)
+        stream, ring, count = stream or Stream(), self._ring, len(messages)
         u = ring.forward(ring.small(stream.ternary(count * ring.n).reshape(count, ring.n)))
         errors = ring.small(stream.errors(2 * count * ring.n).reshape(count, 2, ring.n))
         errors[:, 0] = ring.add(errors[:, 0], messages)

@@ -105,7 +105,7 @@ def estimate(model: Estimator, roles: Roles, name: str, table: Table) -> dict[st
         few = len(table)
 
     def entries(n_rows: int, repeats: int, *, narrow: bool = False) -> tuple[Entry, ...]:
-        small = model.clone() if epochs is None else model.clone().set_params(**{epochs: repeats})
+        small = model.clone().set_params(**model.dry_run_params, **({} if epochs is None else {epochs: repeats}))
         tables = _tables(small, roles, name, table.take(np.sort(order.rows[:n_rows])), narrow=narrow)
         return simulate(small.fit, tables, roles=roles, keep="digests").transcripts[name].entries
 

@@ -19,15 +19,20 @@ the feature party's noise and ledger, and what the feature party is given for th
 Products of inputs with inputs are the feature party's own and carry its noise only. Two parties only: with more of
 them, products between feature parties take an arbiter.
 
+Masks and noise are the same after a crash, so both parties hold each other to what was sent before it
+(`colonnade.runtime.replay`); the label party encrypts the same outputs to the same bytes.
+
 Products are those of `colonnade.crypto.rlwe`, as in `colonnade.models.glm.shares`. Semi-honest parties; not reviewed.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from blake3 import blake3
 
 from colonnade.crypto import rlwe
 from colonnade.crypto.profiles import DISTANCE_BITS, SHARES
+from colonnade.crypto.ring import Residues
 from colonnade.crypto.rlwe import PublicKey, SecretKey
 from colonnade.crypto.sampling import SEED_BYTES, Stream
 from colonnade.curves.basis import FloatArray
@@ -138,9 +143,16 @@ class OpenedShares:
         self._block = rlwe.rows_per_block(layout.rows, self._width)
         y = clipped_to_ring(clipped, self._bits, clip=budget.clip_y, size=layout.outputs).view(np.int64)
         public = self._key.public
-        data = np.concatenate([public.encrypt(np.ascontiguousarray(column), self._block) for column in y.T])
+        data = np.concatenate([self._encrypted(place, column) for place, column in enumerate(y.T)])
         key = np.frombuffer(public.to_bytes(), np.uint8)
         self._line.send(EncryptedOutputs(key, sealed(data, public)), under=HIDDEN[:1])
+
+    def _encrypted(self, place: int, column: Int64Array) -> Residues:
+        """One column of outputs; after a crash the same bytes, to which the feature party holds the label party."""
+        values = np.ascontiguousarray(column)
+        # Other values get other coins: two plaintexts under the same coins would show their difference.
+        coins = self._party.random.child("outputs", place, blake3(values.tobytes()).hexdigest()).key
+        return self._key.public.encrypt(values, self._block, coins=coins)
 
     def first(self) -> tuple[float, FloatArray]:
         """The noisy squared length of all inputs, and the noisy products of every input with the output."""

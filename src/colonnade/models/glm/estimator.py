@@ -114,6 +114,7 @@ class GeneralisedLinearModel(Estimator):
         "asker": choice("label", "arbiter"),
     }
 
+    dry_run_params: ClassVar[Mapping[str, Any]] = {"rows_per_column": 0, "fewest_rows": 1}
     former_names: ClassVar[Mapping[str, str]] = {
         "penalty": "alpha, and the number means what it means in scikit-learn",
         "epochs": "max_iter",
