@@ -211,11 +211,12 @@ def test_an_address_in_use_is_told(opened):
         second.open()
 
 
-def test_whoever_listens_elsewhere_is_reached_at_its_address(opened):
+def test_whoever_listens_elsewhere_is_reached_at_its_address(opened, trusted):
     addresses = addresses_of("bank", dialling=["shop"])
     port = addresses["bank"].partition(":")[2]
-    bank = opened("bank", {**addresses, "bank": "bank.invalid:1"}, listen=f"0.0.0.0:{port}")
-    meeting(bank, opened("shop", addresses))
+    elsewhere = {**addresses, "bank": "bank.invalid:1"}
+    bank = opened("bank", elsewhere, listen=f"0.0.0.0:{port}", credentials=trusted["bank"])
+    meeting(bank, opened("shop", addresses, credentials=trusted["shop"]))
 
 
 def test_parties_that_have_finished_leave_without_waiting_for_silence(opened):
