@@ -359,6 +359,7 @@ def test_a_party_audits_what_it_sent_without_the_other(trained: Trained) -> None
     assert [(f.attack, f.attacker, f.owner) for f in of_columns] == [("PassiveRidge", "bank", "shop")]
 
 
+@pytest.mark.slow
 def test_two_parties_audit_a_run_together_and_the_label_party_gets_the_report(federation: Federation) -> None:
     federation.write()
     for party, more in (("bank", ""), ("shop", 'keep_received = "audit"\n')):

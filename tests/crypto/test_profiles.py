@@ -20,7 +20,9 @@ def is_prime(p):
 
 
 @pytest.mark.parametrize(
-    ("profile", "bits"), [(HISTOGRAM, 50), (ARBITER, 26), (SHARES, 26)], ids=lambda value: getattr(value, "name", "")
+    ("profile", "bits"),
+    [pytest.param(HISTOGRAM, 50, marks=pytest.mark.slow), (ARBITER, 26), (SHARES, 26)],
+    ids=lambda value: getattr(value, "name", ""),
 )
 def test_the_primes_are_the_largest_that_the_ring_allows(profile, bits):
     candidates = range(2**bits - (2**bits - 1) % (2 * profile.n), 2, -2 * profile.n)

@@ -132,9 +132,8 @@ def test_mostly_zero_columns_have_scikit_learns_coefficients():
     table = Table.of({"id": np.arange(N), **counts}, owner="shop")
     labels = np.array(bank().labels) + sum(counts.values())
     tables = {"bank": bank().with_labels(labels), "shop": table}
-    run = simulate(
-        LinearRegression(alpha=1.0, max_iter=300, tol=1e-9, rows_per_column=10).fit, tables, roles=JUDGED, seed=3
-    )
+    model = LinearRegression(alpha=1.0, max_iter=300, tol=1e-9, rows_per_column=10, fewest_rows=10)
+    run = simulate(model.fit, tables, roles=JUDGED, seed=3)
     assert run.results["shop"].design_.is_sparse
     together = np.column_stack([bank().column("x"), *counts.values()])
     ridge = Ridge(alpha=1.0).fit((together - together.mean(axis=0)) / together.std(axis=0), labels)
