@@ -2,6 +2,7 @@
 
 import inspect
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -216,12 +217,15 @@ def test_the_wide_central_network_gives_the_top_as_much_as_two_default_bottoms_d
 
 @pytest.mark.slow
 def test_on_digits_a_split_network_is_as_good_as_a_central_one_and_one_shot_nearly_so(utility):
-    """Within one point of the central network, and within one and a half of that, over all seeds of the experiment."""
-    found = {way: [] for way in utility.WAYS}
-    for trial in utility.trials(quick=False):
-        if trial.configuration["set"] == "digits":
-            found[trial.configuration["way"]].append(utility.measure(trial)["accuracy"])
-    accuracy = {way: mean(values) for way, values in found.items()}
+    """Within one point of the central network, and within one and a half of that, over ten seeds.
+
+    One seed's accuracy varies by a point, so that the mean of fewer seeds would say little about one point.
+    """
+    accuracy = {
+        trial.configuration["way"]: mean(utility.measure(replace(trial, seed=seed))["accuracy"] for seed in range(10))
+        for trial in utility.trials(quick=True)
+        if trial.configuration["set"] == "digits"
+    }
     assert accuracy["split"] > max(accuracy["central"], accuracy["central-wide"]) - 0.01
     assert accuracy["one-shot"] > accuracy["split"] - 0.015
     assert accuracy["alone"] < min(accuracy["split"], accuracy["one-shot"], accuracy["label-dp"])
