@@ -71,7 +71,7 @@ def make_private(folder: Path) -> None:
     """
     missing = []
     while not folder.is_dir() and folder != folder.parent:
-        if folder.exists():
+        if missing and folder.exists():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
         missing.append(folder)
         folder = folder.parent
