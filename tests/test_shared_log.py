@@ -1,6 +1,9 @@
-import multiprocessing
+import os
 import stat
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -36,16 +39,29 @@ def align(log: Path) -> int:
     log.with_name("ready").touch()
     try:
         while True:
-            Limits(most_runs=60, log=log).admit("shop", "bank", f"{multiprocessing.current_process().pid} {aligned}")
+            Limits(most_runs=60, log=log).admit("shop", "bank", f"{os.getpid()} {aligned}")
             aligned += 1
     except PrivacyError:
         return aligned
 
 
+def started(use: Callable[[Path], int], log: Path) -> subprocess.Popen[str]:
+    """A process of its own that runs one of the functions of this file."""
+    command = [sys.executable, __file__, use.__name__, str(log)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def ended(process: subprocess.Popen[str]) -> int:
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    return int(said)
+
+
 @pytest.mark.parametrize("use", [answer, align])
 def test_two_processes_in_parallel_cannot_exceed_a_cap(tmp_path, use):
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
-        assert sum(pool.map(use, [tmp_path / "log"] * 2, chunksize=1)) == 60
+    processes = [started(use, tmp_path / "log") for _ in range(2)]
+    assert sum(map(ended, processes)) == 60
 
 
 def spend(log: Path) -> int:
@@ -71,16 +87,16 @@ def spend(log: Path) -> int:
 )
 def test_a_process_waits_while_another_one_checks_and_then_sees_what_it_wrote(tmp_path, use, entry):
     log = tmp_path / "log"
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        with SharedLog(log, "one thing").locked() as held:
-            outcome = pool.apply_async(use, [log])
-            while not (tmp_path / "ready").exists():
-                time.sleep(0.01)
-            # Without the lock the other process would pass its check by now.
-            time.sleep(0.5)
-            for each in entry if isinstance(entry, list) else [entry]:
-                held.append(each)
-        assert outcome.get(timeout=60) == 0
+    with SharedLog(log, "one thing").locked() as held:
+        process = started(use, log)
+        while not (tmp_path / "ready").exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        # Without the lock the other process would pass its check by now.
+        time.sleep(0.5)
+        for each in entry if isinstance(entry, list) else [entry]:
+            held.append(each)
+    assert ended(process) == 0
 
 
 def test_a_log_is_for_its_owner_alone_and_forgets_no_whole_line(tmp_path):
@@ -97,3 +113,7 @@ def test_a_log_is_for_its_owner_alone_and_forgets_no_whole_line(tmp_path):
     with log.locked() as held:
         held.append({"n": 4})
     assert SharedLog(log.path, "one thing").entries() == [{"n": 1}, {"n": 2}, {"n": 4}]
+
+
+if __name__ == "__main__":
+    print({"answer": answer, "align": align, "spend": spend}[sys.argv[1]](Path(sys.argv[2])))
