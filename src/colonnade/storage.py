@@ -69,7 +69,7 @@ def make_private(folder: Path) -> None:
 
     A folder that is there already keeps its mode: it may be shared for a reason, as a home or a mounted disk is.
     """
-    missing = []
+    missing: list[Path] = []
     while not folder.is_dir() and folder != folder.parent:
         if missing and folder.exists():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
