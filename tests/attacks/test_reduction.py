@@ -63,6 +63,7 @@ def test_sums_of_more_bits_than_rows_give_every_row_away():
     np.testing.assert_array_equal(solution(columns, chosen @ columns, seconds=20), chosen)
 
 
+@pytest.mark.slow
 def test_sums_that_no_choice_of_rows_has_give_nothing():
     columns = 2 * np.rint(np.random.default_rng(0).normal(size=(12, 3)) * 2**16).astype(np.int64)
     assert solution(columns, columns.sum(axis=0) + 1, seconds=5) is None

@@ -242,6 +242,7 @@ def test_a_place_that_cannot_be_written_is_a_storage_error(plan: Path) -> None:
     assert "Could not write plan.toml: Not a directory." in result.stderr
 
 
+@pytest.mark.slow
 def test_a_disk_that_takes_no_more_is_a_storage_error(plan: Path, tmp_path: Path) -> None:
     # A limit on the size of files is refused by the same call as a full disk, and needs no rights.
     limited = ["bash", "-c", 'ulimit -f 16; exec "$@"', "bash", *command("simulate", plan, "--out", tmp_path / "runs")]
@@ -267,6 +268,7 @@ def test_an_error_is_red_on_a_terminal(tmp_path: Path) -> None:
     assert shown.startswith(b"\x1b[31mError: The folder of a run was expected at ")
 
 
+@pytest.mark.slow
 def test_an_interrupted_simulation_exits_as_interrupted(tmp_path: Path) -> None:
     plan, out = tmp_path / "endless.toml", tmp_path / "runs"
     plan.write_text(ENDLESS)

@@ -472,6 +472,7 @@ def test_who_waits_in_vain_says_for_whom_and_writes_it_down(federation: Federati
     assert "holds bank's side of this run, whose status is 'failed'. Go on with --resume, delete it" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_certificate_of_another_authority_is_refused_with_the_reason(federation: Federation) -> None:
     call("certs", "init", federation.path / "other")
     call("certs", "issue", "shop", "--authority", federation.path / "other", "--out", federation.path / "other")
@@ -506,6 +507,7 @@ def test_a_party_that_the_plan_does_not_have_is_refused(federation: Federation) 
     )
 
 
+@pytest.mark.slow
 def test_a_party_told_to_end_tells_the_other(federation: Federation) -> None:
     federation.write(epochs=ENDLESS)
     processes = federation.both("join")
@@ -609,6 +611,7 @@ def test_the_doctor_exits_with_the_code_of_the_first_thing_that_is_wrong(federat
     assert "WRONG  bank, ids: bank's table needs one row per id, but 1 of 2 rows repeat an earlier id" in result.stdout
 
 
+@pytest.mark.slow
 def test_the_doctor_calls_noise_from_the_plans_seed_wrong_at_both(federation: Federation) -> None:
     for party, process in federation.both("doctor", "--wait", "60").items():
         code, stdout, stderr = ended(process)

@@ -158,6 +158,7 @@ def test_a_walk_is_charged_once_for_each_release(undisturbed):
         assert sum(left["ledger"].values()) == 1 + 2 * 8
 
 
+@pytest.mark.slow
 def test_parties_may_be_started_in_any_order(federation, undisturbed):
     run = federation(features=THREE)
     for name in ("telco", "bank", "shop"):
@@ -340,6 +341,7 @@ def test_a_party_killed_when_the_others_have_left_finishes_with_them_once_all_st
 # A party that stops, and one that fails.
 
 
+@pytest.mark.slow
 def test_a_party_that_falls_silent_is_given_up_in_time(federation):
     run = federation(patience={"silence": 1, "rejoin": 2, "heartbeat": 0.2})
     run.start("bank")
@@ -350,6 +352,7 @@ def test_a_party_that_falls_silent_is_given_up_in_time(federation):
     assert "PeerUnreachable: bank waits for shop, whose connection broke and who did not come back" in status["error"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("silent", ["bank", "shop"])
 def test_a_party_that_falls_silent_for_a_while_is_not_noticed_in_the_end(federation, undisturbed, silent):
     run = federation(patience={"silence": 0.5, "heartbeat": 0.1})
@@ -484,7 +487,14 @@ def test_a_host_whose_cable_is_pulled_for_a_while_goes_on(federation, undisturbe
 # Alignments.
 
 
-@pytest.mark.parametrize(("features", "topology"), [(("shop",), "star"), (("shop",), "ring"), (THREE, "star")])
+@pytest.mark.parametrize(
+    ("features", "topology"),
+    [
+        (("shop",), "star"),
+        pytest.param(("shop",), "ring", marks=pytest.mark.slow),
+        pytest.param(THREE, "star", marks=pytest.mark.slow),
+    ],
+)
 def test_parties_of_different_processes_align_as_those_of_one_process_do(federation, undisturbed, features, topology):
     run = federation("align", features=features, topology=topology)
     run.start()

@@ -164,6 +164,7 @@ def test_of_what_is_received_only_digests_are_kept(tmp_path):
     assert [entry.sent for entry in recorded.entries] == [True, False]
 
 
+@pytest.mark.slow
 @pytest.mark.network
 def test_rows_in_another_order_are_refused_on_both_sides(tmp_path):
     outcomes = run_apart(
@@ -178,6 +179,7 @@ def test_rows_in_another_order_are_refused_on_both_sides(tmp_path):
         assert status(tmp_path, name)["status"] == "failed"
 
 
+@pytest.mark.slow
 @pytest.mark.network
 def test_checkpoints_at_other_intervals_are_refused(tmp_path):
     outcomes = run_apart(draw, tmp_path, changes={"bank": {"patience": HASTY}, "shop": {"checkpoint_every": 7}})

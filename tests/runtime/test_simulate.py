@@ -347,7 +347,7 @@ WALK_MODULE = textwrap.dedent(
 )
 
 
-@pytest.mark.parametrize("kill_at", [0, 1, 4, 7, 9, 15])
+@pytest.mark.parametrize("kill_at", [4, *(pytest.param(place, marks=pytest.mark.slow) for place in (0, 1, 7, 9, 15))])
 def test_a_simulation_that_was_killed_resumes_to_the_same_result(kill_at, tmp_path):
     (tmp_path / "tests_walk.py").write_text(WALK_MODULE)
 

@@ -397,6 +397,7 @@ def test_a_certificate_that_ends_soon_is_noted(plans: dict[str, Plan], authority
     assert notes == ["it ends in 2 days"]
 
 
+@pytest.mark.slow
 def test_a_certificate_of_another_authority_is_told_where_it_is_noticed(plans: dict[str, Plan], tmp_path: Path) -> None:
     certs.init(tmp_path / "other")
     certs.issue(tmp_path / "other", "shop")
@@ -407,6 +408,7 @@ def test_a_certificate_of_another_authority_is_told_where_it_is_noticed(plans: d
     assert wrong(found["bank"])["shop", "reach"].exit_code == 4
 
 
+@pytest.mark.slow
 def test_another_certificate_than_the_one_handed_over_is_wrong(
     plans: dict[str, Plan], authority: Path, tmp_path: Path
 ) -> None:
