@@ -81,14 +81,9 @@ class SideProcess:
     timeout_s: float = 600.0
 
     def find(self, folder: Path) -> Path:
-        """The interpreter, which has passed its test.
+        """The interpreter, which has passed its test in a folder.
 
-        Args:
-            folder: Where it may work meanwhile.
-
-        Raises:
-            MissingExtra: There is none.
-            PlanError: It does not do what it should.
+        Raises `MissingExtra` if there is none, and `PlanError` if it does not do what it should.
         """
         named = self.interpreter or os.environ.get(INTERPRETER_VARIABLE)
         if named is None and importlib.util.find_spec("spu") is None:
@@ -118,13 +113,7 @@ class SideProcess:
 
 
 class Running:
-    """A side process at work; it ends with this one.
-
-    Args:
-        interpreter: What runs it.
-        folder: Where it works.
-        task: What it is told.
-    """
+    """A side process at work in a folder on what it is told; it ends with this one."""
 
     def __init__(self, interpreter: Path, folder: Path, task: Mapping[str, Any]) -> None:
         with ExitStack() as undo, explained(f"write {folder / 'log'}"), (folder / "log").open("wb") as log:
@@ -141,8 +130,7 @@ class Running:
     def wait(self, check: Callable[[], None] = lambda: None) -> bool:
         """Wait until it is done; returns whether it did well.
 
-        Args:
-            check: Called now and then; what it raises ends the waiting.
+        `check` is called now and then; what it raises ends the waiting.
         """
         waiting = select.poll()
         waiting.register(self._done, select.POLLIN)

@@ -313,9 +313,7 @@ def _combine_as_follower(state: AlignState, rows: RowNumbers, digest: bytes) -> 
 def expanded(counts: RowNumbers, own: int) -> tuple[RowNumbers, RowNumbers]:
     """For each combination of rows, the number of its id, and which of one party's rows with that id is in it.
 
-    Args:
-        counts: How many rows each party has for each id, one column per party.
-        own: The column of that party.
+    `counts` has one column per party, with how many rows it has for each id; `own` is the column of the one party.
 
     >>> expanded(np.array([[2, 1], [1, 2]]), own=0)
     (array([0, 0, 1, 1]), array([0, 1, 0, 0]))

@@ -52,11 +52,7 @@ class PublicKey:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> PublicKey:
-        """The key that crossed.
-
-        Raises:
-            KeyMismatch: It is too short, or no key at all.
-        """
+        """The key that crossed; raises `KeyMismatch` if it is too short, or no key at all."""
         size = len(data) // 3
         n, h = int.from_bytes(data[:size], "little"), int.from_bytes(data[size:], "little")
         if len(data) % 3 or n.bit_length() < LEAST_KEY_BITS or n % 2 == 0 or not 1 < h < n * n:

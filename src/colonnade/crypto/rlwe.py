@@ -85,11 +85,7 @@ class PublicKey:
 
     @classmethod
     def from_bytes(cls, data: bytes, profile: Profile = ARBITER) -> PublicKey:
-        """The key that crossed.
-
-        Raises:
-            KeyMismatch: It belongs to other parameters or is no key at all.
-        """
+        """The key that crossed; raises `KeyMismatch` if it belongs to other parameters, or is no key at all."""
         head = len(profile.fingerprint)
         shape = (len(profile.primes), n_words(profile.n))
         if data[:head] != profile.fingerprint or len(data) != head + SEED_BYTES + 8 * shape[0] * shape[1]:
@@ -138,13 +134,7 @@ class PublicKey:
         return residues
 
     def encrypt(self, values: NDArray[np.int64], block: int, *, coins: bytes | None = None) -> Residues:
-        """Encrypt a vector, fresh every time.
-
-        Args:
-            values: The vector.
-            block: How many numbers a ciphertext holds.
-            coins: A seed for the randomness, so that a retry gives the same bytes. It must serve these values alone.
-        """
+        """Encrypt a vector, fresh every time, or with coins that serve these values alone: then a retry is the same."""
         stream = None if coins is None else Stream(coins)
         padded = np.zeros((-(-len(values) // block), ARBITER.n), np.int64)
         padded[:, :block].flat[: len(values)] = values

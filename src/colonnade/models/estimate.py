@@ -87,14 +87,7 @@ class TrafficEstimate:
 
 
 def estimate(model: Estimator, roles: Roles, name: str, table: Table) -> dict[str, TrafficEstimate]:
-    """What training a model sends over each line of one party, by peer.
-
-    Args:
-        model: The model, with the parameters of the real training.
-        roles: The roles of the real training.
-        name: The party.
-        table: The party's table.
-    """
+    """What a real training of a model, in its real roles, sends over each line of one party, by peer."""
     epochs = next((key for key in EPOCHS if key in model.get_params()), None)
     n_epochs = 1 if epochs is None else int(getattr(model, epochs))
     batch = model.get_params().get("batch_size")

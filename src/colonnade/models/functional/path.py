@@ -94,13 +94,7 @@ class BestStep:
 class BoostingPath:
     """One boosting path, step by step; `best` holds the coefficients at the minimum of its criterion.
 
-    Args:
-        halves: The moments, with outputs rotated by the eigenvectors of their roughness.
-        roughness: Of inputs and outputs.
-        penalties: Absolute ones.
-        stopping: When to stop.
-        shrinkage: How much of each increment is added.
-        n_rows: How many rows there are, for Akaike's criterion.
+    The outputs of the moments are rotated by the eigenvectors of their roughness, and penalties are absolute.
     """
 
     def __init__(

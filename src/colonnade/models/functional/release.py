@@ -120,11 +120,7 @@ class Release:
 
 
 def refuse_presence(adjacency: str) -> None:
-    """Refuse to promise that nobody sees who is present, where every record has a released row of its own.
-
-    Raises:
-        PlanError: The adjacency is not "replace-one".
-    """
+    """Raise `PlanError` for a promise that nobody sees who is present: every record has a released row of its own."""
     if adjacency != "replace-one":
         raise PlanError(
             f"Curves released row by row should be counted as adjacency 'replace-one', but it is {adjacency!r}: one "
@@ -215,17 +211,7 @@ def dp_release(
     """Clip curves, charge the ledger, and return their coordinates with noise.
 
     The noise is a function of `random`, `path` and the curves: the same again gives the same numbers and costs nothing;
-    anything else is another release and is charged.
-
-    Args:
-        curves: One curve per record.
-        release: How.
-        random: Where the noise comes from.
-        ledger: What is charged.
-        path: Which release this is.
-
-    Raises:
-        BudgetSpent: The ledger's budget does not allow it; nothing was released.
+    anything else is another release and is charged, or refused with `BudgetSpent`.
     """
     z, basis = release.clipped(curves), curves.basis
     if release.sigma == 0:

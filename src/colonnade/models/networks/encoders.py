@@ -7,7 +7,7 @@ very many columns the last components are mostly noise, which helps only an atta
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch import nn
 
 from colonnade.models.batches import Batches
 from colonnade.models.networks.modules import perceptron
-from colonnade.models.networks.training import NetworkSide, OptimizerSettings, copied, tensors
+from colonnade.models.networks.training import EpochSchedule, NetworkSide, OptimizerSettings, copied, loaded
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.wire.message import Float32Array, Float64Array, Int64Array
@@ -137,9 +137,8 @@ class Autoencoder(Encoder):
         mean = x.mean(axis=0)
         side = _AutoencoderSide(party, network, torch.from_numpy((x - mean).astype(np.float32)))
         batches = Batches(np.arange(len(x)), 256, party.random.child("autoencoder"))
-        for step in party.steps(EPOCHS * batches.per_epoch, side, name="encode", shared=False):
-            side.train(step, *batches.at(step))
-        made = cls(mean, np.zeros(n_components), np.ones(n_components), network.eval())
+        network = side.run_epochs(EpochSchedule(batches, [], EPOCHS), name="encode", shared=False)
+        made = cls(mean, np.zeros(n_components), np.ones(n_components), network)
         embedding = made.encode(x)
         made.centre, made.scale = embedding.mean(axis=0), np.maximum(embedding.std(axis=0), 1e-6)
         return made
@@ -155,9 +154,8 @@ class Autoencoder(Encoder):
 
     @classmethod
     def of(cls, tree: Tree) -> Self:
-        network = _Rebuilding(len(tree["mean"]), len(tree["centre"]))
-        network.load_state_dict(tensors(tree["network"]))
-        return cls(tree["mean"], tree["centre"], tree["scale"], network.eval())
+        network = loaded(_Rebuilding(len(tree["mean"]), len(tree["centre"])), tree["network"])
+        return cls(tree["mean"], tree["centre"], tree["scale"], network)
 
 
 class _Rebuilding(nn.Module):
@@ -179,9 +177,6 @@ class _AutoencoderSide(NetworkSide[_Rebuilding]):
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizers.step()
         return {}
-
-    def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
-        return False
 
 
 ENCODERS: Mapping[str, type[Encoder]] = {encoder.name: encoder for encoder in (PCA, RandomFourier, Autoencoder)}

@@ -58,13 +58,9 @@ class Leak:
 
 
 def measured_leak(embedding: Float64Array, x: Float64Array, owners: Sequence[str], random: np.random.Generator) -> Leak:
-    """Try to rebuild columns from an embedding.
+    """Try to rebuild columns from an embedding; `owners` names the column that each number is of.
 
-    Args:
-        embedding: One row per record.
-        x: The columns as numbers, one row per record.
-        owners: The column that each number is of.
-        random: What decides which records the rebuilding party knows.
+    The randomness decides which records the rebuilding party knows.
     """
     order = random.permutation(len(x))
     n_known = min(max(round(KNOWN_SHARE * len(x)), LEAST_KNOWN), MOST_KNOWN, max(len(x) // 2, 1))
@@ -93,13 +89,7 @@ def measured_leak(embedding: Float64Array, x: Float64Array, owners: Sequence[str
 def require_budgets(
     leak_budget: Mapping[str, float] | None, column_budget: Mapping[str, float] | None, parties: Sequence[str]
 ) -> None:
-    """Raise `PlanError` for a budget of an unknown party, a budget outside 0 to 1, or a sender without a budget.
-
-    Args:
-        leak_budget: The most that may be rebuilt of a party's columns, by party.
-        column_budget: Likewise of any single column, for parties that set such a bound.
-        parties: Those that send embeddings.
-    """
+    """Raise `PlanError` for a budget of an unknown party, a budget outside 0 to 1, or a sender without a budget."""
     for name, budget in (("leak_budget", leak_budget), ("column_budget", column_budget)):
         if budget is None:
             continue
@@ -129,17 +119,7 @@ def require_budgets(
 
 
 def require_within_budget(leak: Leak, party: str, allowed: float, per_column: float | None) -> None:
-    """Refuse to send what leaks more than its owner allows.
-
-    Args:
-        leak: What could be rebuilt.
-        party: Of whose columns.
-        allowed: The most that may be rebuilt of all of them together.
-        per_column: The most that may be rebuilt of any of them, if that is bounded.
-
-    Raises:
-        LeakBudgetSpent: More can be rebuilt than its owner allows.
-    """
+    """Raise `LeakBudgetSpent` if more can be rebuilt, of all columns or of any single one, than their owner allows."""
     if leak.rebuilt > allowed:
         raise LeakBudgetSpent(
             f"{party} allows {allowed:.0%} of its columns' variance to be rebuilt from what it sends, but "

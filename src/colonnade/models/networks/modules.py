@@ -239,14 +239,7 @@ def linear_top(n_in: int, n_out: int) -> nn.Module:
 
 
 class LocalTrack(nn.Module):
-    """The local track: a network over private columns, and a head that also takes what is cut off from the others.
-
-    Args:
-        private: The network over the private columns.
-        head: What joins its embedding with the others.
-        takes_received: Whether the head also takes the embeddings that arrive.
-        trains_head: Whether the head is trained.
-    """
+    """The local track: a network over private columns, and a head that also takes what is cut off from the others."""
 
     def __init__(self, private: nn.Module, head: nn.Module, *, takes_received: bool, trains_head: bool = True) -> None:
         super().__init__()

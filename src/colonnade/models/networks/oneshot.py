@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Self, cast
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -29,19 +29,13 @@ import torch
 from colonnade.errors import DataError, ProtocolError
 from colonnade.models.base import Prediction
 from colonnade.models.batches import ordered_batches
-from colonnade.models.networks.encoders import (
-    ENCODERS,
-    Encoder,
-    EncoderName,
-    principal_directions,
-    width_by_variance,
-)
-from colonnade.models.networks.label_only import LabelOnlyModel, LabelOnlyNetwork, TrainingInputs
+from colonnade.models.networks.encoders import ENCODERS, Encoder, EncoderName, principal_directions, width_by_variance
+from colonnade.models.networks.label_only import LabelOnlyModel, TrainingInputs
 from colonnade.models.networks.leak_budget import Leak, measured_leak, require_budgets, require_within_budget
 from colonnade.models.networks.messages import Embedding, LeakStatement
 from colonnade.models.networks.share import require_columns
 from colonnade.models.networks.targets import Classes, Numbers, learned_target
-from colonnade.models.networks.training import as_array, loaded
+from colonnade.models.networks.training import as_array
 from colonnade.parameters import Limit, check_parameters, choice, count, number, optional
 from colonnade.runtime.context import HookContext, Phase
 from colonnade.runtime.hooks import applied
@@ -127,25 +121,18 @@ class OneShotNetwork(LabelOnlyModel):
 
     def share(self) -> Tree:
         return {
-            "target": None if self.target_ is None else self.target_.state(),
-            "inputs": None if self.inputs_ is None else self.inputs_.state(),
+            **super().share(),
             "encoder": None if self.encoder_ is None else self.encoder_.state(),
             "leak": None if self.leak_ is None else {"mse": self.leak_.relative_mse, "columns": self.leak_.columns},
             "stated": self.stated_,
-            "network": None if self.network_ is None else self.network_.state_dict(),
-            "history": self.history_,
             "defences": self.defences_,
         }
 
     def take_share(self, tree: Tree) -> None:
-        self.target_ = None if tree["target"] is None else self.target.of(tree["target"])
-        self.inputs_ = None if tree["inputs"] is None else Inputs.of(tree["inputs"])
         self.encoder_ = None if tree["encoder"] is None else ENCODERS[self.encoder].of(tree["encoder"])
         self.leak_ = None if tree["leak"] is None else Leak(tree["leak"]["mse"], tree["leak"]["columns"])
-        self.stated_, self.history_, self.defences_ = tree["stated"], tree["history"], tree["defences"]
-        self.network_ = None
-        if tree["network"] is not None:
-            self.network_ = cast("LabelOnlyNetwork", loaded(self._new_network(), tree["network"]))
+        self.stated_, self.defences_ = tree["stated"], tree["defences"]
+        super().take_share(tree)
 
     def summary(self) -> str:
         explaining = f"as many components as explain {self.variance:.0%} of the variance"
@@ -221,11 +208,10 @@ class OneShotNetwork(LabelOnlyModel):
         if party.own_table.columns:
             self.inputs_ = Inputs.learned(party.own_table, np.arange(len(labels)))
         inputs = TrainingInputs.of(self.inputs_, party, received, "train", self.machine())
-        self.train_alone(party, self._new_network(), self.target_, inputs, labels)
+        self.train_alone(party, inputs, labels)
 
-    def _new_network(self) -> LabelOnlyNetwork:
-        widths = [int(said["width"]) for said in self.stated_.values()]
-        return self.new_network(self.require_target(), self.inputs_, widths)
+    def widths(self) -> list[int]:
+        return [int(said["width"]) for said in self.stated_.values()]
 
 
 class OneShotClassifier(OneShotNetwork):

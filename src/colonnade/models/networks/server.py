@@ -46,7 +46,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -75,12 +75,15 @@ from colonnade.models.networks.split import (
 )
 from colonnade.models.networks.targets import Classes, Numbers, Target, learned_target
 from colonnade.models.networks.tracks import ShadowTop
-from colonnade.models.networks.training import NetworkSide, as_array, set_mode
+from colonnade.models.networks.training import NetworkSide, as_array
 from colonnade.runtime.context import HookContext, Phase, Tensor
 from colonnade.runtime.hooks import applied
 from colonnade.runtime.party import Party
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Float32Array, Int64Array, Message
+
+ServerSends: TypeAlias = type[Outputs] | type[Hidden]
+"""What the server sends the label party: predictions where labels are given, inputs of its last layer where kept."""
 
 
 class ServerTop:
@@ -96,33 +99,16 @@ class ServerTop:
     def forward(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> Tensor:
         """Collect embeddings, and put them through the network."""
         joined = self.collector.joined([], self.collector.collect(step, rows, phase, epoch))
-        set_mode(self.top, train=phase == "train")
-        with torch.set_grad_enabled(phase == "train"), self.machine.autocast():
-            outputs: Tensor = self.top(joined)
-        return outputs.float()
+        return self.machine.forward(self.top, joined, train=phase == "train")
 
-    def send_outputs(self, step: int, rows: Int64Array) -> None:
-        """Labels given: send the label party what the network predicts for a batch."""
-        outputs = self.forward(step, rows, "predict")
-        self._send(Outputs, outputs, step, rows, "predict", outputs=outputs)
-
-    def send_hidden(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> Tensor:
-        """Labels kept: send the label party what the network makes of a batch; returns what a gradient goes into."""
-        hidden, collector = self.forward(step, rows, phase, epoch), self.collector
-        return self._send(Hidden, hidden, step, rows, phase, epoch, received=collector.received, held=collector.held)
-
-    def _send(
-        self,
-        kind: type[Outputs] | type[Hidden],
-        values: Tensor,
-        step: int,
-        rows: Int64Array,
-        phase: Phase,
-        epoch: int | None = None,
-        **seen: Any,
-    ) -> Tensor:
-        line = self.party.label_party
-        at = HookContext(step, epoch or 0, rows, phase, line.peer, kind, **seen)
+    def send(self, kind: ServerSends, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> Tensor:
+        """Send the label party what the network makes of a batch; returns what a gradient goes into."""
+        values, line, collector = self.forward(step, rows, phase, epoch), self.party.label_party, self.collector
+        at = HookContext(step, epoch or 0, rows, phase, line.peer, kind)
+        if kind is Outputs:
+            at = replace(at, outputs=values)
+        else:
+            at = replace(at, received=collector.received, held=collector.held)
         sent, names = applied(self.party.defences, "outgoing", values, at)
         line.send(kind(step, as_array(sent)), under=names, rows=rows, epoch=epoch)
         return sent if sent.requires_grad else values
@@ -159,10 +145,7 @@ class LabelPartyEnd:
         hidden = self.machine.tensor(message.values, requires_grad=train)
         at = HookContext(step, epoch or 0, rows, phase, line.peer, Hidden)
         used, _ = applied(self.party.defences, "incoming", hidden, at)
-        set_mode(top, train=train)
-        with torch.set_grad_enabled(train), self.machine.autocast():
-            outputs: Tensor = top(used)
-        return hidden, outputs.float()
+        return hidden, self.machine.forward(top, used, train=train)
 
 
 class ServerWithLabelsSide(LabelledSide):
@@ -200,7 +183,7 @@ class ServerWithLabelsSide(LabelledSide):
         self.optimizers.step()
         return self.note({"loss": loss.item()})
 
-    def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
+    def ends_by(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
         """Compare with earlier epochs on held-out rows, and tell the others."""
         return self.judge(epoch, held_out, self._validate, [self.party.label_party, *self.party.feature_parties])
 
@@ -240,11 +223,8 @@ class GivenLabelsSide(LabelledSide):
         self.optimizers.step()
         return self.note(figures)
 
-    def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
+    def ends_by(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
         """Send embeddings of held-out rows, and wait for the verdict on the epoch."""
-        self.close(epoch)
-        if not held_out:
-            return False
         for step, rows in enumerate(held_out):
             self.end.send(step, rows, "validate", epoch)
         return self.await_verdict(epoch, self.party.server)
@@ -261,7 +241,7 @@ class ServerSide(NetworkSide[SplitShare]):
 
     def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
         """Send outputs, learn from their gradients, and send gradients back."""
-        hidden = self.top.send_hidden(step, rows, "train", epoch)
+        hidden = self.top.send(Hidden, step, rows, "train", epoch)
         line, collector, shape = self.party.label_party, self.top.collector, tuple(hidden.shape)
         message = line.receive(HiddenGradient, fields={"step": step}, shape=shape, finite=True, rows=rows, epoch=epoch)
         received, held = collector.received, collector.held
@@ -274,13 +254,10 @@ class ServerSide(NetworkSide[SplitShare]):
         self.optimizers.step()
         return {}
 
-    def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
+    def ends_by(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
         """Pass held-out rows on, and wait for the verdict on the epoch."""
-        self.close(epoch)
-        if not held_out:
-            return False
         for step, rows in enumerate(held_out):
-            self.top.send_hidden(step, rows, "validate", epoch)
+            self.top.send(Hidden, step, rows, "validate", epoch)
         return self.await_verdict(epoch, self.party.label_party)
 
 
@@ -326,7 +303,7 @@ class KeptLabelsSide(LabelledSide):
         self.optimizers.step()
         return self.note(figures)
 
-    def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
+    def ends_by(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
         """Compare with earlier epochs on held-out rows, and tell the others."""
         for step, rows in enumerate(held_out):
             self.end.send(step, rows, "validate", epoch)
@@ -405,6 +382,10 @@ class ServerNetwork(SplitNetwork):
 
     end: ClassVar[LabelEnd]
 
+    @classmethod
+    def example(cls) -> Self:
+        return super().example().set_params(tracks={"name": "shadow-proxy", "by": "random"})
+
     def settings(self) -> SplitSettings:
         return replace(super().settings(), last_layer=self.end.last_layer)
 
@@ -437,10 +418,7 @@ class ServerNetwork(SplitNetwork):
             return
         top = ServerTop(share, party, _senders(party, count))
         for step, rows in enumerate(batches):
-            if self.end is LABELS_GIVEN:
-                top.send_outputs(step, rows)
-            else:
-                top.send_hidden(step, rows, "predict")
+            top.send(Outputs if self.end is LABELS_GIVEN else Hidden, step, rows, "predict")
 
     def _outputs(
         self, share: SplitShare, party: Party, batches: Sequence[Int64Array], local: LocalTrackRunner | None
@@ -483,10 +461,6 @@ class ServedClassifier(ServerNetwork):
     task, target, end = "classification", Classes, LABELS_GIVEN
     hooks, sends = LABELS_GIVEN.hooks, LABELS_GIVEN.sends
 
-    @classmethod
-    def example(cls) -> Self:
-        return super().example().set_params(tracks={"name": "shadow-proxy", "by": "random"})
-
 
 class ServedRegressor(ServerNetwork):
     """A regression whose top network and labels are at a server.
@@ -512,10 +486,6 @@ class UShapeClassifier(ServerNetwork):
 
     task, target, end = "classification", Classes, LABELS_KEPT
     hooks, sends = LABELS_KEPT.hooks, LABELS_KEPT.sends
-
-    @classmethod
-    def example(cls) -> Self:
-        return super().example().set_params(tracks={"name": "shadow-proxy", "by": "random"})
 
 
 class UShapeRegressor(ServerNetwork):

@@ -43,7 +43,7 @@ from colonnade.models.networks.modules import LocalTrack
 from colonnade.models.networks.share import LEARNED, Fusion, SplitSettings, SplitShare, require_columns
 from colonnade.models.networks.targets import Classes, Numbers, learned_target
 from colonnade.models.networks.tracks import Head, TracksChoice, head_of, tracks_of
-from colonnade.models.networks.training import PRECISIONS, Machine, NetworkSide, as_array, require_known, set_mode
+from colonnade.models.networks.training import PRECISIONS, Machine, NetworkSide, as_array, require_known
 from colonnade.parameters import Limit, check_parameters, choice, number
 from colonnade.runtime.context import HookContext, Phase, Tensor
 from colonnade.runtime.hooks import applied, applied_where
@@ -57,12 +57,8 @@ from colonnade.wire.message import Float32Array, Int64Array, Message
 class SplitFeatureSide(NetworkSide[SplitShare]):
     """A feature party in training: embeddings up, gradients down.
 
-    Args:
-        settings: The settings.
-        party: The feature party.
-        train: The rows to train on.
-        line: Where embeddings go and gradients come from; the label party if None.
-        judge: Who says when to stop; the same if None.
+    Both cross the line to the label party if no other is given; who is at its end says when to stop, unless another is
+    to judge.
     """
 
     def __init__(
@@ -90,11 +86,8 @@ class SplitFeatureSide(NetworkSide[SplitShare]):
         self.optimizers.step()
         return {}
 
-    def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
+    def ends_by(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
         """Send embeddings of held-out rows, and wait for the verdict on the epoch."""
-        self.close(epoch)
-        if not held_out:
-            return False
         self.bottom.send_all(held_out, "validate", epoch)
         return self.await_verdict(epoch, self.judge_line)
 
@@ -139,7 +132,7 @@ class SplitLabelSide(LabelledSide):
         self.optimizers.step()
         return self.note(figures)
 
-    def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
+    def ends_by(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
         """Compare with earlier epochs on held-out rows, and tell the others."""
         return self.judge(epoch, held_out, self._validate, self.party.feature_parties)
 
@@ -159,11 +152,7 @@ class SentEmbedding:
 class Bottom:
     """A party's bottom network over its own rows; with a line, the end of the cut that sends.
 
-    Args:
-        share: The share whose bottom it is.
-        party: The party that has it.
-        line: Where embeddings go; None where they stay.
-        name: What hooks call the embedding.
+    Hooks call the embedding by the name that is given.
     """
 
     def __init__(self, share: SplitShare, party: Party, line: Channel | None, name: str = "embedding") -> None:
@@ -179,23 +168,15 @@ class Bottom:
 
     def embed(self, rows: Int64Array, *, train: bool) -> Tensor:
         """The embedding of some rows; `inputs` afterwards holds what it was made from."""
-        set_mode(self.module, train=train)
         self.inputs = self.values.index_select(0, self.machine.index(rows))
-        with torch.set_grad_enabled(train), self.machine.autocast():
-            out: Tensor = self.module(self.inputs)
-        return out.float()
+        return self.machine.forward(self.module, self.inputs, train=train)
 
     def send(
         self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None, *, weighs: bool = True
     ) -> SentEmbedding:
         """Send the embedding of some rows.
 
-        Args:
-            step: The number of the batch.
-            rows: Its rows.
-            phase: What it is sent for.
-            epoch: In which pass over the data.
-            weighs: Whether defences may ask for a penalty here; a party that computes a loss asks them there.
+        Defences may ask for a penalty here (`weighs`), except where the party computes a loss and asks them there.
         """
         assert self.line is not None
         embedding = sent = self.embed(rows, train=phase == "train")
@@ -251,13 +232,7 @@ class Bottom:
 
 
 class EmbeddingCollector:
-    """The end of the cut that joins the embeddings of several parties, and sends gradients back.
-
-    Args:
-        share: The share whose top takes what is joined.
-        party: The party that has it.
-        lines: The senders of embeddings, in the order in which these are joined.
-    """
+    """The end of the cut that joins embeddings in the order of their lines, and sends gradients back."""
 
     def __init__(self, share: SplitShare, party: Party, lines: Sequence[Channel]) -> None:
         self.share, self.party, self.lines, self.machine = share, party, lines, share.settings.machine
@@ -372,9 +347,7 @@ class JointForward:
         embeddings = self.collector.collect(step, rows, phase, epoch)
         outputs = self.collector.joined([] if own is None else [own], embeddings)
         if self.top is not None:
-            set_mode(self.top, train=train)
-            with torch.set_grad_enabled(train), self.machine.autocast():
-                outputs = self.top(outputs).float()
+            outputs = self.machine.forward(self.top, outputs, train=train)
         return ForwardPass(self.machine.index(rows), made, own, embeddings, outputs)
 
 
@@ -453,7 +426,7 @@ class SplitNetwork(NetworkModel):
         self.admit_defences(party)
         count = self._row_count(party)
         schedule = self.schedule(party, count.number, party.shared)
-        side = self._side(settings, party, schedule.train, count)
+        side = self._side(settings, party, schedule.batches.rows, count)
         self._store(side.run_epochs(schedule, name="train"))
         self.history_ = side.history
         self.remember_defences(party)
