@@ -24,8 +24,9 @@ from typing import ClassVar, NoReturn
 from colonnade.errors import PrivacyError
 from colonnade.parameters import Limit, check_parameters, count, number, optional
 from colonnade.runtime.party import Party
-from colonnade.shared_log import Entry, HeldLog, SharedLog
+from colonnade.shared_log import HeldLog, SharedLog
 
+HOLDS = "one alignment"
 # A party with fewer ids counts as having so many: a peer that brings a few thousand goes through no list of all ids.
 _SMALL = 100
 
@@ -77,8 +78,11 @@ class Limits:
         """Count an alignment with a peer once in a run; raise `PrivacyError` if the log holds too many."""
         if self.log is None:
             return
-        with self._shared(self.log).locked() as held:
-            entries = _checked(held.entries(), self._shared(self.log))
+        log = SharedLog(self.log, HOLDS)
+        with log.locked() as held:
+            entries = held.entries()
+            if not all({"peer", "run", "what"} <= entry.keys() for entry in entries):
+                raise log.damaged()
             earlier = {each["run"] for each in entries if each["peer"] == peer and each["what"] == "aligned"}
             if run in earlier:
                 return
@@ -150,20 +154,10 @@ class Limits:
 
     def _note(self, peer: str, run: str, what: str, why: str) -> None:
         if self.log is not None:
-            with self._shared(self.log).locked() as held:
+            with SharedLog(self.log, HOLDS).locked() as held:
                 _write(held, peer, run, what, why)
-
-    @staticmethod
-    def _shared(log: Path) -> SharedLog:
-        return SharedLog(log, "one alignment")
 
 
 def _write(held: HeldLog, peer: str, run: str, what: str, why: str) -> None:
     at = datetime.now(UTC).isoformat(timespec="seconds")
     held.append({"at": at, "peer": peer, "run": run, "what": what, "why": why})
-
-
-def _checked(entries: list[Entry], log: SharedLog) -> list[Entry]:
-    if not all({"peer", "run", "what"} <= entry.keys() for entry in entries):
-        raise log.damaged()
-    return entries

@@ -96,6 +96,14 @@ def tell_size(state: AlignState, match: Match) -> Match:
     return match
 
 
+def hear_size(state: AlignState) -> Match:
+    """The outcome that a party hears which may not know the rows, if it goes on with so many common ids."""
+    match = hear_outcome(state.leader, state.settings.reveal)
+    if match.size is not None:
+        state.check_common(state.leader.peer, match.size, told=True)
+    return match
+
+
 def hear_outcome(leader: Channel, reveal: str) -> Match:
     """What a party learns that may not know which rows are common, or has no rows."""
     if reveal == "both":

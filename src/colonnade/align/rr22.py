@@ -32,7 +32,7 @@ import subprocess
 import sys
 from binascii import hexlify, unhexlify
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -195,8 +195,7 @@ def _run_pair(process: SideProcess, folder: Path, line: Channel, me: str, *, lea
     peer = line.peer
     with _meeting(line, process.address) as (mine, theirs):
         parties = [(me, mine), (peer, theirs)] if leads else [(peer, theirs), (me, mine)]
-        running = process.start(folder, 0 if leads else 1, parties, broadcast=broadcast)
-        try:
+        with closing(process.start(folder, 0 if leads else 1, parties, broadcast=broadcast)) as running:
             # In a simulation parties take turns: a party that waited here first would keep the other from starting.
             line.send(Meeting("", 1))
             line.receive(Meeting)
@@ -211,8 +210,6 @@ def _run_pair(process: SideProcess, folder: Path, line: Channel, me: str, *, lea
                     f"The side processes of {me} and {peer} should have found their common ids, but {failed}. Check "
                     "that both can reach each other at the addresses under [align.addresses], or use engine = 'ecdh'."
                 )
-        finally:
-            running.close()
 
 
 @contextmanager
@@ -306,11 +303,8 @@ def _self_test(interpreter: Path, beside: Path) -> None:
         sides = [_side(folder, rank) for rank, folder in enumerate(folders)]
         parties = [(str(rank), "here") for rank in range(2)]
         task = {"sides": sides, "parties": parties, "broadcast": True, "tls": None, "timeout_ms": 30_000}
-        running = Running(interpreter, whole, task)
-        try:
+        with closing(Running(interpreter, whole, task)) as running:
             good = running.wait()
-        finally:
-            running.close()
         found = [sorted_values(_read(folder / "output.csv")) for folder in folders] if good else []
         words = "" if good else _last_words(whole / "log")
     wanted = sorted_values(_numbered(np.arange(20, 60)))

@@ -71,7 +71,7 @@ from colonnade.align.messages import (
     send_whole,
     unexpected,
 )
-from colonnade.align.order import Match, agree_as_follower, agree_as_leader, hear_outcome, tell_size
+from colonnade.align.order import Match, agree_as_follower, agree_as_leader, hear_size, tell_size
 from colonnade.align.rr22 import SideProcess, common
 from colonnade.align.state import AlignState
 from colonnade.align.workers import CHUNK
@@ -134,7 +134,7 @@ def follow(state: AlignState, process: SideProcess | None) -> Match:
             step.result = _match_as_follower(state, process, key, number, matched)
         matched[step.result["rows"][step.result["places"]]] = True
     if settings.reveal != "both":
-        return _heard(state, hear_outcome(leader, settings.reveal))
+        return hear_size(state)
     ordered, digests = [], []
     for rows, digest in map(partial(_hear_order, state), state.results.stretches()):
         ordered.append(rows)
@@ -144,13 +144,6 @@ def follow(state: AlignState, process: SideProcess | None) -> Match:
     if settings.duplicates == "all":
         rows, whole = _combine_as_follower(state, rows, whole)
     return agree_as_follower(state, rows, whole)
-
-
-def _heard(state: AlignState, match: Match) -> Match:
-    """The outcome that a party hears, if the party goes on with so many common ids."""
-    if match.size is not None:
-        state.check_common(state.leader.peer, match.size, told=True)
-    return match
 
 
 def _match_as_leader(

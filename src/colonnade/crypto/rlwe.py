@@ -23,6 +23,7 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from colonnade.crypto import additive
 from colonnade.crypto.packing import n_words, packed, unpacked
 from colonnade.crypto.profiles import ARBITER, Profile
 from colonnade.crypto.ring import Residues, ring_of
@@ -58,7 +59,7 @@ class Columns:
         return _polynomials(self.matrix, self.block, groups)
 
 
-class PublicKey:
+class PublicKey(additive.PublicKey):
     """The key that parties encrypt under; only its `SecretKey` can decrypt.
 
     >>> secret = SecretKey()
@@ -80,7 +81,6 @@ class PublicKey:
         self.fingerprint = blake3(self.to_bytes()).digest(16)
 
     def to_bytes(self) -> bytes:
-        """The key as it crosses: parameters' digest, seed of a, and b."""
         return b"".join((self.profile.fingerprint, self._seed, packed(self._pair[0]).astype("<u8").tobytes()))
 
     @classmethod
@@ -103,19 +103,15 @@ class PublicKey:
         return cls(b, data[head : head + SEED_BYTES], profile)
 
     def vector_size(self, n_rows: int, block: int) -> int:
-        """How many ciphertexts a vector has."""
         return -(-n_rows // block)
 
     def masked_size(self, n_values: int, block: int) -> int:
-        """How many ciphertexts so many masked sums have."""
         return -(-n_values * block // ARBITER.n)
 
     def packed(self, data: Residues) -> NDArray[np.uint64]:
-        """Ciphertexts as they cross."""
         return packed(data)
 
     def unpacked(self, words: NDArray[np.uint64], n_ciphertexts: int, sender: str) -> Residues:
-        """Ciphertexts that crossed; refuses what is no array of so many of this scheme."""
         shape = (n_ciphertexts, 2, len(ARBITER.primes), n_words(ARBITER.n))
         if words.shape != shape:
             raise CryptoError(
@@ -144,7 +140,6 @@ class PublicKey:
         return out
 
     def add(self, a: Residues, b: Residues) -> Residues:
-        """Encryptions of sums."""
         return self._ring.add(a, b)
 
     def prepare(self, matrix: Any, block: int, *, cached: bool = True) -> Columns:
@@ -155,7 +150,6 @@ class PublicKey:
         return Columns(matrix, block, _polynomials(matrix, block, slice(0, bare.n_groups)))
 
     def product(self, prepared: Columns, data: Residues) -> Residues:
-        """Encryptions of the sums over rows, for each column; not for anybody's eyes before `refreshed` or `masked`."""
         vector = np.ascontiguousarray(np.moveaxis(data, 1, 0))
         out = np.empty((prepared.n_groups, *vector.shape[:1], *vector.shape[2:]), np.uint32)
         step = max(1, _CHUNK_BYTES // (4 * vector[0].size))
@@ -165,7 +159,6 @@ class PublicKey:
         return out
 
     def refreshed(self, data: Residues) -> Residues:
-        """The same sums in ciphertexts that tell somebody without the key nothing about the matrix."""
         zeros = np.zeros((len(data), *self._pair.shape[1:]), np.uint32)
         return self._ring.add(data, self.encrypted(zeros))
 
@@ -200,7 +193,7 @@ class PublicKey:
         return ring.add(errors, products)
 
 
-class SecretKey:
+class SecretKey(additive.SecretKey):
     """The key of whoever may decrypt, expanded from a seed.
 
     >>> len(SecretKey().public.fingerprint)
@@ -219,7 +212,6 @@ class SecretKey:
 
     @property
     def public(self) -> PublicKey:
-        """The key to give away."""
         return self._public
 
     def to_bytes(self) -> bytes:
@@ -232,7 +224,6 @@ class SecretKey:
         return cls(data, profile)
 
     def decrypt(self, data: Residues, block: int, n_values: int) -> NDArray[np.uint64]:
-        """The first so many sums of ciphertexts, rounded to integers, modulo 2^53."""
         out = np.empty((len(data), ARBITER.n // block), np.uint64)
         for some in _portions(len(data)):
             out[some] = self.decrypted(data[some])[0][:, ::block]

@@ -258,7 +258,7 @@ class Ledger:
     def _look_back(self, entries: Iterable[Mapping[str, Any]]) -> None:
         with _understood():
             for entry in entries:
-                self._remember(_event_of(entry), _count(entry), _identity_of(entry))
+                self._remember(*_read(entry))
 
     def _remember(self, event: Event, count: int, identity: bytes | None) -> None:
         self._past[event] += count
@@ -310,8 +310,7 @@ class Ledger:
             *lines, unfinished = path.read_bytes().split(b"\n")
         with _understood():
             for line in lines:
-                entry = json.loads(line)
-                self._record(_event_of(entry), _count(entry), _identity_of(entry))
+                self._record(*_read(json.loads(line)))
         if unfinished:
             # The crash came while this event was being written, hence before its release.
             write_atomically(path, b"".join(line + b"\n" for line in lines))
@@ -374,7 +373,8 @@ def spent_over_runs(path: Path, delta: float) -> Iterator[SpentOnTable]:
             about = [entry for entry in entries if "ids" not in entry and entry["table"] in related]
             ledger = Ledger()
             for entry in about:
-                ledger.spend(_event_of(entry), entry["count"], identity=_identity_of(entry))
+                event, count, identity = _read(entry)
+                ledger.spend(event, count, identity=identity)
             times, runs = [entry["at"] for entry in about], {entry["run"] for entry in about}
             if about:
                 yield SpentOnTable(records.table, len(runs), min(times), max(times), compose([ledger], delta))
@@ -530,9 +530,10 @@ def _event_of(entry: Mapping[str, Any]) -> Event:
     )
 
 
-def _identity_of(entry: Mapping[str, Any]) -> bytes | None:
+def _read(entry: Mapping[str, Any]) -> tuple[Event, int, bytes | None]:
+    """Some events of one kind, their number and their identity, as a log holds them."""
     identity = entry["identity"]
-    return None if identity is None else bytes.fromhex(identity)
+    return _event_of(entry), _count(entry), None if identity is None else bytes.fromhex(identity)
 
 
 def _count(entry: Mapping[str, Any]) -> int:

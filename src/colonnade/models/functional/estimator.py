@@ -27,7 +27,6 @@ import numpy as np
 
 from colonnade.curves import Basis, Curves
 from colonnade.curves.basis import FloatArray
-from colonnade.errors import PlanError
 from colonnade.models.functional.exchange import CurveDesign, NewInputs, OwnCurves, PastReleases
 from colonnade.models.functional.guard import TrainingRows
 from colonnade.models.functional.legacy import LegacyRule
@@ -260,11 +259,7 @@ class FunctionalEstimator(CurveModel):
         return "\n".join(lines)
 
     def _validate(self, party: Party) -> None:
-        if party.roles.label is None or not party.roles.features:
-            raise PlanError(
-                f"{type(self).__name__} needs a label party and at least one feature party, but the roles are "
-                f"{party.roles}. Name both."
-            )
+        self.require_roles(party)
         check_parameters(self)
         # Every party refuses a mapping that makes no sense, whether or not its side reads it.
         _ = self._penalties, self._protection

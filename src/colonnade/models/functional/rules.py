@@ -25,12 +25,9 @@ from colonnade.runtime.party import Party
 
 @dataclass(frozen=True)
 class RuleFit:
-    """What a rule has fitted.
+    """What a rule has fitted: coefficients in coordinates, shape (features, size, outputs), and criteria along the way.
 
-    Attributes:
-        w: The coefficients in coordinates, shape (features, size, outputs).
-        selected: The features in the order they were selected; all for a joint fit.
-        traces: Criteria along the way.
+    Features are in the order they were selected; a joint fit selects all.
     """
 
     w: FloatArray

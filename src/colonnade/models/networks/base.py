@@ -144,14 +144,6 @@ class NetworkModel(Estimator):
         for defence, learned in zip(held, self.defences_, strict=True):
             defence.restore(learned["state"])
 
-    def require_roles(self, party: Party) -> None:
-        """Raise `PlanError` unless the roles name a label party and a feature party."""
-        if party.roles.label is None or not party.roles.features:
-            raise PlanError(
-                f"{type(self).__name__} needs a label party and at least one feature party, but the roles are "
-                f"{party.roles}. Name both."
-            )
-
     @classmethod
     def is_factory(cls, name: str, value: Any) -> bool:
         return name in ("bottom", "top", "tracks") and holds_factory(value)

@@ -17,7 +17,8 @@ from colonnade.runtime.party import Party
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Int64Array
 
-GradientIf: TypeAlias = Callable[[Tensor], Callable[[Tensor], Tensor]]
+GradientIf: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""The gradient in an embedding, if the labels of the batch were these."""
 
 
 class LocalTrackRunner:
@@ -105,11 +106,4 @@ class LabelledSide(NetworkSide[SplitShare]):
 
 def gradient_if(loss: Callable[[Tensor, Tensor], Tensor], outputs: Tensor) -> GradientIf:
     """What the gradient in an embedding would be if the labels of the batch were others."""
-
-    def in_embedding(received: Tensor) -> Callable[[Tensor], Tensor]:
-        def for_labels(labels: Tensor) -> Tensor:
-            return torch.autograd.grad(loss(outputs, labels), received, retain_graph=True)[0]
-
-        return for_labels
-
-    return in_embedding
+    return lambda received, labels: torch.autograd.grad(loss(outputs, labels), received, retain_graph=True)[0]

@@ -46,6 +46,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, Self, TypeAlias
 
 import numpy as np
@@ -68,9 +69,10 @@ from colonnade.models.networks.modules import TopFactory
 from colonnade.models.networks.share import SplitSettings, SplitShare
 from colonnade.models.networks.split import (
     Bottom,
-    EmbeddingCollector,
+    JointForward,
     SentEmbedding,
     SplitFeatureSide,
+    SplitLabelSide,
     SplitNetwork,
 )
 from colonnade.models.networks.targets import Classes, Numbers, Target, learned_target
@@ -86,24 +88,12 @@ ServerSends: TypeAlias = type[Outputs] | type[Hidden]
 """What the server sends the label party: predictions where labels are given, inputs of its last layer where kept."""
 
 
-class ServerTop:
-    """The server's network over the embeddings it is sent."""
-
-    def __init__(self, share: SplitShare, party: Party, lines: Sequence[Channel]) -> None:
-        self.party, self.machine = party, share.settings.machine
-        share.to(self.machine.device)
-        self.collector = EmbeddingCollector(share, party, lines)
-        assert share.top is not None
-        self.top = share.top
-
-    def forward(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> Tensor:
-        """Collect embeddings, and put them through the network."""
-        joined = self.collector.joined([], self.collector.collect(step, rows, phase, epoch))
-        return self.machine.forward(self.top, joined, train=phase == "train")
+class ServerTop(JointForward):
+    """The server's network over the embeddings that it receives, and the line to the label party."""
 
     def send(self, kind: ServerSends, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> Tensor:
         """Send the label party what the network makes of a batch; returns what a gradient goes into."""
-        values, line, collector = self.forward(step, rows, phase, epoch), self.party.label_party, self.collector
+        values, line, collector = self.forward(step, rows, phase, epoch).outputs, self.party.label_party, self.collector
         at = HookContext(step, epoch or 0, rows, phase, line.peer, kind)
         if kind is Outputs:
             at = replace(at, outputs=values)
@@ -148,47 +138,22 @@ class LabelPartyEnd:
         return hidden, self.machine.forward(top, used, train=train)
 
 
-class ServerWithLabelsSide(LabelledSide):
-    """Labels given, the server in training: computes the loss, and returns gradients to everybody."""
-
-    def __init__(self, settings: SplitSettings, party: Party, lines: Sequence[Channel]) -> None:
-        message = party.label_party.receive(GivenLabels)
-        n_outputs = message.n_classes if settings.target.task == "classification" else 1
-        if not settings.target.is_width(n_outputs) or not _are_labels(message.values, message.n_classes):
-            raise ProtocolError(
-                f"{party.roles.label} sent labels of {message.n_classes} classes, which are not what a "
-                f"{settings.target.task} learns from. Check that both parties run the same plan."
-            )
-        is_classes = settings.target.task == "classification"
-        target: Target = Classes(np.arange(n_outputs)) if is_classes else Numbers(0.0, 1.0)
-        labels = torch.from_numpy(message.values.astype(np.int64)) if is_classes else torch.tensor(message.values)
-        share = SplitShare(settings, party.name, settings.embedding, len(lines), target=target)
-        networks = share.build_top(len(lines), n_outputs)
-        self.top = ServerTop(share, party, lines)
-        super().__init__(share, party, labels, networks)
-
-    def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
-        """Compute the loss, send gradients to everybody."""
-        collector, label = self.top.collector, self.party.label_party.peer
-        outputs = self.top.forward(step, rows, "train", epoch)
-        truth = self.labels.index_select(0, self.machine.index(rows))
-        received = dict(collector.received)
-        own = {self.settings.tracks.own: received.pop(label)} if label in received else {}
-        at = HookContext(step, epoch, rows, "train", own=own, received=received, held=collector.held)
-        loss, at, under = self.loss(outputs, truth, at)
-        self.optimizers.forget_gradients()
-        loss.backward(retain_graph=bool(self.party.defences))  # type: ignore[no-untyped-call]
-        asked = gradient_if(self.target.loss, outputs) if self.party.defences else None
-        collector.send_gradients(step, at, asked, under)
-        self.optimizers.step()
-        return self.note({"loss": loss.item()})
-
-    def ends_by(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
-        """Compare with earlier epochs on held-out rows, and tell the others."""
-        return self.judge(epoch, held_out, self._validate, [self.party.label_party, *self.party.feature_parties])
-
-    def _validate(self, step: int, epoch: int, rows: Int64Array) -> tuple[Tensor, HookContext]:
-        return self.top.forward(step, rows, "validate", epoch), HookContext(step, epoch, rows, "validate")
+def side_with_given_labels(settings: SplitSettings, party: Party, lines: Sequence[Channel]) -> SplitLabelSide:
+    """Labels given, the server in training: does what the label party does where no server is."""
+    message = party.label_party.receive(GivenLabels)
+    is_classes = settings.target.task == "classification"
+    n_outputs = message.n_classes if is_classes else 1
+    if not settings.target.is_width(n_outputs) or not _are_labels(message.values, message.n_classes):
+        raise ProtocolError(
+            f"{party.roles.label} sent labels of {message.n_classes} classes, which are not what a "
+            f"{settings.target.task} learns from. Check that both parties run the same plan."
+        )
+    target: Target = Classes(np.arange(n_outputs)) if is_classes else Numbers(0.0, 1.0)
+    labels = torch.from_numpy(message.values.astype(np.int64)) if is_classes else torch.tensor(message.values)
+    share = SplitShare(settings, party.name, settings.embedding, len(lines), target=target)
+    networks = share.build_top(len(lines), n_outputs)
+    told = [party.label_party, *party.feature_parties]
+    return SplitLabelSide(share, party, labels, networks, lines=lines, told=told)
 
 
 class GivenLabelsSide(LabelledSide):
@@ -290,7 +255,7 @@ class KeptLabelsSide(LabelledSide):
         # A defence's part of the loss may lie in the party's own embedding, into which the server's gradient goes too.
         loss.backward(retain_graph=bool(self.party.defences))  # type: ignore[no-untyped-call]
         gradient = torch.zeros_like(hidden) if hidden.grad is None else hidden.grad
-        asked = gradient_if(self.target.loss, outputs)(hidden)
+        asked = partial(gradient_if(self.target.loss, outputs), hidden)
         about = replace(at, peer=line.peer, message=HiddenGradient, gradient_if=asked)
         gradient, names = applied(self.party.defences, "outgoing", gradient, about)
         message = HiddenGradient(step, as_array(gradient))
@@ -357,7 +322,7 @@ LABELS_GIVEN = LabelEnd(
         "The label party learns gradients and predictions. A feature party learns gradients at the cut, hence maybe "
         "labels.",
     ),
-    server_side=ServerWithLabelsSide,
+    server_side=side_with_given_labels,
     label_side=GivenLabelsSide,
 )
 LABELS_KEPT = LabelEnd(

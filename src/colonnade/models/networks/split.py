@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ClassVar, Literal, Self
 
 import numpy as np
@@ -93,9 +94,27 @@ class SplitFeatureSide(NetworkSide[SplitShare]):
 
 
 class SplitLabelSide(LabelledSide):
-    """The label party in training: joins embeddings, computes losses, returns gradients."""
+    """The label party in training, or a server that is given labels: joins embeddings, returns gradients.
 
-    def __init__(self, settings: SplitSettings, party: Party, train: Int64Array) -> None:
+    Embeddings come over some lines, and those at the end of others are told when training ends.
+    """
+
+    def __init__(
+        self,
+        share: SplitShare,
+        party: Party,
+        labels: Tensor,
+        networks: Mapping[str, nn.Module],
+        *,
+        lines: Sequence[Channel],
+        told: Sequence[Channel],
+    ) -> None:
+        self.joint, self.told = JointForward(share, party, lines), told
+        super().__init__(share, party, labels, networks)
+
+    @classmethod
+    def of(cls, settings: SplitSettings, party: Party, train: Int64Array) -> SplitLabelSide:
+        """The label party's side."""
         target, labels = learned_target(settings.target, party)
         width = target.n_outputs if settings.top is None else settings.embedding
         for line in party.feature_parties:
@@ -103,21 +122,22 @@ class SplitLabelSide(LabelledSide):
         share = SplitShare(settings, party.name, width, len(party.feature_parties), target=target)
         networks = share.build_label_networks(party, train, labels)
         networks |= share.build_top(share.n_received + (share.bottom is not None), target.n_outputs)
-        self.joint = JointForward(share, party)
-        super().__init__(share, party, labels, networks)
+        return cls(share, party, labels, networks, lines=party.feature_parties, told=party.feature_parties)
 
     def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
         """Collect embeddings, compute the losses of all tracks, send gradients back."""
         joint, defences = self.joint, self.party.defences
         passed = joint.forward(step, rows, "train", epoch)
         truth = self.labels.index_select(0, passed.index)
-        own = {} if passed.own is None else {self.settings.tracks.own: passed.own}
+        received, held = dict(joint.collector.received), joint.collector.held
+        # A server finds the label party's embedding among those that it receives.
+        found = received.pop(str(self.party.roles.label), None) if passed.own is None else passed.own
+        own = {} if found is None else {self.settings.tracks.own: found}
         private = None
         if self.local is not None:
             private = self.local.embed(passed.index, train=True)
             own["private"] = private.detach()
         inputs = None if joint.bottom is None else joint.bottom.inputs
-        received, held = joint.collector.received, joint.collector.held
         at = HookContext(step, epoch, rows, "train", own=own, received=received, held=held, inputs=inputs)
         loss, at, under = self.loss(passed.outputs, truth, at)
         self.optimizers.forget_gradients()
@@ -134,7 +154,7 @@ class SplitLabelSide(LabelledSide):
 
     def ends_by(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
         """Compare with earlier epochs on held-out rows, and tell the others."""
-        return self.judge(epoch, held_out, self._validate, self.party.feature_parties)
+        return self.judge(epoch, held_out, self._validate, self.told)
 
     def _validate(self, step: int, epoch: int, rows: Int64Array) -> tuple[Tensor, HookContext]:
         outputs, collector = self.joint.forward(step, rows, "validate", epoch).outputs, self.joint.collector
@@ -282,7 +302,7 @@ class EmbeddingCollector:
             came, held = self.received[line.peer], self.held.get(line.peer)
             gradient, names = torch.zeros_like(came) if came.grad is None else _only(came.grad, held), under
             if self.party.defences:
-                hypothetical = None if asked is None else asked(came)
+                hypothetical = None if asked is None else partial(asked, came)
                 about = replace(at, peer=line.peer, message=Gradient, gradient_if=hypothetical)
                 gradient, blurred = applied_where(held, self.party.defences, "outgoing", gradient, about)
                 names = tuple(dict.fromkeys(self.changed + under + blurred))
@@ -330,13 +350,13 @@ class ForwardPass:
 
 
 class JointForward:
-    """The label party's networks, over its own rows and the embeddings that arrive."""
+    """The networks of who has the top: over a label party's own rows, and over the embeddings that arrive."""
 
-    def __init__(self, share: SplitShare, party: Party) -> None:
-        self.machine, self.top = share.settings.machine, share.top
+    def __init__(self, share: SplitShare, party: Party, lines: Sequence[Channel]) -> None:
+        self.party, self.machine, self.top = party, share.settings.machine, share.top
         share.to(self.machine.device)
         self.bottom = None if share.bottom is None else Bottom(share, party, None, share.settings.tracks.own)
-        self.collector = EmbeddingCollector(share, party, party.feature_parties)
+        self.collector = EmbeddingCollector(share, party, lines)
 
     def forward(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> ForwardPass:
         """Collect all embeddings of some rows, and put them through the federated track."""
@@ -511,7 +531,7 @@ class SplitNetwork(NetworkModel):
         self, settings: SplitSettings, party: Party, train: Int64Array, count: RowCount
     ) -> NetworkSide[SplitShare]:
         """This party's side of training."""
-        return (SplitLabelSide if party.holds_labels else SplitFeatureSide)(settings, party, train)
+        return (SplitLabelSide.of if party.holds_labels else SplitFeatureSide)(settings, party, train)
 
     def _send_for_prediction(
         self, share: SplitShare, party: Party, batches: Sequence[Int64Array], count: RowCount
@@ -523,7 +543,7 @@ class SplitNetwork(NetworkModel):
         self, share: SplitShare, party: Party, batches: Sequence[Int64Array], local: LocalTrackRunner | None
     ) -> Iterator[Tensor]:
         """The outputs of the label party's head, batch by batch; those of the local track where it is given."""
-        joint = JointForward(share, party)
+        joint = JointForward(share, party, party.feature_parties)
         for step, rows in enumerate(batches):
             passed = joint.forward(step, rows, "predict")
             yield passed.outputs if local is None else local.predict(rows, passed.own, passed.embeddings)

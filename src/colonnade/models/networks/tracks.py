@@ -26,12 +26,13 @@ boundary-wandering loss.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from colonnade.data.ranking import FeaturePartition, Ranking, public_private
 from colonnade.errors import DataError, PlanError
 from colonnade.models.networks.modules import TopFactory
+from colonnade.parameters import settings_of
 from colonnade.runtime.describe import stable_name
 from colonnade.tables.table import Table
 from colonnade.text import nearest
@@ -212,16 +213,7 @@ def tracks_of(choice: TracksChoice) -> Tracks:
         raise PlanError(
             f"tracks should be one of {', '.join(TRACKS)}, but is {name!r}.{nearest(str(name), TRACKS)} Correct it."
         )
-    known = [field.name for field in fields(found)]  # type: ignore[arg-type]
-    for key in given:
-        if key not in known:
-            raise PlanError(
-                f"The tracks {name!r} take {', '.join(known) or 'no settings'}, but were given {key!r}."
-                f"{nearest(key, known)} Correct the name or leave it out."
-            )
-    if given.get("columns") is not None:
-        given["columns"] = tuple(given["columns"])
-    return found(**given)
+    return settings_of(given, found(), f"The choice of tracks {name!r}")
 
 
 def head_of(tracks: Tracks, head: Head | None) -> Head:
