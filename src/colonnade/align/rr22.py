@@ -101,12 +101,12 @@ class SideProcess:
 
     def start(self, folder: Path, rank: int, parties: list[tuple[str, str]], *, broadcast: bool) -> Running:
         """Start it on the digests that lie in its folder."""
-        tls = None if self.certificates is None else dict(zip(("cert", "key", "ca"), self.certificates, strict=True))
+        files = None if self.certificates is None else map(str, self.certificates)
         task = {
             "sides": [_side(folder, rank)],
             "parties": parties,
             "broadcast": broadcast,
-            "tls": None if tls is None else {name: str(path) for name, path in tls.items()},
+            "tls": None if files is None else dict(zip(("cert", "key", "ca"), files, strict=True)),
             "timeout_ms": int(self.timeout_s * 1000),
         }
         return Running(self.find(folder), folder, task)

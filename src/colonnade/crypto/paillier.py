@@ -181,17 +181,13 @@ class SecretKey(additive.SecretKey):
         self._p, self._q = gmpy2.mpz(p), gmpy2.mpz(q)
         n = self._p * self._q
         x = gmpy2.mpz(secrets.randbelow(int(n) - 2) + 2)
-        self._public = PublicKey(int(n), int(gmpy2.powmod(-x * x % n, n, n * n)))
+        self.public = PublicKey(int(n), int(gmpy2.powmod(-x * x % n, n, n * n)))
         self._halves = [(r, r * r, gmpy2.invert((gmpy2.powmod(1 + n, r - 1, r * r) - 1) // r, r)) for r in (p, q)]
-
-    @property
-    def public(self) -> PublicKey:
-        return self._public
 
     def to_bytes(self) -> bytes:
         """The secret and the public key, for their owner's own checkpoint."""
         size = -(-int(self._p).bit_length() // 8)
-        return int(self._p).to_bytes(size, "little") + int(self._q).to_bytes(size, "little") + self._public.to_bytes()
+        return int(self._p).to_bytes(size, "little") + int(self._q).to_bytes(size, "little") + self.public.to_bytes()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> SecretKey:
@@ -199,14 +195,14 @@ class SecretKey(additive.SecretKey):
         size = len(data) // 8
         p, q = (int.from_bytes(data[size * i : size * (i + 1)], "little") for i in range(2))
         key = cls(key_bits=(p * q).bit_length(), primes=(p, q))
-        key._public = PublicKey.from_bytes(data[2 * size :])
+        key.public = PublicKey.from_bytes(data[2 * size :])
         return key
 
     def numbers(self, data: Data) -> list[Any]:
         """The numbers in ciphertexts, between -n/2 and n/2."""
-        gmpy2, n = _gmpy2(), self._public.n
+        gmpy2, n = _gmpy2(), self.public.n
         out = []
-        for ciphertext in self._public._numbers(data):
+        for ciphertext in self.public._numbers(data):
             modulo_p, modulo_q = (
                 (gmpy2.powmod(ciphertext, r - 1, square) - 1) // r * factor % r for r, square, factor in self._halves
             )
@@ -215,9 +211,9 @@ class SecretKey(additive.SecretKey):
         return out
 
     def decrypt(self, data: Data, block: int, n_values: int) -> NDArray[np.uint64]:
-        slots, sums = self._public._slots, []
+        slots, sums = self.public._slots, []
         for number in self.numbers(data):
-            number = int(number % self._public.n)
+            number = int(number % self.public.n)
             sums += [number >> SLOT_BITS * place & 2**SUM_BITS - 1 for place in range(slots)]
         return np.array(sums[:n_values], np.uint64)
 

@@ -208,11 +208,7 @@ class SecretKey(additive.SecretKey):
         self._secret = ring.forward(ring.small(stream.ternary(ring.n)))
         error = ring.forward(ring.small(stream.errors(ring.n)))
         b = ring.add(ring.times(_expanded(public_seed), self._secret), error)
-        self._public = PublicKey(b, public_seed, profile)
-
-    @property
-    def public(self) -> PublicKey:
-        return self._public
+        self.public = PublicKey(b, public_seed, profile)
 
     def to_bytes(self) -> bytes:
         """All of the key, for its owner's own checkpoint: the seed."""
@@ -231,7 +227,7 @@ class SecretKey(additive.SecretKey):
 
     def decrypted(self, data: Residues) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
         """All coefficients of ciphertexts, and how far each was from an integer, which nobody else may learn."""
-        return self._ring.rounded(self.residues(data), self._public.profile.message_bits)
+        return self._ring.rounded(self.residues(data), self.public.profile.message_bits)
 
     def residues(self, data: Residues) -> Residues:
         """The coefficients of ciphertexts before they are rounded: messages with their noise."""

@@ -214,14 +214,13 @@ def dp_release(
     anything else is another release and is charged, or refused with `BudgetSpent`.
     """
     z, basis = release.clipped(curves), curves.basis
-    if release.sigma == 0:
+    if not release.is_private:
+        # Where there is noise, the mechanism charges what it would be worth; the ledger must also say: worth nothing.
         ledger.spend(release.event(basis), identity=random.child("release", *path).key)
+    if release.sigma == 0:
         return z
     to_isotropic = np.eye(basis.size) if release.metric == "l2" else np.linalg.inv(basis.gram)
     mechanism = GaussianMechanism(release.sensitivity(basis), release.sigma)
-    if not release.is_private:
-        # The mechanism charges what it would be worth; the ledger must also say that it is worth nothing.
-        ledger.spend(release.event(basis), identity=random.child("release", *path).key)
     noisy = mechanism.release(
         z @ to_isotropic,
         random=random,

@@ -293,13 +293,8 @@ def _last_layer(n_in: int, n_out: int) -> nn.Module:
 class LabelEnd:
     """Where the labels are used: at the server that is given them, or at the label party that keeps them.
 
-    Attributes:
-        hooks: The defence hooks called on the side of each role.
-        sends: The kinds of messages that go through `outgoing` on the side of each role.
-        disclosures: Who learns what, one sentence each.
-        server_side: Makes the server's side of training.
-        label_side: Makes the label party's side of training.
-        last_layer: Makes the label party's layer behind the server's outputs; None where labels are given.
+    `hooks` and `sends` are those of an `Estimator`. `last_layer` makes the label party's layer behind the server's
+    outputs; it is None where labels are given.
     """
 
     hooks: Mapping[str, frozenset[str]]

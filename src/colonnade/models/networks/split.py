@@ -24,7 +24,7 @@ Gupta and Raskar 2018, arXiv 1810.06060; Vepakomma et al. 2018, arXiv 1812.00564
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, Literal, Self
 
@@ -33,14 +33,12 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from colonnade.data.ranking import FeaturePartition
 from colonnade.errors import ProtocolError
 from colonnade.models.base import Prediction
 from colonnade.models.batches import ordered_batches
 from colonnade.models.networks.base import NetworkModel, scored
 from colonnade.models.networks.labelled import GradientIf, LabelledSide, LocalTrackRunner, gradient_if
 from colonnade.models.networks.messages import Embedding, EmbeddingWidth, Gradient, RowCount
-from colonnade.models.networks.modules import LocalTrack
 from colonnade.models.networks.share import LEARNED, Fusion, SplitSettings, SplitShare, require_columns
 from colonnade.models.networks.targets import Classes, Numbers, learned_target
 from colonnade.models.networks.tracks import Head, TracksChoice, head_of, tracks_of
@@ -50,7 +48,7 @@ from colonnade.runtime.context import HookContext, Phase, Tensor
 from colonnade.runtime.hooks import applied, applied_where
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
-from colonnade.tables.encode import Inputs, present_rows
+from colonnade.tables.encode import present_rows
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Float32Array, Int64Array, Message
 
@@ -404,7 +402,8 @@ class SplitNetwork(NetworkModel):
         precision: "float32", or "bfloat16" for mixed precision; losses and messages are float32 in any case.
 
     The other settings are those of `NetworkModel`. `bottom`, `optimizer` and `learning_rate` may be mappings from a
-    network ("bottom", "top", "public", "private", ...) or a party to its value, with "default" for the rest.
+    network ("bottom", "top", "public", "private", ...) or a party to its value, with "default" for the rest. What is
+    learned are the fields of `SplitShare`, each under its name and an underscore: `bottom_`, `top_`, `partition_`, ...
     """
 
     hooks: ClassVar[Mapping[str, frozenset[str]]] = {
@@ -425,19 +424,6 @@ class SplitNetwork(NetworkModel):
     momentum: float = 0.9
     overlap: Literal["full", "partial"] = "full"
     precision: Literal["float32", "bfloat16"] = "float32"
-
-    party_: str = field(init=False)
-    width_: int = field(init=False)
-    n_received_: int = field(init=False)
-    n_joined_: int = field(init=False)
-    n_outputs_: int = field(init=False)
-    inputs_: Inputs | None = field(init=False)
-    bottom_: nn.Module | None = field(init=False)
-    top_: nn.Module | None = field(init=False)
-    local_inputs_: Inputs | None = field(init=False)
-    local_: LocalTrack | None = field(init=False)
-    partition_: FeaturePartition | None = field(init=False)
-    missing_embeddings_: nn.ParameterList | None = field(init=False)
 
     def fit(self, party: Party) -> Self:
         """Train together with the other parties; afterwards this holds the party's share."""
