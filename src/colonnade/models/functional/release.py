@@ -202,7 +202,7 @@ class Protection:
                 f"moves all of them, but clip is {self.clip!r} and n_curves {self.n_curves!r}. Give clip as a number "
                 "together with n_curves, or as a number for each column; it must not depend on the data."
             )
-        return calibrate(clips, self.epsilon, self.delta, adjacency=self.adjacency).sigma[0]
+        return calibrate(clips, self.epsilon, self.delta, adjacency=self.adjacency).sigma
 
 
 def dp_release(
@@ -239,38 +239,26 @@ class Calibration:
     """What a set of releases, one per feature, costs together.
 
     Attributes:
-        sigma: The noise of each.
+        sigma: The noise of each, the same for all.
         epsilon: By the analytic Gaussian mechanism, exact.
         zcdp_epsilon: What the looser conversion from zero-concentrated privacy says.
         rho: The zero-concentrated cost.
     """
 
-    sigma: tuple[float, ...]
+    sigma: float
     epsilon: float
     zcdp_epsilon: float
     rho: float
 
 
 def calibrate(
-    clips: Sequence[float],
-    epsilon: float,
-    delta: float,
-    *,
-    adjacency: Adjacency = "replace-one",
-    releases: int = 1,
-    weights: Sequence[float] | None = None,
+    clips: Sequence[float], epsilon: float, delta: float, *, adjacency: Adjacency = "replace-one"
 ) -> Calibration:
     """The least noise under which a record's curves in all features together are (epsilon, delta) private.
 
-    Args:
-        clips: The radius of every feature of every party: one record's change moves them all.
-        epsilon: For all of them together.
-        delta: For all of them together.
-        adjacency: What a record's change is.
-        releases: How often each is released.
-        weights: How much noise in each feature hurts; the weighted sum of variances is then least. Equal noise if None.
+    The radius of every feature of every party counts, because one record's change moves them all.
 
-    >>> calibrate([1.0], 1.0, 1e-5, adjacency="add-remove").sigma[0]  # doctest: +ELLIPSIS
+    >>> calibrate([1.0], 1.0, 1e-5, adjacency="add-remove").sigma  # doctest: +ELLIPSIS
     3.730631634...
     """
     if not (epsilon > 0 and 0 < delta < 1):
@@ -280,15 +268,9 @@ def calibrate(
         )
     if not clips or min(clips) <= 0:
         raise PlanError("Calibration needs a clip radius above 0 for every feature. Name them in clip.")
-    factor = 2.0 if adjacency == "replace-one" else 1.0
-    reach = factor * math.sqrt(releases) * np.asarray(clips, dtype=np.float64)
-    mu = gaussian_mu(epsilon, delta)
-    if weights is None:
-        sigma = np.full(len(reach), float(np.linalg.norm(reach)) / mu)
-    else:
-        root = np.sqrt(np.asarray(weights, dtype=np.float64))
-        sigma = np.sqrt(reach / root * float(reach @ root)) / mu
-    return Calibration(tuple(sigma.tolist()), *cost(reach / sigma, delta))
+    reach = (2.0 if adjacency == "replace-one" else 1.0) * np.asarray(clips, dtype=np.float64)
+    sigma = float(np.linalg.norm(reach)) / gaussian_mu(epsilon, delta)
+    return Calibration(sigma, *cost(reach / sigma, delta))
 
 
 def cost(mus: FloatArray, delta: float) -> tuple[float, float, float]:
