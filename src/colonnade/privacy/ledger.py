@@ -505,29 +505,15 @@ def _understood() -> Iterator[None]:
 
 def entry_of(event: Event, count: int) -> dict[str, Any]:
     """Some events of one kind as a log holds them."""
-    return {
-        "protects": event.protects.value,
-        "unit": event.unit,
-        "mechanism": event.mechanism,
-        "parameters": dict(event.parameters),
-        "adjacency": event.adjacency,
-        "note": event.note,
-        "by": event.by,
-        "count": count,
-    }
+    as_data = {"protects": event.protects.value, "parameters": dict(event.parameters)}
+    return {**vars(event), **as_data, "count": count}
 
 
 def _event_of(entry: Mapping[str, Any]) -> Event:
     """The kind of event that `entry_of` wrote."""
-    return Event(
-        protects=Secret(entry["protects"]),
-        unit=entry["unit"],
-        mechanism=entry["mechanism"],
-        parameters=tuple(sorted(entry["parameters"].items())),
-        adjacency=entry["adjacency"],
-        note=entry["note"],
-        by=entry.get("by", ""),
-    )
+    protects, parameters = Secret(entry["protects"]), tuple(sorted(entry["parameters"].items()))
+    named = {name: entry[name] for name in ("unit", "mechanism", "adjacency", "note")}
+    return Event(protects, parameters=parameters, by=entry.get("by", ""), **named)
 
 
 def _read(entry: Mapping[str, Any]) -> tuple[Event, int, bytes | None]:

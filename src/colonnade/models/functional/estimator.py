@@ -295,8 +295,6 @@ class FunctionalBoost(FunctionalEstimator):
     """Boosting of curves on curves: selects the inputs that matter, from releases that may be private.
 
     Args:
-        penalties: How strongly roughness of coefficient surfaces is punished: `Penalties`, or a mapping of its fields.
-        protection: How curves are clipped and noised before they are released: `Protection`, or a mapping.
         stopping: When the path ends: `PathStopping`, or a mapping.
         shrinkage: How much of each increment is added.
         refit: "none", "joint" (all selected inputs at once, without shrinkage), or "low-rank" (that, with small

@@ -271,8 +271,7 @@ class OneShotClassifier(OneShotNetwork):
 class OneShotRegressor(OneShotNetwork):
     """A regression for which feature parties send a label-free embedding once and are sent nothing.
 
-    Its settings are those of `OneShotNetwork`. What the label party could rebuild of a feature party's columns is
-    measured as for `OneShotClassifier`: from the embedding alone.
+    Its settings are those of `OneShotNetwork`; what could be rebuilt is measured as for `OneShotClassifier`.
 
     >>> OneShotRegressor(leak_budget={"shop": 0.9}).variance
     0.95

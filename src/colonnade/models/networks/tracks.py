@@ -161,9 +161,7 @@ class ShadowTop(_TwoTracks):
     """A shadow top over public and received embeddings for the others, and a main top over all of them.
 
     Attributes:
-        private: The share of the columns that stay private; 10 to 30 % are advised.
-        by: What they are ranked by.
-        columns: The private columns by name, instead of a ranking.
+        private, by, columns: The columns that stay private, as for `ShadowProxy`.
         shadow_top: The head of the federated track; the estimator's top if None.
         main_top: The head of the local track; like the shadow top if None.
         train_main_top: Whether the main top is trained. Where it is not, it stays as it was drawn, as the method's
