@@ -410,9 +410,7 @@ def _senders(party: Party, count: RowCount) -> list[Channel]:
 
 
 class ServedClassifier(ServerNetwork):
-    """A classifier whose top network and labels are at a server.
-
-    Its settings are those of `SplitNetwork`.
+    """A classifier whose top network and labels are at a server, with the settings of `SplitNetwork`.
 
     >>> ServedClassifier(tracks="shadow-proxy").task
     'classification'
@@ -423,9 +421,7 @@ class ServedClassifier(ServerNetwork):
 
 
 class ServedRegressor(ServerNetwork):
-    """A regression whose top network and labels are at a server.
-
-    Its settings are those of `SplitNetwork`.
+    """A regression whose top network and labels are at a server, with the settings of `SplitNetwork`.
 
     >>> ServedRegressor(tracks="shadow-proxy").task
     'regression'

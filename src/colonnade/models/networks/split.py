@@ -550,9 +550,7 @@ class SplitNetwork(NetworkModel):
 
 
 class SplitClassifier(SplitNetwork):
-    """A classifier cut into a bottom network at each party and a top network at the label party.
-
-    Its settings are those of `SplitNetwork`.
+    """A classifier cut into a bottom network at each party and a top, with the settings of `SplitNetwork`.
 
     >>> SplitClassifier(fusion="sum", top=None).get_params()["fusion"]
     'sum'

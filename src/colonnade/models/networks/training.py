@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
@@ -78,12 +78,6 @@ class Machine:
             raise PlanError("The device 'cuda' needs an NVIDIA GPU, but there is none. Use device='auto' or 'cpu'.")
         return cls(torch.device("cuda" if found and device != "cpu" else "cpu"), precision)
 
-    def autocast(self) -> AbstractContextManager[Any]:
-        """A context that computes in this precision."""
-        if self.precision == "float32":
-            return _NOTHING
-        return torch.autocast(self.device.type, torch.bfloat16)
-
     def index(self, rows: Int64Array) -> Tensor:
         """Row numbers as an index on the device."""
         index = torch.from_numpy(rows)
@@ -98,12 +92,10 @@ class Machine:
         # Going through all parts of a network takes time, so its mode is set only where it changes.
         if network.training != train:
             network.train(train)
-        with torch.set_grad_enabled(train), self.autocast():
+        mixed = torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bfloat16" else nullcontext()
+        with torch.set_grad_enabled(train), mixed:
             out: Tensor = network(*given)
         return out.float()
-
-
-_NOTHING = nullcontext()
 
 
 def as_array(tensor: Tensor) -> Float32Array:
@@ -244,9 +236,10 @@ class NetworkSide(ABC, Generic[L]):
         """Judge an epoch by its loss on held-out rows, and keep the networks if it was the best."""
         assert n_iter_no_change is not None
         self.history[-1]["validation_loss"] = loss
-        improved, stop = stopping(self.history, n_iter_no_change)
-        self._keep_if_best(improved)
-        return EpochVerdict(epoch, int(improved), int(stop))
+        best = min(range(len(self.history)), key=lambda i: self.history[i]["validation_loss"])
+        since = len(self.history) - 1 - best
+        self._keep_if_best(not since)
+        return EpochVerdict(epoch, int(not since), int(since >= n_iter_no_change))
 
     def await_verdict(self, epoch: int, judge: Channel) -> bool:
         """Wait for the verdict on an epoch, and keep the networks if it was the best; returns whether training ends."""
@@ -272,17 +265,6 @@ class NetworkSide(ABC, Generic[L]):
             network.load_state_dict(tensors(saved))
         self.optimizers.restore(tree["optimizers"])
         self.best, self.history, self.losses = tree["best"], tree["history"], tree["losses"]
-
-
-def stopping(history: Sequence[Mapping[str, float]], n_iter_no_change: int) -> tuple[bool, bool]:
-    """Whether the last epoch is the best so far on held-out rows, and whether the best is too long ago.
-
-    >>> stopping([{"validation_loss": 0.5}, {"validation_loss": 0.6}], n_iter_no_change=1)
-    (False, True)
-    """
-    best = min(range(len(history)), key=lambda i: history[i]["validation_loss"])
-    last = len(history) - 1
-    return best == last, last - best >= n_iter_no_change
 
 
 def loaded(module: M, saved: Tree) -> M:
