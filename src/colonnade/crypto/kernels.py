@@ -33,8 +33,7 @@ def combine(words: NDArray[np.int64], factors: NDArray[np.int64], primes: Any, o
         for limb in range(out.shape[1]):
             p = np.int64(primes[limb])
             reciprocal = 1.0 / p
-            for j in range(words.shape[2]):
-                total[j] = 0
+            total[:] = 0
             for w in range(words.shape[0]):
                 factor, row = factors[w, limb], words[w, k]
                 for j in range(words.shape[2]):

@@ -29,7 +29,7 @@ from typing import ClassVar, Self
 import numpy as np
 import torch
 
-from colonnade.errors import DataError, LeakBudgetSpent, PlanError, ProtocolError
+from colonnade.errors import DataError, LeakBudgetSpent, PlanError
 from colonnade.models.base import Prediction
 from colonnade.models.batches import ordered_batches
 from colonnade.models.networks.encoders import ENCODERS, Encoder, EncoderName, principal_directions, width_by_variance
@@ -47,7 +47,7 @@ from colonnade.tables.encode import Inputs
 from colonnade.text import nearest
 from colonnade.wire.message import Float32Array, Float64Array, Message
 
-MOST_WIDE = 100_000
+STATEMENT_BOUNDS = {"width": (1, 100_000), "relative_mse": (0, 1), "worst_r2": (0, 1)}
 ROWS_PER_MESSAGE = 65_536
 KNOWN_SHARE, LEAST_KNOWN, MOST_KNOWN, MOST_SCORED = 0.05, 50, 1_000, 2_000
 
@@ -231,17 +231,7 @@ class OneShotNetwork(LabelOnlyModel):
         self.target_, labels = learned_target(self.target, party)
         received = {}
         for line in party.feature_parties:
-            said = line.receive(LeakStatement)
-            if not 1 <= said.width <= MOST_WIDE:
-                raise ProtocolError(
-                    f"{line.peer} announced an embedding of width {said.width}; 1 to {MOST_WIDE} are possible. "
-                    "Check that both parties run the same plan."
-                )
-            if not (0 <= said.relative_mse <= 1 and 0 <= said.worst_r2 <= 1):
-                raise ProtocolError(
-                    f"{line.peer} should state a relative MSE and a worst column R² from 0 to 1, but states "
-                    f"{said.relative_mse} and {said.worst_r2}. Check that both parties run the same version."
-                )
+            said = line.receive(LeakStatement, within=STATEMENT_BOUNDS)
             self.stated_[line.peer] = dict(vars(said))
             received[line.peer] = _receive(party, line.peer, said.width)
         if party.own_table.columns:

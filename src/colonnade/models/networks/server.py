@@ -84,6 +84,8 @@ from colonnade.runtime.party import Party
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Float32Array, Int64Array, Message
 
+# The server makes a number for each row before anything comes that would show how many there are.
+MOST_ROWS = 1 << 27
 ServerSends: TypeAlias = type[Outputs] | type[Hidden]
 """What the server sends the label party: predictions where labels are given, inputs of its last layer where kept."""
 
@@ -140,10 +142,11 @@ class LabelPartyEnd:
 
 def side_with_given_labels(settings: SplitSettings, party: Party, lines: Sequence[Channel]) -> SplitLabelSide:
     """Labels given, the server in training: does what the label party does where no server is."""
-    message = party.label_party.receive(GivenLabels)
     is_classes = settings.target.task == "classification"
+    bounds = {"n_classes": settings.target.widths if is_classes else (0, 0)}
+    message = party.label_party.receive(GivenLabels, within=bounds)
     n_outputs = message.n_classes if is_classes else 1
-    if not settings.target.is_width(n_outputs) or not _are_labels(message.values, message.n_classes):
+    if not _are_labels(message.values, message.n_classes):
         raise ProtocolError(
             f"{party.roles.label} sent labels of {message.n_classes} classes, which are not what a "
             f"{settings.target.task} learns from. Check that both parties run the same plan."
@@ -354,7 +357,7 @@ class ServerNetwork(SplitNetwork):
 
     def _row_count(self, party: Party) -> RowCount:
         if party.table is None:
-            return party.label_party.receive(RowCount)
+            return party.label_party.receive(RowCount, within={"number": (1, MOST_ROWS)})
         count = RowCount(len(party.table), int(bool(party.table.columns)))
         if party.holds_labels:
             party.server.send(count)

@@ -376,14 +376,8 @@ def _only(values: Tensor, held: Tensor | None) -> Tensor:
 
 def _asked_width(settings: SplitSettings, party: Party) -> int:
     """The width of embedding that the label party asks for, if the plan allows it."""
-    width = party.label_party.receive(EmbeddingWidth).width
-    if width != settings.embedding if settings.top is not None else not settings.target.is_width(width):
-        wanted = f"{settings.embedding}" if settings.top is not None else f"a {settings.target.task}'s outputs"
-        raise ProtocolError(
-            f"{party.roles.label} asked for embeddings of width {width}; the plan allows {wanted}. "
-            "Check that both parties run the same plan."
-        )
-    return width
+    allowed = settings.target.widths if settings.top is None else (settings.embedding, settings.embedding)
+    return party.label_party.receive(EmbeddingWidth, within={"width": allowed}).width
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
