@@ -202,7 +202,7 @@ class Protection:
                 f"moves all of them, but clip is {self.clip!r} and n_curves {self.n_curves!r}. Give clip as a number "
                 "together with n_curves, or as a number for each column; it must not depend on the data."
             )
-        return calibrate(clips, self.epsilon, self.delta, adjacency=self.adjacency).sigma
+        return calibrate(clips, self.epsilon, self.delta, adjacency=self.adjacency)
 
 
 def dp_release(
@@ -234,31 +234,13 @@ def dp_release(
     return noisy if release.metric == "l2" else np.asarray(noisy @ basis.gram)
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """What a set of releases, one per feature, costs together.
-
-    Attributes:
-        sigma: The noise of each, the same for all.
-        epsilon: By the analytic Gaussian mechanism, exact.
-        zcdp_epsilon: What the looser conversion from zero-concentrated privacy says.
-        rho: The zero-concentrated cost.
-    """
-
-    sigma: float
-    epsilon: float
-    zcdp_epsilon: float
-    rho: float
-
-
-def calibrate(
-    clips: Sequence[float], epsilon: float, delta: float, *, adjacency: Adjacency = "replace-one"
-) -> Calibration:
+def calibrate(clips: Sequence[float], epsilon: float, delta: float, *, adjacency: Adjacency = "replace-one") -> float:
     """The least noise under which a record's curves in all features together are (epsilon, delta) private.
 
-    The radius of every feature of every party counts, because one record's change moves them all.
+    It is the same for all features. The radius of every feature of every party counts, because one record's change
+    moves them all.
 
-    >>> calibrate([1.0], 1.0, 1e-5, adjacency="add-remove").sigma  # doctest: +ELLIPSIS
+    >>> calibrate([1.0], 1.0, 1e-5, adjacency="add-remove")  # doctest: +ELLIPSIS
     3.730631634...
     """
     if not (epsilon > 0 and 0 < delta < 1):
@@ -269,8 +251,7 @@ def calibrate(
     if not clips or min(clips) <= 0:
         raise PlanError("Calibration needs a clip radius above 0 for every feature. Name them in clip.")
     reach = (2.0 if adjacency == "replace-one" else 1.0) * np.asarray(clips, dtype=np.float64)
-    sigma = float(np.linalg.norm(reach)) / gaussian_mu(epsilon, delta)
-    return Calibration(sigma, *cost(reach / sigma, delta))
+    return float(np.linalg.norm(reach)) / gaussian_mu(epsilon, delta)
 
 
 def cost(mus: FloatArray, delta: float) -> tuple[float, float, float]:

@@ -66,6 +66,14 @@ class LabelledSide(NetworkSide[SplitShare]):
         loss, reweighed = applied(defences, "loss", self.target.loss(outputs, labels), at)
         return loss, at, tuple(dict.fromkeys(relabelled + reweighed))
 
+    def own_embeddings(self, own: Tensor | None, index: Tensor) -> tuple[dict[str, Tensor], Tensor | None]:
+        """The party's own embeddings as hooks are shown them, and the private one with its graph."""
+        shown = {} if own is None else {self.settings.tracks.own: own}
+        private = None if self.local is None else self.local.embed(index, train=True)
+        if private is not None:
+            shown["private"] = private.detach()
+        return shown, private
+
     def train_local(
         self, own: Tensor, private: Tensor, received: Sequence[Tensor], truth: Tensor, at: HookContext
     ) -> float:

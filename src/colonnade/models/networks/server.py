@@ -246,11 +246,7 @@ class KeptLabelsSide(LabelledSide):
         sent = self.end.send(step, rows, "train", epoch)
         hidden, outputs = self.end.behind_hidden(step, rows, "train", epoch)
         truth = self.labels.index_select(0, index)
-        own = {} if sent is None else {self.settings.tracks.own: sent.embedding}
-        private = None
-        if self.local is not None:
-            private = self.local.embed(index, train=True)
-            own["private"] = private.detach()
+        own, private = self.own_embeddings(None if sent is None else sent.embedding, index)
         inputs = None if bottom is None else bottom.inputs
         at = HookContext(step, epoch, rows, "train", own=own, received={line.peer: hidden}, inputs=inputs)
         loss, at, under = self.loss(outputs, truth, at)

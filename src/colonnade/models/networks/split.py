@@ -130,11 +130,7 @@ class SplitLabelSide(LabelledSide):
         received, held = dict(joint.collector.received), joint.collector.held
         # A server finds the label party's embedding among those that it receives.
         found = received.pop(str(self.party.roles.label), None) if passed.own is None else passed.own
-        own = {} if found is None else {self.settings.tracks.own: found}
-        private = None
-        if self.local is not None:
-            private = self.local.embed(passed.index, train=True)
-            own["private"] = private.detach()
+        own, private = self.own_embeddings(found, passed.index)
         inputs = None if joint.bottom is None else joint.bottom.inputs
         at = HookContext(step, epoch, rows, "train", own=own, received=received, held=held, inputs=inputs)
         loss, at, under = self.loss(passed.outputs, truth, at)
