@@ -97,7 +97,7 @@ def tell_size(state: AlignState, match: Match) -> Match:
 
 
 def hear_size(state: AlignState) -> Match:
-    """The outcome that a party hears which may not know the rows, if it goes on with so many common ids."""
+    """What a party hears that may not know which rows are common; refuses too few or too many common ids."""
     match = hear_outcome(state.leader, state.settings.reveal)
     if match.size is not None:
         state.check_common(state.leader.peer, match.size, told=True)

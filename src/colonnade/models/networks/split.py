@@ -56,8 +56,7 @@ from colonnade.wire.message import Float32Array, Int64Array, Message
 class SplitFeatureSide(NetworkSide[SplitShare]):
     """A feature party in training: embeddings up, gradients down.
 
-    Both cross the line to the label party if no other is given; who is at its end says when to stop, unless another is
-    to judge.
+    Both cross `line`, by default the line to the label party; `judge`, by default the same line, says when to stop.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class SplitFeatureSide(NetworkSide[SplitShare]):
 class SplitLabelSide(LabelledSide):
     """The label party in training, or a server that is given labels: joins embeddings, returns gradients.
 
-    Embeddings come over some lines, and those at the end of others are told when training ends.
+    Embeddings come over `lines`; over `told` go the verdicts on epochs.
     """
 
     def __init__(
