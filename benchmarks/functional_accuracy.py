@@ -31,8 +31,8 @@ from colonnade.models.functional.metrics import curve_metrics, selection_metrics
 from colonnade.models.functional.moment_regression import MomentRegression
 from colonnade.models.functional.moments import form_moments
 from colonnade.models.functional.path import PathStopping
-from colonnade.models.functional.refit import joint_fit
 from colonnade.models.functional.release import Protection
+from colonnade.models.functional.rules import joint_fit
 from colonnade.models.functional.solve import Penalties, SurfaceRoughness
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate

@@ -136,7 +136,7 @@ def settings_of(choice: S | Mapping[str, Any], default: S, name: str) -> S:
     for key in given:
         if key not in known:
             raise PlanError(
-                f"{name} takes {', '.join(known)}, but has the key {key!r}.{nearest(key, known)} "
+                f"{name} takes {', '.join(known) or 'no settings'}, but has the key {key!r}.{nearest(key, known)} "
                 "Correct the key or leave it out."
             )
     return replace(default, **given)  # type: ignore[type-var]

@@ -21,7 +21,7 @@ from colonnade.plans.align import PlannedAlign
 from colonnade.plans.network import PlannedAddress, PlannedNetwork
 from colonnade.plans.plan import Plan, PlannedData, PlannedDefence, PlannedModel, PlannedRun, PlannedTable
 from colonnade.plans.privacy import PlannedPrivacy
-from colonnade.privacy.over_runs import spent_over_runs
+from colonnade.privacy.ledger import spent_over_runs
 from colonnade.roles import Roles
 from colonnade.runtime.session import NetworkSession
 from colonnade.runtime.simulate import private_randomness, simulate

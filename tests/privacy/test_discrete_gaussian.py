@@ -312,7 +312,7 @@ MECHANISM = DiscreteGaussianMechanism(2**20, 2**30)
 
 def released(values: Any, *, symmetric: bool = False, **more: Any) -> Any:
     about = {"random": RANDOM, "ledger": Ledger(), "protects": Secret.FEATURES, "unit": "record"} | more
-    return (MECHANISM.release_symmetric if symmetric else MECHANISM.release)(values, **about)
+    return MECHANISM.release(values, symmetric=symmetric, **about)
 
 
 @pytest.mark.parametrize("symmetric", [False, True])

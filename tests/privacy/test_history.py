@@ -13,8 +13,7 @@ from colonnade.data.functional.generator import FunctionalSetting
 from colonnade.errors import BudgetSpent, StorageError
 from colonnade.models.functional.estimator import FunctionalBoost
 from colonnade.privacy.history import History, Records, history_path
-from colonnade.privacy.ledger import Event, Ledger
-from colonnade.privacy.over_runs import spent_over_runs
+from colonnade.privacy.ledger import Event, Ledger, spent_over_runs
 from colonnade.secret import Secret
 from colonnade.tables.table import Table
 

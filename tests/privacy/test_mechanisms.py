@@ -21,9 +21,9 @@ from colonnade.privacy.mechanisms import (
     Kind,
     LaplaceMechanism,
     RandomisedResponse,
+    _charged,
     _noisy,
     _standard_noise,
-    _stream,
     grid_step,
 )
 from colonnade.privacy.randomness import Randomness
@@ -55,7 +55,7 @@ def words_for(
     mechanism: GaussianMechanism | LaplaceMechanism, values: FloatArray, path: tuple[str | int, ...] = ()
 ) -> npt.NDArray[np.uint64]:
     event = mechanism.event(Secret.FEATURES, "record")
-    return _stream(values, event, RANDOM, path).uniform_bits(2 * values.size)
+    return _charged(values, [event], RANDOM, Ledger(), path).uniform_bits(2 * values.size)
 
 
 @given(st.floats(1e-9, 1e9), st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=20))
@@ -284,7 +284,7 @@ def test_the_ledgers_file_tells_neither_the_values_nor_where_the_noise_came_from
     # The identity of the same labels differs with the key, so that without the key no guess at them can be tried.
     assert files[0]["identity"] != files[1]["identity"]
     event = RandomisedResponse(0.6, 3).event()
-    stream = _stream(np.arange(3), event, Randomness.from_key(bytes(32), source="system"), ())
+    stream = _charged(np.arange(3), [event], Randomness.from_key(bytes(32), source="system"), Ledger(), ())
     assert files[0]["identity"] == stream.child("identity").key.hex() != stream.key.hex()
 
 

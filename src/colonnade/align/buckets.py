@@ -74,10 +74,7 @@ class PaddedBucket:
     def of(cls, bucket: Bucket, slots: int, random: Randomness) -> PaddedBucket:
         """Fill a bucket up with random digests, and shuffle it.
 
-        Args:
-            bucket: The ids.
-            slots: How many digests go out.
-            random: A secret source that serves this list only; the same source gives the same list again.
+        The secret source of randomness serves this list only, and gives the same list again.
         """
         n_filling = slots - len(bucket)
         if n_filling < 0:
@@ -97,16 +94,7 @@ class PaddedBucket:
 
 
 class Buckets:
-    """A party's ids under one key, by bucket.
-
-    Args:
-        identifiers: How ids are read.
-        table: The rows.
-        key: Which of the keys.
-        salt: What the digests are keyed with.
-        n: How many buckets there are.
-        folder: Where they are kept if there are several.
-    """
+    """A party's ids under one key, keyed with a salt and cut into n buckets; a folder keeps several."""
 
     def __init__(self, identifiers: Identifiers, table: Table, key: int, salt: bytes, *, n: int, folder: Path) -> None:
         self.n, self._folder = n, folder / f"key-{key}"
@@ -167,12 +155,9 @@ class Buckets:
 
 
 class BucketResults:
-    """What each bucket leaves, in their order; in memory if there is one bucket only.
+    """What each bucket leaves, in their order, in memory or in a folder.
 
-    Args:
-        folder: Where results are kept on disk.
-        in_memory: Whether they are kept in memory instead.
-        whole: Whether the common order is made of all results at once.
+    With `whole` the common order is made of all results at once.
     """
 
     def __init__(self, folder: Path, *, in_memory: bool, whole: bool) -> None:

@@ -130,10 +130,7 @@ class Identifiers:
     ) -> Iterator[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]]:
         """Keyed digests of the ids under a key, and the numbers of their rows, chunk by chunk; others are left out.
 
-        Args:
-            table: The party's rows.
-            key: Which of the keys.
-            salt: The key of the digests; equal at all parties of a run, and new in every run.
+        The salt is equal at all parties of a run, and new in every run.
         """
         secret = blake3(self.hash.encode(), key=salt).digest() + bytes([key])
         for ids, rows in self.read(table, key):
@@ -311,11 +308,7 @@ RULES = ("exact", "text", *_READERS)
 
 
 def check_keys(keys: Sequence[str]) -> None:
-    """Refuse keys with rules that do not exist.
-
-    Raises:
-        PlanError: There is one, or no key at all.
-    """
+    """Raise `PlanError` for a key with a rule that does not exist, and for no key at all."""
     if isinstance(keys, str):
         raise PlanError(f"Keys should be a list of rules, but are the text {keys!r}. Write [{keys!r}].")
     if not keys:

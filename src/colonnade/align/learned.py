@@ -13,10 +13,6 @@ from colonnade.align.settings import Settings
 class Learned:
     """What the parties of an alignment learn, as one of them knows it.
 
-    Attributes:
-        names: Who takes part.
-        settings: How rows are aligned.
-
     >>> from colonnade.roles import Roles
     >>> settings, roles = Settings(), Roles(label="bank", features=("shop",))
     >>> list(Learned(Participants.of(roles, settings, "shop"), settings).from_sizes([50]))

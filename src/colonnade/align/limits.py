@@ -24,8 +24,9 @@ from typing import ClassVar, NoReturn
 from colonnade.errors import PrivacyError
 from colonnade.parameters import Limit, check_parameters, count, number, optional
 from colonnade.runtime.party import Party
-from colonnade.shared_log import Entry, HeldLog, SharedLog
+from colonnade.shared_log import HeldLog, SharedLog
 
+HOLDS = "one alignment"
 # A party with fewer ids counts as having so many: a peer that brings a few thousand goes through no list of all ids.
 _SMALL = 100
 
@@ -71,25 +72,17 @@ class Limits:
 
     def between_machines(self, party: Party) -> Limits:
         """The same limits, with a log if the peers run on other machines."""
-        if party.session is None or party.answer_log is None or self.log is not None:
-            return self
-        return replace(self, log=party.answer_log.with_name(f"alignments-of-{party.name}"))
+        return replace(self, log=self.log or party.alignment_log)
 
     def admit(self, party: str, peer: str, run: str) -> None:
-        """Count an alignment with a peer, unless the log holds this run already.
-
-        Args:
-            party: This party's name.
-            peer: The peer's name.
-            run: The name of this run in the log.
-
-        Raises:
-            PrivacyError: The log holds too many alignments with this peer.
-        """
+        """Count an alignment with a peer once in a run; raise `PrivacyError` if the log holds too many."""
         if self.log is None:
             return
-        with self._shared(self.log).locked() as held:
-            entries = _checked(held.entries(), self._shared(self.log))
+        log = SharedLog(self.log, HOLDS)
+        with log.locked() as held:
+            entries = held.entries()
+            if not all({"peer", "run", "what"} <= entry.keys() for entry in entries):
+                raise log.damaged()
             earlier = {each["run"] for each in entries if each["peer"] == peer and each["what"] == "aligned"}
             if run in earlier:
                 return
@@ -104,11 +97,7 @@ class Limits:
             )
 
     def refuse_other(self, party: str, peer: str, run: str) -> NoReturn:
-        """Refuse a peer that resends another message than it sent before the run was resumed.
-
-        Raises:
-            PrivacyError: Always.
-        """
+        """Raise `PrivacyError` about a peer that resends another message than it sent before the run was resumed."""
         self._note(peer, run, "refused", "another message than before the run was resumed")
         raise PrivacyError(
             f"{peer} should resend {party} exactly the bytes it sent before when a run resumes, but sent other bytes: "
@@ -117,18 +106,7 @@ class Limits:
         )
 
     def check_size(self, party: str, peer: str, n_ids: int, run: str = "", *, padded: bool = False) -> None:
-        """Refuse a set that is too small, or may be.
-
-        Args:
-            party: This party's name.
-            peer: Whose set it is.
-            n_ids: How many ids the set has under one key.
-            run: The name of this run in the log.
-            padded: Whether `n_ids` was rounded up to a power of two.
-
-        Raises:
-            PrivacyError: The set is too small.
-        """
+        """Raise `PrivacyError` if a set is too small, or may be because its size was rounded up (`padded`)."""
         least = n_ids // 2 + 1 if padded and n_ids > 1 else n_ids
         if least >= self.fewest:
             return
@@ -142,18 +120,7 @@ class Limits:
         )
 
     def check_most(self, party: str, peer: str, n_ids: int, n_own: int, run: str = "") -> None:
-        """Refuse a peer's set that is far too large: a list of all ids there are would ask for everybody.
-
-        Args:
-            party: This party's name.
-            peer: Whose set it is.
-            n_ids: How many ids the peer's set has, or may have, under one key.
-            n_own: How many ids this party has under the key.
-            run: The name of this run in the log.
-
-        Raises:
-            PrivacyError: The set is too large.
-        """
+        """Raise `PrivacyError` if a peer's set is far too large: a list of all ids would ask for everybody."""
         if self.most_ids is not None and n_ids > self.most_ids:
             wanted, key = f"{self.most_ids:,}", "most_ids"
         elif n_ids > self.most_times * max(n_own, _SMALL):
@@ -168,18 +135,7 @@ class Limits:
         )
 
     def check_common(self, party: str, peer: str, n_common: int, run: str = "", *, told: bool = True) -> None:
-        """Refuse to go on if too few or too many ids are common.
-
-        Args:
-            party: This party's name.
-            peer: With whom they are common.
-            n_common: How many are.
-            run: The name of this run in the log.
-            told: Whether the peer may know already which ids are common.
-
-        Raises:
-            PrivacyError: The intersection is too small or too large.
-        """
+        """Raise `PrivacyError` if too few or too many ids are common; `told` says whether the peer may know which."""
         fewest = self.fewest // 10 if self.fewest_common is None else self.fewest_common
         if fewest <= n_common and (self.most_common is None or n_common <= self.most_common):
             return
@@ -198,20 +154,10 @@ class Limits:
 
     def _note(self, peer: str, run: str, what: str, why: str) -> None:
         if self.log is not None:
-            with self._shared(self.log).locked() as held:
+            with SharedLog(self.log, HOLDS).locked() as held:
                 _write(held, peer, run, what, why)
-
-    @staticmethod
-    def _shared(log: Path) -> SharedLog:
-        return SharedLog(log, "one alignment")
 
 
 def _write(held: HeldLog, peer: str, run: str, what: str, why: str) -> None:
     at = datetime.now(UTC).isoformat(timespec="seconds")
     held.append({"at": at, "peer": peer, "run": run, "what": what, "why": why})
-
-
-def _checked(entries: list[Entry], log: SharedLog) -> list[Entry]:
-    if not all({"peer", "run", "what"} <= entry.keys() for entry in entries):
-        raise log.damaged()
-    return entries

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 from blake3 import blake3
 
 from colonnade.align.buckets import DigestArray, RowNumbers, digest_order
@@ -79,11 +81,7 @@ def rows_among(rows: RowNumbers, others: RowNumbers) -> RowNumbers:
     >>> rows_among(np.array([7, 3]), np.array([3, 5]))
     array([-1,  0])
     """
-    if not len(others):
-        return np.full(len(rows), -1)
-    order = np.argsort(others)
-    nearest = order[np.minimum(np.searchsorted(others, rows, sorter=order), len(others) - 1)]
-    return np.where(others[nearest] == rows, nearest, -1)
+    return np.asarray(pc.index_in(pa.array(rows), pa.array(others)).fill_null(-1), np.int64)
 
 
 def order_digest(digests: DigestArray, present: npt.NDArray[np.bool_]) -> bytes:

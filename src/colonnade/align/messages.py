@@ -151,14 +151,7 @@ def unexpected(peer: str, expected: str, got: str) -> ProtocolError:
 def receive_list(
     line: Channel, kind: type[MaskedIds] | type[TwiceMaskedIds], bucket: int, total: int
 ) -> Iterator[UInt8Array]:
-    """Yield the parts of a bucket's list, each checked before it is used.
-
-    Args:
-        line: The line to the sender.
-        kind: The kind of message that carries a part.
-        bucket: The number of the bucket.
-        total: The length of the list.
-    """
+    """Yield the parts of a bucket's list of `total` ids, each part checked before it is used."""
     width, done = POINT_BYTES if kind is MaskedIds else VALUE_BYTES, 0
     while done < total:
         message = line.receive(kind, fields={"bucket": bucket, "begin": done})

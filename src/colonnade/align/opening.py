@@ -49,11 +49,7 @@ class Participants:
 
     @classmethod
     def of(cls, roles: Roles, settings: Settings, me: str) -> Participants:
-        """The parties of these roles.
-
-        Raises:
-            PlanError: They are too few, or too many for the settings.
-        """
+        """The parties of these roles; raises `PlanError` if they are too few, or too many for the settings."""
         order, star = roles.holders, settings.topology == "star"
         if len(order) < 2:
             raise PlanError(f"An alignment needs two parties with tables, but there is only {order[0]}. Name another.")

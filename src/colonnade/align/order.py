@@ -57,16 +57,10 @@ def agree_as_leader(
     digests: Sequence[bytes],
     partners: dict[str, npt.NDArray[np.bool_]] | None = None,
 ) -> Match:
-    """Compare the order with each other party.
+    """Compare the order with each other party; raises `ProtocolError` if a party has another one.
 
-    Args:
-        state: What this party holds.
-        rows: This party's rows in the common order.
-        digests: For each other party, the digest of the order that this party should have.
-        partners: Which of the rows each other party has, after a left join.
-
-    Raises:
-        ProtocolError: A party has another order.
+    `digests` are those of the order that each other party should have; `partners` says which of the rows each other
+    party has, after a left join.
     """
     for line, digest in zip(state.others, digests, strict=True):
         _send_point(state, line, digest)
@@ -83,11 +77,7 @@ def agree_as_leader(
 
 
 def agree_as_follower(state: AlignState, rows: RowNumbers, digest: bytes) -> Match:
-    """Compare the order, whose digest is given, with the leader.
-
-    Raises:
-        ProtocolError: The leader has another order.
-    """
+    """Compare the order, whose digest is given, with the leader; raises `ProtocolError` if they differ."""
     leader = state.leader
     _send_point(state, leader, digest)
     product = _receive_product(state, leader)
@@ -103,6 +93,14 @@ def tell_size(state: AlignState, match: Match) -> Match:
     told = match.size if state.settings.reveal == "size" and match.size is not None else -1
     for line in (*state.others, *state.bystanders):
         line.send(Size(told))
+    return match
+
+
+def hear_size(state: AlignState) -> Match:
+    """What a party hears that may not know which rows are common; refuses too few or too many common ids."""
+    match = hear_outcome(state.leader, state.settings.reveal)
+    if match.size is not None:
+        state.check_common(state.leader.peer, match.size, told=True)
     return match
 
 

@@ -107,9 +107,6 @@ class Align:
                 if whose != me:
                     limits.check_most(me, whose, n, own, run)
 
-        def check_common(peer: str, n_common: int, *, told: bool) -> None:
-            limits.check_common(me, peer, n_common, run, told=told)
-
         table = party.table
         identifiers = Identifiers.of(table, settings.keys, self.columns.get(me))
         known = np.zeros(len(table), bool)
@@ -131,7 +128,7 @@ class Align:
             agreement = opened(party, names, settings, terms, check_sizes)
             _spend(party, learned.from_comparison(agreement))
             state = AlignState(
-                party, settings, names, agreement, identifiers, known, guard, buckets, self.workers, check_common
+                party, settings, names, agreement, identifiers, known, guard, buckets, self.workers, limits, run
             )
             # The steps of buckets lie within this step, so their results are no longer needed when it is done.
             step = DurableStep(party, ORDER_STEP)

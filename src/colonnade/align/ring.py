@@ -52,7 +52,7 @@ from colonnade.align.messages import (
     send_whole,
     unexpected,
 )
-from colonnade.align.order import Match, agree_as_follower, agree_as_leader, hear_outcome, tell_size
+from colonnade.align.order import Match, agree_as_follower, agree_as_leader, hear_size, tell_size
 from colonnade.align.state import UNDER, AlignState
 from colonnade.align.workers import CHUNK
 from colonnade.storage import Tree
@@ -70,10 +70,7 @@ def go_round(state: AlignState) -> Match:
     # The leader alone knows a size that it tells nobody; all else the others learn bucket by bucket.
     whom = state.others[0].peer if leads else state.leader.peer
     if reveal != "both" and not leads:
-        match = hear_outcome(state.leader, reveal)
-        if match.size is not None:
-            state.check_common(whom, match.size, told=True)
-        return match
+        return hear_size(state)
     if reveal == "size":
         size = sum(tree["size"] for tree in state.results)
         state.check_common(whom, size, told=False)

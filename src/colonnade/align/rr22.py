@@ -32,7 +32,7 @@ import subprocess
 import sys
 from binascii import hexlify, unhexlify
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -81,14 +81,9 @@ class SideProcess:
     timeout_s: float = 600.0
 
     def find(self, folder: Path) -> Path:
-        """The interpreter, which has passed its test.
+        """The interpreter, which has passed its test in a folder.
 
-        Args:
-            folder: Where it may work meanwhile.
-
-        Raises:
-            MissingExtra: There is none.
-            PlanError: It does not do what it should.
+        Raises `MissingExtra` if there is none, and `PlanError` if it does not do what it should.
         """
         named = self.interpreter or os.environ.get(INTERPRETER_VARIABLE)
         if named is None and importlib.util.find_spec("spu") is None:
@@ -106,25 +101,19 @@ class SideProcess:
 
     def start(self, folder: Path, rank: int, parties: list[tuple[str, str]], *, broadcast: bool) -> Running:
         """Start it on the digests that lie in its folder."""
-        tls = None if self.certificates is None else dict(zip(("cert", "key", "ca"), self.certificates, strict=True))
+        files = None if self.certificates is None else map(str, self.certificates)
         task = {
             "sides": [_side(folder, rank)],
             "parties": parties,
             "broadcast": broadcast,
-            "tls": None if tls is None else {name: str(path) for name, path in tls.items()},
+            "tls": None if files is None else dict(zip(("cert", "key", "ca"), files, strict=True)),
             "timeout_ms": int(self.timeout_s * 1000),
         }
         return Running(self.find(folder), folder, task)
 
 
 class Running:
-    """A side process at work; it ends with this one.
-
-    Args:
-        interpreter: What runs it.
-        folder: Where it works.
-        task: What it is told.
-    """
+    """A side process at work in a folder on what it is told; it ends with this one."""
 
     def __init__(self, interpreter: Path, folder: Path, task: Mapping[str, Any]) -> None:
         with ExitStack() as undo, explained(f"write {folder / 'log'}"), (folder / "log").open("wb") as log:
@@ -141,8 +130,7 @@ class Running:
     def wait(self, check: Callable[[], None] = lambda: None) -> bool:
         """Wait until it is done; returns whether it did well.
 
-        Args:
-            check: Called now and then; what it raises ends the waiting.
+        `check` is called now and then; what it raises ends the waiting.
         """
         waiting = select.poll()
         waiting.register(self._done, select.POLLIN)
@@ -207,8 +195,7 @@ def _run_pair(process: SideProcess, folder: Path, line: Channel, me: str, *, lea
     peer = line.peer
     with _meeting(line, process.address) as (mine, theirs):
         parties = [(me, mine), (peer, theirs)] if leads else [(peer, theirs), (me, mine)]
-        running = process.start(folder, 0 if leads else 1, parties, broadcast=broadcast)
-        try:
+        with closing(process.start(folder, 0 if leads else 1, parties, broadcast=broadcast)) as running:
             # In a simulation parties take turns: a party that waited here first would keep the other from starting.
             line.send(Meeting("", 1))
             line.receive(Meeting)
@@ -223,8 +210,6 @@ def _run_pair(process: SideProcess, folder: Path, line: Channel, me: str, *, lea
                     f"The side processes of {me} and {peer} should have found their common ids, but {failed}. Check "
                     "that both can reach each other at the addresses under [align.addresses], or use engine = 'ecdh'."
                 )
-        finally:
-            running.close()
 
 
 @contextmanager
@@ -318,11 +303,8 @@ def _self_test(interpreter: Path, beside: Path) -> None:
         sides = [_side(folder, rank) for rank, folder in enumerate(folders)]
         parties = [(str(rank), "here") for rank in range(2)]
         task = {"sides": sides, "parties": parties, "broadcast": True, "tls": None, "timeout_ms": 30_000}
-        running = Running(interpreter, whole, task)
-        try:
+        with closing(Running(interpreter, whole, task)) as running:
             good = running.wait()
-        finally:
-            running.close()
         found = [sorted_values(_read(folder / "output.csv")) for folder in folders] if good else []
         words = "" if good else _last_words(whole / "log")
     wanted = sorted_values(_numbered(np.arange(20, 60)))

@@ -71,7 +71,7 @@ from colonnade.align.messages import (
     send_whole,
     unexpected,
 )
-from colonnade.align.order import Match, agree_as_follower, agree_as_leader, hear_outcome, tell_size
+from colonnade.align.order import Match, agree_as_follower, agree_as_leader, hear_size, tell_size
 from colonnade.align.rr22 import SideProcess, common
 from colonnade.align.state import AlignState
 from colonnade.align.workers import CHUNK
@@ -134,7 +134,7 @@ def follow(state: AlignState, process: SideProcess | None) -> Match:
             step.result = _match_as_follower(state, process, key, number, matched)
         matched[step.result["rows"][step.result["places"]]] = True
     if settings.reveal != "both":
-        return _heard(state, hear_outcome(leader, settings.reveal))
+        return hear_size(state)
     ordered, digests = [], []
     for rows, digest in map(partial(_hear_order, state), state.results.stretches()):
         ordered.append(rows)
@@ -144,13 +144,6 @@ def follow(state: AlignState, process: SideProcess | None) -> Match:
     if settings.duplicates == "all":
         rows, whole = _combine_as_follower(state, rows, whole)
     return agree_as_follower(state, rows, whole)
-
-
-def _heard(state: AlignState, match: Match) -> Match:
-    """The outcome that a party hears, if the party goes on with so many common ids."""
-    if match.size is not None:
-        state.check_common(state.leader.peer, match.size, told=True)
-    return match
 
 
 def _match_as_leader(
@@ -313,9 +306,7 @@ def _combine_as_follower(state: AlignState, rows: RowNumbers, digest: bytes) -> 
 def expanded(counts: RowNumbers, own: int) -> tuple[RowNumbers, RowNumbers]:
     """For each combination of rows, the number of its id, and which of one party's rows with that id is in it.
 
-    Args:
-        counts: How many rows each party has for each id, one column per party.
-        own: The column of that party.
+    `counts` has one column per party, with how many rows it has for each id; `own` is the column of the one party.
 
     >>> expanded(np.array([[2, 1], [1, 2]]), own=0)
     (array([0, 0, 1, 1]), array([0, 1, 0, 0]))

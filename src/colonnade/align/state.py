@@ -6,13 +6,13 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol as StructuralType
 
 import numpy as np
 import numpy.typing as npt
 
 from colonnade.align.buckets import Bucket, BucketResults, Buckets, DigestArray, PaddedBucket
 from colonnade.align.identifiers import Identifiers
+from colonnade.align.limits import Limits
 from colonnade.align.matching import encrypted
 from colonnade.align.messages import VALUE_BYTES, MaskedIds, receive_list
 from colonnade.align.opening import Agreement, Participants
@@ -29,13 +29,6 @@ from colonnade.wire.channel import Channel
 PREFIX = "align"
 
 UNDER = ("masked with a secret of this run",)
-
-
-class CheckCommon(StructuralType):
-    """What refuses intersections that are too small or too large."""
-
-    def __call__(self, peer: str, n_common: int, *, told: bool) -> None:
-        """Raise `PrivacyError` where a party should go no further."""
 
 
 class DurableStep:
@@ -70,17 +63,11 @@ class AlignState:
     """What a party holds during an alignment.
 
     Attributes:
-        party: The party.
-        settings: How rows are aligned.
-        participants: Who takes part.
-        agreement: What the parties agreed on.
-        identifiers: How this party reads its ids.
         known: Which of its rows have an id under any key.
         guard: What peers sent before, if the run was resumed.
         folder: Where buckets are kept that do not fit into memory; nothing else is in it.
-        n_workers: How many processes compute.
-        check_common: Refuses intersections that are too small or too large, given the peer, how many ids are common,
-            and whether the peer may know them already.
+        limits: What this party refuses.
+        run: The name of this run in the log of alignments.
     """
 
     party: Party
@@ -92,7 +79,8 @@ class AlignState:
     guard: ReplayGuard
     folder: Path
     n_workers: int | None
-    check_common: CheckCommon
+    limits: Limits
+    run: str
     _buckets: tuple[int, Buckets] | None = None
     _done: int = 0
 
@@ -188,6 +176,10 @@ class AlignState:
         """What the common order is sorted by: digests encrypted under a secret, whatever the order of the file."""
         tagged = encrypted(digests, self.party.random.child("align", "order").key)
         return tagged.view("<u8")[:, 0].astype(np.uint64)
+
+    def check_common(self, peer: str, n_common: int, *, told: bool) -> None:
+        """Raise `PrivacyError` if too few or too many ids are common; `told` says whether the peer may know which."""
+        self.limits.check_common(self.party.name, peer, n_common, self.run, told=told)
 
     def progress(self, n: int) -> None:
         """Report n more multiplied points."""

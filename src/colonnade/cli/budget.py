@@ -27,7 +27,7 @@ def budget(
     delta: Annotated[float, typer.Option(min=0, max=1, help="The delta at which epsilon is told.")] = 1e-5,
 ) -> None:
     """Show what was spent on each party's records over all runs, and what each peer was answered."""
-    from colonnade.privacy.over_runs import spent_over_runs
+    from colonnade.privacy.ledger import spent_over_runs
     from colonnade.shared_log import SharedLog
 
     said = False

@@ -63,9 +63,8 @@ class PublicKey(Protocol):
 class SecretKey(Protocol):
     """Decrypts what was masked for it."""
 
-    @property
-    def public(self) -> PublicKey:
-        """The key to give away."""
+    public: PublicKey
+    """The key to give away."""
 
     def to_bytes(self) -> bytes:
         """All of the key, for its owner's own checkpoint."""

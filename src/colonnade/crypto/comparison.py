@@ -9,8 +9,9 @@
 
 A look is a product of a private vector and a private column (`rlwe`), masked and flooded, so that before the answer is
 opened nobody learns anything. The number must be between -2^63 and 2^63, as shared numbers are. The highest digit in
-which two numbers differ decides which is larger, and 2^digit outweighs all lower ones. For semi-honest parties,
-unreviewed.
+which two numbers differ decides which is larger, and 2^digit outweighs all lower ones. This is for a number now and
+then, under the key that two parties have anyway; `signs` compares thousands at once, after transfers made ahead. For
+semi-honest parties, unreviewed.
 """
 
 from __future__ import annotations

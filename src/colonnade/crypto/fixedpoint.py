@@ -47,16 +47,9 @@ class Widths:
 
 
 def encoded(values: NDArray[np.float64], fraction_bits: int, most_bits: int, what: str) -> NDArray[np.int64]:
-    """Reals as integer multiples of 2^-fraction_bits.
+    """Reals as integer multiples of 2^-fraction_bits; raises `Overflow` if one is above 2^most_bits or not a number.
 
-    Args:
-        values: The reals.
-        fraction_bits: Bits behind the point; negative for multiples of powers of two.
-        most_bits: The integers may be at most 2^most_bits.
-        what: What the values are, and whose, for the error.
-
-    Raises:
-        Overflow: A value is too large, or not a number.
+    `what` says what the values are, and whose, for the error.
 
     >>> encoded(np.array([1.5, -0.25]), 8, 20, "example's scores").tolist()
     [384, -64]

@@ -33,14 +33,20 @@ def combine(words: NDArray[np.int64], factors: NDArray[np.int64], primes: Any, o
         for limb in range(out.shape[1]):
             p = np.int64(primes[limb])
             reciprocal = 1.0 / p
-            for j in range(words.shape[2]):
-                total[j] = 0
+            total[:] = 0
             for w in range(words.shape[0]):
                 factor, row = factors[w, limb], words[w, k]
                 for j in range(words.shape[2]):
                     total[j] += _reduced(row[j], p, reciprocal) * factor
             for j in range(words.shape[2]):
                 out[k, limb, j] = np.uint32(_reduced(total[j], p, reciprocal))
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _halves(a: Any, i: Any, length: Any) -> Any:
+    """The two halves of the i-th stretch of 2 * length residues."""
+    start = 2 * i * length
+    return a[start : start + length], a[start + length : start + 2 * length]
 
 
 @njit(cache=True, nogil=True)
@@ -55,8 +61,7 @@ def forward(x: NDArray[np.uint32], roots: Any, quotients: Any, primes: Any) -> N
                 length >>= 1
                 for i in range(count):
                     w, wq = roots[limb, count + i], quotients[limb, count + i]
-                    start = 2 * i * length
-                    low, high = a[start : start + length], a[start + length : start + 2 * length]
+                    low, high = _halves(a, i, length)
                     for j in range(length):
                         u, v = np.uint64(low[j]), np.uint64(high[j])
                         r = w * v - ((wq * v) >> _HALF) * p
@@ -77,8 +82,7 @@ def inverse(x: NDArray[np.uint32], roots: Any, quotients: Any, primes: Any, ends
             while count >= 1:
                 for i in range(count):
                     w, wq = roots[limb, count + i], quotients[limb, count + i]
-                    start = 2 * i * length
-                    low, high = a[start : start + length], a[start + length : start + 2 * length]
+                    low, high = _halves(a, i, length)
                     for j in range(length):
                         u, v = np.uint64(low[j]), np.uint64(high[j])
                         s, d = u + v, u + p - v

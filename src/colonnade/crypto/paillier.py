@@ -19,6 +19,7 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from colonnade.crypto import additive
 from colonnade.crypto.additive import SUM_BITS, Data
 from colonnade.errors import CryptoError, KeyMismatch, MissingExtra, PlanError
 
@@ -33,7 +34,7 @@ SLOT_BITS = _MASK_BITS + 2
 _WINDOW = 6
 
 
-class PublicKey:
+class PublicKey(additive.PublicKey):
     """The key that parties encrypt under; only its `SecretKey` can decrypt."""
 
     coefficients = 0
@@ -46,17 +47,12 @@ class PublicKey:
         self.fingerprint = blake3(self.to_bytes()).digest(16)
 
     def to_bytes(self) -> bytes:
-        """The key as it crosses: n and h."""
         size = -(-self.key_bits // 8)
         return int(self.n).to_bytes(size, "little") + int(self.h).to_bytes(2 * size, "little")
 
     @classmethod
     def from_bytes(cls, data: bytes) -> PublicKey:
-        """The key that crossed.
-
-        Raises:
-            KeyMismatch: It is too short, or no key at all.
-        """
+        """The key that crossed; raises `KeyMismatch` if it is too short, or no key at all."""
         size = len(data) // 3
         n, h = int.from_bytes(data[:size], "little"), int.from_bytes(data[size:], "little")
         if len(data) % 3 or n.bit_length() < LEAST_KEY_BITS or n % 2 == 0 or not 1 < h < n * n:
@@ -67,23 +63,18 @@ class PublicKey:
         return cls(n, h)
 
     def vector_size(self, n_rows: int, block: int) -> int:
-        """How many ciphertexts a vector has."""
         return n_rows
 
     def masked_size(self, n_values: int, block: int) -> int:
-        """How many ciphertexts so many masked sums have."""
         return -(-n_values // self._slots)
 
     def encrypt(self, values: NDArray[np.int64], block: int) -> Data:
-        """Encrypt a vector, fresh every time."""
         return self._words_of([self._encrypted(int(value)) for value in values])
 
     def packed(self, data: Data) -> NDArray[np.uint64]:
-        """Ciphertexts as they cross, which is as they are."""
         return data
 
     def unpacked(self, words: NDArray[np.uint64], n_ciphertexts: int, sender: str) -> Data:
-        """Ciphertexts that crossed; refuses what is no array of so many of this scheme."""
         if words.shape != (n_ciphertexts, self._words):
             raise CryptoError(
                 f"Expected {n_ciphertexts} ciphertexts of {self.scheme} from {sender}, got shape {words.shape}. "
@@ -95,18 +86,15 @@ class PublicKey:
         return words
 
     def add(self, a: Data, b: Data) -> Data:
-        """Encryptions of sums."""
         pairs = zip(self._numbers(a), self._numbers(b), strict=True)
         return self._words_of([x * y % self.square for x, y in pairs])
 
     def prepare(self, matrix: Any, block: int, *, cached: bool = True) -> csr_array:
-        """A matrix (rows, columns), dense or sparse, as `product` needs it: without its zeros."""
         from scipy.sparse import csr_array
 
         return csr_array(matrix)
 
     def product(self, prepared: csr_array, data: Data) -> Data:
-        """Encryptions of the sums over rows, for each column; not for anybody's eyes before `refreshed` or `masked`."""
         gmpy2 = _gmpy2()
         totals = [gmpy2.mpz(1)] * prepared.shape[1]
         ends = zip(prepared.indptr, prepared.indptr[1:], self._numbers(data), strict=False)
@@ -119,7 +107,6 @@ class PublicKey:
         return self._words_of(totals)
 
     def refreshed(self, data: Data) -> Data:
-        """The same sums in ciphertexts that tell somebody without the key nothing about the matrix."""
         return self.add(data, self._words_of([self._encrypted(0) for _ in data]))
 
     def masked(self, data: Data, block: int, n_values: int) -> tuple[Data, NDArray[np.uint64]]:
@@ -174,7 +161,7 @@ class PublicKey:
         return [mpz(int.from_bytes(row.astype("<u8").tobytes(), "little")) for row in data]
 
 
-class SecretKey:
+class SecretKey(additive.SecretKey):
     """The key of whoever may decrypt: two primes.
 
     >>> key = SecretKey(key_bits=2048)
@@ -194,18 +181,13 @@ class SecretKey:
         self._p, self._q = gmpy2.mpz(p), gmpy2.mpz(q)
         n = self._p * self._q
         x = gmpy2.mpz(secrets.randbelow(int(n) - 2) + 2)
-        self._public = PublicKey(int(n), int(gmpy2.powmod(-x * x % n, n, n * n)))
+        self.public = PublicKey(int(n), int(gmpy2.powmod(-x * x % n, n, n * n)))
         self._halves = [(r, r * r, gmpy2.invert((gmpy2.powmod(1 + n, r - 1, r * r) - 1) // r, r)) for r in (p, q)]
-
-    @property
-    def public(self) -> PublicKey:
-        """The key to give away."""
-        return self._public
 
     def to_bytes(self) -> bytes:
         """The secret and the public key, for their owner's own checkpoint."""
         size = -(-int(self._p).bit_length() // 8)
-        return int(self._p).to_bytes(size, "little") + int(self._q).to_bytes(size, "little") + self._public.to_bytes()
+        return int(self._p).to_bytes(size, "little") + int(self._q).to_bytes(size, "little") + self.public.to_bytes()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> SecretKey:
@@ -213,14 +195,14 @@ class SecretKey:
         size = len(data) // 8
         p, q = (int.from_bytes(data[size * i : size * (i + 1)], "little") for i in range(2))
         key = cls(key_bits=(p * q).bit_length(), primes=(p, q))
-        key._public = PublicKey.from_bytes(data[2 * size :])
+        key.public = PublicKey.from_bytes(data[2 * size :])
         return key
 
     def numbers(self, data: Data) -> list[Any]:
         """The numbers in ciphertexts, between -n/2 and n/2."""
-        gmpy2, n = _gmpy2(), self._public.n
+        gmpy2, n = _gmpy2(), self.public.n
         out = []
-        for ciphertext in self._public._numbers(data):
+        for ciphertext in self.public._numbers(data):
             modulo_p, modulo_q = (
                 (gmpy2.powmod(ciphertext, r - 1, square) - 1) // r * factor % r for r, square, factor in self._halves
             )
@@ -229,10 +211,9 @@ class SecretKey:
         return out
 
     def decrypt(self, data: Data, block: int, n_values: int) -> NDArray[np.uint64]:
-        """The first so many sums of ciphertexts, modulo 2^53."""
-        slots, sums = self._public._slots, []
+        slots, sums = self.public._slots, []
         for number in self.numbers(data):
-            number = int(number % self._public.n)
+            number = int(number % self.public.n)
             sums += [number >> SLOT_BITS * place & 2**SUM_BITS - 1 for place in range(slots)]
         return np.array(sums[:n_values], np.uint64)
 

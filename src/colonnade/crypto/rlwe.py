@@ -23,6 +23,7 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from colonnade.crypto import additive
 from colonnade.crypto.packing import n_words, packed, unpacked
 from colonnade.crypto.profiles import ARBITER, Profile
 from colonnade.crypto.ring import Residues, ring_of
@@ -58,7 +59,7 @@ class Columns:
         return _polynomials(self.matrix, self.block, groups)
 
 
-class PublicKey:
+class PublicKey(additive.PublicKey):
     """The key that parties encrypt under; only its `SecretKey` can decrypt.
 
     >>> secret = SecretKey()
@@ -80,16 +81,11 @@ class PublicKey:
         self.fingerprint = blake3(self.to_bytes()).digest(16)
 
     def to_bytes(self) -> bytes:
-        """The key as it crosses: parameters' digest, seed of a, and b."""
         return b"".join((self.profile.fingerprint, self._seed, packed(self._pair[0]).astype("<u8").tobytes()))
 
     @classmethod
     def from_bytes(cls, data: bytes, profile: Profile = ARBITER) -> PublicKey:
-        """The key that crossed.
-
-        Raises:
-            KeyMismatch: It belongs to other parameters or is no key at all.
-        """
+        """The key that crossed; raises `KeyMismatch` if it belongs to other parameters, or is no key at all."""
         head = len(profile.fingerprint)
         shape = (len(profile.primes), n_words(profile.n))
         if data[:head] != profile.fingerprint or len(data) != head + SEED_BYTES + 8 * shape[0] * shape[1]:
@@ -107,19 +103,15 @@ class PublicKey:
         return cls(b, data[head : head + SEED_BYTES], profile)
 
     def vector_size(self, n_rows: int, block: int) -> int:
-        """How many ciphertexts a vector has."""
         return -(-n_rows // block)
 
     def masked_size(self, n_values: int, block: int) -> int:
-        """How many ciphertexts so many masked sums have."""
         return -(-n_values * block // ARBITER.n)
 
     def packed(self, data: Residues) -> NDArray[np.uint64]:
-        """Ciphertexts as they cross."""
         return packed(data)
 
     def unpacked(self, words: NDArray[np.uint64], n_ciphertexts: int, sender: str) -> Residues:
-        """Ciphertexts that crossed; refuses what is no array of so many of this scheme."""
         shape = (n_ciphertexts, 2, len(ARBITER.primes), n_words(ARBITER.n))
         if words.shape != shape:
             raise CryptoError(
@@ -138,13 +130,7 @@ class PublicKey:
         return residues
 
     def encrypt(self, values: NDArray[np.int64], block: int, *, coins: bytes | None = None) -> Residues:
-        """Encrypt a vector, fresh every time.
-
-        Args:
-            values: The vector.
-            block: How many numbers a ciphertext holds.
-            coins: A seed for the randomness, so that a retry gives the same bytes. It must serve these values alone.
-        """
+        """Encrypt a vector, fresh every time, or with coins that serve these values alone: then a retry is the same."""
         stream = None if coins is None else Stream(coins)
         padded = np.zeros((-(-len(values) // block), ARBITER.n), np.int64)
         padded[:, :block].flat[: len(values)] = values
@@ -154,7 +140,6 @@ class PublicKey:
         return out
 
     def add(self, a: Residues, b: Residues) -> Residues:
-        """Encryptions of sums."""
         return self._ring.add(a, b)
 
     def prepare(self, matrix: Any, block: int, *, cached: bool = True) -> Columns:
@@ -165,7 +150,6 @@ class PublicKey:
         return Columns(matrix, block, _polynomials(matrix, block, slice(0, bare.n_groups)))
 
     def product(self, prepared: Columns, data: Residues) -> Residues:
-        """Encryptions of the sums over rows, for each column; not for anybody's eyes before `refreshed` or `masked`."""
         vector = np.ascontiguousarray(np.moveaxis(data, 1, 0))
         out = np.empty((prepared.n_groups, *vector.shape[:1], *vector.shape[2:]), np.uint32)
         step = max(1, _CHUNK_BYTES // (4 * vector[0].size))
@@ -175,7 +159,6 @@ class PublicKey:
         return out
 
     def refreshed(self, data: Residues) -> Residues:
-        """The same sums in ciphertexts that tell somebody without the key nothing about the matrix."""
         zeros = np.zeros((len(data), *self._pair.shape[1:]), np.uint32)
         return self._ring.add(data, self.encrypted(zeros))
 
@@ -210,7 +193,7 @@ class PublicKey:
         return ring.add(errors, products)
 
 
-class SecretKey:
+class SecretKey(additive.SecretKey):
     """The key of whoever may decrypt, expanded from a seed.
 
     >>> len(SecretKey().public.fingerprint)
@@ -225,12 +208,7 @@ class SecretKey:
         self._secret = ring.forward(ring.small(stream.ternary(ring.n)))
         error = ring.forward(ring.small(stream.errors(ring.n)))
         b = ring.add(ring.times(_expanded(public_seed), self._secret), error)
-        self._public = PublicKey(b, public_seed, profile)
-
-    @property
-    def public(self) -> PublicKey:
-        """The key to give away."""
-        return self._public
+        self.public = PublicKey(b, public_seed, profile)
 
     def to_bytes(self) -> bytes:
         """All of the key, for its owner's own checkpoint: the seed."""
@@ -242,7 +220,6 @@ class SecretKey:
         return cls(data, profile)
 
     def decrypt(self, data: Residues, block: int, n_values: int) -> NDArray[np.uint64]:
-        """The first so many sums of ciphertexts, rounded to integers, modulo 2^53."""
         out = np.empty((len(data), ARBITER.n // block), np.uint64)
         for some in _portions(len(data)):
             out[some] = self.decrypted(data[some])[0][:, ::block]
@@ -250,7 +227,7 @@ class SecretKey:
 
     def decrypted(self, data: Residues) -> tuple[NDArray[np.uint64], NDArray[np.float64]]:
         """All coefficients of ciphertexts, and how far each was from an integer, which nobody else may learn."""
-        return self._ring.rounded(self.residues(data), self._public.profile.message_bits)
+        return self._ring.rounded(self.residues(data), self.public.profile.message_bits)
 
     def residues(self, data: Residues) -> Residues:
         """The coefficients of ciphertexts before they are rounded: messages with their noise."""

@@ -161,6 +161,14 @@ class Estimator(ABC):
         if not self.is_fitted:
             raise PlanError(f"This {type(self).__name__} cannot be {act} before it was fitted. Call fit first.")
 
+    def require_roles(self, party: Party) -> None:
+        """Raise `PlanError` unless the roles name a label party and a feature party."""
+        if party.roles.label is None or not party.roles.features:
+            raise PlanError(
+                f"{type(self).__name__} needs a label party and at least one feature party, but the roles are "
+                f"{party.roles}. Name both."
+            )
+
 
 def require_classes(labels: NDArray[Any], owner: str) -> NDArray[Any]:
     """The distinct classes among the labels; a classifier needs at least two."""

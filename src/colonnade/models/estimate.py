@@ -87,26 +87,19 @@ class TrafficEstimate:
 
 
 def estimate(model: Estimator, roles: Roles, name: str, table: Table) -> dict[str, TrafficEstimate]:
-    """What training a model sends over each line of one party, by peer.
-
-    Args:
-        model: The model, with the parameters of the real training.
-        roles: The roles of the real training.
-        name: The party.
-        table: The party's table.
-    """
+    """What a real training of a model, in its real roles, sends over each line of one party, by peer."""
     epochs = next((key for key in EPOCHS if key in model.get_params()), None)
     n_epochs = 1 if epochs is None else int(getattr(model, epochs))
     batch = model.get_params().get("batch_size")
     few, many = (FEW_BATCHES * batch, MANY_BATCHES * batch) if batch else (FEW_ROWS, MANY_ROWS)
-    order = _covering(table)
-    few = max(few, order.n_needed)
+    order, n_needed = _covering(table)
+    few = max(few, n_needed)
     if len(table) <= max(many, 2 * few):
         few = len(table)
 
     def entries(n_rows: int, repeats: int, *, narrow: bool = False) -> tuple[Entry, ...]:
         small = model.clone().set_params(**model.dry_run_params, **({} if epochs is None else {epochs: repeats}))
-        tables = _tables(small, roles, name, table.take(np.sort(order.rows[:n_rows])), narrow=narrow)
+        tables = _tables(small, roles, name, table.take(np.sort(order[:n_rows])), narrow=narrow)
         return simulate(small.fit, tables, roles=roles, keep="digests").transcripts[name].entries
 
     begun = time.process_time()
@@ -165,14 +158,8 @@ def _without_turns(tally: _Tally) -> dict[tuple[bool, str], int]:
     return {key: count for key, count in tally.items() if key != _TURNS}
 
 
-@dataclass(frozen=True)
-class _Order:
-    rows: NDArray[np.int64]
-    n_needed: int
-
-
-def _covering(table: Table) -> _Order:
-    """All rows, first those that show every level, every class and every column with missing values."""
+def _covering(table: Table) -> tuple[NDArray[np.int64], int]:
+    """All rows, first those that show every level, every class and every column with missing values; and how many."""
     arrow, needed = table.to_arrow(), []
     for name in (*table.columns, *(() if table.label_name is None else (table.label_name,))):
         values = arrow.column(name)
@@ -188,7 +175,7 @@ def _covering(table: Table) -> _Order:
     others = np.setdiff1d(np.arange(len(table)), first)
     # Evenly spread, so that a sorted table is not read from its beginning only.
     others = others[np.random.default_rng(0).permutation(len(others))]
-    return _Order(np.concatenate([first, others]), len(first))
+    return np.concatenate([first, others]), len(first)
 
 
 def _tables(model: Estimator, roles: Roles, name: str, own: Table, *, narrow: bool) -> dict[str, Table]:

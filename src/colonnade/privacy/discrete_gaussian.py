@@ -35,12 +35,7 @@ _MOST_WORDS = 2**18
 
 
 def draw(n: int, sigma: Fraction | int, random: Randomness) -> npt.NDArray[np.int64]:
-    """Return `n` independent draws, modulo 2^64; the same source gives the same draws.
-
-    Args:
-        n: How many.
-        sigma: The width, an exact fraction: below 2^62, with a denominator of at most 2^40.
-        random: The source of all words, which must serve nothing else.
+    """Return `n` independent draws, modulo 2^64; the same source gives the same draws, and must serve nothing else.
 
     >>> draw(6, Fraction(37, 10), Randomness.seeded(0)).tolist()
     [1, 2, 5, -2, -3, 7]

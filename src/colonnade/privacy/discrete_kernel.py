@@ -21,18 +21,11 @@ _EMPTY = -1
 def fill(
     out: NDArray[np.int64], start: int, numerator: int, denominator: int, words: NDArray[np.int64], cursor: Any
 ) -> int:
-    """Fill `out` from `start` on with draws of width numerator / denominator.
+    """Fill `out` from `start` on with draws, modulo 2^64; return how many places are filled.
 
-    Args:
-        out: Where the draws go, modulo 2^64.
-        start: The first place to fill.
-        numerator: Of the width, below 2^62.
-        denominator: Of the width, at most 2^40.
-        words: Uniform 63-bit numbers.
-        cursor: The place of the next unused word, in an array of one number; it is moved on.
-
-    Returns:
-        How many places are filled. An attempt for which the words did not suffice is taken back.
+    The width is numerator / denominator, below 2^62 and at most 2^40. Words are uniform 63-bit numbers. The cursor, an
+    array of one number, is the place of the next unused word, and is moved on; an attempt for which the words did not
+    suffice is taken back.
     """
     place = start
     while place < len(out):

@@ -9,8 +9,7 @@ unnoticed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -55,13 +54,7 @@ class Records:
 
 
 class History:
-    """The releases about some records, over all runs.
-
-    Args:
-        path: The file.
-        records: Of whom.
-        run: What tells this run from others, for those who read the file.
-    """
+    """The releases about some records, over all runs; `run` tells this run from others, for those who read the file."""
 
     def __init__(self, path: Path, records: Records, run: str = "") -> None:
         self.records, self.run = records, run
@@ -70,13 +63,12 @@ class History:
         self._related = {records.table}
         self._is_named = False
 
-    @contextmanager
-    def held(self) -> Iterator[HeldHistory]:
+    def locked(self) -> AbstractContextManager[HeldLog]:
         """Keep all other runs from releasing anything while this one checks what it may release."""
-        with self._log.locked() as held:
-            yield HeldHistory(self, held)
+        return self._log.locked()
 
-    def _unread(self, held: HeldLog) -> list[Entry]:
+    def unread(self, held: HeldLog) -> list[Entry]:
+        """The releases about these records that were added to the locked log since the last look."""
         if held.size < self._read:
             raise self._log.damaged()
         entries, self._read = held.entries(self._read), held.size
@@ -94,28 +86,14 @@ class History:
             raise self._log.damaged() from error
         return found
 
-    def _append(self, held: HeldLog, entry: Entry) -> None:
+    def append(self, held: HeldLog, entry: Entry) -> None:
+        """Add a release to the locked log, after `unread` has shown all others."""
         table, at = self.records.table, datetime.now(UTC).isoformat(timespec="seconds")
         if not self._is_named:
             held.append({"table": table, "ids": sorted(self.records.ids)})
             self._is_named = True
         held.append({"at": at, "run": self.run, "table": table, **entry})
         self._read = held.size
-
-
-class HeldHistory:
-    """A history while no other run may add to it."""
-
-    def __init__(self, history: History, held: HeldLog) -> None:
-        self._history, self._held = history, held
-
-    def unread(self) -> list[Entry]:
-        """The releases about these records that were added since the last look."""
-        return self._history._unread(self._held)
-
-    def append(self, entry: Entry) -> None:
-        """Add a release, after `unread` has shown all others."""
-        self._history._append(self._held, entry)
 
 
 def open_history(path: Path) -> SharedLog:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from colonnade.errors import BudgetSpent, PlanError, StorageError
 from colonnade.privacy.gaussian import NARROW, ROUNDING_VARIANCE, gaussian_epsilon
-from colonnade.privacy.history import HeldHistory, History
+from colonnade.privacy.history import History, Records, open_history
 from colonnade.secret import Secret
 from colonnade.storage import append_durably, explained, write_atomically
 
@@ -158,6 +158,17 @@ class Spent:
         return f"epsilon {self.epsilon:.4g} at delta {self.delta:.2g} per {self.unit} ({self.adjacency}; {releases})"
 
 
+@dataclass(frozen=True)
+class SpentOnTable:
+    """What all runs spent on the records of the table with a digest, from the first release to the last."""
+
+    table: str
+    n_runs: int
+    since: str
+    until: str
+    spent: dict[Secret, Spent]
+
+
 class Ledger:
     """The privacy events of one party, in the order in which each kind first occurred.
 
@@ -231,25 +242,23 @@ class Ledger:
         if self._history is None:
             self._check_budget(self._counts, event, count)
         else:
-            with self._history.held() as held:
-                self._look_back(held)
+            with self._history.locked() as held:
+                self._look_back(self._history.unread(held))
                 known = identity is not None and (event, count, identity) in self._past_identified
                 if not known and not (is_earlier and self._past[event] >= count):
                     # The history has all events of this run, except those of a run that began without one.
                     self._check_budget(self._past | self._counts, event, count)
-                    held.append(entry)
+                    self._history.append(held, entry)
                     self._remember(event, count, identity)
         if self._path is not None:
             append_durably(self._path, json.dumps(entry) + "\n")
         self._record(event, count, identity)
         return True
 
-    def _look_back(self, held: HeldHistory) -> None:
+    def _look_back(self, entries: Iterable[Mapping[str, Any]]) -> None:
         with _understood():
-            for entry in held.unread():
-                identity = entry["identity"]
-                known = None if identity is None else bytes.fromhex(identity)
-                self._remember(event_of(entry), _count(entry), known)
+            for entry in entries:
+                self._remember(*_read(entry))
 
     def _remember(self, event: Event, count: int, identity: bytes | None) -> None:
         self._past[event] += count
@@ -259,8 +268,8 @@ class Ledger:
     def spent_over_runs(self, protects: Secret, delta: float) -> Spent:
         """Compose the events of all runs about one secret; those of this ledger alone if there is no history."""
         if self._history is not None:
-            with self._history.held() as held:
-                self._look_back(held)
+            with self._history.locked() as held:
+                self._look_back(self._history.unread(held))
         return _compose(self._past | self._counts, protects, delta, None)
 
     def epsilon(self, delta: float, *, protects: Secret, unit: str | None = None) -> float:
@@ -293,7 +302,7 @@ class Ledger:
         ledger = cls(budget)
         with _understood():
             for entry in json.loads(text)["events"]:
-                ledger._counts[event_of(entry)] += _count(entry)
+                ledger._counts[_event_of(entry)] += _count(entry)
         return ledger
 
     def _load(self, path: Path) -> None:
@@ -301,9 +310,7 @@ class Ledger:
             *lines, unfinished = path.read_bytes().split(b"\n")
         with _understood():
             for line in lines:
-                entry = json.loads(line)
-                identity = entry["identity"]
-                self._record(event_of(entry), _count(entry), None if identity is None else bytes.fromhex(identity))
+                self._record(*_read(json.loads(line)))
         if unfinished:
             # The crash came while this event was being written, hence before its release.
             write_atomically(path, b"".join(line + b"\n" for line in lines))
@@ -350,6 +357,29 @@ def compose(ledgers: Iterable[Ledger], delta: float) -> dict[Secret, Spent]:
         together.update(ledger.events)
     secrets = dict.fromkeys(event.protects for event in together)
     return {secret: _compose(together, secret, delta, None) for secret in secrets}
+
+
+def spent_over_runs(path: Path, delta: float) -> Iterator[SpentOnTable]:
+    """Yield what was spent on each table that a history names, with the tables that share records with it.
+
+    The history is the file `privacy-of-<party>`; if it is damaged, this raises `StorageError`.
+    """
+    log = open_history(path)
+    entries = log.entries()
+    try:
+        tables = [Records(entry["table"], frozenset(entry["ids"])) for entry in entries if "ids" in entry]
+        for records in tables:
+            related = {other.table for other in tables if other.overlap(records)}
+            about = [entry for entry in entries if "ids" not in entry and entry["table"] in related]
+            ledger = Ledger()
+            for entry in about:
+                event, count, identity = _read(entry)
+                ledger.spend(event, count, identity=identity)
+            times, runs = [entry["at"] for entry in about], {entry["run"] for entry in about}
+            if about:
+                yield SpentOnTable(records.table, len(runs), min(times), max(times), compose([ledger], delta))
+    except (KeyError, TypeError, ValueError) as error:
+        raise log.damaged() from error
 
 
 def _compose(counts: Mapping[Event, int], protects: Secret, delta: float, unit: str | None) -> Spent:
@@ -475,29 +505,21 @@ def _understood() -> Iterator[None]:
 
 def entry_of(event: Event, count: int) -> dict[str, Any]:
     """Some events of one kind as a log holds them."""
-    return {
-        "protects": event.protects.value,
-        "unit": event.unit,
-        "mechanism": event.mechanism,
-        "parameters": dict(event.parameters),
-        "adjacency": event.adjacency,
-        "note": event.note,
-        "by": event.by,
-        "count": count,
-    }
+    as_data = {"protects": event.protects.value, "parameters": dict(event.parameters)}
+    return {**vars(event), **as_data, "count": count}
 
 
-def event_of(entry: Mapping[str, Any]) -> Event:
+def _event_of(entry: Mapping[str, Any]) -> Event:
     """The kind of event that `entry_of` wrote."""
-    return Event(
-        protects=Secret(entry["protects"]),
-        unit=entry["unit"],
-        mechanism=entry["mechanism"],
-        parameters=tuple(sorted(entry["parameters"].items())),
-        adjacency=entry["adjacency"],
-        note=entry["note"],
-        by=entry.get("by", ""),
-    )
+    protects, parameters = Secret(entry["protects"]), tuple(sorted(entry["parameters"].items()))
+    named = {name: entry[name] for name in ("unit", "mechanism", "adjacency", "note")}
+    return Event(protects, parameters=parameters, by=entry.get("by", ""), **named)
+
+
+def _read(entry: Mapping[str, Any]) -> tuple[Event, int, bytes | None]:
+    """Some events of one kind, their number and their identity, as a log holds them."""
+    identity = entry["identity"]
+    return _event_of(entry), _count(entry), None if identity is None else bytes.fromhex(identity)
 
 
 def _count(entry: Mapping[str, Any]) -> int:

@@ -92,8 +92,7 @@ class _AdditiveNoise(ABC):
         """
         event = self.event(protects, unit, adjacency, by=by)
         exact = _check_values(values, self.noise_scale)
-        stream = _stream(exact, event, random, path)
-        ledger.spend(event, identity=_identity(stream))
+        stream = _charged(exact, [event], random, ledger, path)
         return _noisy(exact, self.kind, self.noise_scale, stream.uniform_bits(2 * exact.size))
 
 
@@ -120,10 +119,7 @@ class GaussianMechanism(_AdditiveNoise):
     @classmethod
     def calibrated(cls, sensitivity: float, *, epsilon: float, delta: float) -> Self:
         """Return the mechanism with the least noise that is (epsilon, delta) private (Balle & Wang 2018)."""
-        _check_positive(epsilon=epsilon, delta=delta)
-        if delta >= 1:
-            raise PlanError(f"Expected a delta below 1, got {delta:g}. Give one far below 1 / rows.")
-        return cls(sensitivity, sensitivity / gaussian_mu(epsilon, delta))
+        return cls(sensitivity, sensitivity / _allowed_mu(epsilon, delta))
 
     @property
     def noise_scale(self) -> float:
@@ -194,10 +190,7 @@ class DiscreteGaussianMechanism:
     @classmethod
     def calibrated(cls, sensitivity: int, *, epsilon: float, delta: float) -> Self:
         """Return the mechanism with the least noise that is charged at most (epsilon, delta)."""
-        _check_positive(epsilon=epsilon, delta=delta)
-        if delta >= 1:
-            raise PlanError(f"Expected a delta below 1, got {delta:g}. Give one far below 1 / rows.")
-        return cls.of_loss(sensitivity, gaussian_mu(epsilon, delta))
+        return cls.of_loss(sensitivity, _allowed_mu(epsilon, delta))
 
     @classmethod
     def of_loss(cls, sensitivity: int, mu: float) -> Self:
@@ -221,63 +214,33 @@ class DiscreteGaussianMechanism:
         adjacency: Adjacency = "replace-one",
         path: tuple[Step, ...] = (),
         by: str = "",
+        symmetric: bool = False,
     ) -> Integers:
-        """Spend one event for each secret, then return the values with noise; see `GaussianMechanism.release`."""
-        exact = _check_integers(values)
-        stream = self._charged(exact, random, ledger, protects, unit, adjacency, path, by)
-        drawn = draw(exact.size, self.sigma, stream).reshape(exact.shape)
-        return exact + drawn.view(exact.dtype)
+        """Spend one event for each secret, then return the values with noise; see `GaussianMechanism.release`.
 
-    def release_symmetric(
-        self,
-        values: Integers,
-        *,
-        random: Randomness,
-        ledger: Ledger,
-        protects: Secret | tuple[Secret, ...],
-        unit: str,
-        adjacency: Adjacency = "replace-one",
-        path: tuple[Step, ...] = (),
-        by: str = "",
-    ) -> Integers:
-        """Release a square matrix with symmetric noise; the sensitivity is in the Frobenius norm.
-
-        What one record moves off the diagonal moves twice, but need be hidden once: noise there has half the variance.
-        Numbers on the diagonal and above are drawn apart, each from its own width.
+        `symmetric` noise is for a square matrix, whose sensitivity is in the Frobenius norm. What one record moves off
+        the diagonal moves twice, but need be hidden once: noise there has half the variance. Numbers on the diagonal
+        and above are drawn apart, each from its own width.
         """
         exact = _check_integers(values)
-        if exact.ndim != 2 or exact.shape[0] != exact.shape[1]:
+        if symmetric and (exact.ndim != 2 or exact.shape[0] != exact.shape[1]):
             raise DataError(f"Expected a square matrix to release, got the shape {exact.shape}. Give a square one.")
-        stream = self._charged(exact, random, ledger, protects, unit, adjacency, path, by)
-        upper = np.triu_indices(len(exact), 1)
-        noise = np.diag(draw(len(exact), self.sigma, stream.child("diagonal")))
-        noise[upper] = draw(len(upper[0]), self._sigma_above_diagonal, stream.child("above the diagonal"))
-        noise.T[upper] = noise[upper]
+        secrets = (protects,) if isinstance(protects, Secret) else protects
+        events = [self.event(secret, unit, adjacency, by=by) for secret in secrets]
+        stream = _charged(exact, events, random, ledger, path)
+        if symmetric:
+            upper = np.triu_indices(len(exact), 1)
+            noise = np.diag(draw(len(exact), self.sigma, stream.child("diagonal")))
+            noise[upper] = draw(len(upper[0]), self._sigma_above_diagonal, stream.child("above the diagonal"))
+            noise.T[upper] = noise[upper]
+        else:
+            noise = draw(exact.size, self.sigma, stream).reshape(exact.shape)
         return exact + noise.view(exact.dtype)
 
     @property
     def _sigma_above_diagonal(self) -> Fraction:
         # With the variance v of rounding, 2 (s^2 - v) >= sigma^2 - v keeps what is charged.
         return width_above((Fraction(self.sigma) ** 2 + ROUNDING_VARIANCE) / 2)
-
-    def _charged(
-        self,
-        values: npt.NDArray[np.int64] | npt.NDArray[np.uint64],
-        random: Randomness,
-        ledger: Ledger,
-        protects: Secret | tuple[Secret, ...],
-        unit: str,
-        adjacency: Adjacency,
-        path: tuple[Step, ...],
-        by: str,
-    ) -> Randomness:
-        """Spend the events of a release and return what its noise is drawn from."""
-        secrets = (protects,) if isinstance(protects, Secret) else protects
-        events = [self.event(secret, unit, adjacency, by=by) for secret in secrets]
-        stream = _stream(values, events[0], random, path)
-        for event in events:
-            ledger.spend(event, identity=_identity(stream))
-        return stream
 
 
 @dataclass(frozen=True)
@@ -330,9 +293,7 @@ class RandomisedResponse:
     ) -> IntArray:
         """Spend the event, then return the randomised labels; see `GaussianMechanism.release`."""
         kept = self._check_labels(labels)
-        event = self.event(protects, unit, by=by)
-        stream = _stream(kept, event, random, path)
-        ledger.spend(event, identity=_identity(stream))
+        stream = _charged(kept, [self.event(protects, unit, by=by)], random, ledger, path)
         words = stream.uniform_bits(2 * kept.size).reshape(2, *kept.shape)
         flipped = words[0] < np.uint64(self._flipping_words)
         shift = (words[1] % np.uint64(self.n_classes - 1)).astype(np.int64) + 1
@@ -367,21 +328,24 @@ def grid_step(scale: float) -> float:
     return math.ldexp(1.0, exponent - 1 - _STEPS_PER_SCALE_BITS)
 
 
-def _stream(
-    values: FloatArray | IntArray | npt.NDArray[np.uint64], event: Event, random: Randomness, path: tuple[Step, ...]
+def _charged(
+    values: FloatArray | IntArray | npt.NDArray[np.uint64],
+    events: list[Event],
+    random: Randomness,
+    ledger: Ledger,
+    path: tuple[Step, ...],
 ) -> Randomness:
-    """Return what a release draws its noise from, bound to its place, its mechanism and the values themselves.
+    """Spend a release's events; return what its noise is drawn from, bound to its place, mechanism and values.
 
     The same values at the same place get the same noise, so that a step repeated after a crash gives nothing new away;
     other values never get that noise, so that a peer who provokes a repetition with other inputs cannot subtract.
     """
-    kind = blake3(repr((event, values.shape)).encode()).digest()
-    return random.child("release", *path, blake3(np.ascontiguousarray(values).tobytes(), key=kind).hexdigest())
-
-
-def _identity(stream: Randomness) -> bytes:
-    # Derived under the key: the ledger's file then betrays no values, and noise of another key is never free.
-    return stream.child("identity").key
+    kind = blake3(repr((events[0], values.shape)).encode()).digest()
+    stream = random.child("release", *path, blake3(np.ascontiguousarray(values).tobytes(), key=kind).hexdigest())
+    for event in events:
+        # Derived under the key: the ledger's file then betrays no values, and noise of another key is never free.
+        ledger.spend(event, identity=stream.child("identity").key)
+    return stream
 
 
 def _noisy(values: FloatArray, kind: Kind, scale: float, words: npt.NDArray[np.uint64]) -> FloatArray:
@@ -437,6 +401,14 @@ def _check_integers(values: Integers | list[int]) -> Integers:
     if given.size == 0:
         raise DataError("Expected at least one number to release, got an empty array. Check what is released.")
     return given
+
+
+def _allowed_mu(epsilon: float, delta: float) -> float:
+    """Return the mu of Gaussian noise that spends a budget."""
+    _check_positive(epsilon=epsilon, delta=delta)
+    if delta >= 1:
+        raise PlanError(f"Expected a delta below 1, got {delta:g}. Give one far below 1 / rows.")
+    return gaussian_mu(epsilon, delta)
 
 
 def _check_positive(**parameters: float) -> None:

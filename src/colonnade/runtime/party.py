@@ -224,6 +224,13 @@ class Party:
         """
         return self.checkpoints.once(name, make)
 
+    @property
+    def alignment_log(self) -> Path | None:
+        """The file in which this party counts its alignments, beside that of its answers; None in a simulation."""
+        if self.session is None or self.answer_log is None:
+            return None
+        return self.answer_log.with_name(f"alignments-of-{self.name}")
+
     def budget(self, profile: Profile, peer: str) -> Budget:
         """How many encrypted values a peer may still be answered about this party's rows."""
         data = "" if self.answer_log is None else self.own_table.digest()

@@ -4,7 +4,7 @@ import pytest
 from colonnade.curves import BSplines
 from colonnade.models.functional.moments import form_moments
 from colonnade.models.functional.path import BoostingPath, Halves, PathStopping
-from colonnade.models.functional.refit import joint_fit, low_rank
+from colonnade.models.functional.rules import joint_fit, low_rank
 from colonnade.models.functional.solve import Penalties, SurfaceRoughness, solve_penalised
 
 N, FEATURES, SIZE, OUTPUTS = 80, 4, 6, 5

@@ -198,7 +198,7 @@ def test_an_absurd_width_is_refused(cancer):
     def lies(party, honest):
         party.label_party.send(LeakStatement(10**9, 0.5, 0.5))
 
-    with pytest.raises(ProtocolError, match="shop announced an embedding of width 1000000000"):
+    with pytest.raises(ProtocolError, match=r"with width from 1 to 100000 from shop, got one with width 1e\+09"):
         simulate(OneShotClassifier(leak_budget=ALL).fit, cancer, roles=BOTH, instead={"shop": lies})
 
 
@@ -207,7 +207,7 @@ def test_an_absurd_statement_is_refused(cancer, figures):
     def lies(party, honest):
         party.label_party.send(LeakStatement(4, *figures))
 
-    words = "shop should state a relative MSE and a worst column R² from 0 to 1, but states .* run the same version"
+    words = r"with (relative_mse|worst_r2) from 0 to 1 from shop, got one with \1 (nan|1\.5|-0\.1)\."
     with pytest.raises(ProtocolError, match=words):
         simulate(OneShotClassifier(leak_budget=ALL).fit, cancer, roles=BOTH, instead={"shop": lies})
 

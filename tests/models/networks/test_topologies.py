@@ -214,6 +214,14 @@ def test_what_a_server_cannot_do_is_refused(cancer, model):
         simulate(model(top=None, fusion="sum", **QUICK).fit, cancer, roles=SERVER)
 
 
+def test_an_absurd_number_of_rows_is_refused(cancer):
+    def lies(party, honest):
+        party.server.send(RowCount(10**12, 0))
+
+    with pytest.raises(ProtocolError, match=r"with number from 1 to 1\.34218e\+08 from bank, got .* number 1e\+12"):
+        simulate(ServedClassifier(**QUICK).fit, cancer, roles=SERVER, instead={"bank": lies})
+
+
 def test_labels_that_are_none_are_refused(cancer):
     def lies(party, honest):
         party.server.send(RowCount(569, 0))

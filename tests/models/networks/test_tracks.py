@@ -281,7 +281,7 @@ def test_a_plan_names_tracks_and_rates_in_sections_of_their_own(tmp_path):
         ("shadow_top", r"tracks should be one of single, shadow-proxy, shadow-top, but is 'shadow_top'"),
         (
             {"name": "shadow-top", "privat": 0.3},
-            r"The tracks 'shadow-top' take private, by, .* but were given 'privat'",
+            r"The choice of tracks 'shadow-top' takes private, by, .* but has the key 'privat'",
         ),
     ],
 )

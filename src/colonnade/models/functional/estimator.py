@@ -20,20 +20,20 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from colonnade.curves import Basis, Curves
 from colonnade.curves.basis import FloatArray
-from colonnade.errors import PlanError
 from colonnade.models.functional.exchange import CurveDesign, NewInputs, OwnCurves, PastReleases
 from colonnade.models.functional.guard import TrainingRows
+from colonnade.models.functional.legacy import LegacyRule
 from colonnade.models.functional.model import CurveModel, CurvePrediction, LearnedCurves, combined, response
 from colonnade.models.functional.path import PathStopping
 from colonnade.models.functional.release import Protection, Release, cost
-from colonnade.models.functional.rules import BoostingRule, FittingRule, JointRule, LegacyRule
+from colonnade.models.functional.rules import BoostingRule, FittingRule, JointRule
 from colonnade.models.functional.solve import Penalties
 from colonnade.parameters import Limit, check_parameters, choice, is_integer, number, optional, settings_of, truth
 from colonnade.runtime.hooks import prepare_defences
@@ -71,6 +71,7 @@ class LearnedFit(LearnedCurves):
     fitted: Curves
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class FunctionalEstimator(CurveModel):
     """A regression of curves on released curves of several parties, by a fitting rule."""
 
@@ -83,29 +84,19 @@ class FunctionalEstimator(CurveModel):
         "hold_out": optional(_FOLD),
     }
 
-    held_: OwnCurves
-    past_: PastReleases
-    path_: list[str]
-    traces_: dict[str, list[float]]
-    factor_: float
-    fitted_: Curves
+    penalties: Penalties | Mapping[str, Any] = _PENALTIES
+    protection: Protection | Mapping[str, Any] = _PROTECTION
+    correction: float | Literal["cv"] = "cv"
+    guard: bool = True
+    inputs: NewInputs = "released"
+    hold_out: tuple[int, int] | None = None
 
-    def __init__(
-        self,
-        *,
-        penalties: Penalties | Mapping[str, Any] = _PENALTIES,
-        protection: Protection | Mapping[str, Any] = _PROTECTION,
-        correction: float | Literal["cv"] = "cv",
-        guard: bool = True,
-        inputs: NewInputs = "released",
-        hold_out: tuple[int, int] | None = None,
-    ) -> None:
-        self.penalties = penalties
-        self.protection = protection
-        self.correction = correction
-        self.guard = guard
-        self.inputs = inputs
-        self.hold_out = hold_out
+    held_: OwnCurves = field(init=False)
+    past_: PastReleases = field(init=False)
+    path_: list[str] = field(init=False)
+    traces_: dict[str, list[float]] = field(init=False)
+    factor_: float = field(init=False)
+    fitted_: Curves = field(init=False)
 
     @property
     def _penalties(self) -> Penalties:
@@ -120,7 +111,6 @@ class FunctionalEstimator(CurveModel):
         """How coefficients are fitted to inputs in one basis and outputs in another."""
 
     def fit(self, party: Party) -> Self:
-        """Train together with the other parties; afterwards this holds the party's share."""
         self._validate(party)
         prepare_defences(party, frozenset(), (), type(self).__name__)
         if party.holds_labels:
@@ -269,11 +259,7 @@ class FunctionalEstimator(CurveModel):
         return "\n".join(lines)
 
     def _validate(self, party: Party) -> None:
-        if party.roles.label is None or not party.roles.features:
-            raise PlanError(
-                f"{type(self).__name__} needs a label party and at least one feature party, but the roles are "
-                f"{party.roles}. Name both."
-            )
+        self.require_roles(party)
         check_parameters(self)
         # Every party refuses a mapping that makes no sense, whether or not its side reads it.
         _ = self._penalties, self._protection
@@ -298,19 +284,17 @@ class FunctionalRegression(FunctionalEstimator):
 
     @classmethod
     def example(cls) -> Self:
-        """A small one that is quickly trained."""
         return cls(protection=Protection(clip=3.0, noise=0.2), inputs="partial")
 
     def fitting_rule(self, x: Basis, y: Basis) -> FittingRule:
         return JointRule(self._penalties, x, y)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class FunctionalBoost(FunctionalEstimator):
     """Boosting of curves on curves: selects the inputs that matter, from releases that may be private.
 
     Args:
-        penalties: How strongly roughness of coefficient surfaces is punished: `Penalties`, or a mapping of its fields.
-        protection: How curves are clipped and noised before they are released: `Protection`, or a mapping.
         stopping: When the path ends: `PathStopping`, or a mapping.
         shrinkage: How much of each increment is added.
         refit: "none", "joint" (all selected inputs at once, without shrinkage), or "low-rank" (that, with small
@@ -331,36 +315,13 @@ class FunctionalBoost(FunctionalEstimator):
         "algorithm": choice("honest", "legacy"),
     }
 
-    def __init__(
-        self,
-        *,
-        penalties: Penalties | Mapping[str, Any] = _PENALTIES,
-        protection: Protection | Mapping[str, Any] = _PROTECTION,
-        stopping: PathStopping | Mapping[str, Any] = _STOPPING,
-        shrinkage: float = 0.3,
-        refit: Literal["none", "joint", "low-rank"] = "none",
-        algorithm: Literal["honest", "legacy"] = "honest",
-        correction: float | Literal["cv"] = "cv",
-        guard: bool = True,
-        inputs: NewInputs = "released",
-        hold_out: tuple[int, int] | None = None,
-    ) -> None:
-        super().__init__(
-            penalties=penalties,
-            protection=protection,
-            correction=correction,
-            guard=guard,
-            inputs=inputs,
-            hold_out=hold_out,
-        )
-        self.stopping = stopping
-        self.shrinkage = shrinkage
-        self.refit = refit
-        self.algorithm = algorithm
+    stopping: PathStopping | Mapping[str, Any] = _STOPPING
+    shrinkage: float = 0.3
+    refit: Literal["none", "joint", "low-rank"] = "none"
+    algorithm: Literal["honest", "legacy"] = "honest"
 
     @classmethod
     def example(cls) -> Self:
-        """A small one that is quickly trained."""
         protection, stopping = Protection(clip=3.0, noise=0.2), PathStopping(max_steps=4, min_steps=2)
         return cls(protection=protection, stopping=stopping, correction=1.0, inputs="partial")
 

@@ -100,9 +100,7 @@ class TrainingRows:
     def judge(self, fits: Sequence[FloatArray], inputs: NewInputs) -> GuardVerdict:
         """What each fold says about coefficients that were fitted without it.
 
-        Args:
-            fits: Coefficients for each fold.
-            inputs: With "released" new inputs will carry noise as these do, and what it adds to an error counts.
+        With inputs "released" new inputs will carry noise as these do, and what it adds to an error counts.
         """
         products, squares, expected = [], [], 0.0
         for fold, w in zip(self.folds, fits, strict=True):
@@ -135,12 +133,9 @@ class GuardVerdict:
 
     @classmethod
     def of(cls, products: FloatArray, squares: FloatArray, expected: float) -> GuardVerdict:
-        """The verdict of rows.
+        """The verdict of rows: products of their outputs and fits, and squares of their fits, noise taken off.
 
-        Args:
-            products: Of each row's output and fit.
-            squares: Of each row's fit, noise taken off.
-            expected: What the squares were in all if inputs varied in proportion to their noise.
+        `expected` is what the squares were in all if inputs varied in proportion to their noise.
 
         >>> rows = np.random.default_rng(0).normal(size=(2, 400)) + 3
         >>> round(GuardVerdict.of(rows[0], 2 * rows[1], 2400.0).factor, 1)

@@ -68,19 +68,19 @@ class Masked(Message, kind="functional/masked"):
 
 
 @dataclass(frozen=True)
-class Terms(Message, kind="functional/terms"):
+class StageMatrices:
+    """The fields of a message about one stage of the moments: its number, and matrices on the ring."""
+
+    stage: int
+    values: list[UInt64Array]
+
+
+class Terms(StageMatrices, Message, kind="functional/terms"):
     """A feature party's terms of the products behind its pads, uniform by themselves."""
 
-    stage: int
-    values: list[UInt64Array]
 
-
-@dataclass(frozen=True)
-class Correction(Message, kind="functional/correction", reveals={Secret.FEATURES, Secret.LABELS}):
+class Correction(StageMatrices, Message, kind="functional/correction", reveals={Secret.FEATURES, Secret.LABELS}):
     """The arbiter's terms with noise: they turn the parties' terms into noisy products."""
-
-    stage: int
-    values: list[UInt64Array]
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,5 @@ class MaskedProducts(Message, kind="functional/masked-products", fresh=True):
     products: Ciphertexts
 
 
-@dataclass(frozen=True)
-class NoisyShares(Message, kind="functional/noisy-shares", reveals={Secret.FEATURES, Secret.LABELS}):
+class NoisyShares(StageMatrices, Message, kind="functional/noisy-shares", reveals={Secret.FEATURES, Secret.LABELS}):
     """The feature party's products of its own, and its shares of the others, all with its noise."""
-
-    stage: int
-    values: list[UInt64Array]

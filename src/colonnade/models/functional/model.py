@@ -44,15 +44,9 @@ class CurvePrediction(Prediction):
 
 @dataclass(frozen=True)
 class LearnedCurves:
-    """What the label party learns: coefficients, and what they belong to.
+    """What the label party learns: coefficients in coordinates, shape (columns, size, outputs), and of what.
 
-    Attributes:
-        design: All inputs.
-        y_basis: The basis of the outputs.
-        w: The coefficients in coordinates, shape (columns, size, outputs).
-        z_mean: What inputs are centred by.
-        y_mean: What outputs are centred by.
-        selected: The columns that are used.
+    Inputs and outputs are centred by their means; `selected` are the columns that are used.
     """
 
     design: CurveDesign

@@ -70,12 +70,7 @@ class Moments:
         return self.total + float((flat * (self.gram @ flat - 2 * self.cross)).sum())
 
     def for_training(self, correction: float = 1.0, *, floor: float = 1e-3) -> Moments:
-        """The same with a Gram matrix that is positive.
-
-        Args:
-            correction: How much of the noise to take off: all of it is unbiased, less of it shrinks.
-            floor: The least eigenvalue per degree of freedom.
-        """
+        """The same with a Gram matrix that is positive; all of the noise taken off is unbiased, less of it shrinks."""
         if not self.noise.any():
             return self
         gram = _add_blocks(self.gram, (1 - correction) * self.freedom * self.noise)

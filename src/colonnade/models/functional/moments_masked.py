@@ -373,8 +373,7 @@ def noisy(
 
     Symmetric noise on a square matrix is isotropic in the Frobenius norm.
     """
-    release = mechanism.release_symmetric if symmetric else mechanism.release
-    return release(
+    return mechanism.release(
         values,
         random=party.random,
         ledger=party.ledger,
@@ -382,6 +381,7 @@ def noisy(
         unit=UNIT,
         path=("moments", stage),
         by=MOMENT_NOISE,
+        symmetric=symmetric,
     )
 
 

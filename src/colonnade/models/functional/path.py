@@ -27,6 +27,9 @@ from colonnade.storage import Tree
 # Trained on all rows, on one half and on the other; and the half that judges each of the latter two.
 PATHS = ("F", "A", "B")
 TESTS = ("B", "A")
+# What a path goes on from.
+ARRAYS = ("b", "own", "other", "hat", "probed", "probe_left")
+NUMBERS = ("left_out", "sse", "since_best", "df")
 
 
 @dataclass(frozen=True)
@@ -94,13 +97,7 @@ class BestStep:
 class BoostingPath:
     """One boosting path, step by step; `best` holds the coefficients at the minimum of its criterion.
 
-    Args:
-        halves: The moments, with outputs rotated by the eigenvectors of their roughness.
-        roughness: Of inputs and outputs.
-        penalties: Absolute ones.
-        stopping: When to stop.
-        shrinkage: How much of each increment is added.
-        n_rows: How many rows there are, for Akaike's criterion.
+    The outputs of the moments are rotated by the eigenvectors of their roughness, and penalties are absolute.
     """
 
     def __init__(
@@ -235,29 +232,20 @@ class BoostingPath:
     def state(self) -> Tree:
         """What the next step depends on."""
         return {
-            "b": self._b.copy(),
-            "own": self._own.copy(),
-            "other": self._other.copy(),
-            "left_out": self._left_out,
-            "sse": self._sse,
+            **{name: getattr(self, f"_{name}").copy() for name in ARRAYS},
+            **{name: getattr(self, f"_{name}") for name in NUMBERS},
             "selected": list(self.selected),
+            "touched": list(self._touched),
             "traces": {name: list(trace) for name, trace in self.traces.items()},
             "best": None if self.best.coefficients is None else list(vars(self.best).values()),
-            "since_best": self._since_best,
-            "touched": list(self._touched),
-            "hat": self._hat.copy(),
-            "df": self._df,
-            "probed": self._probed.copy(),
-            "probe_left": self._probe_left.copy(),
         }
 
     def restore(self, tree: Tree) -> None:
         """Go back to what `state` said."""
-        # Arrays from a file are read-only, and steps change them.
-        self._b, self._own, self._other = (np.array(tree[name]) for name in ("b", "own", "other"))
-        self._left_out, self._sse = tree["left_out"], tree["sse"]
-        self.selected, self.traces = list(tree["selected"]), tree["traces"]
+        for name in ARRAYS:
+            # Arrays from a file are read-only, and steps change them.
+            setattr(self, f"_{name}", np.array(tree[name]))
+        for name in NUMBERS:
+            setattr(self, f"_{name}", tree[name])
+        self.selected, self._touched, self.traces = list(tree["selected"]), list(tree["touched"]), tree["traces"]
         self.best = BestStep() if tree["best"] is None else BestStep(*tree["best"])
-        self._since_best, self._touched, self._df = tree["since_best"], list(tree["touched"]), tree["df"]
-        self._hat, self._probed = np.array(tree["hat"]), np.array(tree["probed"])
-        self._probe_left = np.array(tree["probe_left"])

@@ -120,11 +120,7 @@ class Release:
 
 
 def refuse_presence(adjacency: str) -> None:
-    """Refuse to promise that nobody sees who is present, where every record has a released row of its own.
-
-    Raises:
-        PlanError: The adjacency is not "replace-one".
-    """
+    """Raise `PlanError` for a promise that nobody sees who is present: every record has a released row of its own."""
     if adjacency != "replace-one":
         raise PlanError(
             f"Curves released row by row should be counted as adjacency 'replace-one', but it is {adjacency!r}: one "
@@ -206,7 +202,7 @@ class Protection:
                 f"moves all of them, but clip is {self.clip!r} and n_curves {self.n_curves!r}. Give clip as a number "
                 "together with n_curves, or as a number for each column; it must not depend on the data."
             )
-        return calibrate(clips, self.epsilon, self.delta, adjacency=self.adjacency).sigma[0]
+        return calibrate(clips, self.epsilon, self.delta, adjacency=self.adjacency)
 
 
 def dp_release(
@@ -215,27 +211,16 @@ def dp_release(
     """Clip curves, charge the ledger, and return their coordinates with noise.
 
     The noise is a function of `random`, `path` and the curves: the same again gives the same numbers and costs nothing;
-    anything else is another release and is charged.
-
-    Args:
-        curves: One curve per record.
-        release: How.
-        random: Where the noise comes from.
-        ledger: What is charged.
-        path: Which release this is.
-
-    Raises:
-        BudgetSpent: The ledger's budget does not allow it; nothing was released.
+    anything else is another release and is charged, or refused with `BudgetSpent`.
     """
     z, basis = release.clipped(curves), curves.basis
-    if release.sigma == 0:
+    if not release.is_private:
+        # Where there is noise, the mechanism charges what it would be worth; the ledger must also say: worth nothing.
         ledger.spend(release.event(basis), identity=random.child("release", *path).key)
+    if release.sigma == 0:
         return z
     to_isotropic = np.eye(basis.size) if release.metric == "l2" else np.linalg.inv(basis.gram)
     mechanism = GaussianMechanism(release.sensitivity(basis), release.sigma)
-    if not release.is_private:
-        # The mechanism charges what it would be worth; the ledger must also say that it is worth nothing.
-        ledger.spend(release.event(basis), identity=random.child("release", *path).key)
     noisy = mechanism.release(
         z @ to_isotropic,
         random=random,
@@ -249,43 +234,13 @@ def dp_release(
     return noisy if release.metric == "l2" else np.asarray(noisy @ basis.gram)
 
 
-@dataclass(frozen=True)
-class Calibration:
-    """What a set of releases, one per feature, costs together.
-
-    Attributes:
-        sigma: The noise of each.
-        epsilon: By the analytic Gaussian mechanism, exact.
-        zcdp_epsilon: What the looser conversion from zero-concentrated privacy says.
-        rho: The zero-concentrated cost.
-    """
-
-    sigma: tuple[float, ...]
-    epsilon: float
-    zcdp_epsilon: float
-    rho: float
-
-
-def calibrate(
-    clips: Sequence[float],
-    epsilon: float,
-    delta: float,
-    *,
-    adjacency: Adjacency = "replace-one",
-    releases: int = 1,
-    weights: Sequence[float] | None = None,
-) -> Calibration:
+def calibrate(clips: Sequence[float], epsilon: float, delta: float, *, adjacency: Adjacency = "replace-one") -> float:
     """The least noise under which a record's curves in all features together are (epsilon, delta) private.
 
-    Args:
-        clips: The radius of every feature of every party: one record's change moves them all.
-        epsilon: For all of them together.
-        delta: For all of them together.
-        adjacency: What a record's change is.
-        releases: How often each is released.
-        weights: How much noise in each feature hurts; the weighted sum of variances is then least. Equal noise if None.
+    It is the same for all features. The radius of every feature of every party counts, because one record's change
+    moves them all.
 
-    >>> calibrate([1.0], 1.0, 1e-5, adjacency="add-remove").sigma[0]  # doctest: +ELLIPSIS
+    >>> calibrate([1.0], 1.0, 1e-5, adjacency="add-remove")  # doctest: +ELLIPSIS
     3.730631634...
     """
     if not (epsilon > 0 and 0 < delta < 1):
@@ -295,15 +250,8 @@ def calibrate(
         )
     if not clips or min(clips) <= 0:
         raise PlanError("Calibration needs a clip radius above 0 for every feature. Name them in clip.")
-    factor = 2.0 if adjacency == "replace-one" else 1.0
-    reach = factor * math.sqrt(releases) * np.asarray(clips, dtype=np.float64)
-    mu = gaussian_mu(epsilon, delta)
-    if weights is None:
-        sigma = np.full(len(reach), float(np.linalg.norm(reach)) / mu)
-    else:
-        root = np.sqrt(np.asarray(weights, dtype=np.float64))
-        sigma = np.sqrt(reach / root * float(reach @ root)) / mu
-    return Calibration(tuple(sigma.tolist()), *cost(reach / sigma, delta))
+    reach = (2.0 if adjacency == "replace-one" else 1.0) * np.asarray(clips, dtype=np.float64)
+    return float(np.linalg.norm(reach)) / gaussian_mu(epsilon, delta)
 
 
 def cost(mus: FloatArray, delta: float) -> tuple[float, float, float]:

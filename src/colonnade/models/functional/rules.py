@@ -7,7 +7,7 @@ estimator judges them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, Literal
@@ -17,22 +17,17 @@ import numpy as np
 from colonnade.curves import Basis
 from colonnade.curves.basis import FloatArray
 from colonnade.models.functional.guard import TrainingRows
-from colonnade.models.functional.legacy import legacy_boost
 from colonnade.models.functional.moments import Moments
 from colonnade.models.functional.path import BoostingPath, Halves, PathStopping
-from colonnade.models.functional.refit import joint_fit, low_rank
-from colonnade.models.functional.solve import Penalties, SurfaceRoughness
+from colonnade.models.functional.solve import Penalties, SurfaceRoughness, solve_penalised
 from colonnade.runtime.party import Party
 
 
 @dataclass(frozen=True)
 class RuleFit:
-    """What a rule has fitted.
+    """What a rule has fitted: coefficients in coordinates, shape (features, size, outputs), and criteria along the way.
 
-    Attributes:
-        w: The coefficients in coordinates, shape (features, size, outputs).
-        selected: The features in the order they were selected; all for a joint fit.
-        traces: Criteria along the way.
+    Features are in the order they were selected; a joint fit selects all.
     """
 
     w: FloatArray
@@ -118,25 +113,46 @@ class BoostingRule(FittingRule):
         return RuleFit(w @ rotation.T, selected, path.traces)
 
 
-@dataclass(frozen=True)
-class LegacyRule(FittingRule):
-    """The published algorithm on raw coefficients, turned into coordinates for everything that comes after."""
+def joint_fit(
+    moments: Moments, roughness: SurfaceRoughness, penalties: Penalties, features: Sequence[int] | None = None
+) -> FloatArray:
+    """The penalised least squares of all outputs on some or all features at once, shape (all features, size, outputs).
 
-    is_judged: ClassVar[bool] = False
+    The moments are fit to train on, the penalties absolute.
+    """
+    n_features, size = moments.noise.shape[:2]
+    chosen = np.arange(n_features) if features is None else np.asarray(sorted(set(features)), dtype=np.int64)
+    fitted = np.zeros((n_features, size, moments.cross.shape[1]))
+    if not len(chosen):
+        return fitted
+    kept = (chosen[:, None] * size + np.arange(size)).ravel()
+    omega = roughness.of_inputs(len(chosen))
+    gram = moments.gram[np.ix_(kept, kept)]
+    gram, cross = (gram + gram.T) / (2 * moments.freedom), moments.cross[kept] / moments.freedom
+    solved = solve_penalised(gram, cross, omega, roughness.y, penalties)
+    fitted[chosen] = solved.reshape(len(chosen), size, -1)
+    return fitted
 
-    stopping: PathStopping
-    shrinkage: float
 
-    def fit(self, party: Party, rows: TrainingRows, correction: float, *, without: int | None = None) -> RuleFit:
-        x, y, penalties = self.x, self.y, self.penalties
-        operators, selected, traces = legacy_boost(
-            rows.z @ x.inverse_root,
-            rows.y @ y.inverse_root,
-            x.inverse_root @ rows.noise @ x.inverse_root,
-            (x.penalty(penalties.operator_s), y.penalty(penalties.operator_t)),
-            penalties,
-            self.stopping,
-            self.shrinkage,
-            (rows.half("A"), rows.half("B")),
-        )
-        return RuleFit(x.inverse_root @ operators @ y.root, selected, traces)
+def low_rank(fitted: FloatArray, moments: Moments, unbiased: Moments) -> FloatArray:
+    """A joint fit with small singular values of each feature's coefficients taken off, and large ones shrunk.
+
+    Taken in units in which a feature's inputs have variance 1, its coefficients have noise of about sqrt(v / m) in each
+    entry, with v the variance left in the outputs and m the degrees of freedom left. The largest singular value of such
+    noise is about 2 sqrt(size) times that, and what is no larger is taken off. Larger ones become sqrt(s^2 -
+    threshold^2). The error is judged by the unbiased moments, before their repair.
+    """
+    features, size, outputs = fitted.shape
+    used = [j for j in range(features) if fitted[j].any()]
+    freedom = moments.freedom - len(used) * size
+    if not used or freedom < 1:
+        return fitted
+    variance = max(unbiased.squared_error(fitted), 0.0) / (freedom * outputs)
+    threshold = 2 * np.sqrt(max(size, outputs)) * np.sqrt(variance / freedom)
+    blocks, shrunk = moments.blocks / moments.freedom, np.zeros_like(fitted)
+    for j in used:
+        root = np.linalg.cholesky(blocks[j] + 1e-12 * np.trace(blocks[j]) * np.eye(size))
+        left, values, right = np.linalg.svd(root.T @ fitted[j], full_matrices=False)
+        kept = np.sqrt(np.maximum(values**2 - threshold**2, 0.0))
+        shrunk[j] = np.linalg.solve(root.T, (left * kept) @ right)
+    return shrunk

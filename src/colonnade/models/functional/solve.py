@@ -143,15 +143,7 @@ def solve_penalised(
 ) -> FloatArray:
     """The coefficients of one input, or of several side by side: W of (G + ls Ox) W + lt W Oy + lst Ox W Oy = C.
 
-    Args:
-        gram: G, symmetric and positive semidefinite.
-        cross: C.
-        omega_x: Ox, the whitened roughness of inputs.
-        omega_y: Oy, the whitened roughness of outputs.
-        penalties: The three weights.
-
-    Raises:
-        DataError: G with its penalty is singular.
+    Raises `DataError` if the Gram matrix G with its penalty is singular.
     """
     used = penalties.absolute(gram, SurfaceRoughness(omega_x, omega_y))
     a1 = gram + used.s * omega_x
@@ -162,13 +154,7 @@ def solve_penalised(
 class BlockSolver:
     """The equations of many inputs, each by itself and all at once: one increment of every feature per boosting step.
 
-    Outputs are rotated by the eigenvectors of their roughness, so that columns do not mix.
-
-    Args:
-        blocks: G of each feature, shape (features, size, size).
-        omega_x: Ox.
-        roughness_y: The eigenvalues of Oy.
-        penalties: Absolute ones.
+    Outputs are rotated by the eigenvectors of their roughness, so that columns do not mix. Penalties are absolute.
     """
 
     def __init__(self, blocks: FloatArray, omega_x: FloatArray, roughness_y: FloatArray, penalties: Penalties) -> None:

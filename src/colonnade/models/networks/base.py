@@ -8,8 +8,9 @@ from typing import Any, ClassVar, Literal, Self
 
 from numpy.typing import NDArray
 
-from colonnade.errors import PlanError
+from colonnade.errors import DataError, PlanError
 from colonnade.models.base import Estimator
+from colonnade.models.batches import Batches, hold_out, ordered_batches
 from colonnade.models.networks.modules import BottomFactory, TopFactory
 from colonnade.models.networks.targets import Classes, Target
 from colonnade.models.networks.tracks import holds_factory
@@ -107,21 +108,16 @@ class NetworkModel(Estimator):
         return OptimizerSettings(self.optimizer, self.learning_rate, momentum, self.weight_decay)
 
     def schedule(self, party: Party, n_rows: int, random: Randomness) -> EpochSchedule:
-        """The rows to train on and those held out, in batches.
-
-        Args:
-            party: Whose training it is.
-            n_rows: How many rows there are, those to be held out included.
-            random: What batches and held-out rows follow from.
-        """
-        return EpochSchedule.of(
-            n_rows,
-            random,
-            party.name,
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            validation_fraction=self.validation_fraction if self.n_iter_no_change else 0.0,
-        )
+        """The rows to train on and those held out, in batches that follow from a source of randomness."""
+        share = self.validation_fraction if self.n_iter_no_change else 0.0
+        train, held_out = hold_out(n_rows, share, random)
+        if not len(train):
+            raise DataError(
+                f"{party.name} has {n_rows} rows and none is left to train on when validation_fraction = "
+                f"{share} of them are held out. Bring more rows or set n_iter_no_change to None."
+            )
+        held_out_batches = ordered_batches(held_out, self.batch_size)
+        return EpochSchedule(Batches(train, self.batch_size, random), held_out_batches, self.epochs)
 
     def admit_defences(self, party: Party) -> None:
         """Ready a party's defences for a run; refuses those that the model would never ask."""
@@ -147,14 +143,6 @@ class NetworkModel(Estimator):
             )
         for defence, learned in zip(held, self.defences_, strict=True):
             defence.restore(learned["state"])
-
-    def require_roles(self, party: Party) -> None:
-        """Raise `PlanError` unless the roles name a label party and a feature party."""
-        if party.roles.label is None or not party.roles.features:
-            raise PlanError(
-                f"{type(self).__name__} needs a label party and at least one feature party, but the roles are "
-                f"{party.roles}. Name both."
-            )
 
     @classmethod
     def is_factory(cls, name: str, value: Any) -> bool:

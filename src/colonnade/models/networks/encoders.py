@@ -7,7 +7,8 @@ very many columns the last components are mostly noise, which helps only an atta
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import nn
 
 from colonnade.models.batches import Batches
 from colonnade.models.networks.modules import perceptron
-from colonnade.models.networks.training import NetworkSide, OptimizerSettings, copied, tensors
+from colonnade.models.networks.training import EpochSchedule, NetworkSide, OptimizerSettings, copied, loaded
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.wire.message import Float32Array, Float64Array, Int64Array
@@ -29,7 +30,6 @@ MOST_BY_VARIANCE = 64
 class Encoder(ABC):
     """A map from columns to an embedding, learned without labels."""
 
-    name: ClassVar[str]
     per_component: ClassVar[int] = 1
     """How many numbers of an embedding there are for each of its components."""
 
@@ -42,16 +42,17 @@ class Encoder(ABC):
     def encode(self, x: Float64Array) -> Float32Array:
         """The embedding of some rows."""
 
-    @abstractmethod
     def state(self) -> Tree:
         """What was learned, as a tree."""
+        return dict(vars(self))
 
     @classmethod
-    @abstractmethod
     def of(cls, tree: Tree) -> Self:
         """The encoder that `state` wrote down."""
+        return cls(**tree)
 
 
+@dataclass(eq=False)
 class PCA(Encoder):
     """Whitened principal components.
 
@@ -60,10 +61,8 @@ class PCA(Encoder):
     (50, 2)
     """
 
-    name = "pca"
-
-    def __init__(self, mean: Float64Array, directions: Float64Array) -> None:
-        self.mean, self.directions = mean, directions
+    mean: Float64Array
+    directions: Float64Array
 
     @classmethod
     def learned(cls, x: Float64Array, n_components: int, party: Party) -> Self:
@@ -74,14 +73,8 @@ class PCA(Encoder):
     def encode(self, x: Float64Array) -> Float32Array:
         return ((x - self.mean) @ self.directions).astype(np.float32)
 
-    def state(self) -> Tree:
-        return {"mean": self.mean, "directions": self.directions}
 
-    @classmethod
-    def of(cls, tree: Tree) -> Self:
-        return cls(tree["mean"], tree["directions"])
-
-
+@dataclass(eq=False)
 class RandomFourier(Encoder):
     """Random Fourier features of whitened principal components (Rahimi and Recht 2007), twice as many as these.
 
@@ -90,11 +83,11 @@ class RandomFourier(Encoder):
     [[1.0, 1.0, 1.0, 1.0]]
     """
 
-    name = "rff"
-    per_component = 2
+    per_component: ClassVar[int] = 2
 
-    def __init__(self, first: PCA, frequencies: Float64Array, phases: Float64Array) -> None:
-        self.first, self.frequencies, self.phases = first, frequencies, phases
+    first: PCA
+    frequencies: Float64Array
+    phases: Float64Array
 
     @classmethod
     def learned(cls, x: Float64Array, n_components: int, party: Party) -> Self:
@@ -111,13 +104,14 @@ class RandomFourier(Encoder):
         return np.cos(self.first.encode(x) @ self.frequencies + self.phases).astype(np.float32)
 
     def state(self) -> Tree:
-        return {"first": self.first.state(), "frequencies": self.frequencies, "phases": self.phases}
+        return {**super().state(), "first": self.first.state()}
 
     @classmethod
     def of(cls, tree: Tree) -> Self:
-        return cls(PCA.of(tree["first"]), tree["frequencies"], tree["phases"])
+        return super().of({**tree, "first": PCA.of(tree["first"])})
 
 
+@dataclass(eq=False)
 class Autoencoder(Encoder):
     """The narrow middle of a network that learns to rebuild the columns.
 
@@ -125,10 +119,10 @@ class Autoencoder(Encoder):
     (4, 2)
     """
 
-    name = "autoencoder"
-
-    def __init__(self, mean: Float64Array, centre: Float64Array, scale: Float64Array, network: _Rebuilding) -> None:
-        self.mean, self.centre, self.scale, self.network = mean, centre, scale, network
+    mean: Float64Array
+    centre: Float64Array
+    scale: Float64Array
+    network: _Rebuilding
 
     @classmethod
     def learned(cls, x: Float64Array, n_components: int, party: Party) -> Self:
@@ -137,9 +131,8 @@ class Autoencoder(Encoder):
         mean = x.mean(axis=0)
         side = _AutoencoderSide(party, network, torch.from_numpy((x - mean).astype(np.float32)))
         batches = Batches(np.arange(len(x)), 256, party.random.child("autoencoder"))
-        for step in party.steps(EPOCHS * batches.per_epoch, side, name="encode", shared=False):
-            side.train(step, *batches.at(step))
-        made = cls(mean, np.zeros(n_components), np.ones(n_components), network.eval())
+        network = side.run_epochs(EpochSchedule(batches, [], EPOCHS), name="encode", shared=False)
+        made = cls(mean, np.zeros(n_components), np.ones(n_components), network)
         embedding = made.encode(x)
         made.centre, made.scale = embedding.mean(axis=0), np.maximum(embedding.std(axis=0), 1e-6)
         return made
@@ -150,14 +143,12 @@ class Autoencoder(Encoder):
         return np.asarray((middle - self.centre) / self.scale, dtype=np.float32)
 
     def state(self) -> Tree:
-        network = self.network.state_dict()
-        return {"mean": self.mean, "centre": self.centre, "scale": self.scale, "network": copied(network)}
+        return {**super().state(), "network": copied(self.network.state_dict())}
 
     @classmethod
     def of(cls, tree: Tree) -> Self:
-        network = _Rebuilding(len(tree["mean"]), len(tree["centre"]))
-        network.load_state_dict(tensors(tree["network"]))
-        return cls(tree["mean"], tree["centre"], tree["scale"], network.eval())
+        network = loaded(_Rebuilding(len(tree["mean"]), len(tree["centre"])), tree["network"])
+        return super().of({**tree, "network": network})
 
 
 class _Rebuilding(nn.Module):
@@ -180,11 +171,8 @@ class _AutoencoderSide(NetworkSide[_Rebuilding]):
         self.optimizers.step()
         return {}
 
-    def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
-        return False
 
-
-ENCODERS: Mapping[str, type[Encoder]] = {encoder.name: encoder for encoder in (PCA, RandomFourier, Autoencoder)}
+ENCODERS: Mapping[str, type[Encoder]] = {"pca": PCA, "rff": RandomFourier, "autoencoder": Autoencoder}
 
 
 def principal_directions(x: Float64Array) -> tuple[Float64Array, Float64Array]:

@@ -7,6 +7,7 @@ it went.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -19,18 +20,11 @@ from colonnade.models.batches import ordered_batches
 from colonnade.models.networks.base import NetworkModel, scored
 from colonnade.models.networks.messages import Embedding
 from colonnade.models.networks.modules import BottomFactory, TopFactory, bottom_named, perceptron, top_named
-from colonnade.models.networks.targets import Target
-from colonnade.models.networks.training import (
-    Machine,
-    NetworkSide,
-    OptimizerName,
-    OptimizerSettings,
-    set_mode,
-    stopping,
-)
+from colonnade.models.networks.training import Machine, NetworkSide, OptimizerName, loaded
 from colonnade.runtime.context import HookContext, Phase, Tensor
 from colonnade.runtime.hooks import applied
 from colonnade.runtime.party import Party
+from colonnade.storage import Tree
 from colonnade.tables.encode import Inputs
 from colonnade.wire.message import Float32Array, Int64Array
 
@@ -54,21 +48,14 @@ class LabelOnlyModel(NetworkModel):
         """Where this party computes."""
         return Machine.of(self.device, "float32")
 
-    def new_network(self, target: Target, inputs: Inputs | None, widths: Sequence[int]) -> LabelOnlyNetwork:
-        """A new network over the party's own columns and embeddings of some widths."""
-        bottom = None if inputs is None else bottom_named(self.bottom)(inputs, self.embedding)
-        others = [perceptron(each, (64,), self.embedding) for each in widths]
-        top = top_named(self.top)(self.embedding * (len(widths) + (inputs is not None)), target.n_outputs)
-        return LabelOnlyNetwork(bottom, others, top)
+    @abstractmethod
+    def widths(self) -> Sequence[int]:
+        """The widths of the embeddings that the label party receives."""
 
-    def train_alone(
-        self, party: Party, network: LabelOnlyNetwork, target: Target, inputs: TrainingInputs, labels: Tensor
-    ) -> None:
+    def train_alone(self, party: Party, inputs: TrainingInputs, labels: Tensor) -> None:
         """Train a network to the end, or until held-out rows say enough. Nothing is sent to anybody."""
         schedule = self.schedule(party, len(labels), party.random.child("alone"))
-        side = LabelOnlySide(
-            party, network, target, inputs, labels, self.machine(), self.n_iter_no_change, self.optimizer_settings()
-        )
+        side = LabelOnlySide(self, party, self._new_network(), inputs, labels)
         self.network_ = side.run_epochs(schedule, name="alone", shared=False)
         self.history_ = side.history
 
@@ -83,6 +70,28 @@ class LabelOnlyModel(NetworkModel):
                 outputs = network(network.embed(own, list(received.values())))
             parts.append(scored(target, party, outputs, step, rows, track="local"))
         return target.prediction(np.concatenate(parts))
+
+    def share(self) -> Tree:
+        return {
+            "target": None if self.target_ is None else self.target_.state(),
+            "inputs": None if self.inputs_ is None else self.inputs_.state(),
+            "network": None if self.network_ is None else self.network_.state_dict(),
+            "history": self.history_,
+        }
+
+    def take_share(self, tree: Tree) -> None:
+        self.target_ = None if tree["target"] is None else self.target.of(tree["target"])
+        self.inputs_ = None if tree["inputs"] is None else Inputs.of(tree["inputs"])
+        self.network_ = None if tree["network"] is None else loaded(self._new_network(), tree["network"])
+        self.history_ = tree["history"]
+
+    def _new_network(self) -> LabelOnlyNetwork:
+        """A new network over the party's own columns and the embeddings that it receives."""
+        inputs, widths = self.inputs_, self.widths()
+        bottom = None if inputs is None else bottom_named(self.bottom)(inputs, self.embedding)
+        others = [perceptron(each, (64,), self.embedding) for each in widths]
+        n_joined = self.embedding * (len(widths) + (inputs is not None))
+        return LabelOnlyNetwork(bottom, others, top_named(self.top)(n_joined, self.require_target().n_outputs))
 
 
 class LabelOnlyNetwork(nn.Module):
@@ -133,23 +142,15 @@ class LabelOnlySide(NetworkSide[LabelOnlyNetwork]):
     """The label party training alone, on what it has gathered and the labels, encoded."""
 
     def __init__(
-        self,
-        party: Party,
-        network: LabelOnlyNetwork,
-        target: Target,
-        inputs: TrainingInputs,
-        labels: Tensor,
-        machine: Machine,
-        n_iter_no_change: int | None,
-        optimizers: OptimizerSettings,
+        self, model: LabelOnlyModel, party: Party, network: LabelOnlyNetwork, inputs: TrainingInputs, labels: Tensor
     ) -> None:
-        self.network, self.target, self.inputs, self.machine = network.to(machine.device), target, inputs, machine
-        self.labels, self.n_iter_no_change = labels.to(machine.device), n_iter_no_change
-        super().__init__(party, {"label_only": network}, optimizers, network)
+        self.machine, self.target, self.inputs = model.machine(), model.require_target(), inputs
+        self.n_iter_no_change = model.n_iter_no_change
+        self.network, self.labels = network.to(self.machine.device), labels.to(self.machine.device)
+        super().__init__(party, {"label_only": network}, model.optimizer_settings(), network)
 
     def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
         """One step on the true labels."""
-        set_mode(self.network, train=True)
         at, outputs, truth = self._pass(step, epoch, rows, "train")
         labels, _ = applied(self.party.defences, "labels", truth, at)
         at = replace(at, labels=labels)
@@ -159,27 +160,21 @@ class LabelOnlySide(NetworkSide[LabelOnlyNetwork]):
         self.optimizers.step()
         return self.note({"loss": loss.item()})
 
-    def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
+    def ends_by(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
         """Compare with earlier epochs on one's own held-out rows."""
-        self.close(float(epoch))
-        if not held_out or self.n_iter_no_change is None:
-            return False
-        set_mode(self.network, train=False)
         total = 0.0
-        with torch.no_grad():
-            for step, rows in enumerate(held_out):
-                _, outputs, truth = self._pass(step, epoch, rows, "validate")
-                total += self.target.loss(outputs, truth, "sum").item()
-        self.history[-1]["validation_loss"] = total / sum(map(len, held_out))
-        improved, stop = stopping(self.history, self.n_iter_no_change)
-        self.keep_if_best(improved)
-        return stop
+        for step, rows in enumerate(held_out):
+            _, outputs, truth = self._pass(step, epoch, rows, "validate")
+            total += self.target.loss(outputs, truth, "sum").item()
+        return bool(self.verdict(epoch, total / sum(map(len, held_out)), self.n_iter_no_change).stop)
 
     def _pass(self, step: int, epoch: int, rows: Int64Array, phase: Phase) -> tuple[HookContext, Tensor, Tensor]:
-        index = self.machine.index(rows)
+        index, train = self.machine.index(rows), phase == "train"
         own, received = self.inputs.at(index)
-        embeddings = self.network.embed(own, list(received.values()))
-        outputs = self.network(embeddings)
+        self.network.train(train)
+        with torch.set_grad_enabled(train):
+            embeddings = self.network.embed(own, list(received.values()))
+            outputs = self.network(embeddings)
         mine = {} if own is None else {"embedding": embeddings[0]}
         at = HookContext(
             step, epoch, rows, phase, track="local", own=mine, received=received, inputs=own, outputs=outputs

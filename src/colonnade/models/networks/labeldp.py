@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self, cast
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -30,11 +30,11 @@ import torch
 from colonnade.errors import PlanError
 from colonnade.models.base import Prediction
 from colonnade.models.batches import ordered_batches
-from colonnade.models.networks.label_only import LabelOnlyModel, LabelOnlyNetwork, TrainingInputs
+from colonnade.models.networks.label_only import LabelOnlyModel, TrainingInputs
 from colonnade.models.networks.split import Bottom, EmbeddingCollector, SplitClassifier
 from colonnade.models.networks.targets import Classes, Target, learned_target
 from colonnade.models.networks.tracks import Head
-from colonnade.models.networks.training import as_array, loaded
+from colonnade.models.networks.training import as_array
 from colonnade.parameters import Limit, check_parameters, number
 from colonnade.privacy.mechanisms import RandomisedResponse
 from colonnade.runtime.context import HookContext, Tensor
@@ -69,6 +69,7 @@ class LabelDPShadow(LabelOnlyModel):
     epsilon: float = 0.5
 
     shadow_: SplitClassifier = field(init=False)
+    n_received_: int = field(init=False)
 
     @classmethod
     def example(cls) -> Self:
@@ -79,7 +80,7 @@ class LabelDPShadow(LabelOnlyModel):
         check_parameters(self)
         self.shadow_ = self._new_shadow()
         self.target_ = self.inputs_ = self.network_ = None
-        self.history_ = []
+        self.history_, self.n_received_ = [], len(party.feature_parties) if party.holds_labels else 0
         if not party.holds_labels:
             self.shadow_.fit(party)
             self._send(party)
@@ -90,9 +91,7 @@ class LabelDPShadow(LabelOnlyModel):
         self.target_, table = target, party.own_table
         if table.columns:
             self.inputs_ = Inputs.learned(table, np.arange(len(table)))
-        inputs = self._collected(party)
-        network = self._new_network(target, len(party.feature_parties))
-        self.train_alone(party, network, target, inputs, truth)
+        self.train_alone(party, self._collected(party), truth)
         self.shadow_.remember_defences(party)
         return self
 
@@ -115,24 +114,16 @@ class LabelDPShadow(LabelOnlyModel):
         return self.predict_alone(party, self._collected(party))
 
     def share(self) -> Tree:
-        return {
-            "shadow": self.shadow_.share(),
-            "target": None if self.target_ is None else self.target_.state(),
-            "inputs": None if self.inputs_ is None else self.inputs_.state(),
-            "network": None if self.network_ is None else self.network_.state_dict(),
-            "n_received": 0 if self.network_ is None else len(self.network_.others),
-            "history": self.history_,
-        }
+        return {**super().share(), "shadow": self.shadow_.share(), "n_received": self.n_received_}
 
     def take_share(self, tree: Tree) -> None:
         self.shadow_ = self._new_shadow()
         self.shadow_.take_share(tree["shadow"])
-        self.target_ = None if tree["target"] is None else Classes.of(tree["target"])
-        self.inputs_ = None if tree["inputs"] is None else Inputs.of(tree["inputs"])
-        self.history_, self.network_ = tree["history"], None
-        if tree["network"] is not None:
-            network = self._new_network(self.require_target(), tree["n_received"])
-            self.network_ = cast("LabelOnlyNetwork", loaded(network, tree["network"]))
+        self.n_received_ = tree["n_received"]
+        super().take_share(tree)
+
+    def widths(self) -> list[int]:
+        return [self.embedding] * self.n_received_
 
     def summary(self) -> str:
         return "\n".join(
@@ -176,9 +167,6 @@ class LabelDPShadow(LabelOnlyModel):
         given = self.get_params()
         del given["epsilon"]
         return SplitClassifier(**given)
-
-    def _new_network(self, target: Target, n_received: int) -> LabelOnlyNetwork:
-        return self.new_network(target, self.inputs_, [self.embedding] * n_received)
 
 
 class _Randomised(Defence):

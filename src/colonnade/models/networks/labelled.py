@@ -9,16 +9,16 @@ from typing import TypeAlias
 import torch
 from torch import nn
 
-from colonnade.models.networks.messages import EpochVerdict
 from colonnade.models.networks.share import SplitShare
-from colonnade.models.networks.training import NetworkSide, set_mode, stopping
+from colonnade.models.networks.training import NetworkSide
 from colonnade.runtime.context import HookContext, Tensor
 from colonnade.runtime.hooks import applied
 from colonnade.runtime.party import Party
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Int64Array
 
-GradientIf: TypeAlias = Callable[[Tensor], Callable[[Tensor], Tensor]]
+GradientIf: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""The gradient in an embedding, if the labels of the batch were these."""
 
 
 class LocalTrackRunner:
@@ -33,16 +33,11 @@ class LocalTrackRunner:
 
     def embed(self, index: Tensor, *, train: bool) -> Tensor:
         """The private embedding of some rows."""
-        set_mode(self.track, train=train)
-        with torch.set_grad_enabled(train), self.machine.autocast():
-            private: Tensor = self.track.private(self.values.index_select(0, index))
-        return private.float()
+        return self.machine.forward(self.track.private, self.values.index_select(0, index), train=train)
 
     def outputs(self, public: Tensor, private: Tensor, received: Sequence[Tensor], *, train: bool) -> Tensor:
         """The track's outputs, for which everything but the private embedding is cut off."""
-        with torch.set_grad_enabled(train), self.machine.autocast():
-            outputs: Tensor = self.track(public, private, received)
-        return outputs.float()
+        return self.machine.forward(self.track, public, private, received, train=train)
 
     def predict(self, rows: Int64Array, public: Tensor | None, received: Sequence[Tensor]) -> Tensor:
         """The track's outputs for some rows, without training."""
@@ -71,6 +66,14 @@ class LabelledSide(NetworkSide[SplitShare]):
         loss, reweighed = applied(defences, "loss", self.target.loss(outputs, labels), at)
         return loss, at, tuple(dict.fromkeys(relabelled + reweighed))
 
+    def own_embeddings(self, own: Tensor | None, index: Tensor) -> tuple[dict[str, Tensor], Tensor | None]:
+        """The party's own embeddings as hooks are shown them, and the private one with its graph."""
+        shown = {} if own is None else {self.settings.tracks.own: own}
+        private = None if self.local is None else self.local.embed(index, train=True)
+        if private is not None:
+            shown["private"] = private.detach()
+        return shown, private
+
     def train_local(
         self, own: Tensor, private: Tensor, received: Sequence[Tensor], truth: Tensor, at: HookContext
     ) -> float:
@@ -93,15 +96,8 @@ class LabelledSide(NetworkSide[SplitShare]):
     ) -> bool:
         """Compare an epoch's loss on held-out rows with earlier ones, and tell the others; returns whether to stop.
 
-        Args:
-            epoch: Its number.
-            held_out: The rows, in batches; without any, nothing is compared or sent.
-            forward: The outputs for a batch, given its number, the epoch and its rows, and where they were computed.
-            lines: Whom to tell.
+        `forward` gives the outputs for a batch, from its number, the epoch and its rows, and where they were computed.
         """
-        self.close(epoch)
-        if not held_out:
-            return False
         total, under = 0.0, dict[str, None]()
         for step, rows in enumerate(held_out):
             outputs, at = forward(step, epoch, rows)
@@ -110,22 +106,12 @@ class LabelledSide(NetworkSide[SplitShare]):
             labels, relabelled = applied(self.party.defences, "labels", truth, about)
             total += self.target.loss(outputs, labels, "sum").item()
             under |= dict.fromkeys(relabelled)
-        self.history[-1]["validation_loss"] = total / sum(map(len, held_out))
-        assert self.settings.n_iter_no_change is not None
-        improved, stop = stopping(self.history, self.settings.n_iter_no_change)
-        self.keep_if_best(improved)
+        verdict = self.verdict(epoch, total / sum(map(len, held_out)), self.settings.n_iter_no_change)
         for line in lines:
-            line.send(EpochVerdict(epoch, int(improved), int(stop)), under=tuple(under))
-        return stop
+            line.send(verdict, under=tuple(under))
+        return bool(verdict.stop)
 
 
 def gradient_if(loss: Callable[[Tensor, Tensor], Tensor], outputs: Tensor) -> GradientIf:
     """What the gradient in an embedding would be if the labels of the batch were others."""
-
-    def in_embedding(received: Tensor) -> Callable[[Tensor], Tensor]:
-        def for_labels(labels: Tensor) -> Tensor:
-            return torch.autograd.grad(loss(outputs, labels), received, retain_graph=True)[0]
-
-        return for_labels
-
-    return in_embedding
+    return lambda received, labels: torch.autograd.grad(loss(outputs, labels), received, retain_graph=True)[0]

@@ -9,26 +9,26 @@ from colonnade.wire.message import Float32Array, Message
 
 
 @dataclass(frozen=True)
+class BatchRows:
+    """The fields of a message about one batch: the number of its step, and one row of numbers per sample."""
+
+    step: int
+    values: Float32Array
+
+
+@dataclass(frozen=True)
 class EmbeddingWidth(Message, kind="split/outline"):
     """How wide an embedding the label party expects; with summed logits, the number of classes, which is public."""
 
     width: int
 
 
-@dataclass(frozen=True)
-class Embedding(Message, kind="split/embedding", reveals={Secret.FEATURES}, per_row="values"):
+class Embedding(BatchRows, Message, kind="split/embedding", reveals={Secret.FEATURES}, per_row="values"):
     """A party's output at the cut, one row per sample of the batch; NaN for a sample that the party does not hold."""
 
-    step: int
-    values: Float32Array
 
-
-@dataclass(frozen=True)
-class Gradient(Message, kind="split/gradient", reveals={Secret.LABELS}, per_row="values"):
+class Gradient(BatchRows, Message, kind="split/gradient", reveals={Secret.LABELS}, per_row="values"):
     """Loss gradient at the cut, one row per sample of the batch."""
-
-    step: int
-    values: Float32Array
 
 
 @dataclass(frozen=True)
@@ -56,28 +56,16 @@ class GivenLabels(Message, kind="split/labels", reveals={Secret.LABELS}, per_row
     values: Float32Array
 
 
-@dataclass(frozen=True)
-class Outputs(Message, kind="split/outputs", reveals={Secret.FEATURES, Secret.LABELS}, per_row="values"):
+class Outputs(BatchRows, Message, kind="split/outputs", reveals={Secret.FEATURES, Secret.LABELS}, per_row="values"):
     """What the server's network predicts: logits or standardised numbers, one row per sample."""
 
-    step: int
-    values: Float32Array
 
-
-@dataclass(frozen=True)
-class Hidden(Message, kind="split/hidden", reveals={Secret.FEATURES}, per_row="values"):
+class Hidden(BatchRows, Message, kind="split/hidden", reveals={Secret.FEATURES}, per_row="values"):
     """The server's output in a U-shape, one row per sample of the batch."""
 
-    step: int
-    values: Float32Array
 
-
-@dataclass(frozen=True)
-class HiddenGradient(Message, kind="split/hidden-gradient", reveals={Secret.LABELS}, per_row="values"):
+class HiddenGradient(BatchRows, Message, kind="split/hidden-gradient", reveals={Secret.LABELS}, per_row="values"):
     """Loss gradient at the server's output, one row per sample of the batch."""
-
-    step: int
-    values: Float32Array
 
 
 @dataclass(frozen=True)

@@ -147,7 +147,17 @@ def image_places(inputs: Inputs) -> tuple[tuple[int, int, int], list[int]]:
     return shape, [order[pixel] for pixel in product(channels, rows, columns)]
 
 
-class SmallCNN(nn.Module):
+class _ImageNetwork(nn.Module):
+    image: _Image
+    layers: nn.Sequential
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """An embedding of each image."""
+        out: torch.Tensor = self.layers(self.image(x))
+        return out
+
+
+class SmallCNN(_ImageNetwork):
     """Two convolutions over an image, then a linear layer.
 
     >>> import numpy as np
@@ -167,13 +177,8 @@ class SmallCNN(nn.Module):
             nn.Linear(8 * second, width),
         )  # fmt: skip
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """An embedding of each image."""
-        out: torch.Tensor = self.layers(self.image(x))
-        return out
 
-
-class ResNet20(nn.Module):
+class ResNet20(_ImageNetwork):
     """The residual network of 20 layers for small images (He et al. 2016, arXiv 1512.03385).
 
     >>> import numpy as np
@@ -193,11 +198,6 @@ class ResNet20(nn.Module):
                 layers.append(_Residual(n_in, n_out, stride=2 if block == 0 and n_out > 16 else 1))
                 n_in = n_out
         self.layers = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, width))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """An embedding of each image."""
-        out: torch.Tensor = self.layers(self.image(x))
-        return out
 
 
 class _Residual(nn.Module):
@@ -233,20 +233,8 @@ def mlp_top(n_in: int, n_out: int) -> nn.Module:
     return nn.Sequential(nn.ReLU(), perceptron(n_in, (64,), n_out))
 
 
-def linear_top(n_in: int, n_out: int) -> nn.Module:
-    """One linear layer."""
-    return nn.Linear(n_in, n_out)
-
-
 class LocalTrack(nn.Module):
-    """The local track: a network over private columns, and a head that also takes what is cut off from the others.
-
-    Args:
-        private: The network over the private columns.
-        head: What joins its embedding with the others.
-        takes_received: Whether the head also takes the embeddings that arrive.
-        trains_head: Whether the head is trained.
-    """
+    """The local track: a network over private columns, and a head that also takes what is cut off from the others."""
 
     def __init__(self, private: nn.Module, head: nn.Module, *, takes_received: bool, trains_head: bool = True) -> None:
         super().__init__()
@@ -268,32 +256,26 @@ BOTTOMS: Mapping[str, BottomFactory] = {
     "cnn": SmallCNN,
     "resnet-20": ResNet20,
 }
-TOPS: Mapping[str, TopFactory] = {"mlp": mlp_top, "linear": linear_top}
+TOPS: Mapping[str, TopFactory] = {"mlp": mlp_top, "linear": nn.Linear}
 
 
 def bottom_named(choice: str | BottomFactory) -> BottomFactory:
     """The bottom network of a name, or one's own, which is refused if its output has another width than was asked."""
-    if isinstance(choice, str):
-        return _named(choice, BOTTOMS, "bottom")
-    make = _callable(choice, "bottom", "`Inputs` and a width")
-    return lambda inputs, width: _of_width(make(inputs, width), width, "bottom")
+    make = _known(choice, BOTTOMS, "bottom", "`Inputs` and a width")
+    return make if isinstance(choice, str) else lambda inputs, width: _of_width(make(inputs, width), width, "bottom")
 
 
 def top_named(choice: str | TopFactory) -> TopFactory:
     """The top network of a name, or one's own, which is refused if its output has another width than was asked."""
+    make = _known(choice, TOPS, "top", "two widths")
+    return make if isinstance(choice, str) else lambda n_in, n_out: _of_width(make(n_in, n_out), n_out, "top")
+
+
+def _known(choice: str | F, table: Mapping[str, F], what: str, given: str) -> F:
+    if isinstance(choice, str) and choice in table:
+        return table[choice]
     if isinstance(choice, str):
-        return _named(choice, TOPS, "top")
-    make = _callable(choice, "top", "two widths")
-    return lambda n_in, n_out: _of_width(make(n_in, n_out), n_out, "top")
-
-
-def _named(choice: str, table: Mapping[str, F], what: str) -> F:
-    if choice not in table:
         raise PlanError(f"There is no {what} network {choice!r}; there are {', '.join(table)}. Use one or a callable.")
-    return table[choice]
-
-
-def _callable(choice: F, what: str, given: str) -> F:
     # A module can be called, too, but not to make one.
     if isinstance(choice, nn.Module) or not callable(choice):
         raise PlanError(

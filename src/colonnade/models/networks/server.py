@@ -46,7 +46,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from functools import partial
+from typing import ClassVar, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -68,61 +69,38 @@ from colonnade.models.networks.modules import TopFactory
 from colonnade.models.networks.share import SplitSettings, SplitShare
 from colonnade.models.networks.split import (
     Bottom,
-    EmbeddingCollector,
+    JointForward,
     SentEmbedding,
     SplitFeatureSide,
+    SplitLabelSide,
     SplitNetwork,
 )
 from colonnade.models.networks.targets import Classes, Numbers, Target, learned_target
 from colonnade.models.networks.tracks import ShadowTop
-from colonnade.models.networks.training import NetworkSide, as_array, set_mode
+from colonnade.models.networks.training import NetworkSide, as_array
 from colonnade.runtime.context import HookContext, Phase, Tensor
 from colonnade.runtime.hooks import applied
 from colonnade.runtime.party import Party
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Float32Array, Int64Array, Message
 
+# The server makes a number for each row before anything comes that would show how many there are.
+MOST_ROWS = 1 << 27
+ServerSends: TypeAlias = type[Outputs] | type[Hidden]
+"""What the server sends the label party: predictions where labels are given, inputs of its last layer where kept."""
 
-class ServerTop:
-    """The server's network over the embeddings it is sent."""
 
-    def __init__(self, share: SplitShare, party: Party, lines: Sequence[Channel]) -> None:
-        self.party, self.machine = party, share.settings.machine
-        share.to(self.machine.device)
-        self.collector = EmbeddingCollector(share, party, lines)
-        assert share.top is not None
-        self.top = share.top
+class ServerTop(JointForward):
+    """The server's network over the embeddings that it receives, and the line to the label party."""
 
-    def forward(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> Tensor:
-        """Collect embeddings, and put them through the network."""
-        joined = self.collector.joined([], self.collector.collect(step, rows, phase, epoch))
-        set_mode(self.top, train=phase == "train")
-        with torch.set_grad_enabled(phase == "train"), self.machine.autocast():
-            outputs: Tensor = self.top(joined)
-        return outputs.float()
-
-    def send_outputs(self, step: int, rows: Int64Array) -> None:
-        """Labels given: send the label party what the network predicts for a batch."""
-        outputs = self.forward(step, rows, "predict")
-        self._send(Outputs, outputs, step, rows, "predict", outputs=outputs)
-
-    def send_hidden(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> Tensor:
-        """Labels kept: send the label party what the network makes of a batch; returns what a gradient goes into."""
-        hidden, collector = self.forward(step, rows, phase, epoch), self.collector
-        return self._send(Hidden, hidden, step, rows, phase, epoch, received=collector.received, held=collector.held)
-
-    def _send(
-        self,
-        kind: type[Outputs] | type[Hidden],
-        values: Tensor,
-        step: int,
-        rows: Int64Array,
-        phase: Phase,
-        epoch: int | None = None,
-        **seen: Any,
-    ) -> Tensor:
-        line = self.party.label_party
-        at = HookContext(step, epoch or 0, rows, phase, line.peer, kind, **seen)
+    def send(self, kind: ServerSends, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> Tensor:
+        """Send the label party what the network makes of a batch; returns what a gradient goes into."""
+        values, line, collector = self.forward(step, rows, phase, epoch).outputs, self.party.label_party, self.collector
+        at = HookContext(step, epoch or 0, rows, phase, line.peer, kind)
+        if kind is Outputs:
+            at = replace(at, outputs=values)
+        else:
+            at = replace(at, received=collector.received, held=collector.held)
         sent, names = applied(self.party.defences, "outgoing", values, at)
         line.send(kind(step, as_array(sent)), under=names, rows=rows, epoch=epoch)
         return sent if sent.requires_grad else values
@@ -159,53 +137,26 @@ class LabelPartyEnd:
         hidden = self.machine.tensor(message.values, requires_grad=train)
         at = HookContext(step, epoch or 0, rows, phase, line.peer, Hidden)
         used, _ = applied(self.party.defences, "incoming", hidden, at)
-        set_mode(top, train=train)
-        with torch.set_grad_enabled(train), self.machine.autocast():
-            outputs: Tensor = top(used)
-        return hidden, outputs.float()
+        return hidden, self.machine.forward(top, used, train=train)
 
 
-class ServerWithLabelsSide(LabelledSide):
-    """Labels given, the server in training: computes the loss, and returns gradients to everybody."""
-
-    def __init__(self, settings: SplitSettings, party: Party, lines: Sequence[Channel]) -> None:
-        message = party.label_party.receive(GivenLabels)
-        n_outputs = message.n_classes if settings.target.task == "classification" else 1
-        if not settings.target.is_width(n_outputs) or not _are_labels(message.values, message.n_classes):
-            raise ProtocolError(
-                f"{party.roles.label} sent labels of {message.n_classes} classes, which are not what a "
-                f"{settings.target.task} learns from. Check that both parties run the same plan."
-            )
-        is_classes = settings.target.task == "classification"
-        target: Target = Classes(np.arange(n_outputs)) if is_classes else Numbers(0.0, 1.0)
-        labels = torch.from_numpy(message.values.astype(np.int64)) if is_classes else torch.tensor(message.values)
-        share = SplitShare(settings, party.name, settings.embedding, len(lines), target=target)
-        networks = share.build_top(len(lines), n_outputs)
-        self.top = ServerTop(share, party, lines)
-        super().__init__(share, party, labels, networks)
-
-    def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
-        """Compute the loss, send gradients to everybody."""
-        collector, label = self.top.collector, self.party.label_party.peer
-        outputs = self.top.forward(step, rows, "train", epoch)
-        truth = self.labels.index_select(0, self.machine.index(rows))
-        received = dict(collector.received)
-        own = {self.settings.tracks.own: received.pop(label)} if label in received else {}
-        at = HookContext(step, epoch, rows, "train", own=own, received=received, held=collector.held)
-        loss, at, under = self.loss(outputs, truth, at)
-        self.optimizers.forget_gradients()
-        loss.backward(retain_graph=bool(self.party.defences))  # type: ignore[no-untyped-call]
-        asked = gradient_if(self.target.loss, outputs) if self.party.defences else None
-        collector.send_gradients(step, at, asked, under)
-        self.optimizers.step()
-        return self.note({"loss": loss.item()})
-
-    def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
-        """Compare with earlier epochs on held-out rows, and tell the others."""
-        return self.judge(epoch, held_out, self._validate, [self.party.label_party, *self.party.feature_parties])
-
-    def _validate(self, step: int, epoch: int, rows: Int64Array) -> tuple[Tensor, HookContext]:
-        return self.top.forward(step, rows, "validate", epoch), HookContext(step, epoch, rows, "validate")
+def side_with_given_labels(settings: SplitSettings, party: Party, lines: Sequence[Channel]) -> SplitLabelSide:
+    """Labels given, the server in training: does what the label party does where no server is."""
+    is_classes = settings.target.task == "classification"
+    bounds = {"n_classes": settings.target.widths if is_classes else (0, 0)}
+    message = party.label_party.receive(GivenLabels, within=bounds)
+    n_outputs = message.n_classes if is_classes else 1
+    if not _are_labels(message.values, message.n_classes):
+        raise ProtocolError(
+            f"{party.roles.label} sent labels of {message.n_classes} classes, which are not what a "
+            f"{settings.target.task} learns from. Check that both parties run the same plan."
+        )
+    target: Target = Classes(np.arange(n_outputs)) if is_classes else Numbers(0.0, 1.0)
+    labels = torch.from_numpy(message.values.astype(np.int64)) if is_classes else torch.tensor(message.values)
+    share = SplitShare(settings, party.name, settings.embedding, len(lines), target=target)
+    networks = share.build_top(len(lines), n_outputs)
+    told = [party.label_party, *party.feature_parties]
+    return SplitLabelSide(share, party, labels, networks, lines=lines, told=told)
 
 
 class GivenLabelsSide(LabelledSide):
@@ -240,11 +191,8 @@ class GivenLabelsSide(LabelledSide):
         self.optimizers.step()
         return self.note(figures)
 
-    def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
+    def ends_by(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
         """Send embeddings of held-out rows, and wait for the verdict on the epoch."""
-        self.close(epoch)
-        if not held_out:
-            return False
         for step, rows in enumerate(held_out):
             self.end.send(step, rows, "validate", epoch)
         return self.await_verdict(epoch, self.party.server)
@@ -261,7 +209,7 @@ class ServerSide(NetworkSide[SplitShare]):
 
     def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
         """Send outputs, learn from their gradients, and send gradients back."""
-        hidden = self.top.send_hidden(step, rows, "train", epoch)
+        hidden = self.top.send(Hidden, step, rows, "train", epoch)
         line, collector, shape = self.party.label_party, self.top.collector, tuple(hidden.shape)
         message = line.receive(HiddenGradient, fields={"step": step}, shape=shape, finite=True, rows=rows, epoch=epoch)
         received, held = collector.received, collector.held
@@ -274,13 +222,10 @@ class ServerSide(NetworkSide[SplitShare]):
         self.optimizers.step()
         return {}
 
-    def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
+    def ends_by(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
         """Pass held-out rows on, and wait for the verdict on the epoch."""
-        self.close(epoch)
-        if not held_out:
-            return False
         for step, rows in enumerate(held_out):
-            self.top.send_hidden(step, rows, "validate", epoch)
+            self.top.send(Hidden, step, rows, "validate", epoch)
         return self.await_verdict(epoch, self.party.label_party)
 
 
@@ -301,11 +246,7 @@ class KeptLabelsSide(LabelledSide):
         sent = self.end.send(step, rows, "train", epoch)
         hidden, outputs = self.end.behind_hidden(step, rows, "train", epoch)
         truth = self.labels.index_select(0, index)
-        own = {} if sent is None else {self.settings.tracks.own: sent.embedding}
-        private = None
-        if self.local is not None:
-            private = self.local.embed(index, train=True)
-            own["private"] = private.detach()
+        own, private = self.own_embeddings(None if sent is None else sent.embedding, index)
         inputs = None if bottom is None else bottom.inputs
         at = HookContext(step, epoch, rows, "train", own=own, received={line.peer: hidden}, inputs=inputs)
         loss, at, under = self.loss(outputs, truth, at)
@@ -313,7 +254,7 @@ class KeptLabelsSide(LabelledSide):
         # A defence's part of the loss may lie in the party's own embedding, into which the server's gradient goes too.
         loss.backward(retain_graph=bool(self.party.defences))  # type: ignore[no-untyped-call]
         gradient = torch.zeros_like(hidden) if hidden.grad is None else hidden.grad
-        asked = gradient_if(self.target.loss, outputs)(hidden)
+        asked = partial(gradient_if(self.target.loss, outputs), hidden)
         about = replace(at, peer=line.peer, message=HiddenGradient, gradient_if=asked)
         gradient, names = applied(self.party.defences, "outgoing", gradient, about)
         message = HiddenGradient(step, as_array(gradient))
@@ -326,7 +267,7 @@ class KeptLabelsSide(LabelledSide):
         self.optimizers.step()
         return self.note(figures)
 
-    def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
+    def ends_by(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
         """Compare with earlier epochs on held-out rows, and tell the others."""
         for step, rows in enumerate(held_out):
             self.end.send(step, rows, "validate", epoch)
@@ -351,13 +292,8 @@ def _last_layer(n_in: int, n_out: int) -> nn.Module:
 class LabelEnd:
     """Where the labels are used: at the server that is given them, or at the label party that keeps them.
 
-    Attributes:
-        hooks: The defence hooks called on the side of each role.
-        sends: The kinds of messages that go through `outgoing` on the side of each role.
-        disclosures: Who learns what, one sentence each.
-        server_side: Makes the server's side of training.
-        label_side: Makes the label party's side of training.
-        last_layer: Makes the label party's layer behind the server's outputs; None where labels are given.
+    `hooks` and `sends` are those of an `Estimator`. `last_layer` makes the label party's layer behind the server's
+    outputs; it is None where labels are given.
     """
 
     hooks: Mapping[str, frozenset[str]]
@@ -380,7 +316,7 @@ LABELS_GIVEN = LabelEnd(
         "The label party learns gradients and predictions. A feature party learns gradients at the cut, hence maybe "
         "labels.",
     ),
-    server_side=ServerWithLabelsSide,
+    server_side=side_with_given_labels,
     label_side=GivenLabelsSide,
 )
 LABELS_KEPT = LabelEnd(
@@ -405,6 +341,10 @@ class ServerNetwork(SplitNetwork):
 
     end: ClassVar[LabelEnd]
 
+    @classmethod
+    def example(cls) -> Self:
+        return super().example().set_params(tracks={"name": "shadow-proxy", "by": "random"})
+
     def settings(self) -> SplitSettings:
         return replace(super().settings(), last_layer=self.end.last_layer)
 
@@ -413,7 +353,7 @@ class ServerNetwork(SplitNetwork):
 
     def _row_count(self, party: Party) -> RowCount:
         if party.table is None:
-            return party.label_party.receive(RowCount)
+            return party.label_party.receive(RowCount, within={"number": (1, MOST_ROWS)})
         count = RowCount(len(party.table), int(bool(party.table.columns)))
         if party.holds_labels:
             party.server.send(count)
@@ -437,10 +377,7 @@ class ServerNetwork(SplitNetwork):
             return
         top = ServerTop(share, party, _senders(party, count))
         for step, rows in enumerate(batches):
-            if self.end is LABELS_GIVEN:
-                top.send_outputs(step, rows)
-            else:
-                top.send_hidden(step, rows, "predict")
+            top.send(Outputs if self.end is LABELS_GIVEN else Hidden, step, rows, "predict")
 
     def _outputs(
         self, share: SplitShare, party: Party, batches: Sequence[Int64Array], local: LocalTrackRunner | None
@@ -472,9 +409,7 @@ def _senders(party: Party, count: RowCount) -> list[Channel]:
 
 
 class ServedClassifier(ServerNetwork):
-    """A classifier whose top network and labels are at a server.
-
-    Its settings are those of `SplitNetwork`.
+    """A classifier whose top network and labels are at a server, with the settings of `SplitNetwork`.
 
     >>> ServedClassifier(tracks="shadow-proxy").task
     'classification'
@@ -483,15 +418,9 @@ class ServedClassifier(ServerNetwork):
     task, target, end = "classification", Classes, LABELS_GIVEN
     hooks, sends = LABELS_GIVEN.hooks, LABELS_GIVEN.sends
 
-    @classmethod
-    def example(cls) -> Self:
-        return super().example().set_params(tracks={"name": "shadow-proxy", "by": "random"})
-
 
 class ServedRegressor(ServerNetwork):
-    """A regression whose top network and labels are at a server.
-
-    Its settings are those of `SplitNetwork`.
+    """A regression whose top network and labels are at a server, with the settings of `SplitNetwork`.
 
     >>> ServedRegressor(tracks="shadow-proxy").task
     'regression'
@@ -512,10 +441,6 @@ class UShapeClassifier(ServerNetwork):
 
     task, target, end = "classification", Classes, LABELS_KEPT
     hooks, sends = LABELS_KEPT.hooks, LABELS_KEPT.sends
-
-    @classmethod
-    def example(cls) -> Self:
-        return super().example().set_params(tracks={"name": "shadow-proxy", "by": "random"})
 
 
 class UShapeRegressor(ServerNetwork):

@@ -15,7 +15,7 @@ from colonnade.data.ranking import FeaturePartition
 from colonnade.errors import DataError
 from colonnade.models.networks.modules import BottomFactory, LocalTrack, TopFactory, bottom_named, top_named
 from colonnade.models.networks.targets import Target
-from colonnade.models.networks.tracks import LocalShape, Tracks
+from colonnade.models.networks.tracks import Tracks
 from colonnade.models.networks.training import Machine, OptimizerSettings, PerNetwork, as_array, chosen, loaded
 from colonnade.runtime.context import HookContext, Tensor
 from colonnade.runtime.hooks import applied
@@ -57,21 +57,13 @@ class SplitSettings:
 
     def make_bottom(self, inputs: Inputs, width: int, network: str, party: str) -> nn.Module:
         """A new bottom network, under the name that settings call it."""
-        return self._bottom_factory(network, party)(inputs, width)
+        choice = cast("str | BottomFactory", chosen(self.bottom, network, party, "bottom"))
+        return bottom_named(choice)(inputs, width)
 
     def make_top(self, n_in: int, n_out: int) -> nn.Module | None:
         """A new top network of the federated track; None where there is none."""
         choice = self.tracks.federated_top(self.top)
         return None if choice is None else top_named(choice)(n_in, n_out)
-
-    def make_local(self, shape: LocalShape, party: str) -> LocalTrack:
-        """New networks of the local track."""
-        made = self.tracks.local(self._bottom_factory("private", party), self.top, shape)
-        assert made is not None
-        return made
-
-    def _bottom_factory(self, network: str, party: str) -> BottomFactory:
-        return bottom_named(cast("str | BottomFactory", chosen(self.bottom, network, party, "bottom")))
 
 
 @dataclass
@@ -129,13 +121,7 @@ class SplitShare:
         return {network: self.bottom}
 
     def build_label_networks(self, party: Party, train: Int64Array, labels: Tensor) -> dict[str, nn.Module]:
-        """Make the label party's bottoms and local head; returns them by name.
-
-        Args:
-            party: The label party.
-            train: The rows to train on.
-            labels: The labels of all rows, encoded.
-        """
+        """Make the label party's bottoms and local head, given all labels, encoded; returns them by name."""
         table, tracks, target = party.own_table, self.settings.tracks, self.require_target()
         networks: dict[str, nn.Module] = {}
         ranked = _as_learned_from(party, labels, target) if tracks.ranks_by_labels else table
@@ -145,7 +131,7 @@ class SplitShare:
             networks = self.build_bottom(party, public, train, tracks.bottom)
         if self.partition is not None:
             self.local_inputs = self._learned_inputs(party, self.partition.private, train)
-            self.local = self.settings.make_local(self._local_shape(self.local_inputs), self.party)
+            self.local = self._new_local(self.local_inputs)
             networks["private"] = self.local.private
             networks[tracks.local_name] = self.local.head
         return networks
@@ -207,11 +193,10 @@ class SplitShare:
             share.top = loaded(top, tree["top"])
         if tree["local_inputs"] is not None:
             share.local_inputs = Inputs.of(tree["local_inputs"])
-            local = settings.make_local(share._local_shape(share.local_inputs), share.party)
-            share.local = cast("LocalTrack", loaded(local, tree["local"]))
+            share.local = loaded(share._new_local(share.local_inputs), tree["local"])
         if tree["missing_embeddings"] is not None:
-            vectors = loaded(missing_embeddings(share.n_received, share.width), tree["missing_embeddings"])
-            share.missing_embeddings = cast("nn.ParameterList", vectors)
+            vectors = missing_embeddings(share.n_received, share.width)
+            share.missing_embeddings = loaded(vectors, tree["missing_embeddings"])
         return share
 
     def _learned_inputs(self, party: Party, columns: Sequence[str] | None, train: Int64Array) -> Inputs:
@@ -226,8 +211,13 @@ class SplitShare:
                 )
         return Inputs.learned(table, train)
 
-    def _local_shape(self, inputs: Inputs) -> LocalShape:
-        return LocalShape(inputs, self.width, self.n_received, self.require_target().n_outputs)
+    def _new_local(self, inputs: Inputs) -> LocalTrack:
+        """New networks of the local track."""
+        settings, tracks = self.settings, self.settings.tracks
+        n_joined = (2 + (self.n_received if tracks.takes_received else 0)) * self.width
+        head = top_named(tracks.local_top(settings.top))(n_joined, self.require_target().n_outputs)
+        private = settings.make_bottom(inputs, self.width, "private", self.party)
+        return LocalTrack(private, head, takes_received=tracks.takes_received, trains_head=tracks.trains_local_top)
 
 
 LEARNED = tuple(each.name for each in fields(SplitShare) if each.name != "settings")

@@ -24,7 +24,8 @@ Gupta and Raskar 2018, arXiv 1810.06060; Vepakomma et al. 2018, arXiv 1812.00564
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, Literal, Self
 
 import numpy as np
@@ -32,24 +33,22 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from colonnade.data.ranking import FeaturePartition
 from colonnade.errors import ProtocolError
 from colonnade.models.base import Prediction
 from colonnade.models.batches import ordered_batches
 from colonnade.models.networks.base import NetworkModel, scored
 from colonnade.models.networks.labelled import GradientIf, LabelledSide, LocalTrackRunner, gradient_if
 from colonnade.models.networks.messages import Embedding, EmbeddingWidth, Gradient, RowCount
-from colonnade.models.networks.modules import LocalTrack
 from colonnade.models.networks.share import LEARNED, Fusion, SplitSettings, SplitShare, require_columns
 from colonnade.models.networks.targets import Classes, Numbers, learned_target
 from colonnade.models.networks.tracks import Head, TracksChoice, head_of, tracks_of
-from colonnade.models.networks.training import PRECISIONS, Machine, NetworkSide, as_array, require_known, set_mode
+from colonnade.models.networks.training import PRECISIONS, Machine, NetworkSide, as_array, require_known
 from colonnade.parameters import Limit, check_parameters, choice, number
 from colonnade.runtime.context import HookContext, Phase, Tensor
 from colonnade.runtime.hooks import applied, applied_where
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
-from colonnade.tables.encode import Inputs, present_rows
+from colonnade.tables.encode import present_rows
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Float32Array, Int64Array, Message
 
@@ -57,12 +56,7 @@ from colonnade.wire.message import Float32Array, Int64Array, Message
 class SplitFeatureSide(NetworkSide[SplitShare]):
     """A feature party in training: embeddings up, gradients down.
 
-    Args:
-        settings: The settings.
-        party: The feature party.
-        train: The rows to train on.
-        line: Where embeddings go and gradients come from; the label party if None.
-        judge: Who says when to stop; the same if None.
+    Both cross `line`, by default the line to the label party; `judge`, by default the same line, says when to stop.
     """
 
     def __init__(
@@ -90,19 +84,34 @@ class SplitFeatureSide(NetworkSide[SplitShare]):
         self.optimizers.step()
         return {}
 
-    def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
+    def ends_by(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
         """Send embeddings of held-out rows, and wait for the verdict on the epoch."""
-        self.close(epoch)
-        if not held_out:
-            return False
         self.bottom.send_all(held_out, "validate", epoch)
         return self.await_verdict(epoch, self.judge_line)
 
 
 class SplitLabelSide(LabelledSide):
-    """The label party in training: joins embeddings, computes losses, returns gradients."""
+    """The label party in training, or a server that is given labels: joins embeddings, returns gradients.
 
-    def __init__(self, settings: SplitSettings, party: Party, train: Int64Array) -> None:
+    Embeddings come over `lines`; over `told` go the verdicts on epochs.
+    """
+
+    def __init__(
+        self,
+        share: SplitShare,
+        party: Party,
+        labels: Tensor,
+        networks: Mapping[str, nn.Module],
+        *,
+        lines: Sequence[Channel],
+        told: Sequence[Channel],
+    ) -> None:
+        self.joint, self.told = JointForward(share, party, lines), told
+        super().__init__(share, party, labels, networks)
+
+    @classmethod
+    def of(cls, settings: SplitSettings, party: Party, train: Int64Array) -> SplitLabelSide:
+        """The label party's side."""
         target, labels = learned_target(settings.target, party)
         width = target.n_outputs if settings.top is None else settings.embedding
         for line in party.feature_parties:
@@ -110,21 +119,18 @@ class SplitLabelSide(LabelledSide):
         share = SplitShare(settings, party.name, width, len(party.feature_parties), target=target)
         networks = share.build_label_networks(party, train, labels)
         networks |= share.build_top(share.n_received + (share.bottom is not None), target.n_outputs)
-        self.joint = JointForward(share, party)
-        super().__init__(share, party, labels, networks)
+        return cls(share, party, labels, networks, lines=party.feature_parties, told=party.feature_parties)
 
     def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
         """Collect embeddings, compute the losses of all tracks, send gradients back."""
         joint, defences = self.joint, self.party.defences
         passed = joint.forward(step, rows, "train", epoch)
         truth = self.labels.index_select(0, passed.index)
-        own = {} if passed.own is None else {self.settings.tracks.own: passed.own}
-        private = None
-        if self.local is not None:
-            private = self.local.embed(passed.index, train=True)
-            own["private"] = private.detach()
+        received, held = dict(joint.collector.received), joint.collector.held
+        # A server finds the label party's embedding among those that it receives.
+        found = received.pop(str(self.party.roles.label), None) if passed.own is None else passed.own
+        own, private = self.own_embeddings(found, passed.index)
         inputs = None if joint.bottom is None else joint.bottom.inputs
-        received, held = joint.collector.received, joint.collector.held
         at = HookContext(step, epoch, rows, "train", own=own, received=received, held=held, inputs=inputs)
         loss, at, under = self.loss(passed.outputs, truth, at)
         self.optimizers.forget_gradients()
@@ -139,9 +145,9 @@ class SplitLabelSide(LabelledSide):
         self.optimizers.step()
         return self.note(figures)
 
-    def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
+    def ends_by(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
         """Compare with earlier epochs on held-out rows, and tell the others."""
-        return self.judge(epoch, held_out, self._validate, self.party.feature_parties)
+        return self.judge(epoch, held_out, self._validate, self.told)
 
     def _validate(self, step: int, epoch: int, rows: Int64Array) -> tuple[Tensor, HookContext]:
         outputs, collector = self.joint.forward(step, rows, "validate", epoch).outputs, self.joint.collector
@@ -159,11 +165,7 @@ class SentEmbedding:
 class Bottom:
     """A party's bottom network over its own rows; with a line, the end of the cut that sends.
 
-    Args:
-        share: The share whose bottom it is.
-        party: The party that has it.
-        line: Where embeddings go; None where they stay.
-        name: What hooks call the embedding.
+    Hooks call the embedding by the name that is given.
     """
 
     def __init__(self, share: SplitShare, party: Party, line: Channel | None, name: str = "embedding") -> None:
@@ -179,23 +181,15 @@ class Bottom:
 
     def embed(self, rows: Int64Array, *, train: bool) -> Tensor:
         """The embedding of some rows; `inputs` afterwards holds what it was made from."""
-        set_mode(self.module, train=train)
         self.inputs = self.values.index_select(0, self.machine.index(rows))
-        with torch.set_grad_enabled(train), self.machine.autocast():
-            out: Tensor = self.module(self.inputs)
-        return out.float()
+        return self.machine.forward(self.module, self.inputs, train=train)
 
     def send(
         self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None, *, weighs: bool = True
     ) -> SentEmbedding:
         """Send the embedding of some rows.
 
-        Args:
-            step: The number of the batch.
-            rows: Its rows.
-            phase: What it is sent for.
-            epoch: In which pass over the data.
-            weighs: Whether defences may ask for a penalty here; a party that computes a loss asks them there.
+        Defences may ask for a penalty here (`weighs`), except where the party computes a loss and asks them there.
         """
         assert self.line is not None
         embedding = sent = self.embed(rows, train=phase == "train")
@@ -251,13 +245,7 @@ class Bottom:
 
 
 class EmbeddingCollector:
-    """The end of the cut that joins the embeddings of several parties, and sends gradients back.
-
-    Args:
-        share: The share whose top takes what is joined.
-        party: The party that has it.
-        lines: The senders of embeddings, in the order in which these are joined.
-    """
+    """The end of the cut that joins embeddings in the order of their lines, and sends gradients back."""
 
     def __init__(self, share: SplitShare, party: Party, lines: Sequence[Channel]) -> None:
         self.share, self.party, self.lines, self.machine = share, party, lines, share.settings.machine
@@ -307,7 +295,7 @@ class EmbeddingCollector:
             came, held = self.received[line.peer], self.held.get(line.peer)
             gradient, names = torch.zeros_like(came) if came.grad is None else _only(came.grad, held), under
             if self.party.defences:
-                hypothetical = None if asked is None else asked(came)
+                hypothetical = None if asked is None else partial(asked, came)
                 about = replace(at, peer=line.peer, message=Gradient, gradient_if=hypothetical)
                 gradient, blurred = applied_where(held, self.party.defences, "outgoing", gradient, about)
                 names = tuple(dict.fromkeys(self.changed + under + blurred))
@@ -355,13 +343,13 @@ class ForwardPass:
 
 
 class JointForward:
-    """The label party's networks, over its own rows and the embeddings that arrive."""
+    """The networks of who has the top: over a label party's own rows, and over the embeddings that arrive."""
 
-    def __init__(self, share: SplitShare, party: Party) -> None:
-        self.machine, self.top = share.settings.machine, share.top
+    def __init__(self, share: SplitShare, party: Party, lines: Sequence[Channel]) -> None:
+        self.party, self.machine, self.top = party, share.settings.machine, share.top
         share.to(self.machine.device)
         self.bottom = None if share.bottom is None else Bottom(share, party, None, share.settings.tracks.own)
-        self.collector = EmbeddingCollector(share, party, party.feature_parties)
+        self.collector = EmbeddingCollector(share, party, lines)
 
     def forward(self, step: int, rows: Int64Array, phase: Phase, epoch: int | None = None) -> ForwardPass:
         """Collect all embeddings of some rows, and put them through the federated track."""
@@ -372,9 +360,7 @@ class JointForward:
         embeddings = self.collector.collect(step, rows, phase, epoch)
         outputs = self.collector.joined([] if own is None else [own], embeddings)
         if self.top is not None:
-            set_mode(self.top, train=train)
-            with torch.set_grad_enabled(train), self.machine.autocast():
-                outputs = self.top(outputs).float()
+            outputs = self.machine.forward(self.top, outputs, train=train)
         return ForwardPass(self.machine.index(rows), made, own, embeddings, outputs)
 
 
@@ -385,14 +371,8 @@ def _only(values: Tensor, held: Tensor | None) -> Tensor:
 
 def _asked_width(settings: SplitSettings, party: Party) -> int:
     """The width of embedding that the label party asks for, if the plan allows it."""
-    width = party.label_party.receive(EmbeddingWidth).width
-    if width != settings.embedding if settings.top is not None else not settings.target.is_width(width):
-        wanted = f"{settings.embedding}" if settings.top is not None else f"a {settings.target.task}'s outputs"
-        raise ProtocolError(
-            f"{party.roles.label} asked for embeddings of width {width}; the plan allows {wanted}. "
-            "Check that both parties run the same plan."
-        )
-    return width
+    allowed = settings.target.widths if settings.top is None else (settings.embedding, settings.embedding)
+    return party.label_party.receive(EmbeddingWidth, within={"width": allowed}).width
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -411,7 +391,8 @@ class SplitNetwork(NetworkModel):
         precision: "float32", or "bfloat16" for mixed precision; losses and messages are float32 in any case.
 
     The other settings are those of `NetworkModel`. `bottom`, `optimizer` and `learning_rate` may be mappings from a
-    network ("bottom", "top", "public", "private", ...) or a party to its value, with "default" for the rest.
+    network ("bottom", "top", "public", "private", ...) or a party to its value, with "default" for the rest. What is
+    learned are the fields of `SplitShare`, each under its name and an underscore: `bottom_`, `top_`, `partition_`, ...
     """
 
     hooks: ClassVar[Mapping[str, frozenset[str]]] = {
@@ -433,19 +414,6 @@ class SplitNetwork(NetworkModel):
     overlap: Literal["full", "partial"] = "full"
     precision: Literal["float32", "bfloat16"] = "float32"
 
-    party_: str = field(init=False)
-    width_: int = field(init=False)
-    n_received_: int = field(init=False)
-    n_joined_: int = field(init=False)
-    n_outputs_: int = field(init=False)
-    inputs_: Inputs | None = field(init=False)
-    bottom_: nn.Module | None = field(init=False)
-    top_: nn.Module | None = field(init=False)
-    local_inputs_: Inputs | None = field(init=False)
-    local_: LocalTrack | None = field(init=False)
-    partition_: FeaturePartition | None = field(init=False)
-    missing_embeddings_: nn.ParameterList | None = field(init=False)
-
     def fit(self, party: Party) -> Self:
         """Train together with the other parties; afterwards this holds the party's share."""
         self._validate(party)
@@ -453,7 +421,7 @@ class SplitNetwork(NetworkModel):
         self.admit_defences(party)
         count = self._row_count(party)
         schedule = self.schedule(party, count.number, party.shared)
-        side = self._side(settings, party, schedule.train, count)
+        side = self._side(settings, party, schedule.batches.rows, count)
         self._store(side.run_epochs(schedule, name="train"))
         self.history_ = side.history
         self.remember_defences(party)
@@ -538,7 +506,7 @@ class SplitNetwork(NetworkModel):
         self, settings: SplitSettings, party: Party, train: Int64Array, count: RowCount
     ) -> NetworkSide[SplitShare]:
         """This party's side of training."""
-        return (SplitLabelSide if party.holds_labels else SplitFeatureSide)(settings, party, train)
+        return (SplitLabelSide.of if party.holds_labels else SplitFeatureSide)(settings, party, train)
 
     def _send_for_prediction(
         self, share: SplitShare, party: Party, batches: Sequence[Int64Array], count: RowCount
@@ -550,7 +518,7 @@ class SplitNetwork(NetworkModel):
         self, share: SplitShare, party: Party, batches: Sequence[Int64Array], local: LocalTrackRunner | None
     ) -> Iterator[Tensor]:
         """The outputs of the label party's head, batch by batch; those of the local track where it is given."""
-        joint = JointForward(share, party)
+        joint = JointForward(share, party, party.feature_parties)
         for step, rows in enumerate(batches):
             passed = joint.forward(step, rows, "predict")
             yield passed.outputs if local is None else local.predict(rows, passed.own, passed.embeddings)
@@ -571,9 +539,7 @@ class SplitNetwork(NetworkModel):
 
 
 class SplitClassifier(SplitNetwork):
-    """A classifier cut into a bottom network at each party and a top network at the label party.
-
-    Its settings are those of `SplitNetwork`.
+    """A classifier cut into a bottom network at each party and a top, with the settings of `SplitNetwork`.
 
     >>> SplitClassifier(fusion="sum", top=None).get_params()["fusion"]
     'sum'

@@ -24,6 +24,8 @@ class Target(ABC):
     """What is predicted: how labels become a tensor, outputs a loss, and outputs a prediction."""
 
     task: ClassVar[Literal["classification", "regression"]]
+    widths: ClassVar[tuple[int, int]]
+    """How few and how many outputs a network for this target could have."""
     n_outputs: int
     n_classes: int | None
 
@@ -57,11 +59,6 @@ class Target(ABC):
     def prediction(self, scores: Float32Array) -> Prediction:
         """The prediction that scores stand for."""
 
-    @staticmethod
-    @abstractmethod
-    def is_width(n_outputs: int) -> bool:
-        """Whether a network for this target could have this many outputs."""
-
 
 def learned_target(kind: type[Target], party: Party) -> tuple[Target, Tensor]:
     """What the label party's labels say about the target, and these labels encoded."""
@@ -80,6 +77,7 @@ class Classes(Target):
     """
 
     task = "classification"
+    widths = (2, MOST_CLASSES)
 
     def __init__(self, classes: NDArray[Any]) -> None:
         self.classes = classes
@@ -109,10 +107,6 @@ class Classes(Target):
     def prediction(self, scores: Float32Array) -> Prediction:
         return Prediction(self.classes[scores.argmax(axis=1)], scores.astype(np.float64))
 
-    @staticmethod
-    def is_width(n_outputs: int) -> bool:
-        return 2 <= n_outputs <= MOST_CLASSES
-
 
 class Numbers(Target):
     """Numbers, standardised and predicted by least squares.
@@ -122,6 +116,7 @@ class Numbers(Target):
     """
 
     task = "regression"
+    widths = (1, 1)
     n_outputs = 1
     n_classes = None
 
@@ -169,7 +164,3 @@ class Numbers(Target):
 
     def prediction(self, scores: Float32Array) -> Prediction:
         return Prediction(scores.astype(np.float64))
-
-    @staticmethod
-    def is_width(n_outputs: int) -> bool:
-        return n_outputs == 1

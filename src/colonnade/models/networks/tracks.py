@@ -25,16 +25,15 @@ boundary-wandering loss.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from colonnade.data.ranking import FeaturePartition, Ranking, public_private
 from colonnade.errors import DataError, PlanError
-from colonnade.models.networks.modules import BottomFactory, LocalTrack, TopFactory, top_named
+from colonnade.models.networks.modules import TopFactory
+from colonnade.parameters import settings_of
 from colonnade.runtime.describe import stable_name
-from colonnade.tables.encode import Inputs
 from colonnade.tables.table import Table
 from colonnade.text import nearest
 from colonnade.wire.message import Int64Array
@@ -44,7 +43,7 @@ Task: TypeAlias = Literal["classification", "regression"]
 Top: TypeAlias = str | TopFactory
 
 
-class Tracks(ABC):
+class Tracks:
     """What the label party makes of its columns and the embeddings it receives."""
 
     own: ClassVar[str]
@@ -57,19 +56,29 @@ class Tracks(ABC):
     """What settings call the local track's head."""
     predicts: ClassVar[Head]
     """The head that predicts unless another is asked for."""
+    takes_received: ClassVar[bool] = False
+    """Whether the local track's head also takes the embeddings that arrive."""
 
     def federated_top(self, default: Top | None) -> Top | None:
         """The head of the federated track, given the estimator's."""
         return default
+
+    def local_top(self, default: Top | None) -> Top:
+        """The head of the local track, given the estimator's."""
+        raise NotImplementedError
+
+    @property
+    def trains_local_top(self) -> bool:
+        """Whether the local track's head is trained."""
+        return True
 
     @property
     def ranks_by_labels(self) -> bool:
         """Whether labels decide which columns the federated track may use."""
         return False
 
-    @abstractmethod
     def partition(self, table: Table, rows: Int64Array, seed: int, task: Task) -> FeaturePartition | None:
-        """Which of the label party's columns the federated track may use; None if all.
+        """Which of the label party's columns the federated track may use; None if all, and then no track is local.
 
         Args:
             table: The label party's, with the labels that the federated track learns from: what columns are ranked by
@@ -78,20 +87,7 @@ class Tracks(ABC):
             seed: What a ranking's randomness follows from.
             task: Whether labels are classes or numbers.
         """
-
-    @abstractmethod
-    def local(self, bottom: BottomFactory, default: Top | None, shape: LocalShape) -> LocalTrack | None:
-        """The local track's networks; None if there is none."""
-
-
-@dataclass(frozen=True)
-class LocalShape:
-    """What a local track's networks are built for."""
-
-    private: Inputs
-    width: int
-    n_received: int
-    n_outputs: int
+        return None
 
 
 @dataclass(frozen=True)
@@ -107,22 +103,10 @@ class SingleTrack(Tracks):
     top: ClassVar[str] = "top"
     predicts: ClassVar[Head] = "federated"
 
-    def partition(self, table: Table, rows: Int64Array, seed: int, task: Task) -> FeaturePartition | None:
-        return None
-
-    def local(self, bottom: BottomFactory, default: Top | None, shape: LocalShape) -> LocalTrack | None:
-        return None
-
 
 @dataclass(frozen=True)
 class _TwoTracks(Tracks):
-    """A federated track over public columns, and a local one that has the private columns too.
-
-    Attributes:
-        private: The share of the columns that stay private; 10 to 30 % are advised.
-        by: What they are ranked by.
-        columns: The private columns by name, instead of a ranking.
-    """
+    """A federated track over public columns, and a local one that has the private columns too."""
 
     private: float = 0.2
     by: Ranking = "mutual-information"
@@ -134,11 +118,9 @@ class _TwoTracks(Tracks):
 
     @property
     def ranks_by_labels(self) -> bool:
-        """Unless columns are named, or drawn at random."""
         return self.columns is None and self.by != "random"
 
     def partition(self, table: Table, rows: Int64Array, seed: int, task: Task) -> FeaturePartition | None:
-        """Rank the columns on some rows, and keep the best private."""
         if self.columns is not None:
             unknown = [name for name in self.columns if name not in table.columns]
             if unknown:
@@ -170,9 +152,8 @@ class ShadowProxy(_TwoTracks):
 
     top: ClassVar[str] = "top"
 
-    def local(self, bottom: BottomFactory, default: Top | None, shape: LocalShape) -> LocalTrack | None:
-        head = top_named(self.local_head or default or "mlp")(2 * shape.width, shape.n_outputs)
-        return LocalTrack(bottom(shape.private, shape.width), head, takes_received=False)
+    def local_top(self, default: Top | None) -> Top:
+        return self.local_head or default or "mlp"
 
 
 @dataclass(frozen=True)
@@ -180,9 +161,7 @@ class ShadowTop(_TwoTracks):
     """A shadow top over public and received embeddings for the others, and a main top over all of them.
 
     Attributes:
-        private: The share of the columns that stay private; 10 to 30 % are advised.
-        by: What they are ranked by.
-        columns: The private columns by name, instead of a ranking.
+        private, by, columns: The columns that stay private, as for `ShadowProxy`.
         shadow_top: The head of the federated track; the estimator's top if None.
         main_top: The head of the local track; like the shadow top if None.
         train_main_top: Whether the main top is trained. Where it is not, it stays as it was drawn, as the method's
@@ -198,15 +177,17 @@ class ShadowTop(_TwoTracks):
 
     top: ClassVar[str] = "shadow_top"
     local_name: ClassVar[str] = "main_top"
+    takes_received: ClassVar[bool] = True
 
     def federated_top(self, default: Top | None) -> Top | None:
         return self.shadow_top or default
 
-    def local(self, bottom: BottomFactory, default: Top | None, shape: LocalShape) -> LocalTrack | None:
-        choice = self.main_top or self.shadow_top or default or "mlp"
-        head = top_named(choice)((2 + shape.n_received) * shape.width, shape.n_outputs)
-        private = bottom(shape.private, shape.width)
-        return LocalTrack(private, head, takes_received=True, trains_head=self.train_main_top)
+    @property
+    def trains_local_top(self) -> bool:
+        return self.train_main_top
+
+    def local_top(self, default: Top | None) -> Top:
+        return self.main_top or self.shadow_top or default or "mlp"
 
 
 TRACKS: Mapping[str, type[Tracks]] = {"single": SingleTrack, "shadow-proxy": ShadowProxy, "shadow-top": ShadowTop}
@@ -230,16 +211,7 @@ def tracks_of(choice: TracksChoice) -> Tracks:
         raise PlanError(
             f"tracks should be one of {', '.join(TRACKS)}, but is {name!r}.{nearest(str(name), TRACKS)} Correct it."
         )
-    known = [field.name for field in fields(found)]  # type: ignore[arg-type]
-    for key in given:
-        if key not in known:
-            raise PlanError(
-                f"The tracks {name!r} take {', '.join(known) or 'no settings'}, but were given {key!r}."
-                f"{nearest(key, known)} Correct the name or leave it out."
-            )
-    if given.get("columns") is not None:
-        given["columns"] = tuple(given["columns"])
-    return found(**given)
+    return settings_of(given, found(), f"The choice of tracks {name!r}")
 
 
 def head_of(tracks: Tracks, head: Head | None) -> Head:

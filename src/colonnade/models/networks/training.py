@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from torch import nn
 
-from colonnade.errors import DataError, PlanError
-from colonnade.models.batches import Batches, hold_out, ordered_batches
+from colonnade.errors import PlanError
+from colonnade.models.batches import Batches
 from colonnade.models.networks.messages import EpochVerdict
-from colonnade.privacy.randomness import Randomness
 from colonnade.runtime.context import Tensor
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
@@ -24,6 +24,7 @@ from colonnade.wire.channel import Channel
 from colonnade.wire.message import Float32Array, Int64Array
 
 L = TypeVar("L")
+M = TypeVar("M", bound=nn.Module)
 T = TypeVar("T")
 OptimizerName: TypeAlias = Literal["adam", "adamw", "sgd"]
 PerNetwork: TypeAlias = T | Mapping[str, T]
@@ -51,12 +52,7 @@ def chosen(value: PerNetwork[T], network: str, party: str, setting: str) -> T:
 
 
 def require_known(settings: Mapping[str, PerNetwork[Any]], names: Sequence[str]) -> None:
-    """Raise `PlanError` if a setting names an unknown network or party.
-
-    Args:
-        settings: The settings that may differ between networks, by name.
-        names: The known networks and parties, besides the networks of defences.
-    """
+    """Raise `PlanError` if a setting that may differ between networks names an unknown network or party."""
     known = (*names, "default")
     for setting, value in settings.items():
         for name in value if isinstance(value, Mapping) else ():
@@ -82,12 +78,6 @@ class Machine:
             raise PlanError("The device 'cuda' needs an NVIDIA GPU, but there is none. Use device='auto' or 'cpu'.")
         return cls(torch.device("cuda" if found and device != "cpu" else "cpu"), precision)
 
-    def autocast(self) -> AbstractContextManager[Any]:
-        """A context that computes in this precision."""
-        if self.precision == "float32":
-            return _NOTHING
-        return torch.autocast(self.device.type, torch.bfloat16)
-
     def index(self, rows: Int64Array) -> Tensor:
         """Row numbers as an index on the device."""
         index = torch.from_numpy(rows)
@@ -97,8 +87,15 @@ class Machine:
         """A copy of an array on the device."""
         return torch.tensor(values, device=self.device, requires_grad=requires_grad)
 
-
-_NOTHING = nullcontext()
+    def forward(self, network: nn.Module, *given: Any, train: bool) -> Tensor:
+        """What a network makes of its inputs, in this precision; with a graph only in training."""
+        # Going through all parts of a network takes time, so its mode is set only where it changes.
+        if network.training != train:
+            network.train(train)
+        mixed = torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bfloat16" else nullcontext()
+        with torch.set_grad_enabled(train), mixed:
+            out: Tensor = network(*given)
+        return out.float()
 
 
 def as_array(tensor: Tensor) -> Float32Array:
@@ -130,18 +127,15 @@ class Optimizers:
                 groups.setdefault(kind, {}).setdefault(rate, []).extend(trained)
         # The fused forms take a fifth of the time, but only real numbers.
         fused = all(p.is_floating_point() for network in networks.values() for p in network.parameters())
-        decay = settings.weight_decay
-        make: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
-            "adam": lambda given: torch.optim.Adam(given, weight_decay=decay, fused=fused),
-            "adamw": lambda given: torch.optim.AdamW(given, weight_decay=decay, fused=fused),
-            "sgd": lambda given: torch.optim.SGD(
-                given, lr=0.0, momentum=settings.momentum, weight_decay=decay, fused=fused
-            ),
+        make: dict[str, Callable[..., torch.optim.Optimizer]] = {
+            "adam": torch.optim.Adam,
+            "adamw": torch.optim.AdamW,
+            "sgd": partial(torch.optim.SGD, lr=0.0, momentum=settings.momentum),
         }
-        self.all = [
-            make[kind]([{"params": parameters, "lr": rate} for rate, parameters in by_rate.items()])
-            for kind, by_rate in groups.items()
-        ]
+        self.all = []
+        for kind, by_rate in groups.items():
+            given = [{"params": parameters, "lr": rate} for rate, parameters in by_rate.items()]
+            self.all.append(make[kind](given, weight_decay=settings.weight_decay, fused=fused))
         self._parameters = [p for network in networks.values() for p in network.parameters()]
 
     def forget_gradients(self) -> None:
@@ -171,34 +165,11 @@ class EpochSchedule:
     held_out: list[Int64Array]
     epochs: int
 
-    @classmethod
-    def of(
-        cls, n_rows: int, random: Randomness, owner: str, *, epochs: int, batch_size: int, validation_fraction: float
-    ) -> EpochSchedule:
-        """Split rows into those to train on and those held out, both in batches."""
-        train, held_out = hold_out(n_rows, validation_fraction, random)
-        if not len(train):
-            raise DataError(
-                f"{owner} has {n_rows} rows and none is left to train on when validation_fraction = "
-                f"{validation_fraction} of them are held out. Bring more rows or set n_iter_no_change to None."
-            )
-        return cls(Batches(train, batch_size, random), ordered_batches(held_out, batch_size), epochs)
-
-    @property
-    def train(self) -> Int64Array:
-        """The rows to train on."""
-        return self.batches.rows
-
 
 class NetworkSide(ABC, Generic[L]):
     """One party's side of training: what it does in a step, what it has learned, and what it needs to resume.
 
-    Args:
-        party: The party.
-        networks: The networks it trains, by the names that settings call them.
-        optimizers: What their optimizers are made from.
-        learned: What `finish` gives back: the side owns it until then.
-        with_defences: Whether the networks of the party's defences are trained as well.
+    Networks go by the names that settings call them. The side owns what is learned until `run_epochs` gives it back.
     """
 
     def __init__(
@@ -226,26 +197,34 @@ class NetworkSide(ABC, Generic[L]):
     def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
         """Do one step; returns figures to be shown."""
 
-    @abstractmethod
-    def ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
-        """Close an epoch; returns whether training ends with it."""
+    def ends_by(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
+        """Whether training ends with an epoch, by what the model makes of held-out rows."""
+        raise NotImplementedError
 
     def run_epochs(self, schedule: EpochSchedule, *, name: str, shared: bool = True) -> L:
         """Train until the epochs are over, or the side ends them earlier; returns what was learned.
 
-        Args:
-            schedule: The batches, the held-out rows and the number of epochs.
-            name: What checkpoints call the loop.
-            shared: Whether the other parties take the same steps.
+        Checkpoints call the loop by its name; it is shared if the other parties take the same steps.
         """
         batches = schedule.batches
         steps = self.party.steps(schedule.epochs * batches.per_epoch, self, name=name, shared=shared)
         for step in steps:
             epoch, rows = batches.at(step)
             steps.show(**self.train(step, epoch, rows))
-            if (step + 1) % batches.per_epoch == 0 and self.ends_after(epoch, schedule.held_out):
+            if (step + 1) % batches.per_epoch == 0 and self._ends_after(epoch, schedule.held_out):
                 steps.stop()
-        return self.finish()
+        # The best epoch is what is learned, and is trained no more.
+        for network, best in zip(self.networks.values(), self.best, strict=bool(self.best)):
+            network.load_state_dict(tensors(best))
+        for network in self.networks.values():
+            network.eval()
+        return self.learned
+
+    def _ends_after(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
+        """Put an epoch's mean losses into the history; returns whether training ends with it."""
+        self.history.append({"epoch": epoch, **{name: float(np.mean(each)) for name, each in self.losses.items()}})
+        self.losses = {}
+        return bool(held_out) and self.ends_by(epoch, held_out)
 
     def note(self, figures: dict[str, float]) -> dict[str, float]:
         """Keep a step's losses for the epoch's record."""
@@ -253,30 +232,24 @@ class NetworkSide(ABC, Generic[L]):
             self.losses.setdefault(name, []).append(value)
         return figures
 
-    def close(self, epoch: float) -> None:
-        """Put an epoch's mean losses into the history."""
-        self.history.append({"epoch": epoch, **{name: float(np.mean(each)) for name, each in self.losses.items()}})
-        self.losses = {}
-
-    def keep_if_best(self, improved: bool) -> None:
-        """Remember the networks as they are, to go back to them in the end."""
-        if improved:
-            self.best = [copied(network.state_dict()) for network in self.networks.values()]
+    def verdict(self, epoch: int, loss: float, n_iter_no_change: int | None) -> EpochVerdict:
+        """Judge an epoch by its loss on held-out rows, and keep the networks if it was the best."""
+        assert n_iter_no_change is not None
+        self.history[-1]["validation_loss"] = loss
+        best = min(range(len(self.history)), key=lambda i: self.history[i]["validation_loss"])
+        since = len(self.history) - 1 - best
+        self._keep_if_best(not since)
+        return EpochVerdict(epoch, int(not since), int(since >= n_iter_no_change))
 
     def await_verdict(self, epoch: int, judge: Channel) -> bool:
         """Wait for the verdict on an epoch, and keep the networks if it was the best; returns whether training ends."""
         verdict = judge.receive(EpochVerdict, fields={"epoch": epoch})
-        self.keep_if_best(bool(verdict.improved))
+        self._keep_if_best(bool(verdict.improved))
         return bool(verdict.stop)
 
-    def finish(self) -> L:
-        """Go back to the best epoch and train no more; returns what was learned."""
-        networks = self.networks.values()
-        for network, best in zip(networks, self.best, strict=bool(self.best)):
-            network.load_state_dict(tensors(best))
-        for network in networks:
-            network.eval()
-        return self.learned
+    def _keep_if_best(self, improved: bool) -> None:
+        if improved:
+            self.best = [copied(network.state_dict()) for network in self.networks.values()]
 
     def state(self) -> Tree:
         return {
@@ -294,24 +267,7 @@ class NetworkSide(ABC, Generic[L]):
         self.best, self.history, self.losses = tree["best"], tree["history"], tree["losses"]
 
 
-def stopping(history: Sequence[Mapping[str, float]], n_iter_no_change: int) -> tuple[bool, bool]:
-    """Whether the last epoch is the best so far on held-out rows, and whether the best is too long ago.
-
-    >>> stopping([{"validation_loss": 0.5}, {"validation_loss": 0.6}], n_iter_no_change=1)
-    (False, True)
-    """
-    best = min(range(len(history)), key=lambda i: history[i]["validation_loss"])
-    last = len(history) - 1
-    return best == last, last - best >= n_iter_no_change
-
-
-def set_mode(module: nn.Module, *, train: bool) -> None:
-    """Put a module into training or evaluation, unless it is there: going through all its parts takes time."""
-    if module.training != train:
-        module.train(train)
-
-
-def loaded(module: nn.Module, saved: Tree) -> nn.Module:
+def loaded(module: M, saved: Tree) -> M:
     """A module with the weights that were saved."""
     module.load_state_dict(tensors(saved))
     return module.eval()
