@@ -10,11 +10,11 @@ from colonnade.attacks.labels.gradient_scores import DirectionScore, NormScore
 from colonnade.auditing import PrivacyReport, audit, honesty_check
 from colonnade.data import load
 from colonnade.errors import PlanError
-from colonnade.experiment.executor import Local, Serial
 from colonnade.models.networks.messages import Gradient
 from colonnade.models.networks.server import ServedClassifier
 from colonnade.models.networks.split import SplitClassifier
 from colonnade.roles import Roles
+from colonnade.runtime.executor import Local, Serial
 from colonnade.runtime.simulate import Run, simulate
 from colonnade.secret import Secret
 from colonnade.tables.table import Table

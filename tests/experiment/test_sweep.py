@@ -25,9 +25,9 @@ from hypothesis import strategies as st
 
 import colonnade
 from colonnade.errors import PlanError, StorageError
-from colonnade.experiment.executor import Executor, Local, Outcome, Serial
 from colonnade.experiment.journal import Journal, Trial, code_version
 from colonnade.experiment.sweep import sweep
+from colonnade.runtime.executor import Executor, Local, Outcome, Serial
 
 # Workers cannot import a test module by its name.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -67,7 +67,7 @@ def python(script: str, *arguments: object, **options: Any) -> subprocess.Popen[
     prelude = """
         import os, signal, sys, time
         from pathlib import Path
-        from colonnade.experiment.executor import *
+        from colonnade.runtime.executor import *
         from colonnade.experiment.journal import *
         from colonnade.experiment.sweep import sweep
         folder = Path(sys.argv[1])

@@ -4,37 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
-from colonnade.auditing.evidence import Finding
+from colonnade.auditing.contents import Disclosure, Finding, SelfReportedLeak
 from colonnade.models.networks.messages import LeakStatement
 from colonnade.privacy.ledger import Event, Ledger, Spent, compose
 from colonnade.secret import Secret
 from colonnade.wire.recording.transcript import Transcript
-
-
-@dataclass(frozen=True)
-class Disclosure:
-    """All messages of one kind from one party to another that went out under the same protections.
-
-    Attributes:
-        reveals: Which secrets of the sender the messages depend on.
-        under: The protections applied to each of them; none if empty.
-        confirmed: Whether the receiver recorded the very same messages of this kind, in the same order; None where its
-            recording is not at hand.
-
-    >>> Disclosure("bank", "shop", "split/gradient", (Secret.LABELS,), (), 40, 81_920, True).under
-    ()
-    """
-
-    sender: str
-    receiver: str
-    kind: str
-    reveals: tuple[Secret, ...]
-    under: tuple[str, ...]
-    messages: int
-    bytes: int
-    confirmed: bool | None
 
 
 def disclosures(transcripts: Mapping[str, Transcript]) -> tuple[Disclosure, ...]:
@@ -93,34 +68,6 @@ def never_attacked(sent: Iterable[Disclosure], findings: Sequence[Finding]) -> I
         if unread:
             reason = "no attack read them" if made else "no attack was made"
             yield f"{receiver} about {sender}'s {secret}, given {' and '.join(unread)}: {reason}"
-
-
-@dataclass(frozen=True)
-class SelfReportedLeak:
-    """How well a party's columns can be rebuilt from the embedding that it sent, by its own measurement.
-
-    Attributes:
-        width: How many numbers the embedding has for each row.
-        relative_mse: The squared error of what is rebuilt, relative to the columns' variance: 0 is all, 1 is nothing.
-        worst_r2: The share of variance that is rebuilt (R²) of the column of which most is.
-
-    >>> print(SelfReportedLeak("shop", "bank", 16, 0.25, 0.875))
-    By shop's own measurement, its columns can be rebuilt from its embedding of width 16 with relative MSE 0.25 (0 is \
-everything, 1 nothing) and worst column R² 0.88. bank's own columns, and better attacks, may tell more.
-    """
-
-    owner: str
-    receiver: str
-    width: int
-    relative_mse: float
-    worst_r2: float
-
-    def __str__(self) -> str:
-        return (
-            f"By {self.owner}'s own measurement, its columns can be rebuilt from its embedding of width {self.width} "
-            f"with relative MSE {self.relative_mse:.2f} (0 is everything, 1 nothing) and worst column R² "
-            f"{self.worst_r2:.2f}. {self.receiver}'s own columns, and better attacks, may tell more."
-        )
 
 
 def self_reported_leaks(transcripts: Mapping[str, Transcript]) -> tuple[SelfReportedLeak, ...]:

@@ -20,9 +20,8 @@ from typing import Any
 
 from colonnade.attacks.base import ActiveAttack, AnyAttack
 from colonnade.auditing.attempt import Attempt, name_of
+from colonnade.auditing.contents import EVERYBODY, Finding, Granted
 from colonnade.auditing.disclosure import budget, never_attacked, self_reported_leaks
-from colonnade.auditing.evidence import EVERYBODY, Finding, Granted
-from colonnade.auditing.null import Executor
 from colonnade.auditing.report import PrivacyReport
 from colonnade.auditing.settings import Mirror, Setting, Simulated
 from colonnade.auditing.subjects.base import Judgement, Made
@@ -32,6 +31,7 @@ from colonnade.errors import PlanError, PrivacyError, UndeclaredAccess
 from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.randomness import Randomness, Source
 from colonnade.roles import PublicPlan
+from colonnade.runtime.executor import Executor
 from colonnade.runtime.simulate import Run
 from colonnade.secret import Secret
 from colonnade.tables.table import Table

@@ -21,15 +21,14 @@ import numpy as np
 
 from colonnade.attacks.base import ActiveAttack, AnyAttack, Attack, Grant, Guess
 from colonnade.auditing.attempt import Attempt, PartyRecord, attack_seed, name_of
-from colonnade.auditing.baseline import Baseline
-from colonnade.auditing.contents import RunIdentity
-from colonnade.auditing.disclosure import Disclosure
+from colonnade.auditing.contents import Disclosure, RunIdentity
 from colonnade.auditing.engine import report_on
 from colonnade.auditing.report import PrivacyReport
 from colonnade.auditing.settings import Setting, require_permutations, require_rows
 from colonnade.auditing.subjects.base import Made, Subject
 from colonnade.auditing.subjects.by_secret import SUBJECTS
 from colonnade.auditing.subjects.classes import ClassTruth
+from colonnade.auditing.subjects.labels import Baseline
 from colonnade.errors import PlanError, ProtocolError
 from colonnade.models.base import Estimator
 from colonnade.privacy.ledger import Event, Ledger

@@ -19,36 +19,18 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from colonnade.attacks.base import AnyAttack
 from colonnade.auditing.subjects.base import Made, Values
 from colonnade.auditing.subjects.by_secret import SUBJECTS
 from colonnade.errors import ColonnadeError, PlanError
 from colonnade.privacy.randomness import Randomness
+from colonnade.runtime.executor import Executor
 from colonnade.runtime.simulate import Run, Simulation
 from colonnade.secret import Secret
 
 T = TypeVar("T")
-
-
-class Outcome(Protocol):
-    """What became of a task: its value, or the traceback of its failure."""
-
-    @property
-    def value(self) -> Any:
-        """What the function returned."""
-
-    @property
-    def traceback(self) -> str | None:
-        """Why it did not return; None if it did."""
-
-
-class Executor(Protocol):
-    """Runs a function on many tasks, in any order and any number at a time."""
-
-    def map_unordered(self, function: Callable[[T], Any], tasks: Iterable[T]) -> Iterator[tuple[int, Outcome]]:
-        """Yield every task's position and outcome as it ends."""
 
 
 @dataclass(frozen=True)

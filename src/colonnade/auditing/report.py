@@ -9,9 +9,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from colonnade.auditing.contents import ReportContents, RunIdentity
-from colonnade.auditing.disclosure import Disclosure, SelfReportedLeak
-from colonnade.auditing.evidence import BestBaseline, Evidence, Finding, Granted, Score
+from colonnade.auditing.contents import (
+    BestBaseline,
+    Disclosure,
+    Evidence,
+    Finding,
+    Granted,
+    ReportContents,
+    RunIdentity,
+    Score,
+    SelfReportedLeak,
+)
 from colonnade.errors import StorageError
 from colonnade.privacy.ledger import Spent
 from colonnade.secret import Secret

@@ -19,16 +19,16 @@ import numpy as np
 
 from colonnade.attacks.base import ActiveAttack, AnyAttack, Attack, Guess
 from colonnade.auditing.attempt import Attempt, PartyRecord, attack_seed, is_kept, name_of, training_rows
-from colonnade.auditing.contents import RunIdentity
-from colonnade.auditing.disclosure import Disclosure, disclosures
-from colonnade.auditing.evidence import Finding
-from colonnade.auditing.null import Executor, null_values, permuted_truth_values
+from colonnade.auditing.contents import Disclosure, Finding, RunIdentity
+from colonnade.auditing.disclosure import disclosures
+from colonnade.auditing.null import null_values, permuted_truth_values
 from colonnade.auditing.subjects.base import Made, Subject, Truth, Values
 from colonnade.auditing.subjects.by_secret import SUBJECTS
 from colonnade.errors import DataError, PlanError
 from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.randomness import Randomness, Source
 from colonnade.roles import PublicPlan
+from colonnade.runtime.executor import Executor
 from colonnade.runtime.protocol import aligns_rows
 from colonnade.runtime.simulate import Run
 from colonnade.secret import Secret

@@ -109,7 +109,7 @@ def demo(
 ) -> None:
     """Tell the whole story on built-in data: train together, attack, defend, report."""
     from colonnade.experiment.demo import demonstrate
-    from colonnade.experiment.executor import Local
+    from colonnade.runtime.executor import Local
 
     demonstrate(console(), out, Local(jobs), quick=quick)
 
@@ -182,7 +182,7 @@ def audit(
     --attacker the label party and the attacker audit together; both run the command at the same time.
     """
     from colonnade.deploy.party_run import PartyRun
-    from colonnade.experiment.executor import Local
+    from colonnade.runtime.executor import Local
 
     folder = _run_or_side(run)
     planned = folder.plan.audit

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from statistics import mean
 
 from colonnade.attacks.base import AnyAttack
-from colonnade.auditing import Executor, audit
+from colonnade.auditing import audit
 from colonnade.catalogue import ATTACKS
 from colonnade.models.base import Estimator
+from colonnade.runtime.executor import Executor
 from colonnade.runtime.simulate import Run
 from colonnade.secret import Secret
 

@@ -24,12 +24,12 @@ from colonnade.curves.basis import FloatArray
 from colonnade.data.functional.folder import FunctionalFolder
 from colonnade.data.functional.generator import column
 from colonnade.errors import DataError, PlanError
-from colonnade.experiment.executor import Executor, Serial
 from colonnade.experiment.journal import Journal, Trial
 from colonnade.experiment.sweep import sweep
 from colonnade.models.functional.estimator import FunctionalBoost
 from colonnade.models.functional.metrics import curve_metrics, selection_metrics
 from colonnade.roles import Roles
+from colonnade.runtime.executor import Executor, Serial
 from colonnade.runtime.simulate import Run, simulate
 from colonnade.storage import read_tree, write_atomically, write_tree
 

@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from colonnade._version import __version__
-from colonnade.experiment.executor import Executor
 from colonnade.experiment.quality import quality
 from colonnade.experiment.run_folder import RunFolder
 from colonnade.plans.align import PlannedAlign
 from colonnade.plans.plan import Plan, PlannedAudit, PlannedData, PlannedDefence, PlannedModel, Tables
 from colonnade.roles import Roles
+from colonnade.runtime.executor import Executor
 from colonnade.secret import Secret
 from colonnade.tables.table import Table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from colonnade.auditing.evidence import Finding
+    from colonnade.auditing.contents import Finding
     from colonnade.auditing.report import PrivacyReport
 
 NOISE = 20.0

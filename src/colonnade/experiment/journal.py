@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from colonnade._version import __version__
 from colonnade.errors import PlanError, StorageError
-from colonnade.experiment.executor import Outcome
+from colonnade.runtime.executor import Outcome
 
 _LOCK_SECONDS = 60.0
 

@@ -37,7 +37,7 @@ from colonnade.wire.recording.transcript import Transcript
 
 if TYPE_CHECKING:
     from colonnade.auditing.report import PrivacyReport
-    from colonnade.experiment.executor import Executor
+    from colonnade.runtime.executor import Executor
 
 
 class RunFolder:

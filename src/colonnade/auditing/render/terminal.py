@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from colonnade.auditing.contents import ReportContents
-from colonnade.auditing.evidence import Finding
+from colonnade.auditing.contents import Finding, ReportContents
 from colonnade.auditing.render.words import (
     IN_THE_CLEAR,
     KNOWN_NOISE,

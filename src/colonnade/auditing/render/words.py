@@ -6,9 +6,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from colonnade.auditing.contents import ReportContents
-from colonnade.auditing.disclosure import Disclosure, SelfReportedLeak
-from colonnade.auditing.evidence import EVERYBODY, Evidence, Finding, Measure, Verdict
+from colonnade.auditing.contents import (
+    EVERYBODY,
+    Disclosure,
+    Evidence,
+    Finding,
+    Measure,
+    ReportContents,
+    SelfReportedLeak,
+    Verdict,
+)
 from colonnade.secret import Secret
 
 Answer: TypeAlias = Verdict | Literal["not tested", "measured by its owner"]

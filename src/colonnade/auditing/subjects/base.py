@@ -16,7 +16,7 @@ import numpy as np
 
 from colonnade.attacks.base import AnyAttack, Grant, Guess, Needs
 from colonnade.auditing.attempt import Attempt, training_rows
-from colonnade.auditing.evidence import Evidence, Measure
+from colonnade.auditing.contents import Evidence, Measure
 from colonnade.errors import PlanError
 from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.randomness import Randomness

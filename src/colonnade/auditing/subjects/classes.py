@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from colonnade.attacks.base import Grant, Guess
-from colonnade.auditing.evidence import Measure, Score
+from colonnade.auditing.contents import Measure, Score
 from colonnade.auditing.subjects.base import RESAMPLES, TAILS, Truth, Values, deviation
 from colonnade.wire.message import Float64Array, Int64Array
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from colonnade.attacks.base import AnyAttack, Grant
 from colonnade.auditing.attempt import Attempt
-from colonnade.auditing.evidence import EVERYBODY, BestBaseline, Evidence, Score
+from colonnade.auditing.contents import EVERYBODY, BestBaseline, Evidence, Score
 from colonnade.auditing.subjects.base import TAILS, Judgement, Made, Subject, Tables, Truth, Values
 from colonnade.auditing.subjects.classes import ClassTruth, value, with_interval
 from colonnade.curves import CurvesType
