@@ -183,8 +183,8 @@ def test_attacks_that_do_not_apply_are_listed_with_their_reasons(toy: SimpleName
         "AboutModel: guesses about model cannot be scored, only those about labels, features, membership",
         "NeedsModel by shop: it needs shop's share of the model, and this run left none",
         "NormScore by shop: shop sent and received no split/gradient",
-        "DirectionScore by shop: shop sent and received no split/gradient",
         "Silent by shop: it guessed no row that had not been granted",
+        "DirectionScore by shop: shop sent and received no split/gradient",
         "shop about bank's labels, given audit-tests/hint: no attack was made",
     )
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from colonnade.attacks.base import ActiveAttack, AnyAttack
-from colonnade.auditing.attempt import Attempt, name_of
+from colonnade.auditing.attempt import name_of, tried
 from colonnade.auditing.contents import EVERYBODY, Finding, Granted
 from colonnade.auditing.disclosure import budget, never_attacked, self_reported_leaks
 from colonnade.auditing.report import PrivacyReport
@@ -27,7 +27,7 @@ from colonnade.auditing.settings import Mirror, Setting, Simulated
 from colonnade.auditing.subjects.base import Judgement, Made
 from colonnade.auditing.subjects.by_secret import SUBJECTS
 from colonnade.auditing.subjects.members import MembershipFinding
-from colonnade.errors import PlanError, PrivacyError, UndeclaredAccess
+from colonnade.errors import PlanError
 from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.randomness import Randomness, Source
 from colonnade.roles import PublicPlan
@@ -89,9 +89,17 @@ def audit_own_side(
         randomness: How the party's noise was drawn.
         insecure: Whether the run was without TLS.
     """
-    random = Randomness.seeded(seed)
-    options: dict[str, Any] = {"nulls": nulls, "random": random, "delta": delta}
-    mirror = Mirror(plan, transcript, table, ledger, randomness=randomness, insecure=insecure, **options)
+    mirror = Mirror(
+        plan,
+        transcript,
+        table,
+        ledger,
+        nulls=nulls,
+        random=Randomness.seeded(seed),
+        delta=delta,
+        randomness=randomness,
+        insecure=insecure,
+    )
     return report_on(mirror, attacks)
 
 
@@ -125,9 +133,8 @@ def measure_membership(
             "Membership is measured by an attack that is told candidates, made by a party of the run, but "
             f"{name_of(attack)} is {'not told any' if attacker else 'made by nobody'}. Choose another attack or party."
         )
-    setting, subject = Simulated(run, nulls, seed, delta), SUBJECTS[Secret.MEMBERSHIP]
-    attempt = setting.attempt(subject, attack, attacker, owner or EVERYBODY)
-    made = attempt if isinstance(attempt, str) else _made(setting, attempt)
+    setting = Simulated(run, nulls, seed, delta)
+    made = _made(setting, attack, attacker, owner or EVERYBODY)
     if isinstance(made, str):
         raise PlanError(f"{name_of(attack)} should apply to this run, but {made}. Choose another run or attacker.")
     (null,) = setting.null([made])
@@ -157,7 +164,9 @@ def examine(setting: Setting, attacks: Iterable[AnyAttack]) -> tuple[list[Findin
     findings = []
     for each, null in zip(made, setting.null(made), strict=True):
         if isinstance(null, str):
-            untested.append(f"{title_of(each.attempt)}: in a null run {null}")
+            attempt = each.attempt
+            title = _title(attempt.attack, attempt.attacker, attempt.grant.owner)
+            untested.append(f"{title}: in a null run {null}")
         else:
             findings.append(_finding(each, _judged(setting, each, null)))
     return findings, untested
@@ -175,9 +184,10 @@ def make(
         attacks: The attacks.
         attackers: Which parties attack.
     """
-    attempts: list[Attempt] = []
+    made: list[Made] = []
     untested: list[str] = []
     for attack in attacks:
+        ended = len(made) + len(untested)
         if reason := setting.why_not_audited(attack):
             untested.append(f"{setting.title(attack)}: {reason}")
             continue
@@ -188,36 +198,30 @@ def make(
                 untested.append(f"{setting.title(attack)}: {reason}")
                 continue
             for attacker in filter(attackers, setting.attackers(owner)):
-                attempt = setting.attempt(subject, attack, attacker, owner)
-                if isinstance(attempt, str):
-                    about = "" if subject.one_owner else f" about {owner}"
-                    untested.append(f"{name_of(attack)} by {attacker}{about}: {attempt}")
+                found = _made(setting, attack, attacker, owner)
+                if isinstance(found, str):
+                    untested.append(f"{_title(attack, attacker, owner)}: {found}")
                 else:
-                    attempts.append(attempt)
-    made = []
-    for attempt in attempts:
-        found = _made(setting, attempt)
-        if isinstance(found, str):
-            untested.append(f"{title_of(attempt)}: {found}")
-        else:
-            made.append(found)
+                    made.append(found)
+        if len(made) + len(untested) == ended:
+            untested.append(f"{setting.title(attack)}: nobody in this run could make it about another party")
     return made, untested
 
 
-def title_of(attempt: Attempt) -> str:
+def _title(attack: AnyAttack, attacker: str, owner: str) -> str:
     """Which attack by whom, and about whom where that is not plain."""
-    about = "" if SUBJECTS[attempt.attack.about].one_owner else f" about {attempt.grant.owner}"
-    return f"{attempt.name} by {attempt.attacker}{about}"
+    about = "" if SUBJECTS[attack.about].one_owner else f" about {owner}"
+    return f"{name_of(attack)} by {attacker}{about}"
 
 
-def _made(setting: Setting, attempt: Attempt) -> Made | str:
-    try:
-        guess = setting.guess(attempt)
-    except UndeclaredAccess:
-        raise
-    except PrivacyError as error:
-        # The attack read several lines as one, for instance.
-        return str(error)
+def _made(setting: Setting, attack: AnyAttack, attacker: str, owner: str) -> Made | str:
+    """The part of a guess that can be scored, or why there is none."""
+    attempt = setting.attempt(SUBJECTS[attack.about], attack, attacker, owner)
+    if isinstance(attempt, str):
+        return attempt
+    guess = tried(lambda: setting.guess(attempt))
+    if isinstance(guess, str):
+        return guess
     truth = setting.truth(attempt)
     kept = truth.scored_part(guess)
     return kept if isinstance(kept, str) else Made(attempt, truth, kept, setting.attacked_ledgers(attempt))

@@ -15,19 +15,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from colonnade.attacks.base import ActiveAttack, AnyAttack, Attack, Grant, Guess
-from colonnade.auditing.attempt import Attempt, PartyRecord, attack_seed, name_of
+from colonnade.auditing.attempt import Attempt, PartyRecord, attack_seed, name_of, tried
 from colonnade.auditing.contents import Disclosure, RunIdentity
 from colonnade.auditing.engine import report_on
 from colonnade.auditing.report import PrivacyReport
 from colonnade.auditing.settings import Setting, require_permutations, require_rows
 from colonnade.auditing.subjects.base import Made, Subject
 from colonnade.auditing.subjects.by_secret import SUBJECTS
-from colonnade.auditing.subjects.classes import ClassTruth
 from colonnade.auditing.subjects.labels import Baseline
 from colonnade.errors import PlanError, ProtocolError
 from colonnade.models.base import Estimator
@@ -183,15 +183,16 @@ class JointAudit:
                 continue
             grant = _grant(told, attack, None if party.table is None else len(party.table), line)
             attempt = Attempt(attack, party.name, grant, attack_seed(random, attack, party.name))
-            if reason := attempt.why_not_on(record, setting="keep_received='audit'"):
-                line.send(LabelGuess(number, reason, NOTHING, NOTHING, np.zeros(0)))
+            guess: Guess | str = attempt.why_not(record, setting="keep_received='audit'") or ""
+            if not guess:
+                guess = tried(partial(attack.guess, attempt.view_on(record)))
+            if isinstance(guess, str):
+                line.send(LabelGuess(number, guess, NOTHING, NOTHING, np.zeros(0)))
                 continue
-            guess = attack.guess(attempt.view_on(record))
             classes = NOTHING if guess.classes is None else guess.classes
             scores = np.zeros(0) if guess.scores is None else guess.scores
             line.send(LabelGuess(number, "", guess.rows, classes, scores))
-            made = Made(attempt, ClassTruth(NOTHING, grant.n_classes, grant.rows), guess, {})
-            alone = SUBJECTS[Secret.LABELS].baseline(made, party.table, random)
+            alone = SUBJECTS[Secret.LABELS].baseline(attempt, guess.rows, party.table, random)
             methods = {**alone.named, **alone.unnamed}
             line.send(AloneRatings(number, alone.rows, list(methods), len(alone.named), list(methods.values())))
 

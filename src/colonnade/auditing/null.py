@@ -16,16 +16,18 @@ at chance here, too: a passive one is caught where it is repeated in a fresh int
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from colonnade.attacks.base import AnyAttack
+from colonnade.auditing.attempt import PartyRecord, tried
 from colonnade.auditing.subjects.base import Made, Values
 from colonnade.auditing.subjects.by_secret import SUBJECTS
 from colonnade.errors import ColonnadeError, PlanError
 from colonnade.privacy.randomness import Randomness
+from colonnade.progress import Bars
 from colonnade.runtime.executor import Executor
 from colonnade.runtime.simulate import Run, Simulation
 from colonnade.secret import Secret
@@ -49,7 +51,7 @@ def null_values(
     n: int,
     random: Randomness,
     executor: Executor | None = None,
-    watch: Callable[[Iterable[Any], int], Iterable[Any]] = lambda done, total: done,
+    progress: bool | None = False,
 ) -> list[list[Values] | str]:
     """What each attempt scores in each of n null runs, or why it cannot be scored in one of them.
 
@@ -59,7 +61,7 @@ def null_values(
         n: How many null runs.
         random: The shuffles follow from it, whoever runs them.
         executor: What runs them; one after the other in this process if None.
-        watch: Passes on what has been done, and may show it.
+        progress: Whether to show a bar; None shows it on a terminal only.
     """
     groups: dict[tuple[Secret, str], list[int]] = {}
     for place, each in enumerate(made):
@@ -72,9 +74,12 @@ def null_values(
         for number in range(n)
     ]
     scored: list[dict[int, Values | str]] = [{} for _ in made]
-    for number, values in watch(_each(_score_null, tasks, executor), len(tasks)):
-        for place, value in zip(places[number], values, strict=True):
-            scored[place][number] = value
+    with Bars(progress if tasks else False) as bars:
+        advance = bars.counter("null runs", len(tasks))
+        for number, values in _each(_score_null, tasks, executor):
+            for place, value in zip(places[number], values, strict=True):
+                scored[place][number] = value
+            advance()
     return [_all_or_reason([found[number] for number in sorted(found)]) for found in scored]
 
 
@@ -117,7 +122,7 @@ def honesty_check(
     total = 0.0
     for number in range(seeds):
         trial = subject.honest_trial(run, attack, attacker, owner, random, number)
-        reason = trial if isinstance(trial, str) else trial[0].why_not(run)
+        reason = trial if isinstance(trial, str) else trial[0].why_not(PartyRecord.of(run, attacker))
         if isinstance(trial, str) or reason:
             raise PlanError(
                 f"{type(attack).__name__} should be able to attack this run as {attacker}, but {reason}. "
@@ -142,9 +147,11 @@ def _score_null(task: _NullRun) -> list[Values | str]:
     run = cache(changed.run)
     scored: list[Values | str] = []
     for made in task.made:
-        guess = made.attempt.guess(changed, run)
-        reason = made.truth.why_not(guess)
-        scored.append(reason or made.truth.scores(made.truth.scorable(guess, attack=made.attempt.name)))
+        guess = tried(partial(made.attempt.guess, changed, run))
+        if isinstance(guess, str) or (reason := made.truth.why_not(guess)):
+            scored.append(guess if isinstance(guess, str) else str(reason))
+        else:
+            scored.append(made.truth.scores(made.truth.scorable(guess, attack=made.attempt.name)))
     return scored
 
 

@@ -10,9 +10,8 @@ attacks is the same in all of them (`engine`).
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -91,7 +90,7 @@ class Setting(ABC):
 
     def why_not(self, attempt: Attempt, record: PartyRecord) -> str | None:
         """Why an attempt cannot be made in this setting; None if it can."""
-        return attempt.why_not_on(record)
+        return attempt.why_not(record)
 
     def attempt(self, subject: Subject, attack: AnyAttack, attacker: str, owner: str) -> Attempt | str:
         """One attack by one party on one owner, or why it cannot be made."""
@@ -136,13 +135,7 @@ class Setting(ABC):
 class Simulated(Setting):
     """All parties ran in one process: every attack can be made and scored.
 
-    Args:
-        run: The run.
-        nulls: How many times the run is repeated with a shuffled secret.
-        seed: Grants, shuffles and resampling follow from it.
-        delta: At which privacy budgets are told.
-        executor: What repeats the run; one repetition after the other in this process if None.
-        progress: Whether to show a bar over the repetitions; None shows it on a terminal only.
+    The arguments are those of `audit`.
     """
 
     mode = "simulated"
@@ -197,16 +190,16 @@ class Simulated(Setting):
             )
             found.append(SUBJECTS[each.attempt.attack.about].null(each, self.nulls, generator))
         again = [each for each, null in zip(made, found, strict=True) if null is None]
-        options: dict[str, Any] = {"random": self.random, "executor": self._executor, "watch": self._watch}
-        repeated = iter(null_values(self.run.simulation, again, n=self.nulls, **options))
+        how: dict[str, Any] = {"random": self.random, "executor": self._executor, "progress": self._progress}
+        repeated = iter(null_values(self.run.simulation, again, n=self.nulls, **how))
         return [next(repeated) if null is None else null for null in found]
 
     def baseline(self, made: Made) -> Any:
-        attempt = made.attempt
-        key = (attempt.attack.about, attempt.attacker, attempt.attack.needs, np.sort(made.guess.rows).tobytes())
+        attempt, rows = made.attempt, made.guess.rows
+        key = (attempt.attack.about, attempt.attacker, attempt.attack.needs, np.sort(rows).tobytes())
         if key not in self._baselines:
             table = self.tables.get(attempt.attacker)
-            self._baselines[key] = SUBJECTS[attempt.attack.about].baseline(made, table, self.random)
+            self._baselines[key] = SUBJECTS[attempt.attack.about].baseline(attempt, rows, table, self.random)
         return self._baselines[key]
 
     def _staged(self, attempt: Attempt) -> Run[Any]:
@@ -214,15 +207,6 @@ class Simulated(Setting):
         if secret not in self._staged_runs:
             self._staged_runs[secret] = SUBJECTS[secret].stage(self.run, self.random)
         return self._staged_runs[secret]
-
-    def _watch(self, done: Iterable[Any], total: int) -> Iterator[Any]:
-        if not total or not (sys.stderr.isatty() if self._progress is None else self._progress):
-            yield from done
-            return
-        from rich.console import Console
-        from rich.progress import track
-
-        yield from track(done, "null runs", total=total, console=Console(stderr=True))
 
 
 class Mirror(Setting):
@@ -281,7 +265,7 @@ class Mirror(Setting):
                 if all(entry.sent for entry in entries):
                     return f"it needs {attacker}'s own {kind}, of which {owner} kept only digests"
                 return f"it needs {kind}, of which {owner} kept only digests; run with keep='audit'"
-        return attempt.why_not_on(record)
+        return attempt.why_not(record)
 
     def guess(self, attempt: Attempt) -> Guess:
         assert isinstance(attempt.attack, Attack)

@@ -49,18 +49,14 @@ class Marvell(NoisyGradient):
     """
 
     reads_labels = True
+    named_by = "power"
     limits: ClassVar[Mapping[str, Limit]] = {"power": number(above=0)}
 
     def __init__(self, *, power: float = 4.0) -> None:
         self.power = power
         check_parameters(self)
 
-    @property
-    def name(self) -> str:
-        return f"Marvell(power={self.power:g})"
-
     def noisy(self, gradient: Tensor, at: HookContext) -> Tensor:
-        """NoiseShape noise to the batch and add it."""
         if at.n_classes != 2 or at.labels is None:
             found = "measurements" if at.n_classes is None else f"{at.n_classes} classes"
             raise PlanError(f"Marvell makes two classes alike, but the labels of this run are {found}. Use another.")

@@ -51,7 +51,6 @@ class NoisyGradient(Defence):
     acts_on = GRADIENTS
 
     def before_run(self, party: Party) -> None:
-        """Take a stream of one's own from the party's randomness."""
         self._random = party.random.child("gradient noise", index_of(self, party))
 
     def outgoing(self, tensor: Tensor, at: HookContext) -> Tensor:
@@ -118,7 +117,6 @@ class GradientNoise(NoisyGradient):
         return f"GradientNoise(ratio={self.ratio:g})" if self.scale is None else f"GradientNoise(scale={self.scale:g})"
 
     def noisy(self, gradient: Tensor, at: HookContext) -> Tensor:
-        """Shorten, then add noise."""
         if self.clip is not None:
             gradient = gradient * (self.clip / gradient.norm(dim=1, keepdim=True).clamp_min(self.clip))
         scale = self.scale
@@ -138,18 +136,14 @@ class IsotropicNoise(NoisyGradient):
     'IsotropicNoise(ratio=1)'
     """
 
+    named_by = "ratio"
     limits: ClassVar[Mapping[str, Limit]] = {"ratio": number(above=0)}
 
     def __init__(self, *, ratio: float = 1.0) -> None:
         self.ratio = ratio
         check_parameters(self)
 
-    @property
-    def name(self) -> str:
-        return f"IsotropicNoise(ratio={self.ratio:g})"
-
     def noisy(self, gradient: Tensor, at: HookContext) -> Tensor:
-        """Add noise."""
         longest = float(gradient.float().norm(dim=1).max())
         drawn = self.drawn(gradient, at, self.ratio * longest / gradient.shape[1] ** 0.5)
         return (gradient.double() + drawn).to(gradient)
@@ -178,7 +172,6 @@ class MaxNorm(NoisyGradient):
             raise PlanError(f"MaxNorm's least should be at most most = {most!r}, but is {least!r}. Change one.")
 
     def noisy(self, gradient: Tensor, at: HookContext) -> Tensor:
-        """Fill up each row."""
         if gradient.shape[1] < 2:
             raise PlanError("MaxNorm adds noise across gradients, but these are 1 wide. Use a wider embedding.")
         exact, drawn = gradient.double(), self.drawn(gradient, at, width=gradient.shape[1] + 1)

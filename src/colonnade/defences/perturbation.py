@@ -47,7 +47,6 @@ class GradientPerturbation(NoisyGradient):
         return f"GradientPerturbation(noise={2 / self.epsilon:g})"
 
     def noisy(self, gradient: Tensor, at: HookContext) -> Tensor:
-        """Add the mixture."""
         if at.gradient_if is None or at.labels is None or at.n_classes is None:
             raise PlanError(
                 "GradientPerturbation mixes the gradients of all classes, but this run has no classes, or the labels "

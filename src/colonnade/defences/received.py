@@ -29,7 +29,6 @@ class _NetworksBehind(Defence):
     reads_labels = True
 
     def before_run(self, party: Party) -> None:
-        """Make the networks."""
         server = party.roles.server
         if server not in (None, party.name):
             raise PlanError(
@@ -44,7 +43,6 @@ class _NetworksBehind(Defence):
         """A network for embeddings of a width."""
 
     def modules(self) -> Sequence[nn.Module]:
-        """The networks."""
         return [self._networks]
 
     def state(self) -> Tree:
@@ -92,22 +90,17 @@ class InformationBottleneck(_NetworksBehind):
     'InformationBottleneck(weight=0.1)'
     """
 
+    named_by = "weight"
     limits: ClassVar[Mapping[str, Limit]] = {"weight": number(0)}
 
     def __init__(self, *, weight: float = 0.01) -> None:
         self.weight = weight
         check_parameters(self)
 
-    @property
-    def name(self) -> str:
-        return f"InformationBottleneck(weight={self.weight:g})"
-
     def network(self, width: int) -> nn.Module:
-        """A bottleneck as wide as the embedding."""
         return _Bottleneck(width)
 
     def before_run(self, party: Party) -> None:
-        """Make the networks."""
         super().before_run(party)
         self._divergences: list[Tensor] = []
 
@@ -123,7 +116,6 @@ class InformationBottleneck(_NetworksBehind):
         return bottleneck.decode(mean + deviation * torch.randn_like(mean))
 
     def loss(self, loss: Tensor, at: HookContext) -> Tensor:
-        """Add the penalty; the local track's loss passes unchanged."""
         if at.track == "local":
             return loss
         divergences, self._divergences = self._divergences, []
@@ -143,23 +135,18 @@ class EarlierCut(_NetworksBehind):
     'EarlierCut(layers=3)'
     """
 
+    named_by = "layers"
     limits: ClassVar[Mapping[str, Limit]] = {"layers": count()}
 
     def __init__(self, *, layers: int = 2) -> None:
         self.layers = layers
         check_parameters(self)
 
-    @property
-    def name(self) -> str:
-        return f"EarlierCut(layers={self.layers})"
-
     def network(self, width: int) -> nn.Module:
-        """Layers as wide as the embedding."""
         layers = [layer for _ in range(self.layers) for layer in (nn.ReLU(), nn.Linear(width, width))]
         return nn.Sequential(*layers)
 
     def passed(self, embedding: Tensor, at: HookContext) -> Tensor:
-        """Pass an embedding through the layers."""
         out: Tensor = self._behind(at).to(embedding.device)(embedding)
         return out if at.phase == "train" else out.detach()
 

@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import torch
 from torch.autograd.function import once_differentiable
 
+from colonnade.defences.base import classes_of
 from colonnade.errors import PlanError
 from colonnade.parameters import Limit, check_parameters, choice, count, number
 from colonnade.runtime.context import HookContext, Tensor
@@ -85,22 +86,16 @@ class BoundaryWandering(Defence):
         return f"BoundaryWandering({self.scope})"
 
     def before_run(self, party: Party) -> None:
-        """Take a stream of one's own, from which the random features follow."""
         self._random = party.random.child("boundary wandering")
         self._frequencies: dict[int, Tensor] = {}
 
     def loss(self, loss: Tensor, at: HookContext) -> Tensor:
-        """Add the penalty; the local track's loss passes unchanged."""
         if at.track != "federated" or at.labels is None or self.alpha == 0:
             return loss
-        if at.n_classes is None:
-            raise PlanError(
-                "BoundaryWandering compares rows of one class, but the labels of this run are measurements. "
-                "Leave it out, or train a classifier."
-            )
+        classes = classes_of(at, "BoundaryWandering compares rows of one class")
         if at.epoch == at.step == 0:
-            self._warn_if_few(at.labels, at.n_classes)
-        penalties = [self._penalty(z, labels, at.n_classes) for z, labels in self._embeddings(at, at.labels)]
+            self._warn_if_few(at.labels, classes)
+        penalties = [self._penalty(z, labels, classes) for z, labels in self._embeddings(at, at.labels)]
         return loss + self.alpha * torch.stack(penalties).sum().to(loss.dtype) if penalties else loss
 
     def _embeddings(self, at: HookContext, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

@@ -6,7 +6,7 @@ from colonnade.attacks.labels.direct import DirectLabel
 from colonnade.attacks.members.curves import FitMembership, ReleaseMembership
 from colonnade.attacks.view import View
 from colonnade.auditing import audit, audit_own_side, measure_membership
-from colonnade.auditing.attempt import Attempt
+from colonnade.auditing.attempt import Attempt, PartyRecord
 from colonnade.auditing.render.words import headline, questions
 from colonnade.auditing.subjects.members import epsilon_bound, most_advantage
 from colonnade.catalogue import ATTACKS
@@ -94,7 +94,7 @@ def test_an_attack_that_is_told_nothing_or_saw_nothing_is_refused():
         measure_membership(run, ReleaseMembership(), attacker="worker 1")
     with pytest.raises(PlanError, match="but it holds no coefficients"):
         measure_membership(run, FitMembership(), attacker="worker 1")
-    assert Attempt(ReleaseMembership(), "label", Grant(2), 0).why_not(run) == (
+    assert Attempt(ReleaseMembership(), "label", Grant(2), 0).why_not(PartyRecord.of(run, "label")) == (
         "it must be told candidates, who may have been in the run or not"
     )
 

@@ -210,8 +210,8 @@ class Subject(ABC):
             delta: At which privacy budgets are told.
         """
 
-    def baseline(self, made: Made, table: Table | None, random: Randomness) -> Any:
-        """What the attacker could do by itself, given its own table; None where `judge` needs nothing."""
+    def baseline(self, attempt: Attempt, rows: Int64Array, table: Table | None, random: Randomness) -> Any:
+        """What the attacker could say by itself about the guessed rows, given its table; None where not needed."""
         return None
 
     def null_group(self, attempt: Attempt) -> str:

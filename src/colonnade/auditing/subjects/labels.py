@@ -70,10 +70,9 @@ class LabelsSubject(Subject):
         table = tables[roles.label]
         return {roles.label: table.with_labels(random.generator("labels").permutation(np.asarray(table.labels)))}
 
-    def baseline(self, made: Made, table: Table | None, random: Randomness) -> Baseline:
-        attempt = made.attempt
+    def baseline(self, attempt: Attempt, rows: Int64Array, table: Table | None, random: Randomness) -> Baseline:
         generator = random.generator("alone", attempt.attacker, attempt.attack.needs.known_labels)
-        return attacker_alone(table, attempt.grant, made.guess.rows, generator)
+        return attacker_alone(table, attempt.grant, rows, generator)
 
     def judge(
         self, made: Made, null: Sequence[Values], baseline: Any, random: np.random.Generator, delta: float
