@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from colonnade import Roles, audit, simulate
-from colonnade.attacks.labels.gradient_scores import DirectionScore
+from colonnade.attacks.labels.gradients import DirectionScore
 from colonnade.catalogue import DEFENCES
 from colonnade.data import load, train_test_split
 from colonnade.experiment.journal import Trial

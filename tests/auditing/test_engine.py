@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from colonnade.attacks.base import ActiveAttack, Attack, Guess, Needs
-from colonnade.attacks.labels.direct import DirectLabel
-from colonnade.attacks.labels.gradient_scores import DirectionScore, NormScore
+from colonnade.attacks.labels.gradients import DirectionScore, DirectLabel, NormScore
 from colonnade.auditing import PrivacyReport, audit, honesty_check
 from colonnade.data import load
 from colonnade.errors import PlanError

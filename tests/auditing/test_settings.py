@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from colonnade.attacks.base import Attack, Guess, Needs
-from colonnade.attacks.labels.direct import DirectLabel
-from colonnade.attacks.labels.gradient_scores import DirectionScore, NormScore
+from colonnade.attacks.labels.gradients import DirectionScore, DirectLabel, NormScore
 from colonnade.auditing import Finding, PrivacyReport, audit, audit_own_side
 from colonnade.auditing.render.html import html
 from colonnade.auditing.render.words import questions

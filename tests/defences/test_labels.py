@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 
 from colonnade import audit
-from colonnade.attacks.labels.direct import DirectLabel
+from colonnade.attacks.labels.gradients import DirectLabel
 from colonnade.data import load, public_private
 from colonnade.defences.labels import RandomisedLabels
 from colonnade.errors import BudgetSpent, PlanError

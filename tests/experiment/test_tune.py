@@ -3,7 +3,7 @@ import re
 import pytest
 
 from colonnade.attacks.labels.clustering import EmbeddingNearest
-from colonnade.attacks.labels.gradient_scores import NormScore
+from colonnade.attacks.labels.gradients import NormScore
 from colonnade.data import load
 from colonnade.defences.noise import GradientNoise
 from colonnade.defences.wandering import BoundaryWandering

@@ -1,7 +1,8 @@
-"""Curves: a set of functions, each a row of coefficients in one basis."""
+"""Curves: a set of functions, each a row of coefficients in one basis; and the Arrow type of a column of curves."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike
 
-from colonnade.curves.basis import Basis, FloatArray, Operator
-from colonnade.curves.column import CurvesType
+from colonnade.curves.basis import Basis, FloatArray, Operator, basis_of
 from colonnade.curves.smoothing import Roughness, smooth_grid, smooth_samples
 from colonnade.errors import DataError
 
@@ -19,6 +19,34 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_DRAWN = 100
+
+
+class CurvesType(pa.ExtensionType):  # type: ignore[misc]
+    """A column of curves: a fixed number of coefficients in a basis that the type itself names.
+
+    >>> from colonnade.curves import BSplines
+    >>> CurvesType(BSplines((0, 24), 8)).basis.size
+    8
+    """
+
+    def __init__(self, basis: Basis) -> None:
+        self.basis = basis
+        super().__init__(pa.list_(pa.float64(), basis.size), "colonnade.curves")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return json.dumps(self.basis.describe(), sort_keys=True).encode()
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage_type: pa.DataType, serialized: bytes) -> CurvesType:
+        return cls(basis_of(json.loads(serialized)))
+
+    def __reduce__(self) -> tuple[type[CurvesType], tuple[Basis]]:
+        return CurvesType, (self.basis,)
+
+
+_EXAMPLE = json.loads('{"kind": "fourier", "domain": [0, 1], "size": 1, "period": null}')
+# Registered once for the process, so that files with such columns are read back as what they are.
+pa.register_extension_type(CurvesType(basis_of(_EXAMPLE)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,7 +34,7 @@ FOLDER_VARIABLE = "COLONNADE_DATA"
 Task: TypeAlias = Literal["binary", "classes", "count", "regression", "curves", "alignment"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
     """What is known of a data set without reading it.
 
@@ -48,13 +48,29 @@ class DatasetInfo:
     columns: int
     task: Task
     licence: str
-    file: str | None
-    present: bool
+    file: str | None = None
 
     @property
     def built_in(self) -> bool:
         """Whether the set needs no file."""
         return self.file is None
+
+    @property
+    def present(self) -> bool:
+        """Whether the set is built in, or its file is in the folder that the user named."""
+        folder = os.environ.get(FOLDER_VARIABLE)
+        return self.file is None or (folder is not None and (Path(folder) / self.file).is_file())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Entry(DatasetInfo):
+    """One set's lines in datasets.toml: also how to read it."""
+
+    sha256: str = ""
+    labels: str | None = None
+    ids: str | None = None
+    drop: tuple[str, ...] = ()
+    shop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,19 +117,7 @@ class Dataset:
 
 def available() -> tuple[DatasetInfo, ...]:
     """All sets that `load` knows, and whether each is there."""
-    folder = os.environ.get(FOLDER_VARIABLE)
-    return tuple(
-        DatasetInfo(
-            name=name,
-            rows=entry.rows,
-            columns=entry.columns,
-            task=entry.task,
-            licence=entry.licence,
-            file=entry.file,
-            present=entry.file is None or (folder is not None and (Path(folder) / entry.file).is_file()),
-        )
-        for name, entry in _entries().items()
-    )
+    return tuple(_entries().values())
 
 
 def load(name: str, *, rows: int | None = None, seed: int = 0) -> Dataset:
@@ -139,34 +143,18 @@ def load(name: str, *, rows: int | None = None, seed: int = 0) -> Dataset:
     if name == "bank-shop-telco":
         tables = generate(entry.rows if rows is None else rows, seed)
     else:
-        tables = _tables(name, entry, rows, seed)
+        tables = _tables(entry, rows, seed)
     return Dataset(name, tables, entry.task, entry.licence)
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """One set's lines in datasets.toml."""
-
-    rows: int
-    columns: int
-    task: Task
-    licence: str
-    file: str | None = None
-    sha256: str = ""
-    labels: str | None = None
-    ids: str | None = None
-    drop: tuple[str, ...] = ()
-    shop: tuple[str, ...] = ()
 
 
 @cache
 def _entries() -> Mapping[str, _Entry]:
     text = resources.files("colonnade.data").joinpath("datasets.toml").read_text(encoding="utf-8")
-    return {name: _Entry(**values) for name, values in tomllib.loads(text).items()}
+    return {name: _Entry(name=name, **values) for name, values in tomllib.loads(text).items()}
 
 
-def _tables(name: str, entry: _Entry, rows: int | None, seed: int) -> dict[str, Table]:
-    read = _READERS.get(name, _parquet)
+def _tables(entry: _Entry, rows: int | None, seed: int) -> dict[str, Table]:
+    name, read = entry.name, _READERS.get(entry.name, _parquet)
     arrow = read(b"" if entry.file is None else _verified(entry.file, entry.sha256)).drop_columns(list(entry.drop))
     if entry.labels is not None:
         arrow = arrow.filter(pc.is_valid(arrow.column(entry.labels)))

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from colonnade.attacks.base import Grant
-from colonnade.attacks.labels.direct import DirectLabel
+from colonnade.attacks.labels.gradients import DirectLabel
 from colonnade.attacks.members.curves import FitMembership, ReleaseMembership
 from colonnade.attacks.view import View
 from colonnade.auditing import audit, audit_own_side, measure_membership

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from colonnade import audit
-from colonnade.attacks.labels.gradient_scores import DirectionScore
+from colonnade.attacks.labels.gradients import DirectionScore
 from colonnade.defences.compression import AverageGradient, DiscreteGradient, SparseGradient
 from colonnade.defences.confusion import ConfusionalAutoencoder
 from colonnade.defences.embedding import DistanceCorrelation, PotentialEnergy

@@ -60,8 +60,6 @@ class LatticeLabels(Attack):
             return why
         if not isinstance(view.own.model, LogisticRegression):
             return "it knows the residuals of a logistic regression only"
-        if not first_batches(view):
-            return "no batches of the first epoch were kept"
         weighted = any(len(each.message.weights) for each in view.messages(StepOutline, sent=False))
         return "rows have weights" if weighted else None
 
