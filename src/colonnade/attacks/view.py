@@ -183,13 +183,7 @@ class View:
 
     @classmethod
     def load(cls, directory: Path, needs: Needs, load_model: Callable[[str, Path], Estimator]) -> View:
-        """Read a view back.
-
-        Args:
-            directory: Where `save` wrote it.
-            needs: What the attack declared that is about to be repeated.
-            load_model: Loads the attacker's share, given the name of its estimator.
-        """
+        """Read back what `save` wrote. `load_model` loads the attacker's share, given the name of its estimator."""
         tree = read_tree(directory / "view.safetensors")
         return cls.cut(
             needs,

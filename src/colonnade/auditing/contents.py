@@ -65,16 +65,7 @@ class RunIdentity:
         seed: int | None = None,
         insecure: bool = False,
     ) -> RunIdentity:
-        """The identity of a plan's run.
-
-        Args:
-            plan: What was run.
-            mode: Who could audit what.
-            n_rows: How many rows the parties have in common.
-            randomness: How the parties' noise was drawn.
-            seed: All randomness, where it followed from one seed; the plan's, which is public, if None.
-            insecure: Whether messages crossed between machines without TLS.
-        """
+        """The identity of a plan's run. Without a seed of its own a run has the plan's, which is public."""
         roles = plan.roles
         special = {roles.label: "label party", roles.arbiter: "arbiter", roles.server: "server"}
         return cls(

@@ -177,13 +177,7 @@ def make(
     attacks: Iterable[AnyAttack],
     attackers: Callable[[str], bool] = lambda name: True,
 ) -> tuple[list[Made], list[str]]:
-    """The guesses that attacks make about rows they were not told, and why others make none that could be scored.
-
-    Args:
-        setting: Who has what.
-        attacks: The attacks.
-        attackers: Which parties attack.
-    """
+    """The guesses that some parties' attacks make about rows they were not told, and why other attacks make none."""
     made: list[Made] = []
     untested: list[str] = []
     for attack in attacks:

@@ -116,7 +116,6 @@ class JointAudit:
     insecure: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what has no owner or no attacker."""
         require_permutations(self.nulls)
         others = [name for name in self.audited.roles.parties if name != self.audited.roles.label]
         if self.audited.roles.label is None:
@@ -156,7 +155,6 @@ class JointAudit:
         )
 
     def __call__(self, party: Party) -> PrivacyReport | None:
-        """Play this party's side."""
         if party.name not in (self.owner, self.attacker):
             return None
         if self.transcript.party != party.name:

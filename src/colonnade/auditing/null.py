@@ -55,13 +55,7 @@ def null_values(
 ) -> list[list[Values] | str]:
     """What each attempt scores in each of n null runs, or why it cannot be scored in one of them.
 
-    Args:
-        simulation: The run to repeat with a shuffled secret.
-        made: The guesses, whose attempts keep their grants of the original truth.
-        n: How many null runs.
-        random: The shuffles follow from it, whoever runs them.
-        executor: What runs them; one after the other in this process if None.
-        progress: Whether to show a bar; None shows it on a terminal only.
+    Attempts keep their grants of the original truth. The shuffles are the same whatever runs them.
     """
     groups: dict[tuple[Secret, str], list[int]] = {}
     for place, each in enumerate(made):

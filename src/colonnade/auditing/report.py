@@ -98,7 +98,6 @@ class PrivacyReport(ReportContents):
         return capture.get()
 
     def __rich__(self) -> RenderableType:
-        """The report on a terminal."""
         from colonnade.auditing.render.terminal import terminal
 
         return terminal(self)

@@ -37,19 +37,7 @@ from colonnade.wire.recording.transcript import Transcript
 
 
 class Setting(ABC):
-    """Who has what in an audit.
-
-    Attributes:
-        mode: What the report calls it.
-        identity: Which run the report is about.
-        plan: The plan of the audited run.
-        tables: The tables at hand, by party.
-        transcripts: The recordings at hand, by party.
-        ledgers: What was spent, by party.
-        random: Grants, shuffles and resampling follow from it.
-        nulls: How many nulls each score is compared with.
-        delta: At which privacy budgets are told.
-    """
+    """Who has what in an audit: tables, recordings and ledgers by party; and what grants and shuffles follow from."""
 
     mode: ClassVar[str]
     identity: RunIdentity

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from colonnade.curves import BSplines, Curves
 from colonnade.data.bank_shop_telco import generate
 from colonnade.data.partition import intersect, split
-from colonnade.errors import DataError, MissingExtra, PlanError, StorageError
+from colonnade.errors import DataError, PlanError, StorageError, imported
 from colonnade.tables.table import Table
 from colonnade.text import nearest
 
@@ -264,11 +264,8 @@ def _canadian_weather(data: bytes) -> pa.Table:
 
 
 def _decoded_images(arrow: pa.Table) -> pa.Table:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise MissingExtra("report", "Decoding the images of cifar10") from error
-    images = np.stack([np.asarray(Image.open(io.BytesIO(jpeg.as_py()))) for jpeg in arrow.column("jpeg")])
+    pillow = imported("PIL.Image", "report", "Decoding the images of cifar10")
+    images = np.stack([np.asarray(pillow.open(io.BytesIO(jpeg.as_py()))) for jpeg in arrow.column("jpeg")])
     names = [name for colour in ("red", "green", "blue") for name in _pixels(32, colour)]
     return _frame(images.transpose(0, 3, 1, 2).reshape(len(images), -1), names, label=arrow.column("label"))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from colonnade.errors import DataError, MissingExtra, PlanError
+from colonnade.errors import DataError, PlanError, imported
 from colonnade.tables.encode import Inputs
 from colonnade.tables.table import Table
 
@@ -192,13 +191,10 @@ def _boosted(ranked: _Ranked, seed: int) -> Any:
 
 
 def _imported(name: str) -> Any:
-    try:
-        with warnings.catch_warnings():
-            # What these libraries use of others may be about to change; that is theirs to mend.
-            warnings.simplefilter("ignore")
-            return importlib.import_module(name)
-    except ImportError as error:
-        raise MissingExtra("shap", "Ranking columns by a model") from error
+    with warnings.catch_warnings():
+        # What these libraries use of others may be about to change; that is theirs to mend.
+        warnings.simplefilter("ignore")
+        return imported(name, "shap", "Ranking columns by a model")
 
 
 _RANKINGS: Mapping[str, Callable[[_Ranked, int], FloatArray]] = {

@@ -114,13 +114,7 @@ class ConfusionalAutoencoder(Defence):
 
 @lru_cache(maxsize=8)
 def learned(n_classes: int, entropy: float, seed: int) -> tuple[Tensor, nn.Module]:
-    """Train an autoencoder of classes; returns one soft label per class, and the decoder, both not to be changed.
-
-    Args:
-        n_classes: How many classes there are.
-        entropy: How much the entropy of soft labels counts.
-        seed: What its weights start from.
-    """
+    """Train an autoencoder of classes; returns one soft label per class, and the decoder, both not to be changed."""
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(seed)
         encoder, decoder = _network(n_classes), _network(n_classes)

@@ -86,11 +86,7 @@ class Marvell(NoisyGradient):
 
 @dataclass(frozen=True)
 class NoiseShape:
-    """The variances of the noise: of the first and the last class, along the difference of their means and across.
-
-    >>> NoiseShape(along=(1.0, 2.0), across=(0.0, 0.0), divergence=0.5).least_error > 0.3
-    True
-    """
+    """The variances of the noise: of the first and the last class, along the difference of their means and across."""
 
     along: tuple[float, float]
     across: tuple[float, float]
@@ -127,14 +123,9 @@ def sum_kl(
 def least_divergence(
     width: int, apart: float, *, variance: tuple[float, float], share: float, power: float
 ) -> NoiseShape:
-    """The noise under which two classes' gradients are most alike.
+    """The noise under which two classes' gradients are most alike. Arguments not named here are those of `sum_kl`.
 
-    Args:
-        width: Of the gradients.
-        apart: The squared distance between the classes' means.
-        variance: Each class's variance per coordinate, without noise.
-        share: The share of the last class among the rows.
-        power: The most that the noise's mean squared length may be.
+    `share` is the last class's share of the rows; the noise's mean squared length is at most `power`.
     """
     u, v = (max(each, 1e-9 * apart) for each in variance)
     if u > v:

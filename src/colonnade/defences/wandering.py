@@ -193,14 +193,9 @@ def kernel_wandering_loss(
     """How far apart the classes' distributions of directions are, by random Fourier features; 0 where all are alike.
 
     It is the sum over classes of w_k |mean of f over class k - mean of f over all|^2, where f(u) are the cosines and
-    sines of the unit vector u at the given frequencies, divided so that f has length 1.
-
-    Args:
-        embedding: One row per sample.
-        labels: The class numbers.
-        n_classes: How many classes there are.
-        frequencies: Standard normal numbers over the kernel's bandwidth: width of the embedding x random features.
-        weighting: "pairs": w_k is the class's share of rows; "classes": all w_k are the same.
+    sines of the unit vector u at the given frequencies, divided so that f has length 1. Frequencies are standard normal
+    numbers over the kernel's bandwidth, as many rows as the embedding is wide. w_k is the class's share of rows by
+    "pairs", and the same for all by "classes".
 
     >>> z = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
     >>> antipodal = torch.tensor([0, 0, 1, 1])

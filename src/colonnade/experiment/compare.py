@@ -71,11 +71,7 @@ def standings(
 
 
 def averaged(trials: Sequence[Mapping[str, Standing]]) -> dict[str, Standing]:
-    """The standing of each attack that was made in every trial, on average over the trials.
-
-    >>> averaged([{"A": Standing(0.9, 0.5, 0.7)}, {"A": Standing(0.7, 0.5, 0.7)}])["A"].score
-    0.8
-    """
+    """The standing of each attack that was made in every trial, on average over the trials."""
     common = [name for name in trials[0] if all(name in trial for trial in trials)]
     return {
         name: Standing(
@@ -88,9 +84,5 @@ def averaged(trials: Sequence[Mapping[str, Standing]]) -> dict[str, Standing]:
 
 
 def best_of(found: Mapping[str, Standing]) -> str:
-    """The attack with the highest score.
-
-    >>> best_of({"A": Standing(0.8, 0.5, 0.5), "B": Standing(0.9, 0.5, 0.9)})
-    'B'
-    """
+    """The attack with the highest score."""
     return max(found, key=lambda name: found[name].score)

@@ -84,13 +84,7 @@ class FunctionalExperiment:
         ]
 
     def run(self, out: Path, executor: Executor | None = None, *, progress: bool = True) -> FunctionalResults:
-        """Run what is not done yet, and write down all results.
-
-        Args:
-            out: A folder for journal and results.
-            executor: What runs trials; one after the other in this process if None.
-            progress: Whether to draw a bar, where standard error is a terminal.
-        """
+        """Run what is not done yet, and write journal and results into a folder."""
         with Journal(out / "journal.sqlite") as journal:
             table = sweep(run_trial, self.trials(), journal=journal, executor=executor or Serial(), progress=progress)
         failed = [text for text in table.column("trial.traceback").to_pylist() if text]

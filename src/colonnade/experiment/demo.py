@@ -43,14 +43,7 @@ def planned(*, quick: bool = False) -> Plan:
 
 
 def demonstrate(console: Console, out: Path, executor: Executor, *, quick: bool = False) -> None:
-    """Tell the story: meet, align, train, attack, defend, report.
-
-    Args:
-        console: Where to tell it.
-        out: Where the runs are kept.
-        executor: What repeats runs for the audit.
-        quick: Use fewer rows and repetitions.
-    """
+    """Tell the story: meet, align, train, attack, defend, report. A quick one has fewer rows and repetitions."""
     plan = planned(quick=quick)
     noise = PlannedDefence("bank", "gradient-noise", {"ratio": NOISE})
     bare = RunFolder.create(plan, out, existing="delete")

@@ -184,10 +184,8 @@ class Journal:
     def table(self, trials: Sequence[Trial] | None = None) -> pa.Table:
         """One row per trial: its configuration, its result, and what happened in the columns `trial.*`.
 
-        Names inside of nested mappings are joined by dots. A column whose values have no common type holds JSON text.
-
-        Args:
-            trials: Which trials, in which order; all, in the order they were added, if not given.
+        All trials, in the order they were added, if none are given. Names inside of nested mappings are joined by dots.
+        A column whose values have no common type holds JSON text.
         """
         columns = "key, seed, code_version, state, attempts, started, seconds, traceback, configuration, result"
         rows = {row[0]: row for row in self._execute(f"SELECT {columns} FROM trial ORDER BY rowid")}

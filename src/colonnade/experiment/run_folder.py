@@ -64,13 +64,8 @@ class RunFolder:
     ) -> RunFolder:
         """The folder for a plan's run, named after the plan and its hash.
 
-        Args:
-            plan: What will run.
-            out: Where runs are kept.
-            existing: What to do where this plan was run before.
-
         Raises:
-            PlanError: It was run before, and that is to be refused.
+            PlanError: The plan was run before, and `existing` refuses that.
             StorageError: The folder cannot be written.
         """
         folder = cls(Path(out) / f"{plan.name.replace(' ', '-')}-{plan.hash[:8]}", plan)

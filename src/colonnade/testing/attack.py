@@ -49,14 +49,7 @@ def check_attack(attack: AnyAttack, run: Run[Any], *, attacker: str | None = Non
 
 
 def attempt_on(run: Run[Any], attack: AnyAttack, attacker: str | None = None, *, seed: int = 0) -> Attempt:
-    """An attempt at a run, with what the attack needs granted.
-
-    Args:
-        run: The run to attack.
-        attack: The attack.
-        attacker: Who makes it; the first party that can if None.
-        seed: What is granted, and the attack's own randomness, follow from it.
-    """
+    """An attempt by a party, or the first that can, with what the attack needs granted; all follows from the seed."""
     setting, subject = Simulated(run, seed=seed), SUBJECTS[attack.about]
     reasons = []
     for owner in setting.owners(subject, attack):

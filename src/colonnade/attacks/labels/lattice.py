@@ -89,16 +89,11 @@ def determined(columns: Int64Array) -> bool:
 
 
 def solution(columns: Int64Array, sums: Int64Array, *, seconds: float = 60.0) -> Int64Array | None:
-    """The choice of rows, as 0 and 1, over which each column adds up to its sum; None if none is found.
+    """The choice of rows, as 0 and 1, over which each column adds up to its sum; None if none is found in time.
 
     >>> columns = np.array([[3141, 5926], [5358, 9793], [2384, 6264], [3383, 2795]])
     >>> solution(columns, columns[[0, 3]].sum(axis=0)).tolist()
     [1, 0, 0, 1]
-
-    Args:
-        columns: One row for each unknown.
-        sums: One for each column.
-        seconds: How long to search.
     """
     # Numba takes a while to import, which is spent only here.
     from colonnade.attacks.reduction import reduced

@@ -121,11 +121,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Traffic:
-    """All that one party sent another.
-
-    >>> Traffic("bank", "shop", ()).messages
-    0
-    """
+    """All that one party sent another."""
 
     sender: str
     receiver: str

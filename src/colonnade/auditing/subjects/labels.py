@@ -101,15 +101,9 @@ def class_numbers(table: Table) -> tuple[Int64Array, int]:
 def draw_grant(
     labels: Int64Array, n_classes: int, per_class: int, rows: Int64Array, order: Int64Array, owner: str = ""
 ) -> Grant | None:
-    """Tell some labels of each class; None where a class has too few rows.
+    """Tell some labels of each class among some rows, in a random order; None where a class has too few.
 
-    Args:
-        labels: Every row's class.
-        n_classes: How many classes there are.
-        per_class: How many labels of each to tell.
-        rows: The rows to draw from.
-        order: All rows in random order. A larger grant from the same order contains the smaller one.
-        owner: Whose labels these are.
+    A larger grant from the same order contains the smaller one.
     """
     candidates = order[np.isin(order, rows)]
     of_class = [candidates[labels[candidates] == number][:per_class] for number in range(n_classes)]
@@ -149,13 +143,9 @@ class Baseline:
 
 
 def attacker_alone(table: Table | None, grant: Grant, about: Int64Array, random: np.random.Generator) -> Baseline:
-    """Run the suite.
+    """Run the suite on the attacker's table; without one only chance is left.
 
-    Args:
-        table: The attacker's own rows; None leaves only chance. Of very many rows a sample is used.
-        grant: What the attacker is told.
-        about: The rows that the attack guessed. A sample takes these rows first.
-        random: For the sample and for methods that start at random.
+    Of very many rows a sample is used, which takes the rows that the attack guessed first.
     """
     if table is None:
         return Baseline(np.zeros(0, np.int64), {}, {})

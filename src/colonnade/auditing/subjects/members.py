@@ -72,7 +72,6 @@ class MembershipFinding:
         return most_advantage(self.claimed, self.delta)
 
     def __str__(self) -> str:
-        """The finding in a sentence."""
         return (
             f"{self.attack} by {self.attacker}: AUC {self.score.value:.3f} ({self.score.low:.3f} to "
             f"{self.score.high:.3f}); {self.beside_the_claim}"

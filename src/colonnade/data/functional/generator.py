@@ -68,7 +68,6 @@ class FunctionalSetting:
     seed: int = 1001
 
     def __post_init__(self) -> None:
-        """Refuse a setting that cannot be drawn."""
         inputs, size = range(1, self.p + 1), self.basis.size
         drawn = {
             "active": Limit(lambda active: set(active) <= set(inputs), f"numbers from 1 to {self.p}", ()),
