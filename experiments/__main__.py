@@ -12,8 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from colonnade.experiment.journal import Journal
-from colonnade.experiment.sweep import sweep
+from colonnade.experiment.sweep import Journal, sweep
 from colonnade.runtime.executor import Local
 
 EXPERIMENTS = {

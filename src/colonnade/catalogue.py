@@ -83,7 +83,7 @@ DEFENCES: Names[type[Defence]] = Names(
         "earlier-cut": ("defences.received", "EarlierCut"),
         "gradient-averaging": ("defences.compression", "AverageGradient"),
         "gradient-noise": ("defences.noise", "GradientNoise"),
-        "gradient-perturbation": ("defences.perturbation", "GradientPerturbation"),
+        "gradient-perturbation": ("defences.noise", "GradientPerturbation"),
         "information-bottleneck": ("defences.received", "InformationBottleneck"),
         "isotropic-noise": ("defences.noise", "IsotropicNoise"),
         "marvell": ("defences.marvell", "Marvell"),

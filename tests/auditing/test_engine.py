@@ -304,6 +304,27 @@ def test_an_attack_that_reads_several_lines_as_one_is_listed_and_the_others_are_
     assert "Row means of split/gradient should come from one line" in reason
 
 
+def test_an_attack_that_reads_a_line_that_is_not_there_to_see_whether_it_applies_is_listed(
+    toy: SimpleNamespace,
+) -> None:
+    class Hasty(toy.ReadHint):
+        def why_not(self, view):
+            return None if len(view.row_means(toy.Hint, peer="nobody")) else "no rows"
+
+    report = audit(toy.run(), [Hasty(), toy.ReadHint()], nulls=1)
+    assert "Hasty by shop: Row means of audit-tests/hint should come from one line" in report.untested[0]
+    assert [finding.attack for finding in report.attacks] == ["ReadHint"]
+
+
+def test_an_attack_that_nobody_can_make_is_listed(toy: SimpleNamespace) -> None:
+    class OnColumns(toy.ReadHint):
+        about = Secret.FEATURES
+
+    table = Table.of({"x": [1.0, 2.0]}, ids=None)
+    run = simulate(lambda party: None, {"shop": table}, roles=Roles(features=("shop",)))
+    assert audit(run, [OnColumns()]).untested == ("OnColumns: nobody in this run could make it about another party",)
+
+
 def test_a_class_with_too_few_rows_to_tell_is_a_reason(toy: SimpleNamespace) -> None:
     labels = ["rare"] * 2 + ["common"] * 198
     report = audit(toy.run(labels=labels), [toy.NearestKnown()], nulls=1)

@@ -126,6 +126,21 @@ def test_what_was_received_but_not_kept_cannot_be_attacked(toy: SimpleNamespace)
     )
 
 
+def test_an_attack_that_fails_or_guesses_records_is_listed_and_the_others_are_kept(toy: SimpleNamespace) -> None:
+    class Lost(toy.ReadHint):
+        def guess(self, view):
+            return Guess(np.arange(len(view.row_means(toy.Hint, peer="nobody"))))
+
+    class Records(toy.ReadHint):
+        def guess(self, view):
+            return Guess(np.arange(3), values=np.zeros((3, 2)))
+
+    report = attacked(toy.run(), [Lost(), Records(), toy.ReadHint()])
+    assert report.untested[0].startswith("Lost by shop: Row means of audit-tests/hint should come from one line")
+    assert report.untested[1] == "Records by shop: it should guess classes or scores, but it guesses records"
+    assert [finding.attack for finding in report.attacks] == ["ReadHint"]
+
+
 def test_what_cannot_be_made_or_scored_is_listed(toy: SimpleNamespace) -> None:
     report = attacked(toy.run(), [toy.TakePart(), toy.AboutModel(), NeedsModel()])
     assert report.untested == (

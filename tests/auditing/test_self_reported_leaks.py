@@ -6,9 +6,9 @@ import pytest
 
 from colonnade.attacks.labels.gradients import NormScore
 from colonnade.auditing import PrivacyReport, SelfReportedLeak, audit, audit_own_side
-from colonnade.auditing.disclosure import self_reported_leaks
 from colonnade.auditing.render.html import html
 from colonnade.auditing.render.words import questions
+from colonnade.auditing.report import self_reported_leaks
 from colonnade.data import load
 from colonnade.models.networks.oneshot import OneShotClassifier, OneShotRegressor
 from colonnade.roles import Roles

@@ -151,7 +151,7 @@ def test_what_needs_the_peers_own_is_listed_as_untested(toy: SimpleNamespace) ->
         "Greedy by shop: it needs shop's own columns and model",
         "TakePart by shop: it needs shop's own part in a run, and a mirror audit runs nothing",
         "AboutModel: guesses about model cannot be scored, only those about labels, features, membership",
-        "NormScore by shop: it needs split/gradient, of which bank sent shop none",
+        "NormScore by shop: it needs split/gradient, but bank sent shop none",
         "Silent by shop: it guessed no row that had not been granted",
         "shop about bank's labels, given audit-tests/hint: no attack was made",
     )
@@ -163,13 +163,13 @@ def test_a_peers_messages_of_which_only_digests_were_kept_are_the_peers_own(spli
     entries = tuple(e if e.sent else e._replace(place=None) for e in transcript.entries)
     kept = replace(transcript, entries=entries, means=tuple(m for m in transcript.means if m.sent))
     assert audit_own_side(kept, [Both()], **split.own).untested[0] == (
-        "Both by shop: it needs shop's own split/embedding, of which bank kept only digests"
+        "Both by shop: it needs shop's own split/embedding, but bank kept only digests"
     )
 
 
 def test_own_messages_of_which_only_digests_were_kept_are_a_reason(toy: SimpleNamespace) -> None:
     assert from_bank(toy.run(keep="digests"), [toy.ReadHint()]).untested[0] == (
-        "ReadHint by shop: it needs audit-tests/hint, of which bank kept only digests; run with keep='audit'"
+        "ReadHint by shop: it needs audit-tests/hint, but bank kept only digests; run with keep='audit'"
     )
 
 

@@ -194,5 +194,5 @@ def test_a_table_is_extended_to_another_partys_rows():
 
 
 def test_tables_with_ids_of_different_types_are_not_extended():
-    with pytest.raises(DataError, match="ids of one type, but bank has int64 and shop has large_string"):
+    with pytest.raises(DataError, match="ids of one type, but bank has int64, shop has large_string"):
         extend({"bank": Table.of({"id": [1]}), "shop": Table.of({"id": ["1"], "x": [1]})}, to="bank")

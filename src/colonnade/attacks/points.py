@@ -65,7 +65,7 @@ class Points:
 
     @classmethod
     def _joined(cls, lines: list[Float64Array]) -> Points:
-        """The rows of which every line has finite numbers, with the lines' numbers side by side."""
+        """The rows that have finite numbers on every line, with the lines' numbers side by side."""
         n_rows = min((len(line) for line in lines), default=0)
         joined = np.concatenate([line[:n_rows] for line in lines], axis=1) if lines else np.zeros((0, 0))
         rows = np.flatnonzero(np.isfinite(joined).all(axis=1))

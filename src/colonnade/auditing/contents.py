@@ -111,7 +111,7 @@ class SelfReportedLeak:
     Attributes:
         width: How many numbers the embedding has for each row.
         relative_mse: The squared error of what is rebuilt, relative to the columns' variance: 0 is all, 1 is nothing.
-        worst_r2: The share of variance that is rebuilt (R²) of the column of which most is.
+        worst_r2: The share of its variance that is rebuilt (R²), of the column that is rebuilt best.
 
     >>> print(SelfReportedLeak("shop", "bank", 16, 0.25, 0.875))
     By shop's own measurement, its columns can be rebuilt from its embedding of width 16 with relative MSE 0.25 (0 is \

@@ -21,8 +21,7 @@ from typing import Any
 from colonnade.attacks.base import ActiveAttack, AnyAttack
 from colonnade.auditing.attempt import name_of, tried
 from colonnade.auditing.contents import EVERYBODY, Finding, Granted
-from colonnade.auditing.disclosure import budget, never_attacked, self_reported_leaks
-from colonnade.auditing.report import PrivacyReport
+from colonnade.auditing.report import PrivacyReport, budget, never_attacked, self_reported_leaks
 from colonnade.auditing.settings import Mirror, Setting, Simulated
 from colonnade.auditing.subjects.base import Judgement, Made
 from colonnade.auditing.subjects.by_secret import SUBJECTS
@@ -93,7 +92,7 @@ def audit_own_side(
         plan,
         transcript,
         table,
-        ledger,
+        {transcript.party: ledger},
         nulls=nulls,
         random=Randomness.seeded(seed),
         delta=delta,
@@ -108,7 +107,6 @@ def measure_membership(
     attack: AnyAttack,
     *,
     attacker: str | None = None,
-    owner: str | None = None,
     nulls: int = 20,
     seed: int = 0,
     delta: float = 1e-5,
@@ -119,7 +117,6 @@ def measure_membership(
         run: A run whose protocol, tables and roles are used.
         attack: An attack that is told candidates.
         attacker: Who makes it; the label party if None.
-        owner: Whose curves are told of the candidates; everybody's if None.
         nulls: How many AUCs among people who were not in the run to compare with.
         seed: Who is in the run follows from it.
         delta: At which epsilon is told.
@@ -134,7 +131,7 @@ def measure_membership(
             f"{name_of(attack)} is {'not told any' if attacker else 'made by nobody'}. Choose another attack or party."
         )
     setting = Simulated(run, nulls, seed, delta)
-    made = _made(setting, attack, attacker, owner or EVERYBODY)
+    made = _made(setting, attack, attacker, EVERYBODY)
     if isinstance(made, str):
         raise PlanError(f"{name_of(attack)} should apply to this run, but {made}. Choose another run or attacker.")
     (null,) = setting.null([made])

@@ -16,16 +16,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from colonnade.attacks.base import ActiveAttack, AnyAttack, Attack, Grant, Guess
 from colonnade.auditing.attempt import Attempt, PartyRecord, attack_seed, name_of, tried
-from colonnade.auditing.contents import Disclosure, RunIdentity
+from colonnade.auditing.contents import Disclosure
 from colonnade.auditing.engine import report_on
 from colonnade.auditing.report import PrivacyReport
-from colonnade.auditing.settings import Setting, require_permutations, require_rows
+from colonnade.auditing.settings import OwnSide, require_permutations, require_rows
 from colonnade.auditing.subjects.base import Made, Subject
 from colonnade.auditing.subjects.by_secret import SUBJECTS
 from colonnade.auditing.subjects.labels import Baseline
@@ -184,6 +183,8 @@ class JointAudit:
             guess: Guess | str = attempt.why_not(record, setting="keep_received='audit'") or ""
             if not guess:
                 guess = tried(partial(attack.guess, attempt.view_on(record)))
+            if isinstance(guess, Guess) and guess.values is not None:
+                guess = "it should guess classes or scores, but it guesses records"
             if isinstance(guess, str):
                 line.send(LabelGuess(number, guess, NOTHING, NOTHING, np.zeros(0)))
                 continue
@@ -195,18 +196,24 @@ class JointAudit:
             line.send(AloneRatings(number, alone.rows, list(methods), len(alone.named), list(methods.values())))
 
 
-class Joint(Setting):
-    """What the owner of the labels has in a joint audit: its own record, and a line over which guesses come."""
+class Joint(OwnSide):
+    """What the owner of the labels has in a joint audit: its own side, and a line over which guesses come."""
 
     mode = "joint"
 
     def __init__(self, joint: JointAudit, party: Party, random: Randomness) -> None:
-        self.plan, self.owner, self.attacker = joint.audited, joint.owner, joint.attacker
-        self.tables, self.transcripts = {self.owner: party.own_table}, {self.owner: joint.transcript}
-        self.ledgers = {self.owner: joint.ledger or Ledger(), "the audit itself": party.ledger}
-        self.random, self.nulls, self.delta = random, joint.nulls, joint.delta
-        how: dict[str, Any] = {"randomness": joint.randomness, "insecure": joint.insecure}
-        self.identity = RunIdentity.of(self.plan, self.mode, n_rows=len(party.own_table), **how)
+        super().__init__(
+            joint.audited,
+            joint.transcript,
+            party.own_table,
+            {joint.owner: joint.ledger or Ledger(), "the audit itself": party.ledger},
+            nulls=joint.nulls,
+            random=random,
+            delta=joint.delta,
+            randomness=joint.randomness,
+            insecure=joint.insecure,
+        )
+        self.attacker = joint.attacker
         self._line, self._spend = party.peers[self.attacker], party.ledger.spend
         self._number = -1
         self._answers: dict[int, tuple[Guess, Baseline]] = {}
@@ -215,17 +222,11 @@ class Joint(Setting):
     def disclosures(self) -> tuple[Disclosure, ...]:
         return tuple(each for each in super().disclosures if each.receiver == self.attacker)
 
-    def owners(self, subject: Subject, attack: AnyAttack) -> Sequence[str | None]:
-        return (self.owner,)
-
     def attackers(self, owner: str) -> Sequence[str]:
         return (self.attacker,)
 
     def title(self, attack: AnyAttack) -> str:
         return f"{name_of(attack)} by {self.attacker}"
-
-    def record(self, attacker: str) -> PartyRecord:
-        return PartyRecord(self.plan, self.transcripts[self.owner].mirrored(attacker))
 
     def why_not_audited(self, attack: AnyAttack) -> str | None:
         """The engine asks this once for each attack, in their order, which is the order of the messages."""

@@ -58,9 +58,15 @@ def null_values(
     Attempts keep their grants of the original truth. The shuffles are the same whatever runs them.
     """
     groups: dict[tuple[Secret, str], list[int]] = {}
+    known: dict[int, list[Values]] = {}
     for place, each in enumerate(made):
-        secret = each.attempt.attack.about
-        groups.setdefault((secret, SUBJECTS[secret].null_group(each.attempt)), []).append(place)
+        attempt, secret = each.attempt, each.attempt.attack.about
+        generator = random.generator("null", attempt.name, attempt.attacker, attempt.grant.owner)
+        null = SUBJECTS[secret].null(each, n, generator)
+        if null is None:
+            groups.setdefault((secret, SUBJECTS[secret].null_group(attempt)), []).append(place)
+        else:
+            known[place] = null
     places = [places for places in groups.values() for _ in range(n)]
     tasks = [
         _NullRun(simulation, tuple(made[place] for place in places), random.child("null", number))
@@ -74,7 +80,10 @@ def null_values(
             for place, value in zip(places[number], values, strict=True):
                 scored[place][number] = value
             advance()
-    return [_all_or_reason([found[number] for number in sorted(found)]) for found in scored]
+    return [
+        known.get(place) or _all_or_reason([found[number] for number in sorted(found)])
+        for place, found in enumerate(scored)
+    ]
 
 
 def permuted_truth_values(made: Made, n: int, random: Randomness) -> list[Values]:

@@ -19,8 +19,8 @@ import numpy as np
 from colonnade.attacks.base import ActiveAttack, AnyAttack, Attack, Guess
 from colonnade.auditing.attempt import Attempt, PartyRecord, attack_seed, is_kept, name_of, training_rows
 from colonnade.auditing.contents import Disclosure, Finding, RunIdentity
-from colonnade.auditing.disclosure import disclosures
 from colonnade.auditing.null import null_values, permuted_truth_values
+from colonnade.auditing.report import disclosures
 from colonnade.auditing.subjects.base import Made, Subject, Truth, Values
 from colonnade.auditing.subjects.by_secret import SUBJECTS
 from colonnade.errors import DataError, PlanError
@@ -171,16 +171,8 @@ class Simulated(Setting):
         return self._staged(attempt).ledgers
 
     def null(self, made: Sequence[Made]) -> list[list[Values] | str]:
-        found: list[list[Values] | str | None] = []
-        for each in made:
-            generator = self.random.generator(
-                "null", each.attempt.name, each.attempt.attacker, each.attempt.grant.owner
-            )
-            found.append(SUBJECTS[each.attempt.attack.about].null(each, self.nulls, generator))
-        again = [each for each, null in zip(made, found, strict=True) if null is None]
         how: dict[str, Any] = {"random": self.random, "executor": self._executor, "progress": self._progress}
-        repeated = iter(null_values(self.run.simulation, again, n=self.nulls, **how))
-        return [next(repeated) if null is None else null for null in found]
+        return null_values(self.run.simulation, made, n=self.nulls, **how)
 
     def baseline(self, made: Made) -> Any:
         attempt, rows = made.attempt, made.guess.rows
@@ -197,23 +189,15 @@ class Simulated(Setting):
         return self._staged_runs[secret]
 
 
-class Mirror(Setting):
-    """A deployed party, alone, attacks what it itself sent, with the grants it can give.
-
-    What bank sent to shop is what shop received, so an attack that needs nothing else can be made without shop: nobody
-    is asked, nothing is run again. What needs shop's own columns, model or messages is untested, and so is what shop
-    could do alone. The null is weaker than in a simulation: it rules out luck, but not that the messages tell only what
-    shop's own columns say already.
-    """
-
-    mode = "mirror"
+class OwnSide(Setting):
+    """What one deployed party has: its own table and recording, in which what it sent is what its peers received."""
 
     def __init__(
         self,
         plan: PublicPlan,
         transcript: Transcript,
         table: Table,
-        ledger: Ledger,
+        ledgers: Mapping[str, Ledger],
         *,
         nulls: int,
         random: Randomness,
@@ -223,9 +207,8 @@ class Mirror(Setting):
     ) -> None:
         require_permutations(nulls)
         require_rows(transcript, table)
-        self.plan, self.owner, self.transcript = plan, transcript.party, transcript
+        self.plan, self.owner, self.ledgers = plan, transcript.party, ledgers
         self.tables, self.transcripts = {self.owner: table}, {self.owner: transcript}
-        self.ledgers = {self.owner: ledger}
         self.random, self.nulls, self.delta = random, nulls, delta
         self.identity = RunIdentity.of(plan, self.mode, n_rows=len(table), randomness=randomness, insecure=insecure)
 
@@ -233,7 +216,19 @@ class Mirror(Setting):
         return (self.owner,)
 
     def record(self, attacker: str) -> PartyRecord:
-        return PartyRecord(self.plan, self.transcript.mirrored(attacker))
+        return PartyRecord(self.plan, self.transcripts[self.owner].mirrored(attacker))
+
+
+class Mirror(OwnSide):
+    """A deployed party, alone, attacks what it itself sent, with the grants it can give.
+
+    What bank sent to shop is what shop received, so an attack that needs nothing else can be made without shop: nobody
+    is asked, nothing is run again. What needs shop's own columns, model or messages is untested, and so is what shop
+    could do alone. The null is weaker than in a simulation: it rules out luck, but not that the messages tell only what
+    shop's own columns say already.
+    """
+
+    mode = "mirror"
 
     def why_not_audited(self, attack: AnyAttack) -> str | None:
         return super().why_not_audited(attack) or SUBJECTS[attack.about].in_simulation_only or None
@@ -248,11 +243,11 @@ class Mirror(Setting):
         for kind in sorted(message.kind for message in attack.needs.messages):
             entries = [entry for entry in seen.entries if entry.kind == kind]
             if not entries:
-                return f"it needs {kind}, of which {owner} sent {attacker} none"
+                return f"it needs {kind}, but {owner} sent {attacker} none"
             if not is_kept(seen, kind):
                 if all(entry.sent for entry in entries):
-                    return f"it needs {attacker}'s own {kind}, of which {owner} kept only digests"
-                return f"it needs {kind}, of which {owner} kept only digests; run with keep='audit'"
+                    return f"it needs {attacker}'s own {kind}, but {owner} kept only digests"
+                return f"it needs {kind}, but {owner} kept only digests; run with keep='audit'"
         return attempt.why_not(record)
 
     def guess(self, attempt: Attempt) -> Guess:

@@ -124,7 +124,7 @@ def simulate(
     budgets: BudgetOption = None,
 ) -> None:
     """Train as a plan says, with all parties in this process."""
-    from colonnade.auditing.disclosure import self_reported_leaks
+    from colonnade.auditing.report import self_reported_leaks
     from colonnade.experiment.run_folder import RunFolder
     from colonnade.plans.plan import Plan
 

@@ -255,7 +255,7 @@ class Fourier(Basis):
 
 @dataclass(frozen=True)
 class Tabulated(Basis):
-    """Functions of one's own, given by their values at rising points and joined by cubic pieces between them.
+    """A user's functions, given by their values at rising points and joined by cubic pieces between them.
 
     Being piecewise polynomials, they have exact Gram and penalty matrices and can be stored and sent.
 

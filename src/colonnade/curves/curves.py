@@ -150,11 +150,6 @@ class Curves:
         """Rows whose lengths and inner products are those of the curves in L2."""
         return np.asarray(self.coefficients @ self.basis.root)
 
-    @property
-    def norms(self) -> FloatArray:
-        """The L2 norm of each curve."""
-        return np.asarray(np.linalg.norm(self.coordinates, axis=1))
-
     def evaluate(self, points: ArrayLike, derivative: int = 0) -> FloatArray:
         """The curves, or a derivative of them, at some points: one row per curve."""
         return np.asarray(self.coefficients @ self.basis.evaluate(points, derivative).T)

@@ -27,8 +27,10 @@ def plot_surface(s: FloatArray, t: FloatArray, values: FloatArray, ax: Axes | No
 
 def new_axes() -> Axes:
     """New axes in a figure of their own, without a window."""
-    agg = imported("matplotlib.backends.backend_agg", "report", "Drawing curves")
-    figure = agg.Figure(figsize=(6, 4), layout="constrained")
-    agg.FigureCanvasAgg(figure)
-    axes: Axes = figure.add_subplot()
-    return axes
+    imported("matplotlib", "report", "Drawing curves")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure.add_subplot()

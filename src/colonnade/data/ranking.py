@@ -103,7 +103,7 @@ def public_private(
     sample = _Ranked.of(table.take(rows), task)
     alike = np.unique(sample.labels, return_counts=True)[1].max() if sample.is_classes else len(rows)
     if by != "random" and (len(rows) < FEWEST_RANKED or alike < 2):
-        of_class = f", of which at most {alike} of one class" if sample.is_classes else ""
+        of_class = f", at most {alike} of one class" if sample.is_classes else ""
         raise DataError(
             f"{table.owner} should have at least {FEWEST_RANKED} rows, and of some class two, for its columns to be "
             f"ranked by what they say about labels, but has {len(rows)} rows{of_class}. Bring more, or name the "

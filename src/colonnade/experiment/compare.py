@@ -10,7 +10,6 @@ from colonnade.attacks.base import AnyAttack
 from colonnade.auditing import audit
 from colonnade.catalogue import ATTACKS
 from colonnade.models.base import Estimator
-from colonnade.runtime.executor import Executor
 from colonnade.runtime.simulate import Run
 from colonnade.secret import Secret
 
@@ -44,7 +43,6 @@ def standings(
     *,
     nulls: int,
     seed: int,
-    executor: Executor | None = None,
 ) -> dict[str, Standing]:
     """Make attacks on the labels of a run, and say how each did.
 
@@ -53,11 +51,10 @@ def standings(
         attacks: What to attack with; if None, every attack of the catalogue. Those that do not apply are left out.
         nulls: How many times the run is repeated with permuted labels.
         seed: Grants, permutations and the attacks' own randomness follow from it.
-        executor: What repeats the run; one repetition after the other in this process if None.
     """
     made = [make() for make in ATTACKS.values()] if attacks is None else attacks
     on_labels = [attack for attack in made if attack.about is Secret.LABELS]
-    report = audit(run, on_labels, nulls=nulls, seed=seed, executor=executor, progress=False)
+    report = audit(run, on_labels, nulls=nulls, seed=seed, progress=False)
     found: dict[str, Standing] = {}
     for finding in report.attacks:
         evidence = finding.up_to_naming

@@ -24,8 +24,7 @@ from colonnade.curves.basis import FloatArray
 from colonnade.data.functional.folder import FunctionalFolder
 from colonnade.data.functional.generator import column
 from colonnade.errors import DataError, PlanError
-from colonnade.experiment.journal import Journal, Trial
-from colonnade.experiment.sweep import sweep
+from colonnade.experiment.sweep import Journal, Trial, sweep
 from colonnade.models.functional.estimator import FunctionalBoost
 from colonnade.models.functional.metrics import curve_metrics, selection_metrics
 from colonnade.roles import Roles
@@ -120,14 +119,10 @@ class FunctionalResults:
         workers = tuple(sorted(set(res_df["workers"])))
         shape = (len(workers), max(res_df["duplicate"]), max(res_df["fold"]))
         arrays = {name: np.full(shape, np.nan) for name in MEASURES}
-        for row in range(len(table)):
-            place = (
-                workers.index(res_df["workers"][row]),
-                int(res_df["duplicate"][row]) - 1,
-                int(res_df["fold"][row]) - 1,
-            )
-            for name in MEASURES:
-                arrays[name][place] = res_df[name][row]
+        ranks = np.searchsorted(workers, res_df["workers"])
+        places = ranks, np.subtract(res_df["duplicate"], 1), np.subtract(res_df["fold"], 1)
+        for name in MEASURES:
+            arrays[name][places] = res_df[name]
         return cls(res_df, arrays, workers)
 
     @property

@@ -78,9 +78,9 @@ def what_is_not_declared_cannot_be_read(attempt: Attempt, run: Run[Any]) -> None
         for read in (view.messages, view.row_means):
             must_refuse(partial(read, Message.kinds[kind]), UndeclaredAccess, kind, what=f"Reading {kind} undeclared")
     if not needs.own_features:
-        must_refuse(lambda: view.own.table, UndeclaredAccess, "table", what="Reading the own table undeclared")
+        must_refuse(lambda: view.own.table, UndeclaredAccess, "table", what="Reading the attacker's table undeclared")
     if not needs.own_model:
-        must_refuse(lambda: view.own.model, UndeclaredAccess, "model", what="Reading the own model undeclared")
+        must_refuse(lambda: view.own.model, UndeclaredAccess, "model", what="Reading the attacker's model undeclared")
     for need, told in (("known_labels", view.grant.labels), ("known_records", view.grant.records)):
         must(bool(getattr(needs, need)) or not len(told), f"An attack that declares no {need} should be told none.")
 

@@ -19,7 +19,9 @@ subset sum algorithms".
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from time import monotonic
+from typing import ClassVar
 
 import numpy as np
 
@@ -34,6 +36,7 @@ from colonnade.attacks.labels.regression import (
 from colonnade.crypto.fixedpoint import Widths, column_scales
 from colonnade.models.glm.estimator import LogisticRegression
 from colonnade.models.glm.messages import EncryptedResiduals, StepOutline
+from colonnade.parameters import Limit, check_parameters, number
 from colonnade.wire.message import Int64Array
 
 BLOCKS = (10, 34, 36, 38)
@@ -50,9 +53,11 @@ class LatticeLabels(Attack):
 
     needs = Needs(messages=(EncryptedResiduals, StepOutline), own_features=True, own_model=True)
     example_run = ExampleRun("logistic-regression")
+    limits: ClassVar[Mapping[str, Limit]] = {"seconds": number(above=0)}
 
     def __init__(self, seconds: float = 60.0) -> None:
         self.seconds = seconds
+        check_parameters(self)
 
     def why_not(self, view: View) -> str | None:
         why = why_no_regression(view)

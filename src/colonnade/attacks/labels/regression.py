@@ -15,13 +15,15 @@ confidentiality").
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 
 from colonnade.attacks.base import Attack, ExampleRun, Guess, Needs, View
 from colonnade.models.glm.estimator import GeneralisedLinearModel
 from colonnade.models.glm.messages import EncryptedResiduals
+from colonnade.parameters import Limit, check_parameters, count
 from colonnade.wire.message import Float64Array, Int64Array
 
 
@@ -49,9 +51,11 @@ class GroupSums(Attack):
 
     needs = Needs(messages=(EncryptedResiduals,), own_features=True, own_model=True)
     example_run = ExampleRun("logistic-regression")
+    limits: ClassVar[Mapping[str, Limit]] = {"largest": count()}
 
     def __init__(self, largest: int = 3) -> None:
         self.largest = largest
+        check_parameters(self)
 
     def why_not(self, view: View) -> str | None:
         why = why_no_regression(view)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from colonnade.attacks.base import AnyAttack, Grant
 from colonnade.auditing.attempt import Attempt
 from colonnade.auditing.contents import EVERYBODY, BestBaseline, Evidence, Score
-from colonnade.auditing.subjects.base import TAILS, Judgement, Made, Subject, Tables, Truth, Values
+from colonnade.auditing.subjects.base import Judgement, Made, Subject, Tables, Truth, Values
 from colonnade.auditing.subjects.classes import ClassTruth, value, with_interval
 from colonnade.curves import CurvesType
 from colonnade.privacy.ledger import compose
@@ -173,16 +173,13 @@ def most_advantage(epsilon: float, delta: float) -> float:
 
 def epsilon_bound(scores: Float64Array, members: Int64Array, delta: float, random: np.random.Generator) -> float:
     """A lower bound on epsilon from scores of members and others, at 95 % confidence; 0 if nothing can be said."""
-    from scipy.stats import beta
-
-    tail, upper = TAILS
+    from scipy.stats import binomtest
 
     def bound(true: NDArray[np.bool_], false: NDArray[np.bool_]) -> float:
-        hits, n, wrong, m = int(true.sum()), len(true), int(false.sum()), len(false)
-        if not hits or not n or not m:
+        if not len(true) or not len(false):
             return 0.0
-        low = float(beta.ppf(tail, hits, n - hits + 1))
-        high = 1.0 if wrong == m else float(beta.ppf(upper, wrong + 1, m - wrong))
+        low = binomtest(int(true.sum()), len(true)).proportion_ci().low
+        high = binomtest(int(false.sum()), len(false)).proportion_ci().high
         return math.log((low - delta) / high) if low > delta + high else 0.0
 
     return _at_best_threshold(bound, scores, members, random)

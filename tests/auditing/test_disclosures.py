@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from colonnade.auditing.contents import Disclosure
-from colonnade.auditing.disclosure import budget, disclosures
+from colonnade.auditing.report import budget, disclosures
 from colonnade.privacy.ledger import Event, Ledger
 from colonnade.secret import Secret
 
