@@ -243,6 +243,6 @@ def test_a_table_with_too_few_rows_is_refused(toy: SimpleNamespace) -> None:
     with pytest.raises(DataError) as caught:
         from_bank(run, [], table=run.simulation.tables["bank"].take(np.arange(150)))
     assert str(caught.value) == (
-        "bank's table should be the one of the run, whose recording is about at least 200 rows, but it has 150. "
-        "Give the rows that the run was made on, in the same order."
+        "bank's table should hold the rows of the run, and the recording is about at least 200 rows, but the table has "
+        "150. Give the rows that the run was made on, in the same order."
     )

@@ -178,9 +178,7 @@ def test_one_row_cannot_be_cut():
 def test_a_share_that_is_none_is_refused(share):
     with pytest.raises(PlanError) as error:
         train_test_split({"bank": whole()}, test=share)
-    assert str(error.value) == (
-        f"The share of test rows must lie between 0 and 1, but it is {share}. Choose one such as 0.25."
-    )
+    assert str(error.value) == (f"test, the share of test rows, must lie between 0 and 1, but is {share}. Choose 0.25.")
 
 
 def test_a_table_is_extended_to_another_partys_rows():

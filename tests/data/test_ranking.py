@@ -71,7 +71,7 @@ def test_a_ranking_at_random_follows_from_its_seed():
             {"y": [0, 1], "a": [1, 2]},
             {"private": 1.0},
             PlanError,
-            "private columns should lie between 0 and 1",
+            "private, the share of columns, should lie between 0 and 1",
         ),
         ({"y": [0, 1], "a": [1, 2]}, {"by": "luck"}, PlanError, "Columns are ranked by one of shap, shap-net, "),
     ],

@@ -95,6 +95,26 @@ class Points:
         return None
 
 
+def distances(points: Float64Array, others: Float64Array) -> Float64Array:
+    """How far each point is from each of some others."""
+    from scipy.spatial.distance import cdist
+
+    return np.asarray(cdist(points, others))
+
+
+def cluster_votes(
+    member: Int64Array, known: Int64Array, classes: Int64Array, far: Float64Array, n: int
+) -> Float64Array:
+    """How many known rows of each of n classes are in each cluster; half a row more for the nearest known row's class.
+
+    `far` says how far each cluster is from each known row.
+    """
+    votes = np.zeros((len(far), n))
+    np.add.at(votes, (member[known], classes), 1)
+    votes[np.arange(len(far)), classes[far.argmin(axis=1)]] += 0.5
+    return votes
+
+
 def why_no_gradients(view: View) -> str | None:
     """Why there are no gradients to look at; None if there are."""
     return None if view.peers(Gradient, sent=False) else f"{view.party} received no {Gradient.kind}"

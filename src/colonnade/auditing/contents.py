@@ -6,7 +6,7 @@ A finding rests on evidence: a score beside all that the score must exceed. The 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -102,6 +102,16 @@ class Disclosure:
     messages: int
     bytes: int
     confirmed: bool | None
+
+
+def revealed(sent: Iterable[Disclosure]) -> dict[tuple[str, str, Secret], tuple[str, ...]]:
+    """The kinds of messages that depend on a secret, by receiver, sender and secret."""
+    kinds: dict[tuple[str, str, Secret], tuple[str, ...]] = {}
+    for each in sent:
+        for secret in each.reveals:
+            key = each.receiver, each.sender, secret
+            kinds[key] = tuple(dict.fromkeys((*kinds.get(key, ()), each.kind)))
+    return kinds
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ What attacks are about is said by a *subject* (`subjects`), who has what by a *s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from colonnade.attacks.base import ActiveAttack, AnyAttack
@@ -134,11 +134,10 @@ def measure_membership(
     made = _made(setting, attack, attacker, EVERYBODY)
     if isinstance(made, str):
         raise PlanError(f"{name_of(attack)} should apply to this run, but {made}. Choose another run or attacker.")
-    (null,) = setting.null([made])
-    assert not isinstance(null, str)
-    found = _judged(setting, made, null).measured
-    assert isinstance(found, MembershipFinding)
-    return found
+    (judged,) = _judged(setting, [made])
+    assert isinstance(judged, Judgement)
+    assert isinstance(judged.measured, MembershipFinding)
+    return judged.measured
 
 
 def report_on(setting: Setting, attacks: Sequence[AnyAttack]) -> PrivacyReport:
@@ -159,13 +158,12 @@ def examine(setting: Setting, attacks: Iterable[AnyAttack]) -> tuple[list[Findin
     """What the attacks find, and why others find nothing that could be said."""
     made, untested = make(setting, attacks)
     findings = []
-    for each, null in zip(made, setting.null(made), strict=True):
-        if isinstance(null, str):
-            attempt = each.attempt
-            title = _title(attempt.attack, attempt.attacker, attempt.grant.owner)
-            untested.append(f"{title}: in a null run {null}")
+    for each, judged in zip(made, _judged(setting, made), strict=True):
+        attempt = each.attempt
+        if isinstance(judged, str):
+            untested.append(f"{_title(attempt.attack, attempt.attacker, attempt.grant.owner)}: {judged}")
         else:
-            findings.append(_finding(each, _judged(setting, each, null)))
+            findings.append(_finding(each, judged))
     return findings, untested
 
 
@@ -218,11 +216,16 @@ def _made(setting: Setting, attack: AnyAttack, attacker: str, owner: str) -> Mad
     return kept if isinstance(kept, str) else Made(attempt, truth, kept, setting.attacked_ledgers(attempt))
 
 
-def _judged(setting: Setting, made: Made, null: Sequence[Any]) -> Judgement:
-    attempt = made.attempt
-    interval = setting.random.generator("interval", attempt.name, attempt.attacker)
-    subject = SUBJECTS[attempt.attack.about]
-    return subject.judge(made, null, setting.baseline(made), interval, setting.delta)
+def _judged(setting: Setting, made: Sequence[Made]) -> Iterator[Judgement | str]:
+    """The evidence for each guess beside its controls, or why there is none."""
+    for each, null in zip(made, setting.null(made), strict=True):
+        attempt = each.attempt
+        if isinstance(null, str):
+            yield f"in a null run {null}"
+            continue
+        interval = setting.random.generator("interval", attempt.name, attempt.attacker)
+        subject = SUBJECTS[attempt.attack.about]
+        yield subject.judge(each, null, setting.baseline(each), interval, setting.delta)
 
 
 def _finding(made: Made, judged: Judgement) -> Finding:

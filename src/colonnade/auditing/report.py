@@ -23,6 +23,7 @@ from colonnade.auditing.contents import (
     RunIdentity,
     Score,
     SelfReportedLeak,
+    revealed,
 )
 from colonnade.errors import StorageError
 from colonnade.models.networks.messages import LeakStatement
@@ -183,13 +184,9 @@ def _digests(transcript: Transcript, peer: str, kind: str, *, sent: bool) -> lis
 
 def never_attacked(sent: Iterable[Disclosure], findings: Sequence[Finding]) -> Iterator[str]:
     """What was revealed to a party without an attack that made use of it."""
-    kinds: dict[tuple[str, str, Secret], list[str]] = {}
-    for disclosure in sent:
-        for secret in disclosure.reveals:
-            kinds.setdefault((disclosure.receiver, disclosure.sender, secret), []).append(disclosure.kind)
-    for (receiver, sender, secret), revealing in kinds.items():
+    for (receiver, sender, secret), kinds in revealed(sent).items():
         made = [f for f in findings if (f.attacker, f.owner, f.about) == (receiver, sender, secret)]
-        unread = [kind for kind in dict.fromkeys(revealing) if not any(finding.reads(kind) for finding in made)]
+        unread = [kind for kind in kinds if not any(finding.reads(kind) for finding in made)]
         if unread:
             reason = "no attack read them" if made else "no attack was made"
             yield f"{receiver} about {sender}'s {secret}, given {' and '.join(unread)}: {reason}"

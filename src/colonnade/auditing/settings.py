@@ -273,6 +273,6 @@ def require_rows(transcript: Transcript, table: Table) -> None:
     n = max((len(means.counts) for means in transcript.means), default=0)
     if n > len(table):
         raise DataError(
-            f"{transcript.party}'s table should be the one of the run, whose recording is about at least {n} rows, but "
-            f"it has {len(table)}. Give the rows that the run was made on, in the same order."
+            f"{transcript.party}'s table should hold the rows of the run, and the recording is about at least {n} "
+            f"rows, but the table has {len(table)}. Give the rows that the run was made on, in the same order."
         )

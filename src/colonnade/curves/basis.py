@@ -126,8 +126,6 @@ class BSplines(Basis):
     """Splines: piecewise polynomials that join smoothly at equally spaced knots, or at given ones.
 
     Args:
-        domain: The interval.
-        size: How many functions.
         order: One more than the degree of the pieces; 4 for cubic splines.
         knots: Where pieces meet inside of the interval; size - order of them.
 
@@ -145,7 +143,7 @@ class BSplines(Basis):
         super().__post_init__()
         if not 1 <= self.order <= self.size:
             raise PlanError(
-                f"Splines of order {self.order} need a size of at least that, but it is {self.size}. "
+                f"Splines of order {self.order} need a size of {self.order} or more, but size is {self.size}. "
                 "Raise the size or lower the order."
             )
         if self.knots is None:
@@ -197,8 +195,7 @@ class Fourier(Basis):
     """A constant and pairs of sines and cosines, orthonormal over one period.
 
     Args:
-        domain: The interval.
-        size: How many functions, an odd number.
+        size: An odd number.
         period: The length of the interval if None.
 
     Example:
@@ -219,7 +216,7 @@ class Fourier(Basis):
                 f"Use {self.size + 1}."
             )
         if self.period is not None and not 0 < self.period < math.inf:
-            raise PlanError(f"The period of a Fourier basis should be positive, but is {self.period}. Correct it.")
+            raise PlanError(f"The period of a Fourier basis should be positive, but is {self.period}. Correct period.")
 
     def evaluate(self, points: ArrayLike, derivative: int = 0) -> FloatArray:
         inside, period = self._inside(points), self._period

@@ -25,7 +25,8 @@ import pyarrow.compute as pc
 from colonnade.curves import BSplines, Curves
 from colonnade.data.bank_shop_telco import generate
 from colonnade.data.partition import intersect, split
-from colonnade.errors import DataError, PlanError, StorageError, imported
+from colonnade.errors import DataError, PlanError, imported
+from colonnade.storage import explained
 from colonnade.tables.table import Table
 from colonnade.text import nearest
 
@@ -186,21 +187,17 @@ def _verified(file: str, sha256: str) -> bytes:
     folder = os.environ.get(FOLDER_VARIABLE)
     if not folder:
         raise DataError(
-            f"The file {file} was sought in the folder that ${FOLDER_VARIABLE} names, but it is not set. Set it to the "
-            "folder that holds the file."
+            f"The file {file} was sought in the folder that ${FOLDER_VARIABLE} names, but this variable is not set. "
+            f"Set ${FOLDER_VARIABLE} to the folder that holds the file."
         )
     path = Path(folder) / file
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError as error:
+    if not path.exists():
         raise DataError(
             f"The file {file} was sought in {folder}, but it is not there. Put it there, or set ${FOLDER_VARIABLE} to "
             "the folder that holds it."
-        ) from error
-    except OSError as error:
-        raise StorageError(
-            f"The file {path} was to be read, but the system refused: {error.strerror}. Check its permissions."
-        ) from error
+        )
+    with explained(f"read {path}"):
+        data = path.read_bytes()
     found = hashlib.sha256(data).hexdigest()
     if found != sha256:
         raise DataError(

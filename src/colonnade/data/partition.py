@@ -130,7 +130,7 @@ def train_test_split(
         (6, 2)
     """
     if not 0 < test < 1:
-        raise PlanError(f"The share of test rows must lie between 0 and 1, but it is {test}. Choose one such as 0.25.")
+        raise PlanError(f"test, the share of test rows, must lie between 0 and 1, but is {test}. Choose 0.25.")
     require_same_rows(tables)
     n_rows = len(next(iter(tables.values())))
     if n_rows < 2:

@@ -85,7 +85,7 @@ def public_private(
     if by not in _RANKINGS:
         raise PlanError(f"Columns are ranked by one of {', '.join(_RANKINGS)}, but {by!r} was given. Name one of them.")
     if not 0 < private < 1:
-        raise PlanError(f"The share of private columns should lie between 0 and 1, but is {private}. Use 0.2 or so.")
+        raise PlanError(f"private, the share of columns, should lie between 0 and 1, but is {private}. Use 0.2 or so.")
     if table.labels is None:
         raise DataError(
             f"{table.owner}'s columns are ranked by what they say about labels, but it has none. Name the label column."

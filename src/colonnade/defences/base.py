@@ -10,5 +10,7 @@ __all__ = ["Defence", "HookContext", "classes_of"]
 def classes_of(at: HookContext, use: str) -> int:
     """How many classes the run has. An error says what the defence would use the classes for."""
     if at.n_classes is None:
-        raise PlanError(f"{use}, but the labels of this run are measurements. Leave it out, or train a classifier.")
+        raise PlanError(
+            f"{use}, but the labels of this run are measurements. Leave the defence out, or train a classifier."
+        )
     return at.n_classes

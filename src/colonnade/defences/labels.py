@@ -55,8 +55,8 @@ class RandomisedLabels(Defence):
     def before_run(self, party: Party) -> None:
         if party.table is None:
             raise PlanError(
-                f"{self.name} randomises labels where they are, but {party.name} holds it and has no table: it would "
-                "be given the true ones. Give the defence to the label party."
+                f"{self.name} randomises labels before they leave their owner, but {party.name}, which holds the "
+                "defence, has no table and would be given the true labels. Give the defence to the label party."
             )
         self._party, self._place = party, index_of(self, party)
         self._shifts: Int64Array | None = None

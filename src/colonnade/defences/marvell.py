@@ -92,11 +92,6 @@ class NoiseShape:
     across: tuple[float, float]
     divergence: float
 
-    @property
-    def least_error(self) -> float:
-        """The least error rate of an attacker who sees one gradient, if gradients are normal."""
-        return max(0.0, 0.5 - math.sqrt(max(self.divergence, 0.0)) / 4)
-
 
 def sum_kl(
     width: int,

@@ -36,17 +36,10 @@ from colonnade.runtime.party import Defence, Party
 
 
 def blur(shape: tuple[int, ...], scale: float, kind: Kind, random: Randomness, path: tuple[Step, ...]) -> FloatArray:
-    """Return noise that no ledger knows of, with all digits of a double.
+    """Noise of a shape and a scale that no ledger knows of, with all digits of a double.
 
     Add the noise in double precision and round the sum once. A gradient has fewer digits, so that its lowest ones are
-    under noise as well.
-
-    Args:
-        shape: Of the array returned.
-        scale: Standard deviation of "gaussian", scale parameter of "laplace".
-        kind: The distribution.
-        random: The source of the noise.
-        path: One of its own for every call: the same path gives the same noise.
+    under noise as well. The same path gives the same noise: give every call a path of its own.
     """
     if not 0 < scale < math.inf:
         raise PlanError(f"Expected scale to be positive and finite, got {scale!r}. Correct scale.")

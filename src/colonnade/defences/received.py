@@ -32,8 +32,9 @@ class _NetworksBehind(Defence):
         server = party.roles.server
         if server not in (None, party.name):
             raise PlanError(
-                f"{self.name} stands behind the embeddings of feature parties, but {party.name} holds it and they go "
-                f"to {server}. Leave it out, or use a split network whose top is at {party.name}."
+                f"{self.name} stands behind the embeddings of feature parties, but {party.name} holds the defence and "
+                f"the embeddings go to {server}. Leave the defence out, or use a split network whose top is at "
+                f"{party.name}."
             )
         self._peers = party.roles.features
         self._make(_width(party, self.name))
@@ -174,7 +175,7 @@ def _width(party: Party, name: str) -> int:
     if "embedding" not in settings:
         raise PlanError(
             f"{name} should learn from the plan how wide embeddings are, but the plan has no such setting. "
-            "Use it with a split network."
+            f"Use {name} with a split network."
         )
     if settings.get("top", "") is None and party.table is not None and party.table.labels is not None:
         return len(np.unique(np.asarray(party.table.labels)))

@@ -103,8 +103,8 @@ class BoundaryWandering(Defence):
         if self.scope in ("public", "both"):
             if not at.own:
                 raise PlanError(
-                    f"BoundaryWandering with scope {self.scope!r} acts on the label party's own embedding, but it has "
-                    "no columns of its own. Use the scope 'received'."
+                    f"BoundaryWandering with scope {self.scope!r} acts on the label party's own embedding, but the "
+                    "label party has no columns. Use the scope 'received'."
                 )
             yield at.own["public"] if "public" in at.own else at.own["embedding"], labels
         if self.scope in ("received", "both"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from statistics import mean
 
 from colonnade.attacks.base import AnyAttack
@@ -71,12 +71,7 @@ def averaged(trials: Sequence[Mapping[str, Standing]]) -> dict[str, Standing]:
     """The standing of each attack that was made in every trial, on average over the trials."""
     common = [name for name in trials[0] if all(name in trial for trial in trials)]
     return {
-        name: Standing(
-            score=mean(trial[name].score for trial in trials),
-            null=mean(trial[name].null for trial in trials),
-            alone=mean(trial[name].alone for trial in trials),
-        )
-        for name in common
+        name: Standing(*map(mean, zip(*(astuple(trial[name]) for trial in trials), strict=True))) for name in common
     }
 
 

@@ -46,8 +46,6 @@ class FunctionalExperiment:
     """What is run on a folder of curves.
 
     Attributes:
-        folder: The curves.
-        folds: Into how many folds each replicate is cut.
         model: Settings of `FunctionalBoost` that differ from its defaults.
         workers: Which numbers of workers; all that the folder has if None.
         replicates: How many replicates; all if None.

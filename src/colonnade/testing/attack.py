@@ -111,7 +111,7 @@ def guess_here() -> None:
     attack: Attack = getattr(import_module(recipe["module"]), recipe["class"])(**recipe["arguments"])
     module, model = recipe["model"]
     # By its module, not from the catalogue, in which a user's own model is not.
-    view = View.load(Path("view"), attack.needs, lambda name, path: getattr(import_module(module), model).load(path))
+    view = View.load(Path("view"), attack.needs, lambda path: getattr(import_module(module), model).load(path))
     Path("guess.safetensors").write_bytes(_packed(attack.guess(view)))
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from colonnade.attacks.base import AnyAttack, Grant, Guess
+from colonnade.attacks.columns.passive import PENALTIES
 from colonnade.auditing.attempt import Attempt
 from colonnade.auditing.contents import BestBaseline, Evidence, Measure, Score
 from colonnade.auditing.subjects.base import (
@@ -40,7 +41,6 @@ from colonnade.wire.message import Float64Array, Int64Array
 
 MEAN = BestBaseline(0.0, "chance")
 NEIGHBOURS = 5
-PENALTIES = np.logspace(-3, 3, 13)
 
 
 @dataclass(frozen=True)

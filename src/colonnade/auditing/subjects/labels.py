@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 
 from colonnade.attacks.base import AnyAttack, Grant, Guess
+from colonnade.attacks.points import cluster_votes, distances
 from colonnade.auditing.attempt import Attempt
 from colonnade.auditing.contents import BestBaseline, Evidence, Measure
 from colonnade.auditing.subjects.base import Judgement, Made, Subject, Tables, Values
-from colonnade.auditing.subjects.classes import ClassTruth, best_named, chance, measure_of, value, with_interval
+from colonnade.auditing.subjects.classes import ClassTruth, best_named, chance, value, with_interval
 from colonnade.curves import CurvesType
 from colonnade.privacy.randomness import Randomness
 from colonnade.roles import Roles
@@ -79,7 +80,7 @@ class LabelsSubject(Subject):
     ) -> Judgement:
         guess, truth = made.guess, made.truth
         assert isinstance(truth, ClassTruth)
-        measure = measure_of(guess)
+        measure = truth.measure(guess)
 
         def evidence(*, up_to_naming: bool) -> Evidence:
             return Evidence(
@@ -182,10 +183,10 @@ def _from_known(x: Float64Array, known: Int64Array, grant: Grant, seed: int) -> 
     is_class = grant.labels[:, None] == np.arange(k)
     lengths = np.linalg.norm(x, axis=1, keepdims=True)
     for metric, points in {"distance": x, "angle": x / np.where(lengths > 0, lengths, 1)}.items():
-        near = -_distances(points, points[known])
+        near = -distances(points, points[known])
         yield f"nearest known row by {metric}", np.stack([near[:, c].max(axis=1) for c in is_class.T], axis=1)
         centroids = np.stack([points[known[c]].mean(axis=0) for c in is_class.T])
-        yield f"class centroids by {metric}", -_distances(points, centroids)
+        yield f"class centroids by {metric}", -distances(points, centroids)
     for strength in (0.01, 1.0):
         model = LogisticRegression(C=strength).fit(x[known], grant.labels)
         yield f"logistic regression (C={strength:g})", model.predict_proba(x)
@@ -198,18 +199,14 @@ def _from_known(x: Float64Array, known: Int64Array, grant: Grant, seed: int) -> 
     for factor in (1, 2, 4):
         if factor * k <= n:
             member, centres = _clusters(x, factor * k, seed)
-            votes = np.zeros((factor * k, k))
-            np.add.at(votes, (member[known], grant.labels), 1)
-            # A cluster without a known row takes the name of the nearest known row.
-            nearest = grant.labels[_distances(centres, x[known]).argmin(axis=1)]
-            votes[np.arange(factor * k), nearest] += 0.5
+            votes = cluster_votes(member, known, grant.labels, distances(centres, x[known]), k)
             yield f"{factor * k} named clusters", votes[member]
 
 
 def _from_nothing(x: Float64Array, n_classes: int, seed: int) -> Iterator[tuple[str, Float64Array]]:
     if n_classes <= len(x):
         _, centres = _clusters(x, n_classes, seed)
-        yield f"{n_classes} clusters", -_distances(x, centres)
+        yield f"{n_classes} clusters", -distances(x, centres)
     if n_classes == 2:
         for number, component in enumerate(_principal_components(x, 3).T, start=1):
             yield f"principal component {number}", np.stack([-component, component], axis=1)
@@ -228,12 +225,6 @@ def _principal_components(x: Float64Array, n: int) -> Float64Array:
     width = x.shape[1]
     _, directions = eigh(x.T @ x, subset_by_index=(max(0, width - n), width - 1))
     return np.asarray(x @ directions[:, ::-1])
-
-
-def _distances(x: Float64Array, centres: Float64Array) -> Float64Array:
-    from scipy.spatial.distance import cdist
-
-    return np.asarray(cdist(x, centres))
 
 
 def _finite(ratings: Float64Array) -> Float64Array:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from colonnade.attacks.base import AnyAttack, Grant
+from colonnade.attacks.base import AnyAttack, Grant, Guess
 from colonnade.auditing.attempt import Attempt
 from colonnade.auditing.contents import EVERYBODY, BestBaseline, Evidence, Score
 from colonnade.auditing.subjects.base import Judgement, Made, Subject, Tables, Truth, Values
@@ -87,6 +87,15 @@ class MembershipFinding:
         )
 
 
+class MemberTruth(ClassTruth):
+    """Who was in the run, to be guessed by scores."""
+
+    def wrong_values(self, guess: Guess) -> tuple[np.ndarray[Any, Any], str]:
+        if guess.scores is None:
+            return np.ones(len(guess.rows), bool), "scores"
+        return super().wrong_values(guess)
+
+
 class MembersSubject(Subject):
     """Who was in the run."""
 
@@ -104,9 +113,9 @@ class MembersSubject(Subject):
         order = _order(tables, random)
         return Grant(2, candidates={name: z[order] for name, z in _curves(tables, owner).items()}, owner=owner)
 
-    def truth(self, attempt: Attempt, tables: Tables, rows: Int64Array, random: Randomness) -> ClassTruth:
+    def truth(self, attempt: Attempt, tables: Tables, rows: Int64Array, random: Randomness) -> MemberTruth:
         was_in = np.isin(_order(tables, random), _inside(tables, random))
-        return ClassTruth(was_in.astype(np.int64), 2, NOBODY)
+        return MemberTruth(was_in.astype(np.int64), 2, NOBODY)
 
     def shuffled(self, tables: Tables, roles: Roles, attacker: str, random: Randomness) -> dict[str, Table]:
         raise AssertionError("a null of membership needs no other tables")

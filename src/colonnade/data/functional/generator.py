@@ -132,8 +132,6 @@ class FunctionalData:
     """Curves of many inputs and one output, record by record.
 
     Attributes:
-        x: The inputs.
-        y: The output.
         active: The inputs that the output depends on, counted from 1.
         operators: How, in coordinates; None where it is not known.
         signal: The output without its noise; None where it is not known.
