@@ -326,7 +326,8 @@ def test_another_partys_recording_is_refused(toy: SimpleNamespace) -> None:
 
 def test_other_rows_than_the_audited_runs_are_refused(toy: SimpleNamespace) -> None:
     run, smaller = toy.run(), toy.run(n=100)
-    with pytest.raises(DataError, match=r"at least 200 rows, but it has 100\. Give the rows that the run was made on"):
+    words = r"at least 200 rows, but the table has 100\. Give the rows that the run was made on"
+    with pytest.raises(DataError, match=words):
         play(smaller, jointly(run, [toy.ReadHint()]))
 
 
