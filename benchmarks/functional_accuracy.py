@@ -22,9 +22,7 @@ from numpy.typing import ArrayLike
 from colonnade.curves import BSplines, Curves
 from colonnade.curves.basis import FloatArray
 from colonnade.data.functional.generator import FunctionalData, FunctionalSetting, column
-from colonnade.experiment.executor import Serial
-from colonnade.experiment.journal import Journal, Trial
-from colonnade.experiment.sweep import sweep
+from colonnade.experiment.sweep import Journal, Trial, sweep
 from colonnade.models.functional.estimator import FunctionalBoost
 from colonnade.models.functional.exchange import NewInputs
 from colonnade.models.functional.metrics import curve_metrics, selection_metrics
@@ -35,6 +33,7 @@ from colonnade.models.functional.release import Protection
 from colonnade.models.functional.rules import joint_fit
 from colonnade.models.functional.solve import Penalties, SurfaceRoughness
 from colonnade.roles import Roles
+from colonnade.runtime.executor import Serial
 from colonnade.runtime.simulate import simulate
 
 TARGETS: Mapping[str, float] = {

@@ -12,9 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from colonnade.experiment.executor import Local
-from colonnade.experiment.journal import Journal
-from colonnade.experiment.sweep import sweep
+from colonnade.experiment.sweep import Journal, sweep
+from colonnade.runtime.executor import Local
 
 EXPERIMENTS = {
     "wandering": "boundary-wandering learning in both of its forms, on five data sets",

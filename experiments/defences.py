@@ -19,8 +19,8 @@ from colonnade import simulate
 from colonnade.catalogue import ATTACKS, DEFENCES
 from colonnade.errors import PlanError
 from colonnade.experiment.compare import Standing, averaged, best_of, standings
-from colonnade.experiment.journal import Trial
 from colonnade.experiment.quality import quality
+from colonnade.experiment.sweep import Trial
 from colonnade.models import LabelDPShadow, SplitClassifier
 from experiments.posterior import RandomisedPosterior
 from experiments.sets import ROLES, halves

@@ -15,8 +15,8 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from colonnade import Table, simulate
-from colonnade.experiment.journal import Trial
 from colonnade.experiment.quality import quality
+from colonnade.experiment.sweep import Trial
 from colonnade.models import LabelDPShadow, OneShotClassifier, SplitClassifier
 from experiments.sets import ROLES, halves
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from colonnade import audit, simulate
 from colonnade.catalogue import ATTACKS, DEFENCES
-from colonnade.experiment.journal import Trial
+from colonnade.experiment.sweep import Trial
 from colonnade.experiment.tune import GEOMETRIC
 from colonnade.models import SplitClassifier
 from experiments.sets import ROLES, ROWS, halves

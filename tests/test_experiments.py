@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 
 from colonnade import Roles, audit, simulate
-from colonnade.attacks.labels.gradient_scores import DirectionScore
+from colonnade.attacks.labels.gradients import DirectionScore
 from colonnade.catalogue import DEFENCES
 from colonnade.data import load, train_test_split
-from colonnade.experiment.journal import Trial
+from colonnade.experiment.sweep import Trial
 from colonnade.models import LabelDPShadow, SplitClassifier
 from colonnade.models.networks.modules import TabularMLP
 from colonnade.tables.encode import Inputs

@@ -30,7 +30,8 @@ secret value. The command line exits with the ``exit_code`` of the error that en
 
 from __future__ import annotations
 
-from typing import ClassVar
+from importlib import import_module
+from typing import Any, ClassVar
 
 
 class ColonnadeError(Exception):
@@ -51,6 +52,14 @@ class MissingExtra(PlanError):
     def __init__(self, extra: str, purpose: str, *, how: str | None = None) -> None:
         command = how or f"pip install 'colonnade[{extra}]'"
         super().__init__(f"{purpose} needs the extra '{extra}', which is not installed. Run: {command}")
+
+
+def imported(module: str, extra: str, purpose: str) -> Any:
+    """A module that an extra installs, or an error that says how to install the extra."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MissingExtra(extra, purpose) from error
 
 
 class DataError(ColonnadeError):

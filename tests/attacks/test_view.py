@@ -102,7 +102,7 @@ def test_an_attacks_randomness_is_the_same_each_time(run):
 def test_a_saved_view_comes_back_whole(run, tmp_path):
     view = cut(run, EVERYTHING, seed=7)
     view.save(tmp_path)
-    loaded = View.load(tmp_path, EVERYTHING, lambda name, path: SplitClassifier.load(path))
+    loaded = View.load(tmp_path, EVERYTHING, SplitClassifier.load)
     assert (loaded.party, loaded.seed, loaded.public) == ("shop", 7, view.public)
     assert loaded.grant.labels.tolist() == [0, 1]
     assert loaded.own.table.to_arrow().equals(view.own.table.to_arrow())
@@ -118,5 +118,5 @@ def test_a_saved_view_comes_back_whole(run, tmp_path):
 def test_a_saved_view_holds_only_what_was_declared(run, tmp_path):
     cut(run, Needs(messages=(Gradient,))).save(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["transcript", "view.safetensors"]
-    loaded = View.load(tmp_path, Needs(messages=(Gradient, Embedding)), lambda name, path: None)
+    loaded = View.load(tmp_path, Needs(messages=(Gradient, Embedding)), lambda path: None)
     assert list(loaded.messages(Embedding)) == []

@@ -5,16 +5,15 @@ import numpy as np
 import pytest
 
 from colonnade.attacks.base import ActiveAttack, Attack, Guess, Needs
-from colonnade.attacks.labels.direct import DirectLabel
-from colonnade.attacks.labels.gradient_scores import DirectionScore, NormScore
+from colonnade.attacks.labels.gradients import DirectionScore, DirectLabel, NormScore
 from colonnade.auditing import PrivacyReport, audit, honesty_check
 from colonnade.data import load
 from colonnade.errors import PlanError
-from colonnade.experiment.executor import Local, Serial
 from colonnade.models.networks.messages import Gradient
 from colonnade.models.networks.server import ServedClassifier
 from colonnade.models.networks.split import SplitClassifier
 from colonnade.roles import Roles
+from colonnade.runtime.executor import Local, Serial
 from colonnade.runtime.simulate import Run, simulate
 from colonnade.secret import Secret
 from colonnade.tables.table import Table
@@ -183,8 +182,8 @@ def test_attacks_that_do_not_apply_are_listed_with_their_reasons(toy: SimpleName
         "AboutModel: guesses about model cannot be scored, only those about labels, features, membership",
         "NeedsModel by shop: it needs shop's share of the model, and this run left none",
         "NormScore by shop: shop sent and received no split/gradient",
-        "DirectionScore by shop: shop sent and received no split/gradient",
         "Silent by shop: it guessed no row that had not been granted",
+        "DirectionScore by shop: shop sent and received no split/gradient",
         "shop about bank's labels, given audit-tests/hint: no attack was made",
     )
 
@@ -303,6 +302,27 @@ def test_an_attack_that_reads_several_lines_as_one_is_listed_and_the_others_are_
     report = audit(run, [Puzzled()], nulls=1)
     (reason,) = (line for line in report.untested if line.startswith("Puzzled by cloud"))
     assert "Row means of split/gradient should come from one line" in reason
+
+
+def test_an_attack_that_reads_a_line_that_is_not_there_to_see_whether_it_applies_is_listed(
+    toy: SimpleNamespace,
+) -> None:
+    class Hasty(toy.ReadHint):
+        def why_not(self, view):
+            return None if len(view.row_means(toy.Hint, peer="nobody")) else "no rows"
+
+    report = audit(toy.run(), [Hasty(), toy.ReadHint()], nulls=1)
+    assert "Hasty by shop: Row means of audit-tests/hint should come from one line" in report.untested[0]
+    assert [finding.attack for finding in report.attacks] == ["ReadHint"]
+
+
+def test_an_attack_that_nobody_can_make_is_listed(toy: SimpleNamespace) -> None:
+    class OnColumns(toy.ReadHint):
+        about = Secret.FEATURES
+
+    table = Table.of({"x": [1.0, 2.0]}, ids=None)
+    run = simulate(lambda party: None, {"shop": table}, roles=Roles(features=("shop",)))
+    assert audit(run, [OnColumns()]).untested == ("OnColumns: nobody in this run could make it about another party",)
 
 
 def test_a_class_with_too_few_rows_to_tell_is_a_reason(toy: SimpleNamespace) -> None:

@@ -126,6 +126,21 @@ def test_what_was_received_but_not_kept_cannot_be_attacked(toy: SimpleNamespace)
     )
 
 
+def test_an_attack_that_fails_or_guesses_records_is_listed_and_the_others_are_kept(toy: SimpleNamespace) -> None:
+    class Lost(toy.ReadHint):
+        def guess(self, view):
+            return Guess(np.arange(len(view.row_means(toy.Hint, peer="nobody"))))
+
+    class Records(toy.ReadHint):
+        def guess(self, view):
+            return Guess(np.arange(3), values=np.zeros((3, 2)))
+
+    report = attacked(toy.run(), [Lost(), Records(), toy.ReadHint()])
+    assert report.untested[0].startswith("Lost by shop: Row means of audit-tests/hint should come from one line")
+    assert report.untested[1] == "Records by shop: it should guess classes or scores, but it guesses records"
+    assert [finding.attack for finding in report.attacks] == ["ReadHint"]
+
+
 def test_what_cannot_be_made_or_scored_is_listed(toy: SimpleNamespace) -> None:
     report = attacked(toy.run(), [toy.TakePart(), toy.AboutModel(), NeedsModel()])
     assert report.untested == (
@@ -311,7 +326,8 @@ def test_another_partys_recording_is_refused(toy: SimpleNamespace) -> None:
 
 def test_other_rows_than_the_audited_runs_are_refused(toy: SimpleNamespace) -> None:
     run, smaller = toy.run(), toy.run(n=100)
-    with pytest.raises(DataError, match=r"at least 200 rows, but it has 100\. Give the rows that the run was made on"):
+    words = r"at least 200 rows, but the table has 100\. Give the rows that the run was made on"
+    with pytest.raises(DataError, match=words):
         play(smaller, jointly(run, [toy.ReadHint()]))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from colonnade.auditing.evidence import BestBaseline, Score
+from colonnade.auditing.contents import BestBaseline, Score
 from colonnade.auditing.render.html import html
 from colonnade.auditing.render.words import headline, knowledge, luck, questions, size
 from colonnade.auditing.report import PrivacyReport

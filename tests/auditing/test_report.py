@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from colonnade.auditing.evidence import BestBaseline, Evidence, Finding, Granted, Score
+from colonnade.auditing.contents import BestBaseline, Evidence, Finding, Granted, Score
 from colonnade.auditing.report import PrivacyReport
 from colonnade.errors import StorageError
 from colonnade.secret import Secret

@@ -4,11 +4,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from colonnade.attacks.labels.gradient_scores import NormScore
+from colonnade.attacks.labels.gradients import NormScore
 from colonnade.auditing import PrivacyReport, SelfReportedLeak, audit, audit_own_side
-from colonnade.auditing.disclosure import self_reported_leaks
 from colonnade.auditing.render.html import html
 from colonnade.auditing.render.words import questions
+from colonnade.auditing.report import self_reported_leaks
 from colonnade.data import load
 from colonnade.models.networks.oneshot import OneShotClassifier, OneShotRegressor
 from colonnade.roles import Roles

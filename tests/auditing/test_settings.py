@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from colonnade.attacks.base import Attack, Guess, Needs
-from colonnade.attacks.labels.direct import DirectLabel
-from colonnade.attacks.labels.gradient_scores import DirectionScore, NormScore
+from colonnade.attacks.labels.gradients import DirectionScore, DirectLabel, NormScore
 from colonnade.auditing import Finding, PrivacyReport, audit, audit_own_side
 from colonnade.auditing.render.html import html
 from colonnade.auditing.render.words import questions
@@ -152,7 +151,7 @@ def test_what_needs_the_peers_own_is_listed_as_untested(toy: SimpleNamespace) ->
         "Greedy by shop: it needs shop's own columns and model",
         "TakePart by shop: it needs shop's own part in a run, and a mirror audit runs nothing",
         "AboutModel: guesses about model cannot be scored, only those about labels, features, membership",
-        "NormScore by shop: it needs split/gradient, of which bank sent shop none",
+        "NormScore by shop: it needs split/gradient, but bank sent shop none",
         "Silent by shop: it guessed no row that had not been granted",
         "shop about bank's labels, given audit-tests/hint: no attack was made",
     )
@@ -164,13 +163,13 @@ def test_a_peers_messages_of_which_only_digests_were_kept_are_the_peers_own(spli
     entries = tuple(e if e.sent else e._replace(place=None) for e in transcript.entries)
     kept = replace(transcript, entries=entries, means=tuple(m for m in transcript.means if m.sent))
     assert audit_own_side(kept, [Both()], **split.own).untested[0] == (
-        "Both by shop: it needs shop's own split/embedding, of which bank kept only digests"
+        "Both by shop: it needs shop's own split/embedding, but bank kept only digests"
     )
 
 
 def test_own_messages_of_which_only_digests_were_kept_are_a_reason(toy: SimpleNamespace) -> None:
     assert from_bank(toy.run(keep="digests"), [toy.ReadHint()]).untested[0] == (
-        "ReadHint by shop: it needs audit-tests/hint, of which bank kept only digests; run with keep='audit'"
+        "ReadHint by shop: it needs audit-tests/hint, but bank kept only digests; run with keep='audit'"
     )
 
 
@@ -244,6 +243,6 @@ def test_a_table_with_too_few_rows_is_refused(toy: SimpleNamespace) -> None:
     with pytest.raises(DataError) as caught:
         from_bank(run, [], table=run.simulation.tables["bank"].take(np.arange(150)))
     assert str(caught.value) == (
-        "bank's table should be the one of the run, whose recording is about at least 200 rows, but it has 150. "
-        "Give the rows that the run was made on, in the same order."
+        "bank's table should hold the rows of the run, and the recording is about at least 200 rows, but the table has "
+        "150. Give the rows that the run was made on, in the same order."
     )

@@ -93,7 +93,7 @@ def test_whitened_curves_have_the_length_of_the_curve():
     ("make", "words"),
     [
         (lambda: BSplines((1, 1), 5), "A basis needs an interval from low to high, but got (1, 1)."),
-        (lambda: BSplines((0, 1), 3), "Splines of order 4 need a size of at least that, but it is 3."),
+        (lambda: BSplines((0, 1), 3), "Splines of order 4 need a size of 4 or more, but size is 3."),
         (lambda: BSplines((0, 1), 6, knots=(0.5,)), "need 2 rising knots inside of (0.0, 1.0), but got 1 knots."),
         (lambda: Fourier((0, 1), 4), "hence an odd size, but its size is 4. Use 5."),
         (lambda: Fourier((0, 1), 3, period=-1), "should be positive, but is -1."),

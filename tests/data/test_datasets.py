@@ -103,8 +103,8 @@ def test_a_set_without_a_folder_is_refused_with_what_to_set(monkeypatch):
     with pytest.raises(DataError) as error:
         load("adult")
     assert str(error.value) == (
-        "The file adult.parquet was sought in the folder that $COLONNADE_DATA names, but it is not set. Set it to the "
-        "folder that holds the file."
+        "The file adult.parquet was sought in the folder that $COLONNADE_DATA names, but this variable is not set. Set "
+        "$COLONNADE_DATA to the folder that holds the file."
     )
 
 
@@ -121,9 +121,7 @@ def test_a_missing_file_is_refused_by_name(tmp_path, monkeypatch):
 def test_an_unreadable_file_is_a_storage_error(tmp_path, monkeypatch):
     (tmp_path / "adult.parquet").mkdir()
     monkeypatch.setenv("COLONNADE_DATA", str(tmp_path))
-    with pytest.raises(
-        StorageError, match=r"was to be read, but the system refused: Is a directory\. Check its permissions"
-    ):
+    with pytest.raises(StorageError, match=r"Could not read .*adult\.parquet: Is a directory\. Check the path and who"):
         load("adult")
 
 

@@ -178,9 +178,7 @@ def test_one_row_cannot_be_cut():
 def test_a_share_that_is_none_is_refused(share):
     with pytest.raises(PlanError) as error:
         train_test_split({"bank": whole()}, test=share)
-    assert str(error.value) == (
-        f"The share of test rows must lie between 0 and 1, but it is {share}. Choose one such as 0.25."
-    )
+    assert str(error.value) == (f"test, the share of test rows, must lie between 0 and 1, but is {share}. Choose 0.25.")
 
 
 def test_a_table_is_extended_to_another_partys_rows():
@@ -194,5 +192,5 @@ def test_a_table_is_extended_to_another_partys_rows():
 
 
 def test_tables_with_ids_of_different_types_are_not_extended():
-    with pytest.raises(DataError, match="ids of one type, but bank has int64 and shop has large_string"):
+    with pytest.raises(DataError, match="ids of one type, but bank has int64, shop has large_string"):
         extend({"bank": Table.of({"id": [1]}), "shop": Table.of({"id": ["1"], "x": [1]})}, to="bank")

@@ -71,7 +71,7 @@ def test_a_ranking_at_random_follows_from_its_seed():
             {"y": [0, 1], "a": [1, 2]},
             {"private": 1.0},
             PlanError,
-            "private columns should lie between 0 and 1",
+            "private, the share of columns, should lie between 0 and 1",
         ),
         ({"y": [0, 1], "a": [1, 2]}, {"by": "luck"}, PlanError, "Columns are ranked by one of shap, shap-net, "),
     ],
@@ -87,7 +87,7 @@ def test_columns_are_not_ranked_on_next_to_no_rows(by, labels):
     n = len(labels)
     columns = {f"x{i}": np.random.default_rng(i).standard_normal(n) for i in range(5)}
     table = Table.of({"id": range(n), **columns, "y": labels}, labels="y", owner="bank")
-    of_class = ", of which at most 1 of one class" if isinstance(labels[0], int) else ""
+    of_class = ", at most 1 of one class" if isinstance(labels[0], int) else ""
     words = rf"bank should have at least 4 rows, and of some class two, .* but has {n} rows{of_class}\. Bring more"
     with pytest.raises(DataError, match=words):
         public_private(table, by=by)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from colonnade.attacks.labels.clustering import GradientClusters
-from colonnade.attacks.labels.direct import DirectLabel
+from colonnade.attacks.labels.gradients import DirectLabel
 from colonnade.data import load
 from colonnade.defences import confusion
 from colonnade.defences.compression import DiscreteGradient

@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 
 from colonnade import audit
-from colonnade.attacks.labels.direct import DirectLabel
+from colonnade.attacks.labels.gradients import DirectLabel
 from colonnade.data import load, public_private
 from colonnade.defences.labels import RandomisedLabels
 from colonnade.errors import BudgetSpent, PlanError
@@ -161,14 +161,14 @@ def test_a_budget_that_does_not_suffice_stops_the_run():
 
 
 def test_measurements_cannot_be_randomised(held):
-    with pytest.raises(PlanError, match=r"but the labels of this run are measurements\. Leave it out"):
+    with pytest.raises(PlanError, match=r"but the labels of this run are measurements\. Leave the defence out"):
         held(RandomisedLabels()).labels(torch.tensor([0.5, 0.1]), at([0, 1], None))
 
 
 def test_a_server_that_was_given_the_true_labels_cannot_randomise_them():
     tables = load("breast-cancer", rows=120).split()
     roles = Roles(label="bank", features=("shop",), server="cloud")
-    words = r"cloud holds it and has no table: it would be given the true ones\. Give the defence to the label party\."
+    words = r"cloud, which holds the defence, has no table and would be given the true labels\. Give the defence to the"
     with pytest.raises(PlanError, match=words):
         simulate(ServedClassifier().fit, tables, roles=roles, defences={"cloud": [RandomisedLabels()]})
 

@@ -193,7 +193,10 @@ def test_a_plan_that_does_not_say_how_wide_embeddings_are_is_refused(held):
 )
 def test_a_label_party_whose_server_gets_the_embeddings_cannot_hold_it(tables, model, defence):
     roles = Roles(label="bank", features=("shop", "telco"), server="cloud")
-    words = f"{defence().name} stands behind the embeddings of feature parties, but bank holds it and they go to cloud."
+    words = (
+        f"{defence().name} stands behind the embeddings of feature parties, but bank holds the defence and the "
+        "embeddings go to cloud."
+    )
     with pytest.raises(PlanError, match=re.escape(words)):
         simulate(model(**MODEL).fit, tables, roles=roles, defences={"bank": [defence()]})
 

@@ -294,7 +294,7 @@ def test_parameters_that_mean_nothing_are_refused(parameters, words):
 
 def test_measurements_have_no_classes_to_push_apart():
     z, labels = batch(4, 2, 2)
-    with pytest.raises(PlanError, match=r"the labels of this run are measurements\. Leave it out"):
+    with pytest.raises(PlanError, match=r"the labels of this run are measurements\. Leave the defence out"):
         BoundaryWandering().loss(torch.tensor(0.0), at(z, labels, n_classes=None))
 
 
@@ -302,7 +302,7 @@ def test_a_label_party_without_columns_has_no_public_embedding(tables):
     bare = Table.of({"id": range(120), "label": np.asarray(tables["bank"].labels)}, labels="label", owner="bank")
     shop = load("breast-cancer", rows=120).split()["shop"]
     shop = Table.of({"id": range(120), **{name: shop.column(name) for name in shop.columns}}, owner="shop")
-    with pytest.raises(PlanError, match=r"it has no columns of its own. Use the scope 'received'"):
+    with pytest.raises(PlanError, match=r"the label party has no columns. Use the scope 'received'"):
         simulate(
             SplitClassifier(epochs=1).fit,
             {"bank": bare, "shop": shop},

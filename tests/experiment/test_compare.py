@@ -4,7 +4,7 @@ import pytest
 
 from colonnade import audit
 from colonnade.attacks.labels.clustering import GradientNearest
-from colonnade.attacks.labels.gradient_scores import NormScore
+from colonnade.attacks.labels.gradients import NormScore
 from colonnade.data import load
 from colonnade.experiment.compare import Standing, averaged, best_of, standings
 from colonnade.models.networks.split import SplitClassifier

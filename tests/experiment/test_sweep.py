@@ -25,9 +25,8 @@ from hypothesis import strategies as st
 
 import colonnade
 from colonnade.errors import PlanError, StorageError
-from colonnade.experiment.executor import Executor, Local, Outcome, Serial
-from colonnade.experiment.journal import Journal, Trial, code_version
-from colonnade.experiment.sweep import sweep
+from colonnade.experiment.sweep import Journal, Trial, code_version, sweep
+from colonnade.runtime.executor import Executor, Local, Outcome, Serial
 
 # Workers cannot import a test module by its name.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -67,9 +66,8 @@ def python(script: str, *arguments: object, **options: Any) -> subprocess.Popen[
     prelude = """
         import os, signal, sys, time
         from pathlib import Path
-        from colonnade.experiment.executor import *
-        from colonnade.experiment.journal import *
-        from colonnade.experiment.sweep import sweep
+        from colonnade.runtime.executor import *
+        from colonnade.experiment.sweep import *
         folder = Path(sys.argv[1])
         trials = [Trial({"n": n}, seed=0) for n in range(4)]
     """
@@ -314,8 +312,8 @@ def test_the_code_version_changes_with_the_source_and_with_nothing_else(tmp_path
 
     def version_of_copy() -> str:
         command = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
-        command += "from colonnade.experiment import journal; assert journal.__file__.startswith(sys.path[0])\n"
-        command += "print(journal.code_version())"
+        command += "from colonnade.experiment import sweep; assert sweep.__file__.startswith(sys.path[0])\n"
+        command += "print(sweep.code_version())"
         return subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True).stdout
 
     assert python(script, tmp_path).communicate()[0] == version_of_copy() == f"{code_version()}\n"

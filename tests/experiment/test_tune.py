@@ -3,7 +3,7 @@ import re
 import pytest
 
 from colonnade.attacks.labels.clustering import EmbeddingNearest
-from colonnade.attacks.labels.gradient_scores import NormScore
+from colonnade.attacks.labels.gradients import NormScore
 from colonnade.data import load
 from colonnade.defences.noise import GradientNoise
 from colonnade.defences.wandering import BoundaryWandering
@@ -131,7 +131,7 @@ def test_what_cannot_be_tuned_is_refused_before_anything_runs(model, settings, w
 
 def test_no_alphas_and_no_label_party_are_refused():
     tables = load("breast-cancer", rows=100).split()
-    with pytest.raises(PlanError, match="should be given at least one alpha and one seed"):
+    with pytest.raises(PlanError, match="should be given at least one alpha and one seed, but alphas is"):
         tune_alpha(SplitClassifier(), tables, roles=BOTH, alphas=())
     with pytest.raises(PlanError, match="needs a label party, but the roles name none"):
         tune_alpha(SplitClassifier(), tables, roles=Roles(features=("bank", "shop")))

@@ -3,7 +3,7 @@ import pytest
 
 from colonnade.errors import DataError
 from colonnade.storage import pack, unpack
-from colonnade.tables.encode import Inputs
+from colonnade.tables.encode import Inputs, centred, filled
 from colonnade.tables.table import Table
 
 TABLE = Table.of(
@@ -83,3 +83,22 @@ def test_of_more_levels_than_allowed_the_commonest_are_kept_and_the_others_are_u
     inputs = Inputs.learned(table, np.arange(6), most_levels=2)
     assert inputs.levels == {"job": ("cook", "nurse")}
     assert inputs.encode(table)[:, 0].tolist() == [1, 0, 1, 2, 2, 0]
+
+
+def test_centred_columns_count_alike_whatever_their_kind_and_constant_ones_are_left_out():
+    values, owners = centred(TABLE)
+    assert owners == ("income", "job", "job", "job", "member")
+    of = {name: values[:, np.array(owners) == name] for name in owners}
+    for numbers in of.values():
+        assert np.nanmean(numbers, axis=0) == pytest.approx(0, abs=1e-12)
+        assert np.nanvar(numbers, axis=0).sum() == pytest.approx(1)
+    assert np.isnan(of["job"]).all(axis=1).tolist() == [False, True, False, False, False]
+    assert np.isnan(values[2]).tolist() == [True, False, False, False, True]
+
+
+def test_gaps_are_filled_with_the_mean_and_flagged_once_for_each_pattern():
+    numbers = filled(TABLE)
+    assert np.isfinite(numbers).all()
+    # Five numbers; income and member lack the same row, job another.
+    assert numbers.shape == (5, 7)
+    assert numbers.mean(axis=0)[5:] == pytest.approx(0, abs=1e-12)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from colonnade.attacks.base import ActiveAttack, Guess, Needs
-from colonnade.attacks.labels.gradient_scores import DirectionScore
+from colonnade.attacks.labels.gradients import DirectionScore
 from colonnade.data import load
 from colonnade.models.networks.split import SplitClassifier
 from colonnade.roles import Roles

@@ -134,7 +134,7 @@ def test_a_runner_that_hides_a_failure_is_found_out():
         except Exception:
             return dict.fromkeys(sides)
 
-    with pytest.raises(AssertionError, match="A run of which one side fails should be refused"):
+    with pytest.raises(AssertionError, match="A run in which one side fails should be refused"):
         a_failure_reaches_the_others_in_its_own_words(run)
 
 

@@ -9,12 +9,12 @@ from .labels.clustering import GradientClusters as GradientClusters
 from .labels.clustering import GradientNearest as GradientNearest
 from .labels.completion import GradientCompletion as GradientCompletion
 from .labels.completion import ModelCompletion as ModelCompletion
-from .labels.direct import DirectLabel as DirectLabel
-from .labels.gradient_scores import DirectionScore as DirectionScore
-from .labels.gradient_scores import NormScore as NormScore
-from .labels.group_sums import GroupSums as GroupSums
+from .labels.gradients import DirectionScore as DirectionScore
+from .labels.gradients import DirectLabel as DirectLabel
+from .labels.gradients import NormScore as NormScore
 from .labels.lattice import LatticeLabels as LatticeLabels
 from .labels.regression import CoefficientScore as CoefficientScore
+from .labels.regression import GroupSums as GroupSums
 from .labels.regression import Residue as Residue
 from .members.curves import FitMembership as FitMembership
 from .members.curves import ReleaseMembership as ReleaseMembership

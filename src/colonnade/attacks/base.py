@@ -39,7 +39,7 @@ class Guess:
     values: Float64Array | None = None
 
     def __post_init__(self) -> None:
-        """Refuse two guesses of which the better one could be chosen afterwards."""
+        """Refuse two guesses: the better one could be chosen afterwards."""
         said = [part for part in (self.classes, self.scores, self.values) if part is not None]
         assert len(said) == 1, "a guess is either classes or scores or values"
         wanted = self.rows.shape if self.values is None else (len(self.rows), *said[0].shape[1:2])

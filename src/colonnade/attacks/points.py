@@ -65,7 +65,7 @@ class Points:
 
     @classmethod
     def _joined(cls, lines: list[Float64Array]) -> Points:
-        """The rows of which every line has finite numbers, with the lines' numbers side by side."""
+        """The rows that have finite numbers on every line, with the lines' numbers side by side."""
         n_rows = min((len(line) for line in lines), default=0)
         joined = np.concatenate([line[:n_rows] for line in lines], axis=1) if lines else np.zeros((0, 0))
         rows = np.flatnonzero(np.isfinite(joined).all(axis=1))
@@ -93,6 +93,26 @@ class Points:
         if known and len(np.unique(self.known(grant)[1])) < grant.n_classes:
             return "nothing was kept of the known rows of some class"
         return None
+
+
+def distances(points: Float64Array, others: Float64Array) -> Float64Array:
+    """How far each point is from each of some others."""
+    from scipy.spatial.distance import cdist
+
+    return np.asarray(cdist(points, others))
+
+
+def cluster_votes(
+    member: Int64Array, known: Int64Array, classes: Int64Array, far: Float64Array, n: int
+) -> Float64Array:
+    """How many known rows of each of n classes are in each cluster; half a row more for the nearest known row's class.
+
+    `far` says how far each cluster is from each known row.
+    """
+    votes = np.zeros((len(far), n))
+    np.add.at(votes, (member[known], classes), 1)
+    votes[np.arange(len(far)), classes[far.argmin(axis=1)]] += 0.5
+    return votes
 
 
 def why_no_gradients(view: View) -> str | None:

@@ -23,16 +23,13 @@ Basis = NDArray[np.int64]
 def reduced(
     basis: Basis, *, block: int = 2, found: Callable[[Basis], bool] = lambda basis: False, seconds: float = 60.0
 ) -> Basis:
-    """A basis of the same lattice whose vectors are shorter.
+    """A basis of the same lattice whose vectors are shorter; vectors are rows, linearly independent.
+
+    The shortest vector is searched in `block` dimensions at a time; 2 is LLL. The search goes on until `found` says
+    that a basis holds what is looked for, or time is up; a block that was begun is ended.
 
     >>> reduced(np.array([[1, 1, 1], [-1, 0, 2], [3, 5, 6]])).tolist()
     [[0, 1, 0], [1, 0, 1], [-1, 0, 2]]
-
-    Args:
-        basis: One vector a row, linearly independent.
-        block: In how many dimensions the shortest vector is searched at a time; 2 is LLL.
-        found: Whether a basis holds what is looked for, asked after each tour.
-        seconds: How long to go on after LLL; a block that was begun is ended.
     """
     rows = np.array(basis, np.int64)
     lll(rows, 0)

@@ -172,24 +172,16 @@ class View:
             "public": self.public.to_json(),
             "grant": {**vars(self.grant), "columns": list(self.grant.columns)},
             "seed": self.seed,
-            "model": None,
         }
         if self.needs.own_features:
             self.own.table.save(directory / "table.arrow")
         if self.needs.own_model:
             self.own.model.save(directory / "model.safetensors")
-            tree["model"] = type(self.own.model).__name__
         write_tree(directory / "view.safetensors", tree)
 
     @classmethod
-    def load(cls, directory: Path, needs: Needs, load_model: Callable[[str, Path], Estimator]) -> View:
-        """Read a view back.
-
-        Args:
-            directory: Where `save` wrote it.
-            needs: What the attack declared that is about to be repeated.
-            load_model: Loads the attacker's share, given the name of its estimator.
-        """
+    def load(cls, directory: Path, needs: Needs, load_model: Callable[[Path], Estimator]) -> View:
+        """Read back what `save` wrote; `load_model` reads the attacker's share of the model."""
         tree = read_tree(directory / "view.safetensors")
         return cls.cut(
             needs,
@@ -197,7 +189,7 @@ class View:
             public=PublicPlan.from_json(tree["public"]),
             grant=Grant(**tree["grant"]),
             table=Table.load(directory / "table.arrow") if needs.own_features else None,
-            model=load_model(tree["model"], directory / "model.safetensors") if needs.own_model else None,
+            model=load_model(directory / "model.safetensors") if needs.own_model else None,
             seed=tree["seed"],
         )
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from inspect import signature
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from colonnade.attacks.base import ActiveAttack, AnyAttack, Attack, Grant, Guess
 from colonnade.attacks.view import View
-from colonnade.errors import PlanError
+from colonnade.errors import PlanError, PrivacyError, UndeclaredAccess
 from colonnade.models.base import Estimator
 from colonnade.privacy.randomness import Randomness
 from colonnade.roles import PublicPlan
@@ -23,15 +24,12 @@ from colonnade.tables.table import Table
 from colonnade.wire.message import Int64Array
 from colonnade.wire.recording.transcript import Transcript
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class PartyRecord:
-    """What one party has of a run when it is over: all that an attack by this party may be given.
-
-    >>> from colonnade.roles import Roles
-    >>> PartyRecord(PublicPlan(Roles(features=("shop",)), "SplitClassifier.fit"), Transcript("shop")).table is None
-    True
-    """
+    """What one party has of a run when it is over: all that an attack by this party may be given."""
 
     plan: PublicPlan
     transcript: Transcript
@@ -55,14 +53,6 @@ class Attempt:
     """One attack by one party, with what it is told beforehand.
 
     The same attempt is made on the run that is audited and on its nulls.
-
-    >>> class Coin(Attack):
-    ...     def __init__(self, sides=2):
-    ...         self.sides = sides
-    ...     def guess(self, view):
-    ...         return Guess(np.arange(3), classes=view.random.integers(self.sides, size=3))
-    >>> Attempt(Coin(sides=3), "shop", Grant(n_classes=3), seed=0).name
-    'Coin(sides=3)'
     """
 
     attack: AnyAttack
@@ -75,11 +65,7 @@ class Attempt:
         """What the attack is called."""
         return name_of(self.attack)
 
-    def why_not(self, run: Run[Any]) -> str | None:
-        """Why the attempt cannot be made on a run; None if it can."""
-        return self.why_not_on(PartyRecord.of(run, self.attacker))
-
-    def why_not_on(self, record: PartyRecord, *, setting: str = "keep='audit'") -> str | None:
+    def why_not(self, record: PartyRecord, *, setting: str = "keep='audit'") -> str | None:
         """Why the attempt cannot be made from what the attacker has of a run; None if it can.
 
         Args:
@@ -98,15 +84,10 @@ class Attempt:
             return f"{attacker} sent and received no {' or '.join(sorted(kinds))}"
         if kinds and not any(is_kept(record.transcript, kind) for kind in kinds):
             return f"the run kept only digests of {' and '.join(sorted(kinds))}; run with {setting}"
-        return self.attack.why_not(self.view_on(record))
+        return tried(partial(self.attack.why_not, self.view_on(record)))
 
     def guess(self, simulation: Simulation[Any], run: Callable[[], Run[Any]]) -> Guess:
-        """The attack's one guess: about a run, or by taking part in a simulation of its own.
-
-        Args:
-            simulation: Where an active attacker takes part.
-            run: The same simulation's run, at which a passive attacker looks.
-        """
+        """The attack's one guess: about a run, or by taking part in the same simulation."""
         if isinstance(self.attack, Attack):
             return self.attack.guess(self.view(run()))
         instead = {**simulation.instead, self.attacker: self._play}
@@ -137,6 +118,16 @@ class Attempt:
     def _play(self, party: Party, honest: Protocol[Any]) -> Guess:
         assert isinstance(self.attack, ActiveAttack)
         return self.attack.play(party, honest, self.grant)
+
+
+def tried(act: Callable[[], T]) -> T | str:
+    """What an attack returns, or why it returns nothing: it read several lines as one, for instance."""
+    try:
+        return act()
+    except UndeclaredAccess:
+        raise
+    except PrivacyError as error:
+        return str(error)
 
 
 def name_of(attack: AnyAttack) -> str:

@@ -1,16 +1,28 @@
-"""The contents of a privacy report: which run, what was sent and spent, what attacks found, what was not tested."""
+"""The contents of a privacy report: which run, what was sent and spent, what attacks found, what was not tested.
+
+A finding rests on evidence: a score beside all that the score must exceed. The verdict follows from the evidence.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from colonnade._version import __version__
-from colonnade.auditing.disclosure import Disclosure, SelfReportedLeak
-from colonnade.auditing.evidence import Finding
 from colonnade.privacy.ledger import Spent
 from colonnade.privacy.randomness import Source
 from colonnade.roles import PublicPlan
+from colonnade.secret import Secret
+
+# Plain accuracy occurs only in early reports.
+Measure: TypeAlias = Literal["balanced accuracy", "AUC", "R²", "accuracy"]
+Verdict: TypeAlias = Literal["leaks", "leaks, classes unnamed", "no more than alone", "no leak found"]
+
+NULL_QUANTILE = 0.95
+# The owner of a secret that all parties hold together.
+EVERYBODY = "everybody"
 
 
 @dataclass(frozen=True)
@@ -53,16 +65,7 @@ class RunIdentity:
         seed: int | None = None,
         insecure: bool = False,
     ) -> RunIdentity:
-        """The identity of a plan's run.
-
-        Args:
-            plan: What was run.
-            mode: Who could audit what.
-            n_rows: How many rows the parties have in common.
-            randomness: How the parties' noise was drawn.
-            seed: All randomness, where it followed from one seed; the plan's, which is public, if None.
-            insecure: Whether messages crossed between machines without TLS.
-        """
+        """The identity of a plan's run. Without a seed of its own a run has the plan's, which is public."""
         roles = plan.roles
         special = {roles.label: "label party", roles.arbiter: "arbiter", roles.server: "server"}
         return cls(
@@ -75,6 +78,229 @@ class RunIdentity:
             insecure=insecure,
             mode=mode,
         )
+
+
+@dataclass(frozen=True)
+class Disclosure:
+    """All messages of one kind from one party to another that went out under the same protections.
+
+    Attributes:
+        reveals: Which secrets of the sender the messages depend on.
+        under: The protections applied to each of them; none if empty.
+        confirmed: Whether the receiver recorded the very same messages of this kind, in the same order; None where its
+            recording is not at hand.
+
+    >>> Disclosure("bank", "shop", "split/gradient", (Secret.LABELS,), (), 40, 81_920, True).under
+    ()
+    """
+
+    sender: str
+    receiver: str
+    kind: str
+    reveals: tuple[Secret, ...]
+    under: tuple[str, ...]
+    messages: int
+    bytes: int
+    confirmed: bool | None
+
+
+def revealed(sent: Iterable[Disclosure]) -> dict[tuple[str, str, Secret], tuple[str, ...]]:
+    """The kinds of messages that depend on a secret, by receiver, sender and secret."""
+    kinds: dict[tuple[str, str, Secret], tuple[str, ...]] = {}
+    for each in sent:
+        for secret in each.reveals:
+            key = each.receiver, each.sender, secret
+            kinds[key] = tuple(dict.fromkeys((*kinds.get(key, ()), each.kind)))
+    return kinds
+
+
+@dataclass(frozen=True)
+class SelfReportedLeak:
+    """How well a party's columns can be rebuilt from the embedding that it sent, by its own measurement.
+
+    Attributes:
+        width: How many numbers the embedding has for each row.
+        relative_mse: The squared error of what is rebuilt, relative to the columns' variance: 0 is all, 1 is nothing.
+        worst_r2: The share of its variance that is rebuilt (R²), of the column that is rebuilt best.
+
+    >>> print(SelfReportedLeak("shop", "bank", 16, 0.25, 0.875))
+    By shop's own measurement, its columns can be rebuilt from its embedding of width 16 with relative MSE 0.25 (0 is \
+everything, 1 nothing) and worst column R² 0.88. bank's own columns, and better attacks, may tell more.
+    """
+
+    owner: str
+    receiver: str
+    width: int
+    relative_mse: float
+    worst_r2: float
+
+    def __str__(self) -> str:
+        return (
+            f"By {self.owner}'s own measurement, its columns can be rebuilt from its embedding of width {self.width} "
+            f"with relative MSE {self.relative_mse:.2f} (0 is everything, 1 nothing) and worst column R² "
+            f"{self.worst_r2:.2f}. {self.receiver}'s own columns, and better attacks, may tell more."
+        )
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score with its interval.
+
+    >>> Score(0.9, low=0.85, high=0.94).value
+    0.9
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class BestBaseline:
+    """The best that the attacker reaches by itself, and the method that reaches it.
+
+    >>> BestBaseline(0.62, "logistic regression").method
+    'logistic regression'
+    """
+
+    value: float
+    method: str
+
+
+@dataclass(frozen=True)
+class Granted:
+    """What an attack was given: what it had declared to need.
+
+    Attributes:
+        messages: The kinds of messages it read.
+        known_labels: How many labels of each class it was told.
+        known_records: How many records it was told.
+
+    >>> Granted(("split/gradient",), own_features=False, own_model=False, known_labels=1).known_labels
+    1
+    """
+
+    messages: tuple[str, ...]
+    own_features: bool
+    own_model: bool
+    known_labels: int
+    known_records: int = 0
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A score beside everything that it must exceed to count as a leak.
+
+    Attributes:
+        null: What the same attack scores where the messages tell nothing; where nothing can be run again, what the
+            same guess scores against a shuffled truth.
+        alone: The best that the attacker could do by itself; None where only the attacker could measure it.
+
+    >>> Evidence(Score(0.9, 0.85, 0.94), 0.5, (0.48, 0.6), BestBaseline(0.7, "label spreading")).leaks
+    True
+    """
+
+    score: Score
+    chance: float
+    null: tuple[float, ...]
+    alone: BestBaseline | None
+
+    @property
+    def null_high(self) -> float:
+        """The null's 95th percentile; with fewer than 39 null runs this is their maximum."""
+        return sorted(self.null)[self._null_rank - 1]
+
+    @property
+    def false_positive_rate(self) -> float:
+        """How likely a score exceeds `null_high` where there is nothing to find: about 0.05."""
+        return (len(self.null) + 1 - self._null_rank) / (len(self.null) + 1)
+
+    @property
+    def _null_rank(self) -> int:
+        n = len(self.null)
+        return min(n, math.ceil(NULL_QUANTILE * (n + 1)))
+
+    @property
+    def null_threshold(self) -> float:
+        """The higher of chance and null: what can be reached where the messages tell nothing."""
+        return max(self.chance, self.null_high)
+
+    @property
+    def exceeds_null(self) -> bool:
+        """Whether the whole interval lies above chance and null, whatever the attacker could do alone."""
+        return self.score.low > self.null_threshold
+
+    @property
+    def threshold(self) -> float:
+        """The highest of chance, null and, where it was measured, the attacker alone."""
+        return self.null_threshold if self.alone is None else max(self.null_threshold, self.alone.value)
+
+    @property
+    def excess(self) -> float:
+        """By how much the score exceeds the threshold."""
+        return self.score.value - self.threshold
+
+    @property
+    def leaks(self) -> bool:
+        """Whether the whole interval lies above the threshold."""
+        return self.score.low > self.threshold
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one attack by one party found out.
+
+    Attributes:
+        rows: How many rows were scored.
+        coverage: Which share that is of all rows that could have been guessed.
+        plain: The guess as it was made.
+        up_to_naming: The guess under the names of classes, or the sign, that suit it best, beside controls that were
+            given the same help; None where there are no names to choose.
+
+    >>> evidence = Evidence(Score(0.9, 0.85, 0.94), 0.5, (0.48, 0.6), BestBaseline(0.7, "label spreading"))
+    >>> granted = Granted(("split/gradient",), own_features=False, own_model=False, known_labels=0)
+    >>> about = ("NormScore", "Long gradients.", "shop", "bank", Secret.LABELS, False, granted)
+    >>> Finding(*about, "AUC", 100, 0.9, evidence, evidence).verdict
+    'leaks'
+    """
+
+    attack: str
+    summary: str
+    attacker: str
+    owner: str
+    about: Secret
+    is_active: bool
+    granted: Granted
+    measure: Measure
+    rows: int
+    coverage: float
+    plain: Evidence
+    up_to_naming: Evidence | None
+
+    @property
+    def tests(self) -> tuple[Evidence, ...]:
+        """The evidence, one or two pieces."""
+        return (self.plain,) if self.up_to_naming is None else (self.plain, self.up_to_naming)
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the evidence allows to say. It never says "safe": a stronger attack may exist."""
+        if self.plain.leaks:
+            return "leaks"
+        if any(evidence.leaks for evidence in self.tests):
+            return "leaks, classes unnamed"
+        return "no more than alone" if any(evidence.exceeds_null for evidence in self.tests) else "no leak found"
+
+    @property
+    def strongest(self) -> Evidence:
+        """The evidence that the verdict rests on."""
+        if self.verdict == "no more than alone":
+            return next(evidence for evidence in self.tests if evidence.exceeds_null)
+        return self.tests[-1] if self.verdict == "leaks, classes unnamed" else self.plain
+
+    def reads(self, kind: str) -> bool:
+        """Whether the attack may have used messages of a kind; one that takes part and names none sees them all."""
+        return kind in self.granted.messages or (self.is_active and not self.granted.messages)
 
 
 @dataclass(frozen=True)

@@ -15,23 +15,22 @@ What attacks are about is said by a *subject* (`subjects`), who has what by a *s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from colonnade.attacks.base import ActiveAttack, AnyAttack
-from colonnade.auditing.attempt import Attempt, name_of
-from colonnade.auditing.disclosure import budget, never_attacked, self_reported_leaks
-from colonnade.auditing.evidence import EVERYBODY, Finding, Granted
-from colonnade.auditing.null import Executor
-from colonnade.auditing.report import PrivacyReport
+from colonnade.auditing.attempt import name_of, tried
+from colonnade.auditing.contents import EVERYBODY, Finding, Granted
+from colonnade.auditing.report import PrivacyReport, budget, never_attacked, self_reported_leaks
 from colonnade.auditing.settings import Mirror, Setting, Simulated
 from colonnade.auditing.subjects.base import Judgement, Made
 from colonnade.auditing.subjects.by_secret import SUBJECTS
 from colonnade.auditing.subjects.members import MembershipFinding
-from colonnade.errors import PlanError, PrivacyError, UndeclaredAccess
+from colonnade.errors import PlanError
 from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.randomness import Randomness, Source
 from colonnade.roles import PublicPlan
+from colonnade.runtime.executor import Executor
 from colonnade.runtime.simulate import Run
 from colonnade.secret import Secret
 from colonnade.tables.table import Table
@@ -89,9 +88,17 @@ def audit_own_side(
         randomness: How the party's noise was drawn.
         insecure: Whether the run was without TLS.
     """
-    random = Randomness.seeded(seed)
-    options: dict[str, Any] = {"nulls": nulls, "random": random, "delta": delta}
-    mirror = Mirror(plan, transcript, table, ledger, randomness=randomness, insecure=insecure, **options)
+    mirror = Mirror(
+        plan,
+        transcript,
+        table,
+        {transcript.party: ledger},
+        nulls=nulls,
+        random=Randomness.seeded(seed),
+        delta=delta,
+        randomness=randomness,
+        insecure=insecure,
+    )
     return report_on(mirror, attacks)
 
 
@@ -100,7 +107,6 @@ def measure_membership(
     attack: AnyAttack,
     *,
     attacker: str | None = None,
-    owner: str | None = None,
     nulls: int = 20,
     seed: int = 0,
     delta: float = 1e-5,
@@ -111,7 +117,6 @@ def measure_membership(
         run: A run whose protocol, tables and roles are used.
         attack: An attack that is told candidates.
         attacker: Who makes it; the label party if None.
-        owner: Whose curves are told of the candidates; everybody's if None.
         nulls: How many AUCs among people who were not in the run to compare with.
         seed: Who is in the run follows from it.
         delta: At which epsilon is told.
@@ -125,16 +130,14 @@ def measure_membership(
             "Membership is measured by an attack that is told candidates, made by a party of the run, but "
             f"{name_of(attack)} is {'not told any' if attacker else 'made by nobody'}. Choose another attack or party."
         )
-    setting, subject = Simulated(run, nulls, seed, delta), SUBJECTS[Secret.MEMBERSHIP]
-    attempt = setting.attempt(subject, attack, attacker, owner or EVERYBODY)
-    made = attempt if isinstance(attempt, str) else _made(setting, attempt)
+    setting = Simulated(run, nulls, seed, delta)
+    made = _made(setting, attack, attacker, EVERYBODY)
     if isinstance(made, str):
         raise PlanError(f"{name_of(attack)} should apply to this run, but {made}. Choose another run or attacker.")
-    (null,) = setting.null([made])
-    assert not isinstance(null, str)
-    found = _judged(setting, made, null).measured
-    assert isinstance(found, MembershipFinding)
-    return found
+    (judged,) = _judged(setting, [made])
+    assert isinstance(judged, Judgement)
+    assert isinstance(judged.measured, MembershipFinding)
+    return judged.measured
 
 
 def report_on(setting: Setting, attacks: Sequence[AnyAttack]) -> PrivacyReport:
@@ -155,11 +158,12 @@ def examine(setting: Setting, attacks: Iterable[AnyAttack]) -> tuple[list[Findin
     """What the attacks find, and why others find nothing that could be said."""
     made, untested = make(setting, attacks)
     findings = []
-    for each, null in zip(made, setting.null(made), strict=True):
-        if isinstance(null, str):
-            untested.append(f"{title_of(each.attempt)}: in a null run {null}")
+    for each, judged in zip(made, _judged(setting, made), strict=True):
+        attempt = each.attempt
+        if isinstance(judged, str):
+            untested.append(f"{_title(attempt.attack, attempt.attacker, attempt.grant.owner)}: {judged}")
         else:
-            findings.append(_finding(each, _judged(setting, each, null)))
+            findings.append(_finding(each, judged))
     return findings, untested
 
 
@@ -168,16 +172,11 @@ def make(
     attacks: Iterable[AnyAttack],
     attackers: Callable[[str], bool] = lambda name: True,
 ) -> tuple[list[Made], list[str]]:
-    """The guesses that attacks make about rows they were not told, and why others make none that could be scored.
-
-    Args:
-        setting: Who has what.
-        attacks: The attacks.
-        attackers: Which parties attack.
-    """
-    attempts: list[Attempt] = []
+    """The guesses that some parties' attacks make about rows they were not told, and why other attacks make none."""
+    made: list[Made] = []
     untested: list[str] = []
     for attack in attacks:
+        ended = len(made) + len(untested)
         if reason := setting.why_not_audited(attack):
             untested.append(f"{setting.title(attack)}: {reason}")
             continue
@@ -188,46 +187,45 @@ def make(
                 untested.append(f"{setting.title(attack)}: {reason}")
                 continue
             for attacker in filter(attackers, setting.attackers(owner)):
-                attempt = setting.attempt(subject, attack, attacker, owner)
-                if isinstance(attempt, str):
-                    about = "" if subject.one_owner else f" about {owner}"
-                    untested.append(f"{name_of(attack)} by {attacker}{about}: {attempt}")
+                found = _made(setting, attack, attacker, owner)
+                if isinstance(found, str):
+                    untested.append(f"{_title(attack, attacker, owner)}: {found}")
                 else:
-                    attempts.append(attempt)
-    made = []
-    for attempt in attempts:
-        found = _made(setting, attempt)
-        if isinstance(found, str):
-            untested.append(f"{title_of(attempt)}: {found}")
-        else:
-            made.append(found)
+                    made.append(found)
+        if len(made) + len(untested) == ended:
+            untested.append(f"{setting.title(attack)}: nobody in this run could make it about another party")
     return made, untested
 
 
-def title_of(attempt: Attempt) -> str:
+def _title(attack: AnyAttack, attacker: str, owner: str) -> str:
     """Which attack by whom, and about whom where that is not plain."""
-    about = "" if SUBJECTS[attempt.attack.about].one_owner else f" about {attempt.grant.owner}"
-    return f"{attempt.name} by {attempt.attacker}{about}"
+    about = "" if SUBJECTS[attack.about].one_owner else f" about {owner}"
+    return f"{name_of(attack)} by {attacker}{about}"
 
 
-def _made(setting: Setting, attempt: Attempt) -> Made | str:
-    try:
-        guess = setting.guess(attempt)
-    except UndeclaredAccess:
-        raise
-    except PrivacyError as error:
-        # The attack read several lines as one, for instance.
-        return str(error)
+def _made(setting: Setting, attack: AnyAttack, attacker: str, owner: str) -> Made | str:
+    """The part of a guess that can be scored, or why there is none."""
+    attempt = setting.attempt(SUBJECTS[attack.about], attack, attacker, owner)
+    if isinstance(attempt, str):
+        return attempt
+    guess = tried(lambda: setting.guess(attempt))
+    if isinstance(guess, str):
+        return guess
     truth = setting.truth(attempt)
     kept = truth.scored_part(guess)
     return kept if isinstance(kept, str) else Made(attempt, truth, kept, setting.attacked_ledgers(attempt))
 
 
-def _judged(setting: Setting, made: Made, null: Sequence[Any]) -> Judgement:
-    attempt = made.attempt
-    interval = setting.random.generator("interval", attempt.name, attempt.attacker)
-    subject = SUBJECTS[attempt.attack.about]
-    return subject.judge(made, null, setting.baseline(made), interval, setting.delta)
+def _judged(setting: Setting, made: Sequence[Made]) -> Iterator[Judgement | str]:
+    """The evidence for each guess beside its controls, or why there is none."""
+    for each, null in zip(made, setting.null(made), strict=True):
+        attempt = each.attempt
+        if isinstance(null, str):
+            yield f"in a null run {null}"
+            continue
+        interval = setting.random.generator("interval", attempt.name, attempt.attacker)
+        subject = SUBJECTS[attempt.attack.about]
+        yield subject.judge(each, null, setting.baseline(each), interval, setting.delta)
 
 
 def _finding(made: Made, judged: Judgement) -> Finding:

@@ -15,21 +15,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import numpy as np
 
 from colonnade.attacks.base import ActiveAttack, AnyAttack, Attack, Grant, Guess
-from colonnade.auditing.attempt import Attempt, PartyRecord, attack_seed, name_of
-from colonnade.auditing.baseline import Baseline
-from colonnade.auditing.contents import RunIdentity
-from colonnade.auditing.disclosure import Disclosure
+from colonnade.auditing.attempt import Attempt, PartyRecord, attack_seed, name_of, tried
+from colonnade.auditing.contents import Disclosure
 from colonnade.auditing.engine import report_on
 from colonnade.auditing.report import PrivacyReport
-from colonnade.auditing.settings import Setting, require_permutations, require_rows
+from colonnade.auditing.settings import OwnSide, require_permutations, require_rows
 from colonnade.auditing.subjects.base import Made, Subject
 from colonnade.auditing.subjects.by_secret import SUBJECTS
-from colonnade.auditing.subjects.classes import ClassTruth
+from colonnade.auditing.subjects.labels import Baseline
 from colonnade.errors import PlanError, ProtocolError
 from colonnade.models.base import Estimator
 from colonnade.privacy.ledger import Event, Ledger
@@ -117,7 +115,6 @@ class JointAudit:
     insecure: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what has no owner or no attacker."""
         require_permutations(self.nulls)
         others = [name for name in self.audited.roles.parties if name != self.audited.roles.label]
         if self.audited.roles.label is None:
@@ -157,7 +154,6 @@ class JointAudit:
         )
 
     def __call__(self, party: Party) -> PrivacyReport | None:
-        """Play this party's side."""
         if party.name not in (self.owner, self.attacker):
             return None
         if self.transcript.party != party.name:
@@ -184,31 +180,40 @@ class JointAudit:
                 continue
             grant = _grant(told, attack, None if party.table is None else len(party.table), line)
             attempt = Attempt(attack, party.name, grant, attack_seed(random, attack, party.name))
-            if reason := attempt.why_not_on(record, setting="keep_received='audit'"):
-                line.send(LabelGuess(number, reason, NOTHING, NOTHING, np.zeros(0)))
+            guess: Guess | str = attempt.why_not(record, setting="keep_received='audit'") or ""
+            if not guess:
+                guess = tried(partial(attack.guess, attempt.view_on(record)))
+            if isinstance(guess, Guess) and guess.values is not None:
+                guess = "it should guess classes or scores, but it guesses records"
+            if isinstance(guess, str):
+                line.send(LabelGuess(number, guess, NOTHING, NOTHING, np.zeros(0)))
                 continue
-            guess = attack.guess(attempt.view_on(record))
             classes = NOTHING if guess.classes is None else guess.classes
             scores = np.zeros(0) if guess.scores is None else guess.scores
             line.send(LabelGuess(number, "", guess.rows, classes, scores))
-            made = Made(attempt, ClassTruth(NOTHING, grant.n_classes, grant.rows), guess, {})
-            alone = SUBJECTS[Secret.LABELS].baseline(made, party.table, random)
+            alone = SUBJECTS[Secret.LABELS].baseline(attempt, guess.rows, party.table, random)
             methods = {**alone.named, **alone.unnamed}
             line.send(AloneRatings(number, alone.rows, list(methods), len(alone.named), list(methods.values())))
 
 
-class Joint(Setting):
-    """What the owner of the labels has in a joint audit: its own record, and a line over which guesses come."""
+class Joint(OwnSide):
+    """What the owner of the labels has in a joint audit: its own side, and a line over which guesses come."""
 
     mode = "joint"
 
     def __init__(self, joint: JointAudit, party: Party, random: Randomness) -> None:
-        self.plan, self.owner, self.attacker = joint.audited, joint.owner, joint.attacker
-        self.tables, self.transcripts = {self.owner: party.own_table}, {self.owner: joint.transcript}
-        self.ledgers = {self.owner: joint.ledger or Ledger(), "the audit itself": party.ledger}
-        self.random, self.nulls, self.delta = random, joint.nulls, joint.delta
-        how: dict[str, Any] = {"randomness": joint.randomness, "insecure": joint.insecure}
-        self.identity = RunIdentity.of(self.plan, self.mode, n_rows=len(party.own_table), **how)
+        super().__init__(
+            joint.audited,
+            joint.transcript,
+            party.own_table,
+            {joint.owner: joint.ledger or Ledger(), "the audit itself": party.ledger},
+            nulls=joint.nulls,
+            random=random,
+            delta=joint.delta,
+            randomness=joint.randomness,
+            insecure=joint.insecure,
+        )
+        self.attacker = joint.attacker
         self._line, self._spend = party.peers[self.attacker], party.ledger.spend
         self._number = -1
         self._answers: dict[int, tuple[Guess, Baseline]] = {}
@@ -217,17 +222,11 @@ class Joint(Setting):
     def disclosures(self) -> tuple[Disclosure, ...]:
         return tuple(each for each in super().disclosures if each.receiver == self.attacker)
 
-    def owners(self, subject: Subject, attack: AnyAttack) -> Sequence[str | None]:
-        return (self.owner,)
-
     def attackers(self, owner: str) -> Sequence[str]:
         return (self.attacker,)
 
     def title(self, attack: AnyAttack) -> str:
         return f"{name_of(attack)} by {self.attacker}"
-
-    def record(self, attacker: str) -> PartyRecord:
-        return PartyRecord(self.plan, self.transcripts[self.owner].mirrored(attacker))
 
     def why_not_audited(self, attack: AnyAttack) -> str | None:
         """The engine asks this once for each attack, in their order, which is the order of the messages."""

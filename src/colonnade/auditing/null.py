@@ -16,39 +16,23 @@ at chance here, too: a passive one is caught where it is repeated in a fresh int
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Protocol, TypeVar
+from functools import cache, partial
+from typing import Any, TypeVar
 
 from colonnade.attacks.base import AnyAttack
+from colonnade.auditing.attempt import PartyRecord, tried
 from colonnade.auditing.subjects.base import Made, Values
 from colonnade.auditing.subjects.by_secret import SUBJECTS
 from colonnade.errors import ColonnadeError, PlanError
 from colonnade.privacy.randomness import Randomness
+from colonnade.progress import Bars
+from colonnade.runtime.executor import Executor
 from colonnade.runtime.simulate import Run, Simulation
 from colonnade.secret import Secret
 
 T = TypeVar("T")
-
-
-class Outcome(Protocol):
-    """What became of a task: its value, or the traceback of its failure."""
-
-    @property
-    def value(self) -> Any:
-        """What the function returned."""
-
-    @property
-    def traceback(self) -> str | None:
-        """Why it did not return; None if it did."""
-
-
-class Executor(Protocol):
-    """Runs a function on many tasks, in any order and any number at a time."""
-
-    def map_unordered(self, function: Callable[[T], Any], tasks: Iterable[T]) -> Iterator[tuple[int, Outcome]]:
-        """Yield every task's position and outcome as it ends."""
 
 
 @dataclass(frozen=True)
@@ -67,22 +51,22 @@ def null_values(
     n: int,
     random: Randomness,
     executor: Executor | None = None,
-    watch: Callable[[Iterable[Any], int], Iterable[Any]] = lambda done, total: done,
+    progress: bool | None = False,
 ) -> list[list[Values] | str]:
     """What each attempt scores in each of n null runs, or why it cannot be scored in one of them.
 
-    Args:
-        simulation: The run to repeat with a shuffled secret.
-        made: The guesses, whose attempts keep their grants of the original truth.
-        n: How many null runs.
-        random: The shuffles follow from it, whoever runs them.
-        executor: What runs them; one after the other in this process if None.
-        watch: Passes on what has been done, and may show it.
+    Attempts keep their grants of the original truth. The shuffles are the same whatever runs them.
     """
     groups: dict[tuple[Secret, str], list[int]] = {}
+    known: dict[int, list[Values]] = {}
     for place, each in enumerate(made):
-        secret = each.attempt.attack.about
-        groups.setdefault((secret, SUBJECTS[secret].null_group(each.attempt)), []).append(place)
+        attempt, secret = each.attempt, each.attempt.attack.about
+        generator = random.generator("null", attempt.name, attempt.attacker, attempt.grant.owner)
+        null = SUBJECTS[secret].null(each, n, generator)
+        if null is None:
+            groups.setdefault((secret, SUBJECTS[secret].null_group(attempt)), []).append(place)
+        else:
+            known[place] = null
     places = [places for places in groups.values() for _ in range(n)]
     tasks = [
         _NullRun(simulation, tuple(made[place] for place in places), random.child("null", number))
@@ -90,10 +74,16 @@ def null_values(
         for number in range(n)
     ]
     scored: list[dict[int, Values | str]] = [{} for _ in made]
-    for number, values in watch(_each(_score_null, tasks, executor), len(tasks)):
-        for place, value in zip(places[number], values, strict=True):
-            scored[place][number] = value
-    return [_all_or_reason([found[number] for number in sorted(found)]) for found in scored]
+    with Bars(progress if tasks else False) as bars:
+        advance = bars.counter("null runs", len(tasks))
+        for number, values in _each(_score_null, tasks, executor):
+            for place, value in zip(places[number], values, strict=True):
+                scored[place][number] = value
+            advance()
+    return [
+        known.get(place) or _all_or_reason([found[number] for number in sorted(found)])
+        for place, found in enumerate(scored)
+    ]
 
 
 def permuted_truth_values(made: Made, n: int, random: Randomness) -> list[Values]:
@@ -135,7 +125,7 @@ def honesty_check(
     total = 0.0
     for number in range(seeds):
         trial = subject.honest_trial(run, attack, attacker, owner, random, number)
-        reason = trial if isinstance(trial, str) else trial[0].why_not(run)
+        reason = trial if isinstance(trial, str) else trial[0].why_not(PartyRecord.of(run, attacker))
         if isinstance(trial, str) or reason:
             raise PlanError(
                 f"{type(attack).__name__} should be able to attack this run as {attacker}, but {reason}. "
@@ -160,9 +150,11 @@ def _score_null(task: _NullRun) -> list[Values | str]:
     run = cache(changed.run)
     scored: list[Values | str] = []
     for made in task.made:
-        guess = made.attempt.guess(changed, run)
-        reason = made.truth.why_not(guess)
-        scored.append(reason or made.truth.scores(made.truth.scorable(guess, attack=made.attempt.name)))
+        guess = tried(partial(made.attempt.guess, changed, run))
+        if isinstance(guess, str) or (reason := made.truth.why_not(guess)):
+            scored.append(guess if isinstance(guess, str) else str(reason))
+        else:
+            scored.append(made.truth.scores(made.truth.scorable(guess, attack=made.attempt.name)))
     return scored
 
 

@@ -10,25 +10,24 @@ attacks is the same in all of them (`engine`).
 
 from __future__ import annotations
 
-import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from colonnade.attacks.base import ActiveAttack, AnyAttack, Attack, Guess
 from colonnade.auditing.attempt import Attempt, PartyRecord, attack_seed, is_kept, name_of, training_rows
-from colonnade.auditing.contents import RunIdentity
-from colonnade.auditing.disclosure import Disclosure, disclosures
-from colonnade.auditing.evidence import Finding
-from colonnade.auditing.null import Executor, null_values, permuted_truth_values
+from colonnade.auditing.contents import Disclosure, Finding, RunIdentity
+from colonnade.auditing.null import null_values, permuted_truth_values
+from colonnade.auditing.report import disclosures
 from colonnade.auditing.subjects.base import Made, Subject, Truth, Values
 from colonnade.auditing.subjects.by_secret import SUBJECTS
 from colonnade.errors import DataError, PlanError
 from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.randomness import Randomness, Source
 from colonnade.roles import PublicPlan
+from colonnade.runtime.executor import Executor
 from colonnade.runtime.protocol import aligns_rows
 from colonnade.runtime.simulate import Run
 from colonnade.secret import Secret
@@ -38,19 +37,7 @@ from colonnade.wire.recording.transcript import Transcript
 
 
 class Setting(ABC):
-    """Who has what in an audit.
-
-    Attributes:
-        mode: What the report calls it.
-        identity: Which run the report is about.
-        plan: The plan of the audited run.
-        tables: The tables at hand, by party.
-        transcripts: The recordings at hand, by party.
-        ledgers: What was spent, by party.
-        random: Grants, shuffles and resampling follow from it.
-        nulls: How many nulls each score is compared with.
-        delta: At which privacy budgets are told.
-    """
+    """Who has what in an audit: tables, recordings and ledgers by party; and what grants and shuffles follow from."""
 
     mode: ClassVar[str]
     identity: RunIdentity
@@ -91,7 +78,7 @@ class Setting(ABC):
 
     def why_not(self, attempt: Attempt, record: PartyRecord) -> str | None:
         """Why an attempt cannot be made in this setting; None if it can."""
-        return attempt.why_not_on(record)
+        return attempt.why_not(record)
 
     def attempt(self, subject: Subject, attack: AnyAttack, attacker: str, owner: str) -> Attempt | str:
         """One attack by one party on one owner, or why it cannot be made."""
@@ -136,13 +123,7 @@ class Setting(ABC):
 class Simulated(Setting):
     """All parties ran in one process: every attack can be made and scored.
 
-    Args:
-        run: The run.
-        nulls: How many times the run is repeated with a shuffled secret.
-        seed: Grants, shuffles and resampling follow from it.
-        delta: At which privacy budgets are told.
-        executor: What repeats the run; one repetition after the other in this process if None.
-        progress: Whether to show a bar over the repetitions; None shows it on a terminal only.
+    The arguments are those of `audit`.
     """
 
     mode = "simulated"
@@ -190,23 +171,15 @@ class Simulated(Setting):
         return self._staged(attempt).ledgers
 
     def null(self, made: Sequence[Made]) -> list[list[Values] | str]:
-        found: list[list[Values] | str | None] = []
-        for each in made:
-            generator = self.random.generator(
-                "null", each.attempt.name, each.attempt.attacker, each.attempt.grant.owner
-            )
-            found.append(SUBJECTS[each.attempt.attack.about].null(each, self.nulls, generator))
-        again = [each for each, null in zip(made, found, strict=True) if null is None]
-        options: dict[str, Any] = {"random": self.random, "executor": self._executor, "watch": self._watch}
-        repeated = iter(null_values(self.run.simulation, again, n=self.nulls, **options))
-        return [next(repeated) if null is None else null for null in found]
+        how: dict[str, Any] = {"random": self.random, "executor": self._executor, "progress": self._progress}
+        return null_values(self.run.simulation, made, n=self.nulls, **how)
 
     def baseline(self, made: Made) -> Any:
-        attempt = made.attempt
-        key = (attempt.attack.about, attempt.attacker, attempt.attack.needs, np.sort(made.guess.rows).tobytes())
+        attempt, rows = made.attempt, made.guess.rows
+        key = (attempt.attack.about, attempt.attacker, attempt.attack.needs, np.sort(rows).tobytes())
         if key not in self._baselines:
             table = self.tables.get(attempt.attacker)
-            self._baselines[key] = SUBJECTS[attempt.attack.about].baseline(made, table, self.random)
+            self._baselines[key] = SUBJECTS[attempt.attack.about].baseline(attempt, rows, table, self.random)
         return self._baselines[key]
 
     def _staged(self, attempt: Attempt) -> Run[Any]:
@@ -215,33 +188,16 @@ class Simulated(Setting):
             self._staged_runs[secret] = SUBJECTS[secret].stage(self.run, self.random)
         return self._staged_runs[secret]
 
-    def _watch(self, done: Iterable[Any], total: int) -> Iterator[Any]:
-        if not total or not (sys.stderr.isatty() if self._progress is None else self._progress):
-            yield from done
-            return
-        from rich.console import Console
-        from rich.progress import track
 
-        yield from track(done, "null runs", total=total, console=Console(stderr=True))
-
-
-class Mirror(Setting):
-    """A deployed party, alone, attacks what it itself sent, with the grants it can give.
-
-    What bank sent to shop is what shop received, so an attack that needs nothing else can be made without shop: nobody
-    is asked, nothing is run again. What needs shop's own columns, model or messages is untested, and so is what shop
-    could do alone. The null is weaker than in a simulation: it rules out luck, but not that the messages tell only what
-    shop's own columns say already.
-    """
-
-    mode = "mirror"
+class OwnSide(Setting):
+    """What one deployed party has: its own table and recording, in which what it sent is what its peers received."""
 
     def __init__(
         self,
         plan: PublicPlan,
         transcript: Transcript,
         table: Table,
-        ledger: Ledger,
+        ledgers: Mapping[str, Ledger],
         *,
         nulls: int,
         random: Randomness,
@@ -251,9 +207,8 @@ class Mirror(Setting):
     ) -> None:
         require_permutations(nulls)
         require_rows(transcript, table)
-        self.plan, self.owner, self.transcript = plan, transcript.party, transcript
+        self.plan, self.owner, self.ledgers = plan, transcript.party, ledgers
         self.tables, self.transcripts = {self.owner: table}, {self.owner: transcript}
-        self.ledgers = {self.owner: ledger}
         self.random, self.nulls, self.delta = random, nulls, delta
         self.identity = RunIdentity.of(plan, self.mode, n_rows=len(table), randomness=randomness, insecure=insecure)
 
@@ -261,7 +216,19 @@ class Mirror(Setting):
         return (self.owner,)
 
     def record(self, attacker: str) -> PartyRecord:
-        return PartyRecord(self.plan, self.transcript.mirrored(attacker))
+        return PartyRecord(self.plan, self.transcripts[self.owner].mirrored(attacker))
+
+
+class Mirror(OwnSide):
+    """A deployed party, alone, attacks what it itself sent, with the grants it can give.
+
+    What bank sent to shop is what shop received, so an attack that needs nothing else can be made without shop: nobody
+    is asked, nothing is run again. What needs shop's own columns, model or messages is untested, and so is what shop
+    could do alone. The null is weaker than in a simulation: it rules out luck, but not that the messages tell only what
+    shop's own columns say already.
+    """
+
+    mode = "mirror"
 
     def why_not_audited(self, attack: AnyAttack) -> str | None:
         return super().why_not_audited(attack) or SUBJECTS[attack.about].in_simulation_only or None
@@ -276,12 +243,12 @@ class Mirror(Setting):
         for kind in sorted(message.kind for message in attack.needs.messages):
             entries = [entry for entry in seen.entries if entry.kind == kind]
             if not entries:
-                return f"it needs {kind}, of which {owner} sent {attacker} none"
+                return f"it needs {kind}, but {owner} sent {attacker} none"
             if not is_kept(seen, kind):
                 if all(entry.sent for entry in entries):
-                    return f"it needs {attacker}'s own {kind}, of which {owner} kept only digests"
-                return f"it needs {kind}, of which {owner} kept only digests; run with keep='audit'"
-        return attempt.why_not_on(record)
+                    return f"it needs {attacker}'s own {kind}, but {owner} kept only digests"
+                return f"it needs {kind}, but {owner} kept only digests; run with keep='audit'"
+        return attempt.why_not(record)
 
     def guess(self, attempt: Attempt) -> Guess:
         assert isinstance(attempt.attack, Attack)
@@ -306,6 +273,6 @@ def require_rows(transcript: Transcript, table: Table) -> None:
     n = max((len(means.counts) for means in transcript.means), default=0)
     if n > len(table):
         raise DataError(
-            f"{transcript.party}'s table should be the one of the run, whose recording is about at least {n} rows, but "
-            f"it has {len(table)}. Give the rows that the run was made on, in the same order."
+            f"{transcript.party}'s table should hold the rows of the run, and the recording is about at least {n} "
+            f"rows, but the table has {len(table)}. Give the rows that the run was made on, in the same order."
         )

@@ -99,7 +99,7 @@ def run(
     """Fit and predict every replicate, number of workers and fold; what was done before is not done again."""
     from colonnade.data.functional.folder import FunctionalFolder
     from colonnade.experiment.curves import FunctionalExperiment
-    from colonnade.experiment.executor import Local
+    from colonnade.runtime.executor import Local
 
     opened = FunctionalFolder.open(folder)
     settings: dict[str, Any] = {

@@ -109,7 +109,7 @@ def demo(
 ) -> None:
     """Tell the whole story on built-in data: train together, attack, defend, report."""
     from colonnade.experiment.demo import demonstrate
-    from colonnade.experiment.executor import Local
+    from colonnade.runtime.executor import Local
 
     demonstrate(console(), out, Local(jobs), quick=quick)
 
@@ -124,7 +124,7 @@ def simulate(
     budgets: BudgetOption = None,
 ) -> None:
     """Train as a plan says, with all parties in this process."""
-    from colonnade.auditing.disclosure import self_reported_leaks
+    from colonnade.auditing.report import self_reported_leaks
     from colonnade.experiment.run_folder import RunFolder
     from colonnade.plans.plan import Plan
 
@@ -182,7 +182,7 @@ def audit(
     --attacker the label party and the attacker audit together; both run the command at the same time.
     """
     from colonnade.deploy.party_run import PartyRun
-    from colonnade.experiment.executor import Local
+    from colonnade.runtime.executor import Local
 
     folder = _run_or_side(run)
     planned = folder.plan.audit

@@ -7,8 +7,7 @@ In *coordinates* z = c M^(1/2), with c a curve's coefficients and M the Gram mat
 """
 
 from colonnade.curves.basis import Basis, BSplines, Fourier, Operator, Tabulated, basis_of
-from colonnade.curves.column import CurvesType
-from colonnade.curves.curves import Curves
+from colonnade.curves.curves import Curves, CurvesType
 from colonnade.curves.smoothing import Roughness
 
 __all__ = [

@@ -37,7 +37,6 @@ class Basis(ABC):
     kind: ClassVar[str]
 
     def __post_init__(self) -> None:
-        """Refuse an interval or a size that no basis has."""
         low, high = self.domain
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise PlanError(f"A basis needs an interval from low to high, but got {self.domain}. Correct the domain.")
@@ -127,8 +126,6 @@ class BSplines(Basis):
     """Splines: piecewise polynomials that join smoothly at equally spaced knots, or at given ones.
 
     Args:
-        domain: The interval.
-        size: How many functions.
         order: One more than the degree of the pieces; 4 for cubic splines.
         knots: Where pieces meet inside of the interval; size - order of them.
 
@@ -143,11 +140,10 @@ class BSplines(Basis):
     kind = "b-splines"
 
     def __post_init__(self) -> None:
-        """Refuse knots that do not make a spline of this size."""
         super().__post_init__()
         if not 1 <= self.order <= self.size:
             raise PlanError(
-                f"Splines of order {self.order} need a size of at least that, but it is {self.size}. "
+                f"Splines of order {self.order} need a size of {self.order} or more, but size is {self.size}. "
                 "Raise the size or lower the order."
             )
         if self.knots is None:
@@ -160,6 +156,13 @@ class BSplines(Basis):
             )
         object.__setattr__(self, "knots", tuple(float(knot) for knot in self.knots))
 
+    @classmethod
+    def with_knots(cls, domain: tuple[float, float], size: int, order: int, knots: Sequence[float]) -> BSplines:
+        """Splines with these knots; where the knots are equally spaced, the same as splines made without any."""
+        even = cls(domain, size, order)
+        is_even = np.allclose(even.breaks[1:-1], knots, rtol=0, atol=1e-9 * (domain[1] - domain[0]))
+        return even if is_even else cls(domain, size, order, tuple(knots))
+
     @cached_property
     def breaks(self) -> FloatArray:
         """The ends of the pieces."""
@@ -169,7 +172,6 @@ class BSplines(Basis):
         return np.array([low, *self.knots, high])
 
     def evaluate(self, points: ArrayLike, derivative: int = 0) -> FloatArray:
-        """The functions, or a derivative of them, at some points: one row per point, one column per function."""
         from scipy.interpolate import BSpline
 
         inside = self._inside(points)
@@ -184,7 +186,6 @@ class BSplines(Basis):
         return _piecewise(np.unique(self.breaks), self.order + extra)
 
     def describe(self) -> dict[str, Any]:
-        """The basis as plain data."""
         knots = None if self.knots is None else list(self.knots)
         return {"kind": self.kind, "domain": list(self.domain), "size": self.size, "order": self.order, "knots": knots}
 
@@ -194,8 +195,7 @@ class Fourier(Basis):
     """A constant and pairs of sines and cosines, orthonormal over one period.
 
     Args:
-        domain: The interval.
-        size: How many functions, an odd number.
+        size: An odd number.
         period: The length of the interval if None.
 
     Example:
@@ -209,7 +209,6 @@ class Fourier(Basis):
     kind = "fourier"
 
     def __post_init__(self) -> None:
-        """Refuse half a pair."""
         super().__post_init__()
         if self.size % 2 == 0:
             raise PlanError(
@@ -217,10 +216,9 @@ class Fourier(Basis):
                 f"Use {self.size + 1}."
             )
         if self.period is not None and not 0 < self.period < math.inf:
-            raise PlanError(f"The period of a Fourier basis should be positive, but is {self.period}. Correct it.")
+            raise PlanError(f"The period of a Fourier basis should be positive, but is {self.period}. Correct period.")
 
     def evaluate(self, points: ArrayLike, derivative: int = 0) -> FloatArray:
-        """The functions, or a derivative of them, at some points: one row per point, one column per function."""
         inside, period = self._inside(points), self._period
         values = np.zeros((len(inside), self.size))
         values[:, 0] = 0.0 if derivative else 1 / math.sqrt(period)
@@ -249,13 +247,12 @@ class Fourier(Basis):
         return self.domain[1] - self.domain[0] if self.period is None else self.period
 
     def describe(self) -> dict[str, Any]:
-        """The basis as plain data."""
         return {"kind": self.kind, "domain": list(self.domain), "size": self.size, "period": self.period}
 
 
 @dataclass(frozen=True)
 class Tabulated(Basis):
-    """Functions of one's own, given by their values at rising points and joined by cubic pieces between them.
+    """A user's functions, given by their values at rising points and joined by cubic pieces between them.
 
     Being piecewise polynomials, they have exact Gram and penalty matrices and can be stored and sent.
 
@@ -272,7 +269,6 @@ class Tabulated(Basis):
     kind = "tabulated"
 
     def __post_init__(self) -> None:
-        """Refuse a table that is not one."""
         super().__post_init__()
         table = np.array(self.values, dtype=np.float64)
         rising = len(self.points) >= 4 and bool((np.diff(self.points) > 0).all())
@@ -288,13 +284,7 @@ class Tabulated(Basis):
 
     @classmethod
     def of(cls, functions: Callable[[FloatArray], FloatArray], domain: tuple[float, float], n: int = 201) -> Tabulated:
-        """A basis from a callable that gives one row per point and one column per function.
-
-        Args:
-            functions: The callable.
-            domain: The interval.
-            n: At how many equally spaced points to tabulate.
-        """
+        """A basis from a callable at n equally spaced points: one row of values per point, one column per function."""
         points = np.linspace(*domain, n)
         values = np.asarray(functions(points), dtype=np.float64)
         if values.ndim != 2 or len(values) != n:
@@ -311,16 +301,13 @@ class Tabulated(Basis):
         return CubicSpline(np.array(self.points), np.array(self.values))
 
     def evaluate(self, points: ArrayLike, derivative: int = 0) -> FloatArray:
-        """The functions, or a derivative of them, at some points: one row per point, one column per function."""
         inside = self._inside(points)
         return np.zeros((len(inside), self.size)) if derivative > 3 else np.asarray(self._splines(inside, derivative))
 
     def quadrature(self, extra: int = 0) -> tuple[FloatArray, FloatArray]:
-        """Gauss and Legendre's points on each cubic piece."""
         return _piecewise(np.array(self.points), 4 + extra)
 
     def describe(self) -> dict[str, Any]:
-        """The basis as plain data."""
         values = [list(row) for row in self.values]
         return {"kind": self.kind, "domain": list(self.domain), "size": self.size, "points": list(self.points)} | {
             "values": values

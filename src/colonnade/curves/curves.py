@@ -1,7 +1,8 @@
-"""Curves: a set of functions, each a row of coefficients in one basis."""
+"""Curves: a set of functions, each a row of coefficients in one basis; and the Arrow type of a column of curves."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,15 +11,42 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike
 
-from colonnade.curves.basis import Basis, FloatArray, Operator
-from colonnade.curves.column import CurvesType
+from colonnade.curves.basis import Basis, BSplines, FloatArray, Fourier, Operator, basis_of
 from colonnade.curves.smoothing import Roughness, smooth_grid, smooth_samples
-from colonnade.errors import DataError
+from colonnade.errors import DataError, imported
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_DRAWN = 100
+
+
+class CurvesType(pa.ExtensionType):  # type: ignore[misc]
+    """A column of curves: a fixed number of coefficients in a basis that the type itself names.
+
+    >>> from colonnade.curves import BSplines
+    >>> CurvesType(BSplines((0, 24), 8)).basis.size
+    8
+    """
+
+    def __init__(self, basis: Basis) -> None:
+        self.basis = basis
+        super().__init__(pa.list_(pa.float64(), basis.size), "colonnade.curves")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return json.dumps(self.basis.describe(), sort_keys=True).encode()
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage_type: pa.DataType, serialized: bytes) -> CurvesType:
+        return cls(basis_of(json.loads(serialized)))
+
+    def __reduce__(self) -> tuple[type[CurvesType], tuple[Basis]]:
+        return CurvesType, (self.basis,)
+
+
+_EXAMPLE = json.loads('{"kind": "fourier", "domain": [0, 1], "size": 1, "period": null}')
+# Registered once for the process, so that files with such columns are read back as what they are.
+pa.register_extension_type(CurvesType(basis_of(_EXAMPLE)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +73,6 @@ class Curves:
     roughness: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse coefficients that do not fit the basis."""
         coefficients = np.asarray(self.coefficients, dtype=np.float64)
         if coefficients.ndim != 2 or coefficients.shape[1] != self.basis.size:
             raise DataError(
@@ -123,11 +150,6 @@ class Curves:
         """Rows whose lengths and inner products are those of the curves in L2."""
         return np.asarray(self.coefficients @ self.basis.root)
 
-    @property
-    def norms(self) -> FloatArray:
-        """The L2 norm of each curve."""
-        return np.asarray(np.linalg.norm(self.coordinates, axis=1))
-
     def evaluate(self, points: ArrayLike, derivative: int = 0) -> FloatArray:
         """The curves, or a derivative of them, at some points: one row per curve."""
         return np.asarray(self.coefficients @ self.basis.evaluate(points, derivative).T)
@@ -137,19 +159,24 @@ class Curves:
         return Curves(self.coefficients[np.asarray(rows)], self.basis, self.roughness)
 
     def __len__(self) -> int:
-        """Return the number of curves."""
         return len(self.coefficients)
 
     def __repr__(self) -> str:
-        """Describe the curves without showing a value."""
         low, high = self.basis.domain
         return f"Curves({len(self):,} curves on [{low:g}, {high:g}], {self.basis.size} {self.basis.kind})"
 
     def to_skfda(self) -> Any:
         """The curves as a scikit-fda `FDataBasis`, or an `FDataGrid` where scikit-fda lacks the basis."""
-        from colonnade.curves.skfda import to_skfda
-
-        return to_skfda(self.coefficients, self.basis)
+        skfda, basis = _skfda(), self.basis
+        bases, common = skfda.representation.basis, {"domain_range": basis.domain, "n_basis": basis.size}
+        if isinstance(basis, BSplines):
+            theirs = bases.BSplineBasis(**common, order=basis.order, knots=list(basis.breaks))
+        elif isinstance(basis, Fourier) and basis.domain[0] == 0:
+            theirs = bases.FourierBasis(**common, period=basis.period)
+        else:
+            grid = np.linspace(*basis.domain, max(201, 10 * basis.size))
+            return skfda.FDataGrid(self.evaluate(grid), grid)
+        return skfda.FDataBasis(theirs, self.coefficients)
 
     @classmethod
     def from_skfda(cls, data: Any, basis: Basis | None = None) -> Curves:
@@ -159,9 +186,31 @@ class Curves:
             data: An `FDataBasis`, or an `FDataGrid`, which is smoothed.
             basis: The basis for an `FDataGrid`.
         """
-        from colonnade.curves.skfda import from_skfda
-
-        return cls(*from_skfda(data, basis))
+        skfda = _skfda()
+        if not isinstance(data, skfda.FDataBasis | skfda.FDataGrid) or data.dim_domain != 1 or data.dim_codomain != 1:
+            raise DataError(
+                "Functions of one variable with one value were expected, as scikit-fda's FDataBasis or FDataGrid, but "
+                f"a {type(data).__name__} came. Convert it, or take one of its dimensions."
+            )
+        if isinstance(data, skfda.FDataGrid):
+            if basis is None:
+                raise DataError("An FDataGrid has no basis to keep, and none was given. Name one with basis=.")
+            return cls.smooth(data.data_matrix[..., 0], data.grid_points[0], basis)
+        theirs, bases = data.basis, skfda.representation.basis
+        low, high = (float(end) for end in theirs.domain_range[0])
+        if isinstance(theirs, bases.BSplineBasis):
+            knots = [float(knot) for knot in theirs.knots[1:-1]]
+            return cls(data.coefficients, BSplines.with_knots((low, high), theirs.n_basis, theirs.order, knots))
+        if isinstance(theirs, bases.FourierBasis) and low == 0:
+            period = None if np.isclose(theirs.period, high) else float(theirs.period)
+            return cls(data.coefficients, Fourier((low, high), theirs.n_basis, period))
+        if basis is None:
+            raise DataError(
+                f"scikit-fda's {type(theirs).__name__} has no counterpart here, and no basis was given. "
+                "Name one with basis=, and the functions are smoothed into it."
+            )
+        grid = np.linspace(low, high, max(201, 10 * basis.size))
+        return cls.smooth(data(grid)[..., 0], grid, basis)
 
     def plot(self, ax: Axes | None = None, *, rows: ArrayLike | None = None, n_points: int = 200, **style: Any) -> Axes:
         """Draw the curves.
@@ -172,8 +221,14 @@ class Curves:
             n_points: How many points of each are drawn.
             style: What matplotlib's `plot` takes.
         """
-        from colonnade.curves.plots import plot_curves
+        from colonnade.curves.plots import new_axes
 
+        ax = new_axes() if ax is None else ax
         grid = np.linspace(*self.basis.domain, n_points)
-        wanted = np.arange(min(len(self), MOST_DRAWN)) if rows is None else rows
-        return plot_curves(grid, self.take(wanted).evaluate(grid), ax, style)
+        drawn = self.take(np.arange(min(len(self), MOST_DRAWN)) if rows is None else rows)
+        ax.plot(grid, drawn.evaluate(grid).T, **{"linewidth": 0.8, "alpha": 0.6, **style})
+        return ax
+
+
+def _skfda() -> Any:
+    return imported("skfda", "fda", "Exchanging curves with scikit-fda")

@@ -1,24 +1,16 @@
-"""Figures of curves and of coefficient surfaces; the extra `report`."""
+"""Axes to draw curves on, and figures of coefficient surfaces; the extra `report`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from colonnade.curves.basis import FloatArray
-from colonnade.errors import MissingExtra
+from colonnade.errors import imported
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-
-def plot_curves(grid: FloatArray, values: FloatArray, ax: Axes | None, style: Mapping[str, Any]) -> Axes:
-    """Draw curves, one row of values for each, over a grid."""
-    ax = new_axes() if ax is None else ax
-    ax.plot(grid, values.T, **{"linewidth": 0.8, "alpha": 0.6, **style})
-    return ax
 
 
 def plot_surface(s: FloatArray, t: FloatArray, values: FloatArray, ax: Axes | None, title: str) -> Axes:
@@ -35,11 +27,10 @@ def plot_surface(s: FloatArray, t: FloatArray, values: FloatArray, ax: Axes | No
 
 def new_axes() -> Axes:
     """New axes in a figure of their own, without a window."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtra("report", "Drawing curves") from error
+    imported("matplotlib", "report", "Drawing curves")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(6, 4), layout="constrained")
     FigureCanvasAgg(figure)
     return figure.add_subplot()

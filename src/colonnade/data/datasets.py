@@ -25,7 +25,8 @@ import pyarrow.compute as pc
 from colonnade.curves import BSplines, Curves
 from colonnade.data.bank_shop_telco import generate
 from colonnade.data.partition import intersect, split
-from colonnade.errors import DataError, MissingExtra, PlanError, StorageError
+from colonnade.errors import DataError, PlanError, imported
+from colonnade.storage import explained
 from colonnade.tables.table import Table
 from colonnade.text import nearest
 
@@ -34,7 +35,7 @@ FOLDER_VARIABLE = "COLONNADE_DATA"
 Task: TypeAlias = Literal["binary", "classes", "count", "regression", "curves", "alignment"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
     """What is known of a data set without reading it.
 
@@ -48,13 +49,29 @@ class DatasetInfo:
     columns: int
     task: Task
     licence: str
-    file: str | None
-    present: bool
+    file: str | None = None
 
     @property
     def built_in(self) -> bool:
         """Whether the set needs no file."""
         return self.file is None
+
+    @property
+    def present(self) -> bool:
+        """Whether the set is built in, or its file is in the folder that the user named."""
+        folder = os.environ.get(FOLDER_VARIABLE)
+        return self.file is None or (folder is not None and (Path(folder) / self.file).is_file())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Entry(DatasetInfo):
+    """One set's lines in datasets.toml: also how to read it."""
+
+    sha256: str = ""
+    labels: str | None = None
+    ids: str | None = None
+    drop: tuple[str, ...] = ()
+    shop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,19 +118,7 @@ class Dataset:
 
 def available() -> tuple[DatasetInfo, ...]:
     """All sets that `load` knows, and whether each is there."""
-    folder = os.environ.get(FOLDER_VARIABLE)
-    return tuple(
-        DatasetInfo(
-            name=name,
-            rows=entry.rows,
-            columns=entry.columns,
-            task=entry.task,
-            licence=entry.licence,
-            file=entry.file,
-            present=entry.file is None or (folder is not None and (Path(folder) / entry.file).is_file()),
-        )
-        for name, entry in _entries().items()
-    )
+    return tuple(_entries().values())
 
 
 def load(name: str, *, rows: int | None = None, seed: int = 0) -> Dataset:
@@ -139,34 +144,18 @@ def load(name: str, *, rows: int | None = None, seed: int = 0) -> Dataset:
     if name == "bank-shop-telco":
         tables = generate(entry.rows if rows is None else rows, seed)
     else:
-        tables = _tables(name, entry, rows, seed)
+        tables = _tables(entry, rows, seed)
     return Dataset(name, tables, entry.task, entry.licence)
-
-
-@dataclass(frozen=True)
-class _Entry:
-    """One set's lines in datasets.toml."""
-
-    rows: int
-    columns: int
-    task: Task
-    licence: str
-    file: str | None = None
-    sha256: str = ""
-    labels: str | None = None
-    ids: str | None = None
-    drop: tuple[str, ...] = ()
-    shop: tuple[str, ...] = ()
 
 
 @cache
 def _entries() -> Mapping[str, _Entry]:
     text = resources.files("colonnade.data").joinpath("datasets.toml").read_text(encoding="utf-8")
-    return {name: _Entry(**values) for name, values in tomllib.loads(text).items()}
+    return {name: _Entry(name=name, **values) for name, values in tomllib.loads(text).items()}
 
 
-def _tables(name: str, entry: _Entry, rows: int | None, seed: int) -> dict[str, Table]:
-    read = _READERS.get(name, _parquet)
+def _tables(entry: _Entry, rows: int | None, seed: int) -> dict[str, Table]:
+    name, read = entry.name, _READERS.get(entry.name, _parquet)
     arrow = read(b"" if entry.file is None else _verified(entry.file, entry.sha256)).drop_columns(list(entry.drop))
     if entry.labels is not None:
         arrow = arrow.filter(pc.is_valid(arrow.column(entry.labels)))
@@ -198,21 +187,17 @@ def _verified(file: str, sha256: str) -> bytes:
     folder = os.environ.get(FOLDER_VARIABLE)
     if not folder:
         raise DataError(
-            f"The file {file} was sought in the folder that ${FOLDER_VARIABLE} names, but it is not set. Set it to the "
-            "folder that holds the file."
+            f"The file {file} was sought in the folder that ${FOLDER_VARIABLE} names, but this variable is not set. "
+            f"Set ${FOLDER_VARIABLE} to the folder that holds the file."
         )
     path = Path(folder) / file
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError as error:
+    if not path.exists():
         raise DataError(
             f"The file {file} was sought in {folder}, but it is not there. Put it there, or set ${FOLDER_VARIABLE} to "
             "the folder that holds it."
-        ) from error
-    except OSError as error:
-        raise StorageError(
-            f"The file {path} was to be read, but the system refused: {error.strerror}. Check its permissions."
-        ) from error
+        )
+    with explained(f"read {path}"):
+        data = path.read_bytes()
     found = hashlib.sha256(data).hexdigest()
     if found != sha256:
         raise DataError(
@@ -276,11 +261,8 @@ def _canadian_weather(data: bytes) -> pa.Table:
 
 
 def _decoded_images(arrow: pa.Table) -> pa.Table:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise MissingExtra("report", "Decoding the images of cifar10") from error
-    images = np.stack([np.asarray(Image.open(io.BytesIO(jpeg.as_py()))) for jpeg in arrow.column("jpeg")])
+    pillow = imported("PIL.Image", "report", "Decoding the images of cifar10")
+    images = np.stack([np.asarray(pillow.open(io.BytesIO(jpeg.as_py()))) for jpeg in arrow.column("jpeg")])
     names = [name for colour in ("red", "green", "blue") for name in _pixels(32, colour)]
     return _frame(images.transpose(0, 3, 1, 2).reshape(len(images), -1), names, label=arrow.column("label"))
 

@@ -20,10 +20,6 @@ from colonnade.tables.table import Table
 from colonnade.text import nearest
 
 MAX_STRATA = 50
-_ONE_TYPE = (
-    'Convert the ids of one side, or align by a rule that reads both alike: in a plan by keys = ["integer"] under '
-    '[align], if 007 and 7 are the same, and otherwise by ["exact"].'
-)
 
 
 def split(table: Table, columns: Mapping[str, Sequence[str]], *, labels: str | None = None) -> dict[str, Table]:
@@ -75,11 +71,7 @@ def intersect(tables: Mapping[str, Table]) -> dict[str, Table]:
         >>> intersect({"bank": bank, "shop": shop})["bank"].ids.to_pylist()
         [2, 3]
     """
-    for party, table in tables.items():
-        table.check_ids(party)
-    if len({table.ids.type for table in tables.values()}) > 1:
-        found = ", ".join(f"{party} has {table.ids.type}" for party, table in tables.items())
-        raise DataError(f"All parties need ids of one type, but {found}. {_ONE_TYPE}")
+    _require_comparable_ids(tables)
     first, *others = tables.values()
     common = first.ids
     for other in others:
@@ -106,16 +98,10 @@ def extend(tables: Mapping[str, Table], *, to: str) -> dict[str, Table]:
         >>> extend({"bank": bank, "shop": shop}, to="bank")["shop"].column("spend")
         array([nan,  2.])
     """
-    for party, table in tables.items():
-        table.check_ids(party)
+    _require_comparable_ids(tables)
     ids = tables[to].ids.combine_chunks()
     extended = {}
     for party, table in tables.items():
-        if table.ids.type != ids.type:
-            raise DataError(
-                f"All parties need ids of one type, but {to} has {ids.type} and {party} has {table.ids.type}. "
-                f"{_ONE_TYPE}"
-            )
         places = pc.index_in(ids, value_set=table.ids.combine_chunks())
         arrow = table.to_arrow()
         columns = {name: arrow.column(name).take(places) for name in arrow.column_names} | {table.id_name: ids}
@@ -144,7 +130,7 @@ def train_test_split(
         (6, 2)
     """
     if not 0 < test < 1:
-        raise PlanError(f"The share of test rows must lie between 0 and 1, but it is {test}. Choose one such as 0.25.")
+        raise PlanError(f"test, the share of test rows, must lie between 0 and 1, but is {test}. Choose 0.25.")
     require_same_rows(tables)
     n_rows = len(next(iter(tables.values())))
     if n_rows < 2:
@@ -177,6 +163,18 @@ def require_same_rows(tables: Mapping[str, Table]) -> None:
                 f"All parties need the same rows in the same order, but those of {first} ({len(reference):,} rows) and "
                 f"{party} ({len(table):,} rows) differ. Align the tables first, in simulation with intersect."
             )
+
+
+def _require_comparable_ids(tables: Mapping[str, Table]) -> None:
+    for party, table in tables.items():
+        table.check_ids(party)
+    if len({table.ids.type for table in tables.values()}) > 1:
+        found = ", ".join(f"{party} has {table.ids.type}" for party, table in tables.items())
+        raise DataError(
+            f"All parties need ids of one type, but {found}. Convert the ids of one side, or align by a rule that "
+            'reads both alike: in a plan by keys = ["integer"] under [align], if 007 and 7 are the same, and otherwise '
+            'by ["exact"].'
+        )
 
 
 def _strata(tables: Iterable[Table]) -> npt.NDArray[np.int64] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from colonnade.errors import DataError, MissingExtra, PlanError
+from colonnade.errors import DataError, PlanError, imported
 from colonnade.tables.encode import Inputs
 from colonnade.tables.table import Table
 
@@ -86,7 +85,7 @@ def public_private(
     if by not in _RANKINGS:
         raise PlanError(f"Columns are ranked by one of {', '.join(_RANKINGS)}, but {by!r} was given. Name one of them.")
     if not 0 < private < 1:
-        raise PlanError(f"The share of private columns should lie between 0 and 1, but is {private}. Use 0.2 or so.")
+        raise PlanError(f"private, the share of columns, should lie between 0 and 1, but is {private}. Use 0.2 or so.")
     if table.labels is None:
         raise DataError(
             f"{table.owner}'s columns are ranked by what they say about labels, but it has none. Name the label column."
@@ -104,7 +103,7 @@ def public_private(
     sample = _Ranked.of(table.take(rows), task)
     alike = np.unique(sample.labels, return_counts=True)[1].max() if sample.is_classes else len(rows)
     if by != "random" and (len(rows) < FEWEST_RANKED or alike < 2):
-        of_class = f", of which at most {alike} of one class" if sample.is_classes else ""
+        of_class = f", at most {alike} of one class" if sample.is_classes else ""
         raise DataError(
             f"{table.owner} should have at least {FEWEST_RANKED} rows, and of some class two, for its columns to be "
             f"ranked by what they say about labels, but has {len(rows)} rows{of_class}. Bring more, or name the "
@@ -192,13 +191,10 @@ def _boosted(ranked: _Ranked, seed: int) -> Any:
 
 
 def _imported(name: str) -> Any:
-    try:
-        with warnings.catch_warnings():
-            # What these libraries use of others may be about to change; that is theirs to mend.
-            warnings.simplefilter("ignore")
-            return importlib.import_module(name)
-    except ImportError as error:
-        raise MissingExtra("shap", "Ranking columns by a model") from error
+    with warnings.catch_warnings():
+        # What these libraries use of others may be about to change; that is theirs to mend.
+        warnings.simplefilter("ignore")
+        return imported(name, "shap", "Ranking columns by a model")
 
 
 _RANKINGS: Mapping[str, Callable[[_Ranked, int], FloatArray]] = {

@@ -9,9 +9,9 @@ from .embedding import PotentialEnergy as PotentialEnergy
 from .labels import RandomisedLabels as RandomisedLabels
 from .marvell import Marvell as Marvell
 from .noise import GradientNoise as GradientNoise
+from .noise import GradientPerturbation as GradientPerturbation
 from .noise import IsotropicNoise as IsotropicNoise
 from .noise import MaxNorm as MaxNorm
-from .perturbation import GradientPerturbation as GradientPerturbation
 from .received import EarlierCut as EarlierCut
 from .received import InformationBottleneck as InformationBottleneck
 from .wandering import BoundaryWandering as BoundaryWandering

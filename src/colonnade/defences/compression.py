@@ -33,6 +33,7 @@ class SparseGradient(Defence):
     """
 
     acts_on = GRADIENTS
+    named_by = "keep"
     limits: ClassVar[Mapping[str, Limit]] = {
         "keep": number(above=0, below=1),
         "residual": choice("none", "row", "batch"),
@@ -42,16 +43,10 @@ class SparseGradient(Defence):
         self.keep, self.residual = keep, residual
         check_parameters(self)
 
-    @property
-    def name(self) -> str:
-        return f"SparseGradient(keep={self.keep:g})"
-
     def before_run(self, party: Party) -> None:
-        """Begin without residuals."""
         self._residuals: dict[str, Tensor] = {}
 
     def outgoing(self, tensor: Tensor, at: HookContext) -> Tensor:
-        """Keep the largest entries of a gradient; embeddings pass unchanged."""
         if at.message not in GRADIENTS:
             return tensor
         gradient = tensor.detach() + self._owed(tensor, at)
@@ -110,22 +105,17 @@ class DiscreteGradient(Defence):
     """
 
     acts_on = GRADIENTS
+    named_by = "bins"
     limits: ClassVar[Mapping[str, Limit]] = {"bins": count(), "bound": optional(number(above=0))}
 
     def __init__(self, *, bins: int = 12, bound: float | None = None) -> None:
         self.bins, self.bound = bins, bound
         check_parameters(self)
 
-    @property
-    def name(self) -> str:
-        return f"DiscreteGradient(bins={self.bins})"
-
     def before_run(self, party: Party) -> None:
-        """Begin without bounds."""
         self._bounds: dict[str, float] = {}
 
     def outgoing(self, tensor: Tensor, at: HookContext) -> Tensor:
-        """Round a gradient; embeddings pass unchanged."""
         if at.message not in GRADIENTS:
             return tensor
         bound = self.bound or self._bounds.get(at.peer or "")
@@ -158,7 +148,6 @@ class AverageGradient(Defence):
     acts_on = GRADIENTS
 
     def outgoing(self, tensor: Tensor, at: HookContext) -> Tensor:
-        """Average a gradient; embeddings pass unchanged."""
         if at.message not in GRADIENTS:
             return tensor
         return tensor.mean(dim=0, keepdim=True).expand_as(tensor).contiguous()

@@ -21,6 +21,7 @@ from typing import ClassVar
 import torch
 from torch import nn
 
+from colonnade.defences.base import classes_of
 from colonnade.errors import PlanError
 from colonnade.models.networks.modules import perceptron
 from colonnade.parameters import Limit, check_parameters, number
@@ -49,18 +50,14 @@ class ConfusionalAutoencoder(Defence):
     """
 
     reads_labels = True
+    named_by = "entropy"
     limits: ClassVar[Mapping[str, Limit]] = {"entropy": number(0)}
 
     def __init__(self, *, entropy: float = 1.0) -> None:
         self.entropy = entropy
         check_parameters(self)
 
-    @property
-    def name(self) -> str:
-        return f"ConfusionalAutoencoder(entropy={self.entropy:g})"
-
     def before_run(self, party: Party) -> None:
-        """Take a seed of one's own from the party's randomness."""
         self._seed = party.random.seed("confusional autoencoder", index_of(self, party))
         self._soft: Tensor | None = None
         self._decoder: nn.Module | None = None
@@ -85,7 +82,6 @@ class ConfusionalAutoencoder(Defence):
         return loss + cross_entropy(at.outputs, soft) - cross_entropy(at.outputs, at.labels)
 
     def prediction(self, prediction: Tensor, at: HookContext) -> Tensor:
-        """Decode the federated track's probabilities."""
         if at.track == "local":
             return prediction
         self._soft_labels(at)
@@ -111,24 +107,14 @@ class ConfusionalAutoencoder(Defence):
     def _soft_labels(self, at: HookContext) -> Tensor:
         """One soft label per class."""
         if self._soft is None:
-            if at.n_classes is None:
-                raise PlanError(
-                    "ConfusionalAutoencoder confuses classes, but the labels of this run are measurements. "
-                    "Leave it out, or train a classifier."
-                )
-            self._soft, self._decoder = learned(at.n_classes, self.entropy, self._seed)
+            classes = classes_of(at, "ConfusionalAutoencoder confuses classes")
+            self._soft, self._decoder = learned(classes, self.entropy, self._seed)
         return self._soft
 
 
 @lru_cache(maxsize=8)
 def learned(n_classes: int, entropy: float, seed: int) -> tuple[Tensor, nn.Module]:
-    """Train an autoencoder of classes; returns one soft label per class, and the decoder, both not to be changed.
-
-    Args:
-        n_classes: How many classes there are.
-        entropy: How much the entropy of soft labels counts.
-        seed: What its weights start from.
-    """
+    """Train an autoencoder of classes; returns one soft label per class, and the decoder, both not to be changed."""
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(seed)
         encoder, decoder = _network(n_classes), _network(n_classes)

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import torch
 
-from colonnade.errors import PlanError
+from colonnade.defences.base import classes_of
 from colonnade.parameters import Limit, check_parameters, number
 from colonnade.runtime.context import HookContext, Tensor
 from colonnade.runtime.party import Defence
@@ -40,18 +40,14 @@ class DistanceCorrelation(Defence):
     'DistanceCorrelation(weight=0.1)'
     """
 
+    named_by = "weight"
     limits: ClassVar[Mapping[str, Limit]] = {"weight": number(above=0)}
 
     def __init__(self, *, weight: float = 0.3, log: bool = True) -> None:
         self.weight, self.log = weight, log
         check_parameters(self)
 
-    @property
-    def name(self) -> str:
-        return f"DistanceCorrelation(weight={self.weight:g})"
-
     def loss(self, loss: Tensor, at: HookContext) -> Tensor:
-        """Add the penalty; the local track's loss passes unchanged."""
         if at.track == "local":
             return loss
         if at.labels is not None:
@@ -81,25 +77,17 @@ class PotentialEnergy(Defence):
     """
 
     reads_labels = True
+    named_by = "weight"
     limits: ClassVar[Mapping[str, Limit]] = {"weight": number(above=0)}
 
     def __init__(self, *, weight: float = 1.0, angular: bool = True) -> None:
         self.weight, self.angular = weight, angular
         check_parameters(self)
 
-    @property
-    def name(self) -> str:
-        return f"PotentialEnergy(weight={self.weight:g})"
-
     def loss(self, loss: Tensor, at: HookContext) -> Tensor:
-        """Add the penalty; the local track's loss passes unchanged."""
         if at.track == "local" or at.labels is None:
             return loss
-        if at.n_classes is None:
-            raise PlanError(
-                "PotentialEnergy compares rows of one class, but the labels of this run are measurements. "
-                "Leave it out, or train a classifier."
-            )
+        classes_of(at, "PotentialEnergy compares rows of one class")
         for embedding, there in at.each_received():
             assert there.labels is not None
             energy = potential_energy(embedding, there.labels, angular=self.angular)

@@ -21,6 +21,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
+from colonnade.defences.base import classes_of
 from colonnade.errors import DataError, PlanError
 from colonnade.parameters import Limit, check_parameters, number
 from colonnade.privacy.mechanisms import RandomisedResponse
@@ -44,39 +45,30 @@ class RandomisedLabels(Defence):
     """
 
     reads_labels = True
+    named_by = "epsilon"
     limits: ClassVar[Mapping[str, Limit]] = {"epsilon": number(above=0)}
 
     def __init__(self, *, epsilon: float = 1.0) -> None:
         self.epsilon = epsilon
         check_parameters(self)
 
-    @property
-    def name(self) -> str:
-        return f"RandomisedLabels(epsilon={self.epsilon:g})"
-
     def before_run(self, party: Party) -> None:
-        """Take a stream of one's own from the party's randomness."""
         if party.table is None:
             raise PlanError(
-                f"{self.name} randomises labels where they are, but {party.name} holds it and has no table: it would "
-                "be given the true ones. Give the defence to the label party."
+                f"{self.name} randomises labels before they leave their owner, but {party.name}, which holds the "
+                "defence, has no table and would be given the true labels. Give the defence to the label party."
             )
         self._party, self._place = party, index_of(self, party)
         self._shifts: Int64Array | None = None
 
     def labels(self, labels: Tensor, at: HookContext) -> Tensor:
-        """The randomised labels of a batch; the local track's are the true ones."""
         if at.track == "local":
             return labels
-        if at.n_classes is None:
-            raise PlanError(
-                "RandomisedLabels replaces classes by others, but the labels of this run are measurements. "
-                "Leave it out, or train a classifier."
-            )
+        classes = classes_of(at, "RandomisedLabels replaces classes by others")
         if self._shifts is None:
-            self._shifts = self._drawn(at.n_classes)
+            self._shifts = self._drawn(classes)
         shifts = torch.from_numpy(self._shifts[at.rows]).to(labels)
-        return (labels + shifts) % at.n_classes
+        return (labels + shifts) % classes
 
     def _drawn(self, n_classes: int) -> Int64Array:
         """By how much each row's class is moved on.

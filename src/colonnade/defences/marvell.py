@@ -49,18 +49,14 @@ class Marvell(NoisyGradient):
     """
 
     reads_labels = True
+    named_by = "power"
     limits: ClassVar[Mapping[str, Limit]] = {"power": number(above=0)}
 
     def __init__(self, *, power: float = 4.0) -> None:
         self.power = power
         check_parameters(self)
 
-    @property
-    def name(self) -> str:
-        return f"Marvell(power={self.power:g})"
-
     def noisy(self, gradient: Tensor, at: HookContext) -> Tensor:
-        """NoiseShape noise to the batch and add it."""
         if at.n_classes != 2 or at.labels is None:
             found = "measurements" if at.n_classes is None else f"{at.n_classes} classes"
             raise PlanError(f"Marvell makes two classes alike, but the labels of this run are {found}. Use another.")
@@ -90,20 +86,11 @@ class Marvell(NoisyGradient):
 
 @dataclass(frozen=True)
 class NoiseShape:
-    """The variances of the noise: of the first and the last class, along the difference of their means and across.
-
-    >>> NoiseShape(along=(1.0, 2.0), across=(0.0, 0.0), divergence=0.5).least_error > 0.3
-    True
-    """
+    """The variances of the noise: of the first and the last class, along the difference of their means and across."""
 
     along: tuple[float, float]
     across: tuple[float, float]
     divergence: float
-
-    @property
-    def least_error(self) -> float:
-        """The least error rate of an attacker who sees one gradient, if gradients are normal."""
-        return max(0.0, 0.5 - math.sqrt(max(self.divergence, 0.0)) / 4)
 
 
 def sum_kl(
@@ -131,14 +118,9 @@ def sum_kl(
 def least_divergence(
     width: int, apart: float, *, variance: tuple[float, float], share: float, power: float
 ) -> NoiseShape:
-    """The noise under which two classes' gradients are most alike.
+    """The noise under which two classes' gradients are most alike. Arguments not named here are those of `sum_kl`.
 
-    Args:
-        width: Of the gradients.
-        apart: The squared distance between the classes' means.
-        variance: Each class's variance per coordinate, without noise.
-        share: The share of the last class among the rows.
-        power: The most that the noise's mean squared length may be.
+    `share` is the last class's share of the rows; the noise's mean squared length is at most `power`.
     """
     u, v = (max(each, 1e-9 * apart) for each in variance)
     if u > v:

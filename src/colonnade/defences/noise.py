@@ -4,6 +4,15 @@ Each row comes up once per epoch with fresh noise, so a patient attacker average
 ledger is not charged. Noise from one step is the same when the step is repeated after a crash.
 
 Max-norm and isotropic noise: Li et al. 2022, "Label leakage and protection in two-party split learning".
+
+GradPerturb: each gradient leaves with a random mixture of the gradients that other labels would have led to. A row's
+gradient is linear in its one-hot label: g = sum over classes c of y_c g(c), where g(c) is the gradient if the label
+were c. Laplace numbers of scale 2 / epsilon on y make one step epsilon label-private, given all that g(c) depends on.
+The ledger is not charged all the same: the label party's own networks learn from true labels, on which the g(c) of
+later steps depend, and each epoch sends every row again. The g(c) are those of the loss that compares outputs with
+labels; what other defences add to a gradient is not mixed. With a penalty on received embeddings, or behind noise by
+the size of true gradients, not even one step is epsilon label-private. Yang et al. 2022, "Differentially private label
+protection in split learning", arXiv 2203.02073.
 """
 
 from __future__ import annotations
@@ -27,17 +36,10 @@ from colonnade.runtime.party import Defence, Party
 
 
 def blur(shape: tuple[int, ...], scale: float, kind: Kind, random: Randomness, path: tuple[Step, ...]) -> FloatArray:
-    """Return noise that no ledger knows of, with all digits of a double.
+    """Noise of a shape and a scale that no ledger knows of, with all digits of a double.
 
     Add the noise in double precision and round the sum once. A gradient has fewer digits, so that its lowest ones are
-    under noise as well.
-
-    Args:
-        shape: Of the array returned.
-        scale: Standard deviation of "gaussian", scale parameter of "laplace".
-        kind: The distribution.
-        random: The source of the noise.
-        path: One of its own for every call: the same path gives the same noise.
+    under noise as well. The same path gives the same noise: give every call a path of its own.
     """
     if not 0 < scale < math.inf:
         raise PlanError(f"Expected scale to be positive and finite, got {scale!r}. Correct scale.")
@@ -51,7 +53,6 @@ class NoisyGradient(Defence):
     acts_on = GRADIENTS
 
     def before_run(self, party: Party) -> None:
-        """Take a stream of one's own from the party's randomness."""
         self._random = party.random.child("gradient noise", index_of(self, party))
 
     def outgoing(self, tensor: Tensor, at: HookContext) -> Tensor:
@@ -118,7 +119,6 @@ class GradientNoise(NoisyGradient):
         return f"GradientNoise(ratio={self.ratio:g})" if self.scale is None else f"GradientNoise(scale={self.scale:g})"
 
     def noisy(self, gradient: Tensor, at: HookContext) -> Tensor:
-        """Shorten, then add noise."""
         if self.clip is not None:
             gradient = gradient * (self.clip / gradient.norm(dim=1, keepdim=True).clamp_min(self.clip))
         scale = self.scale
@@ -138,18 +138,14 @@ class IsotropicNoise(NoisyGradient):
     'IsotropicNoise(ratio=1)'
     """
 
+    named_by = "ratio"
     limits: ClassVar[Mapping[str, Limit]] = {"ratio": number(above=0)}
 
     def __init__(self, *, ratio: float = 1.0) -> None:
         self.ratio = ratio
         check_parameters(self)
 
-    @property
-    def name(self) -> str:
-        return f"IsotropicNoise(ratio={self.ratio:g})"
-
     def noisy(self, gradient: Tensor, at: HookContext) -> Tensor:
-        """Add noise."""
         longest = float(gradient.float().norm(dim=1).max())
         drawn = self.drawn(gradient, at, self.ratio * longest / gradient.shape[1] ** 0.5)
         return (gradient.double() + drawn).to(gradient)
@@ -178,7 +174,6 @@ class MaxNorm(NoisyGradient):
             raise PlanError(f"MaxNorm's least should be at most most = {most!r}, but is {least!r}. Change one.")
 
     def noisy(self, gradient: Tensor, at: HookContext) -> Tensor:
-        """Fill up each row."""
         if gradient.shape[1] < 2:
             raise PlanError("MaxNorm adds noise across gradients, but these are 1 wide. Use a wider embedding.")
         exact, drawn = gradient.double(), self.drawn(gradient, at, width=gradient.shape[1] + 1)
@@ -191,3 +186,38 @@ class MaxNorm(NoisyGradient):
         missing = (wanted.square() - lengths.square()).clamp_min(0).sqrt()
         filled: Tensor = exact + missing * across / across.norm(dim=1, keepdim=True).clamp_min(1e-30)
         return filled.to(gradient)
+
+
+class GradientPerturbation(NoisyGradient):
+    """Laplace noise on the labels that gradients are made of, row by row and step by step.
+
+    Args:
+        epsilon: Of a single step, where no other defence adds to the gradient; the noise has scale 2 / epsilon.
+
+    >>> GradientPerturbation(epsilon=10.0).name
+    'GradientPerturbation(noise=0.2)'
+    """
+
+    reads_labels = True
+    limits: ClassVar[Mapping[str, Limit]] = {"epsilon": number(above=0)}
+
+    def __init__(self, *, epsilon: float = 1.0) -> None:
+        self.epsilon = epsilon
+        check_parameters(self)
+
+    @property
+    def name(self) -> str:
+        return f"GradientPerturbation(noise={2 / self.epsilon:g})"
+
+    def noisy(self, gradient: Tensor, at: HookContext) -> Tensor:
+        if at.gradient_if is None or at.labels is None or at.n_classes is None:
+            raise PlanError(
+                "GradientPerturbation mixes the gradients of all classes, but this run has no classes, or the labels "
+                "are not where the gradients are made. Use another defence."
+            )
+        weights = self.drawn(gradient, at, 2 / self.epsilon, "laplace", width=at.n_classes)
+        mixture = gradient.double()
+        for label in range(at.n_classes):
+            of_class = at.gradient_if(torch.full_like(at.labels, label))
+            mixture = mixture + weights[:, label : label + 1] * of_class.to(mixture)
+        return mixture.to(gradient)

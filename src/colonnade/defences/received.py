@@ -29,12 +29,12 @@ class _NetworksBehind(Defence):
     reads_labels = True
 
     def before_run(self, party: Party) -> None:
-        """Make the networks."""
         server = party.roles.server
         if server not in (None, party.name):
             raise PlanError(
-                f"{self.name} stands behind the embeddings of feature parties, but {party.name} holds it and they go "
-                f"to {server}. Leave it out, or use a split network whose top is at {party.name}."
+                f"{self.name} stands behind the embeddings of feature parties, but {party.name} holds the defence and "
+                f"the embeddings go to {server}. Leave the defence out, or use a split network whose top is at "
+                f"{party.name}."
             )
         self._peers = party.roles.features
         self._make(_width(party, self.name))
@@ -44,7 +44,6 @@ class _NetworksBehind(Defence):
         """A network for embeddings of a width."""
 
     def modules(self) -> Sequence[nn.Module]:
-        """The networks."""
         return [self._networks]
 
     def state(self) -> Tree:
@@ -92,22 +91,17 @@ class InformationBottleneck(_NetworksBehind):
     'InformationBottleneck(weight=0.1)'
     """
 
+    named_by = "weight"
     limits: ClassVar[Mapping[str, Limit]] = {"weight": number(0)}
 
     def __init__(self, *, weight: float = 0.01) -> None:
         self.weight = weight
         check_parameters(self)
 
-    @property
-    def name(self) -> str:
-        return f"InformationBottleneck(weight={self.weight:g})"
-
     def network(self, width: int) -> nn.Module:
-        """A bottleneck as wide as the embedding."""
         return _Bottleneck(width)
 
     def before_run(self, party: Party) -> None:
-        """Make the networks."""
         super().before_run(party)
         self._divergences: list[Tensor] = []
 
@@ -123,7 +117,6 @@ class InformationBottleneck(_NetworksBehind):
         return bottleneck.decode(mean + deviation * torch.randn_like(mean))
 
     def loss(self, loss: Tensor, at: HookContext) -> Tensor:
-        """Add the penalty; the local track's loss passes unchanged."""
         if at.track == "local":
             return loss
         divergences, self._divergences = self._divergences, []
@@ -143,23 +136,18 @@ class EarlierCut(_NetworksBehind):
     'EarlierCut(layers=3)'
     """
 
+    named_by = "layers"
     limits: ClassVar[Mapping[str, Limit]] = {"layers": count()}
 
     def __init__(self, *, layers: int = 2) -> None:
         self.layers = layers
         check_parameters(self)
 
-    @property
-    def name(self) -> str:
-        return f"EarlierCut(layers={self.layers})"
-
     def network(self, width: int) -> nn.Module:
-        """Layers as wide as the embedding."""
         layers = [layer for _ in range(self.layers) for layer in (nn.ReLU(), nn.Linear(width, width))]
         return nn.Sequential(*layers)
 
     def passed(self, embedding: Tensor, at: HookContext) -> Tensor:
-        """Pass an embedding through the layers."""
         out: Tensor = self._behind(at).to(embedding.device)(embedding)
         return out if at.phase == "train" else out.detach()
 
@@ -187,7 +175,7 @@ def _width(party: Party, name: str) -> int:
     if "embedding" not in settings:
         raise PlanError(
             f"{name} should learn from the plan how wide embeddings are, but the plan has no such setting. "
-            "Use it with a split network."
+            f"Use {name} with a split network."
         )
     if settings.get("top", "") is None and party.table is not None and party.table.labels is not None:
         return len(np.unique(np.asarray(party.table.labels)))

@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import torch
 from torch.autograd.function import once_differentiable
 
+from colonnade.defences.base import classes_of
 from colonnade.errors import PlanError
 from colonnade.parameters import Limit, check_parameters, choice, count, number
 from colonnade.runtime.context import HookContext, Tensor
@@ -85,22 +86,16 @@ class BoundaryWandering(Defence):
         return f"BoundaryWandering({self.scope})"
 
     def before_run(self, party: Party) -> None:
-        """Take a stream of one's own, from which the random features follow."""
         self._random = party.random.child("boundary wandering")
         self._frequencies: dict[int, Tensor] = {}
 
     def loss(self, loss: Tensor, at: HookContext) -> Tensor:
-        """Add the penalty; the local track's loss passes unchanged."""
         if at.track != "federated" or at.labels is None or self.alpha == 0:
             return loss
-        if at.n_classes is None:
-            raise PlanError(
-                "BoundaryWandering compares rows of one class, but the labels of this run are measurements. "
-                "Leave it out, or train a classifier."
-            )
+        classes = classes_of(at, "BoundaryWandering compares rows of one class")
         if at.epoch == at.step == 0:
-            self._warn_if_few(at.labels, at.n_classes)
-        penalties = [self._penalty(z, labels, at.n_classes) for z, labels in self._embeddings(at, at.labels)]
+            self._warn_if_few(at.labels, classes)
+        penalties = [self._penalty(z, labels, classes) for z, labels in self._embeddings(at, at.labels)]
         return loss + self.alpha * torch.stack(penalties).sum().to(loss.dtype) if penalties else loss
 
     def _embeddings(self, at: HookContext, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -108,8 +103,8 @@ class BoundaryWandering(Defence):
         if self.scope in ("public", "both"):
             if not at.own:
                 raise PlanError(
-                    f"BoundaryWandering with scope {self.scope!r} acts on the label party's own embedding, but it has "
-                    "no columns of its own. Use the scope 'received'."
+                    f"BoundaryWandering with scope {self.scope!r} acts on the label party's own embedding, but the "
+                    "label party has no columns. Use the scope 'received'."
                 )
             yield at.own["public"] if "public" in at.own else at.own["embedding"], labels
         if self.scope in ("received", "both"):
@@ -198,14 +193,9 @@ def kernel_wandering_loss(
     """How far apart the classes' distributions of directions are, by random Fourier features; 0 where all are alike.
 
     It is the sum over classes of w_k |mean of f over class k - mean of f over all|^2, where f(u) are the cosines and
-    sines of the unit vector u at the given frequencies, divided so that f has length 1.
-
-    Args:
-        embedding: One row per sample.
-        labels: The class numbers.
-        n_classes: How many classes there are.
-        frequencies: Standard normal numbers over the kernel's bandwidth: width of the embedding x random features.
-        weighting: "pairs": w_k is the class's share of rows; "classes": all w_k are the same.
+    sines of the unit vector u at the given frequencies, divided so that f has length 1. Frequencies are standard normal
+    numbers over the kernel's bandwidth, as many rows as the embedding is wide. w_k is the class's share of rows by
+    "pairs", and the same for all by "classes".
 
     >>> z = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
     >>> antipodal = torch.tensor([0, 0, 1, 1])

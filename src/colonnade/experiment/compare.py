@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from statistics import mean
 
 from colonnade.attacks.base import AnyAttack
-from colonnade.auditing import Executor, audit
+from colonnade.auditing import audit
 from colonnade.catalogue import ATTACKS
 from colonnade.models.base import Estimator
 from colonnade.runtime.simulate import Run
@@ -43,7 +43,6 @@ def standings(
     *,
     nulls: int,
     seed: int,
-    executor: Executor | None = None,
 ) -> dict[str, Standing]:
     """Make attacks on the labels of a run, and say how each did.
 
@@ -52,11 +51,10 @@ def standings(
         attacks: What to attack with; if None, every attack of the catalogue. Those that do not apply are left out.
         nulls: How many times the run is repeated with permuted labels.
         seed: Grants, permutations and the attacks' own randomness follow from it.
-        executor: What repeats the run; one repetition after the other in this process if None.
     """
     made = [make() for make in ATTACKS.values()] if attacks is None else attacks
     on_labels = [attack for attack in made if attack.about is Secret.LABELS]
-    report = audit(run, on_labels, nulls=nulls, seed=seed, executor=executor, progress=False)
+    report = audit(run, on_labels, nulls=nulls, seed=seed, progress=False)
     found: dict[str, Standing] = {}
     for finding in report.attacks:
         evidence = finding.up_to_naming
@@ -70,26 +68,13 @@ def standings(
 
 
 def averaged(trials: Sequence[Mapping[str, Standing]]) -> dict[str, Standing]:
-    """The standing of each attack that was made in every trial, on average over the trials.
-
-    >>> averaged([{"A": Standing(0.9, 0.5, 0.7)}, {"A": Standing(0.7, 0.5, 0.7)}])["A"].score
-    0.8
-    """
+    """The standing of each attack that was made in every trial, on average over the trials."""
     common = [name for name in trials[0] if all(name in trial for trial in trials)]
     return {
-        name: Standing(
-            score=mean(trial[name].score for trial in trials),
-            null=mean(trial[name].null for trial in trials),
-            alone=mean(trial[name].alone for trial in trials),
-        )
-        for name in common
+        name: Standing(*map(mean, zip(*(astuple(trial[name]) for trial in trials), strict=True))) for name in common
     }
 
 
 def best_of(found: Mapping[str, Standing]) -> str:
-    """The attack with the highest score.
-
-    >>> best_of({"A": Standing(0.8, 0.5, 0.5), "B": Standing(0.9, 0.5, 0.9)})
-    'B'
-    """
+    """The attack with the highest score."""
     return max(found, key=lambda name: found[name].score)

@@ -24,12 +24,11 @@ from colonnade.curves.basis import FloatArray
 from colonnade.data.functional.folder import FunctionalFolder
 from colonnade.data.functional.generator import column
 from colonnade.errors import DataError, PlanError
-from colonnade.experiment.executor import Executor, Serial
-from colonnade.experiment.journal import Journal, Trial
-from colonnade.experiment.sweep import sweep
+from colonnade.experiment.sweep import Journal, Trial, sweep
 from colonnade.models.functional.estimator import FunctionalBoost
 from colonnade.models.functional.metrics import curve_metrics, selection_metrics
 from colonnade.roles import Roles
+from colonnade.runtime.executor import Executor, Serial
 from colonnade.runtime.simulate import Run, simulate
 from colonnade.storage import read_tree, write_atomically, write_tree
 
@@ -47,8 +46,6 @@ class FunctionalExperiment:
     """What is run on a folder of curves.
 
     Attributes:
-        folder: The curves.
-        folds: Into how many folds each replicate is cut.
         model: Settings of `FunctionalBoost` that differ from its defaults.
         workers: Which numbers of workers; all that the folder has if None.
         replicates: How many replicates; all if None.
@@ -84,13 +81,7 @@ class FunctionalExperiment:
         ]
 
     def run(self, out: Path, executor: Executor | None = None, *, progress: bool = True) -> FunctionalResults:
-        """Run what is not done yet, and write down all results.
-
-        Args:
-            out: A folder for journal and results.
-            executor: What runs trials; one after the other in this process if None.
-            progress: Whether to draw a bar, where standard error is a terminal.
-        """
+        """Run what is not done yet, and write journal and results into a folder."""
         with Journal(out / "journal.sqlite") as journal:
             table = sweep(run_trial, self.trials(), journal=journal, executor=executor or Serial(), progress=progress)
         failed = [text for text in table.column("trial.traceback").to_pylist() if text]
@@ -126,14 +117,10 @@ class FunctionalResults:
         workers = tuple(sorted(set(res_df["workers"])))
         shape = (len(workers), max(res_df["duplicate"]), max(res_df["fold"]))
         arrays = {name: np.full(shape, np.nan) for name in MEASURES}
-        for row in range(len(table)):
-            place = (
-                workers.index(res_df["workers"][row]),
-                int(res_df["duplicate"][row]) - 1,
-                int(res_df["fold"][row]) - 1,
-            )
-            for name in MEASURES:
-                arrays[name][place] = res_df[name][row]
+        ranks = np.searchsorted(workers, res_df["workers"])
+        places = ranks, np.subtract(res_df["duplicate"], 1), np.subtract(res_df["fold"], 1)
+        for name in MEASURES:
+            arrays[name][places] = res_df[name]
         return cls(res_df, arrays, workers)
 
     @property

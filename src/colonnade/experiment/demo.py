@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from colonnade._version import __version__
-from colonnade.experiment.executor import Executor
 from colonnade.experiment.quality import quality
 from colonnade.experiment.run_folder import RunFolder
 from colonnade.plans.align import PlannedAlign
 from colonnade.plans.plan import Plan, PlannedAudit, PlannedData, PlannedDefence, PlannedModel, Tables
 from colonnade.roles import Roles
+from colonnade.runtime.executor import Executor
 from colonnade.secret import Secret
 from colonnade.tables.table import Table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from colonnade.auditing.evidence import Finding
+    from colonnade.auditing.contents import Finding
     from colonnade.auditing.report import PrivacyReport
 
 NOISE = 20.0
@@ -43,14 +43,7 @@ def planned(*, quick: bool = False) -> Plan:
 
 
 def demonstrate(console: Console, out: Path, executor: Executor, *, quick: bool = False) -> None:
-    """Tell the story: meet, align, train, attack, defend, report.
-
-    Args:
-        console: Where to tell it.
-        out: Where the runs are kept.
-        executor: What repeats runs for the audit.
-        quick: Use fewer rows and repetitions.
-    """
+    """Tell the story: meet, align, train, attack, defend, report. A quick one has fewer rows and repetitions."""
     plan = planned(quick=quick)
     noise = PlannedDefence("bank", "gradient-noise", {"ratio": NOISE})
     bare = RunFolder.create(plan, out, existing="delete")

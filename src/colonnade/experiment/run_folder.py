@@ -33,11 +33,12 @@ from colonnade.privacy.ledger import Ledger
 from colonnade.runtime.alignment import Alignment
 from colonnade.runtime.simulate import Run
 from colonnade.storage import explained, write_atomically
+from colonnade.tables.table import Table
 from colonnade.wire.recording.transcript import Transcript
 
 if TYPE_CHECKING:
     from colonnade.auditing.report import PrivacyReport
-    from colonnade.experiment.executor import Executor
+    from colonnade.runtime.executor import Executor
 
 
 class RunFolder:
@@ -64,13 +65,8 @@ class RunFolder:
     ) -> RunFolder:
         """The folder for a plan's run, named after the plan and its hash.
 
-        Args:
-            plan: What will run.
-            out: Where runs are kept.
-            existing: What to do where this plan was run before.
-
         Raises:
-            PlanError: It was run before, and that is to be refused.
+            PlanError: The plan was run before, and `existing` refuses that.
             StorageError: The folder cannot be written.
         """
         folder = cls(Path(out) / f"{plan.name.replace(' ', '-')}-{plan.hash[:8]}", plan)
@@ -119,13 +115,11 @@ class RunFolder:
         self.plan.require_training()
         tables = self.plan.tables(None if self.plan.align is None else self.alignments())
         if self._has("run.json"):
-            written = self._identity()["tables"]
-            for party, table in tables.train.items():
-                if table.digest() != written.get(party):
-                    raise DataError(
-                        f"{party}'s rows to train on should be those the run began with, but they have changed. "
-                        "Restore the data, or simulate again in another folder."
-                    )
+            for party in _changed(tables.train, self._identity()["tables"]):
+                raise DataError(
+                    f"{party}'s rows to train on should be those the run began with, but they have changed. "
+                    "Restore the data, or simulate again in another folder."
+                )
         return tables
 
     def alignments(self, *, progress: bool | None = False) -> dict[str, Alignment]:
@@ -142,13 +136,11 @@ class RunFolder:
         files = {party: folder / party / "alignment.safetensors" for party in self.plan.roles.parties}
         simulation = self.plan.alignment(self.plan.data.load(self.plan.roles.holders, self.plan.align))
         if self._has("alignment/run.json"):
-            written = self._read_json("alignment/run.json").get("tables", {})
-            for party, table in simulation.tables.items():
-                if table.digest() != written.get(party):
-                    raise DataError(
-                        f"{party}'s rows should be those that were aligned in {folder}, but they have changed. Restore "
-                        "the data, or align again in another folder."
-                    )
+            for party in _changed(simulation.tables, self._read_json("alignment/run.json").get("tables", {})):
+                raise DataError(
+                    f"{party}'s rows should be those that were aligned in {folder}, but they have changed. Restore the "
+                    "data, or align again in another folder."
+                )
         if not all(self._has(str(path.relative_to(self.path))) for path in files.values()):
             run = simulation.run(folder, self.plan.run.checkpoint_every, progress, self._histories)
             for party, alignment in run.results.items():
@@ -289,6 +281,11 @@ class RunFolder:
 
     def _write(self, name: str, text: str) -> None:
         write_atomically(self.path / name, text.encode())
+
+
+def _changed(tables: Mapping[str, Table], digests: Mapping[str, str]) -> list[str]:
+    """The parties whose rows are not those that a run began with."""
+    return [party for party, table in tables.items() if table.digest() != digests.get(party)]
 
 
 @contextmanager

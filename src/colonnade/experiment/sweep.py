@@ -9,22 +9,354 @@ of one machine may sweep over one journal.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import json
+import os
 import random
+import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from functools import partial
-from typing import Any
+from dataclasses import dataclass, field
+from functools import cache, cached_property, partial
+from pathlib import Path
+from typing import Any, Self
 
+import numpy as np
 import pyarrow as pa
 
-from colonnade.experiment.executor import Executor
-from colonnade.experiment.journal import Journal, Trial, flat, plain_mapping, refuse_clashes
+from colonnade._version import __version__
+from colonnade.errors import PlanError, StorageError
 from colonnade.generators import GlobalGenerators
 from colonnade.progress import Bars
+from colonnade.runtime.executor import Executor, Outcome
 
 _POLL_SECONDS = 0.2
+_LOCK_SECONDS = 60.0
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS trial (
+    key TEXT PRIMARY KEY,
+    configuration TEXT NOT NULL,
+    seed INTEGER NOT NULL,
+    code_version TEXT NOT NULL,
+    function TEXT NOT NULL,
+    state TEXT NOT NULL DEFAULT 'queued' CHECK (state IN ('queued', 'running', 'done', 'quarantined')),
+    attempts INTEGER NOT NULL DEFAULT 0,
+    owner TEXT,
+    started REAL,
+    seconds REAL,
+    result TEXT,
+    traceback TEXT
+)
+"""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One configuration with one seed: what a sweep runs once.
+
+    The configuration holds what JSON can hold. Everything that shapes the result belongs into it.
+
+    >>> Trial({"noise": 0.1, "rows": 100}, seed=3).key == Trial({"rows": 100, "noise": 0.1}, seed=3).key
+    True
+    """
+
+    configuration: Mapping[str, Any] = field(hash=False)
+    seed: int
+
+    def __post_init__(self) -> None:
+        configuration, seed = plain_mapping(self.configuration, "configuration"), self.seed
+        refuse_clashes([name for name, _ in flat(configuration)])
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
+            raise PlanError(f"A trial's seed should be an integer from 0 to 2**63 - 1, but it is {seed!r}. Change it.")
+        object.__setattr__(self, "configuration", configuration)
+        object.__setattr__(self, "seed", int(seed))
+
+    @cached_property
+    def key(self) -> str:
+        """The hash of configuration, seed and code version; the order of names and `1` or `1.0` make no difference."""
+        return hashlib.sha256(code_version().encode() + self.digest).hexdigest()
+
+    @property
+    def digest(self) -> bytes:
+        """The hash of configuration and seed alone: the same under any version of the code."""
+        text = json.dumps([_canonical(self.configuration), self.seed], sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).digest()
+
+
+class Journal:
+    """A SQLite file that remembers every trial: queued, running, done or quarantined.
+
+    A claimed trial belongs to its journal object until that finishes it, releases it or dies. To tell a dead owner from
+    a living one, each owner locks a small file of its own beside the database; the system drops the lock of a process
+    that was killed. The path must be on a disk of this machine.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder, Journal(Path(folder) / "journal.sqlite") as journal:
+    ...     trial = Trial({"noise": 0.1}, seed=0)
+    ...     journal.add([trial], function="train")
+    ...     journal.claim(trial), journal.claim(trial)
+    (True, False)
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).absolute()
+        self._owner = f"{os.getpid()}-{os.urandom(4).hex()}"
+        self._lock: sqlite3.Connection | None = None
+        with self._explained():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._database = sqlite3.connect(self.path, timeout=_LOCK_SECONDS, isolation_level=None)
+            try:
+                _use_write_ahead_log(self._database)
+                self._database.execute(_SCHEMA)
+            except sqlite3.Error:
+                self._database.close()
+                raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the files; others may then claim what this journal had claimed and not finished."""
+        self._database.close()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+            self._lock_path(self._owner).unlink(missing_ok=True)
+
+    def add(self, trials: Iterable[Trial], *, function: str) -> None:
+        """Queue those trials that are not in the journal yet, to be run by the function of that name."""
+        rows = {
+            trial.key: (trial.key, json.dumps(trial.configuration), trial.seed, code_version(), function)
+            for trial in trials
+        }
+        others = {other for key, other in self._execute("SELECT key, function FROM trial") if key in rows} - {function}
+        if others:
+            raise PlanError(
+                f"The trials of this sweep should belong to {function}, but in the journal {self.path} some belong to "
+                f"{', '.join(sorted(others))}. Give each function its own journal."
+            )
+        with self._explained(), self._database:
+            self._database.execute("BEGIN IMMEDIATE")
+            self._database.executemany(
+                "INSERT OR IGNORE INTO trial (key, configuration, seed, code_version, function) VALUES (?, ?, ?, ?, ?)",
+                rows.values(),
+            )
+
+    def states(self) -> dict[str, str]:
+        """The state of every trial by its key."""
+        return dict(self._execute("SELECT key, state FROM trial"))
+
+    def claim(self, trial: Trial) -> bool:
+        """Take a queued trial for this journal object; False if somebody else was faster."""
+        self._hold_lock()
+        claimed = self._execute(
+            "UPDATE trial SET state = 'running', owner = ?, started = ?, attempts = attempts + 1 "
+            "WHERE key = ? AND state = 'queued' RETURNING key",
+            (self._owner, time.time(), trial.key),
+        )
+        return bool(claimed)
+
+    def finish(self, trial: Trial, outcome: Outcome) -> None:
+        """Write down what became of a claimed trial: done, or quarantined with its traceback."""
+        self._execute(
+            "UPDATE trial SET state = ?, owner = NULL, attempts = attempts + ?, seconds = ?, result = ?, traceback = ? "
+            "WHERE key = ? AND owner = ?",
+            (
+                "quarantined" if outcome.failed else "done",
+                outcome.attempts - 1,
+                outcome.seconds,
+                None if outcome.failed else json.dumps(outcome.value),
+                outcome.traceback and outcome.traceback.encode(errors="backslashreplace").decode(),
+                trial.key,
+                self._owner,
+            ),
+        )
+
+    def release(self) -> None:
+        """Queue again what this journal object has claimed and not finished."""
+        self._requeue("owner = ?", self._owner)
+
+    def requeue_abandoned(self) -> None:
+        """Queue again what was running in processes that are no more."""
+        for (owner,) in self._execute("SELECT DISTINCT owner FROM trial WHERE state = 'running'"):
+            if owner != self._owner and not self._is_alive(owner):
+                self._requeue("owner = ?", owner)
+                self._lock_path(owner).unlink(missing_ok=True)
+
+    def requeue_quarantined(self) -> None:
+        """Queue again what had failed, for use after the cause outside the code is gone."""
+        self._requeue("state = ?", "quarantined")
+
+    def table(self, trials: Sequence[Trial] | None = None) -> pa.Table:
+        """One row per trial: its configuration, its result, and what happened in the columns `trial.*`.
+
+        All trials, in the order they were added, if none are given. Names inside of nested mappings are joined by dots.
+        A column whose values have no common type holds JSON text.
+        """
+        columns = "key, seed, code_version, state, attempts, started, seconds, traceback, configuration, result"
+        rows = {row[0]: row for row in self._execute(f"SELECT {columns} FROM trial ORDER BY rowid")}
+        keys = list(rows) if trials is None else [trial.key for trial in trials]
+        if n_missing := sum(key not in rows for key in keys):
+            raise PlanError(
+                f"The journal {self.path} should hold all {len(keys)} trials asked for, but {n_missing} of them are "
+                "missing. Sweep over them first, with this version of the code."
+            )
+        *happened, configurations, results = zip(*(rows[key] for key in keys), strict=True) if keys else [()] * 10
+        types = (pa.string(), pa.int64(), pa.string(), pa.string(), pa.int64(), pa.float64(), pa.float64(), pa.string())
+        return pa.table(
+            {
+                **_columns([json.loads(text) for text in configurations]),
+                **_columns([json.loads(text or "{}") for text in results]),
+                **{
+                    f"trial.{name}": pa.array(values, type)
+                    for name, values, type in zip(columns.split(", ")[:-2], happened, types, strict=True)
+                },
+            }
+        )
+
+    def _requeue(self, condition: str, value: str) -> None:
+        self._execute(
+            f"UPDATE trial SET state = 'queued', owner = NULL, traceback = NULL WHERE state != 'done' AND {condition}",
+            (value,),
+        )
+
+    def _execute(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        with self._explained():
+            return self._database.execute(statement, values).fetchall()
+
+    def _hold_lock(self) -> None:
+        if self._lock is None:
+            with self._explained():
+                self._lock = sqlite3.connect(self._lock_path(self._owner), isolation_level=None)
+                self._lock.execute("BEGIN EXCLUSIVE")
+
+    def _is_alive(self, owner: str) -> bool:
+        path = self._lock_path(owner)
+        if not path.exists():
+            return False
+        try:
+            with closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=0)) as lock:
+                lock.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError:
+            return True
+        return False
+
+    def _lock_path(self, owner: str) -> Path:
+        return self.path.with_name(f"{self.path.name}.{owner}.lock")
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise StorageError(
+                f"The journal {self.path} should be a SQLite file that can be written, but SQLite or the system says: "
+                f"{error}. Free some space or choose another path, then run again; finished trials are kept."
+            ) from error
+
+
+@cache
+def code_version() -> str:
+    """The version of this package with a digest of its source files: changed code gives trials new keys."""
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        digest.update(f"{path.relative_to(package).as_posix()}\n{path.stat().st_size}\n".encode())
+        digest.update(path.read_bytes())
+    return f"{__version__}+{digest.hexdigest()[:16]}"
+
+
+def _use_write_ahead_log(database: sqlite3.Connection) -> None:
+    # For all other statements SQLite itself waits until a lock is free; not for a change of mode.
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+            break
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
+    database.execute("PRAGMA synchronous = NORMAL")
+
+
+def plain_mapping(value: Any, what: str) -> dict[str, Any]:
+    """A mapping made of JSON's types only; `what` names it in an error."""
+    if not isinstance(value, Mapping):
+        raise PlanError(
+            f"A trial's {what} should be a mapping of names to values, but it is a {type(value).__name__}. "
+            "Give each value a name."
+        )
+    plain: dict[str, Any] = _plain(value, what)
+    return plain
+
+
+def _plain(value: Any, what: str, where: str = "") -> Any:
+    """The same value made of JSON's types only; `what` and `where` name it in an error."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(inner, what, f"{where}[{index}]") for index, inner in enumerate(value)]
+    if not isinstance(value, Mapping):
+        raise PlanError(
+            f"'{where}' in a trial's {what} should be a number, text, true or false, null, or a list or mapping of "
+            f"these, but it is a {type(value).__name__}. Convert it first."
+        )
+    for key in value:
+        if not isinstance(key, str):
+            raise PlanError(f"The names in a trial's {what} should be text, but {key!r} is not. Turn it into text.")
+    return {key: _plain(inner, what, f"{where}.{key}" if where else key) for key, inner in value.items()}
+
+
+def _canonical(value: Any) -> Any:
+    """Equal numbers written alike: 1.0 as 1, -0.0 as 0."""
+    if isinstance(value, dict):
+        return {key: _canonical(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_canonical(inner) for inner in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def flat(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of nested mappings by their names joined by dots."""
+    for key, value in mapping.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def refuse_clashes(names: Sequence[str]) -> None:
+    """Refuse names that cannot be columns of one table."""
+    clashes = sorted({name for name in names if name.startswith("trial.") or names.count(name) > 1})
+    if clashes:
+        raise PlanError(
+            "The names in a trial's configuration and result should be different columns outside of 'trial.', "
+            f"but these are taken: {', '.join(clashes)}. Rename them."
+        )
+
+
+def _columns(records: Sequence[Mapping[str, Any]]) -> dict[str, pa.Array]:
+    columns: dict[str, list[Any]] = {}
+    for index, record in enumerate(records):
+        for name, value in flat(record):
+            columns.setdefault(name, [None] * len(records))[index] = value
+    return {name: _array(values) for name, values in columns.items()}
+
+
+def _array(values: list[Any]) -> pa.Array:
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, OverflowError):
+        return pa.array([None if value is None else json.dumps(value) for value in values], pa.string())
 
 
 def sweep(

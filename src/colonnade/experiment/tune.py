@@ -40,7 +40,6 @@ class Tried:
     """What one alpha leads to, on average over the seeds.
 
     Attributes:
-        alpha: The weight of the boundary-wandering loss.
         accuracy: Of the joint model, on validation rows.
         attacks: What each attack scores on training rows, up to naming, as the party that does best.
 
@@ -129,7 +128,8 @@ def tune_alpha(
     """
     if not alphas or not seeds:
         raise PlanError(
-            "tune_alpha should be given at least one alpha and one seed, but one of them is empty. Add one."
+            "tune_alpha should be given at least one alpha and one seed, but alphas is "
+            f"{tuple(alphas)} and seeds is {tuple(seeds)}. Add what is missing."
         )
     if roles.label is None:
         raise PlanError("tune_alpha needs a label party, but the roles name none. Name one.")

@@ -65,11 +65,14 @@ class Defence:
     """The kinds of messages it changes before they leave; empty if it may be any."""
     reads_labels: ClassVar[bool] = False
     """Whether it is of use only where labels are."""
+    named_by: ClassVar[str] = ""
+    """The parameter whose value is part of the name; none if empty."""
 
     @property
     def name(self) -> str:
         """What the message ledger calls it."""
-        return type(self).__name__
+        value = f"({self.named_by}={getattr(self, self.named_by):g})" if self.named_by else ""
+        return type(self).__name__ + value
 
     def before_run(self, party: Party) -> None:
         """Called once, before the first step."""

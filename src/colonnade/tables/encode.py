@@ -12,6 +12,8 @@ Readers differ only in the form they ask for:
     Inputs.one_hot       numbers, flags, 0 and 1 for each code: for encoders and baselines
     Inputs.plain         one number for each column, not standardised, without flags: for rankings of columns
     Design.matrix        numbers, flags, 0 and 1 for each level, an intercept: for linear models; may be sparse
+    centred              numbers of one variance for each column, curves too, gaps left open: for audits of columns
+    filled               the same with gaps at the mean, and flags: for what an attacker could do alone
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 MOSTLY = 0.9
 # A matrix is sparse if at most one in SPARSE of its numbers differs from 0.
 SPARSE = 4
+# An audit looks at this many levels of a category.
+COMMONEST = 50
 
 
 @dataclass(frozen=True)
@@ -261,13 +265,53 @@ class Design:
         return cls(inputs, tree["standardised"], tree["intercept"], mostly_zero)
 
 
+def centred(table: Table) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+    """Numbers of mean 0 and, together, variance 1 for each column that varies, and the column that each number is of.
+
+    Text becomes one number for each of its commonest levels, a curve one number for each coordinate. NaN stands where a
+    value is missing.
+
+    >>> centred(Table.of({"id": [1, 2], "age": [30.0, 50.0], "job": ["nurse", "cook"]}))[1]
+    ('age', 'job', 'job')
+    """
+    text = [name for name, kind in table.kinds.items() if kind == "categorical"]
+    inputs = Inputs.learned(table.select(text), np.arange(len(table)), most_levels=COMMONEST)
+    parts, owners = [np.zeros((len(table), 0))], []
+    for name, kind in table.kinds.items():
+        if kind == "categorical":
+            levels = np.eye(len(inputs.levels[name]) + 1)[inputs.codes(table, name), 1:]
+            part = np.where(_present(table, name)[:, None], levels, np.nan)
+        else:
+            part = table.curves(name).coordinates if kind == "curves" else table.column(name)[:, None]
+        if np.isnan(part).all(axis=0).any():
+            continue
+        part = part - np.nanmean(part, axis=0)
+        scale = np.sqrt(np.nanvar(part, axis=0).sum())
+        if scale > 0:
+            parts.append(part / scale)
+            owners += [name] * part.shape[1]
+    return np.concatenate(parts, axis=1), tuple(owners)
+
+
+def filled(table: Table) -> NDArray[np.float64]:
+    """The numbers of `centred` with missing ones at the mean, beside flags of what is missing."""
+    values, _ = centred(table)
+    missing = np.isnan(values)
+    flags = np.unique(missing[:, missing.any(axis=0)].astype(np.float64), axis=1)
+    return np.concatenate([np.where(missing, 0.0, values), flags - flags.mean(axis=0)], axis=1)
+
+
 def present_rows(table: Table) -> NDArray[np.bool_]:
     """Which rows a party holds: those in which at least one of its columns has a value."""
     present = np.zeros(len(table), bool)
-    for name, kind in table.kinds.items():
-        column = table.column(name)
-        present |= np.array([value is not None for value in column]) if kind == "categorical" else ~np.isnan(column)
+    for name in table.columns:
+        present |= _present(table, name)
     return present
+
+
+def _present(table: Table, name: str) -> NDArray[np.bool_]:
+    column = table.column(name)
+    return np.array([value is not None for value in column], bool) if column.dtype == object else ~np.isnan(column)
 
 
 def _too_large(table: Table, name: str) -> DataError:

@@ -1,4 +1,4 @@
-"""Contracts: what every transport, model, attack and defence keeps, whoever wrote it.
+"""Contracts: what every transport, model, attack and defence keeps, also those of users.
 
     check_transport(run)                           a frame arrives once and in order, or somebody is told
     check_estimator(make, tables, roles)           scikit-learn's manners, one share each, a crash changes nothing

@@ -49,14 +49,7 @@ def check_attack(attack: AnyAttack, run: Run[Any], *, attacker: str | None = Non
 
 
 def attempt_on(run: Run[Any], attack: AnyAttack, attacker: str | None = None, *, seed: int = 0) -> Attempt:
-    """An attempt at a run, with what the attack needs granted.
-
-    Args:
-        run: The run to attack.
-        attack: The attack.
-        attacker: Who makes it; the first party that can if None.
-        seed: What is granted, and the attack's own randomness, follow from it.
-    """
+    """An attempt by a party, or the first that can, with what the attack needs granted; all follows from the seed."""
     setting, subject = Simulated(run, seed=seed), SUBJECTS[attack.about]
     reasons = []
     for owner in setting.owners(subject, attack):
@@ -85,9 +78,9 @@ def what_is_not_declared_cannot_be_read(attempt: Attempt, run: Run[Any]) -> None
         for read in (view.messages, view.row_means):
             must_refuse(partial(read, Message.kinds[kind]), UndeclaredAccess, kind, what=f"Reading {kind} undeclared")
     if not needs.own_features:
-        must_refuse(lambda: view.own.table, UndeclaredAccess, "table", what="Reading the own table undeclared")
+        must_refuse(lambda: view.own.table, UndeclaredAccess, "table", what="Reading the attacker's table undeclared")
     if not needs.own_model:
-        must_refuse(lambda: view.own.model, UndeclaredAccess, "model", what="Reading the own model undeclared")
+        must_refuse(lambda: view.own.model, UndeclaredAccess, "model", what="Reading the attacker's model undeclared")
     for need, told in (("known_labels", view.grant.labels), ("known_records", view.grant.records)):
         must(bool(getattr(needs, need)) or not len(told), f"An attack that declares no {need} should be told none.")
 
@@ -118,7 +111,7 @@ def guess_here() -> None:
     attack: Attack = getattr(import_module(recipe["module"]), recipe["class"])(**recipe["arguments"])
     module, model = recipe["model"]
     # By its module, not from the catalogue, in which a user's own model is not.
-    view = View.load(Path("view"), attack.needs, lambda name, path: getattr(import_module(module), model).load(path))
+    view = View.load(Path("view"), attack.needs, lambda path: getattr(import_module(module), model).load(path))
     Path("guess.safetensors").write_bytes(_packed(attack.guess(view)))
 
 

@@ -127,7 +127,7 @@ def a_failure_reaches_the_others_in_its_own_words(run: Runner) -> None:
             heard[own] = str(error)
 
     sides: dict[str, Side] = {"bank": fail, "shop": partial(wait, "shop"), "telco": partial(wait, "telco")}
-    must_refuse(lambda: run(sides), ColonnadeError, words, what="A run of which one side fails")
+    must_refuse(lambda: run(sides), ColonnadeError, words, what="A run in which one side fails")
     for name in ("shop", "telco"):
         must(name in heard, f"{name} should get a WireError when the party that it waits for fails.")
         told = "bank" in heard[name] and words in heard[name]

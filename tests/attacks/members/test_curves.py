@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 
-from colonnade.attacks.base import Grant
-from colonnade.attacks.labels.direct import DirectLabel
+from colonnade.attacks.base import Grant, Guess
+from colonnade.attacks.labels.gradients import DirectLabel
 from colonnade.attacks.members.curves import FitMembership, ReleaseMembership
 from colonnade.attacks.view import View
 from colonnade.auditing import audit, audit_own_side, measure_membership
-from colonnade.auditing.attempt import Attempt
+from colonnade.auditing.attempt import Attempt, PartyRecord
 from colonnade.auditing.render.words import headline, questions
 from colonnade.auditing.subjects.members import epsilon_bound, most_advantage
 from colonnade.catalogue import ATTACKS
@@ -82,7 +82,7 @@ def test_a_saved_view_leads_to_the_same_guess(attack, tmp_path):
     attempt = Attempt(attack, "label", grant, 0)
     view = attempt.view(run)
     view.save(tmp_path)
-    again = View.load(tmp_path, attack.needs, lambda name, path: FunctionalBoost.load(path))
+    again = View.load(tmp_path, attack.needs, FunctionalBoost.load)
     np.testing.assert_array_equal(attack.guess(again).scores, attack.guess(view).scores)
 
 
@@ -94,7 +94,7 @@ def test_an_attack_that_is_told_nothing_or_saw_nothing_is_refused():
         measure_membership(run, ReleaseMembership(), attacker="worker 1")
     with pytest.raises(PlanError, match="but it holds no coefficients"):
         measure_membership(run, FitMembership(), attacker="worker 1")
-    assert Attempt(ReleaseMembership(), "label", Grant(2), 0).why_not(run) == (
+    assert Attempt(ReleaseMembership(), "label", Grant(2), 0).why_not(PartyRecord.of(run, "label")) == (
         "it must be told candidates, who may have been in the run or not"
     )
 
@@ -150,6 +150,19 @@ def test_where_there_are_no_curves_membership_is_untested_and_nothing_is_run_aga
     )
     assert report.untested[2] == (
         "ReleaseMembership by bank about shop: bank sent and received no functional/offer or functional/released-curves"
+    )
+
+
+def test_an_attack_that_names_members_without_scores_is_listed():
+    class Named(ReleaseMembership):
+        def guess(self, view):
+            scores = super().guess(view).scores
+            return Guess(np.arange(len(scores)), classes=(scores > np.median(scores)).astype(np.int64))
+
+    report = audit(made(clip=3.0, noise=0.5), [Named()], nulls=1)
+    assert not report.attacks
+    assert "Named by label about worker 1: it should guess scores, but 400 of 400 values are something else" in (
+        report.untested
     )
 
 

@@ -4,7 +4,7 @@ from sklearn.metrics import r2_score
 
 from colonnade.attacks.base import Attack, Guess, Needs
 from colonnade.auditing import audit
-from colonnade.auditing.evidence import BestBaseline
+from colonnade.auditing.contents import BestBaseline
 from colonnade.auditing.null import honesty_check
 from colonnade.auditing.subjects.columns import ColumnTruth
 from colonnade.roles import Roles

@@ -13,7 +13,6 @@ import rdata
 from colonnade.curves import BSplines, Curves, Fourier, Tabulated
 from colonnade.data.functional.folder import FunctionalFolder
 from colonnade.data.functional.generator import FunctionalSetting, owned_features
-from colonnade.data.functional.r_random import RRandom
 from colonnade.data.functional.rdata import _bounded_sequences, read_rdata, write_rdata
 from colonnade.errors import DataError, PlanError, StorageError
 
@@ -26,13 +25,6 @@ def test_operators_and_inputs_are_those_that_r_draws():
     data = FunctionalSetting(draws="r").draw(1)[0]
     np.testing.assert_allclose(data.operators[4], R["rng_B5"], atol=1e-14)
     np.testing.assert_allclose(data.x[19].coordinates.T[:, [0, 499]], R["rng_Z20"], atol=1e-12)
-
-
-def test_samples_are_those_that_r_draws():
-    """What sample.int(10) gives in R after set.seed(42) and set.seed(123)."""
-    assert RRandom(42).sample(10).tolist() == [1, 5, 10, 8, 2, 4, 6, 9, 7, 3]
-    assert RRandom(123).sample(10).tolist() == [3, 10, 2, 8, 6, 9, 1, 7, 5, 4]
-    assert sorted(RRandom(1).sample(375).tolist()) == list(range(1, 376))
 
 
 def test_the_signal_has_the_strength_and_the_noise_the_ratio_that_were_asked_for():

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from colonnade import audit
-from colonnade.attacks.labels.group_sums import GroupSums
 from colonnade.attacks.labels.lattice import LatticeLabels
-from colonnade.attacks.labels.regression import Residue
+from colonnade.attacks.labels.regression import GroupSums, Residue
 from colonnade.errors import PlanError, PrivacyError, StorageError
 from colonnade.models.glm import arbiter as glm_arbiter
 from colonnade.models.glm.estimator import LinearRegression, LogisticRegression

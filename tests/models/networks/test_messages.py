@@ -10,7 +10,7 @@ WITHOUT_TORCH = "import sys; sys.modules['torch'] = None; import {module}"
 
 @pytest.mark.parametrize(
     "module",
-    ["colonnade.models.networks.messages", "colonnade.attacks.labels.direct", "colonnade.attacks.labels.clustering"],
+    ["colonnade.models.networks.messages", "colonnade.attacks.labels.gradients", "colonnade.attacks.labels.clustering"],
 )
 def test_messages_and_attacks_that_read_them_need_no_torch(module):
     ended = subprocess.run(

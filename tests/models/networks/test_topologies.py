@@ -8,13 +8,12 @@ import pytest
 import torch
 
 from colonnade import audit
-from colonnade.attacks.labels.gradient_scores import DirectionScore
+from colonnade.attacks.labels.gradients import DirectionScore
 from colonnade.defences.compression import AverageGradient, DiscreteGradient, SparseGradient
 from colonnade.defences.confusion import ConfusionalAutoencoder
 from colonnade.defences.embedding import DistanceCorrelation, PotentialEnergy
 from colonnade.defences.marvell import Marvell
-from colonnade.defences.noise import GradientNoise, MaxNorm
-from colonnade.defences.perturbation import GradientPerturbation
+from colonnade.defences.noise import GradientNoise, GradientPerturbation, MaxNorm
 from colonnade.defences.wandering import BoundaryWandering
 from colonnade.errors import PlanError, ProtocolError
 from colonnade.models.batches import IN_FLIGHT, sent_ahead

@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 
 from colonnade.attacks.base import Attack, Grant, Guess, Needs, View
-from colonnade.attacks.points import WHEN, Points, When, why_no_gradients
+from colonnade.attacks.points import WHEN, Points, When, cluster_votes, distances, why_no_gradients
 from colonnade.models.networks.messages import Embedding, Gradient
 from colonnade.parameters import Limit, check_parameters, count
 from colonnade.wire.message import Float64Array, Int64Array
@@ -65,7 +65,7 @@ class _Nearest(_Geometric):
     def guess(self, view: View) -> Guess:
         points = self._points(view)
         known, classes = points.known(view.grant)
-        nearest = _distances(points.values, points.values[known]).argmin(axis=1)
+        nearest = distances(points.values, points.values[known]).argmin(axis=1)
         return Guess(points.rows, classes=classes[nearest])
 
 
@@ -148,15 +148,12 @@ def _names(points: Points, member: Int64Array, centres: Float64Array, grant: Gra
     from scipy.optimize import linear_sum_assignment
 
     known, classes = points.known(grant)
-    distances = _distances(centres, points.values[known])
+    far = distances(centres, points.values[known])
     if len(centres) == grant.n_classes:
-        costs = np.stack([distances[:, classes == k].mean(axis=1) for k in range(grant.n_classes)], axis=1)
+        costs = np.stack([far[:, classes == k].mean(axis=1) for k in range(grant.n_classes)], axis=1)
         return np.asarray(linear_sum_assignment(costs)[1])
     # More clusters than classes: the majority of its known rows names a cluster, or else the nearest known row.
-    votes = np.zeros((len(centres), grant.n_classes))
-    np.add.at(votes, (member[known], classes), 1)
-    votes[np.arange(len(centres)), classes[distances.argmin(axis=1)]] += 0.5
-    return np.asarray(votes.argmax(axis=1))
+    return np.asarray(cluster_votes(member, known, classes, far, grant.n_classes).argmax(axis=1))
 
 
 def _k_means(points: Float64Array, n: int, *, seed: int) -> tuple[Int64Array, Float64Array]:
@@ -168,9 +165,3 @@ def _k_means(points: Float64Array, n: int, *, seed: int) -> tuple[Int64Array, Fl
         warnings.filterwarnings("ignore", message="Number of distinct clusters")
         model = KMeans(n, n_init=RESTARTS, max_iter=ITERATIONS, random_state=seed).fit(points)
     return model.labels_.astype(np.int64), model.cluster_centers_
-
-
-def _distances(points: Float64Array, others: Float64Array) -> Float64Array:
-    from scipy.spatial.distance import cdist
-
-    return np.asarray(cdist(points, others))

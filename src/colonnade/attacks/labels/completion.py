@@ -137,7 +137,7 @@ def _completed(
 
 
 def _surest(sure: Tensor, is_class: Tensor) -> Tensor:
-    """Those rows of a class of which the network is surest."""
+    """The rows of a class that the network is surest of."""
     rows = is_class.nonzero()[:, 0]
     order = sure[rows].argsort(descending=True, stable=True)
     return rows[order[: int(SURE * len(rows))]]

@@ -19,7 +19,9 @@ subset sum algorithms".
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from time import monotonic
+from typing import ClassVar
 
 import numpy as np
 
@@ -34,6 +36,7 @@ from colonnade.attacks.labels.regression import (
 from colonnade.crypto.fixedpoint import Widths, column_scales
 from colonnade.models.glm.estimator import LogisticRegression
 from colonnade.models.glm.messages import EncryptedResiduals, StepOutline
+from colonnade.parameters import Limit, check_parameters, number
 from colonnade.wire.message import Int64Array
 
 BLOCKS = (10, 34, 36, 38)
@@ -50,9 +53,11 @@ class LatticeLabels(Attack):
 
     needs = Needs(messages=(EncryptedResiduals, StepOutline), own_features=True, own_model=True)
     example_run = ExampleRun("logistic-regression")
+    limits: ClassVar[Mapping[str, Limit]] = {"seconds": number(above=0)}
 
     def __init__(self, seconds: float = 60.0) -> None:
         self.seconds = seconds
+        check_parameters(self)
 
     def why_not(self, view: View) -> str | None:
         why = why_no_regression(view)
@@ -60,8 +65,6 @@ class LatticeLabels(Attack):
             return why
         if not isinstance(view.own.model, LogisticRegression):
             return "it knows the residuals of a logistic regression only"
-        if not first_batches(view):
-            return "no batches of the first epoch were kept"
         weighted = any(len(each.message.weights) for each in view.messages(StepOutline, sent=False))
         return "rows have weights" if weighted else None
 
@@ -91,16 +94,11 @@ def determined(columns: Int64Array) -> bool:
 
 
 def solution(columns: Int64Array, sums: Int64Array, *, seconds: float = 60.0) -> Int64Array | None:
-    """The choice of rows, as 0 and 1, over which each column adds up to its sum; None if none is found.
+    """The choice of rows, as 0 and 1, over which each column adds up to its sum; None if none is found in time.
 
     >>> columns = np.array([[3141, 5926], [5358, 9793], [2384, 6264], [3383, 2795]])
     >>> solution(columns, columns[[0, 3]].sum(axis=0)).tolist()
     [1, 0, 0, 1]
-
-    Args:
-        columns: One row for each unknown.
-        sums: One for each column.
-        seconds: How long to search.
     """
     # Numba takes a while to import, which is spent only here.
     from colonnade.attacks.reduction import reduced

@@ -1,19 +1,29 @@
-"""Residue: what a party of a regression with an arbiter can compute from its own gradients and coefficients.
+"""What a party of a regression with an arbiter can compute from its own columns, gradients and coefficients.
 
-A gradient is X'z, with the party's own columns X and the residuals z of a batch. Of all residuals that give this
-gradient least squares finds the shortest; with as many columns as rows it is the only one, which is why small batches
-are refused. In the first epoch residuals are little else than the labels.
+A gradient is X'z, with the party's own columns X and the residuals z of a batch. In the first epoch scores are small,
+so a residual is little else than a label with the sign changed.
+
+Residue. Of all residuals that give a gradient, least squares finds the shortest; with as many columns as rows there is
+only one, which is why small batches are refused.
+
+Group sums. A level of a categorical column is a column of 0 and 1; its gradient is the sum of the residuals of its
+rows. Divided by the number of rows it is the mean label of the group, and in a group of one row, the label. Each row
+keeps its smallest group. The sums are those of Hardy et al. 2017, arXiv 1711.10677; that sums over small groups tell
+single values is the oldest result of statistical disclosure control (Fellegi 1972, "On the question of statistical
+confidentiality").
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 
 from colonnade.attacks.base import Attack, ExampleRun, Guess, Needs, View
 from colonnade.models.glm.estimator import GeneralisedLinearModel
 from colonnade.models.glm.messages import EncryptedResiduals
+from colonnade.parameters import Limit, check_parameters, count
 from colonnade.wire.message import Float64Array, Int64Array
 
 
@@ -24,12 +34,52 @@ class Residue(Attack):
     example_run = ExampleRun("logistic-regression")
 
     def why_not(self, view: View) -> str | None:
-        return why_no_regression(view) or (None if first_batches(view) else "no batches of the first epoch were kept")
+        return why_no_regression(view)
 
     def guess(self, view: View) -> Guess:
         batches = first_batches(view)
         scores = shortest_residuals(own_matrix(view), own_regression(view).gradients_, batches)
         return Guess(np.concatenate(batches), scores=np.concatenate(scores))
+
+
+class GroupSums(Attack):
+    """A row's label is the mean label of the smallest group that the attacker's columns put the row into.
+
+    Args:
+        largest: How many rows a group may have to be guessed about.
+    """
+
+    needs = Needs(messages=(EncryptedResiduals,), own_features=True, own_model=True)
+    example_run = ExampleRun("logistic-regression")
+    limits: ClassVar[Mapping[str, Limit]] = {"largest": count()}
+
+    def __init__(self, largest: int = 3) -> None:
+        self.largest = largest
+        check_parameters(self)
+
+    def why_not(self, view: View) -> str | None:
+        why = why_no_regression(view)
+        if why is None and not len(self.guess(view).rows):
+            why = "every column differs from 0 in most rows"
+        return why
+
+    def guess(self, view: View) -> Guess:
+        matrix, gradients = own_matrix(view), own_regression(view).gradients_
+        sizes = np.full(len(matrix), len(matrix) + 1)
+        scores = np.zeros(len(matrix))
+        for gradient, rows in zip(gradients, first_batches(view), strict=False):
+            columns = matrix[rows]
+            for column, total in zip(columns.T, gradient, strict=True):
+                members = np.flatnonzero(column)
+                if not 0 < 2 * len(members) < len(rows):
+                    continue
+                smaller = members[sizes[rows[members]] > len(members)]
+                sizes[rows[smaller]] = len(members)
+                # Residuals of a group have one mean: the least squares solution for a column of any numbers.
+                scores[rows[smaller]] = -total * column[smaller] / (column**2).sum()
+        known = np.flatnonzero(sizes <= max(self.largest, int(sizes.min(initial=len(sizes) + 1))))
+        known = known[sizes[known] <= len(matrix)]
+        return Guess(known, scores=scores[known])
 
 
 class CoefficientScore(Attack):
@@ -76,11 +126,13 @@ def shortest_residuals(
 
 
 def why_no_regression(view: View) -> str | None:
-    """Why a view holds no regression with two classes and columns of the attacker; None if it does."""
+    """Why a view holds no regression of two classes with columns and batches of the attacker; None if it does."""
     if not isinstance(view.own.model, GeneralisedLinearModel):
         return "it reads the coefficients of a regression"
     if view.own.model.design_ is None:
         return "the attacker has no columns of its own"
     if view.grant.n_classes != 2:
         return f"it tells two classes apart and this run has {view.grant.n_classes}"
+    if EncryptedResiduals in view.needs.messages and not first_batches(view):
+        return "no batches of the first epoch were kept"
     return None

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from colonnade.attacks.base import Attack, ExampleRun, Guess, Needs, View
+from colonnade.attacks.points import distances
 from colonnade.models.functional.messages import Offer, ReleasedCurves
 from colonnade.secret import Secret
 from colonnade.wire.message import Float64Array
@@ -50,7 +51,7 @@ class ReleaseMembership(Attack):
             # Without noise a release is a copy, told apart by rounding alone.
             variance = max(sigmas[column], 1e-6 * float(released.std())) ** 2
             spread = released.var(axis=0).sum() / released.shape[1] + 1e-300
-            near = _squared_distances(candidates, released) / (2 * variance)
+            near = distances(candidates, released) ** 2 / (2 * variance)
             far = ((released - released.mean(axis=0)) ** 2).sum(axis=1) / (2 * spread)
             total = far - near if total is None else total + far - near
         assert total is not None
@@ -88,8 +89,3 @@ def _releases(view: View) -> Iterator[Recorded[ReleasedCurves]]:
 def _clipped(z: Float64Array, radius: float) -> Float64Array:
     lengths = np.linalg.norm(z, axis=1, keepdims=True)
     return np.asarray(z * np.minimum(1.0, radius / np.maximum(lengths, 1e-300)))
-
-
-def _squared_distances(a: Float64Array, b: Float64Array) -> Float64Array:
-    squares = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2 * (a @ b.T)
-    return np.asarray(np.maximum(squares, 0.0))

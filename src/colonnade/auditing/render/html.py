@@ -6,22 +6,19 @@ from importlib.resources import files
 
 from colonnade.auditing.contents import ReportContents
 from colonnade.auditing.render import words
-from colonnade.errors import MissingExtra
+from colonnade.errors import imported
 
 
 def html(report: ReportContents) -> str:
     """The report as a page."""
-    try:
-        import jinja2
-    except ImportError as error:
-        raise MissingExtra("report", "Writing the report as HTML") from error
+    jinja2 = imported("jinja2", "report", "Writing the report as HTML")
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     for name in ("number", "alone", "interval", "size", "knowledge"):
         environment.filters[name] = getattr(words, name)
     page = files("colonnade.auditing.render").joinpath("report.html.jinja").read_text("utf-8")
-    return environment.from_string(page).render(
+    rendered: str = environment.from_string(page).render(
         report=report,
         headline=words.headline(report),
         luck=words.luck(report),
@@ -31,3 +28,4 @@ def html(report: ReportContents) -> str:
         known_noise=words.KNOWN_NOISE,
         null_unit="run" if report.run.mode == "simulated" else "permutation",
     )
+    return rendered

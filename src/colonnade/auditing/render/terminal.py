@@ -4,21 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from colonnade.auditing.contents import ReportContents
-from colonnade.auditing.evidence import Finding
-from colonnade.auditing.render.words import (
-    IN_THE_CLEAR,
-    KNOWN_NOISE,
-    Answer,
-    alone,
-    headline,
-    interval,
-    luck,
-    number,
-    questions,
-    size,
-    traffic,
-)
+from colonnade.auditing.contents import Finding, ReportContents
+from colonnade.auditing.render import words
 from colonnade.text import printable
 
 if TYPE_CHECKING:
@@ -26,7 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-STYLES: dict[Answer, str] = {
+STYLES: dict[words.Answer, str] = {
     "leaks": "bold red",
     "leaks, classes unnamed": "bold yellow",
     "no more than alone": "bold magenta",
@@ -44,14 +31,14 @@ def terminal(report: ReportContents) -> RenderableType:
 
     run = report.run
     parts: list[RenderableType] = [
-        _text(headline(report), "bold"),
+        _text(words.headline(report), "bold"),
         _text(
             f"{run.protocol} on {run.n_rows:,} rows: {', '.join(f'{n} ({r})' for n, r in run.parties.items())}", "dim"
         ),
     ]
     if report.attacks:
-        parts.append(_text(luck(report), "dim"))
-    for question in questions(report):
+        parts.append(_text(words.luck(report), "dim"))
+    for question in words.questions(report):
         parts += [_text(""), Rule(_text(question.title), align="left", style="dim")]
         parts.append(_text(question.answer.capitalize(), STYLES[question.answer]))
         parts.append(_text(question.sentence))
@@ -59,11 +46,11 @@ def terminal(report: ReportContents) -> RenderableType:
             parts.append(_findings_table(question.findings))
     parts += [_text(""), Rule("Messages", align="left", style="dim")]
     if run.insecure:
-        parts.append(_text(IN_THE_CLEAR, "bold red"))
+        parts.append(_text(words.IN_THE_CLEAR, "bold red"))
     parts.append(_messages_table(report))
     parts += [_text(""), Rule("Privacy budget", align="left", style="dim")]
     if run.noise_is_known:
-        parts.append(_text(KNOWN_NOISE, "bold red"))
+        parts.append(_text(words.KNOWN_NOISE, "bold red"))
     parts += [_text(f"{secret}: {spent}") for secret, spent in report.budget.items()] or [
         _text("No secret was touched.")
     ]
@@ -89,18 +76,18 @@ def _findings_table(findings: tuple[Finding, ...]) -> RichTable:
             table.add_row(
                 name,
                 _text(finding.measure),
-                _text(number(evidence.score.value, finding.measure), "bold" if evidence.leaks else ""),
-                _text(interval(evidence, finding.measure)),
-                _text(number(evidence.chance, finding.measure)),
-                _text(number(evidence.null_high, finding.measure)),
-                _text(alone(evidence, finding.measure)),
+                _text(words.number(evidence.score.value, finding.measure), "bold" if evidence.leaks else ""),
+                _text(words.interval(evidence, finding.measure)),
+                _text(words.number(evidence.chance, finding.measure)),
+                _text(words.number(evidence.null_high, finding.measure)),
+                _text(words.alone(evidence, finding.measure)),
             )
     return table
 
 
 def _messages_table(report: ReportContents) -> RichTable:
     table = _table("from", "to", "message", "reveals", "protection", numbers=("messages", "size"))
-    for line in traffic(report):
+    for line in words.traffic(report):
         for disclosure in line.disclosures:
             table.add_row(
                 _text(line.sender),
@@ -109,27 +96,27 @@ def _messages_table(report: ReportContents) -> RichTable:
                 _text(", ".join(disclosure.reveals) or "nothing"),
                 _text(", ".join(disclosure.under) or "none"),
                 _text(f"{disclosure.messages:,}"),
-                _text(size(disclosure.bytes)),
+                _text(words.size(disclosure.bytes)),
             )
-        total = (line.sender, line.receiver, "total", "", "", f"{line.messages:,}", size(line.bytes))
+        total = (line.sender, line.receiver, "total", "", "", f"{line.messages:,}", words.size(line.bytes))
         table.add_row(*(_text(cell, "bold") for cell in total), end_section=True)
     return table
 
 
-def _table(*words: str, numbers: tuple[str, ...]) -> RichTable:
+def _table(*texts: str, numbers: tuple[str, ...]) -> RichTable:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for heading in words:
+    for heading in texts:
         table.add_column(heading, overflow="fold")
     for heading in numbers:
         table.add_column(heading, justify="right", no_wrap=True)
     return table
 
 
-def _text(words: str, style: str = "") -> Text:
+def _text(line: str, style: str = "") -> Text:
     """Words that a terminal shows and never obeys: neither as markup nor as control characters."""
     from rich.text import Text
 
-    return Text(printable(words, lines=True), style)
+    return Text(printable(line, lines=True), style)

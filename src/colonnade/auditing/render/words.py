@@ -6,9 +6,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from colonnade.auditing.contents import ReportContents
-from colonnade.auditing.disclosure import Disclosure, SelfReportedLeak
-from colonnade.auditing.evidence import EVERYBODY, Evidence, Finding, Measure, Verdict
+from colonnade.auditing.contents import (
+    EVERYBODY,
+    Disclosure,
+    Evidence,
+    Finding,
+    Measure,
+    ReportContents,
+    SelfReportedLeak,
+    Verdict,
+    revealed,
+)
 from colonnade.secret import Secret
 
 Answer: TypeAlias = Verdict | Literal["not tested", "measured by its owner"]
@@ -114,11 +122,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Traffic:
-    """All that one party sent another.
-
-    >>> Traffic("bank", "shop", ()).messages
-    0
-    """
+    """All that one party sent another."""
 
     sender: str
     receiver: str
@@ -137,24 +141,18 @@ class Traffic:
 
 def questions(report: ReportContents) -> tuple[Question, ...]:
     """Every question that the report answers, and those it leaves open, the worst answers first."""
-    kinds: dict[tuple[str, str, Secret], list[str]] = {}
-    for finding in report.attacks:
-        kinds.setdefault((finding.attacker, finding.owner, finding.about), [])
-    for disclosure in report.disclosures:
-        for secret in disclosure.reveals:
-            kinds.setdefault((disclosure.receiver, disclosure.sender, secret), []).append(disclosure.kind)
     stated = {(said.receiver, said.owner, Secret.FEATURES): said for said in report.stated}
-    for key in stated:
-        kinds.setdefault(key, [])
+    attacked = [(finding.attacker, finding.owner, finding.about) for finding in report.attacks]
+    kinds = revealed(report.disclosures)
     asked = [
         Question(
             *key,
             tuple(sorted((f for f in report.attacks if (f.attacker, f.owner, f.about) == key), key=_severity)),
-            tuple(dict.fromkeys(revealing)),
+            kinds.get(key, ()),
             is_repeated=report.run.mode == "simulated",
             stated=stated.get(key),
         )
-        for key, revealing in kinds.items()
+        for key in dict.fromkeys([*attacked, *kinds, *stated])
     ]
     return tuple(sorted(asked, key=lambda question: -_ORDER.index(question.answer)))
 

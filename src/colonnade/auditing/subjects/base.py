@@ -16,7 +16,7 @@ import numpy as np
 
 from colonnade.attacks.base import AnyAttack, Grant, Guess, Needs
 from colonnade.auditing.attempt import Attempt, training_rows
-from colonnade.auditing.evidence import Evidence, Measure
+from colonnade.auditing.contents import Evidence, Measure
 from colonnade.errors import PlanError
 from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.randomness import Randomness
@@ -35,11 +35,7 @@ GRANTABLE = ("known_labels", "known_records", "prior", "candidates")
 
 @dataclass(frozen=True)
 class Values:
-    """What one guess is worth: under its own names of the classes, and under the best ones.
-
-    >>> Values(plain=0.0, up_to_naming=1.0).plain
-    0.0
-    """
+    """What one guess is worth: under its own names of the classes, and under the best ones."""
 
     plain: float
     up_to_naming: float
@@ -178,14 +174,9 @@ class Subject(ABC):
 
     @abstractmethod
     def grant(self, attack: AnyAttack, owner: str, tables: Tables, rows: Int64Array, random: Randomness) -> Grant | str:
-        """What the attack is told, or why it cannot be told what it needs.
+        """What the attack is told about an owner's secret, or why it cannot be told what it needs.
 
-        Args:
-            attack: The attack.
-            owner: Whose secret it is about.
-            tables: The tables at hand, the owner's among them.
-            rows: The rows that were trained on, from which known ones are drawn.
-            random: What is told follows from it, alike for all attacks.
+        Known rows are drawn from `rows`, those that were trained on, alike for all attacks.
         """
 
     @abstractmethod
@@ -200,18 +191,14 @@ class Subject(ABC):
     def judge(
         self, made: Made, null: Sequence[Values], baseline: Any, random: np.random.Generator, delta: float
     ) -> Judgement:
-        """The evidence for a guess beside its controls.
+        """The evidence for a guess, which has no granted rows.
 
-        Args:
-            made: The guess, without the granted rows.
-            null: What is scored where there is nothing to find.
-            baseline: What `baseline` returned; None where it is not known.
-            random: For the interval.
-            delta: At which privacy budgets are told.
+        Controls stand beside it: `null` is scored where there is nothing to find, and `baseline` is what the method of
+        this name returned, or None where nobody knows it.
         """
 
-    def baseline(self, made: Made, table: Table | None, random: Randomness) -> Any:
-        """What the attacker could do by itself, given its own table; None where `judge` needs nothing."""
+    def baseline(self, attempt: Attempt, rows: Int64Array, table: Table | None, random: Randomness) -> Any:
+        """What the attacker could say by itself about the guessed rows, given its table; None where not needed."""
         return None
 
     def null_group(self, attempt: Attempt) -> str:

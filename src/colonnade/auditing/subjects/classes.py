@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from colonnade.attacks.base import Grant, Guess
-from colonnade.auditing.evidence import Measure, Score
+from colonnade.auditing.contents import Measure, Score
 from colonnade.auditing.subjects.base import RESAMPLES, TAILS, Truth, Values, deviation
 from colonnade.wire.message import Float64Array, Int64Array
 
@@ -50,7 +50,7 @@ class ClassTruth(Truth):
         return len(self.labels)
 
     def measure(self, guess: Guess) -> Measure:
-        return measure_of(guess)
+        return "balanced accuracy" if guess.scores is None else "AUC"
 
     def wrong_values(self, guess: Guess) -> tuple[np.ndarray[Any, Any], str]:
         if guess.values is not None:
@@ -85,11 +85,6 @@ class ClassTruth(Truth):
         return deviation(rankdata(guess.scores)[:, None], is_last[:, None])
 
 
-def measure_of(guess: Guess) -> Measure:
-    """What a guess is scored by."""
-    return "balanced accuracy" if guess.scores is None else "AUC"
-
-
 def chance(measure: Measure, truth: ClassTruth, rows: Int64Array) -> float:
     """What can be reached on the scored rows without knowing anything about single rows."""
     return 0.5 if measure == "AUC" else 1 / len(np.unique(truth.labels[rows]))
@@ -98,8 +93,8 @@ def chance(measure: Measure, truth: ClassTruth, rows: Int64Array) -> float:
 def value(guess: Guess, truth: ClassTruth) -> float:
     """Balanced accuracy or ROC AUC; chance where nothing was guessed, and an AUC of 0.5 where there is one class."""
     if not len(guess.rows):
-        return chance(measure_of(guess), truth, truth.scored_rows)
-    return float(_values(_cells(guess, truth)[None], measure_of(guess))[0])
+        return chance(truth.measure(guess), truth, truth.scored_rows)
+    return float(_values(_cells(guess, truth)[None], truth.measure(guess))[0])
 
 
 def with_interval(guess: Guess, truth: ClassTruth, random: np.random.Generator) -> Score:
@@ -109,7 +104,7 @@ def with_interval(guess: Guess, truth: ClassTruth, random: np.random.Generator) 
     # Rows of one class that fall into one cell are alike, so drawing its rows with replacement is drawing cells. Drawn
     # from all rows together, a rare class would be missing from some resamples.
     resampled = random.multinomial(n, cells / np.maximum(n, 1)[:, None], size=(RESAMPLES, len(n)))
-    low, high = np.quantile(_values(resampled, measure_of(guess)), TAILS)
+    low, high = np.quantile(_values(resampled, truth.measure(guess)), TAILS)
     exact = value(guess, truth)
     return Score(exact, min(exact, float(low)), max(exact, float(high)))
 

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from colonnade.attacks.base import AnyAttack, Grant, Guess
+from colonnade.attacks.columns.passive import PENALTIES
 from colonnade.auditing.attempt import Attempt
-from colonnade.auditing.evidence import BestBaseline, Evidence, Measure, Score
-from colonnade.auditing.numbers import ColumnNumbers
+from colonnade.auditing.contents import BestBaseline, Evidence, Measure, Score
 from colonnade.auditing.subjects.base import (
     RESAMPLES,
     TAILS,
@@ -35,12 +35,12 @@ from colonnade.auditing.subjects.base import (
 from colonnade.privacy.randomness import Randomness
 from colonnade.roles import Roles
 from colonnade.secret import Secret
+from colonnade.tables.encode import centred, filled
 from colonnade.tables.table import Table
 from colonnade.wire.message import Float64Array, Int64Array
 
 MEAN = BestBaseline(0.0, "chance")
 NEIGHBOURS = 5
-PENALTIES = np.logspace(-3, 3, 13)
 
 
 @dataclass(frozen=True)
@@ -138,26 +138,26 @@ class ColumnsSubject(Subject):
 
     def why_not_scorable(self, owner: str | None, tables: Tables) -> str | None:
         assert owner is not None
-        return None if ColumnNumbers.of(tables[owner]).columns else f"{owner} holds no columns that vary"
+        return None if centred(tables[owner])[1] else f"{owner} holds no columns that vary"
 
     def grant(self, attack: AnyAttack, owner: str, tables: Tables, rows: Int64Array, random: Randomness) -> Grant | str:
-        numbers, needs = ColumnNumbers.of(tables[owner]), attack.needs
-        order = random.generator("grant").permutation(len(numbers.values))
+        (values, columns), needs = centred(tables[owner]), attack.needs
+        order = random.generator("grant").permutation(len(values))
         drawn = order[np.isin(order, rows)]
         told = needs.known_records + needs.prior
         if len(drawn) < told + 2:
             return f"it must be told {told} records, and only {len(drawn)} rows were trained on"
         known, sample = np.sort(drawn[: needs.known_records]), drawn[needs.known_records : told]
-        records = np.nan_to_num(numbers.values, nan=0.0)
-        return Grant(0, known, owner=owner, columns=numbers.columns, records=records[known], prior=records[sample])
+        records = np.nan_to_num(values, nan=0.0)
+        return Grant(0, known, owner=owner, columns=columns, records=records[known], prior=records[sample])
 
     def truth(self, attempt: Attempt, tables: Tables, rows: Int64Array, random: Randomness) -> ColumnTruth:
         needs, grant = attempt.attack.needs, attempt.grant
-        numbers = ColumnNumbers.of(tables[grant.owner])
-        order = random.generator("grant").permutation(len(numbers.values))
+        values, columns = centred(tables[grant.owner])
+        order = random.generator("grant").permutation(len(values))
         told = order[np.isin(order, rows)][: needs.known_records + needs.prior]
-        trained = rows if not needs.inference_rows else np.arange(len(numbers.values))
-        truth = ColumnTruth(numbers.values, numbers.columns, told).without(np.setdiff1d(order, trained))
+        trained = rows if not needs.inference_rows else np.arange(len(values))
+        truth = ColumnTruth(values, columns, told).without(np.setdiff1d(order, trained))
         table = tables.get(attempt.attacker)
         return replace(truth, imputed=None if table is None else _imputed(truth, grant, table))
 
@@ -196,10 +196,9 @@ def _imputed(truth: ColumnTruth, grant: Grant, table: Table) -> dict[str, BestBa
     from sklearn.neighbors import KNeighborsRegressor
 
     known, rows = grant.rows, truth.scored_rows
-    own = {"its own columns": ColumnNumbers.of(table).filled()}
+    own = {"its own columns": filled(table)}
     if table.label_name is not None:
-        columns = Table.of(table.to_arrow(), ids=table.id_name)
-        own["its own columns and labels"] = ColumnNumbers.of(columns).filled()
+        own["its own columns and labels"] = filled(Table.of(table.to_arrow(), ids=table.id_name))
     best: dict[str, BestBaseline] = {}
     for source, x in own.items():
         if not x.shape[1] or len(known) < 2:

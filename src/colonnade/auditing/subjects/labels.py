@@ -1,28 +1,39 @@
 """Labels: every other party guesses the label party's classes.
 
-Granted: some labels of each class. Null: the run again with shuffled labels, scored against the true ones. Baseline:
-ordinary methods on the attacker's own columns with the same known labels.
+Granted: some labels of each class. Null: the run again with shuffled labels, scored against the true ones.
+
+Baseline: a suite of ordinary methods on the attacker's own columns, with the same known labels. The best method is
+chosen *by the truth*. That choice favours the control: an attack must beat the best that its party could have done at
+home. With known labels: nearest known row, class centroids, logistic regression, self-training, label spreading, and
+clusters named by the known rows. Clusters and principal components without names are compared up to naming only.
+Without a single known label nothing at home says which cluster is which class, so alone means chance.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from colonnade.attacks.base import AnyAttack, Grant
+from colonnade.attacks.base import AnyAttack, Grant, Guess
+from colonnade.attacks.points import cluster_votes, distances
 from colonnade.auditing.attempt import Attempt
-from colonnade.auditing.baseline import Baseline, attacker_alone
-from colonnade.auditing.evidence import Evidence
+from colonnade.auditing.contents import BestBaseline, Evidence, Measure
 from colonnade.auditing.subjects.base import Judgement, Made, Subject, Tables, Values
-from colonnade.auditing.subjects.classes import ClassTruth, best_named, chance, measure_of, with_interval
+from colonnade.auditing.subjects.classes import ClassTruth, best_named, chance, value, with_interval
 from colonnade.curves import CurvesType
 from colonnade.privacy.randomness import Randomness
 from colonnade.roles import Roles
 from colonnade.secret import Secret
+from colonnade.tables.encode import filled
 from colonnade.tables.table import Table
-from colonnade.wire.message import Int64Array
+from colonnade.wire.message import Float64Array, Int64Array
+
+ROWS = 5_000
+COMPONENTS = 16
 
 
 class LabelsSubject(Subject):
@@ -60,31 +71,26 @@ class LabelsSubject(Subject):
         table = tables[roles.label]
         return {roles.label: table.with_labels(random.generator("labels").permutation(np.asarray(table.labels)))}
 
-    def baseline(self, made: Made, table: Table | None, random: Randomness) -> Baseline:
-        attempt = made.attempt
+    def baseline(self, attempt: Attempt, rows: Int64Array, table: Table | None, random: Randomness) -> Baseline:
         generator = random.generator("alone", attempt.attacker, attempt.attack.needs.known_labels)
-        return attacker_alone(table, attempt.grant, made.guess.rows, generator)
+        return attacker_alone(table, attempt.grant, rows, generator)
 
     def judge(
         self, made: Made, null: Sequence[Values], baseline: Any, random: np.random.Generator, delta: float
     ) -> Judgement:
         guess, truth = made.guess, made.truth
         assert isinstance(truth, ClassTruth)
-        measure = measure_of(guess)
-        by_chance = chance(measure, truth, guess.rows)
-        plain = Evidence(
-            with_interval(guess, truth, random),
-            by_chance,
-            tuple(values.plain for values in null),
-            None if baseline is None else baseline.best(guess.rows, measure, truth),
-        )
-        up_to_naming = Evidence(
-            with_interval(best_named(guess, truth), truth, random),
-            by_chance,
-            tuple(values.up_to_naming for values in null),
-            None if baseline is None else baseline.best_up_to_naming(guess.rows, measure, truth),
-        )
-        return Judgement(plain, up_to_naming)
+        measure = truth.measure(guess)
+
+        def evidence(*, up_to_naming: bool) -> Evidence:
+            return Evidence(
+                with_interval(best_named(guess, truth) if up_to_naming else guess, truth, random),
+                chance(measure, truth, guess.rows),
+                tuple(values.up_to_naming if up_to_naming else values.plain for values in null),
+                None if baseline is None else baseline.best(guess.rows, measure, truth, up_to_naming=up_to_naming),
+            )
+
+        return Judgement(evidence(up_to_naming=False), evidence(up_to_naming=True))
 
 
 def class_numbers(table: Table) -> tuple[Int64Array, int]:
@@ -96,15 +102,9 @@ def class_numbers(table: Table) -> tuple[Int64Array, int]:
 def draw_grant(
     labels: Int64Array, n_classes: int, per_class: int, rows: Int64Array, order: Int64Array, owner: str = ""
 ) -> Grant | None:
-    """Tell some labels of each class; None where a class has too few rows.
+    """Tell some labels of each class among some rows, in a random order; None where a class has too few.
 
-    Args:
-        labels: Every row's class.
-        n_classes: How many classes there are.
-        per_class: How many labels of each to tell.
-        rows: The rows to draw from.
-        order: All rows in random order. A larger grant from the same order contains the smaller one.
-        owner: Whose labels these are.
+    A larger grant from the same order contains the smaller one.
     """
     candidates = order[np.isin(order, rows)]
     of_class = [candidates[labels[candidates] == number][:per_class] for number in range(n_classes)]
@@ -112,3 +112,120 @@ def draw_grant(
         return None
     granted = np.sort(np.concatenate(of_class))
     return Grant(n_classes, granted, labels[granted], owner=owner)
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """How each method of the suite rates every class for some rows; higher is likelier.
+
+    >>> alone = Baseline(np.arange(2), named={"nearest known row": np.array([[0.9, 0.1], [0.2, 0.8]])}, unnamed={})
+    >>> alone.best(np.arange(2), "balanced accuracy", ClassTruth(np.array([0, 1]), 2, granted=np.array([], int)))
+    BestBaseline(value=1.0, method='nearest known row')
+    """
+
+    rows: Int64Array
+    named: Mapping[str, Float64Array]
+    unnamed: Mapping[str, Float64Array]
+
+    def best(
+        self, guessed: Int64Array, measure: Measure, truth: ClassTruth, *, up_to_naming: bool = False
+    ) -> BestBaseline:
+        """The best of the suite on the rows that an attack guessed, each method under the best names if asked for."""
+        common = np.isin(self.rows, guessed)
+        scored = [BestBaseline(chance(measure, truth, guessed), "chance")]
+        for method, ratings in {**self.named, **(self.unnamed if up_to_naming else {})}.items():
+            rows, rating = self.rows[common], ratings[common]
+            if measure == "AUC":
+                guess = Guess(rows, scores=rating[:, -1] - rating[:, :-1].max(axis=1))
+            else:
+                guess = Guess(rows, classes=rating.argmax(axis=1).astype(np.int64))
+            scored.append(BestBaseline(value(best_named(guess, truth) if up_to_naming else guess, truth), method))
+        return max(scored, key=lambda best: best.value)
+
+
+def attacker_alone(table: Table | None, grant: Grant, about: Int64Array, random: np.random.Generator) -> Baseline:
+    """Run the suite on the attacker's table; without one only chance is left.
+
+    Of very many rows a sample is used, which takes the rows that the attack guessed first.
+    """
+    if table is None:
+        return Baseline(np.zeros(0, np.int64), {}, {})
+    rows = np.arange(len(table))
+    if len(rows) > ROWS:
+        guessed = np.setdiff1d(np.intersect1d(rows, about), grant.rows)
+        first, then = random.permutation(guessed), random.permutation(np.setdiff1d(rows, guessed))
+        rows = np.union1d(np.concatenate([first, then])[:ROWS], grant.rows)
+    features = filled(table.take(rows))
+    if not features.shape[1]:
+        return Baseline(rows, {}, {})
+    known = np.searchsorted(rows, grant.rows)
+    spaces = {"": features}
+    if features.shape[1] > COMPONENTS:
+        spaces[" on principal components"] = _principal_components(features, COMPONENTS)
+    seed = int(random.integers(2**31))
+    named: dict[str, Float64Array] = {}
+    unnamed: dict[str, Float64Array] = {}
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        # The suite runs at fixed effort; what has not converged counts as it is.
+        warnings.simplefilter("ignore")
+        for space, x in spaces.items():
+            if len(known):
+                named |= {m + space: r for m, r in _from_known(x, known, grant, seed)}
+            unnamed |= {m + space: r for m, r in _from_nothing(x, grant.n_classes, seed)}
+    return Baseline(rows, {m: _finite(r) for m, r in named.items()}, {m: _finite(r) for m, r in unnamed.items()})
+
+
+def _from_known(x: Float64Array, known: Int64Array, grant: Grant, seed: int) -> Iterator[tuple[str, Float64Array]]:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.semi_supervised import LabelSpreading, SelfTrainingClassifier
+
+    n, k = len(x), grant.n_classes
+    is_class = grant.labels[:, None] == np.arange(k)
+    lengths = np.linalg.norm(x, axis=1, keepdims=True)
+    for metric, points in {"distance": x, "angle": x / np.where(lengths > 0, lengths, 1)}.items():
+        near = -distances(points, points[known])
+        yield f"nearest known row by {metric}", np.stack([near[:, c].max(axis=1) for c in is_class.T], axis=1)
+        centroids = np.stack([points[known[c]].mean(axis=0) for c in is_class.T])
+        yield f"class centroids by {metric}", -distances(points, centroids)
+    for strength in (0.01, 1.0):
+        model = LogisticRegression(C=strength).fit(x[known], grant.labels)
+        yield f"logistic regression (C={strength:g})", model.predict_proba(x)
+    partly = np.full(n, -1)
+    partly[known] = grant.labels
+    yield "self-training", SelfTrainingClassifier(LogisticRegression(), threshold=0.8).fit(x, partly).predict_proba(x)
+    if n > 10:
+        spreading = LabelSpreading(kernel="knn", n_neighbors=min(10, n - 1), max_iter=50).fit(x, partly)
+        yield "label spreading", spreading.label_distributions_
+    for factor in (1, 2, 4):
+        if factor * k <= n:
+            member, centres = _clusters(x, factor * k, seed)
+            votes = cluster_votes(member, known, grant.labels, distances(centres, x[known]), k)
+            yield f"{factor * k} named clusters", votes[member]
+
+
+def _from_nothing(x: Float64Array, n_classes: int, seed: int) -> Iterator[tuple[str, Float64Array]]:
+    if n_classes <= len(x):
+        _, centres = _clusters(x, n_classes, seed)
+        yield f"{n_classes} clusters", -distances(x, centres)
+    if n_classes == 2:
+        for number, component in enumerate(_principal_components(x, 3).T, start=1):
+            yield f"principal component {number}", np.stack([-component, component], axis=1)
+
+
+def _clusters(x: Float64Array, n: int, seed: int) -> tuple[Int64Array, Float64Array]:
+    from sklearn.cluster import KMeans
+
+    model: Any = KMeans(n, n_init=3, random_state=seed).fit(x)
+    return model.labels_.astype(np.int64), model.cluster_centers_
+
+
+def _principal_components(x: Float64Array, n: int) -> Float64Array:
+    from scipy.linalg import eigh
+
+    width = x.shape[1]
+    _, directions = eigh(x.T @ x, subset_by_index=(max(0, width - n), width - 1))
+    return np.asarray(x @ directions[:, ::-1])
+
+
+def _finite(ratings: Float64Array) -> Float64Array:
+    return np.nan_to_num(ratings, nan=0.0)

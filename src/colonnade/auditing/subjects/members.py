@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from colonnade.attacks.base import AnyAttack, Grant
+from colonnade.attacks.base import AnyAttack, Grant, Guess
 from colonnade.auditing.attempt import Attempt
-from colonnade.auditing.evidence import EVERYBODY, BestBaseline, Evidence, Score
-from colonnade.auditing.subjects.base import TAILS, Judgement, Made, Subject, Tables, Truth, Values
+from colonnade.auditing.contents import EVERYBODY, BestBaseline, Evidence, Score
+from colonnade.auditing.subjects.base import Judgement, Made, Subject, Tables, Truth, Values
 from colonnade.auditing.subjects.classes import ClassTruth, value, with_interval
 from colonnade.curves import CurvesType
 from colonnade.privacy.ledger import compose
@@ -72,7 +72,6 @@ class MembershipFinding:
         return most_advantage(self.claimed, self.delta)
 
     def __str__(self) -> str:
-        """The finding in a sentence."""
         return (
             f"{self.attack} by {self.attacker}: AUC {self.score.value:.3f} ({self.score.low:.3f} to "
             f"{self.score.high:.3f}); {self.beside_the_claim}"
@@ -86,6 +85,15 @@ class MembershipFinding:
             f"measured epsilon at least {self.measured:.3g}, claimed {claimed}; measured advantage "
             f"{self.advantage:.3f}, at most {self.most_advantage:.3f} by what is claimed"
         )
+
+
+class MemberTruth(ClassTruth):
+    """Who was in the run, to be guessed by scores."""
+
+    def wrong_values(self, guess: Guess) -> tuple[np.ndarray[Any, Any], str]:
+        if guess.scores is None:
+            return np.ones(len(guess.rows), bool), "scores"
+        return super().wrong_values(guess)
 
 
 class MembersSubject(Subject):
@@ -105,9 +113,9 @@ class MembersSubject(Subject):
         order = _order(tables, random)
         return Grant(2, candidates={name: z[order] for name, z in _curves(tables, owner).items()}, owner=owner)
 
-    def truth(self, attempt: Attempt, tables: Tables, rows: Int64Array, random: Randomness) -> ClassTruth:
+    def truth(self, attempt: Attempt, tables: Tables, rows: Int64Array, random: Randomness) -> MemberTruth:
         was_in = np.isin(_order(tables, random), _inside(tables, random))
-        return ClassTruth(was_in.astype(np.int64), 2, NOBODY)
+        return MemberTruth(was_in.astype(np.int64), 2, NOBODY)
 
     def shuffled(self, tables: Tables, roles: Roles, attacker: str, random: Randomness) -> dict[str, Table]:
         raise AssertionError("a null of membership needs no other tables")
@@ -174,16 +182,13 @@ def most_advantage(epsilon: float, delta: float) -> float:
 
 def epsilon_bound(scores: Float64Array, members: Int64Array, delta: float, random: np.random.Generator) -> float:
     """A lower bound on epsilon from scores of members and others, at 95 % confidence; 0 if nothing can be said."""
-    from scipy.stats import beta
-
-    tail, upper = TAILS
+    from scipy.stats import binomtest
 
     def bound(true: NDArray[np.bool_], false: NDArray[np.bool_]) -> float:
-        hits, n, wrong, m = int(true.sum()), len(true), int(false.sum()), len(false)
-        if not hits or not n or not m:
+        if not len(true) or not len(false):
             return 0.0
-        low = float(beta.ppf(tail, hits, n - hits + 1))
-        high = 1.0 if wrong == m else float(beta.ppf(upper, wrong + 1, m - wrong))
+        low = binomtest(int(true.sum()), len(true)).proportion_ci().low
+        high = binomtest(int(false.sum()), len(false)).proportion_ci().high
         return math.log((low - delta) / high) if low > delta + high else 0.0
 
     return _at_best_threshold(bound, scores, members, random)

@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 
 from colonnade.curves import Basis, BSplines, Curves, basis_of
 from colonnade.curves.basis import FloatArray
-from colonnade.data.functional.r_random import RRandom
 from colonnade.parameters import Limit, check_parameters, choice, count, number
 from colonnade.tables.table import Table
 
 Draws: TypeAlias = Literal["numpy", "r"]
 
+_WORD = 2**32
+_STEP = 2.3283064365386963e-10
+_TINY = 2.328306437080797e-10 / 2
 SINGULAR_VALUES = (1.0, 0.7, 0.4)
 RESPONSE = "response"
 
@@ -68,7 +70,6 @@ class FunctionalSetting:
     seed: int = 1001
 
     def __post_init__(self) -> None:
-        """Refuse a setting that cannot be drawn."""
         inputs, size = range(1, self.p + 1), self.basis.size
         drawn = {
             "active": Limit(lambda active: set(active) <= set(inputs), f"numbers from 1 to {self.p}", ()),
@@ -131,8 +132,6 @@ class FunctionalData:
     """Curves of many inputs and one output, record by record.
 
     Attributes:
-        x: The inputs.
-        y: The output.
         active: The inputs that the output depends on, counted from 1.
         operators: How, in coordinates; None where it is not known.
         signal: The output without its noise; None where it is not known.
@@ -157,15 +156,10 @@ class FunctionalData:
         x, y = tuple(each.take(rows) for each in self.x), self.y.take(rows)
         return FunctionalData(x, y, self.active, self.operators, signal, self.record_ids[rows])
 
-    def tables(self, parties: int, *, label: str = "label") -> dict[str, Table]:
-        """The tables of a label party, which has the output, and of feature parties that share out the inputs.
-
-        Args:
-            parties: How many feature parties.
-            label: What the label party is called; feature parties are "worker 1" and so on.
-        """
+    def tables(self, parties: int) -> dict[str, Table]:
+        """The tables of "label", which has the output, and of "worker 1" and so on, who share out the inputs."""
         ids = self.record_ids
-        tables = {label: Table.of({"id": ids, RESPONSE: self.y.to_arrow()}, labels=RESPONSE, owner=label)}
+        tables = {"label": Table.of({"id": ids, RESPONSE: self.y.to_arrow()}, labels=RESPONSE, owner="label")}
         for worker in range(1, parties + 1):
             owned = owned_features(worker, parties, len(self.x))
             columns = {column(j): self.x[j - 1].to_arrow() for j in owned}
@@ -186,6 +180,43 @@ def owned_features(worker: int, parties: int, p: int) -> list[int]:
 def column(feature: int) -> str:
     """What an input is called in a table; names sort in the order of the inputs."""
     return f"x{feature:02d}"
+
+
+class RRandom:
+    """What `set.seed(seed)` begins in R, bit for bit: not cryptographic, for simulated data only.
+
+    R seeds a Mersenne Twister by a linear congruential generator, and makes normals by inverting the distribution
+    function at uniforms of two words.
+    """
+
+    def __init__(self, seed: int) -> None:
+        word = seed % _WORD
+        for _ in range(50):
+            word = (69069 * word + 1) % _WORD
+        words = []
+        for _ in range(625):
+            word = (69069 * word + 1) % _WORD
+            words.append(word)
+        self._twister = np.random.MT19937()
+        state = self._twister.state
+        # R keeps the position as the first word, and starts at the end.
+        state["state"] = {"key": np.array(words[1:], dtype=np.uint32), "pos": 624}
+        self._twister.state = state
+
+    def uniform(self, n: int) -> FloatArray:
+        """`runif(n)`."""
+        return np.clip(self._twister.random_raw(n).astype(np.float64) * _STEP, _TINY, 1 - _TINY)
+
+    def normal(self, n: int) -> FloatArray:
+        """`rnorm(n)`."""
+        from scipy.special import ndtri
+
+        pairs = self.uniform(2 * n).reshape(n, 2)
+        return np.asarray(ndtri((np.floor(2.0**27 * pairs[:, 0]) + pairs[:, 1]) / 2.0**27))
+
+    def matrix(self, rows: int, columns: int) -> FloatArray:
+        """`matrix(rnorm(rows * columns), rows, columns)`, which R fills column by column."""
+        return np.ascontiguousarray(self.normal(rows * columns).reshape(columns, rows).T)
 
 
 class _NumpySource:

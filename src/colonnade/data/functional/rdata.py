@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from colonnade.curves import Basis, BSplines, Curves, Fourier
-from colonnade.errors import DataError, MissingExtra, StorageError
+from colonnade.errors import DataError, StorageError, imported
 from colonnade.storage import explained
 
 MOST_BYTES = 2**30
@@ -200,11 +200,7 @@ def _basis_of(fields: Mapping[str, Any]) -> Basis:
     if fields.get("dropind") is not None and len(np.ravel(fields["dropind"])):
         raise DataError("A basis of R with dropped functions cannot be read. Write the curves in the whole basis.")
     if kind == "bspline":
-        order = size - len(parameters)
-        even = BSplines((low, high), size, order)
-        # Equally spaced knots are left to the basis, so that it equals one that never was in R.
-        same = np.allclose(even.breaks[1:-1], parameters, rtol=0, atol=1e-9 * (high - low))
-        return even if same else BSplines((low, high), size, order, tuple(parameters.tolist()))
+        return BSplines.with_knots((low, high), size, size - len(parameters), parameters.tolist())
     if kind == "fourier":
         period = float(parameters[0])
         return Fourier((low, high), size, None if np.isclose(period, high - low, rtol=1e-12) else period)
@@ -233,11 +229,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def _rdata() -> Any:
-    try:
-        import rdata
-    except ImportError as error:
-        raise MissingExtra("r", "Reading and writing files of R") from error
-    return rdata
+    return imported("rdata", "r", "Reading and writing files of R")
 
 
 def curve_list(values: Sequence[Any], path: Path) -> list[Curves | None]:

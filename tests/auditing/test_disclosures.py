@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from colonnade.auditing.disclosure import Disclosure, budget, disclosures
+from colonnade.auditing.contents import Disclosure
+from colonnade.auditing.report import budget, disclosures
 from colonnade.privacy.ledger import Event, Ledger
 from colonnade.secret import Secret
 

@@ -3,7 +3,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from colonnade.attacks.base import Grant
-from colonnade.attacks.labels.gradient_scores import DirectionScore, NormScore
+from colonnade.attacks.labels.gradients import DirectionScore, NormScore
 from colonnade.attacks.view import View
 from colonnade.data import load
 from colonnade.models.networks.messages import Gradient

@@ -35,11 +35,7 @@ _THREAD_VARIABLES = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one task: its value, or the traceback of its last attempt.
-
-    >>> Outcome(value=3).failed
-    False
-    """
+    """What became of one task: its value, or the traceback of its last attempt."""
 
     value: Any = None
     traceback: str | None = None

@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 
 from colonnade.data import load
-from colonnade.defences.perturbation import GradientPerturbation
+from colonnade.defences.noise import GradientPerturbation
 from colonnade.defences.wandering import BoundaryWandering
 from colonnade.errors import PlanError
 from colonnade.models.networks.messages import Gradient

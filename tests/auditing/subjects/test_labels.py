@@ -2,10 +2,9 @@ import numpy as np
 import pytest
 
 from colonnade.attacks.base import Grant
-from colonnade.auditing import baseline
-from colonnade.auditing.baseline import attacker_alone
+from colonnade.auditing.subjects import labels as subject
 from colonnade.auditing.subjects.classes import ClassTruth
-from colonnade.auditing.subjects.labels import draw_grant
+from colonnade.auditing.subjects.labels import attacker_alone, draw_grant
 from colonnade.tables.table import Table
 
 N = 300
@@ -30,7 +29,7 @@ def best(table: Table | None, labels: np.ndarray, per_class: int, measure="balan
     suite = attacker_alone(table, grant, np.arange(N), np.random.default_rng(2))
     truth = ClassTruth.of(labels, grant)
     rows = truth.scored_rows
-    return suite.best(rows, measure, truth).value, suite.best_up_to_naming(rows, measure, truth).value
+    return suite.best(rows, measure, truth).value, suite.best(rows, measure, truth, up_to_naming=True).value
 
 
 @pytest.mark.parametrize("measure", ["balanced accuracy", "AUC"])
@@ -83,7 +82,7 @@ def test_which_values_are_missing_is_made_use_of() -> None:
 
 
 def test_of_very_many_rows_a_sample_is_used_that_holds_the_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(baseline, "ROWS", 50)
+    monkeypatch.setattr(subject, "ROWS", 50)
     labels = labelled()
     x = np.random.default_rng(3).normal(size=(N, 3)) + 6 * labels[:, None]
     grant = granted(labels, 3)
@@ -95,7 +94,7 @@ def test_of_very_many_rows_a_sample_is_used_that_holds_the_known_ones(monkeypatc
 
 
 def test_a_sample_is_first_of_the_rows_that_were_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(baseline, "ROWS", 50)
+    monkeypatch.setattr(subject, "ROWS", 50)
     labels, guessed = labelled(), np.arange(100, 140)
     grant = granted(labels, 3)
     suite = attacker_alone(numeric(np.eye(2)[labels]), grant, guessed, np.random.default_rng(2))

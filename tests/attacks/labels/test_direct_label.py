@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from colonnade.attacks.labels.direct import DirectLabel
+from colonnade.attacks.labels.gradients import DirectLabel
 from colonnade.data import load
 from colonnade.defences.noise import GradientNoise
 from colonnade.models.networks.messages import Gradient
