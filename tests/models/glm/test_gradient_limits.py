@@ -10,6 +10,8 @@ from colonnade import audit
 from colonnade.attacks.labels.group_sums import GroupSums
 from colonnade.attacks.labels.lattice import LatticeLabels
 from colonnade.attacks.labels.regression import Residue
+from colonnade.crypto.additive import SUM_BITS
+from colonnade.crypto.fixedpoint import Widths, column_scales
 from colonnade.errors import PlanError, PrivacyError, StorageError
 from colonnade.models.glm import arbiter as glm_arbiter
 from colonnade.models.glm.estimator import LinearRegression, LogisticRegression
@@ -136,17 +138,26 @@ class TestKnapsack:
             PrivacyError, match=rf"columns, so a batch needs more than .* but the smallest has {n_rows}"
         ):
             trained(tables, LogisticRegression(max_iter=1))
-        run = trained(tables, LogisticRegression(max_iter=1, **LAX))
+        run = trained(tables, LogisticRegression(max_iter=1, gradient_bits=None, **LAX))
         guess = guessed(run, LatticeLabels(seconds=300.0))
         assert sorted(guess.rows) == list(range(n_rows))
         np.testing.assert_array_equal(guess.scores, labels[guess.rows])
 
     @pytest.mark.slow
-    def test_the_audit_names_the_leak(self):
+    @pytest.mark.parametrize("bits", [None, 24])
+    def test_the_audit_names_the_leak(self, bits):
         tables = {"bank": bank(coin(61)), "shop": shop(numbers(61, 6))}
-        run = trained(tables, LogisticRegression(max_iter=1, **LAX))
+        run = trained(tables, LogisticRegression(max_iter=1, gradient_bits=bits, **LAX))
         (finding,) = findings(run, LatticeLabels(seconds=300.0))
         assert finding.verdict == "leaks"
+
+    def test_rounded_sums_of_few_rows_still_give_every_label_away(self):
+        labels = coin(31)
+        tables = {"bank": bank(labels), "shop": shop(numbers(31, 6))}
+        run = trained(tables, LogisticRegression(max_iter=1, rows_per_column=0, fewest_rows=1))
+        assert run.results["shop"].gradient_bits == 24
+        guess = guessed(run, LatticeLabels())
+        np.testing.assert_array_equal(guess.scores, labels[guess.rows])
 
     def test_where_sums_cannot_determine_the_labels_the_guess_is_that_of_least_squares(self):
         tables = {"bank": bank(coin(300)), "shop": shop(numbers(300, 2))}
@@ -270,14 +281,52 @@ def test_a_damaged_log_is_refused(tmp_path):
         Openings(tmp_path / "log")
 
 
-@pytest.mark.slow
-def test_rounded_gradients_keep_the_fit_and_lose_the_low_bits():
-    n_rows = 2000
-    tables = {"bank": bank(coin(n_rows)), "shop": shop(numbers(n_rows, 2))}
-    exact, rounded = (
-        trained(tables, LogisticRegression(max_iter=30, gradient_bits=bits)).results["shop"] for bits in (None, 26)
-    )
-    assert not (exact.gradients_[0] == rounded.gradients_[0]).any()
-    np.testing.assert_allclose(rounded.coef_, exact.coef_, atol=1e-4)
-    with pytest.raises(PlanError, match="gradient_bits should be None or a whole number, from 20 to 53, but is 8"):
-        trained(tables, LogisticRegression(gradient_bits=8))
+class TestRounding:
+    """The arbiter opens the highest bits of a gradient."""
+
+    def test_a_rounded_gradient_is_off_by_half_a_unit_at_most_and_not_less_on_the_whole(self):
+        n_rows, bits = 700, 24
+        tables = {"bank": bank(coin(n_rows)), "shop": shop(numbers(n_rows, 10))}
+        exact, rounded = (
+            trained(tables, LogisticRegression(max_iter=1, gradient_bits=each)).results["shop"] for each in (None, bits)
+        )
+        scales = column_scales(np.abs(exact.design_.matrix(tables["shop"])).max(axis=0), Widths.of(n_rows).column_bits)
+        fraction = Widths.of(n_rows).residual_bits - 1 - 5
+        off = np.ldexp(rounded.gradients_[0] - exact.gradients_[0], scales + fraction)
+        assert np.abs(off).max() <= 2 ** (SUM_BITS - bits - 1)
+        assert np.abs(off).mean() > 2 ** (SUM_BITS - bits - 1) / 8
+
+    def test_a_run_of_the_same_inputs_rounds_the_same_and_one_of_others_uses_other_masks(self):
+        n_rows = 400
+        one, other = coin(n_rows), coin(n_rows, seed=3)
+        held = shop(numbers(n_rows, 2))
+        runs = [
+            trained({"bank": bank(labels), "shop": held}, LogisticRegression(max_iter=2, tol=0))
+            for labels in (one, one, other)
+        ]
+        gradients = [run.results["shop"].gradients_ for run in runs]
+        np.testing.assert_array_equal(gradients[0], gradients[1])
+        assert runs[0].results["bank"].history_ == runs[1].results["bank"].history_
+        # A rounded sum is a multiple of the unit less the mask.
+        low = [self.masks_below(run.results["shop"], held) for run in runs]
+        np.testing.assert_array_equal(low[0], low[1])
+        assert (low[0] != low[2]).all()
+
+    def masks_below(self, share, table):
+        """The bits of a party's masks below the arbiter's unit, in the first step."""
+        widths = Widths.of(len(table))
+        scales = column_scales(np.abs(share.design_.matrix(table)).max(axis=0), widths.column_bits)
+        sums = np.ldexp(share.gradients_[0], scales + widths.residual_bits - 6).astype(np.int64)
+        return -sums % 2 ** (SUM_BITS - share.gradient_bits)
+
+    @pytest.mark.slow
+    def test_rounded_gradients_keep_the_fit_and_lose_the_low_bits(self):
+        n_rows = 2000
+        tables = {"bank": bank(coin(n_rows)), "shop": shop(numbers(n_rows, 2))}
+        exact, rounded = (
+            trained(tables, LogisticRegression(max_iter=30, gradient_bits=bits)).results["shop"] for bits in (None, 24)
+        )
+        assert not (exact.gradients_[0] == rounded.gradients_[0]).any()
+        np.testing.assert_allclose(rounded.coef_, exact.coef_, atol=1e-4)
+        with pytest.raises(PlanError, match="gradient_bits should be None or a whole number, from 20 to 53, but is 8"):
+            trained(tables, LogisticRegression(gradient_bits=8))
