@@ -2,6 +2,8 @@
 
 import base64
 import json
+import multiprocessing
+import threading
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from colonnade.models.glm.estimator import LinearRegression, LogisticRegression
 from colonnade.models.glm.openings import MOST_HASHES, Openings, RowSketch
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
+from colonnade.shared_log import SharedLog
 from colonnade.tables.table import Table
 from colonnade.testing import attempt_on
 
@@ -232,6 +235,33 @@ class TestRuns:
         lines = [json.loads(line) for line in (tmp_path / "openings-of-bank").read_text().splitlines()]
         assert [line["columns"] for line in lines if line["peer"] == "shop"] == [1] * 4
 
+    def test_thirteen_runs_of_25_new_columns_give_all_labels_away_and_the_log_stops_the_second(self, tmp_path):
+        labels, columns, sums = coin(300), [], []
+        for i in range(13):
+            tables = {"bank": bank(labels), "shop": shop(numbers(300, 25, seed=i))}
+            model = LogisticRegression(max_iter=1, gradient_bits=None, **LAX)
+            share = trained(tables, model).results["shop"]
+            columns.append(share.design_.matrix(tables["shop"]))
+            sums.append(share.gradients_[0])
+        residuals = np.linalg.lstsq(np.hstack(columns).T, np.concatenate(sums), rcond=None)[0]
+        np.testing.assert_array_equal((-residuals > 0).astype(int), labels)
+        # With the default limit no run of 25 columns on 300 rows begins, nor do 25 runs of one column each.
+        with pytest.raises(PrivacyError, match=r"shop has 25 columns, so a batch needs more than 1600 rows"):
+            self.runs(tmp_path / "wide", 1, columns=lambda i: numbers(300, 25, seed=i))
+        with pytest.raises(PrivacyError, match=r"and had about 4\.0 others opened on these rows by earlier runs"):
+            self.runs(tmp_path / "narrow", 25)
+        for who in ("bank", "judge"):
+            lines = [json.loads(line) for line in (tmp_path / "narrow" / f"openings-of-{who}").read_text().splitlines()]
+            assert 64 * sum(line["columns"] for line in lines if line["peer"] == "shop") < 300
+
+    def test_the_arbiter_counts_over_runs_even_where_the_label_party_has_lost_its_log(self, tmp_path, monkeypatch):
+        honest = Openings.kept_by
+        monkeypatch.setattr(
+            Openings, "kept_by", lambda party: Openings(None) if party.name == "bank" else honest(party)
+        )
+        with pytest.raises(PrivacyError, match=r"shop has 1 columns and had about 4\.0 others opened on these rows"):
+            self.runs(tmp_path, 5)
+
     def test_the_same_columns_are_counted_once(self, tmp_path):
         self.runs(tmp_path, 6, columns=lambda i: numbers(300, 1))
         assert len((tmp_path / "openings-of-bank").read_text().splitlines()) == 1
@@ -273,6 +303,36 @@ def test_two_hundred_rows_do_not_pay_for_columns_that_were_opened_on_others():
         openings.admit("shop", bytes([start]) * 32, 3, sketch(np.arange(200) + 200 * start), 64)
     with pytest.raises(PrivacyError, match=r"had about 3\.0 others"):
         openings.admit("shop", bytes(32 * [9]), 1, sketch(np.arange(200)), 64)
+
+
+def admit_one(path, number):
+    """Count one column of its own, from another process."""
+    Openings(path).admit("shop", bytes([number]) * 32, 1, sketch(np.arange(300)), 64)
+
+
+def test_runs_at_the_same_time_cannot_open_more_than_the_log_allows_together(tmp_path):
+    log = tmp_path / "openings-of-bank"
+    context = multiprocessing.get_context("fork")
+    runs = [context.Process(target=admit_one, args=(log, number)) for number in range(8)]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join()
+    assert sorted(run.exitcode for run in runs) == [0] * 4 + [1] * 4
+    assert len(log.read_text().splitlines()) == 4
+    assert log.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_check_waits_until_another_run_has_written(tmp_path):
+    log = tmp_path / "openings-of-bank"
+    with SharedLog(log, "columns").locked():
+        waiting = threading.Thread(target=admit_one, args=(log, 1))
+        waiting.start()
+        waiting.join(0.2)
+        assert waiting.is_alive()
+        assert log.read_text() == ""
+    waiting.join()
+    assert len(log.read_text().splitlines()) == 1
 
 
 def test_a_damaged_log_is_refused(tmp_path):
