@@ -69,14 +69,24 @@ def built(**changes: Any) -> Plan:
 
 def test_the_section_is_read_with_its_defaults(tmp_path: Path) -> None:
     network = read(tmp_path, MINIMAL).network
-    assert network == PlannedNetwork({"bank": PlannedAddress("bank.example:7431")}, tmp_path / "certs")
+    address = PlannedAddress("bank.example:7431")
+    assert network == PlannedNetwork({"bank": address}, tmp_path / "certs", revoked=tmp_path / "revoked.txt")
 
 
 def test_the_section_read_from_a_file_is_the_one_built_in_python(tmp_path: Path) -> None:
     network = read(tmp_path, MINIMAL + NETWORK + AGREED).network
     parties = {"bank": PlannedAddress("bank.example:7431"), "shop": PlannedAddress(listen="[::]:7432")}
     assert network == PlannedNetwork(
-        parties, tmp_path / "keys", tmp_path / "storage.key", "audit", "seeded", 60.0, 61.5, 5.0, 62.0
+        parties,
+        tmp_path / "keys",
+        tmp_path / "storage.key",
+        "audit",
+        "seeded",
+        60.0,
+        61.5,
+        5.0,
+        62.0,
+        tmp_path / "revoked.txt",
     )
     assert network is not None
     assert network.addresses(("bank", "shop")) == {"bank": "bank.example:7431", "shop": None}

@@ -77,6 +77,16 @@ def budget(found: Iterable[Disclosure], ledgers: Mapping[str, Ledger], delta: fl
     return {str(secret): composed[secret] for secret in sorted(composed)}
 
 
+def budget_over_runs(ledgers: Mapping[str, Ledger], delta: float) -> dict[str, dict[str, Spent]]:
+    """What all runs on the same records spent on each secret, by party, where a ledger knows of other runs."""
+    found = {}
+    for party, ledger in ledgers.items():
+        if ledger.has_history:
+            spent = {str(secret): ledger.spent_over_runs(secret, delta) for secret in sorted(Secret)}
+            found[party] = {secret: each for secret, each in spent.items() if each.releases}
+    return {party: spent for party, spent in found.items() if spent}
+
+
 def _digests(transcript: Transcript, peer: str, kind: str, *, sent: bool) -> list[str]:
     return [e.digest for e in transcript.entries if (e.peer, e.kind, e.sent) == (peer, kind, sent)]
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from colonnade.attacks.base import ActiveAttack, AnyAttack
 from colonnade.auditing.attempt import Attempt, name_of
-from colonnade.auditing.disclosure import budget, never_attacked, self_reported_leaks
+from colonnade.auditing.disclosure import budget, budget_over_runs, never_attacked, self_reported_leaks
 from colonnade.auditing.evidence import EVERYBODY, Finding, Granted
 from colonnade.auditing.null import Executor
 from colonnade.auditing.report import PrivacyReport
@@ -148,6 +148,7 @@ def report_on(setting: Setting, attacks: Sequence[AnyAttack]) -> PrivacyReport:
         attacks=tuple(findings),
         untested=(*untested, *setting.unmeasured(findings), *never_attacked(sent, findings)),
         stated=self_reported_leaks(setting.transcripts),
+        over_runs=budget_over_runs(setting.ledgers, setting.delta),
     )
 
 

@@ -35,7 +35,8 @@ class PrivacyReport(ReportContents):
     def to_json(self) -> str:
         """The report as JSON, which later versions can still read."""
         tree = {"version": VERSION, **asdict(self)}
-        for spent in tree["budget"].values():
+        over_runs = (spent for party in tree["over_runs"].values() for spent in party.values())
+        for spent in (*tree["budget"].values(), *over_runs):
             # JSON has no infinity.
             spent["epsilon"] = spent["epsilon"] if math.isfinite(spent["epsilon"]) else None
         for finding, told in zip(tree["attacks"], self.attacks, strict=True):
@@ -66,6 +67,10 @@ class PrivacyReport(ReportContents):
                 attacks=tuple(_finding(item) for item in tree["attacks"]),
                 untested=tuple(tree["untested"]),
                 stated=tuple(SelfReportedLeak(**item) for item in tree.get("stated", ())),
+                over_runs={
+                    party: {secret: _spent(item) for secret, item in spent.items()}
+                    for party, spent in tree.get("over_runs", {}).items()
+                },
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise StorageError(

@@ -67,7 +67,7 @@ class LatticeLabels(Attack):
             return "it knows the residuals of a logistic regression only"
         if not first_batches(view):
             return "no batches of the first epoch were kept"
-        if view.own.model.gradient_noise is not None:
+        if view.own.model.gradient_privacy is not None:
             return "opened sums have noise"
         weighted = any(len(each.message.weights) for each in view.messages(StepOutline, sent=False))
         return "rows have weights" if weighted else None

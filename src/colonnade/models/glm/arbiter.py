@@ -19,8 +19,9 @@ read every score.
 
 The arbiter opens the highest `gradient_bits` bits of a gradient. The lowest bits of a mask decide how its sum is
 rounded, so a party derives these bits from its own randomness, all parties' inputs, the step and its coefficients: a
-run that is taken up after a crash rounds as before, and a run with other inputs uses other masks. With `gradient_noise`
-the arbiter adds noise before it rounds, and the label party charges its ledger (`gradient_noise`).
+run that is taken up after a crash rounds as before, and a run with other inputs uses other masks. Where labels are to
+be differentially private, the arbiter adds noise before it rounds, and the label party charges its ledger
+(`gradient_privacy`).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from colonnade.crypto.profiles import ARBITER
 from colonnade.crypto.sampling import Stream
 from colonnade.errors import PrivacyError, ProtocolError
 from colonnade.models.glm.descent import GradientDescent
-from colonnade.models.glm.gradient_noise import GRADIENT_NOISE, UNIT, with_noise
+from colonnade.models.glm.gradient_privacy import GRADIENT_NOISE, UNIT, with_noise
 from colonnade.models.glm.matrix import (
     Matrix,
     entries,
@@ -113,7 +114,7 @@ class ArbiterSide(RegressionSide):
         self.n_batches, self.block = schedule.n_batches, schedule.block
         self.lines = (self.party.label_party, *self.party.feature_parties)
         found = self.party.label_party.receive(OpenableSums)
-        noisy, holders = self.settings.gradient_noise is not None, self.party.roles.holders
+        noisy, holders = self.settings.gradient_privacy is not None, self.party.roles.holders
         self.allowed, rows = openable(found, holders, self.party.label_party.peer, noisy=noisy)
         self.sigma = Fraction(found.sigma)
         openings = Openings.kept_by(self.party)
@@ -209,14 +210,16 @@ class EncryptedSide(ColumnSide):
         self.part_bits = self.of_all.residual_bits - ceil(log2(n_parties))
         self.loss_bits = PRODUCT_BITS - ceil(log2(max(self.n_rows, 1))) - self.of_all.residual_bits
         self.loss_bits -= ceil(log2(n_parties))
-        columns, to_integers, noise = weighted(self.matrix, weights), np.rint, self.settings.gradient_noise
+        columns, noise = weighted(self.matrix, weights), self.settings.gradient_privacy
         self.scales = column_scales(largest(columns), self.of_batch.column_bits)
         if noise is not None:
-            # Cutting off makes no row longer.
-            columns, to_integers = noise.clipped(columns, intercept=self.has_intercept), np.trunc
+            columns = noise.clipped(columns, intercept=self.has_intercept)
             self.scales = np.full(self.n_columns, noise.scale(self.of_batch.column_bits))
         places, self.is_zero = of_columns(columns, self.scales), largest(columns) == 0
-        self.integers = with_entries(columns, to_integers(np.ldexp(entries(columns), places)).astype(np.int64))
+        shifted = np.ldexp(entries(columns), places)
+        # Cutting off makes no row longer than it was clipped to.
+        whole = np.rint(shifted) if noise is None else np.trunc(shifted)
+        self.integers = with_entries(columns, whole.astype(np.int64))
         if not len(weights):
             # Scores are taken of the same columns as gradients, to the last bit.
             self.matrix = with_entries(columns, np.ldexp(entries(self.integers).astype(np.float64), -places))
@@ -434,7 +437,7 @@ class EncryptedLabelSide(EncryptedSide):
 
     def _mechanism(self, range_bits: int) -> DiscreteGaussianMechanism | None:
         """The noise of each step, where gradients have noise."""
-        noise, n_parties = self.settings.gradient_noise, len(self.party.roles.holders)
+        noise, n_parties = self.settings.gradient_privacy, len(self.party.roles.holders)
         if noise is None:
             return None
         return noise.mechanism(

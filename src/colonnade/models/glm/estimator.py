@@ -39,7 +39,7 @@ from colonnade.errors import DataError, PlanError, PrivacyError, StorageError
 from colonnade.models.base import Estimator, Prediction
 from colonnade.models.batches import fixed_batches
 from colonnade.models.glm.families import LINEAR, LOGISTIC, POISSON, Family
-from colonnade.models.glm.gradient_noise import GradientNoise
+from colonnade.models.glm.gradient_privacy import GradientPrivacy
 from colonnade.models.glm.masked_sum import Sending, masked_sum
 from colonnade.models.glm.rare import without_rare
 from colonnade.models.glm.sides import Backend, LearnedRegression, RegressionSettings, RegressionSide, own_labels
@@ -55,7 +55,9 @@ _BITS = Limit(
     lambda value: is_integer(value) and 20 <= value <= 53, "a whole number, from 20 to 53", (19, 54, 26.0, "26", True)
 )
 _NOISE = Limit(
-    lambda value: isinstance(value, GradientNoise | Mapping), "a GradientNoise or a mapping of its fields", (1.0, "yes")
+    lambda value: isinstance(value, GradientPrivacy | Mapping),
+    "a GradientPrivacy or a mapping of its fields",
+    (1.0, "yes"),
 )
 _COLUMN = Limit(lambda value: isinstance(value, str), "the name of a column", (3, True, None))
 
@@ -85,8 +87,8 @@ class GeneralisedLinearModel(Estimator):
             rows a column of numbers must differ from its commonest value, or it is refused. 1 changes nothing.
         gradient_bits: With an arbiter: how many of the 53 bits of each gradient the arbiter opens; None opens all. With
             24, a mean gradient of standardised columns is right to about 3e-5.
-        gradient_noise: With an arbiter, for logistic regression: noise on opened gradients that hides each label, as
-            `GradientNoise` or a mapping of its fields; it needs tol=0 and alarm=None. None adds none.
+        gradient_privacy: With an arbiter, for logistic regression: noise on opened gradients that hides each label, as
+            `GradientPrivacy` or a mapping of its fields; it needs tol=0 and alarm=None. None adds none.
         partial_scores: In prediction: "masked", so that only sums over parties are learned, or "plain".
         asker: Who learns predictions: "label" or "arbiter".
 
@@ -116,7 +118,7 @@ class GeneralisedLinearModel(Estimator):
         "rows_per_column": count(0),
         "fewest_rows": count(),
         "gradient_bits": optional(_BITS),
-        "gradient_noise": optional(_NOISE),
+        "gradient_privacy": optional(_NOISE),
         "partial_scores": choice("masked", "plain"),
         "asker": choice("label", "arbiter"),
     }
@@ -156,7 +158,7 @@ class GeneralisedLinearModel(Estimator):
         rows_per_column: int = 64,
         fewest_rows: int = 20,
         gradient_bits: int | None = 24,
-        gradient_noise: GradientNoise | Mapping[str, Any] | None = None,
+        gradient_privacy: GradientPrivacy | Mapping[str, Any] | None = None,
         partial_scores: Sending = "masked",
         asker: Literal["label", "arbiter"] = "label",
     ) -> None:
@@ -174,7 +176,7 @@ class GeneralisedLinearModel(Estimator):
         self.rows_per_column = rows_per_column
         self.fewest_rows = fewest_rows
         self.gradient_bits = gradient_bits
-        self.gradient_noise = gradient_noise
+        self.gradient_privacy = gradient_privacy
         self.partial_scores = partial_scores
         self.asker = asker
 
@@ -280,9 +282,9 @@ class GeneralisedLinearModel(Estimator):
 
     def _side(self, party: Party) -> RegressionSide:
         # Each protocol is imported where it runs: the other one's cryptography is not needed.
-        names = [field.name for field in fields(RegressionSettings) if field.name not in ("family", "gradient_noise")]
+        names = [field.name for field in fields(RegressionSettings) if field.name not in ("family", "gradient_privacy")]
         settings = RegressionSettings(
-            self.family, gradient_noise=self._gradient_noise, **{name: getattr(self, name) for name in names}
+            self.family, gradient_privacy=self._gradient_privacy, **{name: getattr(self, name) for name in names}
         )
         with_arbiter = party.roles.arbiter is not None
         if with_arbiter:
@@ -346,12 +348,12 @@ class GeneralisedLinearModel(Estimator):
         return np.asarray(matrix @ self.coef_ + constant)
 
     @property
-    def _gradient_noise(self) -> GradientNoise | None:
-        return GradientNoise.of(self.gradient_noise, f"{type(self).__name__}'s gradient_noise")
+    def _gradient_privacy(self) -> GradientPrivacy | None:
+        return GradientPrivacy.of(self.gradient_privacy, f"{type(self).__name__}'s gradient_privacy")
 
     def _validate(self, party: Party) -> None:
         check_parameters(self)
-        if self._gradient_noise is not None:
+        if self._gradient_privacy is not None:
             self._require_bounded(party)
         if party.roles.label is None or not party.roles.features:
             raise PlanError(
@@ -371,8 +373,8 @@ class GeneralisedLinearModel(Estimator):
         missing = [need for need, holds in needs.items() if not holds]
         if missing:
             raise PlanError(
-                f"gradient_noise needs {'; and '.join(missing)}, but {type(self).__name__} does not have "
-                f"{'it' if len(missing) == 1 else 'these'}. Change this, or leave gradient_noise out."
+                f"gradient_privacy needs {'; and '.join(missing)}, but {type(self).__name__} does not have "
+                f"{'it' if len(missing) == 1 else 'these'}. Change this, or leave gradient_privacy out."
             )
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from blake3 import blake3
 
 from colonnade.errors import PrivacyError, ProtocolError, StorageError
-from colonnade.models.glm.gradient_noise import WIDEST
+from colonnade.models.glm.gradient_privacy import WIDEST
 from colonnade.models.glm.matrix import Matrix
 from colonnade.models.glm.messages import OpenableSums
 from colonnade.runtime.party import Party

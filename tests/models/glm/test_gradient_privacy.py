@@ -14,7 +14,7 @@ from colonnade.crypto.fixedpoint import Widths
 from colonnade.errors import BudgetSpent, PlanError, ProtocolError
 from colonnade.models.glm import arbiter as glm_arbiter
 from colonnade.models.glm.estimator import LinearRegression, LogisticRegression, PoissonRegression
-from colonnade.models.glm.gradient_noise import GRADIENT_NOISE, GradientNoise, with_noise
+from colonnade.models.glm.gradient_privacy import GRADIENT_NOISE, GradientPrivacy, with_noise
 from colonnade.privacy.history import History, Records
 from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.randomness import Randomness
@@ -36,8 +36,8 @@ def tables(n_rows=600, seed=0, labels=None):
 
 
 def noisy(max_iter=2, **options):
-    noise = options.pop("gradient_noise", GradientNoise(epsilon=3.0))
-    return LogisticRegression(max_iter=max_iter, gradient_noise=noise, **QUIET, **options)
+    noise = options.pop("gradient_privacy", GradientPrivacy(epsilon=3.0))
+    return LogisticRegression(max_iter=max_iter, gradient_privacy=noise, **QUIET, **options)
 
 
 def trained(model, held, **options):
@@ -88,7 +88,7 @@ def test_rows_are_clipped_and_an_intercept_stays(kind, intercept):
     random = np.random.default_rng(0)
     matrix = random.standard_normal((50, 6)) * random.choice([0.1, 5.0], (50, 1))
     matrix[:, -1] = 1.0 if intercept else matrix[:, -1]
-    found = GradientNoise(clip=2.0).clipped(kind(matrix), intercept=intercept)
+    found = GradientPrivacy(clip=2.0).clipped(kind(matrix), intercept=intercept)
     dense = found if isinstance(found, np.ndarray) else found.toarray()
     own, before = (each[:, :-1] if intercept else each for each in (dense, matrix))
     lengths, earlier = np.linalg.norm(own, axis=1), np.linalg.norm(before, axis=1)
@@ -98,7 +98,7 @@ def test_rows_are_clipped_and_an_intercept_stays(kind, intercept):
 
 
 def test_what_a_training_costs_is_what_dp_accounting_says_of_its_noise():
-    noise, epochs = GradientNoise(epsilon=2.0, delta=1e-6), 30
+    noise, epochs = GradientPrivacy(epsilon=2.0, delta=1e-6), 30
     mechanism = noise.mechanism(scale=12, fraction=17, n_parties=3, epochs=epochs)
     ledger = Ledger()
     ledger.spend(mechanism.event(Secret.LABELS, "label", by=GRADIENT_NOISE), epochs)
@@ -140,7 +140,7 @@ def test_a_step_that_comes_again_after_a_crash_is_charged_again(monkeypatch):
 def test_a_budget_over_all_runs_refuses_the_run_that_exceeds_it(tmp_path):
     held, spent = tables(), []
     for number in range(3):
-        mechanism = GradientNoise(epsilon=2.0).mechanism(scale=12, fraction=17, n_parties=2, epochs=1)
+        mechanism = GradientPrivacy(epsilon=2.0).mechanism(scale=12, fraction=17, n_parties=2, epochs=1)
         history = History(tmp_path / "privacy-of-bank", Records.of(held["bank"]), f"run {number}")
         ledger = Ledger({Secret.LABELS: (3.0, 1e-5)}, history=history)
         if number < 2:
@@ -154,14 +154,14 @@ def test_a_budget_over_all_runs_refuses_the_run_that_exceeds_it(tmp_path):
 
 
 def test_gradients_have_the_noise_that_the_label_party_asked_for():
-    held, model = tables(), noisy(max_iter=1, gradient_noise=GradientNoise(epsilon=0.5))
+    held, model = tables(), noisy(max_iter=1, gradient_privacy=GradientPrivacy(epsilon=0.5))
     found = [trained(model, held) for _ in range(30)]
     gradients = np.stack(
         [np.concatenate([run.results[name].gradients_[0] for name in ("bank", "shop")]) for run in found]
     )
     (event,) = found[0].ledgers["bank"].events
     widths = Widths.of(600)
-    scale, fraction = model._gradient_noise.scale(widths.column_bits), widths.residual_bits - 1 - 5
+    scale, fraction = model._gradient_privacy.scale(widths.column_bits), widths.residual_bits - 1 - 5
     deviation = np.ldexp(dict(event.parameters)["sigma"], -(scale + fraction))
     # The variance of 4 sums in 30 runs is known to 13 %.
     assert gradients.var(axis=0, ddof=1).mean() / deviation**2 == pytest.approx(1.0, abs=0.6)
@@ -188,17 +188,17 @@ def test_no_two_openings_share_their_noise():
     ],
 )
 def test_noise_is_refused_where_what_a_label_moves_has_no_bound(model, options, words):
-    with pytest.raises(PlanError, match=f"gradient_noise needs {words}"):
-        trained(model(max_iter=1, gradient_noise={"epsilon": 1.0}, **options), tables())
+    with pytest.raises(PlanError, match=f"gradient_privacy needs {words}"):
+        trained(model(max_iter=1, gradient_privacy={"epsilon": 1.0}, **options), tables())
 
 
 def test_noise_is_refused_on_shares_and_where_it_does_not_fit():
-    with pytest.raises(PlanError, match="gradient_noise needs an arbiter, which draws the noise"):
+    with pytest.raises(PlanError, match="gradient_privacy needs an arbiter, which draws the noise"):
         simulate(noisy().fit, tables(), roles=Roles(label="bank", features=("shop",)))
-    with pytest.raises(PlanError, match=r"gradient_noise should fit beside sums of 53 bits, but epsilon 0\.0001"):
-        trained(noisy(max_iter=100, gradient_noise={"epsilon": 1e-4}), tables())
-    with pytest.raises(PlanError, match="GradientNoise's clip should be a number, at least 1"):
-        GradientNoise(clip=0.5)
+    with pytest.raises(PlanError, match=r"gradient_privacy should fit beside sums of 53 bits, but epsilon 0\.0001"):
+        trained(noisy(max_iter=100, gradient_privacy={"epsilon": 1e-4}), tables())
+    with pytest.raises(PlanError, match="GradientPrivacy's clip should be a number, at least 1"):
+        GradientPrivacy(clip=0.5)
 
 
 def test_the_arbiter_refuses_a_label_party_that_asks_for_no_noise_against_the_plan(monkeypatch):
@@ -211,7 +211,7 @@ def test_the_arbiter_refuses_a_label_party_that_asks_for_no_noise_against_the_pl
 def test_a_noisy_fit_on_many_rows_predicts_as_well_as_one_without_noise():
     held = tables(20_000)
     scores = []
-    for model in (LogisticRegression(max_iter=12, **QUIET), noisy(max_iter=12, gradient_noise={"epsilon": 2.0})):
+    for model in (LogisticRegression(max_iter=12, **QUIET), noisy(max_iter=12, gradient_privacy={"epsilon": 2.0})):
         run = trained(model, held, keep="digests")
         found = simulate({name: share.score for name, share in run.results.items()}, held, roles=JUDGED)
         scores.append(found.results["bank"])

@@ -1,4 +1,4 @@
-"""GradientNoise: noise on opened gradients that hides each label, and what the noise costs.
+"""GradientPrivacy: noise on opened gradients that hides each label, and what the noise costs.
 
 The arbiter draws the noise, because the arbiter alone sees sums before their owner does, and the owner must not know
 the noise. The label party says how wide the noise is and charges its own ledger, because its labels are protected. The
@@ -37,7 +37,7 @@ from colonnade.privacy.mechanisms import DiscreteGaussianMechanism
 from colonnade.privacy.randomness import Randomness
 from colonnade.wire.message import UInt64Array
 
-GRADIENT_NOISE = "gradient noise"
+GRADIENT_NOISE = "noise on opened gradients"
 UNIT = "label"
 # Sums are below 2^51 and are read between -2^52 and 2^52; noise beyond 16 widths never comes up.
 WIDEST = 2.0**47
@@ -46,7 +46,7 @@ _SLACK = 2.0**-40
 
 
 @dataclass(frozen=True)
-class GradientNoise:
+class GradientPrivacy:
     """How much all gradients that a training opens may tell about one label.
 
     Attributes:
@@ -54,7 +54,7 @@ class GradientNoise:
         delta: Likewise.
         clip: The length to which each party's rows are clipped, the intercept left out; it must not depend on labels.
 
-    >>> noise = GradientNoise(epsilon=2.0)
+    >>> noise = GradientPrivacy(epsilon=2.0)
     >>> mechanism = noise.mechanism(scale=10, fraction=15, n_parties=2, epochs=20)
     >>> mechanism.sensitivity == root_above((4 * 2**15 + 1) ** 2 * 4**10 * (2 * 4**2 + 1))
     True
@@ -75,7 +75,7 @@ class GradientNoise:
         check_parameters(self)
 
     @classmethod
-    def of(cls, choice: GradientNoise | Mapping[str, Any] | None, name: str) -> GradientNoise | None:
+    def of(cls, choice: GradientPrivacy | Mapping[str, Any] | None, name: str) -> GradientPrivacy | None:
         """The noise that a model was given: none, itself, or a mapping of its fields."""
         return None if choice is None else settings_of(choice, cls(), name)
 
@@ -114,9 +114,9 @@ class GradientNoise:
         mechanism = DiscreteGaussianMechanism.of_loss(root_above(squared), mu)
         if mechanism.sigma > WIDEST:
             raise PlanError(
-                f"gradient_noise should fit beside sums of {SUM_BITS} bits, but epsilon {self.epsilon:g} over {epochs} "
-                f"epochs needs noise of the width {float(mechanism.sigma):.3g}. Raise epsilon, or lower max_iter or "
-                "clip."
+                f"gradient_privacy should fit beside sums of {SUM_BITS} bits, but epsilon {self.epsilon:g} over "
+                f"{epochs} epochs needs noise of the width {float(mechanism.sigma):.3g}. Raise epsilon, or lower "
+                "max_iter or clip."
             )
         return mechanism
 
