@@ -10,8 +10,9 @@ is not in our recording**: the audit knows only that they talked. `spu` checks t
 from the same authority, not whose certificate it is. So each pair has a secret of its own for this run, the veil, which
 the leader sends over the run's own line: both encrypt their digests under it, and a third party that takes the place of
 a side process can compare nothing with them. Each side process first says a word that follows from the veil, and gives
-up where the other does not say its own: a third party gets no answer at all. Nor can a party be held to the list that it gave to its process, so it
-counts as another alignment if side processes meet again over an interrupted bucket (`limits.py`).
+up where the other does not say its own: a third party gets no answer at all. Nor can a party be held to the list that
+it gave to its process, so it counts as another alignment if side processes meet again over an interrupted bucket
+(`limits.py`).
 
 Each party learns which of its ids the other party has, and how many ids the other party has. So with three or more
 parties every feature party learns what it has in common with the leader, which the built-in engine does not show. With

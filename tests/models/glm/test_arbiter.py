@@ -351,11 +351,11 @@ def test_what_may_be_opened_is_told_by_counts_and_keyed_hashes_alone():
         (entry,) = run.transcripts["judge"].messages(messages.OpenableSums, sent=False)
         told.append(entry.message)
         assert {field.name for field in fields(entry.message)} == {
-            *("parties", "counts", "tokens", "n_rows", "batch_rows", "rows", "sigma")
+            *("parties", "counts", "tokens", "n_rows", "batch_rows", "rows", "sensitivity", "sigma")
         }
     for each in told:
         assert (each.parties, each.counts.tolist()) == (["bank", "shop", "telco"], [3, 2, 2])
-        assert (each.n_rows, each.batch_rows, each.sigma) == (n_rows, 200, 0.0)
+        assert (each.n_rows, each.batch_rows, each.sensitivity, each.sigma) == (n_rows, 200, 0, 0.0)
         assert [len(token) for token in each.tokens] == [32] * 3
         assert each.rows.shape == (n_rows,)
         # Sorted by hash, not by row; uniform, as hashes under a key are.

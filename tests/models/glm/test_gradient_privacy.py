@@ -17,6 +17,7 @@ from colonnade.models.glm.estimator import LinearRegression, LogisticRegression,
 from colonnade.models.glm.gradient_privacy import GRADIENT_NOISE, GradientPrivacy, with_noise
 from colonnade.privacy.history import History, Records
 from colonnade.privacy.ledger import Ledger
+from colonnade.privacy.mechanisms import DiscreteGaussianMechanism
 from colonnade.privacy.randomness import Randomness
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
@@ -169,12 +170,12 @@ def test_gradients_have_the_noise_that_the_label_party_asked_for():
 
 def test_no_two_openings_share_their_noise():
     sums = np.arange(40, dtype=np.uint64)
-    random, sigma = Randomness.seeded(0), Fraction(2**30)
-    one, other = with_noise(sums, sigma, random, 3, "shop"), with_noise(sums + np.uint64(1), sigma, random, 3, "shop")
+    random, noise = Randomness.seeded(0), DiscreteGaussianMechanism(2**28, Fraction(2**30))
+    one, other = with_noise(sums, noise, random, 3, "shop"), with_noise(sums + np.uint64(1), noise, random, 3, "shop")
     assert (one < 2**SUM_BITS).all()
     assert (one != other).all()
     assert ((other - one) % np.uint64(2**SUM_BITS) != 1).all()
-    assert (with_noise(sums, sigma, random, 3, "telco") != one).all()
+    assert (with_noise(sums, noise, random, 3, "telco") != one).all()
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ class ArbiterSide(RegressionSide):
 
     block: int
     key: SecretKey | None = None
-    sigma = Fraction(0)
+    noise: DiscreteGaussianMechanism | None = None
     n_opened = 0
 
     def begin(self) -> None:
@@ -116,7 +116,7 @@ class ArbiterSide(RegressionSide):
         found = self.party.label_party.receive(OpenableSums)
         noisy, holders = self.settings.gradient_privacy is not None, self.party.roles.holders
         self.allowed, rows = openable(found, holders, self.party.label_party.peer, noisy=noisy)
-        self.sigma = Fraction(found.sigma)
+        self.noise = DiscreteGaussianMechanism(found.sensitivity, Fraction(found.sigma)) if noisy else None
         openings = Openings.kept_by(self.party)
         for name, token in zip(found.parties, found.tokens, strict=True):
             openings.admit(name, token, self.allowed[name], rows, self.settings.rows_per_column)
@@ -130,8 +130,8 @@ class ArbiterSide(RegressionSide):
                 line.send(key, epoch=self.epoch_of(step))
         for line in self.lines:
             sums = self._decrypted(step, line, self.allowed[line.peer])
-            if self.sigma:
-                sums = with_noise(sums, self.sigma, self.party.random, step, line.peer)
+            if self.noise is not None and len(sums):
+                sums = with_noise(sums, self.noise, self.party.random, step, line.peer)
             self._open(step, line, rounded(sums, self.settings.gradient_bits))
         return {}
 
@@ -426,9 +426,9 @@ class EncryptedLabelSide(EncryptedSide):
             openings.admit(line.peer, token, count, rows, self.settings.rows_per_column)
             tokens.append(token)
         numbers = np.array([self.n_columns, *counts], np.int64)
-        sigma = 0.0 if self.mechanism is None else float(self.mechanism.sigma)
+        noise = (0, 0.0) if self.mechanism is None else (self.mechanism.sensitivity, float(self.mechanism.sigma))
         return OpenableSums(
-            list(party.roles.holders), numbers, tokens, rows.n_rows, rows.batch_rows, rows.hashes, sigma
+            list(party.roles.holders), numbers, tokens, rows.n_rows, rows.batch_rows, rows.hashes, *noise
         )
 
     def _inputs(self, run_tokens: list[bytes], weights: Float64Array) -> bytes:

@@ -25,16 +25,17 @@ from math import frexp, sqrt
 from typing import Any, ClassVar
 
 import numpy as np
-from blake3 import blake3
 
 from colonnade.crypto.additive import SUM_BITS
 from colonnade.errors import PlanError
 from colonnade.models.glm.matrix import Matrix, entries, squares, weighted, with_entries
 from colonnade.parameters import Limit, check_parameters, number, settings_of
-from colonnade.privacy.discrete_gaussian import draw, root_above
+from colonnade.privacy.discrete_gaussian import root_above
 from colonnade.privacy.gaussian import gaussian_mu
+from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.mechanisms import DiscreteGaussianMechanism
 from colonnade.privacy.randomness import Randomness
+from colonnade.secret import Secret
 from colonnade.wire.message import UInt64Array
 
 GRADIENT_NOISE = "noise on opened gradients"
@@ -121,12 +122,22 @@ class GradientPrivacy:
         return mechanism
 
 
-def with_noise(sums: UInt64Array, sigma: Fraction, random: Randomness, step: int, peer: str) -> UInt64Array:
+def with_noise(
+    sums: UInt64Array, mechanism: DiscreteGaussianMechanism, random: Randomness, step: int, peer: str
+) -> UInt64Array:
     """Masked sums modulo 2^53 with noise that no other sums get.
 
     Masks are fresh in every step and after every crash, so noise that follows from masked sums is fresh as well. The
-    label party's ledger is charged for each step that it takes part in, repeated ones included.
+    arbiter has no records and keeps no account: the label party's ledger is charged for each step that the label party
+    takes part in, repeated ones included.
     """
-    digest = blake3(np.ascontiguousarray(sums).tobytes()).hexdigest()
-    drawn = draw(len(sums), sigma, random.child(GRADIENT_NOISE, step, peer, digest))
-    return np.asarray((sums + drawn.view(np.uint64)) & np.uint64(2**SUM_BITS - 1))
+    noisy = mechanism.release(
+        sums,
+        random=random,
+        ledger=Ledger(),
+        protects=Secret.LABELS,
+        unit=UNIT,
+        path=("gradients", step, peer),
+        by=GRADIENT_NOISE,
+    )
+    return np.asarray(noisy & np.uint64(2**SUM_BITS - 1))

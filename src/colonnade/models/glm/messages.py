@@ -77,6 +77,7 @@ class OpenableSums(Message, kind="glm/openable-sums", reveals={Secret.FEATURES},
         n_rows: How many rows there are.
         batch_rows: How many rows the smallest batch has.
         rows: The smallest hashes of ids, under a key of the label party.
+        sensitivity: How far one label moves the sums of a step; 0 where gradients have no noise.
         sigma: The width of the noise that the arbiter adds to gradients; 0 for none.
     """
 
@@ -86,6 +87,7 @@ class OpenableSums(Message, kind="glm/openable-sums", reveals={Secret.FEATURES},
     n_rows: int
     batch_rows: int
     rows: UInt64Array
+    sensitivity: int
     sigma: float
 
 

@@ -191,8 +191,9 @@ def openable(
         and 0 < found.batch_rows <= found.n_rows
         and found.rows.shape == (min(found.n_rows, MOST_HASHES),)
         and all(len(token) == KEY_BYTES for token in found.tokens)
-        and (found.sigma > 0) == noisy
+        and (found.sigma > 0) == (found.sensitivity > 0) == noisy
         and 0 <= found.sigma <= WIDEST
+        and 0 <= found.sensitivity <= WIDEST
     )
     if not sound:
         raise ProtocolError(
