@@ -1,8 +1,9 @@
 """SharedLog: an append-only file of JSON lines that counts something over all runs of a party.
 
-Three counts outlive runs: encrypted values answered (`colonnade.crypto.budget`), alignments (`colonnade.align.limits`)
-and privacy events (`colonnade.privacy.history`). Two runs of one party may count at the same time, so a cap is read,
-checked and written to under one lock of the operating system; a crash frees the lock.
+Four counts outlive runs: encrypted values answered (`colonnade.crypto.budget`), alignments (`colonnade.align.limits`),
+columns opened (`colonnade.models.glm.openings`) and privacy events (`colonnade.privacy.history`). Two runs of one party
+may count at the same time, so a cap is read, checked and written to under one lock of the operating system; a crash
+frees the lock.
 """
 
 from __future__ import annotations

@@ -8,15 +8,16 @@ import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 from colonnade import Roles, Table, simulate
-from colonnade.align import Align, Limits, Settings
+from colonnade.align import Align, Limits, Settings, rr22_process
 from colonnade.align import rr22 as rr22_module
-from colonnade.align.messages import Finished, Meeting
-from colonnade.align.rr22 import INTERPRETER_VARIABLE, SideProcess
+from colonnade.align.messages import AlignOpening, Finished, Meeting
+from colonnade.align.rr22 import INTERPRETER_VARIABLE, SideProcess, pair_words
 from colonnade.errors import MissingExtra, PlanError, ProtocolError
 from colonnade.testing.ports import free_port
 from colonnade.wire.certs import authority as certs
@@ -115,7 +116,7 @@ def test_side_processes_on_a_machine_with_too_much_to_do_all_come_to_an_end(tmp_
             for rank in range(2):
                 folder = stack.enter_context(rr22_module._side_folder(tmp_path / f"{pair}-{rank}"))
                 (folder / "input.csv").write_text("".join(["id\n", *(f"{rank + i:064x}\n" for i in range(30))]))
-                running.append(process.start(folder, rank, parties, broadcast=True))
+                running.append(process.start(folder, rank, parties, ("one", "other"), broadcast=True))
                 stack.callback(running[-1].close)
         assert [each.wait() for each in running] == [True] * len(running)
 
@@ -128,6 +129,60 @@ def test_the_drawing_shows_the_messages_of_this_engine():
     run = align(("bank", "shop"), engine="rr22")
     crossed = {Message.kinds[entry.kind].__name__ for entry in run.transcripts["bank"].entries}
     assert drawn == crossed - {"AlignTerms", "AlignOpening", "ChosenRows", "OrderPoint", "OrderDigest", "Agreed"}
+
+
+def test_each_pair_has_a_veil_of_its_own_that_no_other_party_is_sent(tmp_path):
+    names = ("bank", "shop", "telco")
+    run = align(names, directory=tmp_path, engine="ecdh")
+    openings = {
+        name: [entry.message for entry in run.transcripts[name].messages(AlignOpening, sent=False)] for name in names
+    }
+    assert openings["bank"] == []
+    (shop,), (telco,) = openings["shop"], openings["telco"]
+    assert len(shop.veil) == len(telco.veil) == 32
+    assert shop.veil != telco.veil
+
+
+def test_words_of_a_pair_follow_from_its_veil_and_bucket_and_neither_is_the_others_echo():
+    veils, rounds = (bytes(32), bytes([1]) * 32), [(0, 0), (0, 1), (1, 0)]
+    words = [word for veil in veils for at in rounds for word in pair_words(veil, *at)]
+    assert len(set(words)) == 12
+    assert pair_words(veils[0], 0, 1) == pair_words(veils[0], 0, 1)
+
+
+class Line:
+    """The other end of a side process's connection, which says what it likes."""
+
+    def __init__(self, heard):
+        self.heard, self.said = heard, None
+
+    def all_gather(self, word):
+        self.said = word
+        return self.heard
+
+
+def meet(rank, heard, words):
+    """Let a side process meet another one over a connection that any certificate of the authority gets."""
+    line = Line(heard)
+    link = SimpleNamespace(
+        Desc=lambda: SimpleNamespace(add_party=lambda *about: None), create_brpc=lambda desc, rank: line
+    )
+    task = {"sides": [{}], "parties": [], "words": words, "tls": None, "timeout_ms": 60_000}
+    return rr22_process.connected(link, task, rank), line
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_side_process_answers_only_one_that_knows_the_words_of_the_pair(rank):
+    mine, others = pair_words(bytes(32), 0, 0), pair_words(bytes([1]) * 32, 0, 0)
+    met, line = meet(rank, list(mine), mine)
+    assert met is line
+    assert line.said == mine[rank]
+    meet(rank, [word.encode() for word in mine], mine)
+    echoed = [mine[rank]] * 2
+    foreign = [mine[0], others[1]] if rank == 0 else [others[0], mine[1]]
+    for heard in (echoed, foreign, ["here", "here"], [mine[rank]], []):
+        with pytest.raises(ConnectionError, match="the process at the other end does not know the words of this pair"):
+            meet(rank, heard, mine)
 
 
 def test_without_spu_it_is_said_how_to_install_it(monkeypatch):
@@ -283,7 +338,7 @@ def test_side_processes_that_do_not_meet_end_the_run_with_what_they_said():
 def test_a_side_process_gives_up_where_nobody_answers(tmp_path):
     (tmp_path / "input.csv").write_text("id\n")
     parties = [(name, f"127.0.0.1:{free_port()}") for name in ("bank", "shop")]
-    running = SideProcess(timeout_s=2).start(tmp_path, 0, parties, broadcast=True)
+    running = SideProcess(timeout_s=2).start(tmp_path, 0, parties, ("one", "other"), broadcast=True)
     assert not running.wait()
     running.close()
     assert "Error: the other side was not met within 2 s" in (tmp_path / "log").read_text()

@@ -1,13 +1,16 @@
 import math
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from colonnade.auditing.contents import Disclosure
-from colonnade.auditing.report import budget, disclosures
+from colonnade.auditing.report import budget, budget_over_runs, disclosures
+from colonnade.privacy.history import History, Records
 from colonnade.privacy.ledger import Event, Ledger
 from colonnade.secret import Secret
+from colonnade.tables.table import Table
 
 
 def test_every_message_is_counted_once_with_its_bytes(toy: SimpleNamespace) -> None:
@@ -83,6 +86,19 @@ def test_one_senders_event_does_not_cover_anothers_messages() -> None:
     found = [hint(under=("Noise",)), hint(under=("Noise",), sender="telco")]
     ledgers = {"bank": charged(by="Noise"), "shop": Ledger(), "telco": Ledger()}
     assert budget(found, ledgers, 1e-5)["labels"].notes == ("split/gradient from telco to shop",)
+
+
+def test_what_all_runs_spent_is_told_where_a_ledger_knows_of_them(tmp_path: Path) -> None:
+    table = Table.of({"id": [1, 2], "x": [1, 2]})
+    flip = Event(Secret.LABELS, "label", "randomised-response", (("epsilon", 1.5), ("n_classes", 2)))
+    for run in range(3):
+        ledger = Ledger(history=History(tmp_path / "privacy-of-bank", Records.of(table), f"run {run}"))
+        ledger.spend(flip)
+    assert ledger.epsilon(0.0, protects=Secret.LABELS) == 1.5
+    over_runs = budget_over_runs({"bank": ledger, "shop": Ledger()}, 0.0)
+    assert {party: {secret: spent.epsilon for secret, spent in each.items()} for party, each in over_runs.items()} == {
+        "bank": {"labels": 4.5}
+    }
 
 
 def test_where_nothing_was_revealed_nothing_was_spent() -> None:

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from colonnade.auditing.contents import BestBaseline, Evidence, Finding, Granted, Score
+from colonnade.auditing.contents import BestBaseline, Evidence, Finding, Granted, RunIdentity, Score
 from colonnade.auditing.report import PrivacyReport
 from colonnade.errors import StorageError
+from colonnade.privacy.ledger import Spent
 from colonnade.secret import Secret
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -116,7 +117,7 @@ def test_a_report_of_the_first_version_is_written_as_it_was_and_with_what_was_ad
     written, golden = json.loads(PrivacyReport.from_json(text).to_json()), json.loads(text)
     for finding in golden["attacks"]:
         finding["granted"]["known_records"] = 0
-    assert written == {**golden, "run": {**golden["run"], "insecure": False}, "stated": []}
+    assert written == {**golden, "run": {**golden["run"], "insecure": False}, "stated": [], "over_runs": {}}
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "no JSON"])
@@ -142,3 +143,27 @@ def test_a_report_without_one_of_its_parts_is_refused() -> None:
         "A privacy report of version 1 should have all its parts, but this one cannot be read (KeyError: 'plain'). "
         "Write the report again."
     )
+
+
+def test_what_all_runs_spent_is_shown_beside_what_this_one_did_and_survives_the_file(tmp_path: Path) -> None:
+    identity = RunIdentity("0" * 64, "a.fit", {"bank": "label party"}, 9, 0, "system", "own side")
+    one, all_runs = (
+        Spent(Secret.LABELS, epsilon, 0.0, "label", releases={"randomised-response": n})
+        for epsilon, n in ((1.5, 1), (4.5, 3))
+    )
+    features = Spent(Secret.FEATURES, math.inf, 0.0, releases={"not-private": 1}, notes=("sent in the clear",))
+    over_runs = {"bank": {"labels": all_runs, "features": features}}
+    report = PrivacyReport(identity, (), {"labels": one}, (), (), over_runs=over_runs)
+    assert PrivacyReport.from_json(report.to_json()) == report
+    text = report.render(160)
+    assert "labels: epsilon 1.5 at delta 0" in text
+    assert "labels, over all runs on bank's records: epsilon 4.5 at delta 0 per label" in text
+    assert "features, over all runs on bank's records: not private: sent in the clear" in text
+    report.to_html(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "spent over all runs on these records" in page
+    assert "epsilon 4.5 at delta 0 per label" in page
+    assert "over_runs" in json.loads(report.to_json())
+    # Reports of earlier versions do not have it.
+    earlier = {key: value for key, value in json.loads(report.to_json()).items() if key != "over_runs"}
+    assert PrivacyReport.from_json(json.dumps(earlier)).over_runs == {}

@@ -178,6 +178,20 @@ def test_a_peer_is_recognised_by_the_certificate_it_has_handed_over(federation: 
     )
 
 
+def test_a_list_of_revoked_certificates_is_found_beside_the_plan(federation: Path, tmp_path: Path) -> None:
+    assert PLAN.network is not None
+    plan = replace(PLAN, network=replace(PLAN.network, revoked=tmp_path / "revoked.txt"))
+    shop, bank = PartyRun.of(plan, "shop", tmp_path, certificates=federation), show(federation / "bank.pem")
+    assert shop.credentials is not None
+    shop.credentials.recognise("bank", bank)
+    (tmp_path / "revoked.txt").write_text(f"{bank.words}\n")
+    with pytest.raises(AuthError, match=r"Expected a certificate of bank that is not revoked, but .*revoked\.txt"):
+        shop.credentials.recognise("bank", bank)
+    (tmp_path / "revoked.txt").write_text(f"{show(federation / 'shop.pem').words}\n")
+    with pytest.raises(AuthError, match="Expected a certificate of shop that is not revoked"):
+        PartyRun.of(plan, "shop", tmp_path, certificates=federation)
+
+
 def test_a_peer_that_has_handed_nothing_over_is_known_by_its_name(federation: Path, tmp_path: Path) -> None:
     shop = PartyRun.of(PLAN, "shop", tmp_path, certificates=federation)
     assert shop.expected("notary") is None

@@ -69,14 +69,24 @@ def built(**changes: Any) -> Plan:
 
 def test_the_section_is_read_with_its_defaults(tmp_path: Path) -> None:
     network = read(tmp_path, MINIMAL).network
-    assert network == PlannedNetwork({"bank": PlannedAddress("bank.example:7431")}, tmp_path / "certs")
+    address = PlannedAddress("bank.example:7431")
+    assert network == PlannedNetwork({"bank": address}, tmp_path / "certs", revoked=tmp_path / "revoked.txt")
 
 
 def test_the_section_read_from_a_file_is_the_one_built_in_python(tmp_path: Path) -> None:
     network = read(tmp_path, MINIMAL + NETWORK + AGREED).network
     parties = {"bank": PlannedAddress("bank.example:7431"), "shop": PlannedAddress(listen="[::]:7432")}
     assert network == PlannedNetwork(
-        parties, tmp_path / "keys", tmp_path / "storage.key", "audit", "seeded", 60.0, 61.5, 5.0, 62.0
+        parties,
+        tmp_path / "keys",
+        tmp_path / "storage.key",
+        "audit",
+        "seeded",
+        60.0,
+        61.5,
+        5.0,
+        62.0,
+        tmp_path / "revoked.txt",
     )
     assert network is not None
     assert network.addresses(("bank", "shop")) == {"bank": "bank.example:7431", "shop": None}
@@ -171,8 +181,8 @@ def test_between_machines_a_party_needs_only_its_own_table(tmp_path: Path) -> No
         (
             "[network.bank]",
             "[network]\nstrat = 1\n[network.bank]",
-            "[network] takes certificates, key_file, keep_received, randomness, start, rejoin, silence, message, but "
-            "has the key 'strat'. The nearest name is 'start'.",
+            "[network] takes certificates, key_file, keep_received, randomness, start, rejoin, silence, message, "
+            "revoked, but has the key 'strat'. The nearest name is 'start'.",
         ),
         ("address =", "adress =", "[network.bank] takes address, listen, but has the key 'adress'."),
         (

@@ -9,8 +9,10 @@ The two side processes talk to each other over a connection of their own, with T
 is not in our recording**: the audit knows only that they talked. `spu` checks that the other side's certificate comes
 from the same authority, not whose certificate it is. So each pair has a secret of its own for this run, the veil, which
 the leader sends over the run's own line: both encrypt their digests under it, and a third party that takes the place of
-a side process can compare nothing with them. Nor can a party be held to the list that it gave to its process, so it
-counts as another alignment if side processes meet again over an interrupted bucket (`limits.py`).
+a side process can compare nothing with them. Each side process first says a word that follows from the veil, and gives
+up where the other does not say its own: a third party gets no answer at all. Nor can a party be held to the list that
+it gave to its process, so it counts as another alignment if side processes meet again over an interrupted bucket
+(`limits.py`).
 
 Each party learns which of its ids the other party has, and how many ids the other party has. So with three or more
 parties every feature party learns what it has in common with the leader, which the built-in engine does not show. With
@@ -39,6 +41,7 @@ from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
+from blake3 import blake3
 
 from colonnade.align import rr22_process
 from colonnade.align.buckets import Bucket, DigestArray, RowNumbers
@@ -99,12 +102,23 @@ class SideProcess:
             _tested.add(interpreter)
         return interpreter
 
-    def start(self, folder: Path, rank: int, parties: list[tuple[str, str]], *, broadcast: bool) -> Running:
-        """Start it on the digests that lie in its folder."""
+    def start(
+        self, folder: Path, rank: int, parties: list[tuple[str, str]], words: tuple[str, str], *, broadcast: bool
+    ) -> Running:
+        """Start it on the digests that lie in its folder.
+
+        Args:
+            folder: Where the digests lie.
+            rank: Which of the two parties this one is.
+            parties: The names of both and where their side processes listen.
+            words: What the processes of both say first.
+            broadcast: Whether both learn what is common.
+        """
         files = None if self.certificates is None else map(str, self.certificates)
         task = {
             "sides": [_side(folder, rank)],
             "parties": parties,
+            "words": words,
             "broadcast": broadcast,
             "tls": None if files is None else dict(zip(("cert", "key", "ca"), files, strict=True)),
             "timeout_ms": int(self.timeout_s * 1000),
@@ -182,7 +196,8 @@ def common(
     listed = state.padded(bucket, key, number, peer)
     with _side_folder(state.folder) as folder:
         _write(folder / "input.csv", encrypted(listed.digests, agreement.veils[peer]))
-        _run_pair(process, folder, line, me, leads=leads, broadcast=broadcast)
+        words = pair_words(agreement.veils[peer], key, number)
+        _run_pair(process, folder, line, me, words, leads=leads, broadcast=broadcast)
         state.progress(len(listed.rows))
         told = leads or broadcast
         found = sorted_values(_read(folder / "output.csv")) if told else np.zeros((0, DIGEST_BYTES), np.uint8)
@@ -190,12 +205,30 @@ def common(
     return digests, _rows(digests, bucket, peer)
 
 
-def _run_pair(process: SideProcess, folder: Path, line: Channel, me: str, *, leads: bool, broadcast: bool) -> None:
+def pair_words(veil: bytes, key: int, number: int) -> tuple[str, str]:
+    """What the side processes of a pair say to each other first, over one bucket: the leader's word, then the other's.
+
+    Nobody without the veil knows a word, and neither word is an echo of the other.
+    """
+    leader, follower = (blake3(f"rr22 {rank} {key} {number}".encode(), key=veil).hexdigest() for rank in range(2))
+    return leader, follower
+
+
+def _run_pair(
+    process: SideProcess,
+    folder: Path,
+    line: Channel,
+    me: str,
+    words: tuple[str, str],
+    *,
+    leads: bool,
+    broadcast: bool,
+) -> None:
     """Run a side process beside the peer's, until both are done."""
     peer = line.peer
     with _meeting(line, process.address) as (mine, theirs):
         parties = [(me, mine), (peer, theirs)] if leads else [(peer, theirs), (me, mine)]
-        with closing(process.start(folder, 0 if leads else 1, parties, broadcast=broadcast)) as running:
+        with closing(process.start(folder, 0 if leads else 1, parties, words, broadcast=broadcast)) as running:
             # In a simulation parties take turns: a party that waited here first would keep the other from starting.
             line.send(Meeting("", 1))
             line.receive(Meeting)

@@ -6,6 +6,7 @@ when its standard input is closed: with the process that started it.
 `spu` is loaded without its own `__init__`, which wants jax and an old numpy and is not needed for intersections.
 """
 
+import hmac
 import importlib.util
 import json
 import os
@@ -72,10 +73,20 @@ def connected(link: Any, task: dict[str, Any], rank: int) -> Any:
     patience.start()
     line = link.create_brpc(desc, rank)
     # When it begins to intersect, spu connects once more by a message that looks like the first, and that is lost if it
-    # comes before the other side has taken the first. A side that says "here" has taken it.
-    line.all_gather("here")
+    # comes before the other side has taken the first. A side that says its word has taken it.
+    heard = line.all_gather(task["words"][rank])
     patience.cancel()
+    require_words(task["words"], heard)
     return line
+
+
+def require_words(expected: list[str], heard: list[str | bytes]) -> None:
+    """Refuse a process that any certificate of the authority let in, but that does not know this pair's words."""
+    said = [word.encode() if isinstance(word, str) else bytes(word) for word in heard]
+    known = len(said) == len(expected)
+    known = known and all(hmac.compare_digest(a, b.encode()) for a, b in zip(said, expected, strict=True))
+    if not known:
+        raise ConnectionError("the process at the other end does not know the words of this pair")
 
 
 def described(link: Any, task: dict[str, Any]) -> Any:

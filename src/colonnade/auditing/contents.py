@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from colonnade._version import __version__
@@ -313,6 +313,7 @@ class ReportContents:
         attacks: What the attacks found out.
         untested: Attacks that do not apply or were not made, and why.
         stated: What parties themselves found could be rebuilt of their columns.
+        over_runs: For each party whose earlier runs are known, what all of them spent on each secret of its records.
     """
 
     run: RunIdentity
@@ -321,3 +322,4 @@ class ReportContents:
     attacks: tuple[Finding, ...]
     untested: tuple[str, ...]
     stated: tuple[SelfReportedLeak, ...] = ()
+    over_runs: Mapping[str, Mapping[str, Spent]] = field(default_factory=dict)

@@ -50,7 +50,8 @@ class PrivacyReport(ReportContents):
     def to_json(self) -> str:
         """The report as JSON, which later versions can still read."""
         tree = {"version": VERSION, **asdict(self)}
-        for spent in tree["budget"].values():
+        over_runs = (spent for party in tree["over_runs"].values() for spent in party.values())
+        for spent in (*tree["budget"].values(), *over_runs):
             # JSON has no infinity.
             spent["epsilon"] = spent["epsilon"] if math.isfinite(spent["epsilon"]) else None
         for finding, told in zip(tree["attacks"], self.attacks, strict=True):
@@ -81,6 +82,10 @@ class PrivacyReport(ReportContents):
                 attacks=tuple(_finding(item) for item in tree["attacks"]),
                 untested=tuple(tree["untested"]),
                 stated=tuple(SelfReportedLeak(**item) for item in tree.get("stated", ())),
+                over_runs={
+                    party: {secret: _spent(item) for secret, item in spent.items()}
+                    for party, spent in tree.get("over_runs", {}).items()
+                },
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise StorageError(
@@ -176,6 +181,16 @@ def budget(found: Iterable[Disclosure], ledgers: Mapping[str, Ledger], delta: fl
                 in_the_clear.spend(Event.not_private(secret, note), disclosure.messages)
     composed = compose([*ledgers.values(), in_the_clear], delta)
     return {str(secret): composed[secret] for secret in sorted(composed)}
+
+
+def budget_over_runs(ledgers: Mapping[str, Ledger], delta: float) -> dict[str, dict[str, Spent]]:
+    """What all runs on the same records spent on each secret, by party, where a ledger knows of other runs."""
+    found = {}
+    for party, ledger in ledgers.items():
+        if ledger.has_history:
+            spent = {str(secret): ledger.spent_over_runs(secret, delta) for secret in sorted(Secret)}
+            found[party] = {secret: each for secret, each in spent.items() if each.releases}
+    return {party: spent for party, spent in found.items() if spent}
 
 
 def _digests(transcript: Transcript, peer: str, kind: str, *, sent: bool) -> list[str]:

@@ -56,8 +56,13 @@ class PublicKey(Protocol):
     def refreshed(self, data: Data) -> Data:
         """The same sums in ciphertexts that tell somebody without the key nothing about the matrix."""
 
-    def masked(self, data: Data, block: int, n_values: int) -> tuple[Data, NDArray[np.uint64]]:
-        """The sums plus uniform masks, in ciphertexts that tell the holder of the key nothing else; and the masks."""
+    def masked(
+        self, data: Data, block: int, n_values: int, chosen: NDArray[np.uint64] | None = None
+    ) -> tuple[Data, NDArray[np.uint64]]:
+        """The sums plus uniform masks, in ciphertexts that tell the holder of the key nothing else; and the masks.
+
+        Masks modulo 2^53 may be chosen, if they were drawn uniformly elsewhere.
+        """
 
 
 class SecretKey(Protocol):

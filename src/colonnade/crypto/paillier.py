@@ -109,13 +109,16 @@ class PublicKey(additive.PublicKey):
     def refreshed(self, data: Data) -> Data:
         return self.add(data, self._words_of([self._encrypted(0) for _ in data]))
 
-    def masked(self, data: Data, block: int, n_values: int) -> tuple[Data, NDArray[np.uint64]]:
-        """The sums plus masks, several to a ciphertext, and the masks modulo 2^53."""
+    def masked(
+        self, data: Data, block: int, n_values: int, chosen: NDArray[np.uint64] | None = None
+    ) -> tuple[Data, NDArray[np.uint64]]:
+        """The sums plus masks, several to a ciphertext, and the masks modulo 2^53, which may be chosen."""
         powmod, sums, masks, packed = _gmpy2().powmod, self._numbers(data), [], []
+        low = [secrets.randbits(SUM_BITS) for _ in range(n_values)] if chosen is None else chosen.tolist()
         for start in range(0, n_values, self._slots):
-            some = sums[start : start + self._slots]
-            # 2^52 makes every slot positive, so that none borrows from the next.
-            drawn = [secrets.randbits(_MASK_BITS) + 2 ** (SUM_BITS - 1) for _ in some]
+            some, places = sums[start : start + self._slots], low[start : start + self._slots]
+            # 2^53 makes every slot positive, so that none borrows from the next.
+            drawn = [(secrets.randbits(_MASK_BITS - SUM_BITS) + 1 << SUM_BITS) + mask for mask in places]
             total, hiding = _gmpy2().mpz(1), 0
             for ciphertext, mask in zip(reversed(some), reversed(drawn), strict=True):
                 total = powmod(total, 2**SLOT_BITS, self.square) * ciphertext % self.square

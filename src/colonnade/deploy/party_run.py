@@ -31,6 +31,7 @@ from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.models.base import Estimator, Prediction
 from colonnade.plans.network import PlannedNetwork, check_address
 from colonnade.plans.plan import Plan
+from colonnade.privacy.history import History, Records, history_path
 from colonnade.privacy.ledger import Ledger
 from colonnade.roles import PublicPlan
 from colonnade.runtime.alignment import Alignment
@@ -119,7 +120,8 @@ class PartyRun:
         listen = listen or network.listen(name)
         if insecure:
             require_loopback((*network.addresses(plan.roles.parties).values(), listen))
-        credentials = None if insecure else Credentials.read(certificates or network.certificates, name)
+        found = certificates or network.certificates
+        credentials = None if insecure else Credentials.read(found, name, revoked=network.revoked)
         folder = f"{plan.name.replace(' ', '-')}-{plan.public().hash[:8]}"
         return cls(plan, name, Path(out) / folder / name, credentials, listen)
 
@@ -298,7 +300,7 @@ class PartyRun:
             planned.build(),
             plan=self.plan.public(),
             table=table,
-            ledger=Ledger(path=self.path / "ledger"),
+            ledger=self._ledger(table),
             nulls=max(200, planned.nulls),
             seed=planned.seed,
             delta=planned.delta,
@@ -330,7 +332,7 @@ class PartyRun:
             planned.build(),
             attacker,
             self._transcript(),
-            ledger=Ledger(path=self.path / "ledger") if is_owner else None,
+            ledger=self._ledger(table) if is_owner else None,
             model=None if is_owner else self._share(self.path),
             nulls=max(200, planned.nulls),
             delta=planned.delta,
@@ -348,6 +350,12 @@ class PartyRun:
         if report is not None:
             self._write_report(report)
         return report
+
+    def _ledger(self, table: Table | None) -> Ledger:
+        """What the run spent, beside what all runs on the same records did."""
+        past = history_path(self.path.parent.parent, self.name)
+        history = None if table is None or not past.exists() else History(past, Records.of(table), str(self.path))
+        return Ledger(path=self.path / "ledger", history=history)
 
     def _audited_table(self) -> Table | None:
         """The rows that this party brought to its finished run."""

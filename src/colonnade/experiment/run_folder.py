@@ -29,6 +29,7 @@ from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.experiment.quality import quality
 from colonnade.models.base import Estimator
 from colonnade.plans.plan import Plan, PlannedAudit, Tables
+from colonnade.privacy.history import History, Records, history_path
 from colonnade.privacy.ledger import Ledger
 from colonnade.runtime.alignment import Alignment
 from colonnade.runtime.simulate import Run
@@ -196,7 +197,7 @@ class RunFolder:
         return Run(
             results={party: self._share(party) for party in parties},
             transcripts={party: self._transcript(party) for party in parties},
-            ledgers={party: self._ledger(party) for party in parties},
+            ledgers={party: self._ledger(party, simulation.tables.get(party)) for party in parties},
             simulation=simulation,
             plan=simulation.plan,
             id_digest=next(iter(simulation.tables.values())).id_digest(),
@@ -251,9 +252,13 @@ class RunFolder:
         *earlier, last = transcripts
         return last.after(earlier[0]) if earlier else last
 
-    def _ledger(self, party: str) -> Ledger:
-        """What the party's releases cost, those of its alignment included."""
-        ledger = Ledger(path=self.path / party / "ledger")
+    def _ledger(self, party: str, table: Table | None) -> Ledger:
+        """What the party's releases cost, those of its alignment included, beside those of all runs if they count."""
+        past = None if self._histories is None else history_path(self._histories, party)
+        history = None
+        if past is not None and past.exists() and table is not None:
+            history = History(past, Records.of(table), self.path.name)
+        ledger = Ledger(path=self.path / party / "ledger", history=history)
         path = self.path / "alignment" / party / "ledger"
         return ledger.after(Ledger(path=path)) if path.exists() else ledger
 

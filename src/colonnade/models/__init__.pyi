@@ -9,6 +9,7 @@ from .functional.solve import Penalties as Penalties
 from .glm.estimator import LinearRegression as LinearRegression
 from .glm.estimator import LogisticRegression as LogisticRegression
 from .glm.estimator import PoissonRegression as PoissonRegression
+from .glm.gradient_privacy import GradientPrivacy as GradientPrivacy
 from .networks.labeldp import LabelDPShadow as LabelDPShadow
 from .networks.oneshot import OneShotClassifier as OneShotClassifier
 from .networks.oneshot import OneShotRegressor as OneShotRegressor

@@ -50,6 +50,8 @@ class PlannedNetwork:
         rejoin: How many seconds to wait for a party that broke off.
         silence: After how many seconds without a sign of life a connection counts as broken.
         message: How many seconds to wait for a message of a party that is alive.
+        revoked: The list of certificates that this party refuses in runs of the plan, besides the list in the folder
+            of its certificate; there need be none.
 
     >>> PlannedNetwork({"bank": PlannedAddress("bank.example:7431")}).addresses(("bank", "shop"))
     {'bank': 'bank.example:7431', 'shop': None}
@@ -64,6 +66,7 @@ class PlannedNetwork:
     rejoin: float = 1800.0
     silence: float = 30.0
     message: float = 3600.0
+    revoked: Path = Path("revoked.txt")
 
     def __post_init__(self) -> None:
         """Refuse waits without a length, and make the plan mean the same files wherever it is read."""
@@ -73,6 +76,7 @@ class PlannedNetwork:
                     f"[network] {key} should be above 0 seconds, but is {getattr(self, key):g}. Choose a longer time."
                 )
         object.__setattr__(self, "certificates", self.certificates.absolute())
+        object.__setattr__(self, "revoked", self.revoked.absolute())
         if self.key_file is not None:
             object.__setattr__(self, "key_file", self.key_file.absolute())
 

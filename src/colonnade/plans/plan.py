@@ -530,8 +530,9 @@ def _read_network(tree: Mapping[str, Any], folder: Path) -> PlannedNetwork:
     sections = {party: section for party, section in tree.items() if isinstance(section, dict)}
     own = {key: value for key, value in tree.items() if key not in sections}
     checked = Signature.of(PlannedNetwork, "[network]", without="parties").checked(own)
-    paths = {"certificates": PlannedNetwork.certificates, **checked}
-    checked |= {key: folder / paths[key] for key in ("certificates", "key_file") if paths.get(key) is not None}
+    paths = {"certificates": PlannedNetwork.certificates, "revoked": PlannedNetwork.revoked, **checked}
+    named = ("certificates", "revoked", "key_file")
+    checked |= {key: folder / paths[key] for key in named if paths.get(key) is not None}
     parties = {
         party: PlannedAddress(**Signature.of(PlannedAddress, f"[network.{party}]").checked(section))
         for party, section in sections.items()

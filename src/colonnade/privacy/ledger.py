@@ -272,6 +272,11 @@ class Ledger:
                 self._look_back(self._history.unread(held))
         return _compose(self._past | self._counts, protects, delta, None)
 
+    @property
+    def has_history(self) -> bool:
+        """Whether the ledger knows what other runs released about the same records."""
+        return self._history is not None
+
     def epsilon(self, delta: float, *, protects: Secret, unit: str | None = None) -> float:
         """Return the epsilon of `spent`."""
         return self.spent(protects, delta, unit=unit).epsilon
@@ -288,7 +293,7 @@ class Ledger:
 
     def after(self, earlier: Ledger) -> Self:
         """Return a ledger of an earlier run's events and these; it is written nowhere, and has no budget."""
-        together = type(self)()
+        together = type(self)(history=self._history)
         together._counts = earlier._counts + self._counts
         return together
 

@@ -2,6 +2,8 @@
 
 import base64
 import json
+import multiprocessing
+import threading
 
 import numpy as np
 import pytest
@@ -9,12 +11,15 @@ import pytest
 from colonnade import audit
 from colonnade.attacks.labels.lattice import LatticeLabels
 from colonnade.attacks.labels.regression import GroupSums, Residue
+from colonnade.crypto.additive import SUM_BITS
+from colonnade.crypto.fixedpoint import Widths, column_scales
 from colonnade.errors import PlanError, PrivacyError, StorageError
 from colonnade.models.glm import arbiter as glm_arbiter
 from colonnade.models.glm.estimator import LinearRegression, LogisticRegression
 from colonnade.models.glm.openings import MOST_HASHES, Openings, RowSketch
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
+from colonnade.shared_log import SharedLog
 from colonnade.tables.table import Table
 from colonnade.testing import attempt_on
 
@@ -135,17 +140,26 @@ class TestKnapsack:
             PrivacyError, match=rf"columns, so a batch needs more than .* but the smallest has {n_rows}"
         ):
             trained(tables, LogisticRegression(max_iter=1))
-        run = trained(tables, LogisticRegression(max_iter=1, **LAX))
+        run = trained(tables, LogisticRegression(max_iter=1, gradient_bits=None, **LAX))
         guess = guessed(run, LatticeLabels(seconds=300.0))
         assert sorted(guess.rows) == list(range(n_rows))
         np.testing.assert_array_equal(guess.scores, labels[guess.rows])
 
     @pytest.mark.slow
-    def test_the_audit_names_the_leak(self):
+    @pytest.mark.parametrize("bits", [None, 24])
+    def test_the_audit_names_the_leak(self, bits):
         tables = {"bank": bank(coin(61)), "shop": shop(numbers(61, 6))}
-        run = trained(tables, LogisticRegression(max_iter=1, **LAX))
+        run = trained(tables, LogisticRegression(max_iter=1, gradient_bits=bits, **LAX))
         (finding,) = findings(run, LatticeLabels(seconds=300.0))
         assert finding.verdict == "leaks"
+
+    def test_rounded_sums_of_few_rows_still_give_every_label_away(self):
+        labels = coin(31)
+        tables = {"bank": bank(labels), "shop": shop(numbers(31, 6))}
+        run = trained(tables, LogisticRegression(max_iter=1, rows_per_column=0, fewest_rows=1))
+        assert run.results["shop"].gradient_bits == 24
+        guess = guessed(run, LatticeLabels())
+        np.testing.assert_array_equal(guess.scores, labels[guess.rows])
 
     def test_where_sums_cannot_determine_the_labels_the_guess_is_that_of_least_squares(self):
         tables = {"bank": bank(coin(300)), "shop": shop(numbers(300, 2))}
@@ -220,6 +234,33 @@ class TestRuns:
         lines = [json.loads(line) for line in (tmp_path / "openings-of-bank").read_text().splitlines()]
         assert [line["columns"] for line in lines if line["peer"] == "shop"] == [1] * 4
 
+    def test_thirteen_runs_of_25_new_columns_give_all_labels_away_and_the_log_stops_the_second(self, tmp_path):
+        labels, columns, sums = coin(300), [], []
+        for i in range(13):
+            tables = {"bank": bank(labels), "shop": shop(numbers(300, 25, seed=i))}
+            model = LogisticRegression(max_iter=1, gradient_bits=None, **LAX)
+            share = trained(tables, model).results["shop"]
+            columns.append(share.design_.matrix(tables["shop"]))
+            sums.append(share.gradients_[0])
+        residuals = np.linalg.lstsq(np.hstack(columns).T, np.concatenate(sums), rcond=None)[0]
+        np.testing.assert_array_equal((-residuals > 0).astype(int), labels)
+        # With the default limit no run of 25 columns on 300 rows begins, nor do 25 runs of one column each.
+        with pytest.raises(PrivacyError, match=r"shop has 25 columns, so a batch needs more than 1600 rows"):
+            self.runs(tmp_path / "wide", 1, columns=lambda i: numbers(300, 25, seed=i))
+        with pytest.raises(PrivacyError, match=r"and had about 4\.0 others opened on these rows by earlier runs"):
+            self.runs(tmp_path / "narrow", 25)
+        for who in ("bank", "judge"):
+            lines = [json.loads(line) for line in (tmp_path / "narrow" / f"openings-of-{who}").read_text().splitlines()]
+            assert 64 * sum(line["columns"] for line in lines if line["peer"] == "shop") < 300
+
+    def test_the_arbiter_counts_over_runs_even_where_the_label_party_has_lost_its_log(self, tmp_path, monkeypatch):
+        honest = Openings.kept_by
+        monkeypatch.setattr(
+            Openings, "kept_by", lambda party: Openings(None) if party.name == "bank" else honest(party)
+        )
+        with pytest.raises(PrivacyError, match=r"shop has 1 columns and had about 4\.0 others opened on these rows"):
+            self.runs(tmp_path, 5)
+
     def test_the_same_columns_are_counted_once(self, tmp_path):
         self.runs(tmp_path, 6, columns=lambda i: numbers(300, 1))
         assert len((tmp_path / "openings-of-bank").read_text().splitlines()) == 1
@@ -263,20 +304,88 @@ def test_two_hundred_rows_do_not_pay_for_columns_that_were_opened_on_others():
         openings.admit("shop", bytes(32 * [9]), 1, sketch(np.arange(200)), 64)
 
 
+def admit_one(path, number):
+    """Count one column of its own, from another process."""
+    Openings(path).admit("shop", bytes([number]) * 32, 1, sketch(np.arange(300)), 64)
+
+
+def test_runs_at_the_same_time_cannot_open_more_than_the_log_allows_together(tmp_path):
+    log = tmp_path / "openings-of-bank"
+    context = multiprocessing.get_context("fork")
+    runs = [context.Process(target=admit_one, args=(log, number)) for number in range(8)]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join()
+    assert sorted(run.exitcode for run in runs) == [0] * 4 + [1] * 4
+    assert len(log.read_text().splitlines()) == 4
+    assert log.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_check_waits_until_another_run_has_written(tmp_path):
+    log = tmp_path / "openings-of-bank"
+    with SharedLog(log, "columns").locked():
+        waiting = threading.Thread(target=admit_one, args=(log, 1))
+        waiting.start()
+        waiting.join(0.2)
+        assert waiting.is_alive()
+        assert log.read_text() == ""
+    waiting.join()
+    assert len(log.read_text().splitlines()) == 1
+
+
 def test_a_damaged_log_is_refused(tmp_path):
     (tmp_path / "log").write_text('{"peer": "shop"}\n')
     with pytest.raises(StorageError, match=r"is damaged\. Restore it; do not delete it"):
         Openings(tmp_path / "log")
 
 
-@pytest.mark.slow
-def test_rounded_gradients_keep_the_fit_and_lose_the_low_bits():
-    n_rows = 2000
-    tables = {"bank": bank(coin(n_rows)), "shop": shop(numbers(n_rows, 2))}
-    exact, rounded = (
-        trained(tables, LogisticRegression(max_iter=30, gradient_bits=bits)).results["shop"] for bits in (None, 26)
-    )
-    assert not (exact.gradients_[0] == rounded.gradients_[0]).any()
-    np.testing.assert_allclose(rounded.coef_, exact.coef_, atol=1e-4)
-    with pytest.raises(PlanError, match="gradient_bits should be None or a whole number, from 20 to 53, but is 8"):
-        trained(tables, LogisticRegression(gradient_bits=8))
+class TestRounding:
+    """The arbiter opens the highest bits of a gradient."""
+
+    def test_a_rounded_gradient_is_off_by_half_a_unit_at_most_and_not_less_on_the_whole(self):
+        n_rows, bits = 700, 24
+        tables = {"bank": bank(coin(n_rows)), "shop": shop(numbers(n_rows, 10))}
+        exact, rounded = (
+            trained(tables, LogisticRegression(max_iter=1, gradient_bits=each)).results["shop"] for each in (None, bits)
+        )
+        scales = column_scales(np.abs(exact.design_.matrix(tables["shop"])).max(axis=0), Widths.of(n_rows).column_bits)
+        fraction = Widths.of(n_rows).residual_bits - 1 - 5
+        off = np.ldexp(rounded.gradients_[0] - exact.gradients_[0], scales + fraction)
+        assert np.abs(off).max() <= 2 ** (SUM_BITS - bits - 1)
+        assert np.abs(off).mean() > 2 ** (SUM_BITS - bits - 1) / 8
+
+    def test_a_run_of_the_same_inputs_rounds_the_same_and_one_of_others_uses_other_masks(self):
+        n_rows = 400
+        one, other = coin(n_rows), coin(n_rows, seed=3)
+        held = shop(numbers(n_rows, 2))
+        runs = [
+            trained({"bank": bank(labels), "shop": held}, LogisticRegression(max_iter=2, tol=0))
+            for labels in (one, one, other)
+        ]
+        gradients = [run.results["shop"].gradients_ for run in runs]
+        np.testing.assert_array_equal(gradients[0], gradients[1])
+        assert runs[0].results["bank"].history_ == runs[1].results["bank"].history_
+        # A rounded sum is a multiple of the unit less the mask.
+        low = [self.masks_below(run.results["shop"], held) for run in runs]
+        np.testing.assert_array_equal(low[0], low[1])
+        assert (low[0] != low[2]).all()
+
+    def masks_below(self, share, table):
+        """The bits of a party's masks below the arbiter's unit, in the first step."""
+        widths = Widths.of(len(table))
+        scales = column_scales(np.abs(share.design_.matrix(table)).max(axis=0), widths.column_bits)
+        sums = np.ldexp(share.gradients_[0], scales + widths.residual_bits - 6).astype(np.int64)
+        return -sums % 2 ** (SUM_BITS - share.gradient_bits)
+
+    @pytest.mark.slow
+    def test_rounded_gradients_keep_the_fit_and_lose_the_low_bits(self):
+        n_rows = 2000
+        tables = {"bank": bank(coin(n_rows)), "shop": shop(numbers(n_rows, 2))}
+        exact, rounded = (
+            trained(tables, LogisticRegression(max_iter=30, gradient_bits=bits)).results["shop"] for bits in (None, 24)
+        )
+        assert not (exact.gradients_[0] == rounded.gradients_[0]).any()
+        np.testing.assert_allclose(rounded.coef_, exact.coef_, atol=1e-4)
+        with pytest.raises(PlanError, match="gradient_bits should be None or a whole number, from 20 to 53, but is 8"):
+            trained(tables, LogisticRegression(gradient_bits=8))

@@ -50,6 +50,26 @@ def test_revoking_a_certificate_revokes_the_next_one_of_the_same_key(bank: Crede
         bank.recognise("shop", renewed)
 
 
+def test_a_list_beside_the_plan_is_read_beside_the_one_of_the_certificates(bank: Credentials, tmp_path: Path) -> None:
+    shop, plan = shop_of(bank), tmp_path / "plan" / LIST
+    plan.parent.mkdir()
+    both = Credentials.read(bank.directory, "bank", revoked=plan)
+    both.recognise("shop", shop)
+    revoke(plan.parent, shop.fingerprint, shop.key, "shop")
+    with pytest.raises(AuthError, match=r"certificate of shop that is not revoked, but .*plan/revoked\.txt"):
+        both.recognise("shop", shop)
+    bank.recognise("shop", shop)
+    # The list goes on to hold when the party's own certificate is renewed.
+    certs.issue(tmp_path / "authority", "bank", out=bank.directory)
+    assert both.changed()
+    with pytest.raises(AuthError, match="not revoked"):
+        both.current().recognise("shop", shop)
+    plan.unlink()
+    revoke(bank.directory, shop.fingerprint, shop.key, "shop")
+    with pytest.raises(AuthError, match="not revoked"):
+        both.recognise("shop", shop)
+
+
 def test_a_party_does_not_start_with_a_certificate_that_is_revoked(bank: Credentials) -> None:
     revoke(bank.directory, bank.identity.fingerprint, bank.identity.key, "bank")
     with pytest.raises(AuthError, match="Expected a certificate of bank that is not revoked"):

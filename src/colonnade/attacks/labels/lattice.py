@@ -4,10 +4,11 @@ Attacker: a feature party of a logistic regression with an arbiter that keeps to
 columns as the integers that it multiplied with, and the gradients of its own coefficients at the first step. Steps:
 
 1. At the first step all coefficients are 0 and residuals are minus the pseudo-responses, which are +2 and -2. So each
-   gradient gives a sum T = sum of x_i over the rows of the second class, exactly, with integers x of 12 to 20 bits.
-2. d columns give about 20 d bits about n labels. Where these are more than n, the labels are most likely the only
-   solution. The lattice of the rows [2 I | 0 | W x] and [1 | 1 | W T] then has the vector of +-1 that the labels say as
-   one of its shortest.
+   gradient gives a sum T = sum of x_i over the rows of the second class, with integers x of 12 to 20 bits: exactly
+   where all bits of a gradient are opened, else to within E, which follows from `gradient_bits`.
+2. d columns give about 20 d bits about n labels, and fewer where T is rounded. Where these are more than n, the labels
+   are most likely the only solution. The lattice of the rows [2 S I | 0 | W x] and [S | S | W T] then has the vector of
+   +-S that the labels say as one of its shortest. Where T is exact W is large, else the error W E is about S.
 3. Reduce the lattice with blocks of growing size, from several orders of its vectors, until a vector has the form or
    time is up.
 
@@ -20,6 +21,7 @@ subset sum algorithms".
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil, log2
 from time import monotonic
 from typing import ClassVar
 
@@ -33,15 +35,18 @@ from colonnade.attacks.labels.regression import (
     shortest_residuals,
     why_no_regression,
 )
+from colonnade.crypto.additive import SUM_BITS
 from colonnade.crypto.fixedpoint import Widths, column_scales
 from colonnade.models.glm.estimator import LogisticRegression
 from colonnade.models.glm.messages import EncryptedResiduals, StepOutline
 from colonnade.parameters import Limit, check_parameters, number
-from colonnade.wire.message import Int64Array
+from colonnade.wire.message import Float64Array, Int64Array
 
 BLOCKS = (10, 34, 36, 38)
 MOST_ROWS = 150
 WEIGHT = 256
+# What +-1 is multiplied by where sums are rounded, so that errors are small integers too.
+SIGN = 8
 
 
 class LatticeLabels(Attack):
@@ -65,6 +70,8 @@ class LatticeLabels(Attack):
             return why
         if not isinstance(view.own.model, LogisticRegression):
             return "it knows the residuals of a logistic regression only"
+        if view.own.model.gradient_privacy is not None:
+            return "opened sums have noise"
         weighted = any(len(each.message.weights) for each in view.messages(StepOutline, sent=False))
         return "rows have weights" if weighted else None
 
@@ -75,8 +82,8 @@ class LatticeLabels(Attack):
         scales = column_scales(np.abs(matrix).max(axis=0), Widths.of(most).column_bits)
         integers = np.rint(np.ldexp(matrix[first], scales)).astype(np.int64)
         # The pseudo-responses 4 y - 2 of classes y of 0 and 1: minus the gradient is 4 T - 2 (sum of the column).
-        sums = np.rint((np.ldexp(-gradients[0], scales) + 2.0 * integers.sum(axis=0)) / 4).astype(np.int64)
-        found = solution(integers, sums, seconds=self.seconds)
+        sums = (np.ldexp(-gradients[0], scales) + 2.0 * integers.sum(axis=0)) / 4
+        found = solution(integers, sums, error=_error(view, len(matrix)), seconds=self.seconds)
         if found is None:
             scores = shortest_residuals(matrix, gradients, batches)
             return Guess(np.concatenate(batches), scores=np.concatenate(scores))
@@ -84,40 +91,63 @@ class LatticeLabels(Attack):
         return Guess(first, scores=found.astype(np.float64))
 
 
-def determined(columns: Int64Array) -> bool:
+def _error(view: View, n_rows: int) -> float:
+    """By how much a sum T may be off, as the arbiter rounded it."""
+    bits = own_regression(view).gradient_bits
+    (outline, *_) = view.messages(StepOutline, sent=False)
+    n_parties = len(view.public.roles.holders)
+    fraction = Widths.of(n_rows).residual_bits - ceil(log2(n_parties)) - outline.message.range_bits
+    # Half a unit of the arbiter's rounding; a unit of T is four times that of a residual.
+    return 0.0 if bits is None else 2.0 ** (SUM_BITS - bits - 1 - fraction - 2)
+
+
+def determined(columns: Int64Array, error: float = 0.0) -> bool:
     """Whether sums of these columns over a choice of rows hold more bits than there are rows, and few enough rows."""
     n_rows = len(columns)
     lengths = np.sqrt((columns.astype(np.float64) ** 2).sum(axis=0))
     # The entropy of a sum that is normal with half the column's length as its deviation.
-    bits = np.log2(np.maximum(lengths / 2 * np.sqrt(2 * np.pi * np.e), 1.0)).sum()
+    bits = np.log2(np.maximum(lengths / 2 * np.sqrt(2 * np.pi * np.e) / max(2 * error, 1.0), 1.0)).sum()
     return bool(n_rows <= min(MOST_ROWS, bits))
 
 
-def solution(columns: Int64Array, sums: Int64Array, *, seconds: float = 60.0) -> Int64Array | None:
+def solution(
+    columns: Int64Array, sums: Int64Array | Float64Array, *, error: float = 0.0, seconds: float = 60.0
+) -> Int64Array | None:
     """The choice of rows, as 0 and 1, over which each column adds up to its sum; None if none is found in time.
 
     >>> columns = np.array([[3141, 5926], [5358, 9793], [2384, 6264], [3383, 2795]])
     >>> solution(columns, columns[[0, 3]].sum(axis=0)).tolist()
     [1, 0, 0, 1]
+    >>> solution(columns, columns[[0, 3]].sum(axis=0) + [20, -30], error=40.0).tolist()
+    [1, 0, 0, 1]
+
+    Args:
+        columns: One row for each unknown.
+        sums: One for each column.
+        error: By how much sums may be off.
+        seconds: How long to search.
     """
     # Numba takes a while to import, which is spent only here.
     from colonnade.attacks.reduction import reduced
 
     n_rows, n_columns = columns.shape
-    if not determined(columns):
+    if not determined(columns, error):
         return None
+    exact = error < 0.5
+    # Errors are uniform: their deviation is the largest over the root of 3.
+    sign, weight = (1, float(WEIGHT)) if exact else (SIGN, SIGN * np.sqrt(3) / error)
+    targets = np.rint(sums) if exact else np.asarray(sums)
     basis = np.zeros((n_rows + 1, n_rows + 1 + n_columns), np.int64)
-    basis[:n_rows, :n_rows] = 2 * np.eye(n_rows, dtype=np.int64)
-    basis[:n_rows, n_rows + 1 :] = WEIGHT * columns
-    basis[n_rows, : n_rows + 1] = 1
-    basis[n_rows, n_rows + 1 :] = WEIGHT * sums
+    basis[:n_rows, :n_rows] = 2 * sign * np.eye(n_rows, dtype=np.int64)
+    basis[:n_rows, n_rows + 1 :] = np.rint(weight * columns)
+    basis[n_rows, : n_rows + 1] = sign
+    basis[n_rows, n_rows + 1 :] = np.rint(weight * targets)
 
     def read(rows: Int64Array) -> Int64Array | None:
-        signs, rests = rows[:, : n_rows + 1], rows[:, n_rows + 1 :]
-        fits = (rests == 0).all(axis=1) & (np.abs(signs) == 1).all(axis=1)
-        for row in signs[fits]:
+        signs = rows[:, : n_rows + 1]
+        for row in signs[(np.abs(signs) == sign).all(axis=1)] // sign:
             chosen = (1 - row[:n_rows] * row[n_rows]) // 2
-            if (chosen @ columns == sums).all():
+            if (np.abs(chosen @ columns - targets) <= error).all():
                 return np.asarray(chosen)
         return None
 

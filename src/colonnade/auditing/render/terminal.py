@@ -54,6 +54,10 @@ def terminal(report: ReportContents) -> RenderableType:
     parts += [_text(f"{secret}: {spent}") for secret, spent in report.budget.items()] or [
         _text("No secret was touched.")
     ]
+    for party, over_runs in report.over_runs.items():
+        parts += [
+            _text(f"{secret}, over all runs on {party}'s records: {spent}") for secret, spent in over_runs.items()
+        ]
     if report.untested:
         parts += [_text(""), Rule("Not tested", align="left", style="dim")]
         parts += [_text(f"- {line}") for line in report.untested]

@@ -90,7 +90,7 @@ def examine(
             ),
         )
     table = _look_at_table(home, plan, name)
-    credentials = _look_at_certificate(home, certificates or network.certificates, name, insecure)
+    credentials = _look_at_certificate(home, certificates or network.certificates, network.revoked, name, insecure)
     listen = listen or network.listen(name) or network.addresses([name])[name]
     if insecure:
         require_loopback((*network.addresses(plan.roles.parties).values(), listen))
@@ -198,12 +198,12 @@ def _oddities(table: Table) -> Iterator[str]:
         yield "all ids are digits held as text, and 7 and '7' are different ids"
 
 
-def _look_at_certificate(home: Checklist, folder: Path, name: str, insecure: bool) -> Credentials | None:
+def _look_at_certificate(home: Checklist, folder: Path, revoked: Path, name: str, insecure: bool) -> Credentials | None:
     if insecure:
         home.note("certificate", "TLS is off: anyone on the network path can read the traffic", "Leave out --insecure.")
         return None
     with home.trying("certificate"):
-        credentials = Credentials.read(folder, name)
+        credentials = Credentials.read(folder, name, revoked=revoked)
         identity = credentials.identity
         left = (identity.not_after - datetime.now(UTC)).days
         home.good("certificate", f"{name} of {identity.federation}, {left} days left, fingerprint {identity.words}")

@@ -16,6 +16,12 @@ refuse batches of at most `rows_per_column` rows per column, columns that earlie
 every epoch; feature parties and arbiter learn when training ended. The arbiter sees sums under uniform masks:
 it learns how many there are. The arbiter must not work together with any party: together with the label party it could
 read every score.
+
+The arbiter opens the highest `gradient_bits` bits of a gradient. The lowest bits of a mask decide how its sum is
+rounded, so a party derives these bits from its own randomness, all parties' inputs, the step and its coefficients: a
+run that is taken up after a crash rounds as before, and a run with other inputs uses other masks. Where labels are to
+be differentially private, the arbiter adds noise before it rounds, and the label party charges its ledger
+(`gradient_privacy`).
 """
 
 from __future__ import annotations
@@ -23,17 +29,21 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
+from fractions import Fraction
 from math import ceil, log2
 from typing import Any
 
 import numpy as np
+from blake3 import blake3
 
 from colonnade.crypto import paillier, rlwe
 from colonnade.crypto.additive import SUM_BITS, Data, PublicKey, SecretKey, unmasked
 from colonnade.crypto.fixedpoint import PRODUCT_BITS, Widths, column_scales, encoded
 from colonnade.crypto.profiles import ARBITER
+from colonnade.crypto.sampling import Stream
 from colonnade.errors import PrivacyError, ProtocolError
 from colonnade.models.glm.descent import GradientDescent
+from colonnade.models.glm.gradient_privacy import GRADIENT_NOISE, UNIT, with_noise
 from colonnade.models.glm.matrix import (
     Matrix,
     entries,
@@ -66,11 +76,11 @@ from colonnade.models.glm.openings import (
     KEY_BYTES,
     Openings,
     RowSketch,
-    column_token,
+    column_digest,
+    keyed,
     openable,
     own_key,
     require_rows,
-    weighted_token,
 )
 from colonnade.models.glm.sides import (
     ColumnSide,
@@ -81,7 +91,9 @@ from colonnade.models.glm.sides import (
     own_labels,
     row_weights,
 )
+from colonnade.privacy.mechanisms import DiscreteGaussianMechanism
 from colonnade.runtime.party import Party
+from colonnade.secret import Secret
 from colonnade.storage import Tree
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Ciphertexts, Float64Array, Int64Array, UInt64Array
@@ -94,6 +106,7 @@ class ArbiterSide(RegressionSide):
 
     block: int
     key: SecretKey | None = None
+    noise: DiscreteGaussianMechanism | None = None
     n_opened = 0
 
     def begin(self) -> None:
@@ -101,7 +114,9 @@ class ArbiterSide(RegressionSide):
         self.n_batches, self.block = schedule.n_batches, schedule.block
         self.lines = (self.party.label_party, *self.party.feature_parties)
         found = self.party.label_party.receive(OpenableSums)
-        self.allowed, rows = openable(found, self.party.roles.holders, self.party.label_party.peer)
+        noisy, holders = self.settings.gradient_privacy is not None, self.party.roles.holders
+        self.allowed, rows = openable(found, holders, self.party.label_party.peer, noisy=noisy)
+        self.noise = DiscreteGaussianMechanism(found.sensitivity, Fraction(found.sigma)) if noisy else None
         openings = Openings.kept_by(self.party)
         for name, token in zip(found.parties, found.tokens, strict=True):
             openings.admit(name, token, self.allowed[name], rows, self.settings.rows_per_column)
@@ -114,14 +129,19 @@ class ArbiterSide(RegressionSide):
                 key = PublicKeyBytes(np.frombuffer(self.key.public.to_bytes(), np.uint8))
                 line.send(key, epoch=self.epoch_of(step))
         for line in self.lines:
-            self._open(step, line, self.allowed[line.peer], self.settings.gradient_bits)
+            sums = self._decrypted(step, line, self.allowed[line.peer])
+            if self.noise is not None and len(sums):
+                sums = with_noise(sums, self.noise, self.party.random, step, line.peer)
+            self._open(step, line, rounded(sums, self.settings.gradient_bits))
         return {}
 
     def ends_after(self, epoch: int) -> bool:
-        self._open((epoch + 1) * self.n_batches - 1, self.lines[0], 1)
+        step, line = (epoch + 1) * self.n_batches - 1, self.lines[0]
+        self._open(step, line, self._decrypted(step, line, 1))
         return self.received_verdict(epoch)
 
-    def _open(self, step: int, line: Channel, allowed: int, bits: int | None = None) -> None:
+    def _decrypted(self, step: int, line: Channel, allowed: int) -> UInt64Array:
+        """The masked sums that a party asks for."""
         assert self.key is not None
         masked, public = line.receive(MaskedSums, fields={"step": step}, epoch=self.epoch_of(step)), self.key.public
         if masked.n_values != allowed:
@@ -132,9 +152,11 @@ class ArbiterSide(RegressionSide):
         size = public.masked_size(masked.n_values, self.block)
         data = unsealed(masked.ciphertexts, public, size, line.peer)
         # `decrypt` rounds: no noise of a decryption ever leaves the holder of the key.
-        opened = OpenedSums(step, rounded(self.key.decrypt(data, self.block, masked.n_values), bits))
-        line.send(opened, under=("mask",), epoch=self.epoch_of(step))
-        self.n_opened += masked.n_values
+        return self.key.decrypt(data, self.block, masked.n_values)
+
+    def _open(self, step: int, line: Channel, sums: UInt64Array) -> None:
+        line.send(OpenedSums(step, sums), under=("mask",), epoch=self.epoch_of(step))
+        self.n_opened += len(sums)
 
     def state(self) -> Tree:
         return {"key": None if self.key is None else self.key.to_bytes(), "opened": self.n_opened}
@@ -171,7 +193,9 @@ class EncryptedSide(ColumnSide):
         self.matrix = matrix
         self.of_batch, self.of_all = Widths.of(max(map(len, self.batches))), Widths.of(self.n_rows)
         require_rows(party.name, self.n_columns, min(map(len, self.batches)), settings.rows_per_column)
-        self.secret = own_key(party)
+        self.digest = column_digest(matrix, self.batches)
+        # One key recognises columns over all runs; the other is this run's, however often the run is taken up.
+        self.secret, self.run_secret = own_key(party), party.random.child("inputs").key
         self.key: PublicKey | None = None
         self.prepared: dict[int, Any] = {}
         self.loss: Data | None = None
@@ -186,16 +210,22 @@ class EncryptedSide(ColumnSide):
         self.part_bits = self.of_all.residual_bits - ceil(log2(n_parties))
         self.loss_bits = PRODUCT_BITS - ceil(log2(max(self.n_rows, 1))) - self.of_all.residual_bits
         self.loss_bits -= ceil(log2(n_parties))
-        columns = weighted(self.matrix, weights)
+        columns, noise = weighted(self.matrix, weights), self.settings.gradient_privacy
         self.scales = column_scales(largest(columns), self.of_batch.column_bits)
-        places = of_columns(columns, self.scales)
-        self.integers = with_entries(columns, np.rint(np.ldexp(entries(columns), places)).astype(np.int64))
+        if noise is not None:
+            columns = noise.clipped(columns, intercept=self.has_intercept)
+            self.scales = np.full(self.n_columns, noise.scale(self.of_batch.column_bits))
+        places, self.is_zero = of_columns(columns, self.scales), largest(columns) == 0
+        shifted = np.ldexp(entries(columns), places)
+        # Cutting off makes no row longer than it was clipped to.
+        whole = np.rint(shifted) if noise is None else np.trunc(shifted)
+        self.integers = with_entries(columns, whole.astype(np.int64))
         if not len(weights):
             # Scores are taken of the same columns as gradients, to the last bit.
             self.matrix = with_entries(columns, np.ldexp(entries(self.integers).astype(np.float64), -places))
         self.weights, self.squares = weights, squares(self.matrix, axis=1)
         penalised = np.ones(self.n_columns)
-        if self.party.holds_labels and self.settings.fit_intercept:
+        if self.has_intercept:
             penalised[-1] = 0
         self.descent = GradientDescent(
             penalised=penalised,
@@ -204,7 +234,12 @@ class EncryptedSide(ColumnSide):
             learning_rate=outline.learning_rate,
             momentum=self.settings.momentum,
         )
-        self.label_scale = outline.scale
+        self.label_scale, self.inputs = outline.scale, outline.inputs
+
+    @property
+    def has_intercept(self) -> bool:
+        """Whether the last column is the intercept."""
+        return self.party.holds_labels and self.settings.fit_intercept
 
     def train(self, step: int) -> dict[str, float]:
         epoch, batch = divmod(step, self.n_batches)
@@ -237,11 +272,11 @@ class EncryptedSide(ColumnSide):
         assert self.key is not None
         return sealed(data, self.key)
 
-    def opened(self, step: int, data: Data, n_values: int) -> Int64Array:
-        """Sums that the arbiter decrypts without seeing them."""
+    def opened(self, step: int, data: Data, n_values: int, chosen: UInt64Array | None = None) -> Int64Array:
+        """Sums that the arbiter decrypts without seeing them, under masks that may be chosen."""
         assert self.key is not None
         line, epoch = self.party.arbiter, self.epoch_of(step)
-        masked, masks = self.key.masked(data, self.block, n_values)
+        masked, masks = self.key.masked(data, self.block, n_values, chosen)
         self.budget.spend(len(masked) * self.key.coefficients)
         message = MaskedSums(step, self.ciphertexts(masked), n_values)
         line.send(message, under=(self.key.scheme, "mask", "flood"), epoch=epoch)
@@ -257,8 +292,19 @@ class EncryptedSide(ColumnSide):
             if fits:
                 self.prepared[batch] = prepared
         product = self.key.product(prepared, residuals)
-        sums = self.opened(step, product, self.n_columns)
+        sums = self.opened(step, product, self.n_columns, self._masks(step))
+        # The sum of a column of zeros is 0, however the arbiter rounds it.
+        sums = np.where(self.is_zero, 0, sums)
         return np.ldexp(sums.astype(np.float64), -self.scales - (self.part_bits - self.range_bits))
+
+    def _masks(self, step: int) -> UInt64Array:
+        """Masks of a gradient, fresh but for the bits by which the arbiter rounds."""
+        masks = Stream().words(self.n_columns) >> np.uint64(64 - SUM_BITS)
+        lost = SUM_BITS - (self.settings.gradient_bits or SUM_BITS)
+        place = blake3(self.inputs + self.descent.coefficients.tobytes()).hexdigest()
+        low = self.party.random.child("rounding", step, place).uniform_bits(self.n_columns)
+        keep = np.uint64(2**lost - 1)
+        return np.asarray((masks & ~keep) | (low & keep))
 
     def _add_to_loss(self, rows: Int64Array, part: Float64Array, residuals: Data) -> None:
         assert self.key is not None
@@ -306,7 +352,7 @@ class EncryptedFeatureSide(EncryptedSide):
     def begin(self) -> None:
         line = self.party.label_party
         line.send(ColumnSummary(self.n_columns, largest_eigenvalue(self.party.name, self.matrix)))
-        line.send(ColumnToken(column_token(self.matrix, self.batches, self.secret)))
+        line.send(ColumnToken(keyed(self.digest, self.secret), keyed(self.digest, self.run_secret)))
         schedule = line.receive(Schedule, fields={"n_batches": self.n_batches}, within=SCHEDULE_BOUNDS)
         outline = line.receive(StepOutline, finite=True)
         if len(outline.weights):
@@ -339,45 +385,81 @@ class EncryptedLabelSide(EncryptedSide):
         super().__init__(settings, party, matrix)
         self.target = settings.family.quadratic(own_labels(party, settings.family))
         self.history: list[dict[str, float]] = []
+        self.mechanism: DiscreteGaussianMechanism | None = None
+        self.has_charged = False
 
     def begin(self) -> None:
         party = self.party
         weights = row_weights(party, self.settings.sample_weight)
         columns = [line.receive(ColumnSummary, within=COLUMN_BOUNDS) for line in party.feature_parties]
-        limits = self._admitted([each.count for each in columns], weights)
+        tokens = [line.receive(ColumnToken) for line in party.feature_parties]
+        range_bits = max(5, ceil(log2(float(np.abs(self.target.values).max(initial=1.0)))) + 2)
+        self.mechanism = self._mechanism(range_bits)
+        limits = self._admitted([each.count for each in columns], tokens, weights)
         wide = max([self.n_columns, *(each.count for each in columns)])
         self.block = SCHEMES[self.settings.backend].rows_per_block(max(map(len, self.batches)), wide)
-        range_bits = max(5, ceil(log2(float(np.abs(self.target.values).max(initial=1.0)))) + 2)
         eigenvalues = largest_eigenvalue(party.name, self.matrix) + sum(each.curvature for each in columns)
         rate = self.rate(self.target.curvature, weights, eigenvalues)
         schedule = Schedule(self.n_batches, self.block)
-        outline = StepOutline(self.target.scale, self.target.curvature, rate, weights, range_bits)
+        inputs = self._inputs([each.run_token for each in tokens], weights)
+        outline = StepOutline(self.target.scale, self.target.curvature, rate, weights, range_bits, inputs)
         party.arbiter.send(schedule)
         party.arbiter.send(limits)
         for line in party.feature_parties:
             line.send(schedule)
-            line.send(outline)
+            line.send(outline, under=self._noise)
         self._set_up(outline)
 
-    def _admitted(self, counts: list[int], weights: Float64Array) -> OpenableSums:
+    def _admitted(self, counts: list[int], found: list[ColumnToken], weights: Float64Array) -> OpenableSums:
         """What the arbiter may open: the columns of all parties, if these rows allow so many."""
         party, openings = self.party, Openings.kept_by(self.party)
         rows = RowSketch.of(party.own_table, self.batches, self.secret)
-        tokens = [weighted_token(column_token(self.matrix, self.batches, self.secret), weights, self.secret)]
-        for line, count in zip(party.feature_parties, counts, strict=True):
-            token = line.receive(ColumnToken).token
-            if len(token) != KEY_BYTES or count < 1:
+        # With other weights, sums are other equations.
+        tokens = [keyed(keyed(self.digest, self.secret) + weights.tobytes(), self.secret)]
+        for line, count, each in zip(party.feature_parties, counts, found, strict=True):
+            if not len(each.token) == len(each.run_token) == KEY_BYTES or count < 1:
                 raise ProtocolError(
-                    f"Expected from {line.peer} at least 1 column and a token of {KEY_BYTES} bytes, got {count} and "
-                    f"{len(token)}. Check that all parties run the same version."
+                    f"Expected from {line.peer} at least 1 column and tokens of {KEY_BYTES} bytes, got {count} and "
+                    f"{len(each.token)} and {len(each.run_token)}. Check that all parties run the same version."
                 )
-            token = weighted_token(token, weights, self.secret)
+            token = keyed(each.token + weights.tobytes(), self.secret)
             openings.admit(line.peer, token, count, rows, self.settings.rows_per_column)
             tokens.append(token)
         numbers = np.array([self.n_columns, *counts], np.int64)
-        return OpenableSums(list(party.roles.holders), numbers, tokens, rows.n_rows, rows.batch_rows, rows.hashes)
+        noise = (0, 0.0) if self.mechanism is None else (self.mechanism.sensitivity, float(self.mechanism.sigma))
+        return OpenableSums(
+            list(party.roles.holders), numbers, tokens, rows.n_rows, rows.batch_rows, rows.hashes, *noise
+        )
+
+    def _inputs(self, run_tokens: list[bytes], weights: Float64Array) -> bytes:
+        own = (self.digest, self.target.values.tobytes(), weights.tobytes())
+        return keyed(b"".join((*run_tokens, *own)), self.run_secret)
+
+    def _mechanism(self, range_bits: int) -> DiscreteGaussianMechanism | None:
+        """The noise of each step, where gradients have noise."""
+        noise, n_parties = self.settings.gradient_privacy, len(self.party.roles.holders)
+        if noise is None:
+            return None
+        return noise.mechanism(
+            scale=noise.scale(self.of_batch.column_bits),
+            fraction=self.of_all.residual_bits - ceil(log2(n_parties)) - range_bits,
+            n_parties=n_parties,
+            epochs=self.settings.max_iter,
+        )
+
+    @property
+    def _noise(self) -> tuple[str, ...]:
+        """What protects labels in messages of this party, besides encryption."""
+        return () if self.mechanism is None else (GRADIENT_NOISE,)
+
+    def _charge(self, step: int) -> None:
+        """Charge the ledger for the noisy gradients of an epoch, and again for steps that come again after a crash."""
+        if self.mechanism is not None and (step % self.n_batches == 0 or not self.has_charged):
+            self.party.ledger.spend(self.mechanism.event(Secret.LABELS, UNIT, by=GRADIENT_NOISE))
+            self.has_charged = True
 
     def train(self, step: int) -> dict[str, float]:
+        self._charge(step)
         super().train(step)
         return {"loss": self.history[-1]["loss"]} if self.history else {}
 
@@ -391,7 +473,7 @@ class EncryptedLabelSide(EncryptedSide):
             total = self.key.add(total, self.received(line, EncryptedScores, step, self.key, len(own), rows))
         message = EncryptedResiduals(step, self.ciphertexts(total))
         for line in self.party.feature_parties:
-            line.send(message, under=(self.key.scheme,), rows=rows, epoch=self.epoch_of(step))
+            line.send(message, under=(self.key.scheme, *self._noise), rows=rows, epoch=self.epoch_of(step))
         return total
 
     def ends_after(self, epoch: int) -> bool:
@@ -407,7 +489,7 @@ class EncryptedLabelSide(EncryptedSide):
         self.history.append({"epoch": epoch, "loss": loss})
         verdict = StopVerdict(epoch, int(stop))
         for line in (*self.party.feature_parties, self.party.arbiter):
-            line.send(verdict, epoch=epoch)
+            line.send(verdict, under=self._noise, epoch=epoch)
         return stop
 
     def _stands_still(self, loss: float) -> bool:

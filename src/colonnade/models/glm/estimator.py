@@ -39,6 +39,7 @@ from colonnade.errors import DataError, PlanError, PrivacyError, StorageError
 from colonnade.models.base import Estimator, Prediction
 from colonnade.models.batches import fixed_batches
 from colonnade.models.glm.families import LINEAR, LOGISTIC, POISSON, Family
+from colonnade.models.glm.gradient_privacy import GradientPrivacy
 from colonnade.models.glm.masked_sum import Sending, masked_sum
 from colonnade.models.glm.rare import without_rare
 from colonnade.models.glm.sides import Backend, LearnedRegression, RegressionSettings, RegressionSide, own_labels
@@ -52,6 +53,11 @@ from colonnade.wire.message import Float64Array
 
 _BITS = Limit(
     lambda value: is_integer(value) and 20 <= value <= 53, "a whole number, from 20 to 53", (19, 54, 26.0, "26", True)
+)
+_NOISE = Limit(
+    lambda value: isinstance(value, GradientPrivacy | Mapping),
+    "a GradientPrivacy or a mapping of its fields",
+    (1.0, "yes"),
 )
 _COLUMN = Limit(lambda value: isinstance(value, str), "the name of a column", (3, True, None))
 
@@ -80,7 +86,9 @@ class GeneralisedLinearModel(Estimator):
         fewest_rows: With an arbiter: how many rows of a batch each level needs, or it becomes "other"; and in how many
             rows a column of numbers must differ from its commonest value, or it is refused. 1 changes nothing.
         gradient_bits: With an arbiter: how many of the 53 bits of each gradient the arbiter opens; None opens all. With
-            26, a mean gradient of standardised columns is right to about 1e-5.
+            24, a mean gradient of standardised columns is right to about 3e-5.
+        gradient_privacy: With an arbiter, for logistic regression: noise on opened gradients that hides each label, as
+            `GradientPrivacy` or a mapping of its fields; it needs tol=0 and alarm=None. None adds none.
         partial_scores: In prediction: "masked", so that only sums over parties are learned, or "plain".
         asker: Who learns predictions: "label" or "arbiter".
 
@@ -110,6 +118,7 @@ class GeneralisedLinearModel(Estimator):
         "rows_per_column": count(0),
         "fewest_rows": count(),
         "gradient_bits": optional(_BITS),
+        "gradient_privacy": optional(_NOISE),
         "partial_scores": choice("masked", "plain"),
         "asker": choice("label", "arbiter"),
     }
@@ -148,7 +157,8 @@ class GeneralisedLinearModel(Estimator):
         alarm: float | None = 10.0,
         rows_per_column: int = 64,
         fewest_rows: int = 20,
-        gradient_bits: int | None = None,
+        gradient_bits: int | None = 24,
+        gradient_privacy: GradientPrivacy | Mapping[str, Any] | None = None,
         partial_scores: Sending = "masked",
         asker: Literal["label", "arbiter"] = "label",
     ) -> None:
@@ -166,6 +176,7 @@ class GeneralisedLinearModel(Estimator):
         self.rows_per_column = rows_per_column
         self.fewest_rows = fewest_rows
         self.gradient_bits = gradient_bits
+        self.gradient_privacy = gradient_privacy
         self.partial_scores = partial_scores
         self.asker = asker
 
@@ -271,8 +282,10 @@ class GeneralisedLinearModel(Estimator):
 
     def _side(self, party: Party) -> RegressionSide:
         # Each protocol is imported where it runs: the other one's cryptography is not needed.
-        names = [field.name for field in fields(RegressionSettings) if field.name != "family"]
-        settings = RegressionSettings(self.family, **{name: getattr(self, name) for name in names})
+        names = [field.name for field in fields(RegressionSettings) if field.name not in ("family", "gradient_privacy")]
+        settings = RegressionSettings(
+            self.family, gradient_privacy=self._gradient_privacy, **{name: getattr(self, name) for name in names}
+        )
         with_arbiter = party.roles.arbiter is not None
         if with_arbiter:
             from colonnade.models.glm.arbiter import ArbiterSide, EncryptedFeatureSide, EncryptedLabelSide
@@ -334,12 +347,34 @@ class GeneralisedLinearModel(Estimator):
             return np.asarray(matrix @ np.append(self.coef_, constant))
         return np.asarray(matrix @ self.coef_ + constant)
 
+    @property
+    def _gradient_privacy(self) -> GradientPrivacy | None:
+        return GradientPrivacy.of(self.gradient_privacy, f"{type(self).__name__}'s gradient_privacy")
+
     def _validate(self, party: Party) -> None:
         check_parameters(self)
+        if self._gradient_privacy is not None:
+            self._require_bounded(party)
         if party.roles.label is None or not party.roles.features:
             raise PlanError(
                 f"{type(self).__name__} needs a label party and at least one feature party, but the roles are "
                 f"{party.roles}. Name both."
+            )
+
+    def _require_bounded(self, party: Party) -> None:
+        """Refuse noise where labels are seen elsewhere, or where no bound is known on what one label moves."""
+        needs = {
+            "labels of two classes, because other labels have no bound": self.family is LOGISTIC,
+            "an arbiter, which draws the noise": party.roles.arbiter is not None,
+            "sample_weight=None, because weights have no bound": self.sample_weight is None,
+            "tol=0, because the epoch in which training ends depends on all labels": self.tol == 0,
+            "alarm=None, because an alarm depends on all labels": self.alarm is None,
+        }
+        missing = [need for need, holds in needs.items() if not holds]
+        if missing:
+            raise PlanError(
+                f"gradient_privacy needs {'; and '.join(missing)}, but {type(self).__name__} does not have "
+                f"{'it' if len(missing) == 1 else 'these'}. Change this, or leave gradient_privacy out."
             )
 
 

@@ -55,9 +55,15 @@ class ColumnSummary(Message, kind="glm/columns", reveals={Secret.FEATURES}):
 
 @dataclass(frozen=True)
 class ColumnToken(Message, kind="glm/column-token", fresh=True):
-    """A name for a feature party's columns, by which the label party sees whether earlier runs opened the same ones."""
+    """Names for a feature party's columns, by which the label party sees whether they are the same as before.
+
+    Attributes:
+        token: The same in all runs of the feature party.
+        run_token: The same in this run alone, however often the run is taken up.
+    """
 
     token: bytes
+    run_token: bytes
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,8 @@ class OpenableSums(Message, kind="glm/openable-sums", reveals={Secret.FEATURES},
         n_rows: How many rows there are.
         batch_rows: How many rows the smallest batch has.
         rows: The smallest hashes of ids, under a key of the label party.
+        sensitivity: How far one label moves the sums of a step; 0 where gradients have no noise.
+        sigma: The width of the noise that the arbiter adds to gradients; 0 for none.
     """
 
     parties: list[str]
@@ -79,6 +87,8 @@ class OpenableSums(Message, kind="glm/openable-sums", reveals={Secret.FEATURES},
     n_rows: int
     batch_rows: int
     rows: UInt64Array
+    sensitivity: int
+    sigma: float
 
 
 @dataclass(frozen=True)
@@ -106,9 +116,15 @@ class Schedule(Message, kind="glm/schedule"):
 
 @dataclass(frozen=True)
 class StepOutline(_StepRule, Message, kind="glm/outline", reveals={Secret.LABELS}):
-    """How steps are taken with an arbiter. Scores are at most two to the power of `range_bits`."""
+    """How steps are taken with an arbiter.
+
+    Attributes:
+        range_bits: Scores are at most two to this power.
+        inputs: A name for all parties' columns, labels and weights in this run, under a key of the label party.
+    """
 
     range_bits: int
+    inputs: bytes
 
 
 @dataclass(frozen=True)

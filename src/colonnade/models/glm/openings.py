@@ -13,25 +13,25 @@ deviates from the protocol, and nobody but that party can see this.
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from blake3 import blake3
 
 from colonnade.errors import PrivacyError, ProtocolError, StorageError
+from colonnade.models.glm.gradient_privacy import WIDEST
 from colonnade.models.glm.matrix import Matrix
 from colonnade.models.glm.messages import OpenableSums
 from colonnade.runtime.party import Party
-from colonnade.storage import append_durably, drop_unfinished, explained, sync_directory
+from colonnade.shared_log import Entry, SharedLog
+from colonnade.storage import explained, sync_directory
 from colonnade.tables.table import Table
-from colonnade.wire.message import Float64Array, Int64Array, UInt64Array
+from colonnade.wire.message import Int64Array, UInt64Array
 
 MOST_HASHES = 1024
 KEY_BYTES = 32
@@ -76,17 +76,18 @@ class RowSketch:
 class Openings:
     """What was opened to whom on which rows, over all runs.
 
+    Two runs of a party may count at the same time, so a log is read, checked and written to under its lock.
+
     Args:
         log: A file with one line for each party's columns in a run; None counts this run only, as in a simulation
             without a folder.
     """
 
     def __init__(self, log: Path | None) -> None:
-        self.log = log
-        self._lines: list[dict[str, Any]] = []
-        if log is not None and log.exists():
-            drop_unfinished(log)
-            self._lines = _read(log)
+        self._log = None if log is None else _log(log)
+        self._unwritten: list[Entry] = []
+        if self._log is not None:
+            self._opened(self._log.entries())
 
     @classmethod
     def kept_by(cls, party: Party) -> Openings:
@@ -99,11 +100,7 @@ class Openings:
         Raises:
             PrivacyError: Too many columns would have been opened on these rows; nothing was written down.
         """
-        others = [line for line in self._lines if line["peer"] == peer and line["token"] != token.hex()]
-        spent = sum(line["columns"] / max(line["batch_rows"], 1) * rows.share_in(_sketch(line)) for line in others)
-        before = spent * rows.batch_rows
-        require_rows(peer, columns, rows.batch_rows, rows_per_column, before=before)
-        line = {
+        entry: Entry = {
             "peer": peer,
             "token": token.hex(),
             "columns": columns,
@@ -111,10 +108,47 @@ class Openings:
             "n_rows": rows.n_rows,
             "rows": b64encode(rows.hashes.astype("<u8").tobytes()).decode(),
         }
-        if line not in self._lines:
-            self._lines.append(line)
-            if self.log is not None:
-                append_durably(self.log, json.dumps(line) + "\n")
+        if self._log is None:
+            if self._is_new(entry, rows, self._unwritten, rows_per_column):
+                self._unwritten.append(entry)
+            return
+        with self._log.locked() as held:
+            if self._is_new(entry, rows, held.entries(), rows_per_column):
+                held.append(entry)
+
+    def _is_new(self, entry: Entry, rows: RowSketch, entries: list[Entry], rows_per_column: int) -> bool:
+        """Whether an entry has to be added to others, which must leave room for its columns."""
+        before = rows.batch_rows * sum(
+            opened.columns / max(opened.rows.batch_rows, 1) * rows.share_in(opened.rows)
+            for opened in self._opened(entries)
+            if opened.peer == entry["peer"] and opened.token != entry["token"]
+        )
+        require_rows(entry["peer"], entry["columns"], rows.batch_rows, rows_per_column, before=before)
+        return entry not in entries
+
+    def _opened(self, entries: Iterable[Entry]) -> list[OpenedColumns]:
+        try:
+            return [OpenedColumns.of(entry) for entry in entries]
+        except (ValueError, KeyError, TypeError) as error:
+            assert self._log is not None
+            raise self._log.damaged() from error
+
+
+@dataclass(frozen=True)
+class OpenedColumns:
+    """The columns of a party that a run opened, as the log holds them."""
+
+    peer: str
+    token: str
+    columns: int
+    rows: RowSketch
+
+    @classmethod
+    def of(cls, entry: Entry) -> OpenedColumns:
+        """The columns of one line."""
+        hashes = np.frombuffer(b64decode(entry["rows"]), "<u8").astype(np.uint64)
+        rows = RowSketch(hashes, int(entry["n_rows"]), int(entry["batch_rows"]))
+        return cls(str(entry["peer"]), str(entry["token"]), int(entry["columns"]), rows)
 
 
 def require_rows(party: str, columns: int, batch_rows: int, rows_per_column: int, *, before: float = 0.0) -> None:
@@ -144,8 +178,10 @@ def require_rows(party: str, columns: int, batch_rows: int, rows_per_column: int
     )
 
 
-def openable(found: OpenableSums, holders: Sequence[str], sender: str) -> tuple[Mapping[str, int], RowSketch]:
-    """How many sums each party may open in a step, and on which rows, if the message is what the roles say."""
+def openable(
+    found: OpenableSums, holders: Sequence[str], sender: str, *, noisy: bool
+) -> tuple[Mapping[str, int], RowSketch]:
+    """How many sums each party may open in a step, and on which rows, if the message is what roles and plan say."""
     n = len(holders)
     sound = (
         tuple(found.parties) == tuple(holders)
@@ -155,6 +191,9 @@ def openable(found: OpenableSums, holders: Sequence[str], sender: str) -> tuple[
         and 0 < found.batch_rows <= found.n_rows
         and found.rows.shape == (min(found.n_rows, MOST_HASHES),)
         and all(len(token) == KEY_BYTES for token in found.tokens)
+        and (found.sigma > 0) == (found.sensitivity > 0) == noisy
+        and 0 <= found.sigma <= WIDEST
+        and 0 <= found.sensitivity <= WIDEST
     )
     if not sound:
         raise ProtocolError(
@@ -167,11 +206,11 @@ def openable(found: OpenableSums, holders: Sequence[str], sender: str) -> tuple[
 
 def own_key(party: Party) -> bytes:
     """The key under which a party hashes ids and columns in all its runs; without a folder, a new one."""
-    path = _beside_answers(party, ".key")
-    if path is None:
+    path, log = _beside_answers(party, ".key"), _beside_answers(party, "")
+    if path is None or log is None:
         return secrets.token_bytes(KEY_BYTES)
-    with explained(f"keep the key {path}"):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    # The log's lock keeps a second run from reading the key before it is written.
+    with _log(log).locked(), explained(f"keep the key {path}"):
         if not path.exists():
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             try:
@@ -189,9 +228,9 @@ def own_key(party: Party) -> bytes:
     return key
 
 
-def column_token(matrix: Matrix, batches: Sequence[Int64Array], key: bytes) -> bytes:
-    """A name for the columns of a matrix, cut into batches, that tells nothing else about them."""
-    hashed = blake3(repr(matrix.shape).encode(), key=key)
+def column_digest(matrix: Matrix, batches: Sequence[Int64Array]) -> bytes:
+    """A digest of a matrix, cut into batches; it leaves its owner only under a key."""
+    hashed = blake3(repr(matrix.shape).encode())
     parts = [matrix] if isinstance(matrix, np.ndarray) else [matrix.data, matrix.indices, matrix.indptr]
     # Sums over other batches are other equations, even of the same columns; the one batch of all rows is always alike.
     for part in (*parts, *(batches if len(batches) > 1 else ())):
@@ -199,9 +238,9 @@ def column_token(matrix: Matrix, batches: Sequence[Int64Array], key: bytes) -> b
     return hashed.digest()
 
 
-def weighted_token(token: bytes, weights: Float64Array, key: bytes) -> bytes:
-    """A name for columns of which each row is weighted: with other weights, sums are other equations."""
-    return blake3(token + weights.tobytes(), key=key).digest()
+def keyed(digest: bytes, key: bytes) -> bytes:
+    """A name for what has a digest, which tells nothing else to those who lack the key."""
+    return blake3(digest, key=key).digest()
 
 
 def _beside_answers(party: Party, ending: str) -> Path | None:
@@ -209,22 +248,5 @@ def _beside_answers(party: Party, ending: str) -> Path | None:
     return None if log is None else log.with_name(f"openings-of-{party.name}{ending}")
 
 
-def _sketch(line: Mapping[str, Any]) -> RowSketch:
-    hashes = np.frombuffer(b64decode(line["rows"]), "<u8").astype(np.uint64)
-    return RowSketch(hashes, line["n_rows"], line["batch_rows"])
-
-
-def _read(log: Path) -> list[dict[str, Any]]:
-    with explained(f"read {log}"):
-        text = log.read_text(encoding="utf-8")
-    try:
-        lines: list[dict[str, Any]] = [json.loads(line) for line in text.splitlines()]
-        for line in lines:
-            _sketch(line)
-            line |= {"peer": str(line["peer"]), "token": str(line["token"]), "columns": int(line["columns"])}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StorageError(
-            f"{log} should hold one party's opened columns per line, but is damaged. Restore it; do not delete it, for "
-            "it says how much was told to whom."
-        ) from error
-    return lines
+def _log(path: Path) -> SharedLog:
+    return SharedLog(path, "one party's opened columns")

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from colonnade.errors import DataError, PlanError, ProtocolError
 from colonnade.models.batches import fixed_batches
 from colonnade.models.glm.families import Family
+from colonnade.models.glm.gradient_privacy import GradientPrivacy
 from colonnade.models.glm.matrix import Matrix
 from colonnade.models.glm.messages import EncryptedMessage, StopVerdict, unsealed
 from colonnade.runtime.party import Party
@@ -44,6 +45,7 @@ class RegressionSettings:
     alarm: float | None
     rows_per_column: int
     gradient_bits: int | None
+    gradient_privacy: GradientPrivacy | None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -87,13 +87,14 @@ class Identity:
                 f"{self.not_after:%Y-%m-%d %H:%M} UTC. Have it issued again, or set this machine's clock right."
             )
 
-    def check_revoked(self, directory: Path) -> None:
-        """Refuse a certificate that the list in a folder names."""
-        if is_revoked(directory, self.fingerprint, self.key):
-            raise AuthError(
-                f"Expected a certificate of {self.owner} that is not revoked, but {directory / LIST} names the one "
-                f"whose words are '{self.words}'. Have {self.owner} make a new key and get a new certificate."
-            )
+    def check_revoked(self, lists: Iterable[Path]) -> None:
+        """Refuse a certificate that one of some lists names."""
+        for path in lists:
+            if is_revoked(path, self.fingerprint, self.key):
+                raise AuthError(
+                    f"Expected a certificate of {self.owner} that is not revoked, but {path} names the one whose words "
+                    f"are '{self.words}'. Have {self.owner} make a new key and get a new certificate."
+                )
 
 
 @dataclass(frozen=True)
@@ -117,10 +118,16 @@ class Credentials:
     certificate_pem: bytes = field(repr=False)
     key_pem: bytes = field(repr=False)
     _stamps: tuple[tuple[int, ...], ...] = field(repr=False, compare=False)
+    revoked: tuple[Path, ...] = ()
 
     @classmethod
-    def read(cls, directory: str | Path, name: str) -> Credentials:
+    def read(cls, directory: str | Path, name: str, *, revoked: Path | None = None) -> Credentials:
         """The credentials of a party: ``ca.pem`` and the party's own certificate and key.
+
+        Args:
+            directory: The folder that holds them, and a list of revoked certificates if there is one.
+            name: The party.
+            revoked: Another such list, which need not exist: that of a plan.
 
         Raises:
             StorageError: If a file is missing or cannot be read.
@@ -139,10 +146,11 @@ class Credentials:
                 f"Put the certificate of {name} there, or take part as {identity.owner}."
             )
         identity.check_dates()
-        identity.check_revoked(directory)
+        lists = (directory / LIST, *(() if revoked is None else (revoked,)))
+        identity.check_revoked(lists)
         _check_signed(certificate_pem, ca_path, ca_pem, name)
         check_fit(private_key(key_path, key_pem), key_path, certificate_pem, certificate_path)
-        return cls(directory, name, identity, ca_pem, certificate_pem, key_pem, stamps)
+        return cls(directory, name, identity, ca_pem, certificate_pem, key_pem, stamps, lists)
 
     def changed(self) -> bool:
         """Whether the files hold something else by now; cheap enough to ask at every connection."""
@@ -160,7 +168,9 @@ class Credentials:
         Raises:
             ColonnadeError: As `read` does, for instance halfway through a replacement; these here are still good.
         """
-        return Credentials.read(self.directory, self.name) if self.changed() else self
+        if not self.changed():
+            return self
+        return Credentials.read(self.directory, self.name, revoked=self.revoked[-1])
 
     def handed_over(self, peer: str) -> bytes | None:
         """The certificate that a peer has handed over, if it lies in the folder: no other one is good for this peer."""
@@ -174,7 +184,7 @@ class Credentials:
             AuthError: The certificate is revoked, or the fingerprints differ.
             StorageError: The list of revoked certificates cannot be read.
         """
-        shown.check_revoked(self.directory)
+        shown.check_revoked(self.revoked)
         pem = self.handed_over(peer)
         path = certificate_path(self.directory, peer)
         if pem is not None and (expected := identity_of(pem, path)).fingerprint != shown.fingerprint:

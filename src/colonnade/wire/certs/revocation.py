@@ -1,8 +1,9 @@
-"""Revocation: certificates that are good no more, listed in ``revoked.txt`` beside a party's own certificate.
+"""Revocation: certificates that are good no more, listed in ``revoked.txt``.
 
-A line holds the SHA-256 of a certificate or of its public key, in hexadecimal, or the nine words of a certificate. What
-follows a ``#`` is a remark. The list is each party's own: a party whose key was stolen tells the others, and each adds
-the lines. Both sides of a connection read the list whenever a connection is made.
+One list lies beside a party's own certificate and holds for all its runs; another lies beside a plan and holds for runs
+of this plan. A line holds the SHA-256 of a certificate or of its public key, in hexadecimal, or the nine words of a
+certificate. What follows a ``#`` is a remark. Lists are each party's own: a party whose key was stolen tells the
+others, and each adds the lines. Both sides of a connection read the lists whenever a connection is made.
 """
 
 from __future__ import annotations
@@ -18,18 +19,17 @@ from colonnade.wire.certs.words import N_WORDS, from_words
 LIST = "revoked.txt"
 
 
-def is_revoked(directory: Path, fingerprint: bytes, key: bytes) -> bool:
-    """Whether the list in a folder names a certificate or its key; nothing is revoked where there is no list.
+def is_revoked(path: Path, fingerprint: bytes, key: bytes) -> bool:
+    """Whether a list names a certificate or its key; nothing is revoked where there is no list.
 
     Args:
-        directory: The folder of a party's certificates.
+        path: The list.
         fingerprint: SHA-256 of the certificate.
         key: SHA-256 of its public key.
 
     Raises:
         StorageError: The list cannot be read or understood. Then nobody can say what is revoked.
     """
-    path = directory / LIST
     if not path.exists():
         return False
     with explained(f"read {path}"):
