@@ -139,7 +139,7 @@ class GeneralisedLinearModel(Estimator):
         max_iter: int = 200,
         batch_size: int | None = None,
         learning_rate: float | None = None,
-        momentum: float = 0.8,
+        momentum: float = 0.95,
         tol: float = 1e-8,
         fit_intercept: bool = True,
         standardised: bool = True,
@@ -243,12 +243,12 @@ class GeneralisedLinearModel(Estimator):
         return dict(zip(self.design_.names, values, strict=True))
 
     def summary(self) -> str:
-        exact = self.family.polynomial is None
+        exact = self.family.table is None
         learned = {
             "arbiter": f"With an arbiter: {self.family.approximation}; {SECURITY[self.backend]}. Each party learns the "
             "gradients of its own coefficients, the label party the loss of each epoch, the arbiter only the number of "
             "masked sums. The arbiter must work together with nobody.",
-            "shares": f"Without an arbiter: {'exact' if exact else 'a polynomial of degree 7'}; {SECURITY['shares']}. "
+            "shares": f"Without an arbiter: {'exact' if exact else 'the mean from a table in steps of 1/8'}; {SECURITY['shares']}. "
             "The parties learn when training ends, then each party its own coefficients. The label party and the first "
             "feature party must not work together.",
         }
