@@ -2,6 +2,7 @@
 
     both      begin: a session of transfers in each direction (`transfers`)
     shifted   numbers over a power of two, or one unit less           one transfer a number
+    floored   numbers over a power of two, rounded down               a comparison of few bits a number
     negative  shared bits that say which numbers are below zero       (`signs`)
     kept      shared words where a shared bit is 1, else 0            two transfers a word
     looked up words of a public table at shared places                (`lookups`)
@@ -37,6 +38,7 @@ from colonnade.crypto.triples import shift_as_chooser, shift_as_sender
 from colonnade.errors import CryptoError
 
 _WORD_BITS = 64
+_FRACTION_BITS = 8
 
 
 class Pair:
@@ -60,6 +62,20 @@ class Pair:
         if isinstance(pads, ChooserWords):
             return (yield from shift_as_chooser(share, bits, pads, leading=True))
         return (yield from shift_as_sender(share, bits, pads, leading=False))
+
+    def floored(self, share: Share, bits: int) -> Turns[Share]:
+        """This party's shares, modulo 2^56, of numbers, |x| < 2^62, over 2^bits, rounded down.
+
+        A number that is less than 2^-8 of a unit below a whole one may come out as that one.
+        """
+        assert bits > _FRACTION_BITS
+        finer = (yield from self.shifted(share, bits - _FRACTION_BITS)) + np.uint64(self.leading)
+        # Both fractions together are a unit or less; nothing else is lost when each party shifts its own share.
+        low = (finer & np.uint64(2**_FRACTION_BITS - 1)) - np.uint64(2**_FRACTION_BITS * self.leading)
+        short = yield from self.negative(low, _FRACTION_BITS + 2)
+        ones = np.full(len(share), self.leading, np.uint64)
+        lost = yield from self.kept(ones, short)
+        return (finer >> np.uint64(_FRACTION_BITS)) + ones - lost
 
     def negative(self, share: Share, bits: int) -> Turns[Bits]:
         """This party's shares of which numbers, |x| < 2^(bits - 1), are below zero."""

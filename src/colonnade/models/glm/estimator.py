@@ -248,7 +248,7 @@ class GeneralisedLinearModel(Estimator):
             "arbiter": f"With an arbiter: {self.family.approximation}; {SECURITY[self.backend]}. Each party learns the "
             "gradients of its own coefficients, the label party the loss of each epoch, the arbiter only the number of "
             "masked sums. The arbiter must work together with nobody.",
-            "shares": f"Without an arbiter: {'exact' if exact else 'the mean from a table in steps of 1/8'}; {SECURITY['shares']}. "
+            "shares": f"Without an arbiter: {'exact' if exact else 'the mean from a table in steps of 1/16'}; {SECURITY['shares']}. "
             "The parties learn when training ends, then each party its own coefficients. The label party and the first "
             "feature party must not work together.",
         }

@@ -146,8 +146,8 @@ def whitened(matrix: Matrix, penalised: NDArray[np.bool_], ridge: float, most: f
         kept: Matrix = penalty if not isinstance(matrix, np.ndarray) else penalty.toarray()
         return Whitened(with_entries(matrix, entries(matrix) * factor), kept, np.asarray(factor))
     squared = matrix.T @ matrix / max(n_rows, 1)
-    # What is nearly constant stays so: directions with a millionth of the largest variance are not stretched further.
-    added = np.where(penalised, ridge, 0.0) + 1e-6 * max(float(np.trace(squared)), 1e-300)
+    # Directions that hardly vary stay so: a millionth of a column's mean square is as far as they are stretched.
+    added = np.where(penalised, ridge, 0.0) + 1e-6 * np.maximum(np.diag(squared), 1e-6)
     while True:
         values, vectors = np.linalg.eigh(squared + np.diag(added))
         back = (vectors / np.sqrt(values)) @ vectors.T

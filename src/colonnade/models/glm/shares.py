@@ -18,9 +18,9 @@ encrypted under its own key. A matrix holder multiplies its columns with the vec
 the product back. Where the holder computes too, the negative of the mask is its share of the product. Where the holder
 does not compute, the masks for the two computing parties cancel.
 
-    basis        each party's own columns are whitened: X_k = Z_k with mean square about 1 in every direction
+    basis        each party's own columns are whitened: Z_k, with a mean square of about 1 in every direction
     scores       Z_k theta_k, summed over parties        one round with all, with what the penalty adds to gradients
-    mean         linear: the scores; else a table's words at the scores, rounded at random to a place of the table
+    mean         linear: the scores; else a table's words at the scores, 0 below the table, the last one above it
     gradients    Z_k' (mean - label)                     one round with all
     update       local, with public factors
     stopping     whether the squared change of all coefficients in an epoch is below a public bound: one bit
@@ -99,7 +99,7 @@ HIDDEN = (SHARES.name, "mask", "flood")
 PAIRED = ("transfers",)
 PLACE_BITS = 16
 """How many bits a score has in steps of a table, sign included, before it is clipped to the table."""
-ROWS_AT_ONCE = 2**15
+ROWS_AT_ONCE = 2**14
 
 T = TypeVar("T")
 
@@ -390,7 +390,8 @@ class ComputingSide(MatrixSide):
         parts = []
         for start in range(0, len(scores), ROWS_AT_ONCE):
             # Places of the table, the first one 0; the number of places and more are above it, negative ones below.
-            at = self._truncated(step, scores[start : start + ROWS_AT_ONCE], places - table.step_bits)
+            some = scores[start : start + ROWS_AT_ONCE]
+            at = self._in_turns(step, self.pair.floored(some, places - table.step_bits))
             at = at - self._public(round(np.ldexp(table.first, table.step_bits)))
             beyond = np.concatenate([at, at - self._public(len(table.values))])
             below, not_above = np.split(self._in_turns(step, self.pair.negative(beyond, PLACE_BITS)), 2)
