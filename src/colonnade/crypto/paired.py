@@ -38,7 +38,7 @@ from colonnade.crypto.triples import shift_as_chooser, shift_as_sender
 from colonnade.errors import CryptoError
 
 _WORD_BITS = 64
-_FRACTION_BITS = 8
+_FRACTION_BITS = 12
 
 
 class Pair:
@@ -64,9 +64,9 @@ class Pair:
         return (yield from shift_as_sender(share, bits, pads, leading=False))
 
     def floored(self, share: Share, bits: int) -> Turns[Share]:
-        """This party's shares, modulo 2^56, of numbers, |x| < 2^62, over 2^bits, rounded down.
+        """This party's shares, modulo 2^52, of numbers, |x| < 2^62, over 2^bits, rounded down.
 
-        A number that is less than 2^-8 of a unit below a whole one may come out as that one.
+        A number that is less than 2^-12 of a unit below a whole one may come out as that one.
         """
         assert bits > _FRACTION_BITS
         finer = (yield from self.shifted(share, bits - _FRACTION_BITS)) + np.uint64(self.leading)

@@ -227,7 +227,7 @@ class Chooser:
             raise CryptoError("Transfers need the sender's points first. Begin with these.")
         length = -(-len(choices) // _BLOCK)
         # Places that are left over get random choices, so that they are like all others.
-        padded = np.concatenate([choices, _random_bits(length * _BLOCK - len(choices))])
+        padded = np.concatenate([choices, _random_bits(_BLOCK)])[: length * _BLOCK]
         zero, one = (columns.next(length) for columns in self._columns)
         words = np.packbits(padded, bitorder="little").view(np.uint64)
         return hashed(self._hash, _rows(zero)[: len(choices)]), zero ^ one ^ words
@@ -342,7 +342,7 @@ def _public_keys(start: Points, points: Points) -> tuple[bytes, bytes]:
 
 
 def _random_bits(count: int) -> NDArray[np.uint8]:
-    drawn = np.frombuffer(secrets.token_bytes(-(-count // 8)), np.uint8)
+    drawn = np.frombuffer(secrets.token_bytes(-(-count // _BLOCK) * 8), np.uint8)
     return np.unpackbits(drawn, bitorder="little")[:count]
 
 

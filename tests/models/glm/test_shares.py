@@ -153,7 +153,8 @@ def test_training_on_shares_is_the_plain_optimisers_to_the_end(model, family, n_
     estimator = model(max_iter=8, batch_size=150)
     run = simulate(estimator.fit, made(values, labels), roles=roles(n_parties), seed=3)
     plain = in_plain(estimator, values, labels, batches_of(estimator, run), family)
-    np.testing.assert_allclose(coefficients(run), plain, atol=1e-3 * np.abs(plain).max())
+    # Columns are rounded to 10 bits: a row next to a boundary of the table may fall on the other side of it.
+    np.testing.assert_allclose(coefficients(run), plain, atol=2e-3 * np.abs(plain).max())
 
 
 @pytest.mark.slow
@@ -161,7 +162,7 @@ def test_training_on_shares_is_the_plain_optimisers_to_the_end(model, family, n_
 def test_linear_regression_on_shares_is_ridge(n_parties):
     values = columns(n_parties)
     labels = labels_of(LinearRegression, values)
-    model = LinearRegression(alpha=4.0, max_iter=60, tol=1e-4)
+    model = LinearRegression(alpha=4.0, max_iter=120, tol=1e-6)
     run = simulate(model.fit, made(values, labels), roles=roles(n_parties), seed=3)
     ridge = Ridge(alpha=4.0).fit(np.hstack(list(values.values())), labels)
     np.testing.assert_allclose(coefficients(run), [*ridge.coef_, ridge.intercept_], rtol=1e-3, atol=2e-2)

@@ -65,7 +65,7 @@ class GeneralisedLinearModel(Estimator):
         max_iter: Passes over the rows, at most.
         batch_size: Rows per step, at least; None takes all. Batches are the same in every epoch.
         learning_rate: The length of a step along the gradient of the mean loss; None takes one that cannot diverge.
-        momentum: How much of a step is taken again in the next one.
+        momentum: How much of a move is taken again before the next gradient, at most.
         tol: Training ends when the mean loss of an epoch changes by less; without an arbiter, when the change of the
             coefficients says so. 0 runs all epochs.
         fit_intercept: Whether the label party fits an intercept. Without it, `intercept_` is the constant about which

@@ -51,6 +51,7 @@ from colonnade.crypto.sampling import Stream
 from colonnade.crypto.shares import MOST_BITS, Share, fixed, reals
 from colonnade.crypto.transfers import Turns
 from colonnade.errors import Overflow, ProtocolError
+from colonnade.models.glm.descent import lookahead
 from colonnade.models.glm.matrix import (
     Matrix,
     entries,
@@ -375,9 +376,8 @@ class ComputingSide(MatrixSide):
         change = means * _word(of_gradient)
         change += shrunk * _word(round(of_penalty * 2.0 ** (COEFFICIENT_BITS - PENALTY_BITS + places)))
         before, self.coefficients = self.coefficients, self.point - self._truncated(step, change, COEFFICIENT_BITS)
-        # The next gradient is taken a little ahead of the coefficients (Nesterov 1983).
-        ahead = min((step + 1) / (step + 4), self.settings.momentum)
-        moved = (self.coefficients - before) * _word(round(ahead * 2.0**COEFFICIENT_BITS))
+        ahead = _word(round(lookahead(step, self.settings.momentum) * 2.0**COEFFICIENT_BITS))
+        moved = (self.coefficients - before) * ahead
         self.point = self.coefficients + self._truncated(step, moved, COEFFICIENT_BITS)
 
     def _mean(self, step: int, scores: Share) -> Share:
