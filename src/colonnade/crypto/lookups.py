@@ -49,12 +49,13 @@ def look_up(chooser: Chooser, share: Share, bits: int) -> Turns[Share]:
 def show_table(sender: Sender, share: Share, table: NDArray[np.uint64]) -> Turns[Share]:
     """The sender's turns: its shares of the table's words, from its shares of the places modulo the table's length."""
     bits = len(table).bit_length() - 1
-    assert len(table) == 1 << bits and 1 <= bits <= MOST_PLACE_BITS
+    assert len(table) == 1 << bits
+    assert 1 <= bits <= MOST_PLACE_BITS
     came = yield NOTHING
     keys = sender.both_keys(len(share) * bits, came).reshape(len(share), bits, 2, 2)
     own = Stream().words(len(share))
-    places = (share[:, None] + np.arange(len(table), dtype=np.uint64)) & np.uint64(len(table) - 1)
-    messages = table[places.astype(np.intp)] - own[:, None]
+    turned = (share[:, None] + np.arange(len(table), dtype=np.uint64)).astype(np.intp) % len(table)
+    messages = table[turned] - own[:, None]
     counters = _counters(np.arange(max(len(table) // 4, 1), dtype=np.uint64))
     for start in range(0, len(share), _ROWS_AT_ONCE):
         rows = slice(start, start + _ROWS_AT_ONCE)

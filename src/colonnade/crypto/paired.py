@@ -121,7 +121,8 @@ class Pair:
             moved = unpacked_from((yield NOTHING), len(share) * _WORD_BITS, 1).astype(np.uint8)
             sent, cross = pads.sealed((share[:, None] << places).ravel(), moved)
             yield sent
-        return own + np.uint64(2) * cross.sum(dtype=np.uint64, keepdims=True)
+        total: Share = own + np.uint64(2) * cross.sum(dtype=np.uint64, keepdims=True)
+        return total
 
     def _words(self, count: int, *, choosing: bool) -> Turns[ChooserWords | SenderWords]:
         """Products with a bit, made ahead of their use in the same exchange."""

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -91,7 +92,7 @@ def in_plain(model, values, labels, batches, family, weights=None, *, in_basis=F
         first = end
     matrix = np.hstack(matrices) @ back
     sizes = np.cumsum([0, *(each.shape[1] for each in matrices)])
-    blocks = [matrix[:, start:end] for start, end in zip(sizes, sizes[1:], strict=False)]
+    blocks = [matrix[:, start:end] for start, end in pairwise(sizes)]
     bend *= weights.max() * sum(np.linalg.eigvalsh(block.T @ block / N)[-1] for block in blocks)
     rate = 1 / (bend + usual)
     penalties = np.full(len(back), shrinkage)

@@ -243,12 +243,12 @@ class GeneralisedLinearModel(Estimator):
         return dict(zip(self.design_.names, values, strict=True))
 
     def summary(self) -> str:
-        exact = self.family.table is None
+        means = "exact" if self.family.table is None else "the mean from a table in steps of 1/16"
         learned = {
             "arbiter": f"With an arbiter: {self.family.approximation}; {SECURITY[self.backend]}. Each party learns the "
             "gradients of its own coefficients, the label party the loss of each epoch, the arbiter only the number of "
             "masked sums. The arbiter must work together with nobody.",
-            "shares": f"Without an arbiter: {'exact' if exact else 'the mean from a table in steps of 1/16'}; {SECURITY['shares']}. "
+            "shares": f"Without an arbiter: {means}; {SECURITY['shares']}. "
             "The parties learn when training ends, then each party its own coefficients. The label party and the first "
             "feature party must not work together.",
         }

@@ -88,7 +88,6 @@ from colonnade.models.glm.sides import (
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.wire.channel import Channel
-from colonnade.wire.message import Int64Array
 
 if TYPE_CHECKING:
     from colonnade.crypto.additive import Data
