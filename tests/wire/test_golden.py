@@ -41,7 +41,7 @@ SAMPLES = [
     glm.SharesLayout(0.5, 0.25, 0.125, np.array([1.0, 2.0]), NUMBERS),
     glm.SharedVector(7, CIPHERTEXTS),
     glm.MaskedProduct(7, CIPHERTEXTS),
-    glm.Operands(7, CIPHERTEXTS),
+    glm.PairedWords(7, WORDS[0]),
     glm.OpenedShare(np.array([0, 2**64 - 1], np.uint64)),
     glm.ScoreMaskSeed(bytes(range(32))),
     glm.MaskedScores(np.array([0, 2**64 - 1], np.uint64)),

@@ -140,7 +140,7 @@ class Sender:
         shared = np.concatenate([multiply(key, point) for key in keys])
         seeds = [_seed(i, point, self.points[i, int(bits[i])], shared[i]) for i in range(COLUMNS)]
         self._bits, self._columns = bits, _Columns(seeds)
-        self._hash = _public_key(point, self.points)
+        self._hash, self.pad_key = _public_keys(point, self.points)
 
     def __reduce__(self) -> NoReturn:
         raise CryptoError("A sender of transfers holds secrets and cannot be copied. Begin a new session.")
@@ -148,7 +148,7 @@ class Sender:
     def extend(self, count: int, bits: int, width: int, sent: NDArray[np.uint64]) -> SenderPads:
         """Pads of so many transfers of one of 2^bits, from what the chooser sent."""
         _require_sizes(bits, width)
-        keys = self._keys(count * bits, sent).reshape(count, bits, 2)
+        keys = self.both_keys(count * bits, sent)[..., 0].reshape(count, bits, 2)
         words = np.zeros(count, np.uint64)
         for bit in range(bits):
             low = _groups(bit, bits, width)
@@ -158,22 +158,22 @@ class Sender:
 
     def extend_words(self, count: int, sent: NDArray[np.uint64]) -> SenderWords:
         """The words of so many products with a bit, from what the chooser sent."""
-        keys = self._keys(count, sent)
+        keys = self.both_keys(count, sent)[..., 0]
         return SenderWords(keys[:, 0].copy(), keys[:, 1].copy())
 
-    def _keys(self, count: int, sent: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """The lower halves of both keys of so many transfers of one of two (count, 2)."""
+    def both_keys(self, count: int, sent: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Both keys of so many transfers of one of two (count, 2, 2 words), from what the chooser sent."""
         length = -(-count // _BLOCK)
-        if sent.shape != (COLUMNS, length):
+        if sent.size != COLUMNS * length or sent.dtype != np.uint64:
             raise CryptoError(
                 f"Expected {COLUMNS} columns of {length} words, got an array of shape {sent.shape}. "
                 "Check that both parties run the same version."
             )
         columns = self._columns.next(length)
-        columns ^= np.where(self._bits[:, None], sent, np.uint64(0))
+        columns ^= np.where(self._bits[:, None], sent.reshape(COLUMNS, length), np.uint64(0))
         rows = _rows(columns)[:count]
         one = rows ^ self._secret.view(np.uint64)
-        return np.stack([_hashed(self._hash, rows)[:, 0], _hashed(self._hash, one)[:, 0]], axis=1)
+        return np.stack([hashed(self._hash, rows), hashed(self._hash, one)], axis=1)
 
 
 class Chooser:
@@ -183,7 +183,7 @@ class Chooser:
         self._key = make_key()
         self.point = multiply(self._key, _BASE)
         self._columns: tuple[_Columns, _Columns] | None = None
-        self._hash = b""
+        self._hash, self.pad_key = b"", b""
 
     def __reduce__(self) -> NoReturn:
         raise CryptoError("A chooser of transfers holds secrets and cannot be copied. Begin a new session.")
@@ -200,33 +200,37 @@ class Chooser:
             _Columns([_seed(i, self.point, points[i, side], shared[i, side]) for i in range(COLUMNS)])
             for side in range(2)
         )
-        self._columns, self._hash = (one, two), _public_key(self.point, points)
+        self._columns = one, two
+        self._hash, self.pad_key = _public_keys(self.point, points)
 
     def extend(self, count: int, bits: int, width: int) -> tuple[ChooserPads, NDArray[np.uint64]]:
         """Pads of so many transfers of one of 2^bits at random places, and what the sender needs for them."""
         _require_sizes(bits, width)
-        keys, chosen, sent = self._keys(count * bits)
+        chosen = _random_bits(count * bits)
+        keys, sent = self.choose_keys(chosen)
         places = np.zeros(count, np.uint64)
         for bit in range(bits):
             places |= chosen.reshape(count, bits)[:, bit].astype(np.uint64) << np.uint64(bit)
-        combined = np.bitwise_xor.reduce(keys.reshape(count, bits), axis=1)
+        combined = np.bitwise_xor.reduce(keys[:, 0].reshape(count, bits), axis=1)
         pads = (combined >> (places * np.uint64(width))) & np.uint64((1 << width) - 1)
         return ChooserPads(places, pads, bits, width), sent
 
     def extend_words(self, count: int) -> tuple[ChooserWords, NDArray[np.uint64]]:
         """The words of so many products with a random bit, and what the sender needs for them."""
-        keys, chosen, sent = self._keys(count)
-        return ChooserWords(chosen, keys), sent
+        chosen = _random_bits(count)
+        keys, sent = self.choose_keys(chosen)
+        return ChooserWords(chosen, keys[:, 0].copy()), sent
 
-    def _keys(self, count: int) -> tuple[NDArray[np.uint64], NDArray[np.uint8], NDArray[np.uint64]]:
-        """The lower halves of the keys of so many transfers of one of two, the random choices, and what is sent."""
+    def choose_keys(self, choices: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """The chosen keys of transfers of one of two (count, 2 words), and what the sender needs for both."""
         if self._columns is None:
             raise CryptoError("Transfers need the sender's points first. Begin with these.")
-        length = -(-count // _BLOCK)
-        choices = np.frombuffer(secrets.token_bytes(8 * length), np.uint64)
+        length = -(-len(choices) // _BLOCK)
+        # Places that are left over get random choices, so that they are like all others.
+        padded = np.concatenate([choices, _random_bits(_BLOCK)])[: length * _BLOCK]
         zero, one = (columns.next(length) for columns in self._columns)
-        chosen = np.unpackbits(choices.view(np.uint8), bitorder="little")[:count]
-        return _hashed(self._hash, _rows(zero)[:count])[:, 0].copy(), chosen, zero ^ one ^ choices
+        words = np.packbits(padded, bitorder="little").view(np.uint64)
+        return hashed(self._hash, _rows(zero)[: len(choices)]), zero ^ one ^ words
 
 
 def choose(pads: ChooserPads, choices: NDArray[np.uint64]) -> Turns[NDArray[np.uint64]]:
@@ -319,7 +323,8 @@ def _rows(columns: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return out
 
 
-def _hashed(key: bytes, rows: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def hashed(key: bytes, rows: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Blocks of two words (..., 2) hashed: x + AES(x)."""
     permuted = Cipher(AES(key), ECB()).encryptor().update(np.ascontiguousarray(rows).tobytes())
     return np.frombuffer(permuted, np.uint64).reshape(rows.shape) ^ rows
 
@@ -329,9 +334,16 @@ def _seed(number: int, start: Points, point: Points, shared: Points) -> bytes:
     return blake3(b"".join(parts), derive_key_context="colonnade.crypto.transfers seed").digest(_KEY_BYTES)
 
 
-def _public_key(start: Points, points: Points) -> bytes:
-    whole = start.tobytes() + points.tobytes()
-    return blake3(whole, derive_key_context="colonnade.crypto.transfers hash").digest(_KEY_BYTES)
+def _public_keys(start: Points, points: Points) -> tuple[bytes, bytes]:
+    """The session's keys of the hash: of keys, and of pads that are stretched from these."""
+    found = blake3(start.tobytes() + points.tobytes(), derive_key_context="colonnade.crypto.transfers hash")
+    whole = found.digest(2 * _KEY_BYTES)
+    return whole[:_KEY_BYTES], whole[_KEY_BYTES:]
+
+
+def _random_bits(count: int) -> NDArray[np.uint8]:
+    drawn = np.frombuffer(secrets.token_bytes(-(-count // _BLOCK) * 8), np.uint8)
+    return np.unpackbits(drawn, bitorder="little")[:count]
 
 
 def _require_moves(moved: NDArray[np.uint64], count: int, bits: int) -> None:

@@ -111,10 +111,10 @@ def in_plain(model, values, labels, batches, family):
     shrinkage = of_mean[family.name] * model.alpha
     rate = 1 / (target.curvature * bend + shrinkage)
     theta = {name: np.zeros(m.shape[1]) for name, m in matrices.items()}
-    velocity = {name: np.zeros(m.shape[1]) for name, m in matrices.items()}
+    ahead = {name: np.zeros(m.shape[1]) for name, m in matrices.items()}
     for step in range(model.max_iter * len(batches)):
         rows = batches[step % len(batches)]
-        parts = {name: quantised[name][rows] @ theta[name] for name in values}
+        parts = {name: quantised[name][rows] @ ahead[name] for name in values}
         parts["bank"] = parts["bank"] - target.values[rows]
         residuals = sum(np.rint(np.ldexp(part, fraction)).astype(np.int64) for part in parts.values())
         for name in values:
@@ -124,8 +124,8 @@ def in_plain(model, values, labels, batches, family):
             if name == "bank":
                 penalties[-1] = 0
             factor = target.curvature * len(batches) / len(labels)
-            velocity[name] = model.momentum * velocity[name] + factor * gradient + penalties * theta[name]
-            theta[name] = theta[name] - rate * velocity[name]
+            before, theta[name] = theta[name], ahead[name] - rate * (factor * gradient + penalties * ahead[name])
+            ahead[name] = theta[name] + min((step + 1) / (step + 4), model.momentum) * (theta[name] - before)
     *bank, intercept = theta["bank"] * target.scale
     others = [theta[name] * target.scale for name in values if name != "bank"]
     return np.array([*bank, *np.concatenate(others), intercept + target.centre])

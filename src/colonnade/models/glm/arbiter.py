@@ -361,7 +361,7 @@ class EncryptedFeatureSide(EncryptedSide):
         self._set_up(outline)
 
     def part(self, rows: Int64Array) -> Float64Array:
-        return np.asarray(self.matrix[rows] @ self.descent.coefficients)
+        return np.asarray(self.matrix[rows] @ self.descent.point)
 
     def exchanged(self, step: int, rows: Int64Array, own: Data) -> Data:
         assert self.key is not None
@@ -464,7 +464,7 @@ class EncryptedLabelSide(EncryptedSide):
         return {"loss": self.history[-1]["loss"]} if self.history else {}
 
     def part(self, rows: Int64Array) -> Float64Array:
-        return np.asarray(self.matrix[rows] @ self.descent.coefficients - self.target.values[rows])
+        return np.asarray(self.matrix[rows] @ self.descent.point - self.target.values[rows])
 
     def exchanged(self, step: int, rows: Int64Array, own: Data) -> Data:
         assert self.key is not None

@@ -71,7 +71,7 @@ class GeneralisedLinearModel(Estimator):
         max_iter: Passes over the rows, at most.
         batch_size: Rows per step, at least; None takes all. Batches are the same in every epoch.
         learning_rate: The length of a step along the gradient of the mean loss; None takes one that cannot diverge.
-        momentum: How much of a step is taken again in the next one.
+        momentum: How much of a move is taken again before the next gradient, at most.
         tol: Training ends when the mean loss of an epoch changes by less; without an arbiter, when the change of the
             coefficients says so. 0 runs all epochs.
         fit_intercept: Whether the label party fits an intercept. Without it, `intercept_` is the constant about which
@@ -148,7 +148,7 @@ class GeneralisedLinearModel(Estimator):
         max_iter: int = 200,
         batch_size: int | None = None,
         learning_rate: float | None = None,
-        momentum: float = 0.8,
+        momentum: float = 0.95,
         tol: float = 1e-8,
         fit_intercept: bool = True,
         standardised: bool = True,
@@ -254,12 +254,12 @@ class GeneralisedLinearModel(Estimator):
         return dict(zip(self.design_.names, values, strict=True))
 
     def summary(self) -> str:
-        exact = self.family.polynomial is None
+        means = "exact" if self.family.table is None else "the mean from a table in steps of 1/16"
         learned = {
             "arbiter": f"With an arbiter: {self.family.approximation}; {SECURITY[self.backend]}. Each party learns the "
             "gradients of its own coefficients, the label party the loss of each epoch, the arbiter only the number of "
             "masked sums. The arbiter must work together with nobody.",
-            "shares": f"Without an arbiter: {'exact' if exact else 'a polynomial of degree 7'}; {SECURITY['shares']}. "
+            "shares": f"Without an arbiter: {means}; {SECURITY['shares']}. "
             "The parties learn when training ends, then each party its own coefficients. The label party and the first "
             "feature party must not work together.",
         }

@@ -6,6 +6,7 @@ on its entries, which are all numbers of a dense matrix and the stored ones of a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 Matrix: TypeAlias = "NDArray[Any] | csr_array"
+
+MOST_WHITENED = 2048
 
 
 def entries(matrix: Matrix) -> NDArray[Any]:
@@ -72,9 +75,26 @@ def totals(matrix: Matrix, *, axis: int) -> NDArray[np.float64]:
     return np.asarray(with_entries(matrix, np.abs(entries(matrix)).astype(np.float64)).sum(axis=axis))
 
 
+def stacked(matrix: Matrix, below: Matrix) -> Matrix:
+    """Two matrices of the same kind, one below the other."""
+    if isinstance(matrix, np.ndarray):
+        return np.vstack([matrix, below])
+    from scipy.sparse import csr_array, vstack
+
+    return csr_array(vstack([matrix, below]))
+
+
 def words(matrix: Matrix) -> Matrix:
     """The integers of a matrix modulo 2^64."""
     return with_entries(matrix, entries(matrix).view(np.uint64))
+
+
+def require_finite(owner: str, matrix: Matrix) -> None:
+    """Refuse columns whose squares are not finite."""
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(squares(matrix, axis=0)).all()
+    if not finite:
+        raise DataError(f"{owner} has columns whose squares are not finite. Standardise them or leave them out.")
 
 
 def largest_eigenvalue(owner: str, matrix: Matrix) -> float:
@@ -82,10 +102,7 @@ def largest_eigenvalue(owner: str, matrix: Matrix) -> float:
     n_rows, n_columns = matrix.shape
     if not n_columns:
         return 0.0
-    with np.errstate(over="ignore"):
-        finite = np.isfinite(squares(matrix, axis=0)).all()
-    if not finite:
-        raise DataError(f"{owner} has columns whose squares are not finite. Standardise them or leave them out.")
+    require_finite(owner, matrix)
     if isinstance(matrix, np.ndarray):
         return float(np.linalg.eigvalsh(matrix.T @ matrix / max(n_rows, 1))[-1])
     from scipy.sparse.linalg import LinearOperator, eigsh
@@ -93,3 +110,48 @@ def largest_eigenvalue(owner: str, matrix: Matrix) -> float:
     # The same start each time: all that is told to others must be the same when a run is repeated.
     square = LinearOperator((n_columns, n_columns), matvec=lambda v: matrix.T @ (matrix @ v) / n_rows, dtype=np.float64)
     return float(eigsh(square, k=1, v0=np.ones(n_columns), return_eigenvectors=False)[0])
+
+
+@dataclass(frozen=True)
+class Whitened:
+    """A party's columns in another basis, in which few steps along gradients go far.
+
+    Attributes:
+        columns: The columns times `back`, each entry within a bound.
+        penalty: What a ridge adds to the mean square matrix, in this basis; at most the identity.
+        back: The matrix, or number, that turns coefficients of this basis into those of the columns.
+    """
+
+    columns: Matrix
+    penalty: Matrix
+    back: NDArray[np.float64]
+
+    def coefficients(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The coefficients of the columns themselves."""
+        return np.asarray(self.back @ values if self.back.ndim else self.back * values)
+
+
+def whitened(matrix: Matrix, penalised: NDArray[np.bool_], ridge: float, most: float) -> Whitened:
+    """Columns whose mean square matrix plus a ridge on the penalised ones is about the identity.
+
+    Sparse matrices and those with more than 2,048 columns are only multiplied by a number. Where an entry would be
+    larger than `most`, less is whitened.
+    """
+    n_rows, n_columns = matrix.shape
+    if not isinstance(matrix, np.ndarray) or not 0 < n_columns <= MOST_WHITENED:
+        factor = min(1.0, most / max(np.abs(entries(matrix)).max(initial=0.0), 1e-300), 1 / np.sqrt(max(ridge, 1e-300)))
+        from scipy.sparse import diags_array
+
+        penalty = diags_array(ridge * factor**2 * penalised, format="csr")
+        kept: Matrix = penalty if not isinstance(matrix, np.ndarray) else penalty.toarray()
+        return Whitened(with_entries(matrix, entries(matrix) * factor), kept, np.asarray(factor))
+    squared = matrix.T @ matrix / max(n_rows, 1)
+    # Directions that hardly vary stay so: a millionth of a column's mean square is as far as they are stretched.
+    added = np.where(penalised, ridge, 0.0) + 1e-6 * np.maximum(np.diag(squared), 1e-6)
+    while True:
+        values, vectors = np.linalg.eigh(squared + np.diag(added))
+        back = (vectors / np.sqrt(values)) @ vectors.T
+        columns = matrix @ back
+        if np.abs(columns).max(initial=0.0) <= most:
+            return Whitened(columns, ridge * (back * penalised) @ back, back)
+        added = 4 * added

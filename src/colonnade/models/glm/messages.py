@@ -177,8 +177,11 @@ class MaskedProduct(EncryptedMessage, Message, kind="glm/masked-product", fresh=
 
 
 @dataclass(frozen=True)
-class Operands(EncryptedMessage, Message, kind="glm/operands", fresh=True):
-    """Shares to be multiplied number by number, under the sender's key."""
+class PairedWords(Message, kind="glm/paired-words", fresh=True):
+    """What a computing party sends in a turn of computing on shares: words that are uniform to the receiver."""
+
+    step: int
+    words: UInt64Array
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@
          ◀─────────────── PublicKeyBytes                                                    once, from both, to all
          ◀───────────────── SharedVector                                                    from each, to all
          MaskedProduct ────────────────▶                                                    from all, to each
-                                    Operands ────────────────────────▶                      per product of shares,
-                                    ◀─────────────────── MaskedProduct                      and per truncation
+                                    PairedWords ─────────────────────▶                      in turns: the mean, what
+                                    ◀───────────────────── PairedWords                      is shifted, whether to end
                                     ◀───────────────────── OpenedShare                      per epoch: to end or not
          ◀────────────────── StopVerdict                                                    per epoch, to all
          ◀────────────────── OpenedShare                                                    at the end, from both
@@ -18,41 +18,50 @@ encrypted under its own key. A matrix holder multiplies its columns with the vec
 the product back. Where the holder computes too, the negative of the mask is its share of the product. Where the holder
 does not compute, the masks for the two computing parties cancel.
 
-    scores       X_k theta_k, summed over parties        one round with all
-    mean         linear: the scores; else a polynomial of degree 7 in them, by products of shares
-    gradients    X_k' (mean - label)                     one round with all
+    basis        each party's own columns are whitened: Z_k, with a mean square of about 1 in every direction
+    scores       Z_k theta_k, summed over parties        one round with all, with what the penalty adds to gradients
+    mean         linear: the scores; else a table's words at the scores, 0 below the table, the last one above it
+    gradients    Z_k' (mean - label)                     one round with all
     update       local, with public factors
     stopping     whether the squared change of all coefficients in an epoch is below a public bound: one bit
 
 Before the end the parties learn one bit after each epoch, whether training ends, and nothing else: what a party
 decrypts is uniform. With tol=0 there is no such bit, and all epochs are run. At the end each party learns its own
 coefficients. The two computing parties must not work together: their shares add up to the coefficients, scores and
-residuals. Semi-honest, unreviewed. Mohassel and Zhang 2017 (SecureML) for training on shares; products are those of
-`colonnade.crypto.rlwe` and `colonnade.crypto.products`, truncation that of `colonnade.crypto.shares`.
+residuals. Semi-honest, unreviewed. Mohassel and Zhang 2017 (SecureML) for training on shares; products with matrices
+are those of `colonnade.crypto.rlwe`, all else between the two computing parties that of `colonnade.crypto.paired`.
+
+The mean lies between 0 and the table's largest value whatever the scores are, so that steps cannot grow without bound.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from math import ceil, log2
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from colonnade.crypto import comparison, products, rlwe
+from colonnade.crypto import rlwe
 from colonnade.crypto.fixedpoint import MOST_ROWS, encoded
+from colonnade.crypto.paired import Pair
 from colonnade.crypto.profiles import DISTANCE_BITS, SHARES
 from colonnade.crypto.rlwe import PublicKey, SecretKey
 from colonnade.crypto.sampling import Stream
-from colonnade.crypto.shares import MOST_BITS, Share, fixed, low_half, raised, reals, truncated
+from colonnade.crypto.shares import MOST_BITS, Share, fixed, reals
+from colonnade.crypto.transfers import Turns
 from colonnade.errors import Overflow, ProtocolError
+from colonnade.models.glm.descent import lookahead
 from colonnade.models.glm.matrix import (
     Matrix,
     entries,
     largest_eigenvalue,
+    require_finite,
     squares,
+    stacked,
     totals,
     weighted,
+    whitened,
     with_entries,
     words,
 )
@@ -61,7 +70,7 @@ from colonnade.models.glm.messages import (
     ColumnSummary,
     MaskedProduct,
     OpenedShare,
-    Operands,
+    PairedWords,
     PublicKeyBytes,
     SharedVector,
     SharesLayout,
@@ -79,15 +88,20 @@ from colonnade.models.glm.sides import (
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.wire.channel import Channel
-from colonnade.wire.message import Int64Array
 
 if TYPE_CHECKING:
     from colonnade.crypto.additive import Data
 
 # Bits behind the point: of columns, of coefficients, of everything in between.
-COLUMN_BITS, COEFFICIENT_BITS, VALUE_BITS = 12, 24, 20
-MOST_COLUMN_BITS = 16
+COLUMN_BITS, COEFFICIENT_BITS, VALUE_BITS = 10, 24, 20
+MOST_COLUMN_BITS = PENALTY_BITS = 16
 HIDDEN = (SHARES.name, "mask", "flood")
+PAIRED = ("transfers",)
+PLACE_BITS = 16
+"""How many bits a score has in steps of a table, sign included, before it is clipped to the table."""
+ROWS_AT_ONCE = 2**14
+
+T = TypeVar("T")
 
 
 class MatrixSide(ColumnSide):
@@ -101,10 +115,16 @@ class MatrixSide(ColumnSide):
             raise Overflow(
                 f"{party.name} has {self.n_rows} rows, but shares are multiplied for at most {MOST_ROWS}. Use fewer."
             )
-        self.matrix = matrix
         holders = party.roles.holders
         self.place, self.computing = holders.index(party.name), holders[:2]
-        self.columns = self._fixed(matrix, axis=1)
+        penalised = np.ones(self.n_columns, np.bool_)
+        penalised[self.n_columns - 1 :] = not (party.holds_labels and settings.fit_intercept)
+        require_finite(party.name, matrix)
+        self.ridge = settings.family.shrinkage(settings.alpha, float(max(self.n_rows, 1))) / settings.family.bend
+        self.basis = whitened(matrix, penalised, self.ridge, 2.0 ** (MOST_COLUMN_BITS - COLUMN_BITS))
+        self.columns = self._fixed(self.basis.columns, axis=1)
+        penalties = np.rint(np.ldexp(entries(self.basis.penalty), PENALTY_BITS)).astype(np.int64)
+        self.penalty = with_entries(self.basis.penalty, penalties)
         self.prepared: dict[tuple[str, int], rlwe.Columns] = {}
         self.keys: dict[str, PublicKey] = {}
         self.budgets = {line.peer: party.budget(SHARES, line.peer) for line in self._computing_peers()}
@@ -121,9 +141,9 @@ class MatrixSide(ColumnSide):
 
     def answer(self, step: int, what: str, batch: int) -> Share:
         """Multiply this party's columns with each other computing party's share; returns its share of the products."""
-        n_rows, n_values = self.n_columns, len(self.batches[batch])
+        n_rows, n_values = self.n_columns, len(self.batches[batch]) + self.n_columns
         if what == "gradients":
-            n_rows, n_values = n_values, n_rows
+            n_rows, n_values = len(self.batches[batch]), self.n_columns
         own = np.zeros(n_values, np.uint64)
         masks = None
         for line in self._computing_peers():
@@ -152,7 +172,7 @@ class MatrixSide(ColumnSide):
         return self._learned(first + second)
 
     def _learned(self, opened: Share) -> LearnedRegression:
-        coefficients = reals(np.asarray(opened, np.uint64), COEFFICIENT_BITS)
+        coefficients = self.basis.coefficients(reals(np.asarray(opened, np.uint64), COEFFICIENT_BITS))
         return LearnedRegression(coefficients * self.layout.scale, np.zeros((0, len(coefficients))))
 
     def _opened_by(self, line: Channel, length: int, epoch: int | None = None) -> Share:
@@ -164,7 +184,7 @@ class MatrixSide(ColumnSide):
     def _agreed(self) -> SharesLayout:
         """What the label party lays down, with the numbers that it needs for that."""
         line = self.party.label_party
-        line.send(ColumnSummary(self.n_columns, largest_eigenvalue(self.party.name, self.matrix)))
+        line.send(ColumnSummary(self.n_columns, largest_eigenvalue(self.party.name, self.basis.columns)))
         layout = line.receive(SharesLayout, finite=True)
         holders = self.party.roles.holders
         fits = layout.counts.shape == (len(holders),) and layout.counts[self.place] == self.n_columns
@@ -178,7 +198,7 @@ class MatrixSide(ColumnSide):
 
     def _set_up(self, layout: SharesLayout) -> None:
         self.layout, self.most_columns = layout, int(layout.counts.max())
-        self.gradient_columns = self._fixed(weighted(self.matrix, layout.weights), axis=0)
+        self.gradient_columns = self._fixed(weighted(self.basis.columns, layout.weights), axis=0)
 
     def _receive_keys(self) -> None:
         for line in self._computing_peers():
@@ -196,14 +216,14 @@ class MatrixSide(ColumnSide):
 
     def _block(self, what: str, batch_size: int, n_rows: int) -> int:
         if what == "scores":
-            return rlwe.rows_per_block(n_rows, batch_size)
+            return rlwe.rows_per_block(n_rows, batch_size + n_rows)
         return rlwe.rows_per_block(batch_size, self.most_columns)
 
     def _prepared(self, what: str, batch: int, key: PublicKey, block: int) -> rlwe.Columns:
         if (what, batch) in self.prepared:
             return self.prepared[what, batch]
         rows, fits = self.batches[batch], rlwe.fits_cache(2 * self.n_rows * self.n_columns)
-        matrix = self.columns[rows].T if what == "scores" else self.gradient_columns[rows]
+        matrix = stacked(self.columns[rows], self.penalty).T if what == "scores" else self.gradient_columns[rows]
         prepared = key.prepare(matrix, block, cached=fits)
         if fits:
             self.prepared[what, batch] = prepared
@@ -236,25 +256,28 @@ class ComputingSide(MatrixSide):
         (self.other,) = self._computing_peers()
         self.history: list[dict[str, float]] = []
         self.key: SecretKey | None = None
+        self.pair = Pair(leading=self.leading)
 
     def begin(self) -> None:
         self._set_up(self._agreed())
         counts = self.layout.counts
         self.parts = [slice(int(counts[:i].sum()), int(counts[: i + 1].sum())) for i in range(len(counts))]
-        self.coefficients, self.moves, self.before = (np.zeros(int(counts.sum()), np.uint64) for _ in range(3))
+        self.coefficients, self.point, self.before = (np.zeros(int(counts.sum()), np.uint64) for _ in range(3))
         self.key = SecretKey(self.party.once("shares key", lambda: Stream().raw(32)), SHARES)
         message = PublicKeyBytes(np.frombuffer(self.key.public.to_bytes(), np.uint8))
         for line in self.party.peers.values():
             line.send(message)
         self._receive_keys()
+        self._in_turns(0, self.pair.begin())
 
     def train(self, step: int) -> dict[str, float]:
         batch, rows = step % self.n_batches, self.batches[step % self.n_batches]
-        residuals = self._mean(step, self._scores(step, batch))
+        scores, penalties = self._scores(step, batch)
+        residuals = self._mean(step, scores)
         if self.leading:
             residuals = residuals - self.labels[rows]
         gradients = self._gradients(step, batch, residuals)
-        self._update(step, len(rows), gradients)
+        self._update(step, len(rows), gradients, penalties)
         return {}
 
     def ends_after(self, epoch: int) -> bool:
@@ -270,7 +293,7 @@ class ComputingSide(MatrixSide):
         return stops
 
     def state(self) -> Tree:
-        return {name: getattr(self, name) for name in ("coefficients", "moves", "before", "history")}
+        return {name: getattr(self, name) for name in ("coefficients", "point", "before", "history")}
 
     def restore(self, tree: Tree) -> None:
         vars(self).update(tree)
@@ -289,8 +312,10 @@ class ComputingSide(MatrixSide):
             return super()._agreed()
         columns = [line.receive(ColumnSummary, within=COLUMN_BOUNDS) for line in self.party.feature_parties]
         weights = row_weights(self.party, self.settings.sample_weight)
-        eigenvalues = largest_eigenvalue(self.party.name, self.matrix) + sum(each.curvature for each in columns)
-        rate = self.rate(self.shared_loss.curvature, weights, eigenvalues)
+        eigenvalues = largest_eigenvalue(self.party.name, self.basis.columns)
+        eigenvalues += sum(each.curvature for each in columns)
+        bend = self.shared_loss.curvature * float(weights.max(initial=1.0)) * eigenvalues
+        rate = self.settings.learning_rate or 1 / (bend + self.settings.family.bend)
         counts = np.array([self.n_columns, *(each.count for each in columns)])
         layout = SharesLayout(self.target.scale, self.shared_loss.factor, rate, weights, counts)
         for line in self.party.feature_parties:
@@ -302,21 +327,25 @@ class ComputingSide(MatrixSide):
         public = self.key.public
         return SharedVector(step, sealed(public.encrypt(values.view(np.int64), block), public))
 
-    def _scores(self, step: int, batch: int) -> Share:
-        """This party's share of the joint scores of a batch."""
+    def _scores(self, step: int, batch: int) -> tuple[Share, Share]:
+        """This party's share of the joint scores of a batch, and of what the penalty adds to everybody's gradients."""
         rows, holders = self.batches[batch], self.party.roles.holders
         for name, part in zip(holders, self.parts, strict=True):
             if name != self.party.name:
                 block = self._block("scores", len(rows), part.stop - part.start)
-                vector = self._vector(step, self.coefficients[part], block)
+                vector = self._vector(step, self.point[part], block)
                 self.party.peers[name].send(vector, under=HIDDEN[:1], epoch=self.epoch_of(step))
-        total = self.answer(step, "scores", batch)
-        total += words(self.columns[rows]) @ self.coefficients[self.parts[self.place]]
+        answered = self.answer(step, "scores", batch)
+        scores, penalties = np.zeros(len(rows), np.uint64), np.zeros_like(self.coefficients)
         for name, part in zip(holders, self.parts, strict=True):
-            if name != self.party.name:
+            if name == self.party.name:
+                found = answered + words(stacked(self.columns[rows], self.penalty)) @ self.point[part]
+            else:
                 block = self._block("scores", len(rows), part.stop - part.start)
-                total += self._decrypted(step, self.party.peers[name], block, len(rows))
-        return total
+                found = self._decrypted(step, self.party.peers[name], block, len(rows) + part.stop - part.start)
+            scores += found[: len(rows)]
+            penalties[part] = found[len(rows) :]
+        return scores, penalties
 
     def _gradients(self, step: int, batch: int, residuals: Share) -> Share:
         """This party's share of everybody's gradients, one after the other."""
@@ -335,69 +364,43 @@ class ComputingSide(MatrixSide):
                 gradients[part] = self._decrypted(step, self.party.peers[name], block, part.stop - part.start)
         return gradients
 
-    def _update(self, step: int, batch_size: int, gradients: Share) -> None:
-        """One step of momentum on shares: all factors are public."""
-        settings, layout = self.settings, self.layout
-        places = ceil(log2(batch_size))
-        means = self._truncated(step, gradients, places)
+    def _update(self, step: int, batch_size: int, gradients: Share, penalties: Share) -> None:
+        """One step along the gradient on shares: all factors are public."""
+        layout, places = self.layout, ceil(log2(batch_size))
+        means, shrunk = np.split(self._truncated(step, np.concatenate([gradients, penalties]), places), 2)
         bits = 2 * COEFFICIENT_BITS
         scale = layout.learning_rate * layout.curvature * self.n_batches / self.total(layout.weights) * 2.0**places
         of_gradient = round(scale * 2.0 ** (bits - COLUMN_BITS - VALUE_BITS))
-        shrinkage = layout.learning_rate * self.shrinkage(layout.weights)
-        penalty = np.full(len(gradients), round(shrinkage * 2.0**COEFFICIENT_BITS))
-        if settings.fit_intercept:
-            penalty[self.parts[0].stop - 1] = 0
-        moves = self.moves * _word(round(settings.momentum * 2.0**COEFFICIENT_BITS)) + means * _word(of_gradient)
-        moves = moves + self.coefficients * penalty.astype(np.int64).view(np.uint64)
-        self.moves = self._truncated(step, moves, COEFFICIENT_BITS)
-        self.coefficients = self.coefficients - self.moves
+        of_penalty = layout.learning_rate * self.shrinkage(layout.weights) / (self.ridge or 1.0)
+        change = means * _word(of_gradient)
+        change += shrunk * _word(round(of_penalty * 2.0 ** (COEFFICIENT_BITS - PENALTY_BITS + places)))
+        before, self.coefficients = self.coefficients, self.point - self._truncated(step, change, COEFFICIENT_BITS)
+        ahead = _word(round(lookahead(step, self.settings.momentum) * 2.0**COEFFICIENT_BITS))
+        moved = (self.coefficients - before) * ahead
+        self.point = self.coefficients + self._truncated(step, moved, COEFFICIENT_BITS)
 
     def _mean(self, step: int, scores: Share) -> Share:
         """This party's share of the link's inverse at shared scores."""
-        places = COLUMN_BITS + COEFFICIENT_BITS - VALUE_BITS
-        polynomial = self.settings.family.polynomial
-        if polynomial is None:
-            return self._truncated(step, scores, places)
-        # Scores over the range of the polynomial: between -1 and 1.
-        w = self._truncated(step, scores, places + int(log2(polynomial.reach)))
-        w2 = self._product(step, w, w)
-        w3, w4 = self._product(step, w2, w), self._product(step, w2, w2)
-        powers = [w, w2, w3]
-        sides = []
-        for c in (polynomial.coefficients[:4], polynomial.coefficients[4:]):
-            total = np.zeros_like(w)
-            for power, a in zip(powers, c[1:], strict=True):
-                total += power * _word(round(float(a) * 2.0**VALUE_BITS))
-            if self.leading:
-                total += _word(round(float(c[0]) * 2.0 ** (2 * VALUE_BITS)))
-            sides.append(total)
-        low, high = np.split(self._truncated(step, np.concatenate(sides), VALUE_BITS), 2)
-        return low + self._product(step, w4, high)
-
-    def _product(self, step: int, x: Share, y: Share) -> Share:
-        """This party's share of the product of shared vectors, truncated."""
-        if x is y:
-            own, others = [x], [x + x]
-        else:
-            own, others = [x, y], [y, x]
-        return self._truncated(step, x * y + self._crossed(step, own, others, products.WORDS), VALUE_BITS)
-
-    def _crossed(self, step: int, leaders: list[Share], followers: list[Share], n_primes: int) -> Share:
-        """This party's share of the sum of products of the leading party's vectors with the following one's."""
-        assert self.key is not None
-        n_values, epoch = len(leaders[0]), self.epoch_of(step)
-        count = products.n_ciphertexts(n_values, n_primes)
-        if self.leading:
-            public = self.key.public
-            encrypted = products.encrypt(public, leaders, n_primes)
-            self.other.send(Operands(step, sealed(encrypted, public)), under=HIDDEN[:1], epoch=epoch)
-            return products.decrypt(self.key, self._masked_product(step, self.other, count), n_values, n_primes)
-        key = self.keys[self.other.peer]
-        data = self.received(self.other, Operands, step, key, len(followers) * count)
-        masked, own = products.multiply(key, data, followers, n_primes)
-        self.budgets[self.other.peer].spend(len(masked) * key.coefficients)
-        self.other.send(MaskedProduct(step, sealed(masked, key)), under=HIDDEN, epoch=epoch)
-        return own
+        places, table = COLUMN_BITS + COEFFICIENT_BITS, self.settings.family.table
+        if table is None:
+            return self._truncated(step, scores, places - VALUE_BITS)
+        words = fixed(np.r_[table.values, table.above], VALUE_BITS, "the table of means")
+        one = np.full(ROWS_AT_ONCE, words[-1] if self.leading else 0, np.uint64)
+        parts = []
+        for start in range(0, len(scores), ROWS_AT_ONCE):
+            # Places of the table, the first one 0; the number of places and more are above it, negative ones below.
+            some = scores[start : start + ROWS_AT_ONCE]
+            at = self._in_turns(step, self.pair.floored(some, places - table.step_bits))
+            at = at - self._public(round(np.ldexp(table.first, table.step_bits)))
+            beyond = np.concatenate([at, at - self._public(len(table.values))])
+            below, not_above = np.split(self._in_turns(step, self.pair.negative(beyond, PLACE_BITS)), 2)
+            found = self._in_turns(step, self.pair.looked_up(at, words[:-1]))
+            above = not_above ^ self.leading
+            kept = self.pair.kept(
+                np.concatenate([found, one[: len(at)]]), np.concatenate([below ^ not_above, above]).astype(np.uint8)
+            )
+            parts.append(np.add(*np.split(self._in_turns(step, kept), 2)))
+        return np.concatenate(parts)
 
     def _is_short(self, step: int, change: Share) -> bool:
         """Whether the mean loss changed by less than `tol`, at the leading party; False at the other.
@@ -407,41 +410,39 @@ class ComputingSide(MatrixSide):
         """
         settings, layout = self.settings, self.layout
         bound = settings.tol / layout.scale**2 * layout.learning_rate * self.n_batches / (1 - settings.momentum)
-        crossed = self._crossed(step, [change], [change + change], products.WORDS)
-        length = int((change * change + crossed).sum(dtype=np.uint64))
-        if self.leading:
-            length = (length - min(int(bound * 4.0**COEFFICIENT_BITS), 2**MOST_BITS)) % 2**64
-            sign = self._looked_up(step, comparison.digits_asked(length))
-            answer = self._looked_up(step, comparison.sign_asked(length, sign))
-            answer = (answer + int(self._opened_by(self.other, 1, self.epoch_of(step))[0])) % 2**64
-            if answer > 1:
-                raise ProtocolError(
-                    f"Expected {self.other.peer} to help find out whether training ends, but what it says is no "
-                    "answer. Check that both parties run the same version."
-                )
-            return bool(answer)
-        sign = self._showed(step, comparison.digits_table(length))
-        answer = self._showed(step, comparison.sign_table(length, sign))
-        self.other.send(OpenedShare(np.array([answer], np.uint64)), epoch=self.epoch_of(step))
-        return False
-
-    def _looked_up(self, step: int, vector: Int64Array) -> int:
-        """This party's share of what stands at the vector's ones in the other party's table."""
-        question = self._vector(step, vector.view(np.uint64), len(vector))
-        self.other.send(question, under=HIDDEN[:1], epoch=self.epoch_of(step))
-        return int(self._decrypted(step, self.other, len(vector), 1)[0])
-
-    def _showed(self, step: int, table: Int64Array) -> int:
-        """This party's share of what the other party looks up in a table."""
-        prepared = self.keys[self.other.peer].prepare(table, len(table))
-        return -int(self._multiplied(step, self.other, prepared)[0]) % 2**64
+        length = self._in_turns(step, self.pair.length(change))
+        length = length - self._public(min(int(bound * 4.0**COEFFICIENT_BITS), 2**MOST_BITS))
+        bits = self._in_turns(step, self.pair.negative(length, 64))
+        if not self.leading:
+            self.other.send(OpenedShare(bits.astype(np.uint64)), epoch=self.epoch_of(step))
+            return False
+        answer = int(bits[0]) ^ int(self._opened_by(self.other, 1, self.epoch_of(step))[0])
+        if answer > 1:
+            raise ProtocolError(
+                f"Expected {self.other.peer} to help find out whether training ends, but what it says is no "
+                "answer. Check that both parties run the same version."
+            )
+        return bool(answer)
 
     def _truncated(self, step: int, share: Share, bits: int) -> Share:
-        """This party's share of shared values divided by a power of two."""
-        positive = raised(share, leading=self.leading)
-        half = low_half(positive)
-        unwrapped = self._crossed(step, [half], [half], products.BITS)
-        return truncated(positive, unwrapped, bits, leading=self.leading)
+        """This party's share of shared values divided by a power of two, rounded at random to either neighbour."""
+        return self._in_turns(step, self.pair.shifted(share, bits)) + self._public(1)
+
+    def _public(self, number: int) -> np.uint64:
+        """This party's share of a number that both know."""
+        return _word(number if self.leading else 0)
+
+    def _in_turns(self, step: int, turns: Turns[T]) -> T:
+        """Compute something on shares with the other computing party; returns what this party gets."""
+        words = next(turns)
+        while True:
+            self.other.send(PairedWords(step, words), under=PAIRED, epoch=self.epoch_of(step))
+            came = self.other.receive(PairedWords, fields={"step": step}, epoch=self.epoch_of(step))
+            try:
+                words = turns.send(came.words)
+            except StopIteration as end:
+                found: T = end.value
+                return found
 
     def _decrypted(self, step: int, line: Channel, block: int, n_values: int) -> Share:
         assert self.key is not None
