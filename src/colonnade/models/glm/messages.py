@@ -166,14 +166,14 @@ class Operands(EncryptedMessage, Message, kind="glm/operands", fresh=True):
 
 
 @dataclass(frozen=True)
-class OpenedShare(Message, kind="glm/opening", reveals={Secret.FEATURES, Secret.LABELS}, fresh=True):
+class OpenedShare(Message, kind="glm/opening", reveals={Secret.FEATURES, Secret.LABELS}, fresh=True, secret=True):
     """A share of what the receiver is to learn: whether training ends, and at the end its own coefficients."""
 
     share: UInt64Array
 
 
 @dataclass(frozen=True)
-class ScoreMaskSeed(Message, kind="glm/mask-seed", fresh=True):
+class ScoreMaskSeed(Message, kind="glm/mask-seed", fresh=True, secret=True):
     """The seed of a stream that two senders share for one prediction."""
 
     seed: bytes

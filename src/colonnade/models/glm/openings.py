@@ -29,7 +29,7 @@ from colonnade.errors import PrivacyError, ProtocolError, StorageError
 from colonnade.models.glm.matrix import Matrix
 from colonnade.models.glm.messages import OpenableSums
 from colonnade.runtime.party import Party
-from colonnade.storage import append_durably, drop_unfinished, explained, sync_directory
+from colonnade.storage import append_durably, drop_unfinished, explained, make_private, sync_directory
 from colonnade.tables.table import Table
 from colonnade.wire.message import Float64Array, Int64Array, UInt64Array
 
@@ -171,7 +171,7 @@ def own_key(party: Party) -> bytes:
     if path is None:
         return secrets.token_bytes(KEY_BYTES)
     with explained(f"keep the key {path}"):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         if not path.exists():
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             try:
