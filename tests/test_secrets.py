@@ -161,7 +161,7 @@ def apart(left, protocol, tables, roles):
             tables.get(name),
             transport=lines,
             directory=folder,
-            answers=left.after / f"answers-of-{name}",
+            answers=left.after / "counts" / f"answers-of-{name}",
             keep="all",
         )
         try:
@@ -280,6 +280,15 @@ def test_two_folders_of_a_regression_on_shares_open_nobody_elses_coefficients(le
         assert holds(added_up(left.before, "bank", "shop"), wanted), "the exploit works before the end"
         assert not holds(added_up(left.after, "bank", "shop"), wanted)
     assert len(left.secrets) > left.n_secret_messages > 0
+    require_nothing_left(left)
+
+
+@pytest.mark.network
+def test_a_regression_with_an_arbiter_leaves_nothing_secret_but_its_counts(left, more_customers):
+    apart(left, LogisticRegression(max_iter=1, tol=0).fit, more_customers, JUDGED)
+    counts = {path.name for path in (left.after / "counts").iterdir()}
+    assert {"openings-of-bank", "openings-of-bank.key", "openings-of-judge", "answers-of-shop"} <= counts
+    assert left.secrets
     require_nothing_left(left)
 
 
