@@ -285,7 +285,7 @@ def test_two_folders_of_a_regression_on_shares_open_nobody_elses_coefficients(le
 
 @pytest.mark.network
 def test_a_regression_with_an_arbiter_leaves_nothing_secret_but_its_counts(left, more_customers):
-    apart(left, LogisticRegression(max_iter=1, tol=0).fit, more_customers, JUDGED)
+    apart(left, LogisticRegression.example().fit, more_customers, JUDGED)
     counts = {path.name for path in (left.after / "counts").iterdir()}
     assert {"openings-of-bank", "openings-of-bank.key", "openings-of-judge", "answers-of-shop"} <= counts
     assert left.secrets

@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 
 from colonnade.align import Align, Limits
-from colonnade.errors import AuthError, BudgetSpent, DataError, PeerFailed, PeerUnreachable, PlanError, PrivacyError
+from colonnade.errors import (
+    AuthError,
+    BudgetSpent,
+    DataError,
+    PeerFailed,
+    PeerUnreachable,
+    PlanError,
+    PrivacyError,
+    StorageError,
+)
 from colonnade.privacy.mechanisms import LaplaceMechanism
 from colonnade.roles import Roles
 from colonnade.runtime.checkpoint import Checkpoints
@@ -429,6 +438,22 @@ def test_a_party_that_was_killed_before_it_erased_its_secrets_erases_them_when_n
         join(keyed, party)
     assert not list(tmp_path.rglob("*checkpoints*"))
     assert status(tmp_path, "shop")["status"] == "finished"
+
+
+@pytest.mark.network
+def test_a_run_whose_secrets_cannot_be_erased_has_finished_all_the_same(tmp_path, monkeypatch):
+    erase = Checkpoints.erase
+
+    def fails_at_shop(checkpoints):
+        if checkpoints.directory.parent.name == "shop":
+            raise StorageError("Could not erase them.")
+        erase(checkpoints)
+
+    monkeypatch.setattr(Checkpoints, "erase", fails_at_shop)
+    outcomes = run_apart(keyed, tmp_path)
+    assert str(outcomes["shop"]) == "Could not erase them."
+    assert isinstance(outcomes["bank"], int)
+    assert {status(tmp_path, name)["status"] for name in BOTH.parties} == {"finished"}
 
 
 @pytest.mark.network

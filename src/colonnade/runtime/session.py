@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from colonnade._version import __version__
-from colonnade.errors import PlanError, StorageError
+from colonnade.errors import PlanError, StorageError, WireError
 from colonnade.generators import GlobalGenerators
 from colonnade.privacy.history import History, Records, history_path
 from colonnade.privacy.ledger import Ledger
@@ -167,7 +167,7 @@ def _require_unfinished(status: Status, checkpoints: Checkpoints, folder: Path) 
     parties that were called back. It goes on with them; if nobody comes, it erases its secrets then.
     """
     assert checkpoints.directory is not None
-    if status.found_finished and not checkpoints.directory.exists():
+    if status.finished and not checkpoints.directory.exists():
         checkpoints.erase()  # A crash may have left it half done.
         raise PlanError(
             f"{folder} should hold a new or an interrupted run, but holds a finished one, whose secrets are erased. "
@@ -206,7 +206,7 @@ class NetworkSession:
         else:
             self.status.write("running")
         start = self.transport.meet(HeldCheckpoint(checkpoints.newest, checkpoints.folder, checkpoints.run))
-        if self.status.found_finished:
+        if self.status.finished:
             self.status.write("running")
         for peer in self.transport.peers:
             identity = self.transport.identity(peer)
@@ -239,8 +239,11 @@ class NetworkSession:
 
     def fail(self, party: Party, error: BaseException) -> None:
         """Write down why this party stops, and tell the others."""
+        met = self.transport.epoch > 0
+        if self.status.finished and met and not isinstance(error, WireError):
+            return  # All have come to the end, so that nobody need fail; the next start erases the secrets.
         with suppress(StorageError):  # a full disk is no reason to let the others wait
-            if self.status.found_finished:
+            if self.status.finished and not met:
                 party.checkpoints.erase()  # Nobody came back for a run that had finished.
             else:
                 self.status.write("stopped" if isinstance(error, KeyboardInterrupt) else "failed", error)

@@ -132,8 +132,8 @@ class Simulation(Generic[R_co]):
         plan = self.plan
         names = plan.roles.parties
         status = Status(directory, {} if directory is None else self._identity(tables, checkpoint_every))
-        checkpoints = _prepare_checkpoints(names, directory, checkpoint_every, erased=status.found_finished)
-        if status.found_finished:
+        checkpoints = _prepare_checkpoints(names, directory, checkpoint_every, erased=status.finished)
+        if status.finished:
             status.write("running")
         past: dict[str, History] = {}
         if histories is not None:

@@ -15,13 +15,13 @@ class Status:
     """What a run is and how it stands, in its folder.
 
     Attributes:
-        found_finished: Whether the folder holds a finished run. Its status stays until another one is written.
+        finished: Whether the folder holds a finished run, whose status stays until another one is written.
     """
 
     def __init__(self, directory: Path | None, identity: Mapping[str, Any]) -> None:
         self._path = None if directory is None else directory / "run.json"
         self._identity = json.loads(json.dumps(identity))
-        self.found_finished = False
+        self.finished = False
         if self._path is not None and self._path.exists():
             found = self._found()
             different = [key for key, value in self._identity.items() if found.get(key) != value]
@@ -30,8 +30,8 @@ class Status:
                     f"{directory} holds another run than this one: its {', '.join(different)} differ. "
                     "Choose another folder, or delete this one to start again."
                 )
-            self.found_finished = found.get("status") == "finished"
-        if not self.found_finished:
+            self.finished = found.get("status") == "finished"
+        if not self.finished:
             self.write("running")
 
     def _found(self) -> dict[str, Any]:
@@ -48,8 +48,8 @@ class Status:
 
     def write(self, status: str, error: BaseException | None = None) -> None:
         """Write down how the run stands."""
-        self.found_finished = False
         if self._path is None:
             return
         words = None if error is None else f"{type(error).__name__}: {error}"
         write_atomically(self._path, json.dumps({**self._identity, "status": status, "error": words}).encode())
+        self.finished = status == "finished"
