@@ -1,11 +1,12 @@
 import errno
 import os
+import shutil
 
 import numpy as np
 import pytest
 
 from colonnade.errors import StorageError
-from colonnade.storage import explained, pack, read_tree, unpack, write_tree
+from colonnade.storage import erase, explained, is_erased, pack, read_tree, unpack, write_tree
 
 
 def test_a_tree_comes_back_as_it_was_written(tmp_path):
@@ -65,3 +66,33 @@ def test_a_full_disk_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch):
 def test_other_errors_pass_through():
     with pytest.raises(KeyError), explained("do this"):
         raise KeyError("x")
+
+
+def test_an_erased_folder_is_gone_and_may_be_erased_again(tmp_path):
+    write_tree(tmp_path / "checkpoints" / "buckets" / "key", {"key": b"secret"})
+    assert not is_erased(tmp_path / "checkpoints")
+    for _ in range(2):
+        erase(tmp_path / "checkpoints")
+        assert is_erased(tmp_path / "checkpoints")
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("last", ["replace", "rmtree"])
+def test_a_folder_whose_erasing_is_cut_short_is_whole_or_without_its_name(last, tmp_path, monkeypatch):
+    whole = tmp_path / "checkpoints"
+    for name in ("one", "two"):
+        write_tree(whole / name, {"key": name.encode()})
+
+    def killed(*_, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os if last == "replace" else shutil, last, killed)
+        with pytest.raises(KeyboardInterrupt):
+            erase(whole)
+    assert whole.exists() == (last == "replace")
+    assert not is_erased(whole)
+    if whole.exists():
+        assert read_tree(whole / "two") == {"key": b"two"}
+    erase(whole)
+    assert list(tmp_path.iterdir()) == []

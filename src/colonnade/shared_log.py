@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.errors import StorageError
-from colonnade.storage import explained, sync_directory
+from colonnade.storage import explained, make_private, sync_directory
 
 Entry = dict[str, Any]
 
@@ -55,7 +55,7 @@ class SharedLog:
         The lock is not re-entrant: a second `locked` inside the first waits for ever.
         """
         with explained(f"write {self.path.name}"):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_private(self.path.parent)
             new = not self.path.exists()
             # The log says who asked how much of whom.
             handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)

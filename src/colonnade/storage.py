@@ -12,6 +12,7 @@ import base64
 import errno
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -140,6 +141,32 @@ def sync_directory(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def erase(folder: Path) -> None:
+    """Delete a folder; a crash leaves it whole under its name, or without its name for the next `erase` to delete.
+
+    Files are not overwritten: modern disks and file systems write elsewhere, so the old bytes would stay all the same.
+    Only an encrypted disk protects what a disk may still hold of deleted files.
+    """
+    nameless = _nameless(folder)
+    with explained(f"erase {folder}"):
+        if nameless.exists():
+            shutil.rmtree(nameless)
+        if folder.exists():
+            os.replace(folder, nameless)
+            sync_directory(folder.parent)
+            shutil.rmtree(nameless)
+            sync_directory(folder.parent)
+
+
+def is_erased(folder: Path) -> bool:
+    """Whether nothing is left of a folder, of an `erase` that a crash interrupted either."""
+    return not folder.exists() and not _nameless(folder).exists()
+
+
+def _nameless(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.erased")
 
 
 @contextmanager

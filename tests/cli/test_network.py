@@ -396,8 +396,13 @@ def test_a_joint_audit_is_refused_where_it_cannot_be(trained: Trained) -> None:
 
 def test_a_second_start_says_that_the_run_has_finished(trained: Trained) -> None:
     folder = trained.federation.path / "bank"
+    leftover = trained.federation.folder("bank") / "checkpoints" / "once-shares-key.safetensors"
+    assert not leftover.parent.exists()
+    leftover.parent.mkdir()
+    leftover.write_bytes(b"left by a crash at the end")
     result = call("join", folder / "plan.toml", "--as", "bank", "--out", folder / "runs")
     assert result.exit_code == 0
+    assert not leftover.parent.exists()
     model = trained.federation.folder("bank") / "model.safetensors"
     assert f"bank's side of this run has finished; its model lies in {model}.\n" in result.stdout
 

@@ -289,6 +289,7 @@ def test_every_prediction_has_a_folder_of_its_own(trained: Path, tmp_path: Path)
             two.predict(trained)
     numbers = sorted(path.name for path in (trained / "predictions").iterdir())
     assert numbers == [f"{number:04d}" for number in range(1, before + 3)]
+    assert not list(trained.rglob("*checkpoints*")), "nobody goes on with a prediction that failed"
 
 
 def test_a_prediction_is_written_with_ids_and_the_probability_of_every_class(tmp_path: Path) -> None:

@@ -44,7 +44,17 @@ def test_a_finished_run_leaves_what_each_party_alone_would_hold(finished: RunFol
     assert finished.status == "finished"
     for party in ("bank", "shop"):
         left = {path.name for path in (finished.path / party).iterdir()}
-        assert left == {"model.safetensors", "transcript", "checkpoints"}
+        assert left == {"model.safetensors", "transcript"}
+
+
+def test_a_run_that_has_finished_is_read_and_not_run_again(copied: RunFolder) -> None:
+    left = {path: path.stat().st_mtime_ns for path in copied.path.rglob("*") if path.is_file()}
+    leftover = copied.path / "shop" / "checkpoints" / "once-shares-key.safetensors"
+    leftover.parent.mkdir()
+    leftover.write_bytes(b"a crash came before it was erased")
+    run = copied.simulate()
+    assert {path: path.stat().st_mtime_ns for path in copied.path.rglob("*") if path.is_file()} == left
+    assert run.results["bank"].is_fitted
 
 
 def test_the_plan_in_a_folder_is_the_one_that_ran(finished: RunFolder) -> None:

@@ -170,6 +170,22 @@ def test_whoever_is_killed_while_it_goes_back_lacks_none_before_its_newest(tmp_p
     assert list(Checkpoints(tmp_path)._files()) == list(range(1, 9))
 
 
+def test_erased_checkpoints_hold_nothing_and_values_are_made_again(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    made = iter([b"first", b"second"])
+    assert checkpoints.once("the key", lambda: next(made)) == b"first"
+    go(tmp_path / "checkpoints", 4)
+    checkpoints.belong_to(b"the run")
+    checkpoints.erase()
+    assert list(tmp_path.iterdir()) == []
+    assert checkpoints.newest == 0
+    assert checkpoints.once("the key", lambda: next(made)) == b"second"
+    without_a_folder = Checkpoints(None)
+    without_a_folder.once("the key", lambda: b"first")
+    without_a_folder.erase()
+    assert without_a_folder.once("the key", lambda: b"second") == b"second"
+
+
 def test_two_loops_of_one_name_are_refused():
     checkpoints = Checkpoints(None)
     list(Steps("train", 1, {}, checkpoints))

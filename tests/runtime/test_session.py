@@ -10,9 +10,19 @@ import numpy as np
 import pytest
 
 from colonnade.align import Align, Limits
-from colonnade.errors import AuthError, BudgetSpent, DataError, PeerFailed, PeerUnreachable, PlanError, PrivacyError
+from colonnade.errors import (
+    AuthError,
+    BudgetSpent,
+    DataError,
+    PeerFailed,
+    PeerUnreachable,
+    PlanError,
+    PrivacyError,
+    StorageError,
+)
 from colonnade.privacy.mechanisms import LaplaceMechanism
 from colonnade.roles import Roles
+from colonnade.runtime.checkpoint import Checkpoints
 from colonnade.runtime.join import join
 from colonnade.runtime.session import connect
 from colonnade.runtime.simulate import Simulation, private_randomness, simulate
@@ -361,6 +371,103 @@ def test_what_cannot_be_connected_is_refused(tmp_path, act, words):
     assert not (tmp_path / "run.json").exists()
 
 
+@pytest.mark.network
+def test_a_finished_run_leaves_no_secrets_and_is_not_begun_again_in_its_folder(tmp_path):
+    system = {name: {"random": None} for name in BOTH.parties}
+    first = run_apart(draw, tmp_path, changes=system)
+    assert not any(isinstance(outcome, Exception) for outcome in first.values()), first
+    assert not list(tmp_path.rglob("*checkpoints*"))
+    second = run_apart(draw, tmp_path, changes=system)
+    for name in BOTH.parties:
+        assert isinstance(second[name], PlanError)
+        assert "should hold a new or an interrupted run, but holds a finished one, whose secrets are erased." in str(
+            second[name]
+        )
+        assert status(tmp_path, name)["status"] == "finished"
+
+
+def keyed(party):
+    """Everybody draws a key once, and tells that it is there."""
+    key = party.once("key", lambda: party.random.seed("key"))
+    for line in party.peers.values():
+        line.send(Drawn(np.zeros(1)))
+    for line in party.peers.values():
+        line.receive(Drawn)
+    return key
+
+
+@pytest.fixture
+def killed_before_it_erases(monkeypatch, tmp_path):
+    """Runs two parties to their end, after which those named are killed before they erase their secrets."""
+
+    def run(*names):
+        erase = Checkpoints.erase
+
+        def erase_or_die(checkpoints):
+            if checkpoints.directory.parent.name not in names:
+                erase(checkpoints)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Checkpoints, "erase", erase_or_die)
+            outcomes = run_apart(keyed, tmp_path, changes={name: {"random": None} for name in BOTH.parties})
+        assert {path.parent.name for path in tmp_path.rglob("checkpoints")} == set(names)
+        return outcomes
+
+    return run
+
+
+@pytest.mark.network
+def test_parties_that_were_killed_before_they_erased_their_secrets_go_on_together_and_erase_them(
+    killed_before_it_erases, tmp_path
+):
+    first = killed_before_it_erases("bank", "shop")
+    second = run_apart(keyed, tmp_path, changes={name: {"random": None} for name in BOTH.parties})
+    assert second == first, "the keys are those of the run"
+    assert not list(tmp_path.rglob("*checkpoints*"))
+    assert {status(tmp_path, name)["status"] for name in BOTH.parties} == {"finished"}
+
+
+@pytest.mark.network
+def test_a_party_that_was_killed_before_it_erased_its_secrets_erases_them_when_nobody_comes(
+    killed_before_it_erases, tmp_path
+):
+    killed_before_it_erases("shop")
+    addresses = {"bank": f"127.0.0.1:{free_port()}", "shop": None}
+    lines = GrpcTransport(addresses, credentials=None, patience=Patience(start=0.5))
+    party = connect(plan_of(keyed), "shop", rows(), transport=lines, directory=tmp_path / "shop")
+    assert status(tmp_path, "shop")["status"] == "finished"
+    with pytest.raises(PeerUnreachable):
+        join(keyed, party)
+    assert not list(tmp_path.rglob("*checkpoints*"))
+    assert status(tmp_path, "shop")["status"] == "finished"
+
+
+@pytest.mark.network
+def test_a_run_whose_secrets_cannot_be_erased_has_finished_all_the_same(tmp_path, monkeypatch):
+    erase = Checkpoints.erase
+
+    def fails_at_shop(checkpoints):
+        if checkpoints.directory.parent.name == "shop":
+            raise StorageError("Could not erase them.")
+        erase(checkpoints)
+
+    monkeypatch.setattr(Checkpoints, "erase", fails_at_shop)
+    outcomes = run_apart(keyed, tmp_path)
+    assert str(outcomes["shop"]) == "Could not erase them."
+    assert isinstance(outcomes["bank"], int)
+    assert {status(tmp_path, name)["status"] for name in BOTH.parties} == {"finished"}
+
+
+@pytest.mark.network
+def test_a_run_that_failed_keeps_what_it_resumes_from(tmp_path):
+    def fails(party):
+        keyed(party)
+        raise DataError("Not yet.")
+
+    run_apart(fails, tmp_path)
+    assert {path.parent.name for path in tmp_path.rglob("checkpoints")} == {"bank", "shop"}
+
+
 def releases_after_an_alignment(party):
     """Align, count an answer, release something and write checkpoints, so that every kind of file is there."""
     Align(limits=Limits(fewest=1))(party)
@@ -394,7 +501,7 @@ def test_what_a_run_leaves_is_its_owners_alone(tmp_path):
     assert outcomes == {"bank": None, "shop": None}
     left = [tmp_path / "runs", *(tmp_path / "runs").rglob("*")]
     names = {path.name for path in left}
-    assert {"run.json", "ledger", "transcript", "checkpoints", "alignments-of-bank"} <= names, names
+    assert {"run.json", "ledger", "transcript", "alignments-of-bank"} <= names, names
     assert any(name.endswith(".frames") for name in names)
     modes = {str(path): oct(path.stat().st_mode & 0o777) for path in left}
     assert modes == {str(path): "0o700" if path.is_dir() else "0o600" for path in left}

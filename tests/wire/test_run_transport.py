@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 from colonnade import Roles, Table, join, simulate
-from colonnade.errors import AuthError, BadFrame, DataError, PeerFailed, PeerUnreachable, ProtocolError
+from colonnade.errors import AuthError, BadFrame, DataError, PeerFailed, PeerUnreachable, ProtocolError, StorageError
 from colonnade.models import LinearRegression
 from colonnade.roles import PublicPlan
 from colonnade.runtime.session import connect
+from colonnade.runtime.status import Status
+from colonnade.storage import read_tree
 from colonnade.testing import check_transport
 from colonnade.wire.epoch import NAME_BYTES, HeldCheckpoint
 from colonnade.wire.message import Float64Array, Message
@@ -154,7 +156,7 @@ class Sum:
 
 
 def test_all_parties_resume_from_the_newest_common_checkpoint(tmp_path):
-    done, dies = [], True
+    done, dies, kept = [], True, []
 
     def walk(party):
         own, channel = Sum(), peer_of(party)
@@ -165,6 +167,8 @@ def test_all_parties_resume_from_the_newest_common_checkpoint(tmp_path):
                 done.append(step)
             channel.send(Word(own.value + step))
             own.value = own.value + channel.receive(Word).value
+        if party.name == "bank" and party.session is not None:
+            kept.extend(path.name for path in party.checkpoints.directory.glob("[0-9]*"))
         return own.value
 
     first = joined(walk, rows(), tmp_path, every=2)
@@ -175,8 +179,32 @@ def test_all_parties_resume_from_the_newest_common_checkpoint(tmp_path):
     second = joined(walk, rows(), tmp_path, every=2)
     assert done[0] == 4
     np.testing.assert_array_equal(second["bank"], simulate(walk, rows(), roles=ROLES).results["bank"])
-    kept = sorted(path.name.split(".")[0] for path in (tmp_path / "bank" / "checkpoints").glob("[0-9]*"))
-    assert len(kept) < 4, "checkpoints that nobody goes back to are deleted"
+    assert 0 < len(kept) < 4, "checkpoints that nobody goes back to are deleted"
+
+
+def test_nobody_erases_secrets_before_all_have_written_down_the_end(tmp_path, monkeypatch):
+    """Shop cannot write that it has finished, so bank keeps what a run resumes from, and both resume."""
+    write, once = Status.write, []
+
+    def fails(status, words, error=None):
+        if words == "finished" and status._path.parent.name == "shop" and not once:
+            once.append(words)
+            raise StorageError("The disk is full.")
+        write(status, words, error)
+
+    monkeypatch.setattr(Status, "write", fails)
+
+    def draws(party):
+        return party.once("key", party.random.seed)
+
+    first = joined(draws, rows(), tmp_path)
+    assert str(first["shop"]) == "The disk is full."
+    assert str(first["bank"]) == "shop stopped: The disk is full."
+    kept = {name: read_tree(tmp_path / name / "checkpoints" / "once-key.safetensors")["value"] for name in first}
+    for path in (tmp_path / "mail").iterdir():
+        path.unlink()
+    assert joined(draws, rows(), tmp_path) == kept
+    assert not list(tmp_path.rglob("checkpoints"))
 
 
 def test_parties_with_different_plans_are_refused(tmp_path):

@@ -28,7 +28,7 @@ class AlignTerms(Message, kind="align/terms", reveals={Secret.IDS}):
 
 
 @dataclass(frozen=True)
-class AlignOpening(Message, kind="align/opening", reveals={Secret.IDS}, fresh=True):
+class AlignOpening(Message, kind="align/opening", reveals={Secret.IDS}, fresh=True, secret=True):
     """What the leader decides: the keys of digests, the number of buckets, and how long each party's lists are.
 
     Two runs with one seed have the same `salt`, and so the same order; `veil` differs in every

@@ -27,7 +27,7 @@ from colonnade.align.opening import Agreement, Participants, open_as_follower, o
 from colonnade.align.order import Match, hear_outcome
 from colonnade.align.rr22 import SideProcess
 from colonnade.align.settings import Settings
-from colonnade.align.state import PREFIX, AlignState, DurableStep, bucket_step
+from colonnade.align.state import AlignState, DurableStep, bucket_step
 from colonnade.crypto.curve import make_key
 from colonnade.privacy.ledger import Event
 from colonnade.runtime.alignment import Alignment
@@ -140,7 +140,6 @@ class Align:
                 else:
                     step.result = star.follow(state, process).tree()
             state.close()
-            party.checkpoints.forget_at_the_end(PREFIX)
         match = Match.of(step.result)
         columns = {name for key in range(len(identifiers.keys)) for name in identifiers.columns_of(key)}
         return Alignment(

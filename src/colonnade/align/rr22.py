@@ -50,7 +50,7 @@ from colonnade.align.matching import encrypted, positions, sorted_values
 from colonnade.align.messages import Finished, Meeting
 from colonnade.align.state import AlignState
 from colonnade.errors import MissingExtra, PlanError, ProtocolError
-from colonnade.storage import explained, make_private
+from colonnade.storage import explained, make_private, open_private
 from colonnade.wire.channel import Channel
 from colonnade.wire.grpc.address import is_address
 
@@ -130,7 +130,7 @@ class Running:
     """A side process at work in a folder on what it is told; it ends with this one."""
 
     def __init__(self, interpreter: Path, folder: Path, task: Mapping[str, Any]) -> None:
-        with ExitStack() as undo, explained(f"write {folder / 'log'}"), (folder / "log").open("wb") as log:
+        with ExitStack() as undo, explained(f"write {folder / 'log'}"), open_private(folder / "log", "wb") as log:
             self._done, done = os.pipe()
             undo.callback(os.close, self._done)
             with open(done, "wb") as theirs:
@@ -301,8 +301,8 @@ def _write(path: Path, digests: DigestArray) -> None:
     written = np.full((len(digests), _HEX_BYTES + 1), ord("\n"), np.uint8)
     hexed = hexlify(np.ascontiguousarray(digests).tobytes())
     written[:, :_HEX_BYTES] = np.frombuffer(hexed, np.uint8).reshape(-1, _HEX_BYTES)
-    with explained(f"write {path}"):
-        path.write_bytes(b"id\n" + written.tobytes())
+    with explained(f"write {path}"), open_private(path, "wb") as file:
+        file.write(b"id\n" + written.tobytes())
 
 
 def _read(path: Path) -> DigestArray:
@@ -331,7 +331,7 @@ def _self_test(interpreter: Path, beside: Path) -> None:
     with _side_folder(beside) as whole:
         folders = [whole / str(rank) for rank in range(2)]
         for folder, numbers in zip(folders, lists, strict=True):
-            folder.mkdir()
+            make_private(folder)
             _write(folder / "input.csv", _numbered(numbers))
         sides = [_side(folder, rank) for rank, folder in enumerate(folders)]
         parties = [(str(rank), "here") for rank in range(2)]

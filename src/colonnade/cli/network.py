@@ -80,6 +80,7 @@ def align(
         return
     side = _side(plan, name, out, certificates, insecure, listen).of_alignment()
     if side.status == "finished":
+        side.erase_secrets()
         say(f"{name}'s side of this alignment has finished; it lies in {side.alignment_path}.")
         return
     with terminated_in_order("The same command with --resume goes on where this one stopped."), _shown() as shown:
@@ -116,6 +117,7 @@ def join(
     if budgets:
         side = replace(side, plan=replace(side.plan, privacy=side.plan.privacy.with_options(budgets)))
     if side.status == "finished":
+        side.erase_secrets()
         say(f"{name}'s side of this run has finished; its model lies in {side.model_path}.")
         say("To train again, delete its folder or choose another one with --out.")
         return

@@ -6,7 +6,8 @@
         model.safetensors      this party's share of the model
         alignment.safetensors  which of its rows are common, if the plan has a section [align]
         ledger, transcript/    what its releases cost; what it sent, and digests of what it received
-        checkpoints/           what the run goes on from after a crash, and the key of its randomness
+        checkpoints/           what the run goes on from after a crash, and the key of its randomness; erased when all
+                               parties have finished
         predictions/0001/      the first prediction with this model
         audits/0001/           the first joint audit: what it sent and received there
         report.json, .html     what its last audit found
@@ -35,10 +36,11 @@ from colonnade.privacy.history import History, Records, history_path
 from colonnade.privacy.ledger import Ledger
 from colonnade.roles import PublicPlan
 from colonnade.runtime.alignment import Alignment
+from colonnade.runtime.checkpoint import Checkpoints
 from colonnade.runtime.join import join
 from colonnade.runtime.protocol import describe_protocol
 from colonnade.runtime.simulate import private_randomness
-from colonnade.storage import explained, make_private, open_private, write_atomically
+from colonnade.storage import explained, is_erased, make_private, open_private, write_atomically
 from colonnade.tables.table import Table
 from colonnade.text import nearest
 from colonnade.wire.certs.credentials import Credentials, Identity, certificate_path, identity_of
@@ -223,6 +225,16 @@ class PartyRun:
             kept = self.alignment_path
             return join(protocol, party, keep=lambda alignment: alignment.save(kept))
 
+    def erase_secrets(self) -> None:
+        """Erase what a finished run goes on from, if this party was killed before it did so.
+
+        Raises:
+            StorageError: Another process of this party still waits there for the others to finish.
+        """
+        if not is_erased(self.path / "checkpoints"):
+            with self._alone(self.path):
+                Checkpoints(self.path / "checkpoints").erase()
+
     def of_alignment(self) -> PartyRun:
         """The side of an alignment alone, which has a folder of its own."""
         return replace(self, path=self.path.parent.with_name(f"{self.path.parent.name}-alignment") / self.name)
@@ -277,7 +289,7 @@ class PartyRun:
 
         party = self._connect(public, table, folder, shown)
         protocol = self._on_aligned_rows(predict, folder / "alignment.safetensors")
-        prediction = join(protocol, party, keep=keep)
+        prediction = _join_once(protocol, party, keep=keep)
         return None if prediction is None else written
 
     def audit(self, planned: PlannedAudit | None = None) -> PrivacyReport:
@@ -346,7 +358,7 @@ class PartyRun:
             )
         shown = shown or ProgressCallbacks()
         party = self._connect(joint.plan, table, self._next_folder("audits"), shown, audits=True)
-        report = join(joint, party)
+        report = _join_once(joint, party)
         if report is not None:
             self._write_report(report)
         return report
@@ -506,6 +518,14 @@ class PartyRun:
                     "Wait until it ends, or choose another folder with --out."
                 ) from error
             yield
+
+
+def _join_once(protocol: Callable[[Party], R], party: Party, *, keep: Callable[[R], None] = lambda result: None) -> R:
+    """Run a protocol in a folder that no later run goes on from, so that a failed one leaves no secrets either."""
+    try:
+        return join(protocol, party, keep=keep)
+    finally:
+        party.checkpoints.erase()
 
 
 def _read_status(folder: Path) -> dict[str, Any]:

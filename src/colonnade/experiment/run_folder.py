@@ -10,7 +10,7 @@
             model.safetensors      its share of the model
             ledger                 what its releases cost, if there were any
             transcript/            what it sent and received
-            checkpoints/
+            checkpoints/           what an interrupted run goes on from; erased when the run has finished
 
 Every file is whole or absent, but for recordings in progress.
 """
@@ -32,6 +32,7 @@ from colonnade.plans.plan import Plan, PlannedAudit, Tables
 from colonnade.privacy.history import History, Records, history_path
 from colonnade.privacy.ledger import Ledger
 from colonnade.runtime.alignment import Alignment
+from colonnade.runtime.checkpoint import Checkpoints
 from colonnade.runtime.simulate import Run
 from colonnade.storage import explained, write_atomically
 from colonnade.tables.table import Table
@@ -152,10 +153,16 @@ class RunFolder:
     def simulate(self, *, progress: bool | None = False, tables: Tables | None = None) -> Run[Estimator]:
         """Run the plan, or go on where it was interrupted, and write down all that comes of it.
 
+        A run that has finished is only read.
+
         Args:
             progress: Whether to show a bar; None shows it on a terminal only.
             tables: What `tables` gave, where it was already called.
         """
+        if self.status == "finished" and self._has("metrics.json"):
+            for party in self.plan.roles.parties:
+                Checkpoints(self.path / party / "checkpoints").erase()  # A crash may have left them.
+            return self.load()
         tables = self.tables() if tables is None else tables
         simulation = self.plan.simulation(tables.train)
         run = simulation.run(self.path, self.plan.run.checkpoint_every, progress, self._histories)

@@ -1,9 +1,12 @@
 """Checkpoints: what a party keeps so that a run can go on after a crash.
 
 A protocol loops over `Steps`; at agreed steps each party writes down everything that the next step depends on. After a
-crash the protocol is entered anew: loops that had ended are skipped, the interrupted one goes on from the newest
+crash the protocol is entered again: loops that had ended are skipped, the interrupted one goes on from the newest
 checkpoint that all parties hold. A protocol need only keep two rules: messages do not cross the boundary of a step, and
 what it draws before a loop and must not draw again goes through `once`.
+
+All secrets of a run lie in the folder of checkpoints and nowhere else on the disk: keys, shares, seeds, and the key of
+the party's randomness. The folder is erased as soon as the run has finished at all parties.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from colonnade.errors import PlanError, StorageError
 from colonnade.generators import GlobalGenerators
-from colonnade.storage import Tree, explained, pack, read_tree, unpack, write_atomically, write_tree
+from colonnade.storage import Tree, erase, explained, pack, read_tree, unpack, write_atomically, write_tree
 
 T = TypeVar("T")
 
@@ -56,7 +59,6 @@ class Checkpoints:
         self._written = 0
         self._made: dict[str, Any] = {}
         self._begun: set[str] = set()
-        self._passing: set[str] = set()
 
     @property
     def newest(self) -> int:
@@ -147,19 +149,14 @@ class Checkpoints:
         value: T = self._made[name]
         return value
 
-    def forget_at_the_end(self, prefix: str) -> None:
-        """Name what is deleted when the run has finished: values made once and ends of loops called `prefix ...`."""
-        self._passing.add(prefix)
+    def erase(self) -> None:
+        """Delete all of it, the keys, shares and seeds of the run: all parties have finished, and nobody goes back.
 
-    def finish(self) -> None:
-        """Delete what was named for it. All parties have finished: nobody goes back."""
-        if self.directory is None:
-            return
-        with explained("delete what only a run in progress needs"):
-            for prefix in map(_safe, self._passing):
-                for pattern in (f"once-{prefix}-*.safetensors", f"[0-9]*.{prefix}-*.safetensors"):
-                    for path in self.directory.glob(pattern):
-                        path.unlink()
+        What a library or the interpreter still holds of them in memory is freed, not overwritten.
+        """
+        self._made.clear()
+        if self.directory is not None:
+            erase(self.directory)
 
     def begin(self, loop: str) -> None:
         """Note that a loop begins; two of one name could not be told apart when a run resumes."""

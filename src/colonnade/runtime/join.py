@@ -23,6 +23,7 @@ def join(protocol: Protocol[R], party: Party, *, keep: Callable[[R], None] | Non
         protocol: What all parties run.
         party: This one's side.
         keep: Called with the result before the others may leave; what it writes down is safe from a crash afterwards.
+            Later nothing else holds the result: a finished run erases its checkpoints and is not run again.
     """
     if party.session is None:
         result = _run(protocol, party)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from colonnade._version import __version__
-from colonnade.errors import PlanError, StorageError
+from colonnade.errors import PlanError, StorageError, WireError
 from colonnade.generators import GlobalGenerators
 from colonnade.privacy.history import History, Records, history_path
 from colonnade.privacy.ledger import Ledger
@@ -106,6 +106,7 @@ def connect(
     }
     record = partial(Recording, name, keep, folder / "transcript", keep_received=keep_received, key=key)
     status = Status(folder, identity)
+    _require_unfinished(status, checkpoints, folder)
     history: Callable[[], History] | None = None
     if answers is not None and checked is not None:
         counted = history_path(Path(answers).parent, name)
@@ -159,6 +160,21 @@ def _require_consent(plan: PublicPlan, keep: Keep, keep_received: str) -> None:
         )
 
 
+def _require_unfinished(status: Status, checkpoints: Checkpoints, folder: Path) -> None:
+    """Refuse to run again in the folder of a finished run.
+
+    A party that was killed after it wrote down the end, but before it erased its secrets, may still be awaited by
+    parties that were called back. It goes on with them; if nobody comes, it erases its secrets then.
+    """
+    assert checkpoints.directory is not None
+    if status.finished and not checkpoints.directory.exists():
+        checkpoints.erase()  # A crash may have left it half done.
+        raise PlanError(
+            f"{folder} should hold a new or an interrupted run, but holds a finished one, whose secrets are erased. "
+            "Run again in another folder."
+        )
+
+
 @dataclass(frozen=True)
 class NetworkSession:
     """Takes a party through a run between machines, as often as the run has to be taken up."""
@@ -190,6 +206,8 @@ class NetworkSession:
         else:
             self.status.write("running")
         start = self.transport.meet(HeldCheckpoint(checkpoints.newest, checkpoints.folder, checkpoints.run))
+        if self.status.finished:
+            self.status.write("running")
         for peer in self.transport.peers:
             identity = self.transport.identity(peer)
             if identity is not None or self.transport.insecure:
@@ -214,15 +232,21 @@ class NetworkSession:
         )
 
     def finish(self, party: Party) -> None:
-        """Write down what was seen, and wait until all others have finished too."""
+        """Write down what was seen, wait until all others have finished too, and erase the secrets of the run."""
         party.recording.transcript()
         self.transport.finish(lambda: self.status.write("finished"))
-        party.checkpoints.finish()
+        party.checkpoints.erase()
 
     def fail(self, party: Party, error: BaseException) -> None:
         """Write down why this party stops, and tell the others."""
+        met = self.transport.epoch > 0
+        if self.status.finished and met and not isinstance(error, WireError):
+            return  # All have come to the end, so that nobody need fail; the next start erases the secrets.
         with suppress(StorageError):  # a full disk is no reason to let the others wait
-            self.status.write("stopped" if isinstance(error, KeyboardInterrupt) else "failed", error)
+            if self.status.finished and not met:
+                party.checkpoints.erase()  # Nobody came back for a run that had finished.
+            else:
+                self.status.write("stopped" if isinstance(error, KeyboardInterrupt) else "failed", error)
         self.transport.fail(error, at=party.checkpoints.at)
 
     def close(self) -> None:

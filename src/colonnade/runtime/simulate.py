@@ -68,7 +68,8 @@ def simulate(
             budgets are then for all these runs together. None counts this run only.
         instead: A party that runs something else than the protocol: it is given the honest one to play with.
         keep: How much of the messages is kept for the audit.
-        directory: A folder for checkpoints and transcripts. A run that was interrupted there goes on where it stopped.
+        directory: A folder for checkpoints and transcripts. A run that was interrupted there goes on where it stopped;
+            a finished one, whose checkpoints are erased, is run again from its beginning.
         checkpoint_every: After how many steps a checkpoint is written.
         progress: Whether to show a bar; None shows it on a terminal only.
     """
@@ -131,7 +132,9 @@ class Simulation(Generic[R_co]):
         plan = self.plan
         names = plan.roles.parties
         status = Status(directory, {} if directory is None else self._identity(tables, checkpoint_every))
-        checkpoints = _prepare_checkpoints(names, directory, checkpoint_every)
+        checkpoints = _prepare_checkpoints(names, directory, checkpoint_every, erased=status.finished)
+        if status.finished:
+            status.write("running")
         past: dict[str, History] = {}
         if histories is not None:
             run = "" if directory is None else directory.name
@@ -181,9 +184,9 @@ class Simulation(Generic[R_co]):
                 generators.restore(held_back)
                 _set_modes(modes)
         transcripts = {name: parties[name].recording.transcript() for name in names}
-        for held in checkpoints.values():
-            held.finish()
         status.write("finished")
+        for held in checkpoints.values():
+            held.erase()
         return Run(results, transcripts, {name: parties[name].ledger for name in names}, self, plan, digest)
 
     def changed(
@@ -287,11 +290,16 @@ def private_randomness(seed: int, name: str, plan: PublicPlan) -> Randomness:
     return Randomness.seeded(seed, "party", name, plan.protocol)
 
 
-def _prepare_checkpoints(names: Sequence[str], directory: Path | None, every: int) -> dict[str, Checkpoints]:
-    """Every party's checkpoints, set to go on from the newest one that all of them hold."""
+def _prepare_checkpoints(
+    names: Sequence[str], directory: Path | None, every: int, *, erased: bool
+) -> dict[str, Checkpoints]:
+    """Every party's checkpoints, set to go on from the newest one that all of them hold, or erased first."""
     if directory is None:
         return {name: Checkpoints(None) for name in names}
     every_party = {name: Checkpoints(directory / name / "checkpoints", every=every) for name in names}
+    if erased:
+        for checkpoints in every_party.values():
+            checkpoints.erase()
     newest = {name: checkpoints.newest for name, checkpoints in every_party.items()}
     common = min(newest.values())
 

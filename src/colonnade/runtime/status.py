@@ -12,19 +12,27 @@ from colonnade.storage import explained, write_atomically
 
 
 class Status:
-    """What a run is and how it stands, in its folder."""
+    """What a run is and how it stands, in its folder.
+
+    Attributes:
+        finished: Whether the folder holds a finished run, whose status stays until another one is written.
+    """
 
     def __init__(self, directory: Path | None, identity: Mapping[str, Any]) -> None:
         self._path = None if directory is None else directory / "run.json"
         self._identity = json.loads(json.dumps(identity))
+        self.finished = False
         if self._path is not None and self._path.exists():
-            different = [key for key, value in self._identity.items() if self._found().get(key) != value]
+            found = self._found()
+            different = [key for key, value in self._identity.items() if found.get(key) != value]
             if different:
                 raise PlanError(
                     f"{directory} holds another run than this one: its {', '.join(different)} differ. "
-                    "Choose another folder, or delete this one to start anew."
+                    "Choose another folder, or delete this one to start again."
                 )
-        self.write("running")
+            self.finished = found.get("status") == "finished"
+        if not self.finished:
+            self.write("running")
 
     def _found(self) -> dict[str, Any]:
         assert self._path is not None
@@ -44,3 +52,4 @@ class Status:
             return
         words = None if error is None else f"{type(error).__name__}: {error}"
         write_atomically(self._path, json.dumps({**self._identity, "status": status, "error": words}).encode())
+        self.finished = status == "finished"

@@ -49,11 +49,18 @@ class Message:
     reveals: ClassVar[frozenset[Secret]]
     revealed: ClassVar[tuple[Secret, ...]]
     fresh: ClassVar[bool]
+    secret: ClassVar[bool]
     per_row: ClassVar[str | None]
     kinds: ClassVar[dict[str, type[Message]]] = {}
 
     def __init_subclass__(
-        cls, *, kind: str, reveals: Iterable[Secret] = (), fresh: bool = False, per_row: str | None = None
+        cls,
+        *,
+        kind: str,
+        reveals: Iterable[Secret] = (),
+        fresh: bool = False,
+        secret: bool = False,
+        per_row: str | None = None,
     ) -> None:
         """Name a message.
 
@@ -61,11 +68,14 @@ class Message:
             kind: Stable on the wire, `protocol/noun`.
             reveals: Whose secrets the contents depend on.
             fresh: Drawn from system randomness (ciphertexts, shares), hence different in every run.
+            secret: Holds a seed, a key or a share, which would open what other parties keep. A recording keeps neither
+                its contents nor a digest of them, only that it crossed and how long it was.
             per_row: The array field that holds one row per sample, if there is one; recordings average it.
         """
         known = Message.kinds.get(kind)
         assert known is None or known.__qualname__ == cls.__qualname__, f"two messages share the kind {kind}"
         cls.kind, cls.reveals, cls.fresh, cls.per_row = kind, frozenset(reveals), fresh, per_row
+        cls.secret = secret
         cls.revealed = tuple(sorted(cls.reveals))
         Message.kinds[kind] = cls
 

@@ -5,7 +5,8 @@
     every party                    every other party
          hello ⇄ hello                                 what must be equal, and the checkpoints held
          frames, holds ⇄                               the protocol; the number of each new checkpoint
-         done ⇄ done, or failed ─▶                     nobody leaves before all have come to the end
+         done ⇄ done, or failed ─▶                     all have come to the end, and write that down
+         left ⇄ left                                   nobody leaves before all have written it down
 
 A party that crashes ends the run of all; they resume from the newest common checkpoint when all start again.
 `GrpcTransport` can do more: there the others wait for a party that crashed.
@@ -118,6 +119,7 @@ class RunByFrames(RunTransport):
         self._peers = tuple(peer for peer in parties if peer != name)
         self._checkpoints = dict.fromkeys(parties, 0)
         self._done: set[str] = set()
+        self._left: set[str] = set()
         self._failure: PeerFailed | None = None
 
     def open(self, on_settled: Callable[[int], None] = lambda number: None) -> None:
@@ -176,14 +178,10 @@ class RunByFrames(RunTransport):
 
     def finish(self, on_end: Callable[[], None] = lambda: None) -> None:
         self.check()
-        for peer in self._peers:
-            self._say(peer, {"done": self._epoch})
-        for peer in self._peers:
-            while peer not in self._done:
-                # A frame that the protocol never asked for is dropped.
-                if isinstance(came := self._next(peer), dict):
-                    self._heed(peer, came)
+        self._exchange("done", self._done)
         on_end()
+        # A party that leaves erases what a run resumes from.
+        self._exchange("left", self._left)
 
     def fail(self, error: BaseException, *, at: str = "") -> None:
         for peer in self._peers:
@@ -192,6 +190,16 @@ class RunByFrames(RunTransport):
 
     def close(self) -> None:
         self._frames.close()
+
+    def _exchange(self, note: str, heard: set[str]) -> None:
+        """Tell all peers something, and wait until all have told it."""
+        for peer in self._peers:
+            self._say(peer, {note: self._epoch})
+        for peer in self._peers:
+            while peer not in heard:
+                # A frame that the protocol never asked for is dropped.
+                if isinstance(came := self._next(peer), dict):
+                    self._heed(peer, came)
 
     def _say(self, peer: str, note: dict[str, Any]) -> None:
         self._frames.send(peer, _NOTE + pack_note(note))
@@ -213,6 +221,8 @@ class RunByFrames(RunTransport):
                 self._hold(peer, number)
             case {"done": int()}:
                 self._done.add(peer)
+            case {"left": int()}:
+                self._left.add(peer)
             case {"failed": str(words), "at": str(at)}:
                 self._failure = peer_failed(peer, words, at)
                 raise self._failure

@@ -33,10 +33,15 @@ HEADS = ("local", "federated")
 def test_frames_to_a_feature_party_are_the_same_when_true_labels_change_under_fixed_randomised_ones(cancer, tmp_path):
     """The randomised labels of the first run are put where the second finds them; early stopping included."""
     model = LabelDPShadow(epochs=8, n_iter_no_change=1)
-    first = simulate(model.fit, cancer, roles=BOTH, directory=tmp_path / "first")
-    drawn = "bank/checkpoints/once-randomised-labels.safetensors"
-    (tmp_path / "second" / drawn).parent.mkdir(parents=True)
-    shutil.copy(tmp_path / "first" / drawn, tmp_path / "second" / drawn)
+    drawn = tmp_path / "second" / "bank" / "checkpoints" / "once-randomised-labels.safetensors"
+    drawn.parent.mkdir(parents=True)
+
+    def copying(party, honest):
+        fitted = honest(party)
+        shutil.copy(party.checkpoints.directory / drawn.name, drawn)
+        return fitted
+
+    first = simulate(model.fit, cancer, roles=BOTH, directory=tmp_path / "first", instead={"bank": copying})
     flipped = {**cancer, "bank": cancer["bank"].with_labels(1 - labels_of(cancer))}
     second = simulate(model.fit, flipped, roles=BOTH, directory=tmp_path / "second")
     received = [[e.digest for e in run.transcripts["shop"].entries if not e.sent] for run in (first, second)]

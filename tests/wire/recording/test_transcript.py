@@ -21,6 +21,11 @@ class Coin(Message, kind="test/coin", fresh=True):
     values: Float32Array
 
 
+@dataclass(frozen=True)
+class Seed(Message, kind="test/seed", secret=True, per_row="values"):
+    values: Float32Array
+
+
 def row(value, n=2):
     return Row(np.full((n, 3), value, np.float32))
 
@@ -122,3 +127,23 @@ def test_fresh_kinds_are_left_out_of_what_must_repeat():
     transcript = recording.transcript()
     assert transcript.digests() == ()
     assert len(transcript.digests(fresh=True)) == 1
+
+
+@pytest.mark.parametrize("keep", ["all", "audit", "digests"])
+@pytest.mark.parametrize("on_disk", [False, True], ids=["in memory", "on disk"])
+def test_of_a_secret_message_only_its_kind_and_length_are_recorded(keep, on_disk, tmp_path):
+    recording = Recording("shop", keep, tmp_path if on_disk else None)
+    seed = Seed(np.random.default_rng(0).random((2, 3)).astype(np.float32))
+    for sent in (True, False):
+        recording.add(seed, encode(seed), sent=sent, peer="bank", rows=np.array([0, 1]), epoch=0)
+    transcript = recording.transcript()
+    assert [(e.kind, e.sent, e.size, e.digest) for e in transcript.entries] == [
+        ("test/seed", sent, len(encode(seed)), "") for sent in (True, False)
+    ]
+    assert list(transcript.messages(Seed)) == []
+    assert transcript.means == ()
+    if on_disk:
+        kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+        assert kept.count(b"test/seed") == 2
+        assert seed.values[0].tobytes() not in kept
+        assert Transcript.load(tmp_path).entries == transcript.entries

@@ -53,7 +53,7 @@ class Layout(Message, kind="functional/layout"):
 
 
 @dataclass(frozen=True)
-class MaskSeed(Message, kind="functional/mask-seed"):
+class MaskSeed(Message, kind="functional/mask-seed", secret=True):
     """What a holder's mask and pads derive from: known to the arbiter and that holder only."""
 
     seed: bytes

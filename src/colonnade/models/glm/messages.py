@@ -177,7 +177,7 @@ class MaskedProduct(EncryptedMessage, Message, kind="glm/masked-product", fresh=
 
 
 @dataclass(frozen=True)
-class PairedWords(Message, kind="glm/paired-words", fresh=True):
+class PairedWords(Message, kind="glm/paired-words", fresh=True, secret=True):
     """What a computing party sends in a turn of computing on shares: words that are uniform to the receiver."""
 
     step: int
@@ -185,14 +185,14 @@ class PairedWords(Message, kind="glm/paired-words", fresh=True):
 
 
 @dataclass(frozen=True)
-class OpenedShare(Message, kind="glm/opening", reveals={Secret.FEATURES, Secret.LABELS}, fresh=True):
+class OpenedShare(Message, kind="glm/opening", reveals={Secret.FEATURES, Secret.LABELS}, fresh=True, secret=True):
     """A share of what the receiver is to learn: whether training ends, and at the end its own coefficients."""
 
     share: UInt64Array
 
 
 @dataclass(frozen=True)
-class ScoreMaskSeed(Message, kind="glm/mask-seed", fresh=True):
+class ScoreMaskSeed(Message, kind="glm/mask-seed", fresh=True, secret=True):
     """The seed of a stream that two senders share for one prediction."""
 
     seed: bytes

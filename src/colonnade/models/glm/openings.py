@@ -29,7 +29,7 @@ from colonnade.models.glm.matrix import Matrix
 from colonnade.models.glm.messages import OpenableSums
 from colonnade.runtime.party import Party
 from colonnade.shared_log import Entry, SharedLog
-from colonnade.storage import explained, sync_directory
+from colonnade.storage import explained, make_private, sync_directory
 from colonnade.tables.table import Table
 from colonnade.wire.message import Int64Array, UInt64Array
 
@@ -211,6 +211,7 @@ def own_key(party: Party) -> bytes:
         return secrets.token_bytes(KEY_BYTES)
     # The log's lock keeps a second run from reading the key before it is written.
     with _log(log).locked(), explained(f"keep the key {path}"):
+        make_private(path.parent)
         if not path.exists():
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             try:

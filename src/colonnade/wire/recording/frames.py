@@ -24,7 +24,7 @@ Section: TypeAlias = tuple[int, int] | None
 
 
 class Entry(NamedTuple):
-    """One message as a party's recording saw it: everything but its contents."""
+    """One message as a party's recording saw it: everything but its contents. Of a secret one the digest is empty."""
 
     sent: bool
     peer: str

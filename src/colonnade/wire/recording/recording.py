@@ -7,6 +7,8 @@ Of every message the digest, the length and what it reveals are kept. `Keep` say
                per row over epochs (what the catalogue's attacks read)
     "digests"  none
 
+A message that is secret (`Message.secret`) is never kept, nor its digest: a digest lets others check a guess.
+
 A recording in a folder may be encrypted under a `StorageKey`: messages, row means and entries, whose digests would let
 others guess a short message. File names and lengths stay readable.
 """
@@ -97,7 +99,7 @@ class Recording:
         """Write down one message."""
         section = None if epoch is None else self._enter(epoch)
         place = None
-        if (self.keep if sent else self._keep_received) != "digests":
+        if not message.secret and (self.keep if sent else self._keep_received) != "digests":
             place = self._frames.add(section, frame, rows)
             if rows is not None and section is not None and message.per_row is not None:
                 self._average(message, peer, sent, rows)
@@ -109,7 +111,7 @@ class Recording:
             under=under,
             fresh=message.fresh,
             size=len(frame),
-            digest=self._digests.of(frame),
+            digest="" if message.secret else self._digests.of(frame),
             section=section,
             place=place,
         )
