@@ -9,8 +9,8 @@ A peer that resumes a run must resend exactly the bytes it sent before the crash
 secrets were stored before their first use, so an honest peer sends the same messages again. A different message would
 be a second question in a run that counts once, answered under the secrets of the first.
 
-The guard does not see what side processes of the engine rr22 say to each other, and a peer may give its process another
-list. So it counts another alignment whenever side processes meet again over the same bucket.
+A party does not see what side processes of the engine rr22 say to each other, and a peer may give its process another
+list. So a party counts another alignment whenever side processes meet again over the same bucket.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import ClassVar, NoReturn
+from typing import ClassVar
 
 from colonnade.errors import PrivacyError
 from colonnade.parameters import Limit, check_parameters, count, number, optional
@@ -103,14 +103,10 @@ class Limits:
                 "between them. If all of them were intended, raise most_runs under [align]."
             )
 
-    def refuse_other(self, party: str, peer: str, run: str) -> NoReturn:
-        """Refuse a peer that resends another message than it sent before the run was resumed.
-
-        Raises:
-            PrivacyError: Always.
-        """
+    def refused_other(self, party: str, peer: str, run: str) -> PrivacyError:
+        """Log that a peer resent another message than before the run was resumed; returns the refusal."""
         self._note(peer, run, "refused", "another message than before the run was resumed")
-        raise PrivacyError(
+        return PrivacyError(
             f"{peer} should resend {party} exactly the bytes it sent before when a run resumes, but sent other bytes: "
             f"a second question in a run that counts once. Resume {peer} from the folder of the run that it had. If "
             f"that folder is lost, delete this run at {party} too and align again, which counts as another alignment."

@@ -22,18 +22,18 @@ from colonnade.align.buckets import MOST_BUCKETS
 from colonnade.align.identifiers import Identifiers, enumerable_warning
 from colonnade.align.learned import Learned
 from colonnade.align.limits import Limits
-from colonnade.align.messages import AlignOpening, AlignTerms, Finished, Meeting
+from colonnade.align.messages import AlignOpening, AlignTerms
 from colonnade.align.opening import Agreement, Participants, open_as_follower, open_as_leader
 from colonnade.align.order import Match, hear_outcome
 from colonnade.align.rr22 import SideProcess
 from colonnade.align.settings import Settings
 from colonnade.align.state import PREFIX, AlignState, DurableStep, bucket_step
 from colonnade.crypto.curve import make_key
+from colonnade.errors import PeerChanged
 from colonnade.privacy.ledger import Event
 from colonnade.runtime.alignment import Alignment
 from colonnade.runtime.party import Party
 from colonnade.runtime.protocol import Protocol, describe_protocol, own_copy
-from colonnade.runtime.replay import ReplayGuard
 from colonnade.secret import Secret
 
 R = TypeVar("R")
@@ -82,22 +82,19 @@ class Align:
                 often.
             ProtocolError: The others have another order of the common rows.
         """
-        settings, me = self.settings, party.name
-        names = Participants.of(party.roles, settings, me)
-        learned = Learned(names, settings)
         limits = self.limits.between_machines(party)
         # The system draws the name, so that two runs of one seed count as two.
         run = party.once("name of the alignment", lambda: make_key().hex()[:16])
-        folder = party.checkpoints.directory
-        guard = ReplayGuard(
-            folder and folder / "said",
-            refuse=lambda peer: limits.refuse_other(me, peer, run),
-            varying=(Meeting, Finished),
-            met_again=lambda peer: limits.admit(me, peer, f"{run} again {make_key().hex()[:16]}"),
-        )
-        # Defences belong to the model. They are not ready yet, and checkpoints would ask for their state.
-        lines = {name: line.heard_by(guard.keep) for name, line in party.peers.items()}
-        party = replace(party, peers=lines, defences=())
+        try:
+            # Defences belong to the model. They are not ready yet, and checkpoints would ask for their state.
+            return self._aligned(replace(party, defences=()), limits, run)
+        except PeerChanged as error:
+            raise limits.refused_other(party.name, error.peer, run) from error
+
+    def _aligned(self, party: Party, limits: Limits, run: str) -> Alignment:
+        settings, me, folder = self.settings, party.name, party.checkpoints.directory
+        names = Participants.of(party.roles, settings, me)
+        learned = Learned(names, settings)
         if party.table is None:
             return _stand_by(party, settings, learned)
 
@@ -109,6 +106,9 @@ class Align:
 
         def check_common(peer: str, n_common: int, *, told: bool) -> None:
             limits.check_common(me, peer, n_common, run, told=told)
+
+        def met_again(peer: str) -> None:
+            limits.admit(me, peer, f"{run} again {make_key().hex()[:16]}")
 
         table = party.table
         identifiers = Identifiers.of(table, settings.keys, self.columns.get(me))
@@ -131,7 +131,7 @@ class Align:
             agreement = opened(party, names, settings, terms, check_sizes)
             _spend(party, learned.from_comparison(agreement))
             state = AlignState(
-                party, settings, names, agreement, identifiers, known, guard, buckets, self.workers, check_common
+                party, settings, names, agreement, identifiers, known, buckets, self.workers, check_common, met_again
             )
             # The steps of buckets lie within this step, so their results are no longer needed when it is done.
             step = DurableStep(party, ORDER_STEP)

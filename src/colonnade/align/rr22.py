@@ -34,6 +34,7 @@ from binascii import hexlify, unhexlify
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -194,7 +195,8 @@ def common(
     listed = state.padded(bucket, key, number, peer)
     with _side_folder(state.folder) as folder:
         _write(folder / "input.csv", encrypted(listed.digests, agreement.veils[peer]))
-        _run_pair(process, folder, line, me, leads=leads, broadcast=broadcast)
+        met = partial(state.meet, peer, key, number)
+        _run_pair(process, folder, line, me, met, leads=leads, broadcast=broadcast)
         state.progress(len(listed.rows))
         told = leads or broadcast
         found = sorted_values(_read(folder / "output.csv")) if told else np.zeros((0, DIGEST_BYTES), np.uint8)
@@ -202,10 +204,20 @@ def common(
     return digests, _rows(digests, bucket, peer)
 
 
-def _run_pair(process: SideProcess, folder: Path, line: Channel, me: str, *, leads: bool, broadcast: bool) -> None:
+def _run_pair(
+    process: SideProcess,
+    folder: Path,
+    line: Channel,
+    me: str,
+    met: Callable[[], None],
+    *,
+    leads: bool,
+    broadcast: bool,
+) -> None:
     """Run a side process beside the peer's, until both are done."""
     peer = line.peer
     with _meeting(line, process.address) as (mine, theirs):
+        met()
         parties = [(me, mine), (peer, theirs)] if leads else [(peer, theirs), (me, mine)]
         running = process.start(folder, 0 if leads else 1, parties, broadcast=broadcast)
         try:

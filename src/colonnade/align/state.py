@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol as StructuralType
@@ -21,7 +21,6 @@ from colonnade.align.workers import CHUNK, Workers
 from colonnade.crypto.curve import make_key
 from colonnade.privacy.randomness import Randomness
 from colonnade.runtime.party import Party
-from colonnade.runtime.replay import ReplayGuard
 from colonnade.storage import Tree, explained
 from colonnade.wire.channel import Channel
 
@@ -76,11 +75,11 @@ class AlignState:
         agreement: What the parties agreed on.
         identifiers: How this party reads its ids.
         known: Which of its rows have an id under any key.
-        guard: What peers sent before, if the run was resumed.
         folder: Where buckets are kept that do not fit into memory; nothing else is in it.
         n_workers: How many processes compute.
         check_common: Refuses intersections that are too small or too large, given the peer, how many ids are common,
             and whether the peer may know them already.
+        met_again: Called with a peer whose side process meets this party's a second time over the same bucket.
     """
 
     party: Party
@@ -89,10 +88,10 @@ class AlignState:
     agreement: Agreement
     identifiers: Identifiers
     known: npt.NDArray[np.bool_]
-    guard: ReplayGuard
     folder: Path
     n_workers: int | None
     check_common: CheckCommon
+    met_again: Callable[[str], None]
     _buckets: tuple[int, Buckets] | None = None
     _done: int = 0
 
@@ -134,10 +133,8 @@ class AlignState:
         """Yield every key and bucket with the step that matches it; keep in `results` what each step leaves."""
         for key, number in self.agreement.rounds:
             before = self._done
-            self.guard.step = bucket_step(key, number)
-            step = DurableStep(self.party, self.guard.step)
+            step = DurableStep(self.party, bucket_step(key, number))
             yield key, number, step
-            self.guard.step = ""
             self.results.put(step.result)
             if self._done == before:
                 # The work was done before the run was resumed.
@@ -156,6 +153,13 @@ class AlignState:
     def secret(self, whom: str) -> Randomness:
         """The source of this run's secrets towards a party, drawn from the system once and stored before its use."""
         return Randomness.from_key(self.party.once(f"{PREFIX} {whom}", make_key), source="system")
+
+    def meet(self, peer: str, key: int, number: int) -> None:
+        """Note that side processes meet over a bucket, and say so if they met over the bucket before a crash."""
+        first: list[bool] = []
+        self.party.once(f"{PREFIX} meeting {peer} {key} {number}", lambda: first.append(True))
+        if not first:
+            self.met_again(peer)
 
     def masking_key(self, whom: str, key: int) -> bytes:
         """The secret that points of a key are multiplied by, towards a party."""

@@ -49,11 +49,18 @@ class Message:
     reveals: ClassVar[frozenset[Secret]]
     revealed: ClassVar[tuple[Secret, ...]]
     fresh: ClassVar[bool]
+    varies: ClassVar[bool]
     per_row: ClassVar[str | None]
     kinds: ClassVar[dict[str, type[Message]]] = {}
 
     def __init_subclass__(
-        cls, *, kind: str, reveals: Iterable[Secret] = (), fresh: bool = False, per_row: str | None = None
+        cls,
+        *,
+        kind: str,
+        reveals: Iterable[Secret] = (),
+        fresh: bool = False,
+        varies: bool = False,
+        per_row: str | None = None,
     ) -> None:
         """Name a message.
 
@@ -61,11 +68,15 @@ class Message:
             kind: Stable on the wire, `protocol/noun`.
             reveals: Whose secrets the contents depend on.
             fresh: Drawn from system randomness (ciphertexts, shares), hence different in every run.
+            varies: Different even when a resumed run repeats it: hidden by randomness of that one sending, or computed
+                in floating point with rounding that depends on the machine. All other messages of a resumed run must
+                be the same bytes as before.
             per_row: The array field that holds one row per sample, if there is one; recordings average it.
         """
         known = Message.kinds.get(kind)
         assert known is None or known.__qualname__ == cls.__qualname__, f"two messages share the kind {kind}"
-        cls.kind, cls.reveals, cls.fresh, cls.per_row = kind, frozenset(reveals), fresh, per_row
+        cls.kind, cls.reveals, cls.per_row = kind, frozenset(reveals), per_row
+        cls.fresh, cls.varies = fresh, varies
         cls.revealed = tuple(sorted(cls.reveals))
         Message.kinds[kind] = cls
 

@@ -16,7 +16,7 @@ class EmbeddingWidth(Message, kind="split/outline"):
 
 
 @dataclass(frozen=True)
-class Embedding(Message, kind="split/embedding", reveals={Secret.FEATURES}, per_row="values"):
+class Embedding(Message, kind="split/embedding", reveals={Secret.FEATURES}, per_row="values", varies=True):
     """A party's output at the cut, one row per sample of the batch; NaN for a sample that the party does not hold."""
 
     step: int
@@ -24,7 +24,7 @@ class Embedding(Message, kind="split/embedding", reveals={Secret.FEATURES}, per_
 
 
 @dataclass(frozen=True)
-class Gradient(Message, kind="split/gradient", reveals={Secret.LABELS}, per_row="values"):
+class Gradient(Message, kind="split/gradient", reveals={Secret.LABELS}, per_row="values", varies=True):
     """Loss gradient at the cut, one row per sample of the batch."""
 
     step: int
@@ -32,7 +32,7 @@ class Gradient(Message, kind="split/gradient", reveals={Secret.LABELS}, per_row=
 
 
 @dataclass(frozen=True)
-class EpochVerdict(Message, kind="split/verdict", reveals={Secret.LABELS}):
+class EpochVerdict(Message, kind="split/verdict", reveals={Secret.LABELS}, varies=True):
     """Whether the model got better on held-out rows, and whether training ends here."""
 
     epoch: int
@@ -57,7 +57,7 @@ class GivenLabels(Message, kind="split/labels", reveals={Secret.LABELS}, per_row
 
 
 @dataclass(frozen=True)
-class Outputs(Message, kind="split/outputs", reveals={Secret.FEATURES, Secret.LABELS}, per_row="values"):
+class Outputs(Message, kind="split/outputs", reveals={Secret.FEATURES, Secret.LABELS}, per_row="values", varies=True):
     """What the server's network predicts: logits or standardised numbers, one row per sample."""
 
     step: int
@@ -65,7 +65,7 @@ class Outputs(Message, kind="split/outputs", reveals={Secret.FEATURES, Secret.LA
 
 
 @dataclass(frozen=True)
-class Hidden(Message, kind="split/hidden", reveals={Secret.FEATURES}, per_row="values"):
+class Hidden(Message, kind="split/hidden", reveals={Secret.FEATURES}, per_row="values", varies=True):
     """The server's output in a U-shape, one row per sample of the batch."""
 
     step: int
@@ -73,7 +73,7 @@ class Hidden(Message, kind="split/hidden", reveals={Secret.FEATURES}, per_row="v
 
 
 @dataclass(frozen=True)
-class HiddenGradient(Message, kind="split/hidden-gradient", reveals={Secret.LABELS}, per_row="values"):
+class HiddenGradient(Message, kind="split/hidden-gradient", reveals={Secret.LABELS}, per_row="values", varies=True):
     """Loss gradient at the server's output, one row per sample of the batch."""
 
     step: int
@@ -81,7 +81,7 @@ class HiddenGradient(Message, kind="split/hidden-gradient", reveals={Secret.LABE
 
 
 @dataclass(frozen=True)
-class LeakStatement(Message, kind="one-shot/statement", reveals={Secret.FEATURES}):
+class LeakStatement(Message, kind="one-shot/statement", reveals={Secret.FEATURES}, varies=True):
     """How wide an embedding will come, and how much of its columns the sender could rebuild from the embedding."""
 
     width: int
