@@ -319,12 +319,14 @@ class StateByTurn:
         self._captured: dict[str, Any] = {}
 
     def enter(self, name: str) -> None:
+        """Put a party's state in place."""
         generators, modes = self._captured.get(name, (None, MODES_AT_FIRST))
         if generators is not None:
             self._generators.put(generators)
         _set_modes(modes)
 
     def leave(self, name: str) -> None:
+        """Put a party's state away."""
         self._captured[name] = self._generators.capture(), _modes()
 
 
