@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -297,6 +297,34 @@ def test_randomness_from_the_system_is_drawn_once_and_kept(tmp_path):
     assert first == second
     assert first.source == "system"
     assert connected(tmp_path / "other").random != first
+
+
+@pytest.mark.network
+def test_what_is_drawn_serves_one_run_of_the_same_folders_and_tables(tmp_path):
+    drawn = []
+
+    def draws(party):
+        for line in party.peers.values():
+            line.send(Drawn(np.zeros(1)))
+            line.receive(Drawn)
+        if party.name == "bank":
+            drawn.append((party.random.key, party.once("key", lambda: os.urandom(8).hex())))
+            raise DataError("Enough for today.")
+        return party.peers["bank"].receive(Drawn)
+
+    def again(**tables):
+        run_apart(draws, tmp_path, tables=tables, changes={name: {"random": None} for name in ("bank", "shop")})
+        return drawn[-1]
+
+    first = again()
+    assert again() == first
+    (tmp_path / "shop" / "run.json").unlink()
+    others = replace(rows(), _arrow=rows().to_arrow().set_column(1, "x", [np.array([0.0, 1.0, 5.0])]))
+    second = again(shop=others)
+    shutil.rmtree(tmp_path / "shop")
+    third = again(shop=others)
+    for values in zip(first, second, third, strict=True):
+        assert len(set(values)) == 3
 
 
 def test_a_run_begins_as_running(tmp_path):

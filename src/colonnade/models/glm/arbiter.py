@@ -70,7 +70,7 @@ from colonnade.models.glm.openings import (
     openable,
     own_key,
     require_rows,
-    weighted_token,
+    sums_token,
 )
 from colonnade.models.glm.sides import (
     ColumnSide,
@@ -363,7 +363,8 @@ class EncryptedLabelSide(EncryptedSide):
         """What the arbiter may open: the columns of all parties, if these rows allow so many."""
         party, openings = self.party, Openings.kept_by(self.party)
         rows = RowSketch.of(party.own_table, self.batches, self.secret)
-        tokens = [weighted_token(column_token(self.matrix, self.batches, self.secret), weights, self.secret)]
+        said = weights, self.target.values
+        tokens = [sums_token(column_token(self.matrix, self.batches, self.secret), *said, self.secret)]
         for line, count in zip(party.feature_parties, counts, strict=True):
             token = line.receive(ColumnToken).token
             if len(token) != KEY_BYTES or count < 1:
@@ -371,7 +372,7 @@ class EncryptedLabelSide(EncryptedSide):
                     f"Expected from {line.peer} at least 1 column and a token of {KEY_BYTES} bytes, got {count} and "
                     f"{len(token)}. Check that all parties run the same version."
                 )
-            token = weighted_token(token, weights, self.secret)
+            token = sums_token(token, *said, self.secret)
             openings.admit(line.peer, token, count, rows, self.settings.rows_per_column)
             tokens.append(token)
         numbers = np.array([self.n_columns, *counts], np.int64)

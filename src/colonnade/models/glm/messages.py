@@ -89,7 +89,7 @@ class PublicKeyBytes(Message, kind="glm/key", fresh=True, varies=True):
 
 
 @dataclass(frozen=True)
-class StopVerdict(Message, kind="glm/verdict", reveals={Secret.FEATURES, Secret.LABELS}):
+class StopVerdict(Message, kind="glm/verdict", reveals={Secret.FEATURES, Secret.LABELS}, varies=True):
     """Whether training ends with this epoch."""
 
     epoch: int
