@@ -77,7 +77,7 @@ def run(folder, act, every=50):
 
 @pytest.mark.parametrize(
     ("number", "where"),
-    [(1.0, ""), (10.0, " in step 0 of outer"), (21.0, " in step 1 of inner 1"), (31.0, " in step 1 of outer")],
+    [(1.0, ""), (10.0, " in step 0 of outer"), (21.0, " in step 1 of inner 0"), (31.0, " in step 1 of outer")],
 )
 def test_a_word_that_a_peer_says_otherwise_in_its_place_is_refused(number, where, tmp_path):
     with pytest.raises(RuntimeError, match="that is enough"):
@@ -92,8 +92,8 @@ def test_a_word_that_a_peer_says_otherwise_in_its_place_is_refused(number, where
         run(tmp_path, otherwise)
     assert str(refusal.value) == (
         "shop should resend bank exactly the bytes it sent before when a run resumes, but sent another "
-        f"replay/word{where}: masks and noise of a run serve one answer. Resume shop from the folder and the table that "
-        "it had, or let shop begin another run in a new folder, which is charged by itself."
+        f"replay/word{where}: masks and noise of a run serve one answer. Resume shop from the folder and the table "
+        "that it had, or let shop begin another run in a new folder, which is charged by itself."
     )
     assert refusal.value.peer == "shop"
 

@@ -47,7 +47,7 @@ def moments():
 
 
 def test_on_shares_a_peer_with_other_curves_meets_new_masks_and_noise(curves):
-    restarted_peers_learn_nothing(Setup(moments, curves, PAIR))
+    restarted_peers_learn_nothing(Setup(moments, curves, PAIR), peers=("bank",))
 
 
 def without_guard(monkeypatch):

@@ -15,6 +15,7 @@ it left, which only a party does that breaks the rules (`claims`). Demanded is, 
 
 from __future__ import annotations
 
+import itertools
 import random
 import shutil
 import tempfile
@@ -51,6 +52,7 @@ Carrier: TypeAlias = Literal["memory", "grpc"]
 Defences: TypeAlias = Mapping[str, Sequence[Defence]]
 
 CHECKPOINT_EVERY = 2
+COUNTS = "counts"
 SECONDS = 120.0
 
 
@@ -101,6 +103,10 @@ class Story:
     lives: dict[str, list[Life]] = field(default_factory=dict)
     ends: dict[str, Estimator | BaseException] = field(default_factory=dict)
 
+    def last(self, name: str) -> Life:
+        """A party's last life; an empty one if the party never began."""
+        return self.lives.get(name, [Life()])[-1]
+
     def refusal_of(self, peer: str) -> str | None:
         """What a party said that refused the peer by its name."""
         refusals = [str(end) for end in self.ends.values() if isinstance(end, PrivacyError | AuthError)]
@@ -125,19 +131,19 @@ def restarted_peers_learn_nothing(
         seeds: From each a moment follows in which the peer ends.
     """
     given = defences or {}
-    with tempfile.TemporaryDirectory() as folder:
-        straight = _run_in_memory(setup, given, Path(folder), setup.tables, Story())
+    holders = peers or [name for name in (setup.roles.label, setup.roles.features[-1]) if name is not None]
+    with tempfile.TemporaryDirectory() as directory:
+        undisturbed = Path(directory) / "undisturbed"
+        straight = _run_in_memory(setup, given, undisturbed, setup.tables, Story())
         for name, end in straight.ends.items():
             must(not isinstance(end, BaseException), f"{name} should finish a run in peace, but ended with {end!r}.")
-    holders = peers or [name for name in (setup.roles.label, setup.roles.features[-1]) if name is not None]
-    for seed in seeds:
-        for peer in holders:
-            moment = random.Random(f"{seed} {peer}").randrange(1, straight.lives[peer][0].n_acts + 1)
-            for change in _changes(setup.tables[peer]):
-                for claims in (False, True):
-                    with tempfile.TemporaryDirectory() as folder:
-                        restart = _Restart(setup, given, Path(folder), peer, moment, change, claims)
-                        _judge(restart, carrier, straight)
+        for seed, peer in itertools.product(seeds, holders):
+            moment = random.Random(f"{seed} {peer}").randrange(1, straight.last(peer).n_acts + 1)
+            for change, claims in itertools.product(_changes(setup.tables[peer]), (False, True)):
+                folder = Path(directory) / f"{seed} {peer} {change} {claims}"
+                # A party counts over all its runs, and recognises its rows and columns by keys that outlive them.
+                shutil.copytree(undisturbed / COUNTS, folder / COUNTS)
+                _judge(_Restart(setup, given, folder, peer, moment, change, claims), carrier, straight)
 
 
 @dataclass(frozen=True)
@@ -223,11 +229,11 @@ def _judge(restart: _Restart, carrier: Carrier, straight: Story) -> None:
             f"If {restart.words}, {name} should refuse {peer} by name or finish: {end!r}",
         )
     if restart.claims:
-        _demand_repetition(restart, before.lives[peer][-1], after.lives[peer][-1])
+        _demand_repetition(restart, before.last(peer), after.last(peer))
         return
     for name in restart.setup.roles.parties:
         if name != peer:
-            _demand_new_draws(restart, name, before.lives[name][-1], after.lives[name][-1], straight.lives[name][0])
+            _demand_new_draws(restart, name, before.last(name), after.last(name), straight.last(name))
 
 
 def _demand_repetition(restart: _Restart, before: Life, after: Life) -> None:
@@ -254,7 +260,7 @@ def _demand_new_draws(restart: _Restart, name: str, before: Life, after: Life, s
         )
     if before.n_counted < after.n_counted:
         must(
-            after.n_counted < _n_lines(restart.folder / name / "answers"),
+            after.n_counted < _n_lines(restart.folder / COUNTS / name / "answers"),
             f"If {restart.words}, {name}'s answers after the restart should be counted besides those before.",
         )
 
@@ -413,7 +419,7 @@ def _live(
     estimator = setup.make()
 
     def watched(party: Party) -> Estimator:
-        life = Life(ledger=party.ledger, n_counted=_n_lines(folder / name / "answers"))
+        life = Life(ledger=party.ledger, n_counted=_n_lines(folder / COUNTS / name / "answers"))
         story.lives.setdefault(name, []).append(life)
 
         def step() -> str:
@@ -430,6 +436,7 @@ def _live(
             table,
             transport=transport,
             directory=folder / name,
+            answers=folder / COUNTS / name / "answers",
             defences=defences.get(name, ()),
             checkpoint_every=CHECKPOINT_EVERY,
         )
