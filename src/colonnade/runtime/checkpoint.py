@@ -68,7 +68,7 @@ class Checkpoints:
 
     @property
     def folder(self) -> bytes:
-        """The name of the folder, drawn when it was made."""
+        """A number that was drawn when the folder was made."""
         return bytes.fromhex(self.once("folder", lambda: secrets.token_hex(16)))
 
     @property
@@ -76,10 +76,14 @@ class Checkpoints:
         """What all parties call the run that the checkpoints are of; empty if there are none."""
         return self._noted_run() if self.newest else b""
 
-    def belong_to(self, run: bytes) -> None:
-        """Note which run the checkpoints from here on are of; all that this party drew for another run is forgotten."""
-        if self.directory is None or self._noted_run() == run:
-            return
+    def belong_to(self, run: bytes) -> bool:
+        """Note which run the checkpoints from here on are of; all that this party drew for another run is forgotten.
+
+        Returns:
+            Whether there was another run before.
+        """
+        if self.directory is None or (before := self._noted_run()) == run:
+            return False
         self._made.clear()
         with explained("delete what another run needed"):
             for pattern in ("local-*.safetensors", "once-*.safetensors", SAID):
@@ -87,6 +91,7 @@ class Checkpoints:
                     if not path.name.startswith("once-folder"):
                         path.unlink()
         write_atomically(self.directory / "run", run)
+        return before != b""
 
     def _noted_run(self) -> bytes:
         if self.directory is None or not (self.directory / "run").exists():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -36,6 +37,8 @@ from colonnade.wire.transport import Transport
 
 if TYPE_CHECKING:
     from colonnade.wire.certs.credentials import Identity
+
+_log = logging.getLogger(__name__)
 
 
 def connect(
@@ -212,7 +215,12 @@ class NetworkSession:
             if identity is not None or self.transport.insecure:
                 self.on_met(peer, identity)
         checkpoints.resume(start.common)
-        checkpoints.belong_to(start.run)
+        if checkpoints.belong_to(start.run):
+            _log.warning(
+                "%s begins another run: a party has come with another folder or table. Secrets and noise are drawn and "
+                "charged again.",
+                party.name,
+            )
         if start.common == 0:
             shutil.rmtree(self.directory / "transcript", ignore_errors=True)
         recording, random = self.record(), self.randomness(checkpoints)
