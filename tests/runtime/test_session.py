@@ -116,6 +116,24 @@ def test_an_alignment_between_machines_is_counted_and_refusals_are_logged_though
 
 
 @pytest.mark.network
+def test_an_alignment_is_counted_again_for_a_peer_with_other_ids_in_a_new_folder_and_not_for_one_that_resumes(tmp_path):
+    def aligns(party):
+        size = Align(limits=Limits(fewest=1))(party).size
+        raise DataError(f"{size} rows are enough for today.")
+
+    def counted(**tables):
+        changes = {name: {"aligns": True, "answers": tmp_path / name / "answers", "random": None} for name in tables}
+        outcomes = run_apart(aligns, tmp_path / "run", tables=tables, changes=changes)
+        assert not any(isinstance(outcome, PrivacyError) for outcome in outcomes.values())
+        return len((tmp_path / "bank" / "alignments-of-bank").read_text().splitlines())
+
+    assert counted(bank=rows(*range(5)), shop=rows(*range(5))) == 1
+    assert counted(bank=rows(*range(5)), shop=rows(*range(5))) == 1
+    shutil.rmtree(tmp_path / "run" / "shop")
+    assert counted(bank=rows(*range(5)), shop=rows(*range(1, 6))) == 2
+
+
+@pytest.mark.network
 def test_a_run_over_the_network_returns_and_records_what_a_simulation_does(tmp_path):
     apart = run_apart(draw, tmp_path)
     together = simulate(draw, {"bank": rows(), "shop": rows()}, roles=BOTH, seed=SEED)

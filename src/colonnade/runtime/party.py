@@ -129,8 +129,8 @@ class Party:
     """One organisation's side of a run: its rows, its randomness, its lines to the others.
 
     `random` is the party's own, and between machines serves one run; `shared` is equal at all parties and no secret:
-    the batch schedule comes from it. `answer_log` is the file in which the party counts, over all its runs, what it answered
-    to whom about its rows.
+    the batch schedule comes from it. `answer_log` is the file in which the party counts, over all its runs, what it
+    answered to whom about its rows.
     """
 
     name: str
