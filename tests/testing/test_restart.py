@@ -67,7 +67,7 @@ def without_forgetting(monkeypatch):
         pytest.param(
             moments, "curves", JUDGED, without_guard, "refuse what it says otherwise: functional/", id="masks"
         ),
-        pytest.param(regression, "customers", JUDGED, without_guard, "otherwise: glm/column", id="arbiter"),
+        pytest.param(regression, "customers", JUDGED, without_guard, "otherwise: glm/openable-sums", id="arbiter"),
         pytest.param(regression, "customers", PAIR, without_guard, "otherwise: glm/layout", id="shares"),
         pytest.param(moments, "curves", PAIR, without_forgetting, "should draw again for functional/", id="draws"),
         pytest.param(regression, "customers", PAIR, without_forgetting, "should draw again for glm/key", id="keys"),
