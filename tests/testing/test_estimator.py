@@ -190,7 +190,7 @@ def test_a_model_that_keeps_the_contract_passes(tables):
         (
             Hoarding,
             a_peer_that_restarts_with_other_values_learns_nothing,
-            "with other columns and comes in a new folder, shop should draw again for split/embedding, but sent the same",
+            "with other columns and comes in a new folder, shop should draw again for split/embedding, but sent",
         ),
         (Small, the_drawing_shows_the_messages_that_cross, r"\['Embedding', .*\] only cross"),
         (Promising, declared_hooks_are_called_and_others_refused, "calls labels, prediction at shop, but never"),
