@@ -137,6 +137,7 @@ def restarted_peers_learn_nothing(
         straight = _run_in_memory(setup, given, undisturbed, setup.tables, Story())
         for name, end in straight.ends.items():
             must(not isinstance(end, BaseException), f"{name} should finish a run in peace, but ended with {end!r}.")
+        (undisturbed / COUNTS).mkdir(exist_ok=True)  # A run that counts nothing leaves nothing there.
         for seed, peer in itertools.product(seeds, holders):
             moment = random.Random(f"{seed} {peer}").randrange(1, straight.last(peer).n_acts + 1)
             for change, claims in itertools.product(_changes(setup.tables[peer]), (False, True)):
