@@ -196,7 +196,9 @@ class _Restart:
 
         setup, story = self.setup, Story()
         addresses: dict[str, str | None] = {name: f"127.0.0.1:{free_port()}" for name in setup.roles.parties}
-        patience = Patience(start=SECONDS, rejoin=SECONDS, silence=20, message=SECONDS, heartbeat=0.1)
+        # Other ids are refused when the peer greets; the others then wait for it in vain.
+        rejoin = 3.0 if self.change == "ids" else SECONDS
+        patience = Patience(start=SECONDS, rejoin=rejoin, silence=20, message=SECONDS, heartbeat=0.1)
 
         def live(name: str) -> None:
             line = partial(GrpcTransport, addresses, credentials=None, patience=patience)
