@@ -15,13 +15,14 @@ list. So a party counts another alignment whenever side processes meet again ove
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import ClassVar
 
-from colonnade.errors import PrivacyError
+from colonnade.errors import PeerChanged, PrivacyError
 from colonnade.parameters import Limit, check_parameters, count, number, optional
 from colonnade.runtime.party import Party
 from colonnade.shared_log import Entry, HeldLog, SharedLog
@@ -103,14 +104,24 @@ class Limits:
                 "between them. If all of them were intended, raise most_runs under [align]."
             )
 
-    def refused_other(self, party: str, peer: str, run: str) -> PrivacyError:
-        """Log that a peer resent another message than before the run was resumed; returns the refusal."""
-        self._note(peer, run, "refused", "another message than before the run was resumed")
-        return PrivacyError(
-            f"{peer} should resend {party} exactly the bytes it sent before when a run resumes, but sent other bytes: "
-            f"a second question in a run that counts once. Resume {peer} from the folder of the run that it had. If "
-            f"that folder is lost, delete this run at {party} too and align again, which counts as another alignment."
-        )
+    @contextmanager
+    def logging_changes(self, party: str, run: str) -> Iterator[None]:
+        """Log it if a peer resends another message than it sent before the run was resumed.
+
+        Raises:
+            PrivacyError: In the words of an alignment, if a peer does.
+        """
+        try:
+            yield
+        except PeerChanged as error:
+            peer = error.peer
+            self._note(peer, run, "refused", "another message than before the run was resumed")
+            raise PrivacyError(
+                f"{peer} should resend {party} exactly the bytes it sent before when a run resumes, but sent other "
+                f"bytes: a second question in a run that counts once. Resume {peer} from the folder of the run that it "
+                f"had. If that folder is lost, delete this run at {party} too and align again, which counts as another "
+                "alignment."
+            ) from error
 
     def check_size(self, party: str, peer: str, n_ids: int, run: str = "", *, padded: bool = False) -> None:
         """Refuse a set that is too small, or may be.

@@ -29,7 +29,6 @@ from colonnade.align.rr22 import SideProcess
 from colonnade.align.settings import Settings
 from colonnade.align.state import PREFIX, AlignState, DurableStep, bucket_step
 from colonnade.crypto.curve import make_key
-from colonnade.errors import PeerChanged
 from colonnade.privacy.ledger import Event
 from colonnade.runtime.alignment import Alignment
 from colonnade.runtime.party import Party
@@ -82,21 +81,17 @@ class Align:
                 often.
             ProtocolError: The others have another order of the common rows.
         """
-        limits = self.limits.between_machines(party)
-        # The system draws the name, so that two runs of one seed count as two.
-        run = party.once("name of the alignment", lambda: make_key().hex()[:16])
-        try:
-            # Defences belong to the model. They are not ready yet, and checkpoints would ask for their state.
-            return self._aligned(replace(party, defences=()), limits, run)
-        except PeerChanged as error:
-            raise limits.refused_other(party.name, error.peer, run) from error
-
-    def _aligned(self, party: Party, limits: Limits, run: str) -> Alignment:
         settings, me, folder = self.settings, party.name, party.checkpoints.directory
         names = Participants.of(party.roles, settings, me)
         learned = Learned(names, settings)
+        limits = self.limits.between_machines(party)
+        # The system draws the name, so that two runs of one seed count as two.
+        run = party.once("name of the alignment", lambda: make_key().hex()[:16])
+        # Defences belong to the model. They are not ready yet, and checkpoints would ask for their state.
+        party = replace(party, defences=())
         if party.table is None:
-            return _stand_by(party, settings, learned)
+            with limits.logging_changes(me, run):
+                return _stand_by(party, settings, learned)
 
         def check_sizes(whose: str, ids: Sequence[int]) -> None:
             for n, own in zip(ids, n_own, strict=True):
@@ -121,7 +116,7 @@ class Align:
         for peer in names.compared:
             limits.admit(me, peer, run)
         n_ids = [_padded(n) for n in n_own] if settings.pad else n_own
-        with _bucket_folder(folder) as buckets:
+        with limits.logging_changes(me, run), _bucket_folder(folder) as buckets:
             process = self.process if settings.engine == "rr22" else None
             if process is not None:
                 process.find(buckets)
