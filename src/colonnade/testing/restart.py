@@ -196,20 +196,20 @@ class _Restart:
 
         setup, story = self.setup, Story()
         addresses: dict[str, str | None] = {name: f"127.0.0.1:{free_port()}" for name in setup.roles.parties}
-        # Other ids are refused when the peer greets; the others then wait for it in vain.
-        rejoin = 3.0 if self.change == "ids" else SECONDS
-        patience = Patience(start=SECONDS, rejoin=rejoin, silence=20, message=SECONDS, heartbeat=0.1)
+        # Other ids are refused in greetings, by whichever party is called; the other parties then wait in vain.
+        wait = 8.0 if self.change == "ids" else SECONDS
+        patience = Patience(start=SECONDS, rejoin=wait, silence=20, message=SECONDS, heartbeat=0.1)
 
         def live(name: str) -> None:
-            line = partial(GrpcTransport, addresses, credentials=None, patience=patience)
+            line = partial(GrpcTransport, addresses, credentials=None)
+            begin = partial(_live, setup, self.defences, self.folder, story, name)
             if name != self.peer:
-                _live(setup, self.defences, self.folder, story, name, setup.tables.get(name), line())
+                begin(setup.tables.get(name), line(patience=patience))
                 return
-            first = setup.tables[name]
-            _live(setup, self.defences, self.folder, story, name, first, line(), dying=self.moment)
+            begin(setup.tables[name], line(patience=patience), dying=self.moment)
             self.move()
-            claimed = first if self.claims else None
-            _live(setup, self.defences, self.folder, story, name, self.tables[name], line(), claimed=claimed)
+            claimed = setup.tables[name] if self.claims else None
+            begin(self.tables[name], line(patience=replace(patience, start=wait)), claimed=claimed)
 
         threads = [threading.Thread(target=live, args=(name,), daemon=True) for name in setup.roles.parties]
         for thread in threads:
