@@ -74,13 +74,15 @@ class Life:
     """What one party does between two starts of its protocol.
 
     Attributes:
-        said: Every message in its place.
+        said: Every message that the party sent, in its place.
+        heard: Every message that the party received, in its place.
         n_acts: How many messages the party has sent or received.
         ledger: The party's ledger.
         n_counted: How many lines the log of answers had at the start.
     """
 
     said: dict[Place, Message] = field(default_factory=dict)
+    heard: dict[Place, Message] = field(default_factory=dict)
     n_acts: int = 0
     ledger: Ledger = field(default_factory=Ledger)
     n_counted: int = 0
@@ -231,20 +233,19 @@ def _judge(restart: _Restart, carrier: Carrier, straight: Story) -> None:
             not isinstance(end, BaseException),
             f"If {restart.words}, {name} should refuse {peer} by name or finish: {end!r}",
         )
-    if restart.claims:
-        _demand_repetition(restart, before.last(peer), after.last(peer))
-        return
     for name in restart.setup.roles.parties:
-        if name != peer:
+        if name != peer and restart.claims:
+            _demand_repetition(restart, name, before.last(name), after.last(name))
+        elif name != peer:
             _demand_new_draws(restart, name, before.last(name), after.last(name), straight.last(name))
 
 
-def _demand_repetition(restart: _Restart, before: Life, after: Life) -> None:
-    """Of a peer that was not refused: what it said where it had spoken before, if that does not vary by itself."""
-    first, second = ({place: encode(m) for place, m in _exact(life.said).items()} for life in (before, after))
-    other = [place for place in first.keys() & second.keys() if first[place] != second[place]]
-    kinds = sorted({_exact(after.said)[place].kind for place in other})
-    must(not other, f"If {restart.words}, the others should refuse what it says otherwise: {', '.join(kinds)}.")
+def _demand_repetition(restart: _Restart, name: str, before: Life, after: Life) -> None:
+    """Of a party that went on with a peer: that the peer repeated what the party had heard of it, if it does not vary."""
+    first, second = (_exact(life.heard, restart.peer) for life in (before, after))
+    other = [place for place in first.keys() & second.keys() if encode(first[place]) != encode(second[place])]
+    kinds = ", ".join(sorted({second[place].kind for place in other}))
+    must(not other, f"If {restart.words}, {name} should refuse what {restart.peer} says otherwise: {kinds}.")
 
 
 def _demand_new_draws(restart: _Restart, name: str, before: Life, after: Life, straight: Life) -> None:
@@ -268,14 +269,14 @@ def _demand_new_draws(restart: _Restart, name: str, before: Life, after: Life, s
         )
 
 
-def _exact(said: Mapping[Place, Message]) -> dict[Place, Message]:
-    """The messages that a resumed run must repeat, numbered among themselves."""
-    numbers: Counter[tuple[str, str]] = Counter()
+def _exact(heard: Mapping[Place, Message], peer: str) -> dict[Place, Message]:
+    """The messages of a peer that a resumed run must repeat, numbered among themselves."""
+    numbers: Counter[str] = Counter()
     kept = {}
-    for place, message in said.items():
-        if not message.varies:
-            kept[place._replace(number=numbers[place.receiver, place.step])] = message
-            numbers[place.receiver, place.step] += 1
+    for place, message in heard.items():
+        if place.sender == peer and not message.varies:
+            kept[place._replace(number=numbers[place.step])] = message
+            numbers[place.step] += 1
     return kept
 
 
@@ -357,6 +358,7 @@ class _WatchedLine(Channel):
         vars(self).update(vars(line))
         self._own, self._life, self._step, self._dying = own, life, step, dying
         self._n_said: Counter[str] = Counter()
+        self._n_heard: Counter[str] = Counter()
 
     def send(self, message: Message, **options: Any) -> None:
         step = self._step()
@@ -366,7 +368,9 @@ class _WatchedLine(Channel):
         self._act()
 
     def receive(self, *arguments: Any, **options: Any) -> Any:
-        message = super().receive(*arguments, **options)
+        message, step = super().receive(*arguments, **options), self._step()
+        self._life.heard[Place(self.peer, self._own, step, self._n_heard[step])] = message
+        self._n_heard[step] += 1
         self._act()
         return message
 
