@@ -241,7 +241,7 @@ def _judge(restart: _Restart, carrier: Carrier, straight: Story) -> None:
 
 
 def _demand_repetition(restart: _Restart, name: str, before: Life, after: Life) -> None:
-    """Of a party that went on with a peer: that the peer repeated what the party had heard of it, if it does not vary."""
+    """Of a party that went on: that the peer repeated what the party had heard of it, unless that varies by itself."""
     first, second = (_exact(life.heard, restart.peer) for life in (before, after))
     other = [place for place in first.keys() & second.keys() if encode(first[place]) != encode(second[place])]
     kinds = ", ".join(sorted({second[place].kind for place in other}))
