@@ -16,6 +16,7 @@ from colonnade.models.networks.split import SplitClassifier
 from colonnade.roles import Roles
 from colonnade.testing import ATTACK_CHECKS, DEFENCE_CHECKS, ESTIMATOR_CHECKS, TRANSPORT_CHECKS, Setup, attempt_on
 from colonnade.testing.ports import free_port
+from colonnade.testing.restart import restarted_peers_learn_nothing
 from colonnade.wire.certs import authority as certs
 from colonnade.wire.certs.credentials import Credentials
 from colonnade.wire.epoch import NAME_BYTES, HeldCheckpoint
@@ -77,6 +78,7 @@ LONG = (
     "a_fresh_interpreter_makes_the_same_guess",
     "a_killed_run_resumes_with_it",
     "it_composes_with_every_defence_in_any_order",
+    "a_peer_that_restarts_with_other_values_learns_nothing",
     KILLING,
 )
 
@@ -153,6 +155,14 @@ def test_a_transport_keeps_its_contract(transport, check):
 @pytest.mark.parametrize("model", MODELS)
 def test_a_model_keeps_its_contract(model, check, setups):
     check(setups(model))
+
+
+@pytest.mark.slow
+@pytest.mark.network
+@pytest.mark.parametrize("model", MODELS)
+def test_a_peer_that_restarts_with_other_values_learns_nothing_from_parties_that_live_on(model, setups):
+    setup = setups(model)
+    restarted_peers_learn_nothing(setup, carrier="grpc", peers=setup.roles.holders[:2], seeds=(1,))
 
 
 @pytest.mark.parametrize("check", named(ATTACK_CHECKS))

@@ -19,6 +19,7 @@
     │   ├── KeyMismatch      a key or ciphertext of another scheme, version or run
     │   └── Overflow         a number is too large to be encrypted
     ├── PrivacyError         a privacy promise would be broken                    exit 6
+    │   ├── PeerChanged      a peer took up a run again and said something else than before
     │   ├── BudgetSpent      an event would exceed the agreed privacy budget
     │   ├── LeakBudgetSpent  a message would tell more of its sender's columns than their owner allows
     │   └── UndeclaredAccess an attack read what it had not declared
@@ -136,6 +137,18 @@ class PrivacyError(ColonnadeError):
     """A privacy promise would be broken."""
 
     exit_code = 6
+
+
+class PeerChanged(PrivacyError):
+    """A peer took up a run again and said something else than before.
+
+    Attributes:
+        peer: The peer.
+    """
+
+    def __init__(self, message: str, peer: str) -> None:
+        super().__init__(message)
+        self.peer = peer
 
 
 class BudgetSpent(PrivacyError):

@@ -130,6 +130,16 @@ def test_what_a_party_made_alone_is_kept_in_its_run_and_forgotten_in_another(tmp
     assert not checkpoints.local("train").exists()
 
 
+def test_what_was_made_once_is_forgotten_in_another_run_unless_it_is_the_folders(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    assert not checkpoints.belong_to(b"the first run")
+    assert [checkpoints.once(name, lambda: 1) for name in ("key", "folder key")] == [1, 1]
+    assert not checkpoints.belong_to(b"the first run")
+    assert checkpoints.once("key", lambda: 2) == 1
+    assert checkpoints.belong_to(b"another run")
+    assert [checkpoints.once(name, lambda: 2) for name in ("key", "folder key")] == [2, 1]
+
+
 def test_a_folder_keeps_its_name_and_has_no_run_without_checkpoints(tmp_path):
     first = Checkpoints(tmp_path)
     assert first.folder == Checkpoints(tmp_path).folder != Checkpoints(tmp_path / "other").folder

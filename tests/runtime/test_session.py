@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -123,6 +123,24 @@ def test_an_alignment_between_machines_is_counted_and_refusals_are_logged_though
     )
     assert {outcome.size for outcome in outcomes.values()} == {5}
     assert (tmp_path / "alone" / "shop" / "alignments-of-shop").exists()
+
+
+@pytest.mark.network
+def test_an_alignment_is_counted_again_for_a_peer_with_other_ids_in_a_new_folder_and_not_for_one_that_resumes(tmp_path):
+    def aligns(party):
+        size = Align(limits=Limits(fewest=1))(party).size
+        raise DataError(f"{size} rows are enough for today.")
+
+    def counted(**tables):
+        changes = {name: {"aligns": True, "answers": tmp_path / name / "answers", "random": None} for name in tables}
+        outcomes = run_apart(aligns, tmp_path / "run", tables=tables, changes=changes)
+        assert not any(isinstance(outcome, PrivacyError) for outcome in outcomes.values())
+        return len((tmp_path / "bank" / "alignments-of-bank").read_text().splitlines())
+
+    assert counted(bank=rows(*range(5)), shop=rows(*range(5))) == 1
+    assert counted(bank=rows(*range(5)), shop=rows(*range(5))) == 1
+    shutil.rmtree(tmp_path / "run" / "shop")
+    assert counted(bank=rows(*range(5)), shop=rows(*range(1, 6))) == 2
 
 
 @pytest.mark.network
@@ -309,6 +327,34 @@ def test_randomness_from_the_system_is_drawn_once_and_kept(tmp_path):
     assert first == second
     assert first.source == "system"
     assert connected(tmp_path / "other").random != first
+
+
+@pytest.mark.network
+def test_what_is_drawn_serves_one_run_of_the_same_folders_and_tables(tmp_path):
+    drawn = []
+
+    def draws(party):
+        for line in party.peers.values():
+            line.send(Drawn(np.zeros(1)))
+            line.receive(Drawn)
+        if party.name == "bank":
+            drawn.append((party.random.key, party.once("key", lambda: os.urandom(8).hex())))
+            raise DataError("Enough for today.")
+        return party.peers["bank"].receive(Drawn)
+
+    def again(**tables):
+        run_apart(draws, tmp_path, tables=tables, changes={name: {"random": None} for name in ("bank", "shop")})
+        return drawn[-1]
+
+    first = again()
+    assert again() == first
+    (tmp_path / "shop" / "run.json").unlink()
+    others = replace(rows(), _arrow=rows().to_arrow().set_column(1, "x", [np.array([0.0, 1.0, 5.0])]))
+    second = again(shop=others)
+    shutil.rmtree(tmp_path / "shop")
+    third = again(shop=others)
+    for values in zip(first, second, third, strict=True):
+        assert len(set(values)) == 3
 
 
 def test_a_run_begins_as_running(tmp_path):

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+import torch
 
 from colonnade.data import load
 from colonnade.models.base import Prediction
@@ -15,6 +16,7 @@ from colonnade.models.networks.split import SplitClassifier
 from colonnade.roles import Roles
 from colonnade.testing import Setup
 from colonnade.testing.estimator import (
+    a_peer_that_restarts_with_other_values_learns_nothing,
     a_role_without_a_party_is_refused,
     a_saved_share_predicts_the_same,
     arguments_are_stored_unchanged,
@@ -151,6 +153,14 @@ class Gullible(Small):
         return super().fit(party)
 
 
+class Hoarding(Small):
+    """Begins every run of a folder with the same weights."""
+
+    def fit(self, party):
+        torch.manual_seed(party.once("folder seed", lambda: party.random.seed("weights")))
+        return super().fit(party)
+
+
 @pytest.fixture(scope="module")
 def tables():
     return load("breast-cancer", rows=80).split()
@@ -177,6 +187,11 @@ def test_a_model_that_keeps_the_contract_passes(tables):
         (Gossiping, a_saved_share_predicts_the_same, "should hold nothing of the share of"),
         (Forgetful, a_saved_share_predicts_the_same, "A prediction with loaded shares should end like the first"),
         (Gullible, bad_tables_are_refused_by_name, "A run with one row should be refused with a DataError"),
+        (
+            Hoarding,
+            a_peer_that_restarts_with_other_values_learns_nothing,
+            "with other columns and comes in a new folder, shop should draw again for split/embedding, but sent",
+        ),
         (Small, the_drawing_shows_the_messages_that_cross, r"\['Embedding', .*\] only cross"),
         (Promising, declared_hooks_are_called_and_others_refused, "calls labels, prediction at shop, but never"),
         (Lenient, declared_hooks_are_called_and_others_refused, "at shop that acts only on incoming should be refused"),

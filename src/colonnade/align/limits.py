@@ -9,19 +9,20 @@ A peer that resumes a run must resend exactly the bytes it sent before the crash
 secrets were stored before their first use, so an honest peer sends the same messages again. A different message would
 be a second question in a run that counts once, answered under the secrets of the first.
 
-The guard does not see what side processes of the engine rr22 say to each other, and a peer may give its process another
-list. So it counts another alignment whenever side processes meet again over the same bucket.
+A party does not see what side processes of the engine rr22 say to each other, and a peer may give its process another
+list. So a party counts another alignment whenever side processes meet again over the same bucket.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import ClassVar, NoReturn
+from typing import ClassVar
 
-from colonnade.errors import PrivacyError
+from colonnade.errors import PeerChanged, PrivacyError
 from colonnade.parameters import Limit, check_parameters, count, number, optional
 from colonnade.runtime.party import Party
 from colonnade.shared_log import HeldLog, SharedLog
@@ -96,14 +97,24 @@ class Limits:
                 "between them. If all of them were intended, raise most_runs under [align]."
             )
 
-    def refuse_other(self, party: str, peer: str, run: str) -> NoReturn:
-        """Raise `PrivacyError` about a peer that resends another message than it sent before the run was resumed."""
-        self._note(peer, run, "refused", "another message than before the run was resumed")
-        raise PrivacyError(
-            f"{peer} should resend {party} exactly the bytes it sent before when a run resumes, but sent other bytes: "
-            f"a second question in a run that counts once. Resume {peer} from the folder of the run that it had. If "
-            f"that folder is lost, delete this run at {party} too and align again, which counts as another alignment."
-        )
+    @contextmanager
+    def logging_changes(self, party: str, run: str) -> Iterator[None]:
+        """Log it if a peer resends another message than it sent before the run was resumed.
+
+        Raises:
+            PrivacyError: In the words of an alignment, if a peer does.
+        """
+        try:
+            yield
+        except PeerChanged as error:
+            peer = error.peer
+            self._note(peer, run, "refused", "another message than before the run was resumed")
+            raise PrivacyError(
+                f"{peer} should resend {party} exactly the bytes it sent before when a run resumes, but sent other "
+                f"bytes: a second question in a run that counts once. Resume {peer} from the folder of the run that it "
+                f"had. If that folder is lost, delete this run at {party} too and align again, which counts as another "
+                "alignment."
+            ) from error
 
     def check_size(self, party: str, peer: str, n_ids: int, run: str = "", *, padded: bool = False) -> None:
         """Raise `PrivacyError` if a set is too small, or may be because its size was rounded up (`padded`)."""

@@ -126,7 +126,7 @@ class Size(Message, kind="align/size", reveals={Secret.IDS}):
 
 
 @dataclass(frozen=True)
-class Meeting(Message, kind="align/meeting"):
+class Meeting(Message, kind="align/meeting", varies=True):
     """Where the sender's side process listens; with `started`, only that it runs."""
 
     address: str
@@ -134,7 +134,7 @@ class Meeting(Message, kind="align/meeting"):
 
 
 @dataclass(frozen=True)
-class Finished(Message, kind="align/finished"):
+class Finished(Message, kind="align/finished", varies=True):
     """How the sender's side process ended: 1 well, 0 not."""
 
     good: int

@@ -22,7 +22,7 @@ from colonnade.align.buckets import MOST_BUCKETS
 from colonnade.align.identifiers import Identifiers, enumerable_warning
 from colonnade.align.learned import Learned
 from colonnade.align.limits import Limits
-from colonnade.align.messages import AlignOpening, AlignTerms, Finished, Meeting
+from colonnade.align.messages import AlignOpening, AlignTerms
 from colonnade.align.opening import Agreement, Participants, open_as_follower, open_as_leader
 from colonnade.align.order import Match, hear_outcome
 from colonnade.align.rr22 import SideProcess
@@ -33,7 +33,6 @@ from colonnade.privacy.ledger import Event
 from colonnade.runtime.alignment import Alignment
 from colonnade.runtime.party import Party
 from colonnade.runtime.protocol import Protocol, describe_protocol, own_copy
-from colonnade.runtime.replay import ReplayGuard
 from colonnade.secret import Secret
 
 R = TypeVar("R")
@@ -82,24 +81,17 @@ class Align:
                 often.
             ProtocolError: The others have another order of the common rows.
         """
-        settings, me = self.settings, party.name
+        settings, me, folder = self.settings, party.name, party.checkpoints.directory
         names = Participants.of(party.roles, settings, me)
         learned = Learned(names, settings)
         limits = self.limits.between_machines(party)
         # The system draws the name, so that two runs of one seed count as two.
         run = party.once("name of the alignment", lambda: make_key().hex()[:16])
-        folder = party.checkpoints.directory
-        guard = ReplayGuard(
-            folder and folder / "said",
-            refuse=lambda peer: limits.refuse_other(me, peer, run),
-            varying=(Meeting, Finished),
-            met_again=lambda peer: limits.admit(me, peer, f"{run} again {make_key().hex()[:16]}"),
-        )
         # Defences belong to the model. They are not ready yet, and checkpoints would ask for their state.
-        lines = {name: line.heard_by(guard.keep) for name, line in party.peers.items()}
-        party = replace(party, peers=lines, defences=())
+        party = replace(party, defences=())
         if party.table is None:
-            return _stand_by(party, settings, learned)
+            with limits.logging_changes(me, run):
+                return _stand_by(party, settings, learned)
 
         def check_sizes(whose: str, ids: Sequence[int]) -> None:
             for n, own in zip(ids, n_own, strict=True):
@@ -118,7 +110,7 @@ class Align:
         for peer in names.compared:
             limits.admit(me, peer, run)
         n_ids = [_padded(n) for n in n_own] if settings.pad else n_own
-        with _bucket_folder(folder) as buckets:
+        with limits.logging_changes(me, run), _bucket_folder(folder) as buckets:
             process = self.process if settings.engine == "rr22" else None
             if process is not None:
                 process.find(buckets)
@@ -128,7 +120,7 @@ class Align:
             agreement = opened(party, names, settings, terms, check_sizes)
             _spend(party, learned.from_comparison(agreement))
             state = AlignState(
-                party, settings, names, agreement, identifiers, known, guard, buckets, self.workers, limits, run
+                party, settings, names, agreement, identifiers, known, buckets, self.workers, limits, run
             )
             # The steps of buckets lie within this step, so their results are no longer needed when it is done.
             step = DurableStep(party, ORDER_STEP)

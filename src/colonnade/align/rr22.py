@@ -36,6 +36,7 @@ from binascii import hexlify, unhexlify
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -197,7 +198,8 @@ def common(
     with _side_folder(state.folder) as folder:
         _write(folder / "input.csv", encrypted(listed.digests, agreement.veils[peer]))
         words = pair_words(agreement.veils[peer], key, number)
-        _run_pair(process, folder, line, me, words, leads=leads, broadcast=broadcast)
+        met = partial(state.meet, peer, key, number)
+        _run_pair(process, folder, line, me, words, met, leads=leads, broadcast=broadcast)
         state.progress(len(listed.rows))
         told = leads or broadcast
         found = sorted_values(_read(folder / "output.csv")) if told else np.zeros((0, DIGEST_BYTES), np.uint8)
@@ -220,6 +222,7 @@ def _run_pair(
     line: Channel,
     me: str,
     words: tuple[str, str],
+    met: Callable[[], None],
     *,
     leads: bool,
     broadcast: bool,
@@ -227,6 +230,7 @@ def _run_pair(
     """Run a side process beside the peer's, until both are done."""
     peer = line.peer
     with _meeting(line, process.address) as (mine, theirs):
+        met()
         parties = [(me, mine), (peer, theirs)] if leads else [(peer, theirs), (me, mine)]
         with closing(process.start(folder, 0 if leads else 1, parties, words, broadcast=broadcast)) as running:
             # In a simulation parties take turns: a party that waited here first would keep the other from starting.

@@ -21,7 +21,6 @@ from colonnade.align.workers import CHUNK, Workers
 from colonnade.crypto.curve import make_key
 from colonnade.privacy.randomness import Randomness
 from colonnade.runtime.party import Party
-from colonnade.runtime.replay import ReplayGuard
 from colonnade.storage import Tree, explained
 from colonnade.wire.channel import Channel
 
@@ -64,7 +63,6 @@ class AlignState:
 
     Attributes:
         known: Which of its rows have an id under any key.
-        guard: What peers sent before, if the run was resumed.
         folder: Where buckets are kept that do not fit into memory; nothing else is in it.
         limits: What this party refuses.
         run: The name of this run in the log of alignments.
@@ -76,7 +74,6 @@ class AlignState:
     agreement: Agreement
     identifiers: Identifiers
     known: npt.NDArray[np.bool_]
-    guard: ReplayGuard
     folder: Path
     n_workers: int | None
     limits: Limits
@@ -122,10 +119,8 @@ class AlignState:
         """Yield every key and bucket with the step that matches it; keep in `results` what each step leaves."""
         for key, number in self.agreement.rounds:
             before = self._done
-            self.guard.step = bucket_step(key, number)
-            step = DurableStep(self.party, self.guard.step)
+            step = DurableStep(self.party, bucket_step(key, number))
             yield key, number, step
-            self.guard.step = ""
             self.results.put(step.result)
             if self._done == before:
                 # The work was done before the run was resumed.
@@ -144,6 +139,13 @@ class AlignState:
     def secret(self, whom: str) -> Randomness:
         """The source of this run's secrets towards a party, drawn from the system once and stored before its use."""
         return Randomness.from_key(self.party.once(f"{PREFIX} {whom}", make_key), source="system")
+
+    def meet(self, peer: str, key: int, number: int) -> None:
+        """Note that side processes meet over a bucket, and say so if they met over the bucket before a crash."""
+        first: list[bool] = []
+        self.party.once(f"{PREFIX} meeting {peer} {key} {number}", lambda: first.append(True))
+        if not first:
+            self.limits.admit(self.party.name, peer, f"{self.run} again {make_key().hex()[:16]}")
 
     def masking_key(self, whom: str, key: int) -> bytes:
         """The secret that points of a key are multiplied by, towards a party."""

@@ -56,7 +56,7 @@ class LabelGrant(Message, kind="audit/grant", reveals={Secret.LABELS}):
 
 
 @dataclass(frozen=True)
-class LabelGuess(Message, kind="audit/guess", reveals={Secret.FEATURES, Secret.MODEL}):
+class LabelGuess(Message, kind="audit/guess", reveals={Secret.FEATURES, Secret.MODEL}, varies=True):
     """What an attack says: classes or scores, the other being empty; or why it does not apply."""
 
     attack: int
@@ -67,7 +67,7 @@ class LabelGuess(Message, kind="audit/guess", reveals={Secret.FEATURES, Secret.M
 
 
 @dataclass(frozen=True)
-class AloneRatings(Message, kind="audit/alone", reveals={Secret.FEATURES}):
+class AloneRatings(Message, kind="audit/alone", reveals={Secret.FEATURES}, varies=True):
     """How the attacker's columns alone rate every class for some rows, by each method; named ones come first."""
 
     attack: int
@@ -163,7 +163,12 @@ class JointAudit:
             )
         if party.table is not None:
             require_rows(self.transcript, party.table)
-        random = party.random.child("audit") if self.seed is None else Randomness.seeded(self.seed)
+        if self.seed is None:
+            # Of the folder, not of the run: an attacker that comes back in a new folder is told the same labels.
+            drawn = party.once("folder audit", lambda: party.random.child("audit").key)
+            random = Randomness.from_key(drawn, source=party.random.source)
+        else:
+            random = Randomness.seeded(self.seed)
         if party.name == self.owner:
             return report_on(Joint(self, party, random), self.attacks)
         self._attack(party, random)

@@ -23,6 +23,9 @@ from colonnade.storage import Tree, erase, explained, pack, read_tree, unpack, w
 
 T = TypeVar("T")
 
+SAID = "said"
+"""The file with the digests of what peers said in this run (`colonnade.runtime.replay`)."""
+
 
 class Resumable(Protocol):
     """Something that can write down all it needs to go on, and take it up again."""
@@ -67,7 +70,7 @@ class Checkpoints:
 
     @property
     def folder(self) -> bytes:
-        """The name of the folder, drawn when it was made."""
+        """A number that was drawn when the folder was made."""
         return bytes.fromhex(self.once("folder", lambda: secrets.token_hex(16)))
 
     @property
@@ -75,14 +78,22 @@ class Checkpoints:
         """What all parties call the run that the checkpoints are of; empty if there are none."""
         return self._noted_run() if self.newest else b""
 
-    def belong_to(self, run: bytes) -> None:
-        """Note which run the checkpoints from here on are of; what one party made alone in another run is forgotten."""
-        if self.directory is None or self._noted_run() == run:
-            return
-        with explained("delete checkpoints"):
-            for path in self.directory.glob("local-*.safetensors"):
-                path.unlink()
+    def belong_to(self, run: bytes) -> bool:
+        """Note which run the checkpoints from here on are of; all that this party drew for another run is forgotten.
+
+        Returns:
+            Whether there was another run before.
+        """
+        if self.directory is None or (before := self._noted_run()) == run:
+            return False
+        self._made.clear()
+        with explained("delete what another run needed"):
+            for pattern in ("local-*.safetensors", "once-*.safetensors", SAID):
+                for path in self.directory.glob(pattern):
+                    if not path.name.startswith("once-folder"):
+                        path.unlink()
         write_atomically(self.directory / "run", run)
+        return before != b""
 
     def _noted_run(self) -> bytes:
         if self.directory is None or not (self.directory / "run").exists():
@@ -97,6 +108,7 @@ class Checkpoints:
                 f"All should go on from checkpoint {number}, but {self.directory} no longer holds it: another party "
                 "came with an older copy of its folder. Give that one its newest, or delete it to start anew."
             )
+        self.at = ""
         self.resume_from = self._written = number
         self._made.clear()
         self._begun.clear()
@@ -133,7 +145,8 @@ class Checkpoints:
         """A value made once in the life of a run and written down before it is used.
 
         The states of the libraries' generators after it was made are written down too, so that a run which does not
-        make it again goes on with the same numbers.
+        make it again goes on with the same numbers. When the run gives way to another run, the value is forgotten,
+        unless its name begins with "folder": then it is made once in the life of the folder.
         """
         if name not in self._made:
             path = None if self.directory is None else self.directory / f"once-{_safe(name)}.safetensors"
@@ -213,6 +226,7 @@ class Steps:
     def __iter__(self) -> Iterator[int]:
         """Yield the numbers of the steps that are still to be done."""
         self._checkpoints.begin(self._name)
+        around = self._checkpoints.at
         for step in range(self._resume(), self._n):
             if self._shared:
                 self._checkpoints.at = f"step {step} of {self._name}"
@@ -223,7 +237,7 @@ class Steps:
             if finished or (step + 1) % self._checkpoints.every == 0:
                 self._write(step + 1, finished)
             if self._shared:
-                self._checkpoints.at = ""
+                self._checkpoints.at = around
             if finished:
                 return
 

@@ -131,8 +131,9 @@ HOOKS = ("labels", "outgoing", "incoming", "loss", "prediction", "modules")
 class Party:
     """One organisation's side of a run: its rows, its randomness, its lines to the others.
 
-    `random` is the party's own; `shared` is equal at all parties and no secret (the batch schedule comes from it).
-    `answer_log` is the file in which it counts, over all its runs, what it answered to whom about its rows.
+    `random` is the party's own, and between machines serves one run; `shared` is equal at all parties and no secret:
+    the batch schedule comes from it. `answer_log` is the file in which the party counts, over all its runs, what it
+    answered to whom about its rows.
     """
 
     name: str

@@ -1,95 +1,70 @@
-"""ReplayGuard: a peer that resumes a run must resend exactly the bytes it sent before the crash.
+"""ReplayGuard: a peer that takes up a run again repeats what it said, or is refused.
 
-What a party draws once in a run, such as secrets of an alignment or masks and noise of a release, answers one question.
-A peer that came back with other inputs would ask a second one under the same draws, and the difference of the two
-answers would be free of them. So a party stores a digest of every message before it uses the message, keeps the digests
-after the run, and refuses a different message in the same place.
+What a party draws serves one run: masks, pads, noise, keys, and the charges for them. A run is known by the folders in
+which the parties keep it and by the rows that they bring (`colonnade.runtime.session`). So a peer with another folder
+or other rows begins another run, for which every party draws and charges again.
+
+A peer that stays in the run must repeat itself. If it said something else in the same place, it would be given a second
+answer under the draws of the first, and the difference of the two answers would be free of them. So every line of a
+party writes down a digest of each message before the protocol sees the message, and refuses another message in the
+same place. Left out are messages that vary by themselves (`Message.varies`): what a party draws after one of these is
+drawn from the system at that moment, or bound to the values that the draw protects.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from blake3 import blake3
 
-from colonnade.errors import PrivacyError, StorageError
-from colonnade.runtime.party import Party
+from colonnade.errors import PeerChanged, StorageError
+from colonnade.runtime.checkpoint import SAID, Checkpoints
 from colonnade.storage import append_durably, drop_unfinished, explained
-from colonnade.wire.codec import encode
+from colonnade.wire.codec import Frame
 from colonnade.wire.message import Message
 
 
 class ReplayGuard:
-    """Digests of all messages of a run, in a file that outlives every crash of this party.
+    """Digests of what peers said in a run, in a file beside the checkpoints, which outlives a crash.
 
     Args:
-        path: The file; None stores nothing, for a run that is never resumed.
-        refuse: Called with a peer that sent another message than before; raises.
-        varying: Kinds of messages that differ whenever they are sent, because fresh randomness hides what they hold.
-            Of these only the kind is compared.
-        met_again: Called with a peer that sends the first message of a step again, if that message varies.
+        party: The party that hears.
+        checkpoints: Its checkpoints, which say in which step of the run the party is. Without a folder, a run is never
+            resumed and nothing is kept.
 
-    Attributes:
-        step: The step of the run that messages are counted in.
-
-    >>> ReplayGuard(None, refuse=print).step
-    ''
+    >>> guard = ReplayGuard("bank", Checkpoints(None))
     """
 
-    def __init__(
-        self,
-        path: Path | None,
-        *,
-        refuse: Callable[[str], object],
-        varying: tuple[type[Message], ...] = (),
-        met_again: Callable[[str], None] = lambda peer: None,
-    ) -> None:
-        self.step = ""
-        self._path, self._refuse, self._varying, self._met_again = path, refuse, varying, met_again
+    def __init__(self, party: str, checkpoints: Checkpoints) -> None:
+        self._party, self._checkpoints = party, checkpoints
+        self._path = None if checkpoints.directory is None else checkpoints.directory / SAID
         self._n_heard: Counter[tuple[str, str]] = Counter()
-        self._kept = {} if path is None or not path.exists() else _read(path)
+        self._kept = {} if self._path is None or not self._path.exists() else _read(self._path)
 
-    def keep(self, peer: str, message: Message) -> None:
-        """Store the digest of a peer's next message in this step, or compare it with the stored one."""
-        number = self._n_heard[peer, self.step]
-        self._n_heard[peer, self.step] += 1
-        place, varies = (peer, self.step, number), isinstance(message, self._varying)
-        digest = message.kind if varies else blake3(encode(message)).hexdigest()
+    def hear(self, peer: str, message: Message, frame: Frame) -> None:
+        """Keep the digest of a message, or compare it with the digest of what the peer said in this place before.
+
+        Raises:
+            PeerChanged: The peer said something else before.
+        """
+        if self._path is None or message.varies:
+            return
+        step = self._checkpoints.at
+        place = peer, step, self._n_heard[peer, step]
+        self._n_heard[peer, step] += 1
+        digest = blake3(frame).hexdigest()
         if place not in self._kept:
-            if self._path is not None:
-                append_durably(self._path, json.dumps([*place, digest]) + "\n")
+            append_durably(self._path, json.dumps([*place, digest]) + "\n")
         elif self._kept[place] != digest:
-            self._refuse(peer)
-        elif varies and number == 0:
-            self._met_again(peer)
-
-
-def guarded(party: Party, name: str, *, varying: tuple[type[Message], ...] = ()) -> Party:
-    """The same party, which holds every peer to the bytes that the peer sent before a run was resumed.
-
-    Args:
-        party: The party.
-        name: What the exchange is called, in the name of a file and in errors.
-        varying: Kinds of messages that differ whenever they are sent.
-
-    Raises:
-        PrivacyError: Later, where a peer resumes with other inputs.
-    """
-
-    def refuse(peer: str) -> None:
-        raise PrivacyError(
-            f"{peer} should resend {party.name} exactly the bytes it sent before when a run resumes, but sent other "
-            f"bytes: {party.name}'s masks and noise of the {name} serve one release only. Resume {peer} from the "
-            "folder and the table that it had, or begin another run in new folders, which is charged by itself."
-        )
-
-    folder = party.checkpoints.directory
-    guard = ReplayGuard(folder and folder / f"said-{name}", refuse=refuse, varying=varying)
-    return replace(party, peers={peer: line.heard_by(guard.keep) for peer, line in party.peers.items()})
+            raise PeerChanged(
+                f"{peer} should resend {self._party} exactly the bytes it sent before when a run resumes, but sent "
+                f"another {message.kind}{step and f' in {step}'}: masks and noise of a run serve one answer. Resume "
+                f"{peer} from the folder and the table that it had, or let {peer} begin another run in a new folder, "
+                "which is charged by itself.",
+                peer,
+            )
 
 
 def _read(path: Path) -> dict[tuple[str, str, int], str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -10,6 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+
+from blake3 import blake3
 
 from colonnade._version import __version__
 from colonnade.errors import PlanError, StorageError, WireError
@@ -21,11 +24,12 @@ from colonnade.roles import PublicPlan
 from colonnade.runtime.checkpoint import Checkpoints, Watcher
 from colonnade.runtime.describe import describe
 from colonnade.runtime.party import Defence, Party, shared_randomness
+from colonnade.runtime.replay import ReplayGuard
 from colonnade.runtime.status import Status
 from colonnade.secret import Secret
 from colonnade.tables.table import Table
 from colonnade.wire.channel import Channel
-from colonnade.wire.epoch import HeldCheckpoint
+from colonnade.wire.epoch import NAME_BYTES, HeldCheckpoint
 from colonnade.wire.recording.recording import Keep, Recording
 from colonnade.wire.recording.storage_key import StorageKey
 from colonnade.wire.run_transport import RunByFrames, RunTransport
@@ -33,6 +37,8 @@ from colonnade.wire.transport import Transport
 
 if TYPE_CHECKING:
     from colonnade.wire.certs.credentials import Identity
+
+_log = logging.getLogger(__name__)
 
 
 def connect(
@@ -67,7 +73,8 @@ def connect(
             only.
         aligns: Whether the protocol begins by aligning rows. Otherwise a digest of the ids in their order must be equal
             at all parties, and is told to them.
-        random: This party's randomness; None draws a key from the system once and keeps it in the directory.
+        random: This party's randomness; None draws a key from the system once for each run and keeps it in the
+            directory.
         defences: What this party holds to protect itself.
         budget: The (epsilon, delta) that this party may spend, by secret: over all runs on the same records that count
             beside `answers`, or in this run only where `answers` is None.
@@ -111,18 +118,18 @@ def connect(
     if answers is not None and checked is not None:
         counted = history_path(Path(answers).parent, name)
         history = partial(History, counted, Records.of(checked), str(folder))
-    session = NetworkSession(lines, status, folder, record, tuple(defences), dict(budget or {}), history, on_met)
-    if random is None:
-        drawn = checkpoints.once("randomness", lambda: Randomness.system().key)
-        random = Randomness.from_key(drawn, source="system")
+    brought = identity["table"].encode()
+    session = NetworkSession(
+        lines, status, folder, record, tuple(defences), dict(budget or {}), history, on_met, random, brought
+    )
     recording = record()
     return Party(
         name=name,
         plan=plan,
         table=checked,
-        random=random,
+        random=session.randomness(checkpoints),
         shared=shared_randomness(plan, rows),
-        peers=session.channels([peer for peer in plan.roles.parties if peer != name], recording),
+        peers=session.channels(name, [peer for peer in plan.roles.parties if peer != name], recording, checkpoints),
         ledger=Ledger(),
         recording=recording,
         checkpoints=checkpoints,
@@ -187,15 +194,26 @@ class NetworkSession:
     budget: Mapping[Secret, tuple[float, float]]
     history: Callable[[], History] | None
     on_met: Callable[[str, Identity | None], None]
+    random: Randomness | None
+    brought: bytes
 
-    def channels(self, peers: Iterable[str], recording: Recording) -> dict[str, Channel]:
-        """Channels to some peers.
+    def randomness(self, checkpoints: Checkpoints) -> Randomness:
+        """The party's randomness: what it was given, or what the system draws once for each run."""
+        if self.random is not None:
+            return self.random
+        drawn = checkpoints.once("randomness", lambda: Randomness.system().key)
+        return Randomness.from_key(drawn, source="system")
+
+    def channels(
+        self, own: str, peers: Iterable[str], recording: Recording, checkpoints: Checkpoints
+    ) -> dict[str, Channel]:
+        """Channels to some peers, who must repeat themselves when the run resumes.
 
         `simulate` swaps NumPy's generator between parties, which drops its cached Gaussian. Drop it here too, so every
         transport gives the same numbers.
         """
-        lose = GlobalGenerators().lose_half_draw
-        return {peer: Channel(peer, self.transport, recording, on_arrival=lose) for peer in peers}
+        lose, hear = GlobalGenerators().lose_half_draw, ReplayGuard(own, checkpoints).hear
+        return {peer: Channel(peer, self.transport, recording, on_arrival=lose, hear=hear) for peer in peers}
 
     def begin(self, party: Party) -> Party:
         """Wait for all others; returns the party ready to go on from the common checkpoint."""
@@ -205,7 +223,9 @@ class NetworkSession:
             self.transport.open(checkpoints.forget_before)
         else:
             self.status.write("running")
-        start = self.transport.meet(HeldCheckpoint(checkpoints.newest, checkpoints.folder, checkpoints.run))
+        # Other rows in the same folder are another run, as another folder is.
+        folder = blake3(checkpoints.folder + self.brought).digest(NAME_BYTES)
+        start = self.transport.meet(HeldCheckpoint(checkpoints.newest, folder, checkpoints.run))
         if self.status.finished:
             self.status.write("running")
         for peer in self.transport.peers:
@@ -213,18 +233,24 @@ class NetworkSession:
             if identity is not None or self.transport.insecure:
                 self.on_met(peer, identity)
         checkpoints.resume(start.common)
-        checkpoints.belong_to(start.run)
+        if checkpoints.belong_to(start.run):
+            _log.warning(
+                "%s begins another run: a party has come with another folder or table. Secrets and noise are drawn and "
+                "charged again.",
+                party.name,
+            )
         if start.common == 0:
             shutil.rmtree(self.directory / "transcript", ignore_errors=True)
-        recording = self.record()
+        recording, random = self.record(), self.randomness(checkpoints)
         return replace(
             party,
+            random=random,
             shared=shared_randomness(party.plan, self.transport.agreement.get("rows", "")),
-            peers=self.channels(party.peers, recording),
+            peers=self.channels(party.name, party.peers, recording, checkpoints),
             ledger=Ledger(
                 self.budget,
                 path=self.directory / "ledger",
-                noise_is_known=party.random.source == "seeded",
+                noise_is_known=random.source == "seeded",
                 history=self.history and self.history(),
             ),
             recording=recording,

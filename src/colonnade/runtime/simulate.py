@@ -27,6 +27,7 @@ from colonnade.runtime.describe import describe
 from colonnade.runtime.join import join
 from colonnade.runtime.party import Defence, Party, shared_randomness
 from colonnade.runtime.protocol import Protocol, aligns_rows, describe_protocol, own_copy
+from colonnade.runtime.replay import ReplayGuard
 from colonnade.runtime.status import Status
 from colonnade.secret import Secret
 from colonnade.tables.table import Table
@@ -147,6 +148,7 @@ class Simulation(Generic[R_co]):
             def live(name: str, transport: MemoryTransport) -> R_co:
                 folder = None if directory is None else directory / name
                 recording = Recording(name, self.keep, folder and folder / "transcript", digests=digests)
+                guard = ReplayGuard(name, checkpoints[name])
                 party = Party(
                     name=name,
                     plan=plan,
@@ -154,7 +156,7 @@ class Simulation(Generic[R_co]):
                     random=private_randomness(self.seed, name, plan),
                     shared=shared_randomness(plan, digest),
                     peers={
-                        peer: Channel(peer, transport, recording, on_arrival=generators.lose_half_draw)
+                        peer: Channel(peer, transport, recording, on_arrival=generators.lose_half_draw, hear=guard.hear)
                         for peer in names
                         if peer != name
                     },
@@ -173,7 +175,7 @@ class Simulation(Generic[R_co]):
 
             outside, held_back, modes = generators.capture(), generators.state(), _modes()
             try:
-                network = MemoryNetwork(names, _StateByTurn())
+                network = MemoryNetwork(names, StateByTurn())
                 results = network.run({name: partial(live, name) for name in names})
             except BaseException as error:
                 with contextlib.suppress(StorageError):  # what went wrong first is what counts
@@ -317,7 +319,7 @@ def _prepare_checkpoints(
     return every_party
 
 
-class _StateByTurn:
+class StateByTurn:
     """Gives each party its own state of what libraries keep for all of a process or thread."""
 
     def __init__(self) -> None:
@@ -325,12 +327,14 @@ class _StateByTurn:
         self._captured: dict[str, Any] = {}
 
     def enter(self, name: str) -> None:
+        """Put a party's state in place."""
         generators, modes = self._captured.get(name, (None, MODES_AT_FIRST))
         if generators is not None:
             self._generators.put(generators)
         _set_modes(modes)
 
     def leave(self, name: str) -> None:
+        """Put a party's state away."""
         self._captured[name] = self._generators.capture(), _modes()
 
 

@@ -1,7 +1,8 @@
 """Contracts: what every transport, model, attack and defence keeps, also those of users.
 
     check_transport(run)                           a frame arrives once and in order, or somebody is told
-    check_estimator(make, tables, roles)           scikit-learn's manners, one share each, a crash changes nothing
+    check_estimator(make, tables, roles)           scikit-learn's manners, one share each, a crash changes nothing,
+                                                   a peer that restarts with other values learns nothing
     check_attack(attack, run)                      one guess, from the view alone
     check_defence(defence, make, tables, roles)    it acts where it says so, and only there
 

@@ -23,6 +23,7 @@ from colonnade.runtime.simulate import simulate
 from colonnade.storage import Tree, unpack
 from colonnade.tables.table import Table
 from colonnade.testing.assertions import must, must_be_alike, must_refuse
+from colonnade.testing.restart import restarted_peers_learn_nothing
 from colonnade.testing.resume import killed_runs_end_alike
 from colonnade.testing.setup import Setup, arrays, ending, is_finite, witness
 from colonnade.wire.message import Message
@@ -150,6 +151,11 @@ def a_killed_run_resumes_to_the_same_end(setup: Setup) -> None:
     killed_runs_end_alike(setup, {}, renames=count(1))
 
 
+def a_peer_that_restarts_with_other_values_learns_nothing(setup: Setup) -> None:
+    """It is refused by name, or nothing that was drawn for the run before serves again; all is charged again."""
+    restarted_peers_learn_nothing(setup)
+
+
 def bad_tables_are_refused_by_name(setup: Setup) -> None:
     """Rows that cannot be trained on are refused with the name of the party, and a count where there is one to give."""
     owner, other = setup.roles.holders[:2]
@@ -253,6 +259,7 @@ ESTIMATOR_CHECKS: tuple[Callable[[Setup], None], ...] = (
     only_the_label_party_learns_the_prediction,
     a_saved_share_predicts_the_same,
     a_killed_run_resumes_to_the_same_end,
+    a_peer_that_restarts_with_other_values_learns_nothing,
     bad_tables_are_refused_by_name,
     a_role_without_a_party_is_refused,
     the_drawing_shows_the_messages_that_cross,

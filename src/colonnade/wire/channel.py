@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from colonnade.errors import BadFrame, ProtocolError
-from colonnade.wire.codec import decode, encode
+from colonnade.wire.codec import Frame, decode, encode
 from colonnade.wire.message import Int64Array, Message
 from colonnade.wire.recording.recording import Recording
 from colonnade.wire.transport import Transport
@@ -25,22 +24,24 @@ class Channel:
         transport: What moves the frames.
         recording: Where every message is written down.
         on_arrival: Called after every frame that arrives, before the frame is read.
+        hear: Called with the peer, each message that comes and its frame before the protocol sees the message; it may
+            refuse the message.
     """
 
     def __init__(
-        self, peer: str, transport: Transport, recording: Recording, *, on_arrival: Callable[[], None] = lambda: None
+        self,
+        peer: str,
+        transport: Transport,
+        recording: Recording,
+        *,
+        on_arrival: Callable[[], None] = lambda: None,
+        hear: Callable[[str, Message, Frame], None] = lambda peer, message, frame: None,
     ) -> None:
         self.peer = peer
         self._transport = transport
         self._recording = recording
         self._on_arrival = on_arrival
-        self._hear: Callable[[str, Message], None] = lambda peer, message: None
-
-    def heard_by(self, hear: Callable[[str, Message], None]) -> Self:
-        """The same line, on which `hear` sees each message that comes before the protocol does, and may refuse it."""
-        line = copy.copy(self)
-        line._hear = hear
-        return line
+        self._hear = hear
 
     def send(
         self,
@@ -95,7 +96,7 @@ class Channel:
         if finite:
             self._require_finite(message, fields or {})
         self._recording.add(message, frame, sent=False, peer=self.peer, rows=rows, epoch=epoch)
-        self._hear(self.peer, message)
+        self._hear(self.peer, message, frame)
         return message
 
     def check(self) -> None:

@@ -1,8 +1,8 @@
 """Epochs: from where the parties of a run go on when they meet, at the start or after one of them was started again.
 
-Every party says which checkpoints it holds. A run is known by the folders its parties keep it in: a party with a new
-folder draws new randomness, and all parties begin a new run with it. So two runs of one plan, whose checkpoints have
-equal numbers, are told apart.
+Every party says which checkpoints it holds. A run is known by the folders its parties keep it in, whose names follow
+from what the parties bring: with a party that has a new folder or another table, all parties begin another run and draw
+their randomness again. So two runs of one plan, whose checkpoints have equal numbers, are told apart.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class HeldCheckpoint(NamedTuple):
 
     Attributes:
         newest: The number of its newest checkpoint, 0 if it has none.
-        folder: The name of its folder, drawn when the folder was made.
+        folder: The name of its folder, which follows from a number drawn when the folder was made and from its table.
         run: The name of the run its checkpoints belong to; empty if it has none.
     """
 

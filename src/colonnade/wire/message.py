@@ -50,6 +50,7 @@ class Message:
     revealed: ClassVar[tuple[Secret, ...]]
     fresh: ClassVar[bool]
     secret: ClassVar[bool]
+    varies: ClassVar[bool]
     per_row: ClassVar[str | None]
     kinds: ClassVar[dict[str, type[Message]]] = {}
 
@@ -60,6 +61,7 @@ class Message:
         reveals: Iterable[Secret] = (),
         fresh: bool = False,
         secret: bool = False,
+        varies: bool = False,
         per_row: str | None = None,
     ) -> None:
         """Name a message.
@@ -70,12 +72,15 @@ class Message:
             fresh: Drawn from system randomness (ciphertexts, shares), hence different in every run.
             secret: Holds a seed, a key or a share, which would open what other parties keep. A recording keeps neither
                 its contents nor a digest of them, only that it crossed and how long it was.
+            varies: Different even when a resumed run repeats it: hidden by randomness of that one sending, or computed
+                in floating point with rounding that depends on the machine. All other messages of a resumed run must
+                be the same bytes as before.
             per_row: The array field that holds one row per sample, if there is one; recordings average it.
         """
         known = Message.kinds.get(kind)
         assert known is None or known.__qualname__ == cls.__qualname__, f"two messages share the kind {kind}"
-        cls.kind, cls.reveals, cls.fresh, cls.per_row = kind, frozenset(reveals), fresh, per_row
-        cls.secret = secret
+        cls.kind, cls.reveals, cls.per_row = kind, frozenset(reveals), per_row
+        cls.fresh, cls.secret, cls.varies = fresh, secret, varies
         cls.revealed = tuple(sorted(cls.reveals))
         Message.kinds[kind] = cls
 

@@ -99,7 +99,7 @@ class EncryptedOutputs(Message, kind="functional/encrypted-outputs", fresh=True)
 
 
 @dataclass(frozen=True)
-class MaskedProducts(Message, kind="functional/masked-products", fresh=True):
+class MaskedProducts(Message, kind="functional/masked-products", fresh=True, varies=True):
     """The products of the feature party's columns with each output, behind masks: the label party's shares."""
 
     stage: int

@@ -38,7 +38,7 @@ import numpy as np
 from colonnade.curves.basis import FloatArray
 from colonnade.errors import PlanError
 from colonnade.models.functional.exchange import CurveDesign, OwnCurves
-from colonnade.models.functional.messages import Layout, MaskedProducts, MaskSeed
+from colonnade.models.functional.messages import Layout, MaskSeed
 from colonnade.models.functional.model import CurveModel, CurvePrediction, LearnedCurves, response
 from colonnade.models.functional.moments_masked import (
     MOMENT_NOISE,
@@ -59,7 +59,6 @@ from colonnade.models.functional.solve import Penalties, SurfaceRoughness, solve
 from colonnade.parameters import Limit, check_parameters, number, settings_of
 from colonnade.runtime.hooks import prepare_defences
 from colonnade.runtime.party import Party
-from colonnade.runtime.replay import guarded
 from colonnade.secret import Secret
 from colonnade.storage import Tree
 from colonnade.wire.message import Int64Array
@@ -142,8 +141,6 @@ class MomentRegression(CurveModel):
         self._validate(party)
         prepare_defences(party, frozenset(), (), type(self).__name__)
         _begin(party)
-        # Masks and noise are the same after a crash, so nobody may come back with other curves.
-        party = guarded(party, "moments", varying=(MaskedProducts,))
         if party.name == party.roles.arbiter:
             self.dealt_ = self._dealt(party)
         elif party.holds_labels:

@@ -19,8 +19,8 @@ the feature party's noise and ledger, and what the feature party is given for th
 Products of inputs with inputs are the feature party's own and carry its noise only. Two parties only: with more of
 them, products between feature parties take an arbiter.
 
-Masks and noise are the same after a crash, so both parties hold each other to what was sent before it
-(`colonnade.runtime.replay`); the label party encrypts the same outputs to the same bytes.
+Masks and noise are the same after a crash, and each party holds the other to what it said before
+(`colonnade.runtime.replay`). So the label party encrypts the same outputs to the same bytes.
 
 Products are those of `colonnade.crypto.rlwe`, as in `colonnade.models.glm.shares`. Semi-honest parties; not reviewed.
 """

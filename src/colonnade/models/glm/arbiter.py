@@ -81,6 +81,7 @@ from colonnade.models.glm.openings import (
     openable,
     own_key,
     require_rows,
+    sums_token,
 )
 from colonnade.models.glm.sides import (
     ColumnSide,
@@ -414,15 +415,15 @@ class EncryptedLabelSide(EncryptedSide):
         """What the arbiter may open: the columns of all parties, if these rows allow so many."""
         party, openings = self.party, Openings.kept_by(self.party)
         rows = RowSketch.of(party.own_table, self.batches, self.secret)
-        # With other weights, sums are other equations.
-        tokens = [keyed(keyed(self.digest, self.secret) + weights.tobytes(), self.secret)]
+        said = weights, self.target.values
+        tokens = [sums_token(keyed(self.digest, self.secret), *said, self.secret)]
         for line, count, each in zip(party.feature_parties, counts, found, strict=True):
             if not len(each.token) == len(each.run_token) == KEY_BYTES or count < 1:
                 raise ProtocolError(
                     f"Expected from {line.peer} at least 1 column and tokens of {KEY_BYTES} bytes, got {count} and "
                     f"{len(each.token)} and {len(each.run_token)}. Check that all parties run the same version."
                 )
-            token = keyed(each.token + weights.tobytes(), self.secret)
+            token = sums_token(each.token, *said, self.secret)
             openings.admit(line.peer, token, count, rows, self.settings.rows_per_column)
             tokens.append(token)
         numbers = np.array([self.n_columns, *counts], np.int64)

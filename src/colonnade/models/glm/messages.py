@@ -92,14 +92,14 @@ class OpenableSums(Message, kind="glm/openable-sums", reveals={Secret.FEATURES},
 
 
 @dataclass(frozen=True)
-class PublicKeyBytes(Message, kind="glm/key", fresh=True):
+class PublicKeyBytes(Message, kind="glm/key", fresh=True, varies=True):
     """A public key: the arbiter's for one epoch, or a computing party's for the whole training."""
 
     key: UInt8Array
 
 
 @dataclass(frozen=True)
-class StopVerdict(Message, kind="glm/verdict", reveals={Secret.FEATURES, Secret.LABELS}):
+class StopVerdict(Message, kind="glm/verdict", reveals={Secret.FEATURES, Secret.LABELS}, varies=True):
     """Whether training ends with this epoch."""
 
     epoch: int
@@ -128,31 +128,40 @@ class StepOutline(_StepRule, Message, kind="glm/outline", reveals={Secret.LABELS
 
 
 @dataclass(frozen=True)
-class EncryptedScores(EncryptedMessage, Message, kind="glm/encrypted-scores", reveals={Secret.FEATURES}, fresh=True):
+class EncryptedScores(
+    EncryptedMessage, Message, kind="glm/encrypted-scores", reveals={Secret.FEATURES}, fresh=True, varies=True
+):
     """A feature party's part of the scores of a batch, under the arbiter's key."""
 
 
 @dataclass(frozen=True)
 class EncryptedResiduals(
-    EncryptedMessage, Message, kind="glm/encrypted-residuals", reveals={Secret.FEATURES, Secret.LABELS}, fresh=True
+    EncryptedMessage,
+    Message,
+    kind="glm/encrypted-residuals",
+    reveals={Secret.FEATURES, Secret.LABELS},
+    fresh=True,
+    varies=True,
 ):
     """Scores less pseudo-responses of a batch, under the arbiter's key."""
 
 
 @dataclass(frozen=True)
-class EncryptedLoss(EncryptedMessage, Message, kind="glm/encrypted-loss", reveals={Secret.FEATURES}, fresh=True):
+class EncryptedLoss(
+    EncryptedMessage, Message, kind="glm/encrypted-loss", reveals={Secret.FEATURES}, fresh=True, varies=True
+):
     """A feature party's summand of an epoch's loss, under the arbiter's key."""
 
 
 @dataclass(frozen=True)
-class MaskedSums(EncryptedMessage, Message, kind="glm/masked", fresh=True):
+class MaskedSums(EncryptedMessage, Message, kind="glm/masked", fresh=True, varies=True):
     """Sums for the arbiter to decrypt: uniform masks hide the sums, a flood hides their noise."""
 
     n_values: int
 
 
 @dataclass(frozen=True)
-class OpenedSums(Message, kind="glm/opened", fresh=True):
+class OpenedSums(Message, kind="glm/opened", fresh=True, varies=True):
     """Masked sums, decrypted and rounded, modulo 2^53."""
 
     step: int
@@ -167,17 +176,17 @@ class SharesLayout(_StepRule, Message, kind="glm/layout", reveals={Secret.FEATUR
 
 
 @dataclass(frozen=True)
-class SharedVector(EncryptedMessage, Message, kind="glm/shared-vector", fresh=True):
+class SharedVector(EncryptedMessage, Message, kind="glm/shared-vector", fresh=True, varies=True):
     """A computing party's share of a vector, or its question about a table, under its own key."""
 
 
 @dataclass(frozen=True)
-class MaskedProduct(EncryptedMessage, Message, kind="glm/masked-product", fresh=True):
+class MaskedProduct(EncryptedMessage, Message, kind="glm/masked-product", fresh=True, varies=True):
     """A product with a private matrix or vector, under the receiver's key, masked and flooded."""
 
 
 @dataclass(frozen=True)
-class PairedWords(Message, kind="glm/paired-words", fresh=True, secret=True):
+class PairedWords(Message, kind="glm/paired-words", fresh=True, varies=True, secret=True):
     """What a computing party sends in a turn of computing on shares: words that are uniform to the receiver."""
 
     step: int
@@ -185,21 +194,25 @@ class PairedWords(Message, kind="glm/paired-words", fresh=True, secret=True):
 
 
 @dataclass(frozen=True)
-class OpenedShare(Message, kind="glm/opening", reveals={Secret.FEATURES, Secret.LABELS}, fresh=True, secret=True):
+class OpenedShare(
+    Message, kind="glm/opening", reveals={Secret.FEATURES, Secret.LABELS}, fresh=True, varies=True, secret=True
+):
     """A share of what the receiver is to learn: whether training ends, and at the end its own coefficients."""
 
     share: UInt64Array
 
 
 @dataclass(frozen=True)
-class ScoreMaskSeed(Message, kind="glm/mask-seed", fresh=True, secret=True):
+class ScoreMaskSeed(Message, kind="glm/mask-seed", fresh=True, varies=True, secret=True):
     """The seed of a stream that two senders share for one prediction."""
 
     seed: bytes
 
 
 @dataclass(frozen=True)
-class MaskedScores(Message, kind="glm/masked-scores", reveals={Secret.FEATURES}, fresh=True, per_row="values"):
+class MaskedScores(
+    Message, kind="glm/masked-scores", reveals={Secret.FEATURES}, fresh=True, varies=True, per_row="values"
+):
     """Partial scores, one per row, under masks that cancel in the sum over senders."""
 
     values: UInt64Array

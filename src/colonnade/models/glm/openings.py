@@ -6,9 +6,9 @@ and the arbiter, which opens, both keep a log. Per row, a run spends its columns
 batch; the sum over all runs that used the row stays below 1 / `rows_per_column`.
 
 Rows are recognised by the smallest keyed hashes of their ids, so neither the log nor the arbiter sees an id, and rows
-that come and go between two runs count for the part that stays. The same columns on the same rows are counted once: a
-party names its columns by a keyed hash. A party that lies about the name, or that takes other columns in every step,
-deviates from the protocol, and nobody but that party can see this.
+that come and go between two runs count for the part that stays. The same columns on the same rows with the same labels
+are counted once: a party names its columns by a keyed hash. A party that lies about the name, or that takes other
+columns in every step, deviates from the protocol, and nobody but that party can see this.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from colonnade.runtime.party import Party
 from colonnade.shared_log import Entry, SharedLog
 from colonnade.storage import explained, make_private, sync_directory
 from colonnade.tables.table import Table
-from colonnade.wire.message import Int64Array, UInt64Array
+from colonnade.wire.message import Float64Array, Int64Array, UInt64Array
 
 MOST_HASHES = 1024
 KEY_BYTES = 32
@@ -242,6 +242,11 @@ def column_digest(matrix: Matrix, batches: Sequence[Int64Array]) -> bytes:
 def keyed(digest: bytes, key: bytes) -> bytes:
     """A name for what has a digest, which tells nothing else to those who lack the key."""
     return blake3(digest, key=key).digest()
+
+
+def sums_token(token: bytes, weights: Float64Array, labels: Float64Array, key: bytes) -> bytes:
+    """A name for the sums of some columns: with other weights or labels of rows, sums are other equations."""
+    return blake3(token + weights.tobytes() + labels.tobytes(), key=key).digest()
 
 
 def _beside_answers(party: Party, ending: str) -> Path | None:

@@ -23,16 +23,16 @@ class EmbeddingWidth(Message, kind="split/outline"):
     width: int
 
 
-class Embedding(BatchRows, Message, kind="split/embedding", reveals={Secret.FEATURES}, per_row="values"):
+class Embedding(BatchRows, Message, kind="split/embedding", reveals={Secret.FEATURES}, per_row="values", varies=True):
     """A party's output at the cut, one row per sample of the batch; NaN for a sample that the party does not hold."""
 
 
-class Gradient(BatchRows, Message, kind="split/gradient", reveals={Secret.LABELS}, per_row="values"):
+class Gradient(BatchRows, Message, kind="split/gradient", reveals={Secret.LABELS}, per_row="values", varies=True):
     """Loss gradient at the cut, one row per sample of the batch."""
 
 
 @dataclass(frozen=True)
-class EpochVerdict(Message, kind="split/verdict", reveals={Secret.LABELS}):
+class EpochVerdict(Message, kind="split/verdict", reveals={Secret.LABELS}, varies=True):
     """Whether the model got better on held-out rows, and whether training ends here."""
 
     epoch: int
@@ -56,20 +56,24 @@ class GivenLabels(Message, kind="split/labels", reveals={Secret.LABELS}, per_row
     values: Float32Array
 
 
-class Outputs(BatchRows, Message, kind="split/outputs", reveals={Secret.FEATURES, Secret.LABELS}, per_row="values"):
+class Outputs(
+    BatchRows, Message, kind="split/outputs", reveals={Secret.FEATURES, Secret.LABELS}, per_row="values", varies=True
+):
     """What the server's network predicts: logits or standardised numbers, one row per sample."""
 
 
-class Hidden(BatchRows, Message, kind="split/hidden", reveals={Secret.FEATURES}, per_row="values"):
+class Hidden(BatchRows, Message, kind="split/hidden", reveals={Secret.FEATURES}, per_row="values", varies=True):
     """The server's output in a U-shape, one row per sample of the batch."""
 
 
-class HiddenGradient(BatchRows, Message, kind="split/hidden-gradient", reveals={Secret.LABELS}, per_row="values"):
+class HiddenGradient(
+    BatchRows, Message, kind="split/hidden-gradient", reveals={Secret.LABELS}, per_row="values", varies=True
+):
     """Loss gradient at the server's output, one row per sample of the batch."""
 
 
 @dataclass(frozen=True)
-class LeakStatement(Message, kind="one-shot/statement", reveals={Secret.FEATURES}):
+class LeakStatement(Message, kind="one-shot/statement", reveals={Secret.FEATURES}, varies=True):
     """How wide an embedding will come, and how much of its columns the sender could rebuild from the embedding."""
 
     width: int
