@@ -27,10 +27,10 @@ CIPHERTEXTS = Ciphertexts("rlwe-8192-156", b"fingerprint", np.array([[1, 2**63]]
 WORDS = np.array([[0, 2**64 - 1]], np.uint64)
 SAMPLES = [
     glm.ColumnSummary(3, 1.5),
-    glm.ColumnToken(bytes(range(32))),
-    glm.OpenableSums(["bank", "shop"], np.array([3, 2]), [bytes(32), bytes(range(32))], 400, 130, WORDS[0]),
+    glm.ColumnToken(bytes(range(32)), bytes(32)),
+    glm.OpenableSums(["bank", "shop"], np.array([3, 2]), [bytes(32), bytes(range(32))], 400, 130, WORDS[0], 3, 1.5),
     glm.Schedule(4, 2048),
-    glm.StepOutline(0.5, 0.25, 0.125, np.array([1.0, 2.0]), 5),
+    glm.StepOutline(0.5, 0.25, 0.125, np.array([1.0, 2.0]), 5, bytes(range(32))),
     glm.PublicKeyBytes(np.array([0, 255], np.uint8)),
     glm.EncryptedScores(7, CIPHERTEXTS),
     glm.EncryptedResiduals(7, CIPHERTEXTS),

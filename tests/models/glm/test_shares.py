@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -24,6 +23,7 @@ from colonnade.models.glm.families import LINEAR, LOGISTIC, POISSON
 from colonnade.models.glm.messages import OpenedShare, StopVerdict
 from colonnade.models.glm.shares import ComputingSide
 from colonnade.roles import Roles
+from colonnade.runtime.replay import ReplayGuard
 from colonnade.runtime.simulate import simulate
 from colonnade.tables.table import Table
 from colonnade.testing.estimator import _drawn
@@ -207,26 +207,20 @@ def test_training_on_shares_ends_when_the_loss_would_change_by_less_than_the_tol
     np.testing.assert_allclose(coefficients(run), plain, rtol=1e-3, atol=1e-3 * np.abs(plain[:-1]).max())
 
 
-def test_only_one_bit_for_each_epoch_is_opened_before_the_end():
+def test_only_one_bit_for_each_epoch_is_opened_before_the_end(monkeypatch):
     values = columns(3)
     model = LinearRegression(max_iter=3, tol=1e-12)
     opened = {name: [] for name in NAMES[:3]}
 
-    def hearing(party, honest):
-        def hear(peer, message):
-            if isinstance(message, OpenedShare):
-                opened[party.name].append(message)
+    honest = ReplayGuard.hear
 
-        return honest(replace(party, peers={name: line.heard_by(hear) for name, line in party.peers.items()}))
+    def hear(guard, peer, message, frame):
+        if isinstance(message, OpenedShare):
+            opened[guard._party].append(message)
+        honest(guard, peer, message, frame)
 
-    run = simulate(
-        model.fit,
-        made(values, labels_of(LinearRegression, values)),
-        roles=roles(3),
-        seed=3,
-        keep="all",
-        instead=dict.fromkeys(opened, hearing),
-    )
+    monkeypatch.setattr(ReplayGuard, "hear", hear)
+    run = simulate(model.fit, made(values, labels_of(LinearRegression, values)), roles=roles(3), seed=3, keep="all")
     # After the first and the second epoch the label party; the last ends anyway. Then everybody its coefficients.
     assert [message.share.shape for message in opened["bank"]] == [(1,), (1,), (3,)]
     assert [message.share.shape for message in opened["shop"]] == [(2,)]
