@@ -9,7 +9,8 @@ import pytest
 from colonnade import audit
 from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.experiment.run_folder import RunFolder
-from colonnade.plans.plan import Plan, PlannedAudit, PlannedData, PlannedModel, PlannedTable
+from colonnade.plans.plan import Plan
+from colonnade.plans.sections import PlannedAudit, PlannedData, PlannedModel, PlannedTable
 from colonnade.privacy.ledger import Event, Ledger
 from colonnade.roles import Roles
 from colonnade.secret import Secret

@@ -9,8 +9,16 @@ import pytest
 
 from colonnade.errors import PlanError
 from colonnade.plans.align import PlannedAlign
-from colonnade.plans.network import PlannedAddress, PlannedNetwork
-from colonnade.plans.plan import Plan, PlannedData, PlannedDefence, PlannedModel, PlannedRun, PlannedTable
+from colonnade.plans.plan import Plan
+from colonnade.plans.sections import (
+    PlannedAddress,
+    PlannedData,
+    PlannedDefence,
+    PlannedModel,
+    PlannedNetwork,
+    PlannedRun,
+    PlannedTable,
+)
 from colonnade.roles import Roles
 
 PAGE = (Path(__file__).parents[2] / "docs" / "plans.md").read_text(encoding="utf-8")

@@ -8,15 +8,8 @@ import pytest
 
 from colonnade.catalogue import DEFENCES, MODELS
 from colonnade.errors import DataError, PlanError
-from colonnade.plans.plan import (
-    Plan,
-    PlannedAudit,
-    PlannedData,
-    PlannedDefence,
-    PlannedModel,
-    PlannedRun,
-    PlannedTable,
-)
+from colonnade.plans.plan import Plan
+from colonnade.plans.sections import PlannedAudit, PlannedData, PlannedDefence, PlannedModel, PlannedRun, PlannedTable
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
 

@@ -24,7 +24,7 @@ from typing import ClassVar, NoReturn
 from colonnade.errors import PrivacyError
 from colonnade.parameters import Limit, check_parameters, count, number, optional
 from colonnade.runtime.party import Party
-from colonnade.shared_log import Entry, HeldLog, SharedLog
+from colonnade.storage import Entry, HeldLog, SharedLog
 
 # A party with fewer ids counts as having so many: a peer that brings a few thousand goes through no list of all ids.
 _SMALL = 100

@@ -10,7 +10,7 @@ from colonnade.auditing.evidence import Finding
 from colonnade.models.networks.messages import LeakStatement
 from colonnade.privacy.ledger import Event, Ledger, Spent, compose
 from colonnade.secret import Secret
-from colonnade.wire.recording.transcript import Transcript
+from colonnade.wire.recording.recording import Transcript
 
 
 @dataclass(frozen=True)

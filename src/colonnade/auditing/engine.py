@@ -35,7 +35,7 @@ from colonnade.roles import PublicPlan
 from colonnade.runtime.simulate import Run
 from colonnade.secret import Secret
 from colonnade.tables.table import Table
-from colonnade.wire.recording.transcript import Transcript
+from colonnade.wire.recording.recording import Transcript
 
 
 def audit(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from colonnade.auditing.report import PrivacyReport
     from colonnade.deploy.doctor.checklist import Check
     from colonnade.deploy.party_run import PartyRun, ProgressCallbacks
-    from colonnade.plans.plan import PlannedAudit
+    from colonnade.plans.sections import PlannedAudit
     from colonnade.wire.certs.credentials import Identity
 
 STYLES = {"good": ("ok", "green"), "wrong": ("WRONG", "red"), "note": ("note", "yellow")}

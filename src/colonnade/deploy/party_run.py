@@ -29,29 +29,28 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.models.base import Estimator, Prediction
-from colonnade.plans.network import PlannedNetwork, check_address
 from colonnade.plans.plan import Plan
+from colonnade.plans.sections import PlannedNetwork
 from colonnade.privacy.ledger import Ledger
 from colonnade.roles import PublicPlan
-from colonnade.runtime.alignment import Alignment
 from colonnade.runtime.join import join
-from colonnade.runtime.protocol import describe_protocol
-from colonnade.runtime.simulate import private_randomness
+from colonnade.runtime.protocol import describe_protocol, private_randomness
 from colonnade.storage import explained, make_private, open_private, write_atomically
 from colonnade.tables.table import Table
 from colonnade.text import nearest
-from colonnade.wire.certs.credentials import Credentials, Identity, certificate_path, identity_of
-from colonnade.wire.grpc.address import require_loopback
-from colonnade.wire.recording.transcript import Transcript
+from colonnade.wire.recording.recording import Transcript
+from colonnade.wire.transport import check_address, require_loopback
 
 if TYPE_CHECKING:
     from colonnade.align.protocol import Align
     from colonnade.auditing.report import PrivacyReport
     from colonnade.plans.align import PlannedAlign
-    from colonnade.plans.plan import PlannedAudit
+    from colonnade.plans.sections import PlannedAudit
+    from colonnade.runtime.alignment import Alignment
     from colonnade.runtime.checkpoint import Watcher
     from colonnade.runtime.party import Party
-    from colonnade.wire.grpc.patience import Patience
+    from colonnade.wire.certs.credentials import Credentials, Identity
+    from colonnade.wire.grpc.link import Patience
 
 R = TypeVar("R")
 
@@ -72,8 +71,8 @@ class ProgressCallbacks:
 class PartyRun:
     """One party's side of a plan's run.
 
-    >>> from colonnade.plans.network import PlannedAddress
-    >>> from colonnade.plans.plan import PlannedData, PlannedModel
+    >>> from colonnade.plans.sections import PlannedAddress
+    >>> from colonnade.plans.sections import PlannedData, PlannedModel
     >>> from colonnade.roles import Roles
     >>> roles, network = Roles(label="bank", features=("shop",)), PlannedNetwork({"bank": PlannedAddress("[::1]:7431")})
     >>> plan = Plan(PlannedData("breast-cancer"), roles, PlannedModel("split-classifier"), network=network)
@@ -119,7 +118,11 @@ class PartyRun:
         listen = listen or network.listen(name)
         if insecure:
             require_loopback((*network.addresses(plan.roles.parties).values(), listen))
-        credentials = None if insecure else Credentials.read(certificates or network.certificates, name)
+            credentials = None
+        else:
+            from colonnade.wire.certs.credentials import Credentials
+
+            credentials = Credentials.read(certificates or network.certificates, name)
         folder = f"{plan.name.replace(' ', '-')}-{plan.public().hash[:8]}"
         return cls(plan, name, Path(out) / folder / name, credentials, listen)
 
@@ -174,8 +177,7 @@ class PartyRun:
         """Whom the certificate in this party's folder names that the peer has handed over, if it has."""
         if self.credentials is None:
             return None
-        pem = self.credentials.handed_over(peer)
-        return None if pem is None else identity_of(pem)
+        return self.credentials.expected(peer)
 
     @property
     def noise_is_known(self) -> bool:
@@ -260,6 +262,7 @@ class PartyRun:
                 )
             predict = partial(predict, head=head)
         folder = trained._next_folder("predictions")
+        alignment_path = folder / "alignment.safetensors"
         written = out or folder / "prediction.csv"
         if written.suffix not in (".csv", ".parquet"):
             raise PlanError(f"A prediction is written as .csv or .parquet, but --out is {written}. Choose one of them.")
@@ -269,12 +272,11 @@ class PartyRun:
 
         def keep(prediction: Prediction | None) -> None:
             if prediction is not None and table is not None:
-                aligned = None if self.plan.align is None else Alignment.load(folder / "alignment.safetensors")
-                rows = table if aligned is None else aligned.take(table)
+                rows = table if self.plan.align is None else _load_alignment(alignment_path).take(table)
                 _write_prediction(written, rows, prediction, getattr(share, "classes_", None))
 
         party = self._connect(public, table, folder, shown)
-        protocol = self._on_aligned_rows(predict, folder / "alignment.safetensors")
+        protocol = self._on_aligned_rows(predict, alignment_path)
         prediction = join(protocol, party, keep=keep)
         return None if prediction is None else written
 
@@ -364,7 +366,7 @@ class PartyRun:
                 f"{self.name}'s rows should be those the run was made on, but they have changed. Restore the data."
             )
         # After an alignment ids may differ between parties or be missing, but the places of rows are the same.
-        return table if self.plan.align is None else Alignment.load(self.alignment_path).take(table).numbered()
+        return table if self.plan.align is None else _load_alignment(self.alignment_path).take(table).numbered()
 
     def _transcript(self) -> Transcript:
         from colonnade.wire.recording.storage_key import StorageKey
@@ -405,8 +407,8 @@ class PartyRun:
     def _planned_align(self, planned: PlannedAlign) -> Align:
         if self.credentials is None:
             return planned.build(self.name)
-        own = certificate_path(self.credentials.directory, self.name)
-        return planned.build(self.name, (own, own.with_suffix(".key"), own.with_name("ca.pem")))
+        authority, certificate, key = self.credentials.files
+        return planned.build(self.name, (certificate, key, authority))
 
     def _connect(
         self,
@@ -513,6 +515,12 @@ def _read_status(folder: Path) -> dict[str, Any]:
         ) from error
 
 
+def _load_alignment(path: Path) -> Alignment:
+    from colonnade.runtime.alignment import Alignment
+
+    return Alignment.load(path)
+
+
 def require_network(plan: Plan, name: str) -> PlannedNetwork:
     """What the plan says about the network, if it does and has this party.
 
@@ -535,7 +543,7 @@ def require_network(plan: Plan, name: str) -> PlannedNetwork:
 
 def patience_of(network: PlannedNetwork) -> Patience:
     """How long a party waits for what, as its plan says."""
-    from colonnade.wire.grpc.patience import Patience
+    from colonnade.wire.grpc.link import Patience
 
     return Patience(network.start, network.rejoin, network.silence, network.message)
 

@@ -12,7 +12,8 @@ from colonnade.experiment.executor import Executor
 from colonnade.experiment.quality import quality
 from colonnade.experiment.run_folder import RunFolder
 from colonnade.plans.align import PlannedAlign
-from colonnade.plans.plan import Plan, PlannedAudit, PlannedData, PlannedDefence, PlannedModel, Tables
+from colonnade.plans.plan import Plan, Tables
+from colonnade.plans.sections import PlannedAudit, PlannedData, PlannedDefence, PlannedModel
 from colonnade.roles import Roles
 from colonnade.secret import Secret
 from colonnade.tables.table import Table

@@ -28,12 +28,13 @@ from colonnade._version import __version__
 from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.experiment.quality import quality
 from colonnade.models.base import Estimator
-from colonnade.plans.plan import Plan, PlannedAudit, Tables
+from colonnade.plans.plan import Plan, Tables
+from colonnade.plans.sections import PlannedAudit
 from colonnade.privacy.ledger import Ledger
 from colonnade.runtime.alignment import Alignment
 from colonnade.runtime.simulate import Run
 from colonnade.storage import explained, write_atomically
-from colonnade.wire.recording.transcript import Transcript
+from colonnade.wire.recording.recording import Transcript
 
 if TYPE_CHECKING:
     from colonnade.auditing.report import PrivacyReport
@@ -44,7 +45,7 @@ class RunFolder:
     """The folder of one run.
 
     >>> import tempfile
-    >>> from colonnade.plans.plan import PlannedData, PlannedModel
+    >>> from colonnade.plans.sections import PlannedData, PlannedModel
     >>> from colonnade.roles import Roles
     >>> model = PlannedModel("split-classifier", {"epochs": 1})
     >>> plan = Plan(PlannedData("breast-cancer"), Roles(label="bank", features=("shop",)), model)

@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from colonnade.experiment.executor import Executor
 from colonnade.experiment.journal import Journal, Trial, flat, plain_mapping, refuse_clashes
-from colonnade.generators import GlobalGenerators
 from colonnade.progress import Bars
+from colonnade.runtime.checkpoint import GlobalGenerators
 
 _POLL_SECONDS = 0.2
 

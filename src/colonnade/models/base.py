@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from colonnade._version import __version__
 from colonnade.errors import DataError, PlanError, StorageError
-from colonnade.runtime.describe import describe
 from colonnade.runtime.hooks import Sides
 from colonnade.runtime.party import Party
+from colonnade.runtime.protocol import describe
 from colonnade.storage import Tree, read_tree, write_tree
 from colonnade.wire.message import Message
 

@@ -14,8 +14,8 @@ from colonnade.align.rr22 import SideProcess
 from colonnade.align.settings import Settings
 from colonnade.errors import PlanError
 from colonnade.parameters import Limit, count, optional
-from colonnade.plans.network import check_address
 from colonnade.text import nearest
+from colonnade.wire.transport import check_address
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from colonnade.errors import PlanError
-from colonnade.runtime.context import HookContext, Tensor
 from colonnade.runtime.party import Defence, Party
 from colonnade.wire.message import Message
+
+if TYPE_CHECKING:
+    from colonnade.runtime.context import HookContext, Tensor
 
 T = TypeVar("T")
 Sides: TypeAlias = Mapping[str, tuple[frozenset[str], tuple[type[Message], ...]]]

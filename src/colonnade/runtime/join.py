@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from colonnade.errors import PeerRestarted
-from colonnade.generators import GlobalGenerators
+from colonnade.runtime.checkpoint import GlobalGenerators
 from colonnade.runtime.party import Party
 from colonnade.runtime.protocol import Protocol
 

@@ -6,7 +6,7 @@ import pytest
 from colonnade.catalogue import MODELS
 from colonnade.errors import PlanError, StorageError
 from colonnade.models.glm.estimator import LinearRegression, LogisticRegression, PoissonRegression
-from colonnade.plans.plan import PlannedModel
+from colonnade.plans.sections import PlannedModel
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
 from colonnade.tables.table import Table

@@ -36,13 +36,11 @@ from colonnade.errors import (
 from colonnade.testing.ports import free_port
 from colonnade.wire.certs import authority as certs
 from colonnade.wire.certs.credentials import Credentials, host_of
-from colonnade.wire.epoch import NAME_BYTES, EpochStart, HeldCheckpoint, next_start
 from colonnade.wire.grpc.envelope import LAST, Envelope, Type
-from colonnade.wire.grpc.link import OUTBOX_MEMORY_BYTES, WINDOW_BYTES, Gap, Link
-from colonnade.wire.grpc.patience import Patience
-from colonnade.wire.grpc.tls_check import diagnose
+from colonnade.wire.grpc.link import OUTBOX_MEMORY_BYTES, WINDOW_BYTES, Gap, Link, Patience
+from colonnade.wire.grpc.tls import diagnose
 from colonnade.wire.grpc.transport import GrpcTransport
-from colonnade.wire.notes import pack_note
+from colonnade.wire.transport import NAME_BYTES, EpochStart, HeldCheckpoint, next_start, pack_note
 
 pytestmark = pytest.mark.network
 

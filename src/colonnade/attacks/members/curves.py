@@ -16,7 +16,7 @@ from colonnade.attacks.base import Attack, ExampleRun, Guess, Needs, View
 from colonnade.models.functional.messages import Offer, ReleasedCurves
 from colonnade.secret import Secret
 from colonnade.wire.message import Float64Array
-from colonnade.wire.recording.transcript import Recorded
+from colonnade.wire.recording.recording import Recorded
 
 
 class ReleaseMembership(Attack):

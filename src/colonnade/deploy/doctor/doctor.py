@@ -27,11 +27,10 @@ from colonnade.errors import ColonnadeError, DataError, PeerUnreachable, PlanErr
 from colonnade.models.base import require_classes
 from colonnade.models.estimate import TrafficEstimate, estimate
 from colonnade.plans.align import PlannedAlign
-from colonnade.plans.network import check_address
 from colonnade.plans.plan import Plan
 from colonnade.tables.table import Table
 from colonnade.wire.certs.credentials import Credentials
-from colonnade.wire.grpc.address import require_loopback
+from colonnade.wire.transport import check_address, require_loopback
 
 FEW_DAYS = 30
 

@@ -131,7 +131,7 @@ class PeerProbe:
 
     def _transports(self) -> dict[str, GrpcTransport]:
         """For every peer one of its own, so that what goes wrong with one stays there, but one for all who dial."""
-        from colonnade.wire.grpc.patience import Patience
+        from colonnade.wire.grpc.link import Patience
         from colonnade.wire.grpc.transport import GrpcTransport
 
         # Frequent signs of life carry the acknowledgements that the last messages wait for.

@@ -33,7 +33,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from colonnade.data.ranking import FeaturePartition, Ranking, public_private
 from colonnade.errors import DataError, PlanError
 from colonnade.models.networks.modules import BottomFactory, LocalTrack, TopFactory, top_named
-from colonnade.runtime.describe import stable_name
+from colonnade.runtime.protocol import stable_name
 from colonnade.tables.encode import Inputs
 from colonnade.tables.table import Table
 from colonnade.text import nearest

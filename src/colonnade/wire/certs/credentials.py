@@ -144,13 +144,17 @@ class Credentials:
         check_fit(private_key(key_path, key_pem), key_path, certificate_pem, certificate_path)
         return cls(directory, name, identity, ca_pem, certificate_pem, key_pem, stamps)
 
+    @property
+    def files(self) -> tuple[Path, Path, Path]:
+        """Where the authority's certificate, the party's certificate and the party's key are."""
+        return party_files(self.directory, self.name)
+
     def changed(self) -> bool:
         """Whether the files hold something else by now; cheap enough to ask at every connection."""
-        files = party_files(self.directory, self.name)
-        if tuple(_stamp(path) for path in files) == self._stamps:
+        if tuple(_stamp(path) for path in self.files) == self._stamps:
             return False
         try:
-            return [path.read_bytes() for path in files] != [self.ca_pem, self.certificate_pem, self.key_pem]
+            return [path.read_bytes() for path in self.files] != [self.ca_pem, self.certificate_pem, self.key_pem]
         except OSError:
             return True
 
@@ -164,8 +168,13 @@ class Credentials:
 
     def handed_over(self, peer: str) -> bytes | None:
         """The certificate that a peer has handed over, if it lies in the folder: no other one is good for this peer."""
-        path = certificate_path(self.directory, peer)
+        path = party_files(self.directory, peer)[1]
         return read_file(path) if path.exists() else None
+
+    def expected(self, peer: str) -> Identity | None:
+        """Whom the certificate names that a peer has handed over, if it has."""
+        pem = self.handed_over(peer)
+        return None if pem is None else identity_of(pem, party_files(self.directory, peer)[1])
 
     def recognise(self, peer: str, shown: Identity) -> None:
         """Refuse a peer that shows a revoked certificate, or another one than it has handed over.
@@ -175,19 +184,14 @@ class Credentials:
             StorageError: The list of revoked certificates cannot be read.
         """
         shown.check_revoked(self.directory)
-        pem = self.handed_over(peer)
-        path = certificate_path(self.directory, peer)
-        if pem is not None and (expected := identity_of(pem, path)).fingerprint != shown.fingerprint:
+        expected = self.expected(peer)
+        if expected is not None and expected.fingerprint != shown.fingerprint:
+            path = party_files(self.directory, peer)[1]
             raise AuthError(
                 f"Expected {peer} to show the certificate in {path}, whose words are '{expected.words}', but it shows "
                 f"one whose words are '{shown.words}'. If {peer} has a new one, compare the words by telephone, then "
                 "replace or delete the file."
             )
-
-
-def certificate_path(directory: str | Path, name: str) -> Path:
-    """Where the certificate of a party lies in a folder, if it does."""
-    return party_files(Path(directory), name)[1]
 
 
 def show(path: str | Path) -> Identity:

@@ -11,6 +11,7 @@ import os
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
@@ -20,8 +21,6 @@ from colonnade.storage import explained, make_private, sync_directory
 
 KEY_BYTES = 32
 NONCE_BYTES = 12
-OVERHEAD = NONCE_BYTES + 16
-"""By how many bytes a sealed record is longer than what is in it."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,8 @@ class StorageKey:
     """
 
     secret: bytes = field(repr=False)
+    overhead: ClassVar[int] = NONCE_BYTES + 16
+    """By how many bytes a sealed record is longer than what is in it."""
 
     @classmethod
     def read(cls, path: Path | str) -> StorageKey:
