@@ -121,7 +121,7 @@ def test_what_cannot_be_read_of_a_run_is_a_storage_error(tmp_path: Path) -> None
     for damage in ("", "[]", "{}"):
         (alone.path / "run.json").write_text(damage)
         assert refusal(StorageError, lambda: alone.status) == (
-            f"{alone.path / 'run.json'} should say how a side of a run stands, but is damaged. "
+            f"{alone.path / 'run.json'} should say how a run stands, but is damaged. "
             "Restore it, or delete the folder to start again."
         )
 

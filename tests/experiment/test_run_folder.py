@@ -168,8 +168,8 @@ def test_a_damaged_file_is_named(copied: RunFolder) -> None:
     with pytest.raises(StorageError) as caught:
         copied.load()
     assert str(caught.value) == (
-        f"{copied.path / 'run.json'} should be as the run wrote it, but is damaged (TypeError). "
-        "Restore it, or simulate again in another folder."
+        f"{copied.path / 'run.json'} should say how a run stands, but is damaged. "
+        "Restore it, or delete the folder to start again."
     )
 
 

@@ -17,7 +17,6 @@ The number in the name is that of the public plan, hence the same at all parties
 from __future__ import annotations
 
 import fcntl
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -35,6 +34,7 @@ from colonnade.privacy.ledger import Ledger
 from colonnade.roles import PublicPlan
 from colonnade.runtime.join import join
 from colonnade.runtime.protocol import describe_protocol, private_randomness
+from colonnade.runtime.status import read_status, status_of
 from colonnade.storage import explained, make_private, open_private, write_atomically
 from colonnade.tables.table import Table
 from colonnade.text import nearest
@@ -134,7 +134,7 @@ class PartyRun:
             StorageError: The folder is not that of one party's side of a run.
         """
         folder = Path(path)
-        found = _read_status(folder)
+        found = read_status(folder)
         if "party" not in found or not (folder / "plan.toml").is_file():
             raise StorageError(
                 f"{folder} should be one party's side of a run, as `colonnade join` makes it, but is not. Name such a "
@@ -145,7 +145,7 @@ class PartyRun:
     @property
     def status(self) -> str:
         """How far this side has come: "planned", "running", "failed", "stopped" or "finished"."""
-        return str(self._found()["status"]) if (self.path / "run.json").is_file() else "planned"
+        return status_of(self.path)
 
     @property
     def model_path(self) -> Path:
@@ -246,7 +246,7 @@ class PartyRun:
             shown: Where to say what goes on.
         """
         trained = replace(self, path=Path(model))
-        found = trained._found()
+        found = read_status(trained.path)
         if found["plan"] != self.plan.public().hash:
             raise PlanError(
                 f"{model} should hold a model of this plan, but holds one of another. Name the folder that "
@@ -289,7 +289,7 @@ class PartyRun:
         """
         from colonnade.auditing import audit_own_side
 
-        planned, found, table = planned or self.plan.audit, _read_status(self.path), self._audited_table()
+        planned, found, table = planned or self.plan.audit, read_status(self.path), self._audited_table()
         if table is None:
             raise StorageError(
                 f"{self.path} should hold the run of a party with a table, but {self.name} has none. Audit the side "
@@ -325,7 +325,7 @@ class PartyRun:
         """
         from colonnade.auditing import JointAudit
 
-        planned, found, table = planned or self.plan.audit, _read_status(self.path), self._audited_table()
+        planned, found, table = planned or self.plan.audit, read_status(self.path), self._audited_table()
         is_owner = self.name == self.plan.roles.label
         joint = JointAudit(
             self.plan.public(),
@@ -353,7 +353,7 @@ class PartyRun:
 
     def _audited_table(self) -> Table | None:
         """The rows that this party brought to its finished run."""
-        found, table = _read_status(self.path), self.table()
+        found, table = read_status(self.path), self.table()
         if self.status != "finished":
             raise StorageError(
                 f"{self.path} should hold a finished run, but it is {self.status}. "
@@ -480,9 +480,6 @@ class PartyRun:
             make_private(folder)
         return folder
 
-    def _found(self) -> dict[str, Any]:
-        return _read_status(self.path)
-
     @contextmanager
     def _alone(self, folder: Path) -> Iterator[None]:
         """Keep a second process of this party out of a folder."""
@@ -500,19 +497,6 @@ class PartyRun:
                     "Wait until it ends, or choose another folder with --out."
                 ) from error
             yield
-
-
-def _read_status(folder: Path) -> dict[str, Any]:
-    path = folder / "run.json"
-    try:
-        with explained(f"read {path}"):
-            found = json.loads(path.read_text(encoding="utf-8"))
-        return {**found, "status": found["status"], "plan": found["plan"]}
-    except (ValueError, KeyError, TypeError) as error:
-        raise StorageError(
-            f"{path} should say how a side of a run stands, but is damaged. Restore it, or delete the folder to start "
-            "again."
-        ) from error
 
 
 def _load_alignment(path: Path) -> Alignment:

@@ -33,6 +33,7 @@ from colonnade.plans.sections import PlannedAudit
 from colonnade.privacy.ledger import Ledger
 from colonnade.runtime.alignment import Alignment
 from colonnade.runtime.simulate import Run
+from colonnade.runtime.status import has_begun, read_status, status_of
 from colonnade.storage import explained, write_atomically
 from colonnade.wire.recording.recording import Transcript
 
@@ -109,7 +110,7 @@ class RunFolder:
     @property
     def status(self) -> str:
         """How far the run has come: "planned", "running", "failed" or "finished"."""
-        return str(self._identity()["status"]) if self._has("run.json") else "planned"
+        return status_of(self.path)
 
     def tables(self) -> Tables:
         """The run's tables, made again as the plan says.
@@ -119,7 +120,7 @@ class RunFolder:
         """
         self.plan.require_training()
         tables = self.plan.tables(None if self.plan.align is None else self.alignments())
-        if self._has("run.json"):
+        if has_begun(self.path):
             written = self._identity()["tables"]
             for party, table in tables.train.items():
                 if table.digest() != written.get(party):
@@ -142,8 +143,8 @@ class RunFolder:
         folder = self.path / "alignment"
         files = {party: folder / party / "alignment.safetensors" for party in self.plan.roles.parties}
         simulation = self.plan.alignment(self.plan.data.load(self.plan.roles.holders, self.plan.align))
-        if self._has("alignment/run.json"):
-            written = self._read_json("alignment/run.json").get("tables", {})
+        if has_begun(folder):
+            written = read_status(folder, "tables")["tables"]
             for party, table in simulation.tables.items():
                 if table.digest() != written.get(party):
                     raise DataError(
@@ -267,9 +268,7 @@ class RunFolder:
         return ledger.after(Ledger(path=path)) if path.exists() else ledger
 
     def _identity(self) -> dict[str, Any]:
-        with _undamaged(self.path / "run.json"):
-            identity = self._read_json("run.json")
-            return {key: identity[key] for key in ("plan", "seed", "tables", "version", "status")}
+        return read_status(self.path, "seed", "tables", "version")
 
     def _read_json(self, name: str) -> Any:
         with _undamaged(self.path / name):

@@ -40,6 +40,8 @@ def join(protocol: Protocol[R], party: Party, *, keep: Callable[[R], None] | Non
                     keep(result)
                 party.session.finish(ready)
             except PeerRestarted:
+                # The next attempt writes to the same files, whoever still refers to the recording of this one.
+                ready.recording.close()
                 continue
             return result
     except BaseException as error:

@@ -133,6 +133,11 @@ class Recording:
             write_index(self._frames.directory, self.party, tuple(self._means.values()), self._frames.key)
         return Transcript(self.party, tuple(self._entries), tuple(self._means.values()), self._frames)
 
+    def close(self) -> None:
+        """Hand what was recorded to the disk, and close the files."""
+        if isinstance(self._frames, FramesOnDisk):
+            self._frames.close()
+
     def state(self) -> Tree:
         assert isinstance(self._frames, FramesOnDisk), "only a recording on disk can be cut back"
         # The checkpoint before this one may still be the one that all parties go back to, so what was superseded
