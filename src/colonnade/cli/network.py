@@ -208,11 +208,7 @@ def _shown() -> Iterator[ProgressCallbacks]:
 
 @contextmanager
 def terminated_in_order(advice: str | None = None) -> Iterator[None]:
-    """Let SIGTERM end a run as an interruption does: the others are told, and the status is written.
-
-    Args:
-        advice: What to say to the operator who interrupts.
-    """
+    """Let SIGTERM end a run as an interruption does: the others are told, and the status is written."""
 
     def terminate(number: int, frame: object) -> None:
         # A second one ends the process at once.

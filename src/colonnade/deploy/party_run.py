@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from colonnade.runtime.checkpoint import Watcher
     from colonnade.runtime.party import Party
     from colonnade.wire.certs.credentials import Credentials, Identity
-    from colonnade.wire.grpc.link import Patience
 
 R = TypeVar("R")
 
@@ -106,11 +105,6 @@ class PartyRun:
             certificates: The folder of its certificate and key, if not the plan's.
             insecure: Send everything in the clear; every address must be on this machine.
             listen: Where to listen, if not where the plan says.
-
-        Raises:
-            PlanError: The plan has no such party or says nothing about the network, or a run in the clear would leave
-                this machine.
-            AuthError: The party's certificate is not good.
         """
         network = require_network(plan, name)
         if listen is not None:
@@ -128,11 +122,7 @@ class PartyRun:
 
     @classmethod
     def open(cls, path: Path | str) -> PartyRun:
-        """The side whose folder this is, for looking at what it left there.
-
-        Raises:
-            StorageError: The folder is not that of one party's side of a run.
-        """
+        """The side whose folder this is, for looking at what it left there."""
         folder = Path(path)
         found = read_status(folder)
         if "party" not in found or not (folder / "plan.toml").is_file():
@@ -185,15 +175,7 @@ class PartyRun:
         return self._network.randomness == "seeded"
 
     def train(self, *, resume: bool = False, shown: ProgressCallbacks | None = None) -> Estimator:
-        """Train with the other parties, and keep this party's share of the model.
-
-        Args:
-            resume: Go on with a run that was interrupted.
-            shown: Where to say what goes on.
-
-        Raises:
-            PlanError: There is an interrupted run, and it is not to be resumed.
-        """
+        """Train with the other parties, and keep this party's share of the model."""
         self._require_new("run", resume)
         self.plan.require_training()
         with self._alone(self.path):
@@ -205,15 +187,7 @@ class PartyRun:
             return join(protocol, party, keep=lambda share: share.save(self.model_path))
 
     def align(self, *, resume: bool = False, shown: ProgressCallbacks | None = None) -> Alignment:
-        """Align with the other parties and do nothing else; the outcome lies at `alignment_path`.
-
-        Args:
-            resume: Go on with an alignment that was interrupted.
-            shown: Where to say what goes on.
-
-        Raises:
-            PlanError: The plan has no section [align], or there is an interrupted alignment that is not to be resumed.
-        """
+        """Align with the other parties and do nothing else; the outcome lies at `alignment_path`."""
         planned, public = self.plan.aligned, self.plan.public_alignment()
         self._require_new("alignment", resume)
         with self._alone(self.path):
@@ -315,11 +289,6 @@ class PartyRun:
     ) -> PrivacyReport | None:
         """Audit together with another party: the attacker guesses, the label party scores and gets the report.
 
-        Args:
-            attacker: The party that attacks the label party.
-            planned: How; as the plan says if None. The attacks must be the same at both parties.
-            shown: Where to say what goes on.
-
         Returns:
             The report at the label party, None at the attacker.
         """
@@ -420,6 +389,7 @@ class PartyRun:
         audits: bool = False,
     ) -> Party:
         from colonnade.runtime.session import connect
+        from colonnade.wire.grpc.link import Patience
         from colonnade.wire.grpc.transport import GrpcTransport
 
         plan, network = self.plan, self._network
@@ -427,7 +397,7 @@ class PartyRun:
             {party: self.addresses[party] for party in public.roles.parties},
             credentials=self.credentials,
             listen=self.listen,
-            patience=patience_of(network),
+            patience=Patience(network.start, network.rejoin, network.silence, network.message),
             on_wait=shown.wait,
         )
         return connect(
@@ -506,11 +476,7 @@ def _load_alignment(path: Path) -> Alignment:
 
 
 def require_network(plan: Plan, name: str) -> PlannedNetwork:
-    """What the plan says about the network, if it does and has this party.
-
-    Raises:
-        PlanError: It does not.
-    """
+    """What the plan says about the network, if it does and has this party."""
     parties = plan.roles.parties
     if name not in parties:
         raise PlanError(
@@ -523,13 +489,6 @@ def require_network(plan: Plan, name: str) -> PlannedNetwork:
             f'[network.{parties[0]}] and under it address = "host:port", where the others reach {parties[0]}.'
         )
     return plan.network
-
-
-def patience_of(network: PlannedNetwork) -> Patience:
-    """How long a party waits for what, as its plan says."""
-    from colonnade.wire.grpc.link import Patience
-
-    return Patience(network.start, network.rejoin, network.silence, network.message)
 
 
 def _write_prediction(path: Path, table: Table, prediction: Prediction, classes: Sequence[Any] | None) -> None:

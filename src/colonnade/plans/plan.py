@@ -89,7 +89,6 @@ class Plan:
     privacy: PlannedPrivacy = field(default_factory=PlannedPrivacy)
 
     def __post_init__(self) -> None:
-        """Refuse names that do not belong together."""
         for name in (self.name, *self.roles.parties):
             # Runs and parties have folders of their names.
             if not re.fullmatch(r"\w[\w -]*", name):
@@ -185,11 +184,7 @@ class Plan:
 
     @property
     def aligned(self) -> PlannedAlign:
-        """How rows are aligned.
-
-        Raises:
-            PlanError: They are not.
-        """
+        """How rows are aligned."""
         if self.align is None:
             raise PlanError(
                 "An alignment needs a section [align] in the plan, but there is none. Add it; it may be empty."
@@ -198,11 +193,7 @@ class Plan:
 
     @property
     def trained(self) -> PlannedModel:
-        """The model that is trained.
-
-        Raises:
-            PlanError: There is none.
-        """
+        """The model that is trained."""
         if self.model is None:
             raise PlanError(
                 "A training needs a section [model] in the plan, but this one only aligns. Add it, or use "
@@ -211,11 +202,7 @@ class Plan:
         return self.model
 
     def require_training(self) -> None:
-        """Refuse to train without a model, or on rows that nobody may know.
-
-        Raises:
-            PlanError: There is no model, or the alignment does not tell all parties which of their rows are common.
-        """
+        """Refuse to train without a model, or on rows that nobody may know."""
         _ = self.trained
         if self.align is not None and self.align.reveal != "both":
             raise PlanError(

@@ -77,7 +77,6 @@ class PlannedData:
     test: float = 0.25
 
     def __post_init__(self) -> None:
-        """Refuse what no rows could come from."""
         if self.name is not None and self.tables:
             raise PlanError(
                 f"[data] takes a name or files, but has the name {self.name!r} and files of {', '.join(self.tables)}. "
@@ -122,7 +121,6 @@ class PlannedModel:
     parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        """Check the parameters against the model's constructor."""
         from colonnade.catalogue import MODELS
 
         signature = Signature.of(MODELS[self.name], "[model]")
@@ -219,7 +217,6 @@ class PlannedRun:
     received: Literal["digests", "audit"] = "digests"
 
     def __post_init__(self) -> None:
-        """Refuse an interval without steps."""
         if self.checkpoint_every < 1:
             raise PlanError(
                 f"[run] checkpoint_every should be at least 1, but is {self.checkpoint_every}. "
@@ -231,9 +228,6 @@ class PlannedRun:
 class PlannedPrivacy:
     """What each party of a plan may spend on its own secrets, over all runs on the same records.
 
-    Attributes:
-        budget: For each secret the epsilon and the delta.
-
     >>> PlannedPrivacy({"labels": (2.0, 1e-5)}).budgets
     {<Secret.LABELS: 'labels'>: (2.0, 1e-05)}
     """
@@ -241,7 +235,6 @@ class PlannedPrivacy:
     budget: Mapping[str, tuple[float, float]] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        """Refuse unknown secrets and impossible numbers."""
         secrets = [secret.value for secret in Secret]
         for secret, (epsilon, delta) in self.budget.items():
             if secret not in secrets:
@@ -293,7 +286,6 @@ class PlannedAddress:
     listen: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no address."""
         for key, value in vars(self).items():
             if value is not None:
                 check_address(value, key)
@@ -348,11 +340,7 @@ class PlannedNetwork:
         return self.parties[name].listen if name in self.parties else None
 
     def check(self, names: tuple[str, ...]) -> None:
-        """Refuse parties without a role, and two that could not find each other.
-
-        Args:
-            names: The parties of the plan, in the order of the roles.
-        """
+        """Refuse parties without a role, and two that could not find each other."""
         for name in self.parties:
             if name not in names:
                 raise PlanError(

@@ -123,11 +123,7 @@ class Table:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Table:
-        """Open a table that `save` wrote; its bytes are mapped, not copied.
-
-        Raises:
-            StorageError: The file is missing, damaged, or not a saved table.
-        """
+        """Open a table that `save` wrote; its bytes are mapped, not copied."""
         try:
             arrow = mapped(Path(path))
             names = json.loads(arrow.schema.metadata[_METADATA_KEY])
@@ -144,11 +140,7 @@ class Table:
             ) from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the table, with its owner and the names of ids and labels, to one Arrow file.
-
-        Raises:
-            StorageError: The disk is full or read-only.
-        """
+        """Write the table, with its owner and the names of ids and labels, to one Arrow file."""
         path = Path(path)
         partial = path.with_name(path.name + ".partial")
         names: dict[str, Any] = {"owner": self.owner, "ids": self.id_name, "labels": self.label_name}
@@ -190,7 +182,6 @@ class Table:
         return {name: kind_of(self._arrow.schema.field(name).type, name, self.owner) for name in self.columns}
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return int(self._arrow.num_rows)
 
     def __repr__(self) -> str:
@@ -342,11 +333,7 @@ class Table:
             )
 
     def check_ids(self, owner: str) -> None:
-        """Refuse missing and repeated ids.
-
-        Raises:
-            DataError: Some rows have no id, or the id of an earlier row.
-        """
+        """Refuse missing and repeated ids."""
         if self.ids.null_count:
             raise DataError(
                 f"Every row of {owner}'s table needs an id, but {self.ids.null_count:,} of {len(self):,} rows have "

@@ -133,18 +133,11 @@ class RunTransport(Transport):
 
     @abstractmethod
     def open(self, on_settled: Callable[[int], None] = lambda number: None) -> None:
-        """Listen and dial; returns at once.
-
-        Args:
-            on_settled: Called with the number of a checkpoint that all parties hold.
-        """
+        """Listen and dial; returns at once. `on_settled` is called with the number of a checkpoint that all hold."""
 
     @abstractmethod
     def meet(self, held: HeldCheckpoint) -> EpochStart:
         """Wait until all parties are here; returns how all go on.
-
-        Args:
-            held: Which checkpoints this party holds.
 
         Raises:
             AuthError: Some party goes on with another run, or does not agree.
@@ -306,10 +299,6 @@ class RunByFrames(RunTransport):
 def next_start(epoch: int, held: Mapping[str, HeldCheckpoint]) -> EpochStart:
     """How all parties go on, from what each of them holds.
 
-    Args:
-        epoch: The number of the coming epoch.
-        held: What each party holds.
-
     Raises:
         AuthError: Some hold checkpoints of different runs, neither of which is the run of all their folders.
 
@@ -333,17 +322,7 @@ def next_start(epoch: int, held: Mapping[str, HeldCheckpoint]) -> EpochStart:
 
 
 def agree(own: str, mine: dict[str, str], peer: str, theirs: Mapping[str, Any]) -> None:
-    """Require that a peer agrees with this party, and take the peer's rows over if this party has none.
-
-    Args:
-        own: This party.
-        mine: What must be equal at all parties, by name. An arbiter or a server has no rows at first.
-        peer: The peer.
-        theirs: What the peer says.
-
-    Raises:
-        WireError: Something differs.
-    """
+    """Require that a peer agrees with this party, and take the peer's rows over if this party has none."""
     for key, value in mine.items():
         if theirs.get(key) != value and not (key == "rows" and theirs.get(key) is None):
             raise _disagreement(key, own, value, peer, theirs.get(key))
@@ -375,15 +354,7 @@ def pack_note(note: Mapping[str, Any]) -> bytes:
 
 
 def read_note(data: bytes | memoryview, what: str) -> dict[str, Any]:
-    """The note in some bytes that a peer sent.
-
-    Args:
-        data: The bytes.
-        what: What to call the note in an error.
-
-    Raises:
-        BadFrame: The bytes are not a note.
-    """
+    """The note in some bytes that a peer sent."""
     if len(data) > MAX_NOTE_BYTES:
         raise BadFrame(
             f"A peer's {what} has {len(data)} bytes; at most {MAX_NOTE_BYTES} are allowed. The peer is faulty."
@@ -430,12 +401,7 @@ def is_address(value: str) -> bool:
 
 
 def check_address(value: str, key: str) -> None:
-    """Refuse what is not `host:port`.
-
-    Args:
-        value: What is to be an address.
-        key: What it is called in the plan or on the command line.
-    """
+    """Refuse what is not `host:port`."""
     if not is_address(value):
         raise PlanError(
             f"{key} should be a host and a port such as bank.example:7431 or [2001:db8::1]:7431, but is {value!r}. "
@@ -457,11 +423,7 @@ def is_loopback(value: str) -> bool:
 
 
 def require_loopback(addresses: Iterable[str | None]) -> None:
-    """Refuse to send in the clear over anything but this machine.
-
-    Raises:
-        PlanError: Some address is elsewhere.
-    """
+    """Refuse to send in the clear over anything but this machine."""
     for address in addresses:
         if address is not None and not is_loopback(address):
             raise PlanError(

@@ -14,8 +14,7 @@ import pytest
 from colonnade.errors import AuthError, PeerUnreachable
 from colonnade.testing.ports import free_port
 from colonnade.wire.certs import authority as certs
-from colonnade.wire.certs.credentials import Credentials, host_of
-from colonnade.wire.certs.revocation import revoke
+from colonnade.wire.certs.credentials import Credentials, host_of, revoke
 from colonnade.wire.grpc.link import Patience
 from colonnade.wire.grpc.tls import Tls, diagnose, shown_certificate
 from colonnade.wire.grpc.transport import GrpcTransport

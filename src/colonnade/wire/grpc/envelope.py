@@ -72,11 +72,7 @@ class Envelope(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes) -> Envelope:
-        """The envelope in some bytes, whose every length is checked.
-
-        Raises:
-            BadFrame: The bytes are not an envelope.
-        """
+        """The envelope in some bytes, whose every length is checked."""
         if len(data) < _HEAD.size or not data.startswith(_MAGIC):
             raise BadFrame(
                 f"Expected an envelope from a peer, got {len(data)} other bytes. The peer speaks something else."

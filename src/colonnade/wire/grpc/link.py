@@ -371,12 +371,7 @@ class Link:
             yield last.pack()
 
     def incoming(self, connection: Connection, envelope: Envelope) -> None:
-        """Take in an envelope.
-
-        Raises:
-            Gap: Something before it is missing.
-            BadFrame: It does not fit what came before.
-        """
+        """Take in an envelope; raises `Gap` if something before it is missing."""
         note = None
         with self.lock:
             if connection.closed:

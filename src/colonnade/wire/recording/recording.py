@@ -328,12 +328,7 @@ class Transcript:
 
     @classmethod
     def load(cls, directory: Path, key: StorageKey | None = None) -> Transcript:
-        """Read a transcript from a folder; messages are read when they are asked for.
-
-        Args:
-            directory: Where a recording was kept, or where `save` wrote.
-            key: Under which it is encrypted; None where it is in the clear.
-        """
+        """Read a transcript from a folder; messages are read when they are asked for."""
         tree = _read_index(directory, key)
         frames = FramesOnDisk(directory, key)
         entries = tuple(frames.entries())

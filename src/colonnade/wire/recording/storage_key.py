@@ -40,12 +40,7 @@ class StorageKey:
 
     @classmethod
     def read(cls, path: Path | str) -> StorageKey:
-        """Read a key file that `make_key` made.
-
-        Raises:
-            AuthError: Others may read the file, or it holds no key.
-            StorageError: The file cannot be read.
-        """
+        """Read a key file that `make_key` made."""
         path = Path(path)
         try:
             mode = path.stat().st_mode
@@ -77,11 +72,7 @@ class StorageKey:
         return nonce + ChaCha20Poly1305(self.secret).encrypt(nonce, data, place)
 
     def unseal(self, sealed: bytes, place: bytes) -> bytes:
-        """Decrypt a record.
-
-        Raises:
-            StorageError: It was sealed under another key or at another place, or was changed since.
-        """
+        """Decrypt a record, which must have been sealed under this key and at this place."""
         try:
             return ChaCha20Poly1305(self.secret).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], place)
         except (InvalidTag, ValueError) as error:
