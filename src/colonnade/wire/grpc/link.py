@@ -115,9 +115,8 @@ class Outbox:
             gone = self._waiting.popleft()
             if gone.payload is not None:
                 self._in_memory -= gone.size
-        if not self._waiting and self._spill is not None:
-            self._spill.close()
-            self._spill = None
+        if not self._waiting:
+            self.close()
 
     def after(self, seq: int) -> _Waiting | None:
         """The first envelope behind a number that is not acknowledged yet, or None."""
