@@ -204,6 +204,8 @@ def keys_on_page(section: str) -> list[str]:
     return re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
 
 
-@pytest.mark.parametrize(("section", "of"), [("`[network]` says", PlannedNetwork), ("`[network.bank]`", PlannedAddress)])
+@pytest.mark.parametrize(
+    ("section", "of"), [("`[network]` says", PlannedNetwork), ("`[network.bank]`", PlannedAddress)]
+)
 def test_the_page_names_every_key(section: str, of: type) -> None:
     assert keys_on_page(section) == [field.name for field in fields(of) if field.name != "parties"]

@@ -66,6 +66,9 @@ class ProgressCallbacks:
     step: Watcher | None = None
 
 
+SILENT = ProgressCallbacks()
+
+
 @dataclass(frozen=True)
 class PartyRun:
     """One party's side of a plan's run.
@@ -174,25 +177,25 @@ class PartyRun:
         """Whether everybody who knows the plan can compute this party's noise."""
         return self._network.randomness == "seeded"
 
-    def train(self, *, resume: bool = False, shown: ProgressCallbacks | None = None) -> Estimator:
+    def train(self, *, resume: bool = False, shown: ProgressCallbacks = SILENT) -> Estimator:
         """Train with the other parties, and keep this party's share of the model."""
         self._require_new("run", resume)
         self.plan.require_training()
         with self._alone(self.path):
             table = self.table()
             write_atomically(self.path / "plan.toml", self.plan.to_toml().encode())
-            model, shown = self.plan.trained.build(), shown or ProgressCallbacks()
+            model = self.plan.trained.build()
             party = self._connect(self.plan.public(), table, self.path, shown)
             protocol = self._on_aligned_rows(model.fit, self.alignment_path)
             return join(protocol, party, keep=lambda share: share.save(self.model_path))
 
-    def align(self, *, resume: bool = False, shown: ProgressCallbacks | None = None) -> Alignment:
+    def align(self, *, resume: bool = False, shown: ProgressCallbacks = SILENT) -> Alignment:
         """Align with the other parties and do nothing else; the outcome lies at `alignment_path`."""
         planned, public = self.plan.aligned, self.plan.public_alignment()
         self._require_new("alignment", resume)
         with self._alone(self.path):
             write_atomically(self.path / "plan.toml", self.plan.to_toml().encode())
-            protocol, shown = self._planned_align(planned), shown or ProgressCallbacks()
+            protocol = self._planned_align(planned)
             party = self._connect(public, self.table(), self.path, shown)
             kept = self.alignment_path
             return join(protocol, party, keep=lambda alignment: alignment.save(kept))
@@ -208,7 +211,7 @@ class PartyRun:
         file: Path | None = None,
         out: Path | None = None,
         head: str | None = None,
-        shown: ProgressCallbacks | None = None,
+        shown: ProgressCallbacks = SILENT,
     ) -> Path | None:
         """Predict with the other parties; returns where the prediction lies, or None where this party learns nothing.
 
@@ -242,7 +245,7 @@ class PartyRun:
             raise PlanError(f"A prediction is written as .csv or .parquet, but --out is {written}. Choose one of them.")
         name, settings = describe_protocol(share.predict)
         public = replace(self.plan.public(), protocol=name, settings={**settings, "trained": found["plan"]})
-        table, shown = self._rows_to_predict(file), shown or ProgressCallbacks()
+        table = self._rows_to_predict(file)
 
         def keep(prediction: Prediction | None) -> None:
             if prediction is not None and table is not None:
@@ -285,7 +288,7 @@ class PartyRun:
         return report
 
     def audit_jointly(
-        self, attacker: str, planned: PlannedAudit | None = None, *, shown: ProgressCallbacks | None = None
+        self, attacker: str, planned: PlannedAudit | None = None, *, shown: ProgressCallbacks = SILENT
     ) -> PrivacyReport | None:
         """Audit together with another party: the attacker guesses, the label party scores and gets the report.
 
@@ -313,7 +316,6 @@ class PartyRun:
                 f"A joint audit is between {joint.owner} and {attacker}, but this folder is {self.name}'s. Name the "
                 "folder of one of the two, or another attacker."
             )
-        shown = shown or ProgressCallbacks()
         party = self._connect(joint.plan, table, self._next_folder("audits"), shown, audits=True)
         report = join(joint, party)
         if report is not None:

@@ -17,7 +17,7 @@ def join(protocol: Protocol[R], party: Party, *, keep: Callable[[R], None] | Non
     """Run one party's side of a protocol: what an organisation does, and what `simulate` does for each party.
 
     Between machines this waits for all others first and last, and goes back to the newest common checkpoint, entering
-    the protocol anew, whenever a peer was started anew.
+    the protocol again, whenever a peer was started again.
 
     Args:
         protocol: What all parties run.
@@ -40,7 +40,7 @@ def join(protocol: Protocol[R], party: Party, *, keep: Callable[[R], None] | Non
                     keep(result)
                 party.session.finish(ready)
             except PeerRestarted:
-                # The next attempt writes to the same files, whoever still refers to the recording of this one.
+                # The next attempt writes to the same files, even if something still refers to the recording of this one.
                 ready.recording.close()
                 continue
             return result

@@ -23,7 +23,7 @@ class Status:
             if different:
                 raise PlanError(
                     f"{directory} holds another run than this one: its {', '.join(different)} differ. "
-                    "Choose another folder, or delete this one to start anew."
+                    "Choose another folder, or delete this one to start again."
                 )
         self.write("running")
 

@@ -315,7 +315,7 @@ def next_start(epoch: int, held: Mapping[str, HeldCheckpoint]) -> EpochStart:
         first, second, *_ = holders.values()
         raise AuthError(
             f"{first} and {second} go on with different runs of the same plan. Give both their side of one run, or "
-            "delete one side to start anew."
+            "delete one side to start again."
         )
     common = min(each.newest for each in held.values()) if set(holders) == {run} else 0
     return EpochStart(epoch, common, run)

@@ -538,7 +538,7 @@ def test_a_second_process_of_a_party_displaces_the_first_which_is_told(opened):
     second = opened("shop", addresses)
     with pytest.raises(AuthError, match="bank refused shop: shop was started a second time while this process"):
         first.receive("bank")
-    with pytest.raises(PeerRestarted, match="shop started anew; bank goes back to the last checkpoint"):
+    with pytest.raises(PeerRestarted, match="shop was started again; bank goes back to the last checkpoint"):
         bank.receive("shop")
     meeting(bank, second)
 

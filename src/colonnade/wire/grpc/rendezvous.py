@@ -272,7 +272,7 @@ class Rendezvous:
         self._raise_failure()
         interrupted = self._interrupted
         if interrupted is not None:
-            raise PeerRestarted(f"{interrupted} started anew; {self.name} goes back to the last checkpoint.")
+            raise PeerRestarted(f"{interrupted} was started again; {self.name} goes back to the last checkpoint.")
 
     def fail_locally(self, error: Exception) -> None:
         """Note an error of this party's own side, which its protocol raises at the next message."""
