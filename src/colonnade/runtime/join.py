@@ -40,7 +40,7 @@ def join(protocol: Protocol[R], party: Party, *, keep: Callable[[R], None] | Non
                     keep(result)
                 party.session.finish(ready)
             except PeerRestarted:
-                # The next attempt writes to the same files, even if something still refers to the recording of this one.
+                # The next attempt writes to the same files, even if something still refers to this recording.
                 ready.recording.close()
                 continue
             return result

@@ -8,8 +8,8 @@ connection have the same version.
 gRPC does not tell the dialling side either which certificate the listener showed, or why a connection failed. So the
 dialling side makes a handshake of its own first, to look at the certificate, and then lets gRPC trust exactly this
 certificate in place of the authority. Whom `identity` names is thus at the other end of the connection that carries the
-frames, even if somebody reroutes connections on the way. A peer keeps its key for as long as this process runs; a certificate of
-another key is refused.
+frames, even if somebody reroutes connections on the way. A peer keeps its key for as long as this process runs; a
+certificate of another key is refused.
 """
 
 from __future__ import annotations
