@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 
 from colonnade.crypto import hinted
-from colonnade.crypto.budget import Budget
 from colonnade.crypto.histograms import HistogramBins
-from colonnade.crypto.profiles import HISTOGRAM
+from colonnade.crypto.profiles import HISTOGRAM, Budget
 from colonnade.models.trees.bins import BinMatrix, Column, starts
 from colonnade.models.trees.grow import PlainSums, grow
 from colonnade.models.trees.losses import Gradients, Logistic

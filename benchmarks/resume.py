@@ -27,7 +27,7 @@ from colonnade.errors import PeerRestarted
 from colonnade.roles import PublicPlan
 from colonnade.runtime.session import connect
 from colonnade.wire.certs.credentials import Credentials
-from colonnade.wire.grpc.patience import Patience
+from colonnade.wire.grpc.link import Patience
 from colonnade.wire.grpc.transport import GrpcTransport
 
 TARGETS: Mapping[str, float] = {"resume_s": 2.0}

@@ -24,13 +24,11 @@ from benchmarks.loopback import BANK, SHOP, free_port, issue_certificates
 from benchmarks.split_overhead import EMBEDDING, ROLES, Timings, bottom, make_tables, top, train_apart, train_centrally
 from colonnade import Party, join
 from colonnade.models import SplitClassifier
-from colonnade.roles import PublicPlan
 from colonnade.runtime.party import shared_randomness
-from colonnade.runtime.protocol import describe_protocol
+from colonnade.runtime.protocol import public_plan
 from colonnade.runtime.session import connect
-from colonnade.runtime.simulate import public_seed
 from colonnade.wire.certs.credentials import Credentials
-from colonnade.wire.grpc.patience import Patience
+from colonnade.wire.grpc.link import Patience
 from colonnade.wire.grpc.transport import GrpcTransport
 
 TARGETS: Mapping[str, float] = {"process_ratio": 1.35, "network_ratio": 2.0}
@@ -56,7 +54,7 @@ def take_part(name: str, folder: Path, port: int, epochs: int, times: SimpleQueu
     estimator, tables = model(epochs), make_tables()
     # What a process loads on its first step takes a second; the others are measured after theirs, too.
     train_apart(model(1), tables, "digests")
-    plan = PublicPlan(ROLES, *describe_protocol(estimator.fit), seed=public_seed(0))
+    plan = public_plan(estimator.fit, ROLES, seed=0)
     party = connect(
         plan,
         name,

@@ -31,9 +31,9 @@ import psutil
 
 from benchmarks.loopback import BANK, SHOP, free_port, issue_certificates
 from colonnade.wire.certs.credentials import Credentials, host_of
-from colonnade.wire.epoch import NAME_BYTES, HeldCheckpoint
-from colonnade.wire.grpc.patience import Patience
+from colonnade.wire.grpc.link import Patience
 from colonnade.wire.grpc.transport import GrpcTransport
+from colonnade.wire.transport import NAME_BYTES, HeldCheckpoint
 
 # A transfer at 80 % of bare gRPC's speed takes 1.25 times as long.
 TARGETS: Mapping[str, float] = {"step_ratio": 1.3, "bulk_ratio": 1.25, "receiver_mb": 120.0}

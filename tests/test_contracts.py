@@ -19,10 +19,10 @@ from colonnade.testing.ports import free_port
 from colonnade.testing.restart import restarted_peers_learn_nothing
 from colonnade.wire.certs import authority as certs
 from colonnade.wire.certs.credentials import Credentials
-from colonnade.wire.epoch import NAME_BYTES, HeldCheckpoint
-from colonnade.wire.grpc.patience import Patience
+from colonnade.wire.grpc.link import Patience
 from colonnade.wire.grpc.transport import GrpcTransport
-from colonnade.wire.transport import MemoryNetwork
+from colonnade.wire.memory import MemoryNetwork
+from colonnade.wire.transport import NAME_BYTES, HeldCheckpoint
 
 
 @cache

@@ -41,10 +41,10 @@ from colonnade.storage import read_tree
 from colonnade.testing.ports import free_port
 from colonnade.testing.setup import arrays
 from colonnade.wire.channel import Channel
-from colonnade.wire.grpc.patience import Patience
+from colonnade.wire.grpc.link import Patience
 from colonnade.wire.grpc.transport import GrpcTransport
 from colonnade.wire.message import Message, shapes
-from colonnade.wire.recording.transcript import Transcript
+from colonnade.wire.recording.recording import Transcript
 
 THREE = Roles(label="bank", features=("shop", "telco"))
 JUDGED = Roles(label="bank", features=("shop", "telco"), arbiter="judge")

@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from colonnade.align.limits import Limits
-from colonnade.crypto.budget import Budget
-from colonnade.crypto.profiles import HISTOGRAM
+from colonnade.crypto.profiles import HISTOGRAM, Budget
 from colonnade.errors import BudgetSpent, PrivacyError
 from colonnade.privacy.history import History, Records
 from colonnade.privacy.ledger import Event, Ledger, entry_of
 from colonnade.secret import Secret
-from colonnade.shared_log import SharedLog
+from colonnade.storage import SharedLog
 
 FLIP = Event(Secret.LABELS, "label", "randomised-response", (("epsilon", 1.0), ("n_classes", 2)))
 RECORDS = Records("rows", frozenset())

@@ -31,7 +31,6 @@ class Names(Mapping[str, T], Generic[T]):
             )
 
     def __getitem__(self, name: str) -> T:
-        """What a name stands for."""
         self.require(name)
         module, attribute = self._homes[name]
         try:
@@ -43,11 +42,9 @@ class Names(Mapping[str, T], Generic[T]):
         return found
 
     def __iter__(self) -> Iterator[str]:
-        """All names."""
         return iter(self._homes)
 
     def __len__(self) -> int:
-        """How many there are."""
         return len(self._homes)
 
 

@@ -6,7 +6,7 @@
     ├── DataError            a table is not what the protocol needs               exit 3
     ├── WireError            something went wrong between two parties             exit 4
     │   ├── PeerUnreachable  a peer did not come, or did not come back
-    │   ├── PeerRestarted    a peer was started anew; the run goes back to a checkpoint
+    │   ├── PeerRestarted    a peer was started again; the run goes back to a checkpoint
     │   ├── PeerLeft         a peer ended before it sent what was awaited
     │   ├── PeerFailed       a peer raised; its own words are in the message
     │   ├── AuthError        certificate, name or plan not accepted               exit 7
@@ -80,7 +80,7 @@ class PeerUnreachable(WireError):
 
 
 class PeerRestarted(WireError):
-    """A peer was started anew; the run goes back to the last checkpoint."""
+    """A peer was started again; the run goes back to the last checkpoint."""
 
 
 class PeerLeft(WireError):

@@ -29,7 +29,6 @@ class Bars:
         self._tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> Self:
-        """Begin to draw."""
         if self.shown:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -48,7 +47,6 @@ class Bars:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Leave the terminal as it was."""
         if self.shown:
             self._progress.stop()
 
@@ -60,15 +58,7 @@ class Bars:
         figures: Mapping[str, float] | None = None,
         text: str | None = None,
     ) -> None:
-        """Draw how far a loop has come.
-
-        Args:
-            name: The loop; each has its own bar.
-            done: How many steps are done.
-            total: How many there are; None where nobody knows.
-            figures: What to show beside the bar.
-            text: What to call the loop, if not by its name.
-        """
+        """Draw how far a loop has come."""
         if not self.shown:
             return
         counted = "" if total is None else f"{done} of {total}  "

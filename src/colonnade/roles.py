@@ -26,7 +26,6 @@ class Roles:
     server: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse roles that no run could fill."""
         if isinstance(self.features, str):
             raise PlanError(f"The feature parties should be a tuple of names, but are the text {self.features!r}.")
         object.__setattr__(self, "features", tuple(self.features))

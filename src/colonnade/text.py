@@ -20,10 +20,6 @@ def nearest(name: str, names: Iterable[str]) -> str:
 def printable(text: str, *, lines: bool = False) -> str:
     r"""Text without control characters, which a terminal would obey.
 
-    Args:
-        text: The text, perhaps a peer's words.
-        lines: Whether line breaks stay.
-
     >>> printable("1.0\x1b[31m")
     '1.0?[31m'
     """

@@ -17,7 +17,7 @@ from colonnade.align import messages as kinds
 from colonnade.align import settings as settings_module
 from colonnade.errors import PrivacyError, StorageError
 from colonnade.wire.channel import Channel
-from colonnade.wire.transport import MemoryTransport
+from colonnade.wire.memory import MemoryTransport
 
 ROOT = Path(__file__).parents[2]
 ROLES = Roles(label="bank", features=("shop", "telco"))

@@ -16,7 +16,8 @@ from colonnade.privacy.ledger import Event
 from colonnade.roles import Roles
 from colonnade.runtime.join import join
 from colonnade.runtime.party import Party
-from colonnade.runtime.simulate import Run, private_randomness, simulate
+from colonnade.runtime.protocol import private_randomness
+from colonnade.runtime.simulate import Run, simulate
 from colonnade.secret import Secret
 from colonnade.tables.table import Table
 from colonnade.testing.ports import free_port
@@ -169,7 +170,7 @@ def toy() -> SimpleNamespace:
 def deployed(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """Runs protocols over gRPC on the loopback interface, each party in a thread of its own, with its own folder."""
     from colonnade.runtime.session import connect
-    from colonnade.wire.grpc.patience import Patience
+    from colonnade.wire.grpc.link import Patience
     from colonnade.wire.grpc.transport import GrpcTransport
 
     def run(

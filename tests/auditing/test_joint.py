@@ -17,7 +17,7 @@ from colonnade.roles import PublicPlan, Roles
 from colonnade.runtime.party import Party
 from colonnade.runtime.simulate import Run, simulate
 from colonnade.secret import Secret
-from colonnade.wire.recording.transcript import Transcript
+from colonnade.wire.recording.recording import Transcript
 
 NOTHING = np.zeros(0, np.int64)
 

@@ -16,7 +16,7 @@ from colonnade.auditing.subjects.classes import ClassTruth
 from colonnade.auditing.subjects.labels import class_numbers, draw_grant
 from colonnade.errors import ColonnadeError, PlanError
 from colonnade.privacy.randomness import Randomness
-from colonnade.wire.recording.transcript import RowMeans, Transcript
+from colonnade.wire.recording.recording import RowMeans, Transcript
 
 ORDER = np.random.default_rng(0).permutation(200)
 

@@ -21,7 +21,7 @@ from colonnade.privacy.ledger import Ledger
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import Run, simulate
 from colonnade.tables.table import Table
-from colonnade.wire.recording.transcript import Transcript
+from colonnade.wire.recording.recording import Transcript
 
 ATTACKS = (NormScore(), DirectionScore(), DirectLabel())
 

@@ -32,7 +32,7 @@ from colonnade.runtime.simulate import Run, simulate
 from colonnade.tables.table import Table
 from colonnade.testing.ports import free_port
 from colonnade.wire.certs.credentials import Credentials
-from colonnade.wire.recording.transcript import Transcript
+from colonnade.wire.recording.recording import Transcript
 
 pytestmark = pytest.mark.network
 

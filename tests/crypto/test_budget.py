@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from colonnade.crypto.budget import Budget
-from colonnade.crypto.profiles import ARBITER, HISTOGRAM
+from colonnade.crypto.profiles import ARBITER, HISTOGRAM, Budget
 from colonnade.errors import BudgetSpent, StorageError
 
 # A cap of 4,096 values is taken in portions of 4.

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from colonnade.crypto import hinted, sampling, wide_kernels
-from colonnade.crypto.budget import Budget
 from colonnade.crypto.hinted import (
     Holder,
     Messages,
@@ -24,7 +23,7 @@ from colonnade.crypto.hinted import (
     joint_seed,
 )
 from colonnade.crypto.histograms import HistogramBins
-from colonnade.crypto.profiles import HISTOGRAM
+from colonnade.crypto.profiles import HISTOGRAM, Budget
 from colonnade.crypto.sampling import Stream
 from colonnade.crypto.wide import WideRing
 from colonnade.errors import BudgetSpent, CryptoError, DataError, KeyMismatch, Overflow

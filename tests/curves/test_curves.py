@@ -171,3 +171,17 @@ def test_curves_are_drawn(truth):
 def test_curves_need_neither_scikit_fda_nor_matplotlib_to_be_imported():
     script = "import sys, colonnade.curves; print([m for m in ('skfda', 'matplotlib', 'scipy') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_a_table_of_curves_is_read_back_by_a_process_that_has_not_met_curves(tmp_path):
+    """Arrow knows the type only once `colonnade.curves` was imported, which tables do not do by themselves."""
+    table = Table.of({"id": [1, 2], "day": Curves(np.arange(24.0).reshape(2, 12), BASIS)})
+    table.save(tmp_path / "table.arrow")
+    pq.write_table(table.to_arrow(), tmp_path / "table.parquet")
+    script = (
+        "import sys; from colonnade import Table; assert 'colonnade.curves' not in sys.modules\n"
+        "for table in (Table.load(sys.argv[1]), Table.read(sys.argv[2], ids='id')): print(table.digest())"
+    )
+    files = [str(tmp_path / "table.arrow"), str(tmp_path / "table.parquet")]
+    found = subprocess.run([sys.executable, "-c", script, *files], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == [table.digest()] * 2

@@ -18,13 +18,22 @@ from colonnade.deploy.party_run import PartyRun, ProgressCallbacks, _write_predi
 from colonnade.errors import AuthError, ColonnadeError, PeerUnreachable, PlanError, StorageError
 from colonnade.models.base import Prediction
 from colonnade.plans.align import PlannedAlign
-from colonnade.plans.network import PlannedAddress, PlannedNetwork
-from colonnade.plans.plan import Plan, PlannedData, PlannedDefence, PlannedModel, PlannedRun, PlannedTable
-from colonnade.plans.privacy import PlannedPrivacy
+from colonnade.plans.plan import Plan
+from colonnade.plans.sections import (
+    PlannedAddress,
+    PlannedData,
+    PlannedDefence,
+    PlannedModel,
+    PlannedNetwork,
+    PlannedPrivacy,
+    PlannedRun,
+    PlannedTable,
+)
 from colonnade.privacy.ledger import spent_over_runs
 from colonnade.roles import Roles
+from colonnade.runtime.protocol import private_randomness
 from colonnade.runtime.session import NetworkSession
-from colonnade.runtime.simulate import private_randomness, simulate
+from colonnade.runtime.simulate import simulate
 from colonnade.secret import Secret
 from colonnade.tables.table import Table
 from colonnade.testing.ports import free_port
@@ -112,7 +121,7 @@ def test_what_cannot_be_read_of_a_run_is_a_storage_error(tmp_path: Path) -> None
     for damage in ("", "[]", "{}"):
         (alone.path / "run.json").write_text(damage)
         assert refusal(StorageError, lambda: alone.status) == (
-            f"{alone.path / 'run.json'} should say how a side of a run stands, but is damaged. "
+            f"{alone.path / 'run.json'} should say how a run stands, but is damaged. "
             "Restore it, or delete the folder to start again."
         )
 

@@ -17,7 +17,7 @@ import pytest
 from colonnade.privacy.ledger import Ledger
 from colonnade.testing.ports import free_port
 from colonnade.wire.certs import authority as certs
-from colonnade.wire.recording.transcript import Transcript
+from colonnade.wire.recording.recording import Transcript
 
 PARTY = Path(__file__).with_name("party.py")
 collect_ignore = [PARTY.name]

@@ -21,14 +21,15 @@ from colonnade.privacy.mechanisms import GaussianMechanism
 from colonnade.roles import Roles
 from colonnade.runtime.join import join
 from colonnade.runtime.party import Party
+from colonnade.runtime.protocol import private_randomness
 from colonnade.runtime.session import connect
-from colonnade.runtime.simulate import Simulation, private_randomness, simulate
+from colonnade.runtime.simulate import Simulation, simulate
 from colonnade.secret import Secret
 from colonnade.storage import pack, write_atomically
 from colonnade.tables.table import Table
 from colonnade.wire.certs.credentials import Credentials
 from colonnade.wire.channel import Channel
-from colonnade.wire.grpc.patience import Patience
+from colonnade.wire.grpc.link import Patience
 from colonnade.wire.grpc.rendezvous import Rendezvous
 from colonnade.wire.grpc.streams import Streams
 from colonnade.wire.grpc.transport import GrpcTransport

@@ -9,13 +9,11 @@ import torch
 from colonnade import Roles, join
 from colonnade.catalogue import MODELS
 from colonnade.data import load
-from colonnade.roles import PublicPlan
-from colonnade.runtime.protocol import describe_protocol
+from colonnade.runtime.protocol import private_randomness, public_plan
 from colonnade.runtime.session import connect
-from colonnade.runtime.simulate import private_randomness, public_seed
-from colonnade.wire.grpc.patience import Patience
+from colonnade.wire.grpc.link import Patience
 from colonnade.wire.grpc.transport import GrpcTransport
-from colonnade.wire.recording.transcript import Transcript
+from colonnade.wire.recording.recording import Transcript
 
 
 def main(name: str, model: str, folder: str, settings: str, addresses: str) -> None:
@@ -23,7 +21,7 @@ def main(name: str, model: str, folder: str, settings: str, addresses: str) -> N
     where = json.loads(addresses)
     estimator = MODELS[model](**json.loads(settings))
     roles = Roles(label="bank", features=("shop",), server="cloud" if "cloud" in where else None)
-    plan = PublicPlan(roles, *describe_protocol(estimator.fit), seed=public_seed(0))
+    plan = public_plan(estimator.fit, roles, seed=0)
     party = connect(
         plan,
         name,

@@ -6,7 +6,8 @@ import pytest
 
 from colonnade.errors import PlanError
 from colonnade.experiment.quality import quality
-from colonnade.plans.plan import Plan, PlannedData, PlannedModel
+from colonnade.plans.plan import Plan
+from colonnade.plans.sections import PlannedData, PlannedModel
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import Run, simulate
 from colonnade.tables.table import Table

@@ -9,7 +9,8 @@ import pytest
 from colonnade import audit
 from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.experiment.run_folder import RunFolder
-from colonnade.plans.plan import Plan, PlannedAudit, PlannedData, PlannedModel, PlannedTable
+from colonnade.plans.plan import Plan
+from colonnade.plans.sections import PlannedAudit, PlannedData, PlannedModel, PlannedTable
 from colonnade.privacy.ledger import Event, Ledger
 from colonnade.roles import Roles
 from colonnade.secret import Secret
@@ -177,8 +178,8 @@ def test_a_damaged_file_is_named(copied: RunFolder) -> None:
     with pytest.raises(StorageError) as caught:
         copied.load()
     assert str(caught.value) == (
-        f"{copied.path / 'run.json'} should be as the run wrote it, but is damaged (TypeError). "
-        "Restore it, or simulate again in another folder."
+        f"{copied.path / 'run.json'} should say how a run stands, but is damaged. "
+        "Restore it, or delete the folder to start again."
     )
 
 

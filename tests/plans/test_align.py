@@ -8,7 +8,8 @@ import pytest
 from colonnade.data import intersect
 from colonnade.errors import DataError, PlanError
 from colonnade.plans.align import PlannedAlign
-from colonnade.plans.plan import Plan, PlannedData, PlannedModel
+from colonnade.plans.plan import Plan
+from colonnade.plans.sections import PlannedData, PlannedModel
 from colonnade.roles import Roles
 
 PLAN = Plan(

@@ -9,8 +9,16 @@ import pytest
 
 from colonnade.errors import PlanError
 from colonnade.plans.align import PlannedAlign
-from colonnade.plans.network import PlannedAddress, PlannedNetwork
-from colonnade.plans.plan import Plan, PlannedData, PlannedDefence, PlannedModel, PlannedRun, PlannedTable
+from colonnade.plans.plan import Plan
+from colonnade.plans.sections import (
+    PlannedAddress,
+    PlannedData,
+    PlannedDefence,
+    PlannedModel,
+    PlannedNetwork,
+    PlannedRun,
+    PlannedTable,
+)
 from colonnade.roles import Roles
 
 PAGE = (Path(__file__).parents[2] / "docs" / "plans.md").read_text(encoding="utf-8")
@@ -206,6 +214,8 @@ def keys_on_page(section: str) -> list[str]:
     return re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
 
 
-@pytest.mark.parametrize(("section", "of"), [("`[network]`:", PlannedNetwork), ("`[network.bank]`", PlannedAddress)])
+@pytest.mark.parametrize(
+    ("section", "of"), [("`[network]` says", PlannedNetwork), ("`[network.bank]`", PlannedAddress)]
+)
 def test_the_page_names_every_key(section: str, of: type) -> None:
     assert keys_on_page(section) == [field.name for field in fields(of) if field.name != "parties"]

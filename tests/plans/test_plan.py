@@ -8,15 +8,8 @@ import pytest
 
 from colonnade.catalogue import DEFENCES, MODELS
 from colonnade.errors import DataError, PlanError
-from colonnade.plans.plan import (
-    Plan,
-    PlannedAudit,
-    PlannedData,
-    PlannedDefence,
-    PlannedModel,
-    PlannedRun,
-    PlannedTable,
-)
+from colonnade.plans.plan import Plan
+from colonnade.plans.sections import PlannedAudit, PlannedData, PlannedDefence, PlannedModel, PlannedRun, PlannedTable
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
 
@@ -413,13 +406,13 @@ def keys_on_page(section: str) -> list[str]:
 @pytest.mark.parametrize(
     ("section", "keys"),
     [
-        ("`[data]`:", [field.name for field in fields(PlannedData) if field.name != "tables"]),
+        ("`[data]` names", [field.name for field in fields(PlannedData) if field.name != "tables"]),
         ("`[data.bank]`", [field.name for field in fields(PlannedTable)]),
-        ("`[roles]`:", [field.name for field in fields(Roles)]),
-        ("`[audit]`:", [field.name for field in fields(PlannedAudit)]),
-        ("`[run]`:", [field.name for field in fields(PlannedRun)]),
-        ("`[model]`:", ["name", *inspect.signature(MODELS["split-classifier"]).parameters]),
-        ("`[[defences]]`:", ["party", "name", *inspect.signature(DEFENCES["gradient-noise"]).parameters]),
+        ("`[roles]` says", [field.name for field in fields(Roles)]),
+        ("`[audit]` says", [field.name for field in fields(PlannedAudit)]),
+        ("`[run]` says", [field.name for field in fields(PlannedRun)]),
+        ("`[model]` names", ["name", *inspect.signature(MODELS["split-classifier"]).parameters]),
+        ("Each section `[[defences]]`", ["party", "name", *inspect.signature(DEFENCES["gradient-noise"]).parameters]),
         ("At the top:", ["name", "seed"]),
     ],
 )

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from colonnade.errors import PlanError, StorageError
-from colonnade.generators import GlobalGenerators
-from colonnade.runtime.checkpoint import Checkpoints, Steps
+from colonnade.runtime.checkpoint import Checkpoints, GlobalGenerators, Steps
 
 
 class Counter:

@@ -18,13 +18,14 @@ import pytest
 from colonnade.roles import Roles
 from colonnade.runtime import checkpoint
 from colonnade.runtime.join import join
+from colonnade.runtime.protocol import private_randomness
 from colonnade.runtime.session import NetworkSession, connect
-from colonnade.runtime.simulate import Simulation, private_randomness, simulate
+from colonnade.runtime.simulate import Simulation, simulate
 from colonnade.secret import Secret
 from colonnade.tables.table import Table
 from colonnade.testing.ports import free_port
 from colonnade.wire.channel import Channel
-from colonnade.wire.grpc.patience import Patience
+from colonnade.wire.grpc.link import Patience
 from colonnade.wire.grpc.rendezvous import Rendezvous
 from colonnade.wire.grpc.transport import GrpcTransport
 from colonnade.wire.message import Float64Array, Message

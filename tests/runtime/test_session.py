@@ -24,15 +24,16 @@ from colonnade.privacy.mechanisms import LaplaceMechanism
 from colonnade.roles import Roles
 from colonnade.runtime.checkpoint import Checkpoints
 from colonnade.runtime.join import join
+from colonnade.runtime.protocol import private_randomness
 from colonnade.runtime.session import connect
-from colonnade.runtime.simulate import Simulation, private_randomness, simulate
+from colonnade.runtime.simulate import Simulation, simulate
 from colonnade.secret import Secret
 from colonnade.tables.table import Table
 from colonnade.testing.ports import free_port
-from colonnade.wire.grpc.patience import Patience
+from colonnade.wire.grpc.link import Patience
 from colonnade.wire.grpc.transport import GrpcTransport
 from colonnade.wire.message import Float64Array, Message
-from colonnade.wire.recording.transcript import Transcript
+from colonnade.wire.recording.recording import Transcript
 
 BOTH = Roles(label="bank", features=("shop",))
 WITH_NOTARY = Roles(label="bank", features=("shop",), arbiter="notary")

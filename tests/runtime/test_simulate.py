@@ -15,7 +15,8 @@ from colonnade.privacy.mechanisms import LaplaceMechanism
 from colonnade.privacy.randomness import Randomness
 from colonnade.roles import PublicPlan, Roles
 from colonnade.runtime.party import Defence
-from colonnade.runtime.simulate import private_randomness, simulate
+from colonnade.runtime.protocol import private_randomness
+from colonnade.runtime.simulate import simulate
 from colonnade.secret import Secret
 from colonnade.tables.table import Table
 from colonnade.wire.message import Float64Array, Message

@@ -13,7 +13,8 @@ from colonnade.testing.transport import (
     one_peer_can_be_awaited_while_another_has_sent,
     sending_never_waits,
 )
-from colonnade.wire.transport import MemoryNetwork, Transport
+from colonnade.wire.memory import MemoryNetwork
+from colonnade.wire.transport import Transport
 
 MEBIBYTE = 2**20
 

@@ -25,7 +25,7 @@ from typing import ClassVar
 from colonnade.errors import PeerChanged, PrivacyError
 from colonnade.parameters import Limit, check_parameters, count, number, optional
 from colonnade.runtime.party import Party
-from colonnade.shared_log import HeldLog, SharedLog
+from colonnade.storage import HeldLog, SharedLog
 
 HOLDS = "one alignment"
 # A party with fewer ids counts as having so many: a peer that brings a few thousand goes through no list of all ids.

@@ -53,7 +53,7 @@ from colonnade.align.state import AlignState
 from colonnade.errors import MissingExtra, PlanError, ProtocolError
 from colonnade.storage import explained, make_private, open_private
 from colonnade.wire.channel import Channel
-from colonnade.wire.grpc.address import is_address
+from colonnade.wire.transport import is_address
 
 INTERPRETER_VARIABLE = "COLONNADE_PSI_FAST"
 PROGRAM = Path(rr22_process.__file__)

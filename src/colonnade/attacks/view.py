@@ -16,7 +16,7 @@ from colonnade.roles import PublicPlan
 from colonnade.storage import read_tree, write_tree
 from colonnade.tables.table import Table
 from colonnade.wire.message import Float32Array, Float64Array, Int64Array, Message
-from colonnade.wire.recording.transcript import Recorded, Transcript
+from colonnade.wire.recording.recording import Recorded, Transcript
 
 M = TypeVar("M", bound=Message)
 

@@ -16,13 +16,12 @@ from colonnade.errors import PlanError, PrivacyError, UndeclaredAccess
 from colonnade.models.base import Estimator
 from colonnade.privacy.randomness import Randomness
 from colonnade.roles import PublicPlan
-from colonnade.runtime.describe import describe
 from colonnade.runtime.party import Party
-from colonnade.runtime.protocol import Protocol
+from colonnade.runtime.protocol import Protocol, describe
 from colonnade.runtime.simulate import Run, Simulation
 from colonnade.tables.table import Table
 from colonnade.wire.message import Int64Array
-from colonnade.wire.recording.transcript import Transcript
+from colonnade.wire.recording.recording import Transcript
 
 T = TypeVar("T")
 

@@ -34,7 +34,7 @@ from colonnade.runtime.executor import Executor
 from colonnade.runtime.simulate import Run
 from colonnade.secret import Secret
 from colonnade.tables.table import Table
-from colonnade.wire.recording.transcript import Transcript
+from colonnade.wire.recording.recording import Transcript
 
 
 def audit(

@@ -37,7 +37,7 @@ from colonnade.runtime.party import Party
 from colonnade.secret import Secret
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Float64Array, Int64Array, Message
-from colonnade.wire.recording.transcript import Transcript
+from colonnade.wire.recording.recording import Transcript
 
 LONGEST_REASON = 300
 MOST_CLASSES = 10_000

@@ -29,7 +29,7 @@ from colonnade.errors import StorageError
 from colonnade.models.networks.messages import LeakStatement
 from colonnade.privacy.ledger import Event, Ledger, Spent, compose
 from colonnade.secret import Secret
-from colonnade.wire.recording.transcript import Transcript
+from colonnade.wire.recording.recording import Transcript
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -33,7 +33,7 @@ from colonnade.runtime.simulate import Run
 from colonnade.secret import Secret
 from colonnade.tables.table import Table
 from colonnade.wire.message import Int64Array
-from colonnade.wire.recording.transcript import Transcript
+from colonnade.wire.recording.recording import Transcript
 
 
 class Setting(ABC):

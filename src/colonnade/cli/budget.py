@@ -28,7 +28,7 @@ def budget(
 ) -> None:
     """Show what was spent on each party's records over all runs, and what each peer was answered."""
     from colonnade.privacy.ledger import spent_over_runs
-    from colonnade.shared_log import SharedLog
+    from colonnade.storage import SharedLog
 
     said = False
     for path in sorted([*folder.glob("privacy-of-*"), *(folder / "simulated").glob("privacy-of-*")]):

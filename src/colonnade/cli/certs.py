@@ -123,8 +123,7 @@ def revoke_cert(
     folder: Folder = Path("certs"),
 ) -> None:
     """Refuse a certificate, and every other one of its key, from now on; each party does so in its own folder."""
-    from colonnade.wire.certs.credentials import show
-    from colonnade.wire.certs.revocation import revoke
+    from colonnade.wire.certs.credentials import revoke, show
 
     identity = show(file)
     path = revoke(folder, identity.fingerprint, identity.key, f"{identity.owner} of {identity.federation}")

@@ -55,12 +55,10 @@ class Progress:
         self._waiting_for: tuple[str, ...] | None = None
 
     def __enter__(self) -> Progress:
-        """Begin to show."""
         self._bars.__enter__()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Leave the terminal as it was."""
         self._bars.__exit__(*exception)
 
     def wait(self, names: Sequence[str], seconds: float) -> None:

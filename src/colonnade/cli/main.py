@@ -248,8 +248,9 @@ def _run_or_side(path: Path) -> RunFolder | PartyRun:
     """What a folder holds: a simulated run, or one party's side of a run between machines."""
     from colonnade.deploy.party_run import PartyRun
     from colonnade.experiment.run_folder import RunFolder
+    from colonnade.runtime.status import has_begun
 
-    is_side = (path / "run.json").is_file() and (path / "transcript").is_dir()
+    is_side = has_begun(path) and (path / "transcript").is_dir()
     return PartyRun.open(path) if is_side else RunFolder.open(path)
 
 

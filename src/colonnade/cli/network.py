@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from colonnade.auditing.report import PrivacyReport
     from colonnade.deploy.doctor.checklist import Check
     from colonnade.deploy.party_run import PartyRun, ProgressCallbacks
-    from colonnade.plans.plan import PlannedAudit
+    from colonnade.plans.sections import PlannedAudit
     from colonnade.wire.certs.credentials import Identity
 
 STYLES = {"good": ("ok", "green"), "wrong": ("WRONG", "red"), "note": ("note", "yellow")}
@@ -210,11 +210,7 @@ def _shown() -> Iterator[ProgressCallbacks]:
 
 @contextmanager
 def terminated_in_order(advice: str | None = None) -> Iterator[None]:
-    """Let SIGTERM end a run as an interruption does: the others are told, and the status is written.
-
-    Args:
-        advice: What to say to the operator who interrupts.
-    """
+    """Let SIGTERM end a run as an interruption does: the others are told, and the status is written."""
 
     def terminate(number: int, frame: object) -> None:
         # A second one ends the process at once.

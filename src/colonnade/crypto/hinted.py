@@ -39,10 +39,9 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from colonnade.crypto.budget import Budget
 from colonnade.crypto.histograms import HistogramBins
 from colonnade.crypto.packing import n_words, packed, unpacked_wide
-from colonnade.crypto.profiles import HISTOGRAM, Profile
+from colonnade.crypto.profiles import HISTOGRAM, Budget, Profile
 from colonnade.crypto.sampling import SEED_BYTES, Stream
 from colonnade.crypto.shares import Share
 from colonnade.crypto.wide import PRIME_BITS, Float64Array, mirrored, wide_ring_of

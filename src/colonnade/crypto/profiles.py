@@ -1,4 +1,4 @@
-"""The frozen parameters of the lattice schemes, and the distance from perfect hiding that follows from them.
+"""The frozen parameters of the lattice schemes, how far they are from perfect hiding, and the budget of answers.
 
 `security_bits` is the least of the lattice-estimator's attacks in the MATZOV model, for ternary secrets and centred
 binomial errors. That of `hinted-8192-200` was estimated for a modulus of 208 bits, which is easier to attack. Nothing
@@ -7,11 +7,17 @@ here can be chosen by a plan: other values are other code.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from math import log2, prod, sqrt
+from pathlib import Path
 
 from blake3 import blake3
+
+from colonnade.errors import BudgetSpent
+from colonnade.storage import Entry, HeldLog, SharedLog
 
 # Fisher information of a sum of three uniforms of width W is 4.56 / W^2.
 FISHER = 4.56
@@ -108,3 +114,80 @@ ARBITER = Profile(
 )
 
 SHARES = replace(ARBITER, name="shares-8192-156", message_bits=64, flood_bits=90)
+
+
+class Budget:
+    """How many values one peer may still be answered about one data set, over all runs; past the cap it refuses.
+
+    Every flooded answer tells a little, and what it tells adds up: a new run does not make anybody forget. So the count
+    outlives runs. It is taken from a log in portions, each written down before the first of its values is answered; a
+    crash loses the rest of a portion, never an answer. The party that answers keeps the log and asks nobody. Runs that
+    go on at the same time take their portions one after the other, under the lock of the log.
+
+    Args:
+        profile: Under which the peer is answered.
+        peer: Who is answered.
+        data: What tells the data set from others.
+        log: A file with a line for each portion; None counts this run only, as in a simulation.
+        most: The cap; the profile's where None.
+
+    >>> budget = Budget(HISTOGRAM, peer="bank")
+    >>> budget.spend(640)
+    >>> budget.spent
+    640
+    """
+
+    def __init__(
+        self, profile: Profile, *, peer: str, data: str = "", log: Path | None = None, most: int | None = None
+    ) -> None:
+        self.profile, self.peer, self.data, self.log = profile, peer, data, log
+        self.most = profile.most_values if most is None else most
+        self._shared = None if log is None else SharedLog(log, "one portion of answers")
+        self._taken = self._left = 0
+
+    @property
+    def spent(self) -> int:
+        """How many values were answered, or written down for this run or others."""
+        return (self._taken if self._shared is None else self._written(self._shared.entries())) - self._left
+
+    def spend(self, values: int) -> None:
+        """Count values about to be answered.
+
+        Raises:
+            BudgetSpent: They would exceed the cap; nothing was counted.
+        """
+        if values > self._left:
+            with self._held() as held:
+                written = self._taken if held is None else self._written(held.entries())
+                spent, cap = written - self._left, self.most
+                if spent + values > cap:
+                    raise BudgetSpent(
+                        f"{self.peer} may be answered {cap} encrypted values about one data set, but {spent} were "
+                        f"answered and {values} more are asked for. Train with fewer steps or rows of data."
+                    )
+                # A thousandth of the cap at a time costs few writes, and a crash little.
+                portion = min(max(values - self._left, cap >> 10), cap - spent - self._left)
+                if held is not None:
+                    held.append({**self._whose, "values": portion})
+            self._taken += portion
+            self._left += portion
+        self._left -= values
+
+    @contextmanager
+    def _held(self) -> Iterator[HeldLog | None]:
+        if self._shared is None:
+            yield None
+            return
+        with self._shared.locked() as held:
+            yield held
+
+    @property
+    def _whose(self) -> dict[str, str]:
+        return {"profile": self.profile.name, "peer": self.peer, "data": self.data}
+
+    def _written(self, entries: Iterable[Entry]) -> int:
+        try:
+            return sum(int(entry["values"]) for entry in entries if entry.items() >= self._whose.items())
+        except (ValueError, KeyError, TypeError) as error:
+            assert self._shared is not None
+            raise self._shared.damaged() from error

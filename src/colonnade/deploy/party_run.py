@@ -18,7 +18,6 @@ The number in the name is that of the public plan, hence the same at all parties
 from __future__ import annotations
 
 import fcntl
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -30,31 +29,30 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.models.base import Estimator, Prediction
-from colonnade.plans.network import PlannedNetwork, check_address
 from colonnade.plans.plan import Plan
+from colonnade.plans.sections import PlannedNetwork
 from colonnade.privacy.history import History, Records, history_path
 from colonnade.privacy.ledger import Ledger
 from colonnade.roles import PublicPlan
-from colonnade.runtime.alignment import Alignment
 from colonnade.runtime.checkpoint import Checkpoints
 from colonnade.runtime.join import join
-from colonnade.runtime.protocol import describe_protocol
-from colonnade.runtime.simulate import private_randomness
+from colonnade.runtime.protocol import describe_protocol, private_randomness
+from colonnade.runtime.status import read_status, status_of
 from colonnade.storage import explained, is_erased, make_private, open_private, write_atomically
 from colonnade.tables.table import Table
 from colonnade.text import nearest
-from colonnade.wire.certs.credentials import Credentials, Identity, certificate_path, identity_of
-from colonnade.wire.grpc.address import require_loopback
-from colonnade.wire.recording.transcript import Transcript
+from colonnade.wire.recording.recording import Transcript
+from colonnade.wire.transport import check_address, require_loopback
 
 if TYPE_CHECKING:
     from colonnade.align.protocol import Align
     from colonnade.auditing.report import PrivacyReport
     from colonnade.plans.align import PlannedAlign
-    from colonnade.plans.plan import PlannedAudit
+    from colonnade.plans.sections import PlannedAudit
+    from colonnade.runtime.alignment import Alignment
     from colonnade.runtime.checkpoint import Watcher
     from colonnade.runtime.party import Party
-    from colonnade.wire.grpc.patience import Patience
+    from colonnade.wire.certs.credentials import Credentials, Identity
 
 R = TypeVar("R")
 
@@ -71,12 +69,15 @@ class ProgressCallbacks:
     step: Watcher | None = None
 
 
+SILENT = ProgressCallbacks()
+
+
 @dataclass(frozen=True)
 class PartyRun:
     """One party's side of a plan's run.
 
-    >>> from colonnade.plans.network import PlannedAddress
-    >>> from colonnade.plans.plan import PlannedData, PlannedModel
+    >>> from colonnade.plans.sections import PlannedAddress
+    >>> from colonnade.plans.sections import PlannedData, PlannedModel
     >>> from colonnade.roles import Roles
     >>> roles, network = Roles(label="bank", features=("shop",)), PlannedNetwork({"bank": PlannedAddress("[::1]:7431")})
     >>> plan = Plan(PlannedData("breast-cancer"), roles, PlannedModel("split-classifier"), network=network)
@@ -110,11 +111,6 @@ class PartyRun:
             certificates: The folder of its certificate and key, if not the plan's.
             insecure: Send everything in the clear; every address must be on this machine.
             listen: Where to listen, if not where the plan says.
-
-        Raises:
-            PlanError: The plan has no such party or says nothing about the network, or a run in the clear would leave
-                this machine.
-            AuthError: The party's certificate is not good.
         """
         network = require_network(plan, name)
         if listen is not None:
@@ -122,20 +118,20 @@ class PartyRun:
         listen = listen or network.listen(name)
         if insecure:
             require_loopback((*network.addresses(plan.roles.parties).values(), listen))
-        found = certificates or network.certificates
-        credentials = None if insecure else Credentials.read(found, name, revoked=network.revoked)
+            credentials = None
+        else:
+            from colonnade.wire.certs.credentials import Credentials
+
+            found = certificates or network.certificates
+            credentials = Credentials.read(found, name, revoked=network.revoked)
         folder = f"{plan.name.replace(' ', '-')}-{plan.public().hash[:8]}"
         return cls(plan, name, Path(out) / folder / name, credentials, listen)
 
     @classmethod
     def open(cls, path: Path | str) -> PartyRun:
-        """The side whose folder this is, for looking at what it left there.
-
-        Raises:
-            StorageError: The folder is not that of one party's side of a run.
-        """
+        """The side whose folder this is, for looking at what it left there."""
         folder = Path(path)
-        found = _read_status(folder)
+        found = read_status(folder)
         if "party" not in found or not (folder / "plan.toml").is_file():
             raise StorageError(
                 f"{folder} should be one party's side of a run, as `colonnade join` makes it, but is not. Name such a "
@@ -146,7 +142,7 @@ class PartyRun:
     @property
     def status(self) -> str:
         """How far this side has come: "planned", "running", "failed", "stopped" or "finished"."""
-        return str(self._found()["status"]) if (self.path / "run.json").is_file() else "planned"
+        return status_of(self.path)
 
     @property
     def model_path(self) -> Path:
@@ -178,49 +174,32 @@ class PartyRun:
         """Whom the certificate in this party's folder names that the peer has handed over, if it has."""
         if self.credentials is None:
             return None
-        pem = self.credentials.handed_over(peer)
-        return None if pem is None else identity_of(pem)
+        return self.credentials.expected(peer)
 
     @property
     def noise_is_known(self) -> bool:
         """Whether everybody who knows the plan can compute this party's noise."""
         return self._network.randomness == "seeded"
 
-    def train(self, *, resume: bool = False, shown: ProgressCallbacks | None = None) -> Estimator:
-        """Train with the other parties, and keep this party's share of the model.
-
-        Args:
-            resume: Go on with a run that was interrupted.
-            shown: Where to say what goes on.
-
-        Raises:
-            PlanError: There is an interrupted run, and it is not to be resumed.
-        """
+    def train(self, *, resume: bool = False, shown: ProgressCallbacks = SILENT) -> Estimator:
+        """Train with the other parties, and keep this party's share of the model."""
         self._require_new("run", resume)
         self.plan.require_training()
         with self._alone(self.path):
             table = self.table()
             write_atomically(self.path / "plan.toml", self.plan.to_toml().encode())
-            model, shown = self.plan.trained.build(), shown or ProgressCallbacks()
+            model = self.plan.trained.build()
             party = self._connect(self.plan.public(), table, self.path, shown)
             protocol = self._on_aligned_rows(model.fit, self.alignment_path)
             return join(protocol, party, keep=lambda share: share.save(self.model_path))
 
-    def align(self, *, resume: bool = False, shown: ProgressCallbacks | None = None) -> Alignment:
-        """Align with the other parties and do nothing else; the outcome lies at `alignment_path`.
-
-        Args:
-            resume: Go on with an alignment that was interrupted.
-            shown: Where to say what goes on.
-
-        Raises:
-            PlanError: The plan has no section [align], or there is an interrupted alignment that is not to be resumed.
-        """
+    def align(self, *, resume: bool = False, shown: ProgressCallbacks = SILENT) -> Alignment:
+        """Align with the other parties and do nothing else; the outcome lies at `alignment_path`."""
         planned, public = self.plan.aligned, self.plan.public_alignment()
         self._require_new("alignment", resume)
         with self._alone(self.path):
             write_atomically(self.path / "plan.toml", self.plan.to_toml().encode())
-            protocol, shown = self._planned_align(planned), shown or ProgressCallbacks()
+            protocol = self._planned_align(planned)
             party = self._connect(public, self.table(), self.path, shown)
             kept = self.alignment_path
             return join(protocol, party, keep=lambda alignment: alignment.save(kept))
@@ -246,7 +225,7 @@ class PartyRun:
         file: Path | None = None,
         out: Path | None = None,
         head: str | None = None,
-        shown: ProgressCallbacks | None = None,
+        shown: ProgressCallbacks = SILENT,
     ) -> Path | None:
         """Predict with the other parties; returns where the prediction lies, or None where this party learns nothing.
 
@@ -258,7 +237,7 @@ class PartyRun:
             shown: Where to say what goes on.
         """
         trained = replace(self, path=Path(model))
-        found = trained._found()
+        found = read_status(trained.path)
         if found["plan"] != self.plan.public().hash:
             raise PlanError(
                 f"{model} should hold a model of this plan, but holds one of another. Name the folder that "
@@ -274,21 +253,21 @@ class PartyRun:
                 )
             predict = partial(predict, head=head)
         folder = trained._next_folder("predictions")
+        alignment_path = folder / "alignment.safetensors"
         written = out or folder / "prediction.csv"
         if written.suffix not in (".csv", ".parquet"):
             raise PlanError(f"A prediction is written as .csv or .parquet, but --out is {written}. Choose one of them.")
         name, settings = describe_protocol(share.predict)
         public = replace(self.plan.public(), protocol=name, settings={**settings, "trained": found["plan"]})
-        table, shown = self._rows_to_predict(file), shown or ProgressCallbacks()
+        table = self._rows_to_predict(file)
 
         def keep(prediction: Prediction | None) -> None:
             if prediction is not None and table is not None:
-                aligned = None if self.plan.align is None else Alignment.load(folder / "alignment.safetensors")
-                rows = table if aligned is None else aligned.take(table)
+                rows = table if self.plan.align is None else _load_alignment(alignment_path).take(table)
                 _write_prediction(written, rows, prediction, getattr(share, "classes_", None))
 
         party = self._connect(public, table, folder, shown)
-        protocol = self._on_aligned_rows(predict, folder / "alignment.safetensors")
+        protocol = self._on_aligned_rows(predict, alignment_path)
         prediction = _join_once(protocol, party, keep=keep)
         return None if prediction is None else written
 
@@ -301,7 +280,7 @@ class PartyRun:
         """
         from colonnade.auditing import audit_own_side
 
-        planned, found, table = planned or self.plan.audit, _read_status(self.path), self._audited_table()
+        planned, found, table = planned or self.plan.audit, read_status(self.path), self._audited_table()
         if table is None:
             raise StorageError(
                 f"{self.path} should hold the run of a party with a table, but {self.name} has none. Audit the side "
@@ -323,21 +302,16 @@ class PartyRun:
         return report
 
     def audit_jointly(
-        self, attacker: str, planned: PlannedAudit | None = None, *, shown: ProgressCallbacks | None = None
+        self, attacker: str, planned: PlannedAudit | None = None, *, shown: ProgressCallbacks = SILENT
     ) -> PrivacyReport | None:
         """Audit together with another party: the attacker guesses, the label party scores and gets the report.
-
-        Args:
-            attacker: The party that attacks the label party.
-            planned: How; as the plan says if None. The attacks must be the same at both parties.
-            shown: Where to say what goes on.
 
         Returns:
             The report at the label party, None at the attacker.
         """
         from colonnade.auditing import JointAudit
 
-        planned, found, table = planned or self.plan.audit, _read_status(self.path), self._audited_table()
+        planned, found, table = planned or self.plan.audit, read_status(self.path), self._audited_table()
         is_owner = self.name == self.plan.roles.label
         joint = JointAudit(
             self.plan.public(),
@@ -356,7 +330,6 @@ class PartyRun:
                 f"A joint audit is between {joint.owner} and {attacker}, but this folder is {self.name}'s. Name the "
                 "folder of one of the two, or another attacker."
             )
-        shown = shown or ProgressCallbacks()
         party = self._connect(joint.plan, table, self._next_folder("audits"), shown, audits=True)
         report = _join_once(joint, party)
         if report is not None:
@@ -371,7 +344,7 @@ class PartyRun:
 
     def _audited_table(self) -> Table | None:
         """The rows that this party brought to its finished run."""
-        found, table = _read_status(self.path), self.table()
+        found, table = read_status(self.path), self.table()
         if self.status != "finished":
             raise StorageError(
                 f"{self.path} should hold a finished run, but it is {self.status}. "
@@ -384,7 +357,7 @@ class PartyRun:
                 f"{self.name}'s rows should be those the run was made on, but they have changed. Restore the data."
             )
         # After an alignment ids may differ between parties or be missing, but the places of rows are the same.
-        return table if self.plan.align is None else Alignment.load(self.alignment_path).take(table).numbered()
+        return table if self.plan.align is None else _load_alignment(self.alignment_path).take(table).numbered()
 
     def _transcript(self) -> Transcript:
         from colonnade.wire.recording.storage_key import StorageKey
@@ -425,8 +398,8 @@ class PartyRun:
     def _planned_align(self, planned: PlannedAlign) -> Align:
         if self.credentials is None:
             return planned.build(self.name)
-        own = certificate_path(self.credentials.directory, self.name)
-        return planned.build(self.name, (own, own.with_suffix(".key"), own.with_name("ca.pem")))
+        authority, certificate, key = self.credentials.files
+        return planned.build(self.name, (certificate, key, authority))
 
     def _connect(
         self,
@@ -438,6 +411,7 @@ class PartyRun:
         audits: bool = False,
     ) -> Party:
         from colonnade.runtime.session import connect
+        from colonnade.wire.grpc.link import Patience
         from colonnade.wire.grpc.transport import GrpcTransport
 
         plan, network = self.plan, self._network
@@ -445,7 +419,7 @@ class PartyRun:
             {party: self.addresses[party] for party in public.roles.parties},
             credentials=self.credentials,
             listen=self.listen,
-            patience=patience_of(network),
+            patience=Patience(network.start, network.rejoin, network.silence, network.message),
             on_wait=shown.wait,
         )
         return connect(
@@ -498,9 +472,6 @@ class PartyRun:
             make_private(folder)
         return folder
 
-    def _found(self) -> dict[str, Any]:
-        return _read_status(self.path)
-
     @contextmanager
     def _alone(self, folder: Path) -> Iterator[None]:
         """Keep a second process of this party out of a folder."""
@@ -528,25 +499,14 @@ def _join_once(protocol: Callable[[Party], R], party: Party, *, keep: Callable[[
         party.checkpoints.erase()
 
 
-def _read_status(folder: Path) -> dict[str, Any]:
-    path = folder / "run.json"
-    try:
-        with explained(f"read {path}"):
-            found = json.loads(path.read_text(encoding="utf-8"))
-        return {**found, "status": found["status"], "plan": found["plan"]}
-    except (ValueError, KeyError, TypeError) as error:
-        raise StorageError(
-            f"{path} should say how a side of a run stands, but is damaged. Restore it, or delete the folder to start "
-            "again."
-        ) from error
+def _load_alignment(path: Path) -> Alignment:
+    from colonnade.runtime.alignment import Alignment
+
+    return Alignment.load(path)
 
 
 def require_network(plan: Plan, name: str) -> PlannedNetwork:
-    """What the plan says about the network, if it does and has this party.
-
-    Raises:
-        PlanError: It does not.
-    """
+    """What the plan says about the network, if it does and has this party."""
     parties = plan.roles.parties
     if name not in parties:
         raise PlanError(
@@ -559,13 +519,6 @@ def require_network(plan: Plan, name: str) -> PlannedNetwork:
             f'[network.{parties[0]}] and under it address = "host:port", where the others reach {parties[0]}.'
         )
     return plan.network
-
-
-def patience_of(network: PlannedNetwork) -> Patience:
-    """How long a party waits for what, as its plan says."""
-    from colonnade.wire.grpc.patience import Patience
-
-    return Patience(network.start, network.rejoin, network.silence, network.message)
 
 
 def _write_prediction(path: Path, table: Table, prediction: Prediction, classes: Sequence[Any] | None) -> None:

@@ -11,7 +11,8 @@ from colonnade._version import __version__
 from colonnade.experiment.quality import quality
 from colonnade.experiment.run_folder import RunFolder
 from colonnade.plans.align import PlannedAlign
-from colonnade.plans.plan import Plan, PlannedAudit, PlannedData, PlannedDefence, PlannedModel, Tables
+from colonnade.plans.plan import Plan, Tables
+from colonnade.plans.sections import PlannedAudit, PlannedData, PlannedDefence, PlannedModel
 from colonnade.roles import Roles
 from colonnade.runtime.executor import Executor
 from colonnade.secret import Secret

@@ -28,15 +28,17 @@ from colonnade._version import __version__
 from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.experiment.quality import quality
 from colonnade.models.base import Estimator
-from colonnade.plans.plan import Plan, PlannedAudit, Tables
+from colonnade.plans.plan import Plan, Tables
+from colonnade.plans.sections import PlannedAudit
 from colonnade.privacy.history import History, Records, history_path
 from colonnade.privacy.ledger import Ledger
 from colonnade.runtime.alignment import Alignment
 from colonnade.runtime.checkpoint import Checkpoints
 from colonnade.runtime.simulate import Run
+from colonnade.runtime.status import has_begun, read_status, status_of
 from colonnade.storage import explained, write_atomically
 from colonnade.tables.table import Table
-from colonnade.wire.recording.transcript import Transcript
+from colonnade.wire.recording.recording import Transcript
 
 if TYPE_CHECKING:
     from colonnade.auditing.report import PrivacyReport
@@ -47,7 +49,7 @@ class RunFolder:
     """The folder of one run.
 
     >>> import tempfile
-    >>> from colonnade.plans.plan import PlannedData, PlannedModel
+    >>> from colonnade.plans.sections import PlannedData, PlannedModel
     >>> from colonnade.roles import Roles
     >>> model = PlannedModel("split-classifier", {"epochs": 1})
     >>> plan = Plan(PlannedData("breast-cancer"), Roles(label="bank", features=("shop",)), model)
@@ -106,7 +108,7 @@ class RunFolder:
     @property
     def status(self) -> str:
         """How far the run has come: "planned", "running", "failed" or "finished"."""
-        return str(self._identity()["status"]) if self._has("run.json") else "planned"
+        return status_of(self.path)
 
     def tables(self) -> Tables:
         """The run's tables, made again as the plan says.
@@ -116,7 +118,7 @@ class RunFolder:
         """
         self.plan.require_training()
         tables = self.plan.tables(None if self.plan.align is None else self.alignments())
-        if self._has("run.json"):
+        if has_begun(self.path):
             for party in _changed(tables.train, self._identity()["tables"]):
                 raise DataError(
                     f"{party}'s rows to train on should be those the run began with, but they have changed. "
@@ -137,8 +139,8 @@ class RunFolder:
         folder = self.path / "alignment"
         files = {party: folder / party / "alignment.safetensors" for party in self.plan.roles.parties}
         simulation = self.plan.alignment(self.plan.data.load(self.plan.roles.holders, self.plan.align))
-        if self._has("alignment/run.json"):
-            for party in _changed(simulation.tables, self._read_json("alignment/run.json").get("tables", {})):
+        if has_begun(folder):
+            for party in _changed(simulation.tables, read_status(folder, "tables")["tables"]):
                 raise DataError(
                     f"{party}'s rows should be those that were aligned in {folder}, but they have changed. Restore the "
                     "data, or align again in another folder."
@@ -270,9 +272,7 @@ class RunFolder:
         return ledger.after(Ledger(path=path)) if path.exists() else ledger
 
     def _identity(self) -> dict[str, Any]:
-        with _undamaged(self.path / "run.json"):
-            identity = self._read_json("run.json")
-            return {key: identity[key] for key in ("plan", "seed", "tables", "version", "status")}
+        return read_status(self.path, "seed", "tables", "version")
 
     def _read_json(self, name: str) -> Any:
         with _undamaged(self.path / name):

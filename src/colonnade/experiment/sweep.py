@@ -28,8 +28,8 @@ import pyarrow as pa
 
 from colonnade._version import __version__
 from colonnade.errors import PlanError, StorageError
-from colonnade.generators import GlobalGenerators
 from colonnade.progress import Bars
+from colonnade.runtime.checkpoint import GlobalGenerators
 from colonnade.runtime.executor import Executor, Outcome
 
 _POLL_SECONDS = 0.2

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from colonnade._version import __version__
 from colonnade.errors import DataError, PlanError, StorageError
-from colonnade.runtime.describe import describe
 from colonnade.runtime.hooks import Sides
 from colonnade.runtime.party import Party
+from colonnade.runtime.protocol import describe
 from colonnade.storage import Tree, read_tree, write_tree
 from colonnade.wire.message import Message
 
@@ -95,12 +95,8 @@ class Estimator(ABC):
 
     def set_params(self, **params: Any) -> Self:
         """Change constructor arguments by name."""
-        known = _parameters(type(self))
+        _require_parameters(type(self), params)
         for name, value in params.items():
-            if name not in known:
-                raise PlanError(
-                    f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(known)}. Use one of these."
-                )
             setattr(self, name, value)
         return self
 
@@ -128,6 +124,7 @@ class Estimator(ABC):
             given: Constructor's arguments in the place of the saved ones: callables, which a file cannot hold, and what
                 is another on this machine, such as the device.
         """
+        _require_parameters(cls, given)
         tree = read_tree(Path(path))
         if tree.get("estimator") != cls.__name__:
             raise StorageError(
@@ -179,6 +176,13 @@ def require_classes(labels: NDArray[Any], owner: str) -> NDArray[Any]:
             "of one. Check the label column."
         )
     return classes
+
+
+def _require_parameters(cls: type[Estimator], given: Mapping[str, Any]) -> None:
+    known = _parameters(cls)
+    for name in given:
+        if name not in known:
+            raise PlanError(f"{cls.__name__} has no parameter {name!r}; it has {', '.join(known)}. Use one of these.")
 
 
 def _parameters(cls: type[Estimator]) -> tuple[str, ...]:

@@ -14,8 +14,8 @@ from colonnade.align.rr22 import SideProcess
 from colonnade.align.settings import Settings
 from colonnade.errors import PlanError
 from colonnade.parameters import Limit, count, optional
-from colonnade.plans.network import check_address
 from colonnade.text import nearest
+from colonnade.wire.transport import check_address
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,6 @@ class PlannedAlign(Settings):
     limits: ClassVar[Mapping[str, Limit]] = {**Settings.limits, **Limits.limits, "workers": optional(count())}
 
     def __post_init__(self) -> None:
-        """Raise `PlanError` for what no alignment could do."""
         super().__post_init__()
         for address in self.addresses.values():
             check_address(address, "[align.addresses]")
@@ -69,12 +68,7 @@ class PlannedAlign(Settings):
         return Settings(**{each.name: getattr(self, each.name) for each in fields(Settings)})
 
     def build(self, party: str = "", certificates: tuple[Path, Path, Path] | None = None) -> Align:
-        """The protocol.
-
-        Args:
-            party: Whose side process listens at its address.
-            certificates: The files of its certificate, its key and the authority.
-        """
+        """The protocol."""
         process = SideProcess(address=self.addresses.get(party), certificates=certificates)
         limits = Limits(**{name: getattr(self, name) for name in Limits.limits})
         return Align(self.settings, self.columns, limits, self.workers, process)

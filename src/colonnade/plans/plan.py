@@ -20,233 +20,41 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from blake3 import blake3
 
 from colonnade.errors import PlanError
-from colonnade.plans.network import PlannedAddress, PlannedNetwork
-from colonnade.plans.privacy import PlannedPrivacy
+from colonnade.plans.sections import (
+    PlannedAddress,
+    PlannedAudit,
+    PlannedData,
+    PlannedDefence,
+    PlannedModel,
+    PlannedNetwork,
+    PlannedPrivacy,
+    PlannedRun,
+    PlannedTable,
+    require_files,
+)
 from colonnade.plans.toml import Signature, conform, to_toml
 from colonnade.roles import PublicPlan, Roles
-from colonnade.runtime.simulate import Simulation
+from colonnade.runtime.protocol import public_plan
 from colonnade.secret import Secret
 from colonnade.tables.table import Table
 from colonnade.text import nearest
-from colonnade.wire.recording.recording import Keep
 
 if TYPE_CHECKING:
-    from colonnade.attacks.base import ActiveAttack, Attack
     from colonnade.models.base import Estimator
     from colonnade.plans.align import PlannedAlign
     from colonnade.runtime.alignment import Alignment
     from colonnade.runtime.party import Defence
+    from colonnade.runtime.simulate import Simulation
 
 S = TypeVar("S", bound="PlannedModel | PlannedDefence")
-
-
-@dataclass(frozen=True)
-class PlannedTable:
-    """The file of one party's table.
-
-    Attributes:
-        path: A CSV or Parquet file, or a folder of Parquet parts.
-        ids: Its id column.
-        labels: Its label column, at the label party.
-        columns: The columns to use; all when None.
-
-    >>> PlannedTable(Path("bank.parquet"), ids="customer").path.is_absolute()
-    True
-    """
-
-    path: Path
-    ids: str
-    labels: str | None = None
-    columns: tuple[str, ...] | None = None
-
-    def __post_init__(self) -> None:
-        """Make the plan mean the same file wherever it is read."""
-        object.__setattr__(self, "path", self.path.absolute())
-
-    def read(self, party: str, align: PlannedAlign | None = None) -> Table:
-        """The table that a party holds there, with the columns by which it is aligned."""
-        keys = () if align is None else align.key_columns(party, self.ids)
-        return Table.read(**vars(self), keys=keys, owner=party)
-
-
-@dataclass(frozen=True)
-class PlannedData:
-    """The tables of a run: a named set, or a file for each party.
-
-    Attributes:
-        name: A name that ``colonnade data list`` shows.
-        tables: The parties' files, where there is no name.
-        rows: How many rows of a named set to draw; all when None.
-        seed: Which rows are drawn, and which are held out.
-        test: The share of rows that is held out.
-
-    >>> PlannedData("breast-cancer").test
-    0.25
-    """
-
-    name: str | None = None
-    tables: Mapping[str, PlannedTable] = field(default_factory=dict, hash=False)
-    rows: int | None = None
-    seed: int = 0
-    test: float = 0.25
-
-    def __post_init__(self) -> None:
-        """Refuse what no rows could come from."""
-        if self.name is not None and self.tables:
-            raise PlanError(
-                f"[data] takes a name or files, but has the name {self.name!r} and files of {', '.join(self.tables)}. "
-                "Leave out one of the two."
-            )
-        if self.name is None and not self.tables:
-            raise PlanError(
-                "[data] should have a name or a file for each party, but has neither. "
-                "Write a name that `colonnade data list` shows, or sections such as [data.bank]."
-            )
-        if self.rows is not None and self.tables:
-            raise PlanError(f"[data] rows is for named sets, but is {self.rows} beside files. Leave it out.")
-        if not 0 < self.test < 1:
-            raise PlanError(f"[data] test should lie between 0 and 1, but is {self.test}. Choose a share such as 0.25.")
-
-    def load(self, holders: tuple[str, ...], align: PlannedAlign | None = None) -> dict[str, Table]:
-        """The tables of these parties, as they hold them, with the columns by which they are aligned."""
-        if self.name is None:
-            _require_files(holders, self.tables)
-            return {party: self.tables[party].read(party, align) for party in holders}
-        from colonnade.data.datasets import load
-
-        tables = load(self.name, rows=self.rows, seed=self.seed).tables
-        for party in holders:
-            if party not in tables:
-                raise PlanError(
-                    f"[roles] names {party}, but the set {self.name!r} has tables of {', '.join(tables)} only."
-                    f"{nearest(party, tables)} Correct the role or choose another set."
-                )
-        return {party: tables[party] for party in holders}
-
-
-@dataclass(frozen=True)
-class PlannedModel:
-    """A model of the catalogue with its parameters.
-
-    >>> PlannedModel("split-classifier", {"epochs": 3}).build().get_params()["epochs"]
-    3
-    """
-
-    name: str
-    parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
-
-    def __post_init__(self) -> None:
-        """Check the parameters against the model's constructor."""
-        from colonnade.catalogue import MODELS
-
-        signature = Signature.of(MODELS[self.name], "[model]")
-        object.__setattr__(self, "parameters", signature.checked(self.parameters))
-
-    def build(self) -> Estimator:
-        """The model, not fitted."""
-        from colonnade.catalogue import MODELS
-
-        return MODELS[self.name](**self.parameters)
-
-
-@dataclass(frozen=True)
-class PlannedDefence:
-    """A defence of the catalogue with its parameters, held by one party.
-
-    >>> PlannedDefence("bank", "gradient-noise", {"ratio": 2}).build().name
-    'GradientNoise(ratio=2)'
-    """
-
-    party: str
-    name: str
-    parameters: Mapping[str, Any] = field(default_factory=dict, hash=False)
-
-    def __post_init__(self) -> None:
-        """Check the parameters against the defence's constructor, which may refuse their values too."""
-        from colonnade.catalogue import DEFENCES
-
-        signature = Signature.of(DEFENCES[self.name], "[[defences]]")
-        object.__setattr__(self, "parameters", signature.checked(self.parameters))
-        self.build()
-
-    def build(self) -> Defence:
-        """The defence."""
-        from colonnade.catalogue import DEFENCES
-
-        return DEFENCES[self.name](**self.parameters)
-
-
-@dataclass(frozen=True)
-class PlannedAudit:
-    """How the run is audited.
-
-    Attributes:
-        attacks: Names of the catalogue; all of it when None.
-        nulls: How many runs with permuted labels each score is compared with.
-        seed: Which labels are granted, and how labels are permuted.
-        delta: The delta at which the privacy budget is told.
-
-    >>> len(PlannedAudit(attacks=("norm-score",)).build())
-    1
-    """
-
-    attacks: tuple[str, ...] | None = None
-    nulls: int = 20
-    seed: int = 0
-    delta: float = 1e-5
-
-    def __post_init__(self) -> None:
-        """Refuse unknown attacks and impossible numbers; no attack is imported, because some need an extra."""
-        from colonnade.catalogue import ATTACKS
-
-        for name in self.attacks or ():
-            ATTACKS.require(name)
-        if self.nulls < 1:
-            raise PlanError(f"[audit] nulls should be at least 1, but is {self.nulls}. Choose a number such as 20.")
-        if not 0 <= self.delta < 1:
-            raise PlanError(f"[audit] delta should be at least 0 and below 1, but is {self.delta}. Choose 1e-5 or so.")
-
-    def build(self) -> tuple[Attack | ActiveAttack, ...]:
-        """The attacks."""
-        from colonnade.catalogue import ATTACKS
-
-        names = tuple(ATTACKS) if self.attacks is None else self.attacks
-        return tuple(ATTACKS[name]() for name in names)
-
-
-@dataclass(frozen=True)
-class PlannedRun:
-    """What a run writes down.
-
-    Attributes:
-        keep: How much of the messages is kept for the audit.
-        checkpoint_every: After how many steps a checkpoint is written.
-        received: What receivers may keep of messages, to which all parties agree as senders by having the same plan:
-            digests, or what a joint audit needs.
-
-    >>> PlannedRun(keep="digests").checkpoint_every
-    50
-    """
-
-    keep: Keep = "audit"
-    checkpoint_every: int = 50
-    received: Literal["digests", "audit"] = "digests"
-
-    def __post_init__(self) -> None:
-        """Refuse an interval without steps."""
-        if self.checkpoint_every < 1:
-            raise PlanError(
-                f"[run] checkpoint_every should be at least 1, but is {self.checkpoint_every}. "
-                "Choose a number such as 50."
-            )
 
 
 @dataclass(frozen=True)
@@ -281,7 +89,6 @@ class Plan:
     privacy: PlannedPrivacy = field(default_factory=PlannedPrivacy)
 
     def __post_init__(self) -> None:
-        """Refuse names that do not belong together."""
         for name in (self.name, *self.roles.parties):
             # Runs and parties have folders of their names.
             if not re.fullmatch(r"\w[\w -]*", name):
@@ -341,14 +148,14 @@ class Plan:
         """What every party may know of it."""
         if self.model is None:
             return self.public_alignment()
-        plan = self._agreeing(self.simulation({}).plan)
+        plan = self._agreeing(public_plan(self.trained.build().fit, self.roles, self.seed))
         if self.align is None:
             return plan
         return replace(plan, settings={**plan.settings, "align": self.align.settings.describe()})
 
     def public_alignment(self) -> PublicPlan:
         """What every party may know of the alignment alone."""
-        return self._agreeing(self.alignment({}).plan)
+        return self._agreeing(public_plan(self.aligned.build(), self.roles, self.seed))
 
     def _agreeing(self, plan: PublicPlan) -> PublicPlan:
         """A public plan that says what receivers may keep, if it is more than digests."""
@@ -377,11 +184,7 @@ class Plan:
 
     @property
     def aligned(self) -> PlannedAlign:
-        """How rows are aligned.
-
-        Raises:
-            PlanError: They are not.
-        """
+        """How rows are aligned."""
         if self.align is None:
             raise PlanError(
                 "An alignment needs a section [align] in the plan, but there is none. Add it; it may be empty."
@@ -390,11 +193,7 @@ class Plan:
 
     @property
     def trained(self) -> PlannedModel:
-        """The model that is trained.
-
-        Raises:
-            PlanError: There is none.
-        """
+        """The model that is trained."""
         if self.model is None:
             raise PlanError(
                 "A training needs a section [model] in the plan, but this one only aligns. Add it, or use "
@@ -403,11 +202,7 @@ class Plan:
         return self.model
 
     def require_training(self) -> None:
-        """Refuse to train without a model, or on rows that nobody may know.
-
-        Raises:
-            PlanError: There is no model, or the alignment does not tell all parties which of their rows are common.
-        """
+        """Refuse to train without a model, or on rows that nobody may know."""
         _ = self.trained
         if self.align is not None and self.align.reveal != "both":
             raise PlanError(
@@ -417,6 +212,8 @@ class Plan:
 
     def simulation(self, tables: Mapping[str, Table]) -> Simulation[Estimator]:
         """The planned training on these tables, ready to run."""
+        from colonnade.runtime.simulate import Simulation
+
         defences: dict[str, tuple[Defence, ...]] = {}
         for planned in self.defences:
             defences[planned.party] = (*defences.get(planned.party, ()), planned.build())
@@ -425,6 +222,8 @@ class Plan:
 
     def alignment(self, tables: Mapping[str, Table]) -> Simulation[Alignment]:
         """The planned alignment of these tables, ready to run."""
+        from colonnade.runtime.simulate import Simulation
+
         align = self.aligned.build()
         return Simulation(align, tables, self.roles, self.seed, {}, {}, self.run.keep, self._budgets)
 
@@ -462,7 +261,7 @@ class Plan:
         files, holders, label = self.data.tables, self.roles.holders, self.roles.label
         # Between machines every organisation names its own file only.
         if self.network is None:
-            _require_files(holders, files)
+            require_files(holders, files)
         for party in files:
             if party not in holders:
                 raise PlanError(
@@ -538,15 +337,6 @@ def _read_network(tree: Mapping[str, Any], folder: Path) -> PlannedNetwork:
         for party, section in sections.items()
     }
     return PlannedNetwork(parties, **checked)
-
-
-def _require_files(holders: Iterable[str], files: Mapping[str, PlannedTable]) -> None:
-    for party in holders:
-        if party not in files:
-            raise PlanError(
-                f"[roles] names {party}, but [data] has files of {', '.join(files)} only.{nearest(party, files)} "
-                f"Add a section [data.{party}] or correct the role."
-            )
 
 
 def _written(parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -45,13 +45,7 @@ class Signature:
 
     @classmethod
     def of(cls, constructor: type, where: str, *, without: str | None = None) -> Signature:
-        """The signature of a class, perhaps without one of its parameters.
-
-        Args:
-            constructor: The class.
-            where: What messages call it: a section of the plan.
-            without: A parameter to leave out.
-        """
+        """The signature of a class, perhaps without one of its parameters."""
         parameters = [p for p in inspect.signature(constructor).parameters.values() if p.name != without]
         return cls(
             where,
@@ -61,11 +55,7 @@ class Signature:
         )
 
     def checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The given values, each as its type wants it.
-
-        Raises:
-            PlanError: A name is unknown or missing, or a value is of another type.
-        """
+        """The given values, each as its type wants it."""
         self.check_names(given)
         return {name: conform(value, self.types[name], f"{self.where} {name}") for name, value in given.items()}
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow.compute as pc
 from blake3 import blake3
 
-from colonnade.shared_log import Entry, HeldLog, SharedLog
+from colonnade.storage import Entry, HeldLog, SharedLog
 from colonnade.tables.table import Table
 
 _SAMPLED = 256

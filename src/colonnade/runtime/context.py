@@ -60,11 +60,7 @@ class HookContext:
                 yield at.received[peer], at
 
     def about(self, kept: Tensor) -> HookContext:
-        """The same, about some of the rows only.
-
-        Args:
-            kept: Of each row, whether it is one of them.
-        """
+        """The same, about some of the rows only."""
 
         def cut(tensor: Tensor | None) -> Tensor | None:
             return None if tensor is None else tensor[kept]

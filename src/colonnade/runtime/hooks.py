@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from colonnade.errors import PlanError
-from colonnade.runtime.context import HookContext, Tensor
 from colonnade.runtime.party import Defence, Party
 from colonnade.wire.message import Message
+
+if TYPE_CHECKING:
+    from colonnade.runtime.context import HookContext, Tensor
 
 T = TypeVar("T")
 Sides: TypeAlias = Mapping[str, tuple[frozenset[str], tuple[type[Message], ...]]]
@@ -81,15 +83,7 @@ def applied(defences: Sequence[Defence], hook: str, value: T, at: HookContext) -
 def applied_where(
     held: Tensor | None, defences: Sequence[Defence], hook: str, value: Tensor, at: HookContext
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """Like `applied`, but defences see only rows where `held` is true; other rows pass unchanged.
-
-    Args:
-        held: Of each row, whether it is held; None if all are.
-        defences: Those of the party.
-        hook: Which of their hooks.
-        value: One row per sample.
-        at: Where it is called.
-    """
+    """Like `applied`, but defences see only rows where `held` is true; other rows pass unchanged."""
     if held is None:
         return applied(defences, hook, value, at)
     if not held.any():

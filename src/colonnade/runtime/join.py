@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from colonnade.errors import PeerRestarted
-from colonnade.generators import GlobalGenerators
+from colonnade.runtime.checkpoint import GlobalGenerators
 from colonnade.runtime.party import Party
 from colonnade.runtime.protocol import Protocol
 
@@ -17,7 +17,7 @@ def join(protocol: Protocol[R], party: Party, *, keep: Callable[[R], None] | Non
     """Run one party's side of a protocol: what an organisation does, and what `simulate` does for each party.
 
     Between machines this waits for all others first and last, and goes back to the newest common checkpoint, entering
-    the protocol anew, whenever a peer was started anew.
+    the protocol again, whenever a peer was started again.
 
     Args:
         protocol: What all parties run.
@@ -41,6 +41,8 @@ def join(protocol: Protocol[R], party: Party, *, keep: Callable[[R], None] | Non
                     keep(result)
                 party.session.finish(ready)
             except PeerRestarted:
+                # The next attempt writes to the same files, even if something still refers to this recording.
+                ready.recording.close()
                 continue
             return result
     except BaseException as error:

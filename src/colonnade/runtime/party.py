@@ -11,15 +11,12 @@ from typing import Protocol as StructuralType
 import numpy as np
 import numpy.typing as npt
 
-from colonnade.crypto.budget import Budget
-from colonnade.crypto.profiles import Profile
+from colonnade.crypto.profiles import Budget, Profile
 from colonnade.errors import DataError, PlanError
-from colonnade.generators import GlobalGenerators
 from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.randomness import Randomness
 from colonnade.roles import PublicPlan, Roles
-from colonnade.runtime.checkpoint import Checkpoints, Resumable, Steps, Watcher
-from colonnade.runtime.context import HookContext, Tensor
+from colonnade.runtime.checkpoint import Checkpoints, GlobalGenerators, Resumable, Steps, Watcher
 from colonnade.secret import Secret
 from colonnade.storage import Tree
 from colonnade.tables.table import Table
@@ -29,6 +26,7 @@ from colonnade.wire.recording.recording import Recording
 
 if TYPE_CHECKING:
     from colonnade.runtime.alignment import Alignment
+    from colonnade.runtime.context import HookContext, Tensor
 
 T = TypeVar("T")
 

@@ -1,12 +1,16 @@
-"""What a party runs: a function of one party, and what the runner may ask of it."""
+"""What a party runs: a function of one party, what the runner may ask of it, and how plans describe it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Self, TypeAlias, TypeVar, cast, runtime_checkable
 from typing import Protocol as StructuralType
 
-from colonnade.runtime.describe import describe
+import numpy as np
+
+from colonnade.privacy.randomness import Randomness
+from colonnade.roles import PublicPlan, Roles
 from colonnade.runtime.party import Party
 
 R = TypeVar("R")
@@ -74,3 +78,46 @@ def describe_protocol(protocol: Protocol[Any] | Mapping[str, Protocol[Any]]) -> 
         return getattr(protocol, "__qualname__", type(protocol).__qualname__), {}
     public = {key: value for key, value in owner.get_params().items() if key not in owner.local_params}
     return f"{type(owner).__name__}.{cast(Any, protocol).__name__}", describe(public)
+
+
+def public_plan(protocol: Protocol[Any] | Mapping[str, Protocol[Any]], roles: Roles, seed: int) -> PublicPlan:
+    """What every party may know: of the seed only what the public schedule follows from."""
+    return PublicPlan(roles, *describe_protocol(protocol), Randomness.seeded(seed, "public").seed())
+
+
+def private_randomness(seed: int, name: str, plan: PublicPlan) -> Randomness:
+    """A party's own randomness in a seeded run."""
+    return Randomness.seeded(seed, "party", name, plan.protocol)
+
+
+def describe(value: Any) -> Any:
+    """A parameter as plain data that is the same in every process.
+
+    >>> describe({"rate": np.float64(0.5), "sizes": (1, 2)})
+    {'rate': 0.5, 'sizes': [1, 2]}
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): describe(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [describe(item) for item in value]
+    if isinstance(value, partial):
+        return {"is": describe(value.func), "with": describe([*value.args, value.keywords])}
+    if hasattr(value, "__qualname__"):
+        return stable_name(value)
+    inside = value.get_params() if hasattr(value, "get_params") else getattr(value, "__dict__", {})
+    plain = {name: part for name, part in inside.items() if not name.startswith("_")}
+    return {"is": stable_name(type(value)), **describe(plain)}
+
+
+def stable_name(named: Any) -> str:
+    """What a class or function is called in plans and saved shares.
+
+    Colonnade's own are called by their name alone, which no two share, so that a file can move to another folder.
+    """
+    if named.__module__.partition(".")[0] == "colonnade":
+        return f"colonnade.{named.__qualname__}"
+    return f"{named.__module__}.{named.__qualname__}"

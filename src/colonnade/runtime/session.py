@@ -16,24 +16,20 @@ from blake3 import blake3
 
 from colonnade._version import __version__
 from colonnade.errors import PlanError, StorageError, WireError
-from colonnade.generators import GlobalGenerators
 from colonnade.privacy.history import History, Records, history_path
 from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.randomness import Randomness
 from colonnade.roles import PublicPlan
-from colonnade.runtime.checkpoint import Checkpoints, Watcher
-from colonnade.runtime.describe import describe
+from colonnade.runtime.checkpoint import Checkpoints, GlobalGenerators, Watcher
 from colonnade.runtime.party import Defence, Party, shared_randomness
+from colonnade.runtime.protocol import describe
 from colonnade.runtime.replay import ReplayGuard
 from colonnade.runtime.status import Status
 from colonnade.secret import Secret
 from colonnade.tables.table import Table
 from colonnade.wire.channel import Channel
-from colonnade.wire.epoch import NAME_BYTES, HeldCheckpoint
 from colonnade.wire.recording.recording import Keep, Recording
-from colonnade.wire.recording.storage_key import StorageKey
-from colonnade.wire.run_transport import RunByFrames, RunTransport
-from colonnade.wire.transport import Transport
+from colonnade.wire.transport import NAME_BYTES, HeldCheckpoint, RunByFrames, RunTransport, Transport
 
 if TYPE_CHECKING:
     from colonnade.wire.certs.credentials import Identity
@@ -90,7 +86,11 @@ def connect(
     """
     checked = _checked(plan, name, table, aligns=aligns)
     _require_consent(plan, keep, keep_received)
-    key = None if key_file is None else StorageKey.read(key_file)
+    key = None
+    if key_file is not None:
+        from colonnade.wire.recording.storage_key import StorageKey
+
+        key = StorageKey.read(key_file)
     folder = Path(directory)
     rows = "" if checked is None or aligns else checked.id_digest()
     agreement = {"protocol": plan.protocol, "version": __version__, "plan": plan.hash}

@@ -16,25 +16,29 @@ import numpy as np
 
 from colonnade._version import __version__
 from colonnade.errors import PlanError, StorageError
-from colonnade.generators import GlobalGenerators
 from colonnade.privacy.history import History, Records, history_path
 from colonnade.privacy.ledger import Ledger
-from colonnade.privacy.randomness import Randomness
 from colonnade.progress import Bars
 from colonnade.roles import PublicPlan, Roles
-from colonnade.runtime.checkpoint import Checkpoints, Watcher
-from colonnade.runtime.describe import describe
+from colonnade.runtime.checkpoint import Checkpoints, GlobalGenerators, Watcher
 from colonnade.runtime.join import join
 from colonnade.runtime.party import Defence, Party, shared_randomness
-from colonnade.runtime.protocol import Protocol, aligns_rows, describe_protocol, own_copy
+from colonnade.runtime.protocol import (
+    Protocol,
+    aligns_rows,
+    describe,
+    describe_protocol,
+    own_copy,
+    private_randomness,
+    public_plan,
+)
 from colonnade.runtime.replay import ReplayGuard
 from colonnade.runtime.status import Status
 from colonnade.secret import Secret
 from colonnade.tables.table import Table
 from colonnade.wire.channel import Channel
-from colonnade.wire.recording.recording import Digests, Keep, Recording
-from colonnade.wire.recording.transcript import Transcript
-from colonnade.wire.transport import MemoryNetwork, MemoryTransport
+from colonnade.wire.memory import MemoryNetwork, MemoryTransport
+from colonnade.wire.recording.recording import Digests, Keep, Recording, Transcript
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -107,9 +111,8 @@ class Simulation(Generic[R_co]):
 
     @property
     def plan(self) -> PublicPlan:
-        """What every party may know: of the seed only what the public schedule follows from."""
-        name, settings = describe_protocol(self.protocol)
-        return PublicPlan(self.roles, name, settings, public_seed(self.seed))
+        """What every party may know."""
+        return public_plan(self.protocol, self.roles, self.seed)
 
     def run(
         self,
@@ -280,16 +283,6 @@ class Run(Generic[R_co]):
             seed: Another seed.
         """
         return self.simulation.changed(tables=tables, labels=labels, instead=instead, seed=seed).run()
-
-
-def public_seed(seed: int) -> int:
-    """What a plan shows of a seed: the public schedule follows from it, the parties' own randomness does not."""
-    return Randomness.seeded(seed, "public").seed()
-
-
-def private_randomness(seed: int, name: str, plan: PublicPlan) -> Randomness:
-    """A party's own randomness in a seeded run."""
-    return Randomness.seeded(seed, "party", name, plan.protocol)
 
 
 def _prepare_checkpoints(

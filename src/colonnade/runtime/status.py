@@ -1,4 +1,4 @@
-"""Status: what a run is and how it stands, in its folder."""
+"""Status: what a run is and how it stands, in the file run.json of its folder."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from colonnade.storage import explained, write_atomically
 
 
 class Status:
-    """What a run is and how it stands, in its folder.
+    """What a run is and how it stands, written into its folder; nothing is written where there is no folder.
 
     Attributes:
         finished: Whether the folder holds a finished run, whose status stays until another one is written.
     """
 
     def __init__(self, directory: Path | None, identity: Mapping[str, Any]) -> None:
-        self._path = None if directory is None else directory / "run.json"
+        self._directory = directory
         self._identity = json.loads(json.dumps(identity))
         self.finished = False
-        if self._path is not None and self._path.exists():
-            found = self._found()
+        if directory is not None and has_begun(directory):
+            found = read_status(directory)
             different = [key for key, value in self._identity.items() if found.get(key) != value]
             if different:
                 raise PlanError(
@@ -34,22 +34,34 @@ class Status:
         if not self.finished:
             self.write("running")
 
-    def _found(self) -> dict[str, Any]:
-        assert self._path is not None
-        with explained("read run.json"):
-            text = self._path.read_text()
-        try:
-            found: dict[str, Any] = json.loads(text)
-        except ValueError as error:
-            raise StorageError(
-                f"{self._path.parent} should hold a run, but its run.json cannot be read. Delete it to start anew."
-            ) from error
-        return found
-
     def write(self, status: str, error: BaseException | None = None) -> None:
         """Write down how the run stands."""
-        if self._path is None:
-            return
-        words = None if error is None else f"{type(error).__name__}: {error}"
-        write_atomically(self._path, json.dumps({**self._identity, "status": status, "error": words}).encode())
-        self.finished = status == "finished"
+        if self._directory is not None:
+            words = None if error is None else f"{type(error).__name__}: {error}"
+            tree = {**self._identity, "status": status, "error": words}
+            write_atomically(self._directory / "run.json", json.dumps(tree).encode())
+            self.finished = status == "finished"
+
+
+def has_begun(folder: Path) -> bool:
+    """Whether a folder holds a run."""
+    with explained(f"read {folder / 'run.json'}"):
+        return (folder / "run.json").is_file()
+
+
+def status_of(folder: Path) -> str:
+    """How far the run in a folder has come: "planned", "running", "failed", "stopped" or "finished"."""
+    return str(read_status(folder)["status"]) if has_begun(folder) else "planned"
+
+
+def read_status(folder: Path, *keys: str) -> dict[str, Any]:
+    """What the folder of a run says about the run: its status, its plan, and at least these keys."""
+    path = folder / "run.json"
+    try:
+        with explained(f"read {path}"):
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return {**found, **{key: found[key] for key in ("status", "plan", *keys)}}
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageError(
+            f"{path} should say how a run stands, but is damaged. Restore it, or delete the folder to start again."
+        ) from error

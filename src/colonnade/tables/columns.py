@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from colonnade.curves import CurvesType
 from colonnade.errors import DataError
 from colonnade.text import nearest
 
 Kind: TypeAlias = Literal["numeric", "categorical", "boolean", "curves"]
 
 ROW_NUMBER = "row_number"
+_CURVES = "colonnade.curves"
 _NOT_ARROW = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
@@ -74,7 +74,7 @@ def refuse_repeated(names: Sequence[str], owner: str | None) -> None:
 
 def kind_of(arrow_type: pa.DataType, name: str, owner: str | None) -> Kind:
     """The kind of column an Arrow type makes; the one place that decides it."""
-    if isinstance(arrow_type, CurvesType):
+    if is_curves(arrow_type):
         return "curves"
     if pa.types.is_boolean(arrow_type):
         return "boolean"
@@ -88,6 +88,11 @@ def kind_of(arrow_type: pa.DataType, name: str, owner: str | None) -> Kind:
         f"{arrow_type}. Turn it into one of these (a date into a number, or into text if people are matched by it, a "
         "list into one column per element, values on a grid into Curves) or leave it out."
     )
+
+
+def is_curves(arrow_type: pa.DataType) -> bool:
+    """Whether a column holds curves; by the name of its type, so that tables without curves need none of their code."""
+    return isinstance(arrow_type, pa.BaseExtensionType) and arrow_type.extension_name == _CURVES
 
 
 def _is_text(arrow_type: pa.DataType) -> bool:
@@ -129,6 +134,7 @@ def normalised(arrow: pa.Table, ids: str | None, labels: str | None, owner: str 
         arrow = arrow.append_column(ROW_NUMBER, pa.array(np.arange(first, first + len(arrow))))
         ids = ROW_NUMBER
     refuse_repeated(arrow.column_names, owner)
+    arrow = _with_curves(arrow)
     if ids == labels:
         raise DataError(
             f"{whose(owner)} needs different columns for ids and labels, but both are {ids!r}. Name two columns."
@@ -141,6 +147,20 @@ def normalised(arrow: pa.Table, ids: str | None, labels: str | None, owner: str 
         # Small and unsigned integers invite overflow in the arithmetic done with labels.
         stored[labels] = stored[labels].cast(pa.int64(), safe=False)
     return pa.table(stored)
+
+
+def _with_curves(arrow: pa.Table) -> pa.Table:
+    """The same with columns of curves as such, which Arrow read before `colonnade.curves` told it what they are."""
+    for place, field in enumerate(arrow.schema):
+        described = field.metadata or {}
+        if described.get(b"ARROW:extension:name") == _CURVES.encode():
+            from colonnade.curves import CurvesType
+
+            curves = CurvesType.__arrow_ext_deserialize__(field.type, described.get(b"ARROW:extension:metadata", b"{}"))
+            stored = arrow.column(place).cast(curves.storage_type)
+            chunks = [pa.ExtensionArray.from_storage(curves, chunk) for chunk in stored.chunks]
+            arrow = arrow.set_column(place, field.name, pa.chunked_array(chunks, type=curves))
+    return arrow
 
 
 def _as_ids(values: pa.ChunkedArray, name: str, owner: str | None) -> pa.ChunkedArray:

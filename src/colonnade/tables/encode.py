@@ -59,13 +59,7 @@ class Inputs:
 
     @classmethod
     def learned(cls, table: Table, rows: NDArray[np.int64], most_levels: int | None = None) -> Inputs:
-        """Learn means, scales and levels from some rows of a table.
-
-        Args:
-            table: The table.
-            rows: The numbers of the rows.
-            most_levels: How many levels a category may have; of more, the commonest are kept.
-        """
+        """Learn means, scales and the commonest levels from some rows of a table."""
         for name, kind in table.kinds.items():
             if kind == "curves":
                 raise DataError(
@@ -209,11 +203,6 @@ class Design:
         flags = tuple(f"{name} missing" for name in self.inputs.flagged)
         levels = tuple(f"{name}={level}" for name, found in self.inputs.levels.items() for level in found)
         return (*self.inputs.numeric, *flags, *levels, *(("intercept",) if self.intercept else ()))
-
-    @property
-    def penalised(self) -> NDArray[np.float64]:
-        """1 for each column whose coefficient is penalised, 0 for the intercept."""
-        return np.array([float(not (self.intercept and i == len(self.names) - 1)) for i in range(len(self.names))])
 
     @property
     def is_sparse(self) -> bool:

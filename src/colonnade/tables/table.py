@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +22,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from blake3 import blake3
 
-from colonnade.curves import Curves, CurvesType
 from colonnade.errors import DataError, StorageError
 from colonnade.tables.columns import (
     ROW_NUMBER,
     Kind,
     as_arrow,
+    is_curves,
     kind_of,
     normalised,
     refuse_repeated,
@@ -36,6 +36,9 @@ from colonnade.tables.columns import (
     whose,
 )
 from colonnade.tables.read import mapped, read_arrow, reason_of, write_arrow
+
+if TYPE_CHECKING:
+    from colonnade.curves import Curves
 
 _METADATA_KEY = b"colonnade.table"
 
@@ -120,11 +123,7 @@ class Table:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Table:
-        """Open a table that `save` wrote; its bytes are mapped, not copied.
-
-        Raises:
-            StorageError: The file is missing, damaged, or not a saved table.
-        """
+        """Open a table that `save` wrote; its bytes are mapped, not copied."""
         try:
             arrow = mapped(Path(path))
             names = json.loads(arrow.schema.metadata[_METADATA_KEY])
@@ -141,11 +140,7 @@ class Table:
             ) from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the table, with its owner and the names of ids and labels, to one Arrow file.
-
-        Raises:
-            StorageError: The disk is full or read-only.
-        """
+        """Write the table, with its owner and the names of ids and labels, to one Arrow file."""
         path = Path(path)
         partial = path.with_name(path.name + ".partial")
         names: dict[str, Any] = {"owner": self.owner, "ids": self.id_name, "labels": self.label_name}
@@ -187,7 +182,6 @@ class Table:
         return {name: kind_of(self._arrow.schema.field(name).type, name, self.owner) for name in self.columns}
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return int(self._arrow.num_rows)
 
     def __repr__(self) -> str:
@@ -206,8 +200,8 @@ class Table:
         if name in (self.id_name, self.label_name) or self._arrow.schema.get_field_index(name) < 0:
             require_columns([name], self.columns, self.owner)
         values = self._arrow.column(name)
-        if isinstance(values.type, CurvesType):
-            return Curves.of_arrow(values).coefficients
+        if is_curves(values.type):
+            return _curves_of(values).coefficients
         if pa.types.is_large_string(values.type):
             return np.asarray(values.to_numpy(), dtype=object)
         return np.asarray(values.cast(pa.float64(), safe=False).to_numpy())
@@ -217,12 +211,12 @@ class Table:
         if name == self.id_name or self._arrow.schema.get_field_index(name) < 0:
             require_columns([name], self.columns, self.owner)
         values = self._arrow.column(name)
-        if not isinstance(values.type, CurvesType):
+        if not is_curves(values.type):
             raise DataError(
                 f"{whose(self.owner)} was expected to have curves in column {name!r}, but it holds "
                 f"{kind_of(values.type, name, self.owner)} values. Smooth values on a grid with Curves.smooth first."
             )
-        return Curves.of_arrow(values)
+        return _curves_of(values)
 
     def take(self, rows: npt.ArrayLike) -> Table:
         """The rows of the given numbers, in the given order; a boolean mask is also accepted."""
@@ -326,12 +320,12 @@ class Table:
                 "Clip them or make them missing."
             )
         for column in self._arrow.schema:
-            if isinstance(column.type, CurvesType):
+            if is_curves(column.type):
                 self._check_curves(column.name, owner)
         return replace(self, owner=owner)
 
     def _check_curves(self, name: str, owner: str) -> None:
-        bad = int((~np.isfinite(Curves.of_arrow(self._arrow.column(name)).coefficients)).any(axis=1).sum())
+        bad = int((~np.isfinite(_curves_of(self._arrow.column(name)).coefficients)).any(axis=1).sum())
         if bad:
             raise DataError(
                 f"The curves in {owner}'s table must be finite, but {bad:,} of {len(self):,} in column {name!r} are "
@@ -339,11 +333,7 @@ class Table:
             )
 
     def check_ids(self, owner: str) -> None:
-        """Refuse missing and repeated ids.
-
-        Raises:
-            DataError: Some rows have no id, or the id of an earlier row.
-        """
+        """Refuse missing and repeated ids."""
         if self.ids.null_count:
             raise DataError(
                 f"Every row of {owner}'s table needs an id, but {self.ids.null_count:,} of {len(self):,} rows have "
@@ -410,6 +400,12 @@ class _Hashing:
         """There is nothing to close."""
 
 
+def _curves_of(values: pa.ChunkedArray) -> Curves:
+    from colonnade.curves import Curves
+
+    return Curves.of_arrow(values)
+
+
 def _packed(mask: npt.NDArray[np.bool_]) -> str:
     return np.packbits(mask).tobytes().hex()
 
@@ -419,7 +415,7 @@ def _unpacked(text: str, n: int) -> npt.NDArray[np.bool_]:
 
 
 def _is_null(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    return values.is_null() if isinstance(values.type, CurvesType) else values.is_null(nan_is_null=True)
+    return values.is_null() if is_curves(values.type) else values.is_null(nan_is_null=True)
 
 
 def _count(flags: pa.ChunkedArray) -> int:

@@ -17,8 +17,8 @@ import pyarrow as pa
 from colonnade.errors import DataError, PlanError
 from colonnade.models.base import Estimator, Prediction
 from colonnade.roles import Roles
-from colonnade.runtime.describe import describe
 from colonnade.runtime.party import HOOKS
+from colonnade.runtime.protocol import describe
 from colonnade.runtime.simulate import simulate
 from colonnade.storage import Tree, unpack
 from colonnade.tables.table import Table

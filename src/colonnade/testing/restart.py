@@ -44,8 +44,8 @@ from colonnade.testing.ports import free_port
 from colonnade.testing.setup import Setup
 from colonnade.wire.channel import Channel
 from colonnade.wire.codec import encode
+from colonnade.wire.memory import MemoryNetwork, Transport
 from colonnade.wire.message import Ciphertexts, Message
-from colonnade.wire.transport import MemoryNetwork, Transport
 
 Change: TypeAlias = Literal["labels", "columns", "ids"]
 Carrier: TypeAlias = Literal["memory", "grpc"]
@@ -193,7 +193,7 @@ class _Restart:
 
     def over_grpc(self) -> tuple[Story, Story]:
         """What all say before the restart and after it, if all other parties live on."""
-        from colonnade.wire.grpc.patience import Patience
+        from colonnade.wire.grpc.link import Patience
         from colonnade.wire.grpc.transport import GrpcTransport
 
         setup, story = self.setup, Story()

@@ -17,7 +17,7 @@ from colonnade.runtime.party import Defence
 from colonnade.runtime.simulate import Run
 from colonnade.testing.assertions import must, must_be_alike
 from colonnade.testing.setup import Setup, ending
-from colonnade.wire.transport import MemoryTransport
+from colonnade.wire.memory import MemoryTransport
 
 Defences: TypeAlias = Mapping[str, Sequence[Defence]]
 Act: TypeAlias = Literal["rename", "frame"]

@@ -18,7 +18,7 @@ from colonnade.storage import Tree, pack
 from colonnade.tables.table import Table
 from colonnade.wire.message import Message
 from colonnade.wire.recording.frames import Entry
-from colonnade.wire.recording.transcript import Transcript
+from colonnade.wire.recording.recording import Transcript
 
 T = TypeVar("T")
 

@@ -25,7 +25,7 @@ def check_transport(run: Runner) -> None:
     Args:
         run: Runs each party's side on a transport of its own, all in this process, and returns what each returned.
 
-    >>> from colonnade.wire.transport import MemoryNetwork
+    >>> from colonnade.wire.memory import MemoryNetwork
     >>> check_transport(lambda sides: MemoryNetwork(list(sides)).run(sides))
     """
     for check in TRANSPORT_CHECKS:

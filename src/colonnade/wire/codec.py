@@ -37,11 +37,7 @@ _PADDING = bytes(_ALIGNMENT)
 
 
 def encode(message: Message) -> bytes:
-    """The frame of a message.
-
-    Raises:
-        ProtocolError: A field holds something that its declaration does not allow.
-    """
+    """The frame of a message."""
     buffers: list[NDArray[Any]] = []
     values: dict[str, Any] = {}
     for name, shape in shapes(type(message)).items():

@@ -11,7 +11,7 @@ from colonnade.models.networks.split import SplitClassifier
 from colonnade.roles import PublicPlan, Roles
 from colonnade.runtime.simulate import simulate
 from colonnade.testing import attempt_on
-from colonnade.wire.recording.transcript import RowMeans, Transcript
+from colonnade.wire.recording.recording import RowMeans, Transcript
 
 BOTH = Roles(label="bank", features=("shop",))
 THREE = Roles(label="bank", features=("shop", "telco"))

@@ -22,14 +22,14 @@ from colonnade.deploy.doctor.doctor import examine
 from colonnade.deploy.doctor.probe import MOST_PROBES, Probe, Report
 from colonnade.deploy.doctor.self_report import SelfReport
 from colonnade.plans.align import PlannedAlign
-from colonnade.plans.network import PlannedAddress, PlannedNetwork
-from colonnade.plans.plan import Plan, PlannedData, PlannedModel, PlannedRun, PlannedTable
+from colonnade.plans.plan import Plan
+from colonnade.plans.sections import PlannedAddress, PlannedData, PlannedModel, PlannedNetwork, PlannedRun, PlannedTable
 from colonnade.roles import Roles
 from colonnade.testing.ports import free_port
 from colonnade.wire.certs import authority as certs
 from colonnade.wire.certs.credentials import Credentials, show
 from colonnade.wire.codec import decode, encode
-from colonnade.wire.grpc.patience import Patience
+from colonnade.wire.grpc.link import Patience
 from colonnade.wire.grpc.transport import GrpcTransport
 
 pytestmark = pytest.mark.network

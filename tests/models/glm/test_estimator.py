@@ -6,7 +6,7 @@ import pytest
 from colonnade.catalogue import MODELS
 from colonnade.errors import PlanError, StorageError
 from colonnade.models.glm.estimator import LinearRegression, LogisticRegression, PoissonRegression
-from colonnade.plans.plan import PlannedModel
+from colonnade.plans.sections import PlannedModel
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
 from colonnade.tables.table import Table
@@ -76,3 +76,8 @@ def test_the_limits_name_every_parameter_and_allow_the_defaults_and_the_example(
     assert set(model.limits) == set(model().get_params())
     for made in (model(), model.example()):
         assert all(limit.holds(getattr(made, parameter)) for parameter, limit in model.limits.items())
+
+
+def test_a_share_is_not_loaded_with_a_parameter_that_the_model_does_not_have(tmp_path):
+    with pytest.raises(PlanError, match=r"LinearRegression has no parameter 'maximum'; it has .*max_iter.* Use one"):
+        LinearRegression.load(tmp_path / "share", maximum=3)

@@ -19,7 +19,7 @@ from colonnade.models.glm.estimator import LinearRegression, LogisticRegression
 from colonnade.models.glm.openings import MOST_HASHES, Openings, RowSketch
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
-from colonnade.shared_log import SharedLog
+from colonnade.storage import SharedLog
 from colonnade.tables.table import Table
 from colonnade.testing import attempt_on
 

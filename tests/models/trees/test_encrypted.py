@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from colonnade.crypto import hinted
-from colonnade.crypto.budget import Budget
 from colonnade.crypto.histograms import HistogramBins
-from colonnade.crypto.profiles import HISTOGRAM
+from colonnade.crypto.profiles import HISTOGRAM, Budget
 from colonnade.models.trees.bins import BinMatrix, Column, starts
 from colonnade.models.trees.grow import Joined, PlainSums, grow
 from colonnade.models.trees.losses import Gradients, Logistic

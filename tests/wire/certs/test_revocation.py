@@ -6,8 +6,7 @@ import pytest
 
 from colonnade.errors import AuthError, StorageError
 from colonnade.wire.certs import authority as certs
-from colonnade.wire.certs.credentials import Credentials, Identity, show
-from colonnade.wire.certs.revocation import LIST, revoke
+from colonnade.wire.certs.credentials import LIST, Credentials, Identity, revoke, show
 
 
 @pytest.fixture

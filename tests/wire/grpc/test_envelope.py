@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from colonnade.errors import BadFrame
 from colonnade.wire.grpc.envelope import CHUNK_BYTES, LAST, MAX_FRAME_BYTES, Envelope, Type
-from colonnade.wire.notes import MAX_NOTE_BYTES, pack_note
+from colonnade.wire.transport import MAX_NOTE_BYTES, pack_note
 
 HEAD = struct.Struct("<4sBBHQQQQ")
 

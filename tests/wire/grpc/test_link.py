@@ -9,7 +9,7 @@ import pytest
 from colonnade.errors import BadFrame, StorageError
 from colonnade.wire.grpc.envelope import CHUNK_BYTES, LAST, Envelope, Type
 from colonnade.wire.grpc.link import OUTBOX_MEMORY_BYTES, WINDOW_BYTES, Gap, Link, Outbox
-from colonnade.wire.notes import pack_note
+from colonnade.wire.transport import pack_note
 
 MEBIBYTE = 2**20
 EPOCH = 1

@@ -14,12 +14,11 @@ import pytest
 from colonnade.errors import AuthError, PeerUnreachable
 from colonnade.testing.ports import free_port
 from colonnade.wire.certs import authority as certs
-from colonnade.wire.certs.credentials import Credentials, host_of
-from colonnade.wire.certs.revocation import revoke
-from colonnade.wire.epoch import NAME_BYTES, HeldCheckpoint
-from colonnade.wire.grpc.patience import Patience
-from colonnade.wire.grpc.tls_check import diagnose, shown_certificate
+from colonnade.wire.certs.credentials import Credentials, host_of, revoke
+from colonnade.wire.grpc.link import Patience
+from colonnade.wire.grpc.tls import Tls, diagnose, shown_certificate
 from colonnade.wire.grpc.transport import GrpcTransport
+from colonnade.wire.transport import NAME_BYTES, HeldCheckpoint
 
 pytestmark = pytest.mark.network
 
@@ -159,9 +158,9 @@ def test_a_dialling_party_refuses_a_listener_that_does_not_say_tls_1_3(trusted):
 
 @pytest.mark.parametrize("shown", [{}, {"ssl_tls_version": []}, {"ssl_tls_version": [b"TLSv1.2"]}])
 def test_a_connection_whose_tls_version_is_not_known_to_be_1_3_is_refused(trusted, shown):
-    bank = transport("bank", "127.0.0.1:1", trusted["bank"])
+    bank = Tls("bank", trusted["bank"])
     with pytest.raises(AuthError, match=r"bank expects TLSv1\.3, but a peer connected over"):
-        bank._streams._identity({**shown, "x509_pem_cert": [trusted["shop"].certificate_pem]})
+        bank.shown({**shown, "x509_pem_cert": [trusted["shop"].certificate_pem]})
 
 
 # Two banks, whose certificates name the same party and come from the same authority; somebody routes connections.

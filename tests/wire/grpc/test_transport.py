@@ -36,13 +36,11 @@ from colonnade.errors import (
 from colonnade.testing.ports import free_port
 from colonnade.wire.certs import authority as certs
 from colonnade.wire.certs.credentials import Credentials, host_of
-from colonnade.wire.epoch import NAME_BYTES, EpochStart, HeldCheckpoint, next_start
 from colonnade.wire.grpc.envelope import LAST, Envelope, Type
-from colonnade.wire.grpc.link import OUTBOX_MEMORY_BYTES, WINDOW_BYTES, Gap, Link
-from colonnade.wire.grpc.patience import Patience
-from colonnade.wire.grpc.tls_check import diagnose
+from colonnade.wire.grpc.link import OUTBOX_MEMORY_BYTES, WINDOW_BYTES, Gap, Link, Patience
+from colonnade.wire.grpc.tls import diagnose
 from colonnade.wire.grpc.transport import GrpcTransport
-from colonnade.wire.notes import pack_note
+from colonnade.wire.transport import NAME_BYTES, EpochStart, HeldCheckpoint, next_start, pack_note
 
 pytestmark = pytest.mark.network
 
@@ -540,7 +538,7 @@ def test_a_second_process_of_a_party_displaces_the_first_which_is_told(opened):
     second = opened("shop", addresses)
     with pytest.raises(AuthError, match="bank refused shop: shop was started a second time while this process"):
         first.receive("bank")
-    with pytest.raises(PeerRestarted, match="shop started anew; bank goes back to the last checkpoint"):
+    with pytest.raises(PeerRestarted, match="shop was started again; bank goes back to the last checkpoint"):
         bank.receive("shop")
     meeting(bank, second)
 

@@ -19,9 +19,8 @@ from colonnade.tables.table import Table
 from colonnade.testing.ports import free_port
 from colonnade.wire.codec import encode
 from colonnade.wire.message import Float32Array, Message
-from colonnade.wire.recording.recording import Recording
-from colonnade.wire.recording.storage_key import OVERHEAD, StorageKey, make_key
-from colonnade.wire.recording.transcript import Transcript
+from colonnade.wire.recording.recording import Recording, Transcript
+from colonnade.wire.recording.storage_key import StorageKey, make_key
 
 WRONG_KEY = (
     "A recording should open under the key that it was written with, but does not open under this one. "
@@ -167,7 +166,7 @@ def test_a_record_that_is_written_again_after_a_cut_gets_another_nonce(tmp_path,
         written.append(path.read_bytes())
         recording = Recording("bank", "audit", tmp_path / "cut", key=key)
         recording.restore(checkpoint)
-    head, nonce = slice(0, 16), slice(16, 16 + OVERHEAD - 16)
+    head, nonce = slice(0, 16), slice(16, 16 + StorageKey.overhead - 16)
     assert written[0][head] == written[1][head]
     assert written[0][nonce] != written[1][nonce]
 
@@ -261,7 +260,7 @@ PARTY = textwrap.dedent(
     from colonnade.runtime.join import join
     from colonnade.runtime.session import connect
     from colonnade.tables.table import Table
-    from colonnade.wire.grpc.patience import Patience
+    from colonnade.wire.grpc.link import Patience
     from colonnade.wire.grpc.transport import GrpcTransport
     from colonnade.wire.message import Float32Array, Message
     from colonnade.roles import PublicPlan, Roles

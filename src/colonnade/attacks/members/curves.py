@@ -17,7 +17,7 @@ from colonnade.attacks.points import distances
 from colonnade.models.functional.messages import Offer, ReleasedCurves
 from colonnade.secret import Secret
 from colonnade.wire.message import Float64Array
-from colonnade.wire.recording.transcript import Recorded
+from colonnade.wire.recording.recording import Recorded
 
 
 class ReleaseMembership(Attack):

@@ -14,14 +14,6 @@ from colonnade.errors import ColonnadeError
 class Check:
     """One line of the doctor's list.
 
-    Attributes:
-        about: The party it is about.
-        topic: What was looked at.
-        state: Whether it is good, wrong, or only worth knowing.
-        said: What was found.
-        fix: What to do about it.
-        exit_code: The code of the error it would have been.
-
     >>> Check("bank", "port", "good", "it is free").exit_code
     0
     """

@@ -27,11 +27,10 @@ from colonnade.errors import ColonnadeError, DataError, PeerUnreachable, PlanErr
 from colonnade.models.base import require_classes
 from colonnade.models.estimate import TrafficEstimate, estimate
 from colonnade.plans.align import PlannedAlign
-from colonnade.plans.network import check_address
 from colonnade.plans.plan import Plan
 from colonnade.tables.table import Table
 from colonnade.wire.certs.credentials import Credentials
-from colonnade.wire.grpc.address import require_loopback
+from colonnade.wire.transport import check_address, require_loopback
 
 FEW_DAYS = 30
 
@@ -59,22 +58,8 @@ def examine(
 ) -> tuple[Check, ...]:
     """Look for what would keep a party's side of a plan from going well, while the others do the same.
 
-    Args:
-        plan: The plan.
-        name: The party.
-        certificates: The folder of its certificate and key, if not the plan's.
-        insecure: Whether the run will be in the clear.
-        listen: Where to listen, if not where the plan says.
-        wait: How many seconds to wait for the others.
-        told: Called with each line as it comes.
-        clock: This machine's clock.
-
-    Returns:
-        What was found, on this party's side first, then about the others in the order of the roles.
-
-    Raises:
-        PlanError: The plan has no such party, or says nothing about the network, or a run in the clear would leave this
-            machine.
+    The checks of this party's side come first, then those of the others in the order of the roles. `told` is called
+    with each check as it is made.
     """
     network = require_network(plan, name)
     if listen is not None:

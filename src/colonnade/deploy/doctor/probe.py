@@ -73,18 +73,7 @@ class LineMeasurement:
 
 @dataclass(frozen=True)
 class PeerProbe:
-    """A party on its round.
-
-    Attributes:
-        plan: Its plan.
-        name: Who it is.
-        mine: What it tells about itself.
-        credentials: Its certificate and key; None in the clear.
-        listen: Where it waits for those who dial, if it does.
-        wait: How many seconds it waits for the others.
-        clock: Its machine's clock.
-        traffic: What its dry run says of the line to each of the others.
-    """
+    """A party on its round."""
 
     plan: Plan
     name: str
@@ -131,7 +120,7 @@ class PeerProbe:
 
     def _transports(self) -> dict[str, GrpcTransport]:
         """For every peer one of its own, so that what goes wrong with one stays there, but one for all who dial."""
-        from colonnade.wire.grpc.patience import Patience
+        from colonnade.wire.grpc.link import Patience
         from colonnade.wire.grpc.transport import GrpcTransport
 
         # Frequent signs of life carry the acknowledgements that the last messages wait for.

@@ -75,11 +75,7 @@ class SelfReport:
 
     @classmethod
     def read(cls, text: str, peer: str) -> SelfReport:
-        """The account that a peer sent.
-
-        Raises:
-            ProtocolError: It is none.
-        """
+        """The account that a peer sent."""
         kinds = {"str": str, "int": int, "list[str]": list, "dict[str, int]": dict}
         try:
             told = json.loads(text)
@@ -105,15 +101,7 @@ class SelfReport:
 
 
 def compare(name: str, mine: SelfReport, peer: str, theirs: SelfReport, found: Checklist) -> None:
-    """What two parties could not run together with.
-
-    Args:
-        name: This party.
-        mine: What it tells.
-        peer: The other one.
-        theirs: What that one tells.
-        found: Where the checks go.
-    """
+    """What two parties could not run together with."""
     if theirs.version == mine.version:
         found.good("version", f"Colonnade {mine.version}; Python {mine.python} here and {_short(theirs.python)} there")
     else:

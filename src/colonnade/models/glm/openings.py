@@ -28,8 +28,7 @@ from colonnade.models.glm.gradient_privacy import WIDEST
 from colonnade.models.glm.matrix import Matrix
 from colonnade.models.glm.messages import OpenableSums
 from colonnade.runtime.party import Party
-from colonnade.shared_log import Entry, SharedLog
-from colonnade.storage import explained, make_private, sync_directory
+from colonnade.storage import Entry, SharedLog, explained, make_private, sync_directory
 from colonnade.tables.table import Table
 from colonnade.wire.message import Float64Array, Int64Array, UInt64Array
 

@@ -33,7 +33,7 @@ from colonnade.data.ranking import FeaturePartition, Ranking, public_private
 from colonnade.errors import DataError, PlanError
 from colonnade.models.networks.modules import TopFactory
 from colonnade.parameters import settings_of
-from colonnade.runtime.describe import stable_name
+from colonnade.runtime.protocol import stable_name
 from colonnade.tables.table import Table
 from colonnade.text import nearest
 from colonnade.wire.message import Int64Array

@@ -64,12 +64,6 @@ def init(
         federation: What the parties call themselves together.
         days: How long the authority holds.
         passphrase: What encrypts ``ca.key``; None leaves the key in the clear, readable by its owner alone.
-
-    Returns:
-        The path of ``ca.pem``.
-
-    Raises:
-        StorageError: If the folder holds an authority already.
     """
     check_name(federation)
     path, key_path = Path(directory) / "ca.pem", Path(directory) / "ca.key"
@@ -110,9 +104,6 @@ def issue(
         days: How long the certificate holds; never longer than the authority's own.
         out: Where to write ``name.pem``, ``name.key`` and a copy of ``ca.pem``; the authority's folder if None.
         passphrase: Of the authority's key, if the key has one.
-
-    Returns:
-        The path of the certificate.
     """
     authority, out = _Authority.read(Path(directory), passphrase), Path(out or directory)
     until = _until(days)
@@ -150,9 +141,6 @@ def sign(
         days: How long the certificate holds; never longer than the authority's own.
         out: Where to write ``name.pem`` and a copy of ``ca.pem``; beside the request if None.
         passphrase: Of the authority's key, if the key has one.
-
-    Returns:
-        The path of the certificate.
 
     Raises:
         AuthError: If the request names another party, or its sender does not hold the key.

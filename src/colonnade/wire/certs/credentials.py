@@ -2,6 +2,12 @@
 
 A certificate names its party twice: by the DNS name that the dialling side checks (`host_of`), and by a URI with the
 name itself, ``colonnade://federation/name``. Keys are ECDSA P-256; gRPC does not take Ed25519.
+
+Certificates that are good no more are listed in ``revoked.txt`` beside a party's own certificate, for all its runs, and
+beside a plan, for runs of this plan. A line holds the SHA-256 of a certificate or of its public key, in hexadecimal, or
+the nine words of a certificate. What follows a ``#`` is a remark. Lists are each party's own: a party whose key was
+stolen tells the others, and each adds the lines. Both sides of a connection read the lists whenever a connection is
+made.
 """
 
 from __future__ import annotations
@@ -25,10 +31,12 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from colonnade.errors import AuthError, PlanError, StorageError
-from colonnade.wire.certs.revocation import LIST, is_revoked
-from colonnade.wire.certs.words import to_words
+from colonnade.storage import append_durably, explained
+from colonnade.text import printable
+from colonnade.wire.certs.words import N_WORDS, from_words, to_words
 
 DOMAIN = ".party.colonnade"
+LIST = "revoked.txt"
 ENCODED_DOMAIN = f".encoded{DOMAIN}"
 
 # In bytes of UTF-8: an X.509 subject holds no more, and a file name and a DNS name hold as much in encoded form.
@@ -124,14 +132,7 @@ class Credentials:
     def read(cls, directory: str | Path, name: str, *, revoked: Path | None = None) -> Credentials:
         """The credentials of a party: ``ca.pem`` and the party's own certificate and key.
 
-        Args:
-            directory: The folder that holds them, and a list of revoked certificates if there is one.
-            name: The party.
-            revoked: Another such list, which need not exist: that of a plan.
-
-        Raises:
-            StorageError: If a file is missing or cannot be read.
-            AuthError: If a file is not what it should be, or does not fit the others.
+        `revoked` is a list of revoked certificates besides the one in the folder; neither need exist.
         """
         directory = Path(directory)
         files = ca_path, certificate_path, key_path = party_files(directory, name)
@@ -152,13 +153,17 @@ class Credentials:
         check_fit(private_key(key_path, key_pem), key_path, certificate_pem, certificate_path)
         return cls(directory, name, identity, ca_pem, certificate_pem, key_pem, stamps, lists)
 
+    @property
+    def files(self) -> tuple[Path, Path, Path]:
+        """Where the authority's certificate, the party's certificate and the party's key are."""
+        return party_files(self.directory, self.name)
+
     def changed(self) -> bool:
         """Whether the files hold something else by now; cheap enough to ask at every connection."""
-        files = party_files(self.directory, self.name)
-        if tuple(_stamp(path) for path in files) == self._stamps:
+        if tuple(_stamp(path) for path in self.files) == self._stamps:
             return False
         try:
-            return [path.read_bytes() for path in files] != [self.ca_pem, self.certificate_pem, self.key_pem]
+            return [path.read_bytes() for path in self.files] != [self.ca_pem, self.certificate_pem, self.key_pem]
         except OSError:
             return True
 
@@ -174,30 +179,25 @@ class Credentials:
 
     def handed_over(self, peer: str) -> bytes | None:
         """The certificate that a peer has handed over, if it lies in the folder: no other one is good for this peer."""
-        path = certificate_path(self.directory, peer)
+        path = party_files(self.directory, peer)[1]
         return read_file(path) if path.exists() else None
 
-    def recognise(self, peer: str, shown: Identity) -> None:
-        """Refuse a peer that shows a revoked certificate, or another one than it has handed over.
-
-        Raises:
-            AuthError: The certificate is revoked, or the fingerprints differ.
-            StorageError: The list of revoked certificates cannot be read.
-        """
-        shown.check_revoked(self.revoked)
+    def expected(self, peer: str) -> Identity | None:
+        """Whom the certificate names that a peer has handed over, if it has."""
         pem = self.handed_over(peer)
-        path = certificate_path(self.directory, peer)
-        if pem is not None and (expected := identity_of(pem, path)).fingerprint != shown.fingerprint:
+        return None if pem is None else identity_of(pem, party_files(self.directory, peer)[1])
+
+    def recognise(self, peer: str, shown: Identity) -> None:
+        """Refuse a peer that shows a revoked certificate, or another one than it has handed over."""
+        shown.check_revoked(self.revoked)
+        expected = self.expected(peer)
+        if expected is not None and expected.fingerprint != shown.fingerprint:
+            path = party_files(self.directory, peer)[1]
             raise AuthError(
                 f"Expected {peer} to show the certificate in {path}, whose words are '{expected.words}', but it shows "
                 f"one whose words are '{shown.words}'. If {peer} has a new one, compare the words by telephone, then "
                 "replace or delete the file."
             )
-
-
-def certificate_path(directory: str | Path, name: str) -> Path:
-    """Where the certificate of a party lies in a folder, if it does."""
-    return party_files(Path(directory), name)[1]
 
 
 def show(path: str | Path) -> Identity:
@@ -206,15 +206,7 @@ def show(path: str | Path) -> Identity:
 
 
 def identity_of(pem: bytes, origin: str | Path = "the certificate") -> Identity:
-    """Whom a certificate names, read and not verified: TLS verifies a peer's, `Credentials.read` one's own.
-
-    Args:
-        pem: The certificate.
-        origin: What to call it in an error.
-
-    Raises:
-        AuthError: If it is not a certificate, or not one that a Colonnade authority makes.
-    """
+    """Whom a certificate names, read and not verified: TLS verifies a peer's, `Credentials.read` one's own."""
     with understood(f"{origin} to be one that a Colonnade authority made"):
         certificate = x509.load_pem_x509_certificate(pem)
         extensions = certificate.extensions
@@ -372,4 +364,38 @@ def understood(expected: str) -> Iterator[None]:
         raise AuthError(
             f"Expected {expected}, but it cannot be read as one ({type(error).__name__}). "
             "It is damaged or of another origin; restore a copy or have it made again."
+        ) from error
+
+
+def is_revoked(path: Path, fingerprint: bytes, key: bytes) -> bool:
+    """Whether a list names a certificate or its key; nothing is revoked where there is no list.
+
+    Raises:
+        StorageError: The list cannot be read or understood. Then nobody can say what is revoked.
+    """
+    if not path.exists():
+        return False
+    with explained(f"read {path}"):
+        lines = path.read_bytes().decode(errors="replace").splitlines()
+    listed = {_digest(line, path, number) for number, line in enumerate(lines, 1) if line.partition("#")[0].strip()}
+    return not listed.isdisjoint((fingerprint, key, fingerprint[: 2 * N_WORDS]))
+
+
+def revoke(directory: Path, fingerprint: bytes, key: bytes, remark: str) -> Path:
+    """Add a certificate and its key to the list in a folder; returns the path of the list."""
+    path = directory / LIST
+    append_durably(path, f"{fingerprint.hex()}  # {printable(remark)}\n{key.hex()}  # its key\n")
+    return path
+
+
+def _digest(line: str, path: Path, number: int) -> bytes:
+    text = line.partition("#")[0].strip()
+    if re.fullmatch("[0-9a-fA-F]{64}", text):
+        return bytes.fromhex(text)
+    try:
+        return from_words(text)
+    except AuthError as error:
+        raise StorageError(
+            f"Expected line {number} of {path} to be a SHA-256 in hexadecimal or the {N_WORDS + 1} words of a "
+            f"certificate, got {text[:80]!r}. Correct the line; until then no peer is accepted."
         ) from error

@@ -30,11 +30,7 @@ def to_words(fingerprint: bytes) -> str:
 
 
 def from_words(words: str) -> bytes:
-    """The 128 bits that were read out as words; capitals and hyphens between the words do not matter.
-
-    Raises:
-        AuthError: If a word was misheard or mistyped.
-    """
+    """The 128 bits that were read out as words; capitals and hyphens between the words do not matter."""
     heard = words.lower().replace("-", " ").split()
     if len(heard) != N_WORDS + 1:
         raise AuthError(

@@ -20,13 +20,31 @@ from typing import Any, BinaryIO, NamedTuple
 from colonnade.errors import BadFrame
 from colonnade.storage import explained
 from colonnade.wire.codec import Frame
-from colonnade.wire.grpc.buffers import BufferPool, PartialFrame
-from colonnade.wire.grpc.envelope import CHUNK_BYTES, HEAD_BYTES, LAST, Envelope, Type
-from colonnade.wire.notes import pack_note
+from colonnade.wire.grpc.envelope import CHUNK_BYTES, HEAD_BYTES, LAST, BufferPool, Envelope, PartialFrame, Type
+from colonnade.wire.transport import pack_note
 
 WINDOW_BYTES = 16 * CHUNK_BYTES
 OUTBOX_MEMORY_BYTES = 64 * CHUNK_BYTES
 HEARTBEAT_S = 5.0
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a party waits, in seconds, before it gives up with a reason.
+
+    Attributes:
+        start: For all parties to come together at the beginning.
+        rejoin: For a peer whose connection broke, or who crashed, to come back.
+        silence: Without any sign of life before a connection counts as broken.
+        message: For a message of a peer that is alive.
+        heartbeat: Between two signs of life of this party while it has nothing else to send.
+    """
+
+    start: float = 600.0
+    rejoin: float = 1800.0
+    silence: float = 30.0
+    message: float = 3600.0
+    heartbeat: float = HEARTBEAT_S
 
 
 class Gap(Exception):
@@ -97,9 +115,8 @@ class Outbox:
             gone = self._waiting.popleft()
             if gone.payload is not None:
                 self._in_memory -= gone.size
-        if not self._waiting and self._spill is not None:
-            self._spill.close()
-            self._spill = None
+        if not self._waiting:
+            self.close()
 
     def after(self, seq: int) -> _Waiting | None:
         """The first envelope behind a number that is not acknowledged yet, or None."""
@@ -353,12 +370,7 @@ class Link:
             yield last.pack()
 
     def incoming(self, connection: Connection, envelope: Envelope) -> None:
-        """Take in an envelope.
-
-        Raises:
-            Gap: Something before it is missing.
-            BadFrame: It does not fit what came before.
-        """
+        """Take in an envelope; raises `Gap` if something before it is missing."""
         note = None
         with self.lock:
             if connection.closed:

@@ -27,10 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.errors import AuthError, PeerRestarted, PeerUnreachable, ProtocolError
-from colonnade.wire.epoch import NAME_BYTES, EpochStart, HeldCheckpoint, next_start
-from colonnade.wire.grpc.link import Connection, Link
-from colonnade.wire.grpc.patience import Patience
-from colonnade.wire.run_transport import peer_failed
+from colonnade.wire.grpc.link import Connection, Link, Patience
+from colonnade.wire.transport import NAME_BYTES, EpochStart, HeldCheckpoint, next_start, peer_failed
 
 _MANY = 2**32
 
@@ -274,7 +272,7 @@ class Rendezvous:
         self._raise_failure()
         interrupted = self._interrupted
         if interrupted is not None:
-            raise PeerRestarted(f"{interrupted} started anew; {self.name} goes back to the last checkpoint.")
+            raise PeerRestarted(f"{interrupted} was started again; {self.name} goes back to the last checkpoint.")
 
     def fail_locally(self, error: Exception) -> None:
         """Note an error of this party's own side, which its protocol raises at the next message."""

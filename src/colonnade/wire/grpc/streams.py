@@ -6,16 +6,7 @@
          DATA, CONTROL, ACK, HEARTBEAT ⇄
 
 Nothing else crosses before both have accepted. Of two parties that could both listen, the later one of the roles dials.
-
-TLS 1.3 is required of each connection on both sides. gRPC tells the listening side which version a connection has; the
-listener refuses any other one, and says the version in its HELLO. gRPC tells the dialling side nothing, so the dialling
-side refuses a listener whose HELLO does not say 1.3. TLS has shown by then who the listener is, and both ends of one
-connection have the same version.
-
-gRPC does not tell the dialling side either which certificate the listener showed. So the dialling side looks at it
-first, by a connection of its own, and then lets gRPC trust exactly this certificate in place of the authority. Whom
-`identity` names is thus at the other end of the connection that carries the frames, whoever routes connections on the
-way. A peer keeps its key for as long as this process runs; a certificate of another key is refused.
+`tls.py` says what is required of a connection.
 """
 
 from __future__ import annotations
@@ -26,35 +17,32 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from colonnade.errors import (
     AuthError,
-    ColonnadeError,
     MissingExtra,
     PeerUnreachable,
     ProtocolError,
     StorageError,
     WireError,
 )
-from colonnade.wire.certs.credentials import Credentials, Identity, host_of, identity_of
-from colonnade.wire.epoch import NAME_BYTES, agree
 from colonnade.wire.grpc.envelope import CHUNK_BYTES, Envelope, Type
-from colonnade.wire.grpc.link import Connection, Gap, Link
-from colonnade.wire.grpc.patience import Patience
+from colonnade.wire.grpc.link import Connection, Gap, Link, Patience
 from colonnade.wire.grpc.rendezvous import Rendezvous
-from colonnade.wire.grpc.tls_check import diagnose, shown_certificate
-from colonnade.wire.notes import pack_note
+from colonnade.wire.transport import NAME_BYTES, agree, pack_note
 
 try:
     import grpc
 except ImportError as error:
     raise MissingExtra("net", "A run between machines") from error
 
-TLS_VERSION = "TLSv1.3"
+if TYPE_CHECKING:
+    from colonnade.wire.certs.credentials import Identity
+    from colonnade.wire.grpc.tls import Tls
+
 _METHOD = "/colonnade.Wire/Exchange"
 _AGREE = "agree "
-_SOON_S = 5.0
 _OPTIONS = (
     ("grpc.max_receive_message_length", 8 * CHUNK_BYTES),
     ("grpc.max_send_message_length", 8 * CHUNK_BYTES),
@@ -75,7 +63,7 @@ class Streams:
         addresses: For every party, in the order of the roles, where it listens, or None if it only dials.
         agreement: What must be equal at all parties; the rows are added if this party has none.
         rendezvous: Admits peers that have greeted.
-        credentials: Certificates; None sends everything in the clear.
+        tls: What protects the connections; None sends everything in the clear.
         listen: Where this party listens, or None if it only dials.
         patience: How long to wait for what.
     """
@@ -86,18 +74,15 @@ class Streams:
         agreement: dict[str, str],
         rendezvous: Rendezvous,
         *,
-        credentials: Credentials | None,
+        tls: Tls | None,
         listen: str | None,
         patience: Patience,
     ) -> None:
         self._addresses, self._agreement, self._rendezvous = dict(addresses), agreement, rendezvous
-        self._credentials, self._listen, self._patience = credentials, listen, patience
+        self._tls, self._listen, self._patience = tls, listen, patience
         self._name, self._links = rendezvous.name, rendezvous.links
         self._lock = threading.Lock()
         self._refused: dict[str, str] = {}
-        self._identities: dict[str, Identity] = {}
-        self._recognised = threading.Condition(self._lock)
-        self._failed_handshakes = 0
         self._closing = threading.Event()
         self._server: grpc.Server | None = None
         self._threads: list[threading.Thread] = []
@@ -132,22 +117,6 @@ class Streams:
         with self._lock:
             return dict(self._refused)
 
-    @property
-    def failed_handshakes(self) -> int:
-        """How many connections never got through TLS: gRPC says only that a handshake began."""
-        return self._failed_handshakes
-
-    def identity(self, peer: str) -> Identity | None:
-        """Whom the certificate names that a peer showed on the connection of the run; None without TLS.
-
-        Two parties that do not lead may connect a moment after the leader has called the start; they are waited for.
-        """
-        if self._credentials is None:
-            return None
-        with self._lock:
-            self._recognised.wait_for(lambda: peer in self._identities, timeout=_SOON_S)
-            return self._identities.get(peer)
-
     # The listening side.
 
     def _serve(self, address: str) -> None:
@@ -157,10 +126,10 @@ class Streams:
         )
         self._server.add_generic_rpc_handlers((_Service(self._answer),))
         try:
-            if self._credentials is None:
+            if self._tls is None:
                 port = self._server.add_insecure_port(address)
             else:
-                port = self._server.add_secure_port(address, self._server_credentials())
+                port = self._server.add_secure_port(address, self._tls.server_credentials())
         except RuntimeError as error:
             raise PeerUnreachable(
                 f"{self._name} cannot listen at {address}. Another program may use the port; choose another one."
@@ -168,45 +137,25 @@ class Streams:
         assert port
         self._server.start()
 
-    def _server_credentials(self) -> grpc.ServerCredentials:
-        def configuration(credentials: Credentials) -> Any:
-            pair = (credentials.key_pem, credentials.certificate_pem)
-            return grpc.ssl_server_certificate_configuration((pair,), credentials.ca_pem)
-
-        def refreshed() -> Any:
-            with self._lock:
-                self._failed_handshakes += 1  # until its stream begins
-            before = self._credentials
-            now = self._renewed()
-            return None if now is before else configuration(now)
-
-        return grpc.dynamic_ssl_server_credentials(
-            configuration(self._renewed()), refreshed, require_client_authentication=True
-        )
-
-    def _renewed(self) -> Credentials:
-        """The credentials as they lie in their folder by now, or the old ones while the folder is being changed."""
-        assert self._credentials is not None
-        with contextlib.suppress(ColonnadeError):
-            self._credentials = self._credentials.current()
-        return self._credentials
-
     def _answer(self, arrivals: _Arrivals, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """The listening side of one stream."""
         who = identity = None
-        with self._lock:
-            self._failed_handshakes -= 1
         if self._rendezvous.over:
             return
         try:
             with _within(self._patience.silence, context.cancel):
-                if self._credentials is not None:
-                    identity = self._identity(context.auth_context())
+                if self._tls is not None:
+                    identity = self._tls.shown(context.auth_context())
                     who = identity.name
-                    self._recognise(identity)
+                    if who is None:
+                        raise AuthError(
+                            "A peer shows an authority's certificate. Issue it one with `colonnade certs issue`."
+                        )
+                    self._require_peer(who)
+                    self._tls.recognise(who, identity)
                 link, connection = self._accept(Envelope.unpack(next(requests)), who, context.cancel)
-                if identity is not None:
-                    self._remember(link.peer, identity)
+                if self._tls is not None and identity is not None:
+                    self._tls.remember(link.peer, identity)
         except (StopIteration, grpc.RpcError):
             return
         except StorageError as error:
@@ -227,43 +176,6 @@ class Streams:
         finally:
             link.detach(connection)
 
-    def _identity(self, shown: Mapping[str, list[bytes]]) -> Identity:
-        """Whom the certificate of a connection names, which must be over TLS 1.3."""
-        if shown.get("ssl_tls_version") != [TLS_VERSION.encode()]:
-            version = b", ".join(shown.get("ssl_tls_version", [])).decode(errors="replace") or "an unknown version"
-            raise AuthError(
-                f"{self._name} expects {TLS_VERSION}, but a peer connected over {version}. Let nothing on the way open "
-                "TLS, and install the same version of Colonnade at both."
-            )
-        # A resumed TLS session does not show that the certificate still holds, so its dates are looked at here.
-        identity = identity_of(shown["x509_pem_cert"][0])
-        identity.check_dates()
-        return identity
-
-    def _recognise(self, identity: Identity) -> None:
-        assert self._credentials is not None
-        if identity.name is None:
-            raise AuthError("A peer shows an authority's certificate. Issue it one with `colonnade certs issue`.")
-        self._require_peer(identity.name)
-        self._credentials.recognise(identity.name, identity)
-        self._require_same_key(identity.name, identity)
-
-    def _require_same_key(self, peer: str, identity: Identity) -> None:
-        """Refuse another key than the one whose certificate this party's operator was shown."""
-        with self._lock:
-            before = self._identities.get(peer)
-        if before is not None and before.key != identity.key:
-            raise AuthError(
-                f"Expected {peer} to keep the key of the certificate whose words are '{before.words}', but it shows a "
-                f"certificate of another key, whose words are '{identity.words}'. If {peer} has a new key, compare the "
-                "words by telephone, then start again with --resume."
-            )
-
-    def _remember(self, peer: str, identity: Identity) -> None:
-        with self._lock:
-            self._identities[peer] = identity
-            self._recognised.notify_all()
-
     # The dialling side.
 
     def _dial(self, peer: str, address: str) -> None:
@@ -271,7 +183,10 @@ class Streams:
         link, pause, doubts = self._links[peer], 0.1, 0
         while not self._closing.is_set():
             try:
-                channel, identity = self._channel(peer, address)
+                if self._tls is None:
+                    channel, identity = grpc.insecure_channel(address, options=_OPTIONS), None
+                else:
+                    channel, identity = self._tls.channel(peer, address, _OPTIONS)
                 try:
                     self._exchange(link, channel, identity)
                 finally:
@@ -282,7 +197,7 @@ class Streams:
                     self._rendezvous.fail_locally(error)
                     return
             except (grpc.RpcError, OSError):
-                reason = None if self._credentials is None else diagnose(address, peer, self._credentials)
+                reason = None if self._tls is None else self._tls.diagnose(peer, address)
                 # A connection that breaks at the wrong moment looks like a refusal, but not each time. One that held
                 # before is more likely to have broken.
                 doubts = 0 if reason is None else doubts + 1
@@ -293,25 +208,6 @@ class Streams:
                     return
             self._closing.wait(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, 5.0)
-
-    def _channel(self, peer: str, address: str) -> tuple[grpc.Channel, Identity | None]:
-        """A channel to a peer, and whom the only certificate names over which the channel connects.
-
-        Raises:
-            AuthError: The certificate is not the peer's.
-            OSError: The peer cannot be reached, or does not show a certificate of the authority.
-        """
-        if self._credentials is None:
-            return grpc.insecure_channel(address, options=_OPTIONS), None
-        current = self._renewed()
-        # This certificate is trusted in place of the authority, so gRPC accepts no other one.
-        trusted = current.handed_over(peer) or shown_certificate(address, peer, current)
-        identity = identity_of(trusted)
-        current.recognise(peer, identity)
-        self._require_same_key(peer, identity)
-        secure = grpc.ssl_channel_credentials(trusted, current.key_pem, current.certificate_pem)
-        named = (("grpc.ssl_target_name_override", host_of(peer)),)
-        return grpc.secure_channel(address, secure, options=(*_OPTIONS, *named)), identity
 
     def _exchange(self, link: Link, channel: grpc.Channel, identity: Identity | None) -> None:
         accepted: list[Connection] = []
@@ -329,15 +225,15 @@ class Streams:
                 answer = Envelope.unpack(next(call))
             if answer.type is Type.REFUSAL:
                 raise AuthError(f"{link.peer} refused {self._name}: {str(answer.note.get('because'))[:2000]}")
-            if self._credentials is not None and answer.note.get("tls") != TLS_VERSION:
+            if self._tls is not None and answer.note.get("tls") != self._tls.version:
                 raise AuthError(
-                    f"{self._name} expects {link.peer} to say that they are connected over {TLS_VERSION}, but it does "
-                    "not. Let nothing on the way open TLS, and install the same version of Colonnade at both."
+                    f"{self._name} expects {link.peer} to say that they are connected over {self._tls.version}, but it "
+                    "does not. Let nothing on the way open TLS, and install the same version of Colonnade at both."
                 )
             _, connection = self._accept(answer, link.peer, call.cancel)
             accepted.append(connection)
-            if identity is not None:
-                self._remember(link.peer, identity)
+            if self._tls is not None and identity is not None:
+                self._tls.remember(link.peer, identity)
             if self._closing.is_set():
                 return  # too late for `close` to end it
             arrivals.go_to(partial(self._take_in, link, connection))
@@ -361,8 +257,8 @@ class Streams:
             "knows": link.peer_incarnation or b"",
             "received": link.received,
         }
-        if listens and self._credentials is not None:
-            note["tls"] = TLS_VERSION  # as `_identity` has required of this connection
+        if listens and self._tls is not None:
+            note["tls"] = self._tls.version  # as `Tls.shown` has required of this connection
         return Envelope(Type.HELLO, payload=pack_note(note)).pack()
 
     def _accept(self, hello: Envelope, expected: str | None, cancel: Callable[[], Any]) -> tuple[Link, Connection]:

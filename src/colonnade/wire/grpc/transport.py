@@ -1,7 +1,7 @@
 """GrpcTransport: frames between organisations, over one mutually authenticated stream per pair of parties.
 
-`streams.py` makes the connections, `link.py` numbers and resends what crosses them, and `rendezvous.py` brings the
-parties together and lets them go.
+`streams.py` makes the connections, `tls.py` protects them, `link.py` numbers and resends what crosses them, and
+`rendezvous.py` brings the parties together and lets them go.
 
 TLS hides the traffic from others and proves who is at the other end; it does not protect against the peer itself. What
 the peer may learn is a matter of the protocol above.
@@ -15,18 +15,18 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from colonnade.errors import PeerUnreachable, PlanError
-from colonnade.wire.certs.credentials import Credentials, Identity
 from colonnade.wire.codec import Frame
-from colonnade.wire.epoch import EpochStart, HeldCheckpoint
-from colonnade.wire.grpc.address import require_loopback
-from colonnade.wire.grpc.link import Link
-from colonnade.wire.grpc.patience import Patience
+from colonnade.wire.grpc.link import Link, Patience
 from colonnade.wire.grpc.rendezvous import Rendezvous
 from colonnade.wire.grpc.streams import Streams
-from colonnade.wire.run_transport import RunTransport, failure_note
-from colonnade.wire.transport import peer_left
+from colonnade.wire.transport import EpochStart, HeldCheckpoint, RunTransport, failure_note, peer_left, require_loopback
+
+if TYPE_CHECKING:
+    from colonnade.wire.certs.credentials import Credentials, Identity
+    from colonnade.wire.grpc.tls import Tls
 
 
 class GrpcTransport(RunTransport):
@@ -63,8 +63,13 @@ class GrpcTransport(RunTransport):
                 f"Every party needs an address or None, but addresses were given for {', '.join(self._addresses)} and "
                 f"the parties are {', '.join(parties)}. Name them all."
             )
+        self._tls: Tls | None = None
         if self._credentials is None:
             require_loopback((*self._addresses.values(), self._listen))
+        else:
+            from colonnade.wire.grpc.tls import Tls
+
+            self._tls = Tls(name, self._credentials)
         self.name, self.agreement, leader = name, dict(agreement), parties[0]
         own = self._addresses[name]
         peers = tuple(peer for peer in parties if peer != name and (self._addresses[peer] or own))
@@ -77,7 +82,7 @@ class GrpcTransport(RunTransport):
             {party: self._addresses[party] for party in parties},
             self.agreement,
             self._rendezvous,
-            credentials=self._credentials,
+            tls=self._tls,
             listen=self._listen or own,
             patience=self._patience,
         )
@@ -163,7 +168,7 @@ class GrpcTransport(RunTransport):
         return self._streams.refused
 
     def identity(self, peer: str) -> Identity | None:
-        return self._streams.identity(peer)
+        return None if self._tls is None else self._tls.identity(peer)
 
     def _link(self, peer: str) -> Link:
         try:
@@ -182,7 +187,7 @@ class GrpcTransport(RunTransport):
         links = self._rendezvous.links
         strangers = [f" {who} was refused: {why}" for who, why in self.refused.items() if who not in links]
         # A peer that got through TLS made one handshake more, without a stream: it looked at this party's certificate.
-        failed = self._streams.failed_handshakes
+        failed = 0 if self._tls is None else self._tls.failed_handshakes
         if failed > 0 and not self.refused and all(link.peer_incarnation is None for link in links.values()):
             strangers.append(
                 f" Somebody tried to connect {failed} times and did not get through TLS: its certificate is missing, "

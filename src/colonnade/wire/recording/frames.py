@@ -9,7 +9,7 @@ import struct
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -17,7 +17,9 @@ from colonnade.errors import StorageError
 from colonnade.storage import explained, make_private, open_private
 from colonnade.wire.codec import Frame
 from colonnade.wire.message import Int64Array
-from colonnade.wire.recording.storage_key import OVERHEAD, StorageKey
+
+if TYPE_CHECKING:
+    from colonnade.wire.recording.storage_key import StorageKey
 
 Section: TypeAlias = tuple[int, int] | None
 """Which loop of the run and which epoch of it a message belongs to; None outside loops."""
@@ -109,7 +111,7 @@ class FramesOnDisk:
                 head = file.read(self._HEAD.size)
                 size, n_rows = self._HEAD.unpack(head) if len(head) == self._HEAD.size else (0, -1)
                 split = 8 * max(n_rows, 0)
-                body = file.read(split + size + (OVERHEAD if self.key else 0))
+                body = file.read(split + size + (self.key.overhead if self.key else 0))
         if self.key is not None:
             body = self.key.unseal(body, _at(name, place, head))
         return body[split:], None if n_rows < 0 else np.frombuffer(body[:split], np.int64)

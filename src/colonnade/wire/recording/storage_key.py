@@ -11,6 +11,7 @@ import os
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
@@ -20,8 +21,6 @@ from colonnade.storage import explained, make_private, sync_directory
 
 KEY_BYTES = 32
 NONCE_BYTES = 12
-OVERHEAD = NONCE_BYTES + 16
-"""By how many bytes a sealed record is longer than what is in it."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +35,12 @@ class StorageKey:
     """
 
     secret: bytes = field(repr=False)
+    overhead: ClassVar[int] = NONCE_BYTES + 16
+    """By how many bytes a sealed record is longer than what is in it."""
 
     @classmethod
     def read(cls, path: Path | str) -> StorageKey:
-        """Read a key file that `make_key` made.
-
-        Raises:
-            AuthError: Others may read the file, or it holds no key.
-            StorageError: The file cannot be read.
-        """
+        """Read a key file that `make_key` made."""
         path = Path(path)
         try:
             mode = path.stat().st_mode
@@ -76,11 +72,7 @@ class StorageKey:
         return nonce + ChaCha20Poly1305(self.secret).encrypt(nonce, data, place)
 
     def unseal(self, sealed: bytes, place: bytes) -> bytes:
-        """Decrypt a record.
-
-        Raises:
-            StorageError: It was sealed under another key or at another place, or was changed since.
-        """
+        """Decrypt a record, which must have been sealed under this key and at this place."""
         try:
             return ChaCha20Poly1305(self.secret).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], place)
         except (InvalidTag, ValueError) as error:

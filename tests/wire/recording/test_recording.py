@@ -7,8 +7,7 @@ from colonnade.errors import PrivacyError, StorageError
 from colonnade.secret import Secret
 from colonnade.wire.codec import encode
 from colonnade.wire.message import Float32Array, Message
-from colonnade.wire.recording.recording import Recording
-from colonnade.wire.recording.transcript import Transcript
+from colonnade.wire.recording.recording import Recording, Transcript
 
 
 @dataclass(frozen=True)
