@@ -44,8 +44,9 @@ from colonnade.testing.ports import free_port
 from colonnade.testing.setup import Setup
 from colonnade.wire.channel import Channel
 from colonnade.wire.codec import encode
-from colonnade.wire.memory import MemoryNetwork, Transport
+from colonnade.wire.memory import MemoryNetwork
 from colonnade.wire.message import Ciphertexts, Message
+from colonnade.wire.transport import Transport
 
 Change: TypeAlias = Literal["labels", "columns", "ids"]
 Carrier: TypeAlias = Literal["memory", "grpc"]
