@@ -106,6 +106,8 @@ MODELS: Names[type[Estimator]] = Names(
         "one-shot": ("models.networks.oneshot", "OneShotClassifier"),
         "one-shot-regressor": ("models.networks.oneshot", "OneShotRegressor"),
         "poisson-regression": ("models.glm.estimator", "PoissonRegression"),
+        "secureboost": ("models.trees.estimator", "SecureBoostClassifier"),
+        "secureboost-regressor": ("models.trees.estimator", "SecureBoostRegressor"),
         "served-classifier": ("models.networks.server", "ServedClassifier"),
         "served-regressor": ("models.networks.server", "ServedRegressor"),
         "split-classifier": ("models.networks.split", "SplitClassifier"),

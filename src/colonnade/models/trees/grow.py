@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -161,15 +161,24 @@ class Tree:
         return out
 
 
+_Parts: TypeAlias = tuple[tuple[Int64Array, Int64Array], tuple[Int64Array, Int64Array]]
+
+
 @dataclass
 class _Open:
-    """A node that has a split but has not been split yet."""
+    """A node that has a split but has not been split yet; `along` are rows that have no say in it."""
 
     node: int
     depth: int
     rows: Int64Array
+    along: Int64Array
     sums: NDArray[Any]
     choice: Choice
+
+    def parted(self, side: NDArray[np.bool_]) -> _Parts:
+        """The rows on the left and on the right side, each with those that go along."""
+        here, there = side[: len(self.rows)], side[len(self.rows) :]
+        return (self.rows[here], self.along[there]), (self.rows[~here], self.along[~there])
 
 
 def grow(
@@ -178,6 +187,7 @@ def grow(
     parameters: TreeParameters,
     *,
     rows: Int64Array | None = None,
+    along: Int64Array | None = None,
     allowed: NDArray[np.bool_] | None = None,
     chooser: Chooser | None = None,
 ) -> tuple[Tree, Float64Array]:
@@ -191,44 +201,51 @@ def grow(
         source: Where sums come from.
         parameters: How the tree grows.
         rows: The rows the tree learns from; None for all.
+        along: Further rows that the tree gives a score to; they go to a leaf without a say in any split.
         allowed: Which columns may split; None for all.
         chooser: What chooses the best splits; by default `Candidates.best` on the sums as they are.
 
     Returns:
-        The tree, and what it adds to the score of each row it learned from, 0 for others.
+        The tree, and what it adds to the score of each row it learned from and each that went along, 0 for others.
     """
     if chooser is None:
         candidates = Candidates(source.columns, parameters.max_cat_to_onehot)
         chooser = lambda sums, totals: candidates.best(sums, totals, gradients, parameters, allowed)  # noqa: E731
     tree, rows = Tree(), np.arange(len(gradients.g)) if rows is None else rows
-    tree.add((int(gradients.g[rows].sum()), int(gradients.h[rows].sum())))
-    places = {0: rows}
-    open_nodes = _opened(chooser, tree, [(0, 0, rows, source.sums(gradients, [rows])[0])])
+    along = np.zeros(0, np.int64) if along is None else along
+    tree.add(_totals(gradients, rows))
+    places = {0: np.concatenate([rows, along])}
+    open_nodes = _opened(chooser, tree, [(0, 0, rows, along, source.sums(gradients, [rows])[0])])
     while open_nodes:
         batch, open_nodes = _taken(open_nodes, tree, parameters)
-        sides = source.left([(each.choice.split, each.rows) for each in batch])
-        born: list[tuple[int, int, Int64Array, Int64Array, _Open]] = []
+        sides = source.left([(each.choice.split, np.concatenate([each.rows, each.along])) for each in batch])
+        born: list[tuple[tuple[int, int], _Parts, _Open]] = []
         for each, side in zip(batch, sides, strict=True):
-            here, there = each.rows[side], each.rows[~side]
-            pair = _split(tree, each)
+            parts = each.parted(side)
+            # Of a node's rows the label party knows gradients itself; sums from others may have noise or be shares.
+            pair = _split(tree, each, [_totals(gradients, here) for here, _ in parts])
             places.pop(each.node)
-            places |= dict(zip(pair, (here, there), strict=True))
+            places |= {child: np.concatenate(part) for child, part in zip(pair, parts, strict=True)}
             if parameters.max_depth == 0 or each.depth + 1 < parameters.max_depth:
-                born.append((*pair, here, there, each))
+                born.append((pair, parts, each))
         if parameters.max_leaves and tree.n_leaves >= parameters.max_leaves:
             break
         if born:
-            asked = [here if len(here) <= len(there) else there for _, _, here, there, _ in born]
+            asked = [min((here, there), key=len) for _, ((here, _), (there, _)), _ in born]
             ready = []
-            for (left, right, here, there, each), found in zip(born, source.sums(gradients, asked), strict=True):
+            for (pair, parts, each), found in zip(born, source.sums(gradients, asked), strict=True):
                 other = each.sums - found
-                first, second = (found, other) if len(here) <= len(there) else (other, found)
-                ready += [(left, each.depth + 1, here, first), (right, each.depth + 1, there, second)]
+                both = (found, other) if len(parts[0][0]) <= len(parts[1][0]) else (other, found)
+                ready += [
+                    (child, each.depth + 1, *part, sums) for child, part, sums in zip(pair, parts, both, strict=True)
+                ]
             open_nodes += _opened(chooser, tree, ready)
     return tree, _filled(tree, places, gradients, parameters)
 
 
-def _opened(chooser: Chooser, tree: Tree, nodes: list[tuple[int, int, Int64Array, NDArray[Any]]]) -> list[_Open]:
+def _opened(
+    chooser: Chooser, tree: Tree, nodes: list[tuple[int, int, Int64Array, Int64Array, NDArray[Any]]]
+) -> list[_Open]:
     """The nodes that have a split."""
     totals = np.array([tree.totals[node] for node, *_ in nodes], np.int64)
     choices = chooser(np.stack([sums for *_, sums in nodes]), totals)
@@ -244,13 +261,16 @@ def _taken(open_nodes: list[_Open], tree: Tree, parameters: TreeParameters) -> t
     return open_nodes[:room], []
 
 
-def _split(tree: Tree, each: _Open) -> tuple[int, int]:
-    """Turn a leaf into a split; returns the numbers of its children."""
-    (g, h), (left_g, left_h) = tree.totals[each.node], each.choice.left
-    pair = tree.add((left_g, left_h)), tree.add((g - left_g, h - left_h))
+def _split(tree: Tree, each: _Open, totals: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Turn a leaf into a split, whose children have these totals; returns the children's numbers."""
+    pair = tree.add(totals[0]), tree.add(totals[1])
     tree.splits[each.node], tree.gains[each.node] = each.choice.split, each.choice.gain
     tree.children[each.node] = pair
     return pair
+
+
+def _totals(gradients: Gradients, rows: Int64Array) -> tuple[int, int]:
+    return int(gradients.g[rows].sum()), int(gradients.h[rows].sum())
 
 
 def _filled(

@@ -1,0 +1,206 @@
+"""Sums under hinted RLWE: both halves of the exchange, the label party's and a feature party's.
+
+    feature party                    label party
+         SeedCommitment ◀───────────────▶ SeedCommitment      once, among all parties
+         SeedNonce ◀─────────────────────────▶ SeedNonce      once, among all parties
+         Hint ─────────────────────────────────────▶          once, for each fold of rows
+         ◀──────────────────────────────── QueryKeys          per tree, ahead of gradients
+         ◀──────────────────────────────── SumsQuery          the same to all feature parties
+         SumsAnswer ───────────────────────────────▶
+
+A query hides which rows are in a node: rows outside are encrypted zeros. The label party opens exact sums for each bin
+of each node and learns nothing else; the feature party learns how many nodes there are, two by two.
+`colonnade.crypto.hinted` has the scheme and its argument. What is prepared ahead lives in this process only; after a
+crash hints, keys and secrets are drawn again, and only bare hints come from the feature party's own folder.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from blake3 import blake3
+from numpy.typing import NDArray
+
+from colonnade.crypto import hinted
+from colonnade.crypto.histograms import HistogramBins
+from colonnade.crypto.profiles import HISTOGRAM
+from colonnade.crypto.sampling import SEED_BYTES
+from colonnade.errors import ProtocolError
+from colonnade.models.trees.bins import BinMatrix
+from colonnade.models.trees.losses import Gradients
+from colonnade.models.trees.messages import Hint, QueryKeys, SeedCommitment, SeedNonce, SumsAnswer, SumsQuery
+from colonnade.runtime.party import Party
+from colonnade.wire.channel import Channel
+from colonnade.wire.message import Int64Array
+
+# Multiplying hints by the secrets of so many queries at once costs a quarter of what one tree at a time does.
+_DRAWN_AT_ONCE = 72
+_QUERY, _ANSWER = (HISTOGRAM.name,), (HISTOGRAM.name, "flood")
+
+
+def agreed_seed(party: Party) -> bytes:
+    """The seed of the public polynomials, which no party could choose alone; the same again after a crash."""
+    nonce = party.once("trees nonce", lambda: secrets.token_bytes(SEED_BYTES))
+    peers = [party.peers[name] for name in party.roles.holders if name != party.name]
+    for line in peers:
+        line.send(SeedCommitment(hinted.commitment(nonce)))
+    commitments = {line.peer: line.receive(SeedCommitment).commitment for line in peers}
+    for line in peers:
+        line.send(SeedNonce(nonce))
+    nonces = {line.peer: line.receive(SeedNonce).nonce for line in peers}
+    return hinted.joint_seed(
+        {**nonces, party.name: nonce}, {**commitments, party.name: hinted.commitment(nonce)}, HISTOGRAM
+    )
+
+
+def slots_of(folds: Sequence[Int64Array]) -> hinted.Slots:
+    """How nodes share encrypted numbers, whichever fold is asked about."""
+    return hinted.Slots.of(max(map(len, folds)))
+
+
+def _fold_seed(seed: bytes, fold: int) -> bytes:
+    return blake3(seed + fold.to_bytes(4, "little"), derive_key_context="colonnade.models.trees fold").digest()
+
+
+class HintedAsking:
+    """The label party's half.
+
+    Args:
+        party: The label party.
+        n_sums: How many sums each feature party answers for a node, by party.
+        n_rows: How many rows there are.
+        folds: The rows of each fold.
+        most_numbers: How many encrypted numbers a tree asks for at most.
+    """
+
+    def __init__(
+        self, party: Party, n_sums: Mapping[str, int], n_rows: int, folds: Sequence[Int64Array], most_numbers: int
+    ) -> None:
+        self._party, self._most = party, most_numbers
+        seed = agreed_seed(party)
+        self._folds = [_AskedFold(party, n_sums, n_rows, seed, number, rows) for number, rows in enumerate(folds)]
+        self._fold = self._folds[0]
+
+    def prepare(self, tree: int, fold: int) -> None:
+        """Send the keys of the queries that a tree may ask."""
+        self._fold = self._folds[fold]
+        keys = self._fold.keys(self._most)
+        for line in self._party.feature_parties:
+            line.send(QueryKeys(tree, keys.first, keys.data), under=_QUERY, epoch=tree)
+
+    def begin(self, gradients: Gradients) -> None:
+        """Take the gradients of the tree."""
+        self._fold.begin(gradients)
+
+    def ask(self, tree: int, nodes: Sequence[Int64Array]) -> None:
+        """Ask all feature parties for the sums of nodes, given by their rows."""
+        query = self._fold.ask(nodes)
+        for line in self._party.feature_parties:
+            line.send(SumsQuery(tree, query.first, query.words, query.tails), under=_QUERY, epoch=tree)
+        # Pads depend on secrets only: those of the next level are computed while others answer.
+        self._fold.pad(2 * len(query.words))
+
+    def read(self, tree: int, line: Channel) -> NDArray[np.int64]:
+        """The sums (nodes, bins without the last one of each column, 2) in a feature party's answer."""
+        answer = line.receive(SumsAnswer, fields={"tree": tree}, epoch=tree)
+        return self._fold.read(line.peer, answer.words)
+
+
+class _AskedFold:
+    """What the label party has of one fold of rows."""
+
+    def __init__(
+        self, party: Party, n_sums: Mapping[str, int], n_rows: int, seed: bytes, number: int, rows: Int64Array
+    ) -> None:
+        self._public = hinted.PublicMatrix(_fold_seed(seed, number), len(rows))
+        self._rows = rows
+        self._places = np.full(n_rows, -1, np.int64)
+        self._places[rows] = np.arange(len(rows))
+        self._readers = {}
+        for line in party.feature_parties:
+            words = line.receive(Hint, fields={"fold": number}).words
+            if len(words) != n_sums[line.peer]:
+                raise ProtocolError(
+                    f"Expected hints for {n_sums[line.peer]} bins from {line.peer}, got {len(words)}. "
+                    "Check that both parties run the same version."
+                )
+            self._readers[line.peer] = hinted.Reader(self._public, words)
+        self._queries = hinted.Queries(self._public)
+        self._keys: list[NDArray[np.uint64]] = []
+        self._n_sent = 0
+
+    def keys(self, most: int) -> hinted.Keys:
+        """The keys that are missing for so many numbers to be asked for."""
+        missing = most - (self._n_sent - self._queries.next)
+        if len(self._keys) < missing:
+            drawn = self._queries.prepare(max(_DRAWN_AT_ONCE, missing), list(self._readers.values()))
+            self._keys += list(drawn.data)
+        some, self._keys = self._keys[:missing], self._keys[missing:]
+        first, self._n_sent = self._n_sent, self._n_sent + missing
+        return hinted.Keys(first, np.array(some, np.uint64))
+
+    def begin(self, gradients: Gradients) -> None:
+        """Take the gradients of a tree."""
+        self._messages = hinted.Messages(self._public, gradients.g[self._rows], gradients.h[self._rows])
+
+    def ask(self, nodes: Sequence[Int64Array]) -> hinted.Query:
+        """The query for the sums of nodes."""
+        places = np.full(len(self._rows), -1, np.int32)
+        for node, rows in enumerate(nodes):
+            places[self._places[rows]] = node
+        self._query, self._n_nodes = self._queries.ask(self._messages, places, len(nodes)), len(nodes)
+        return self._query
+
+    def pad(self, count: int) -> None:
+        """Compute the pads of so many numbers ahead."""
+        self._queries.pad(count)
+
+    def read(self, peer: str, words: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The sums in a peer's answer to the last query."""
+        return self._readers[peer].read(self._query, self._n_nodes, self._messages, words)
+
+
+class HintedAnswering:
+    """A feature party's half.
+
+    Args:
+        party: The feature party.
+        bins: Its columns.
+        folds: The rows of each fold.
+        most_numbers: How many encrypted numbers a tree asks for at most.
+    """
+
+    def __init__(self, party: Party, bins: BinMatrix, folds: Sequence[Int64Array], most_numbers: int) -> None:
+        self._line, self._most = party.label_party, most_numbers
+        seed, self._holders = agreed_seed(party), []
+        widths = [column.width for column in bins.columns]
+        for number, rows in enumerate(folds):
+            public = hinted.PublicMatrix(_fold_seed(seed, number), len(rows))
+            private = HistogramBins(np.ascontiguousarray(bins.codes[rows].T), widths)
+            budget = party.budget(HISTOGRAM, self._line.peer, most=public.most_values)
+            holder = hinted.Holder(private, public, budget, folder=party.checkpoints.directory)
+            self._line.send(Hint(number, holder.hint()), under=_QUERY)
+            self._holders.append(holder)
+        self._holder = self._holders[0]
+        self._nodes_per_number = slots_of(folds).nodes
+
+    def prepare(self, tree: int, fold: int) -> None:
+        """Take the keys of the queries that a tree may ask."""
+        self._holder = self._holders[fold]
+        message = self._line.receive(QueryKeys, fields={"tree": tree}, epoch=tree)
+        if len(message.keys) > self._most:
+            raise ProtocolError(
+                f"Expected at most {self._most} keys for tree {tree} from {self._line.peer}, got {len(message.keys)}. "
+                "Check that both parties run the same plan."
+            )
+        if len(message.keys):
+            self._holder.prepare(hinted.Keys(message.first, message.keys))
+
+    def answer(self, tree: int, spend: Callable[[int, int], None]) -> None:
+        """Answer a query; `spend` is told of how many nodes and numbers, before anything is computed."""
+        message = self._line.receive(SumsQuery, fields={"tree": tree}, epoch=tree)
+        spend(len(message.words) * self._nodes_per_number, len(message.words))
+        words = self._holder.answer(hinted.Query(message.first, message.words, message.tails))
+        self._line.send(SumsAnswer(tree, words), under=_ANSWER, epoch=tree)

@@ -1,0 +1,250 @@
+"""SecureBoost: the forest of one table, at each number of parties; what crosses, and what is refused."""
+
+import numpy as np
+import pytest
+
+from colonnade.errors import DataError, LeakBudgetSpent, PlanError
+from colonnade.models.trees.bins import BinMatrix, Bins
+from colonnade.models.trees.boosting import Boosting, Sampling
+from colonnade.models.trees.estimator import SecureBoostClassifier, SecureBoostRegressor
+from colonnade.models.trees.grow import PlainSums
+from colonnade.models.trees.hinted_sums import slots_of
+from colonnade.roles import Roles
+from colonnade.runtime.party import shared_randomness
+from colonnade.runtime.simulate import private_randomness, simulate
+from colonnade.tables.table import Table
+
+NAMES = ("bank", "shop", "telco", "insurer", "clinic", "club")
+N = 240
+SMALL = {"n_estimators": 3, "max_depth": 3, "max_bin": 5, "leak_budget": None}
+
+
+def roles(n_features):
+    return Roles(label="bank", features=NAMES[1 : 1 + n_features])
+
+
+def tables_of(n_features, labels, *, own=True, n_rows=N, **extra):
+    """Numbers with and without gaps at all parties, and words; labels may depend on all."""
+    random = np.random.default_rng(n_features)
+    score, tables = random.normal(size=n_rows), {}
+    for name in NAMES[: 1 + n_features]:
+        x = random.normal(size=(n_rows, 2))
+        words = np.array(["a", "b", "c", "d", "e"])[random.integers(0, 5, n_rows)]
+        score += x[:, 0] * (1 + x[:, 1] / 2) + (words == "b")
+        x[random.random(n_rows) < 0.2, 1] = np.nan
+        columns = {f"{name} x": x[:, 0], f"{name} gaps": x[:, 1], f"{name} words": words}
+        tables[name] = {"id": np.arange(n_rows)} | (columns if own or name != "bank" else {})
+    score /= np.sqrt(n_features)
+    made = {
+        "binary": (score > 0).astype(int),
+        "multiclass": np.array(["low", "mid", "high"])[np.digitize(score, [-1, 1])],
+        "squared": 10 * score,
+        "poisson": np.floor(np.exp(score / 2)),
+    }
+    tables["bank"] |= {**extra, "y": made[labels]}
+    return {name: Table.of(data, labels="y" if name == "bank" else None, owner=name) for name, data in tables.items()}
+
+
+def model_of(labels, **changes):
+    given = SMALL | changes
+    if labels in ("binary", "multiclass"):
+        return SecureBoostClassifier(**given)
+    return SecureBoostRegressor(objective={"squared": "reg:squarederror", "poisson": "count:poisson"}[labels], **given)
+
+
+def central(model, tables, run):
+    """The same forest grown on one table, by the same mathematics and the same public draws."""
+    settings = model._settings().boost
+    table = tables["bank"]
+    sampling = Sampling(settings, len(table), shared_randomness(run.plan, run.id_digest))
+    parts = []
+    for name, held in tables.items():
+        own = held.select([column for column in held.columns if not (name == "bank" and column == model.sample_weight)])
+        parts.append(Bins.learned(own, sampling.parts[0], max_bin=model.max_bin).encode(own))
+    columns = tuple(column for part in parts for column in part.columns)
+    codes = np.concatenate([part.codes.astype(np.uint16) for part in parts], axis=1)
+    loss, labels, weights = model.clone()._loss(np.asarray(table.labels), "bank")
+    if model.sample_weight is not None:
+        weights = weights * table.column(model.sample_weight)
+    random = private_randomness(0, "bank", run.plan)
+    boosting = Boosting(settings, loss, labels, weights, sampling, random, slots_of(sampling.folds).most_total)
+    source = PlainSums(BinMatrix(columns, codes))
+    for number in range(boosting.n_trees):
+        boosting.grow(number, source)
+        if boosting.ends_after(number):
+            break
+    return boosting
+
+
+def fitted(model, tables, **options):
+    return simulate(model.fit, tables, roles=roles(len(tables) - 1), keep="digests", **options)
+
+
+def assert_equal_to_central(model, tables):
+    run = fitted(model, tables)
+    expected, found = central(model, tables, run), run.results["bank"]
+    assert list(found.trees_) == expected.trees[: expected.n_kept]
+    assert found.losses_ == expected.losses
+    assert (found.start_ == expected.start).all()
+    return run, expected
+
+
+@pytest.mark.parametrize("labels", ["binary", "multiclass", "squared", "poisson"])
+@pytest.mark.parametrize("n_features", [1, 2])
+def test_the_forest_is_the_one_grown_on_one_table(n_features, labels):
+    tables = tables_of(n_features, labels)
+    run, expected = assert_equal_to_central(model_of(labels), tables)
+    owners = {split.column // 3 for tree in expected.trees for split in tree.splits if split is not None}
+    assert owners == set(range(n_features + 1))
+    scores = simulate({name: share.scores for name, share in run.results.items()}, tables, roles=roles(n_features))
+    # What the parties predict together are the scores of training, to the last bit.
+    assert (scores.results["bank"] == expected.scores).all()
+
+
+@pytest.mark.parametrize("n_features", [3, 4, 5])
+def test_more_parties_grow_the_same_forest(n_features):
+    assert_equal_to_central(model_of("binary"), tables_of(n_features, "binary"))
+
+
+def test_a_label_party_without_columns_grows_the_same_forest():
+    tables = tables_of(1, "binary", own=False)
+    run, _ = assert_equal_to_central(model_of("binary"), tables)
+    assert run.results["bank"].feature_importances_ == {"shop": 1.0}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"grow_policy": "lossguide", "max_leaves": 6, "max_depth": 0},
+        {"max_leaves": 5},
+        {"subsample": 0.5, "n_estimators": 4},
+        {"subsample": 0.7, "colsample_bytree": 0.5},
+        {"top_rate": 0.3, "other_rate": 0.2},
+        {"early_stopping_rounds": 1, "n_estimators": 8, "learning_rate": 1.0},
+        {"gamma": 2.0, "reg_alpha": 1.0, "reg_lambda": 0.5, "min_child_weight": 5.0, "max_delta_step": 0.5},
+        {"scale_pos_weight": 3.0},
+        {"class_weight": "balanced", "sample_weight": "importance"},
+    ],
+    ids=str,
+)
+def test_every_parameter_gives_the_forest_of_one_table(changes):
+    extra = {"importance": np.arange(N) % 3} if "sample_weight" in changes else {}
+    tables = tables_of(1, "binary", **extra)
+    plain = central(model_of("binary"), tables, fitted(model_of("binary", n_estimators=1), tables))
+    _, expected = assert_equal_to_central(model_of("binary", **changes), tables)
+    assert expected.trees != plain.trees[: len(expected.trees)]
+
+
+def test_early_stopping_keeps_the_best_round_at_all_parties():
+    model = model_of("multiclass", early_stopping_rounds=1, n_estimators=10, learning_rate=2.0)
+    run, expected = assert_equal_to_central(model, tables_of(1, "multiclass"))
+    n_kept = 3 * (int(np.argmin(expected.losses)) + 1)
+    assert n_kept < len(expected.trees) < 30
+    assert len(run.results["bank"].trees_) == len(run.results["shop"].splits_) == n_kept
+
+
+def test_folds_cut_the_bytes_of_queries():
+    tables = tables_of(1, "binary")
+    sizes = []
+    for subsample in (1.0, 0.5):
+        entries = fitted(model_of("binary", n_estimators=2, subsample=subsample), tables).transcripts["bank"].entries
+        sizes.append(sum(entry.size for entry in entries if entry.kind == "trees/sums-query"))
+    assert sizes[1] < 0.6 * sizes[0]
+
+
+def test_a_forest_in_words_has_own_splits_in_full_and_others_by_their_owner():
+    tables = tables_of(1, "binary")
+    shares = fitted(model_of("binary"), tables).results
+    own, others = shares["bank"].text(), shares["shop"].text()
+    assert "bank x <" in own
+    assert "shop's column" in own
+    assert "shop x" not in own
+    assert "shop x <" in others
+    assert "bank" not in others
+    importances = {name: share.feature_importances_ for name, share in shares.items()}
+    assert set(importances["bank"]) == {"bank x", "bank gaps", "bank words", "shop"}
+    assert set(importances["shop"]) == {"shop x", "shop gaps", "shop words"}
+    for each in importances.values():
+        assert sum(each.values()) == pytest.approx(1)
+
+
+def test_levels_that_training_never_saw_are_predicted_as_missing():
+    tables = tables_of(1, "binary")
+    shares = fitted(model_of("binary"), tables).results
+    arrow = tables["shop"].to_arrow()
+    strange = {name: arrow.column(name) for name in arrow.column_names} | {"shop words": ["z"] * N}
+    predict = {name: share.predict for name, share in shares.items()}
+    found = simulate(predict, {**tables, "shop": Table.of(strange, owner="shop")}, roles=roles(1)).results["bank"]
+    assert np.isfinite(found.probabilities).all()
+
+
+def test_columns_that_say_nothing_change_nothing():
+    tables = tables_of(1, "binary")
+    arrow = tables["shop"].to_arrow()
+    constant = {"a constant": np.ones(N), "all missing": np.full(N, np.nan)}
+    more = Table.of({name: arrow.column(name) for name in arrow.column_names} | constant, owner="shop")
+    one, other = (fitted(model_of("binary"), {**tables, "shop": shop}).results for shop in (tables["shop"], more))
+    assert [tree.values for tree in one["bank"].trees_] == [tree.values for tree in other["bank"].trees_]
+
+
+def test_a_tree_without_a_good_split_is_a_leaf():
+    shares = fitted(model_of("binary", min_child_weight=1e6), tables_of(1, "binary")).results
+    assert [len(tree) for tree in shares["bank"].trees_] == [1, 1, 1]
+    assert shares["shop"].splits_ == ((), (), ())
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [({}, "no columns"), ({"one": np.ones(N)}, "constant")],
+    ids=["no columns", "a constant column"],
+)
+def test_a_feature_party_with_nothing_to_split_by_is_refused(columns, words):
+    tables = tables_of(1, "binary")
+    tables["shop"] = Table.of({"id": np.arange(N), **columns}, owner="shop")
+    with pytest.raises(DataError, match=f"shop should bring a column .* {words}.*leave this party out"):
+        fitted(model_of("binary"), tables)
+
+
+@pytest.mark.parametrize(
+    ("labels", "changes", "error", "words"),
+    [
+        ("binary", {"top_rate": 0.5}, PlanError, "top_rate and other_rate should both"),
+        ("binary", {"top_rate": 0.7, "other_rate": 0.7}, PlanError, "sum to at most 1"),
+        ("binary", {"max_depth": 0}, PlanError, "max_depth and max_leaves are both 0"),
+        ("multiclass", {"scale_pos_weight": 2.0}, PlanError, "bank has 3 classes"),
+        ("binary", {"sample_weight": "no such"}, PlanError, "'no such' is none"),
+        ("binary", {"sample_weight": "bank words"}, DataError, "bank's weights in 'bank words' should be numbers"),
+    ],
+)
+def test_bad_settings_are_refused_with_the_parameters_name(labels, changes, error, words):
+    with pytest.raises(error, match=words):
+        fitted(model_of(labels, **changes), tables_of(1, labels))
+
+
+def test_folds_of_one_row_are_refused():
+    with pytest.raises(DataError, match="should have two rows at least in each fold"):
+        fitted(model_of("binary", subsample=1 / 40), tables_of(1, "binary", n_rows=60))
+
+
+def test_gradients_that_are_no_numbers_are_refused():
+    tables = tables_of(1, "poisson")
+    tables["bank"] = tables["bank"].with_labels(np.where(np.arange(N) == 0, -1.0, 1.0))
+    with pytest.raises(DataError, match="should be counts"):
+        fitted(model_of("poisson"), tables)
+
+
+def test_a_forest_predicts_with_the_parties_that_grew_it_only():
+    tables = tables_of(2, "binary")
+    shares = fitted(model_of("binary", n_estimators=1), tables).results
+    predict = {name: shares[name].predict for name in ("bank", "shop")}
+    with pytest.raises(PlanError, match="was grown by bank, shop, telco"):
+        simulate(predict, {name: tables[name] for name in predict}, roles=roles(1))
+
+
+def test_the_label_party_learns_no_more_sums_than_the_owner_of_columns_allows(tmp_path):
+    tables = tables_of(1, "binary")
+    # A tree of depth 3 takes three encrypted numbers of two nodes, two equations each.
+    model = model_of("binary", leak_budget=25 / N, n_estimators=2)
+    fitted(model, tables, directory=tmp_path / "one")
+    with pytest.raises(LeakBudgetSpent, match=r"bank may learn 25 sums .* learned 24 and asks for 4 more"):
+        fitted(model.clone().set_params(n_estimators=3), tables)
