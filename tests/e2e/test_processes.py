@@ -272,6 +272,11 @@ CATALOGUE = {
     "one-shot": {"model": "one-shot", "settings": {**BRIEF, "leak_budget": {"shop": 1.0}}},
     "u-shape": {"model": "u-shape-classifier", "settings": BRIEF, "server": "telco"},
     "served": {"model": "served-classifier", "settings": BRIEF, "server": "telco"},
+    "trees": {
+        "model": "secureboost",
+        "settings": {"n_estimators": 4, "max_depth": 3, "max_bin": 8, "leak_budget": None},
+        "features": ("shop", "telco"),
+    },
     "label-dp": {"model": "label-dp-shadow", "settings": BRIEF},
 }
 

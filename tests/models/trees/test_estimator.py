@@ -1,18 +1,25 @@
 """SecureBoost: the forest of one table, at each number of parties; what crosses, and what is refused."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from scipy import stats
 
+from colonnade.crypto import hinted
 from colonnade.errors import DataError, LeakBudgetSpent, PlanError
 from colonnade.models.trees.bins import BinMatrix, Bins
 from colonnade.models.trees.boosting import Boosting, Sampling
 from colonnade.models.trees.estimator import SecureBoostClassifier, SecureBoostRegressor
 from colonnade.models.trees.grow import PlainSums
 from colonnade.models.trees.hinted_sums import slots_of
+from colonnade.models.trees.messages import SumsQuery
 from colonnade.roles import Roles
 from colonnade.runtime.party import shared_randomness
 from colonnade.runtime.simulate import private_randomness, simulate
 from colonnade.tables.table import Table
+from colonnade.wire.codec import decode
+from colonnade.wire.message import Message
 
 NAMES = ("bank", "shop", "telco", "insurer", "clinic", "club")
 N = 240
@@ -248,3 +255,105 @@ def test_the_label_party_learns_no_more_sums_than_the_owner_of_columns_allows(tm
     fitted(model, tables, directory=tmp_path / "one")
     with pytest.raises(LeakBudgetSpent, match=r"bank may learn 25 sums .* learned 24 and asks for 4 more"):
         fitted(model.clone().set_params(n_estimators=3), tables)
+
+
+def test_sums_are_counted_over_all_runs_on_the_same_rows(tmp_path):
+    tables, model = tables_of(1, "binary"), model_of("binary", leak_budget=25 / N, n_estimators=2)
+    arrow = tables["shop"].to_arrow()
+    columns = {name: arrow.column(name) for name in arrow.column_names}
+    # Another column and fewer rows: the same people all the same.
+    wider = Table.of(columns | {"more": np.arange(N)}, owner="shop").take(np.arange(N - 1))
+    log = tmp_path / "equations-of-shop"
+    counting = {"shop": lambda party, protocol: protocol(replace(party, answer_log=tmp_path / "answers"))}
+    fitted(model, tables, instead=counting)
+    counted = log.read_text()
+    with pytest.raises(LeakBudgetSpent, match="learned 24 and asks for 4 more"):
+        fitted(model, {"bank": tables["bank"].take(np.arange(N - 1)), "shop": wider}, instead=counting)
+    assert log.read_text() == counted
+    strangers = {name: table.to_arrow() for name, table in tables.items()}
+    strangers = {name: arrow.set_column(0, "id", [np.arange(N) + N]) for name, arrow in strangers.items()}
+    made = {name: Table.of(arrow, labels="y" if name == "bank" else None) for name, arrow in strangers.items()}
+    fitted(model, made, instead=counting)
+
+
+def test_bare_hints_are_kept_while_a_run_goes_on_and_not_longer(tmp_path):
+    tables, seen = tables_of(1, "binary"), []
+
+    class Stopped(Exception):
+        pass
+
+    def stopping(party, protocol):
+        def watch(*_):
+            seen.append(sorted(path.name for path in (tmp_path / "shop" / "checkpoints" / "hints").iterdir()))
+            if len(seen) == 2:
+                raise Stopped
+
+        return protocol(replace(party, watcher=watch))
+
+    with pytest.raises(Stopped):
+        fitted(model_of("binary"), tables, directory=tmp_path, instead={"shop": stopping}, checkpoint_every=1)
+    run = fitted(model_of("binary"), tables, directory=tmp_path, instead={"shop": stopping}, checkpoint_every=1)
+    assert seen[0] == seen[-1]
+    assert len(seen[0]) == 1
+    assert not (tmp_path / "shop" / "checkpoints" / "hints").exists()
+    assert list(run.results["bank"].trees_) == central(model_of("binary"), tables, run).trees
+
+
+def frames_at(run, name, *, sent=False):
+    transcript = run.transcripts[name]
+    return [
+        (entry, transcript.frames.read(entry.section, entry.place)[0])
+        for entry in transcript.entries
+        if entry.sent is sent and entry.place is not None
+    ]
+
+
+def test_a_feature_party_gets_frames_of_the_same_sizes_whoever_is_in_a_node():
+    """Queries and choices depend on the number of nodes alone, and gradients or rows never cross in the clear."""
+    tables = tables_of(1, "squared", n_rows=200)
+    run = simulate(model_of("squared").fit, tables, roles=roles(1), keep="all")
+    labels = np.asarray(tables["bank"].labels)
+    kinds = {}
+    for entry, frame in frames_at(run, "shop"):
+        kinds.setdefault(entry.kind, []).append(len(frame))
+        assert labels[:8].tobytes() not in bytes(frame)
+        assert np.arange(8).tobytes() not in bytes(frame)
+    fresh = {kind for kind in kinds if Message.kinds[kind].fresh}
+    # What is not under encryption or an oblivious transfer is a handful of numbers for each tree.
+    clear = {kind: max(sizes) for kind, sizes in kinds.items() if kind not in fresh}
+    assert set(clear) == {"trees/outline", "trees/next-act", "trees/chosen-splits", "trees/forest-size"}
+    assert max(clear.values()) < 400
+    assert set(fresh) == {
+        "trees/seed-commitment",
+        "trees/seed-nonce",
+        "trees/transfer-point",
+        "trees/query-keys",
+        "trees/sums-query",
+        "trees/side-choices",
+    }
+
+
+def test_queries_look_random_whoever_is_in_a_node():
+    tables = tables_of(1, "squared", n_rows=2000)
+    run = simulate(model_of("squared", n_estimators=1).fit, tables, roles=roles(1), keep="all")
+    queries = [frame for entry, frame in frames_at(run, "shop") if entry.kind == "trees/sums-query"]
+    for frame in queries:
+        tails = decode(frame, SumsQuery).tails
+        counts = np.bincount(tails.reshape(-1) >> 4, minlength=16)
+        # The lowest bits of a residue below a prime are uniform as far as 2,000 rows show.
+        assert stats.chisquare(counts).pvalue > 1e-6
+
+
+def test_no_secret_of_a_query_serves_twice(monkeypatch):
+    asked = []
+    honest = hinted.Queries.ask
+
+    def noting(self, messages, places, n_nodes):
+        query = honest(self, messages, places, n_nodes)
+        asked.append(query.words.copy())
+        return query
+
+    monkeypatch.setattr(hinted.Queries, "ask", noting)
+    fitted(model_of("binary"), tables_of(1, "binary"))
+    words = np.concatenate([each[:, 0, :8] for each in asked])
+    assert len(np.unique(words, axis=0)) == len(words) >= 9

@@ -1,9 +1,9 @@
 """SecureBoost: boosted trees on columns that stay where they are, equal to those grown on one table.
 
     feature party                    label party
-         SeedCommitment, SeedNonce ────────────────▶          once, among all parties
          ColumnOutline ────────────────────────────▶          once
          ◀──────────────────────────── ForestOutline          once
+         SeedCommitment, SeedNonce ────────────────▶          once; those of all parties come back
          Hint ─────────────────────────────────────▶          once, for each fold of rows
          ◀──────────────────────────── TransferPoint          once, and to predict
          TransferPoints ───────────────────────────▶          once, and to predict

@@ -1,8 +1,8 @@
 """Sums under hinted RLWE: both halves of the exchange, the label party's and a feature party's.
 
     feature party                    label party
-         SeedCommitment ◀───────────────▶ SeedCommitment      once, among all parties
-         SeedNonce ◀─────────────────────────▶ SeedNonce      once, among all parties
+         SeedCommitment ───────────────────────────▶          once; all of them come back
+         SeedNonce ────────────────────────────────▶          once; all of them come back
          Hint ─────────────────────────────────────▶          once, for each fold of rows
          ◀──────────────────────────────── QueryKeys          per tree, ahead of gradients
          ◀──────────────────────────────── SumsQuery          the same to all feature parties
@@ -17,7 +17,9 @@ crash hints, keys and secrets are drawn again, and only bare hints come from the
 from __future__ import annotations
 
 import secrets
+import shutil
 from collections.abc import Callable, Mapping, Sequence
+from hmac import compare_digest
 
 import numpy as np
 from blake3 import blake3
@@ -41,18 +43,47 @@ _QUERY, _ANSWER = (HISTOGRAM.name,), (HISTOGRAM.name, "flood")
 
 
 def agreed_seed(party: Party) -> bytes:
-    """The seed of the public polynomials, which no party could choose alone; the same again after a crash."""
-    nonce = party.once("trees nonce", lambda: secrets.token_bytes(SEED_BYTES))
-    peers = [party.peers[name] for name in party.roles.holders if name != party.name]
-    for line in peers:
-        line.send(SeedCommitment(hinted.commitment(nonce)))
-    commitments = {line.peer: line.receive(SeedCommitment).commitment for line in peers}
-    for line in peers:
-        line.send(SeedNonce(nonce))
-    nonces = {line.peer: line.receive(SeedNonce).nonce for line in peers}
-    return hinted.joint_seed(
-        {**nonces, party.name: nonce}, {**commitments, party.name: hinted.commitment(nonce)}, HISTOGRAM
-    )
+    """The seed of the public polynomials, which no party could choose alone; the same again after a crash.
+
+    The label party passes on what feature parties say, since these need no line to each other. It cannot choose the
+    seed either: a party tells its nonce only when all others are bound to theirs.
+    """
+    nonce, names = party.once("trees nonce", lambda: secrets.token_bytes(SEED_BYTES)), party.roles.holders
+    own = hinted.commitment(nonce)
+    if party.holds_labels:
+        lines = party.feature_parties
+        commitments = [own, *(_only(line.receive(SeedCommitment).commitments, line) for line in lines)]
+        for line in lines:
+            line.send(SeedCommitment(commitments))
+        nonces = [nonce, *(_only(line.receive(SeedNonce).nonces, line) for line in lines)]
+        for line in lines:
+            line.send(SeedNonce(nonces))
+    else:
+        line, place = party.label_party, names.index(party.name)
+        line.send(SeedCommitment([own]))
+        commitments = _with_own(line.receive(SeedCommitment).commitments, own, place, line)
+        line.send(SeedNonce([nonce]))
+        nonces = _with_own(line.receive(SeedNonce).nonces, nonce, place, line)
+    named = [dict(zip(names, each, strict=True)) for each in (nonces, commitments)]
+    return hinted.joint_seed(named[0], named[1], HISTOGRAM)
+
+
+def _only(values: list[bytes], line: Channel) -> bytes:
+    if len(values) != 1:
+        raise ProtocolError(
+            f"Expected {line.peer}'s part of the public seed, got {len(values)} parts. Check that both parties run the "
+            "same version."
+        )
+    return values[0]
+
+
+def _with_own(values: list[bytes], own: bytes, place: int, line: Channel) -> list[bytes]:
+    if len(values) <= place or not compare_digest(values[place], own):
+        raise ProtocolError(
+            f"Expected all parties' parts of the public seed from {line.peer}, this party's own among them, got "
+            "others. Check that both parties run the same plan."
+        )
+    return values
 
 
 def slots_of(folds: Sequence[Int64Array]) -> hinted.Slots:
@@ -174,13 +205,15 @@ class HintedAnswering:
 
     def __init__(self, party: Party, bins: BinMatrix, folds: Sequence[Int64Array], most_numbers: int) -> None:
         self._line, self._most = party.label_party, most_numbers
+        checkpoints = party.checkpoints.directory
+        self._folder = None if checkpoints is None else checkpoints / "hints"
         seed, self._holders = agreed_seed(party), []
         widths = [column.width for column in bins.columns]
         for number, rows in enumerate(folds):
             public = hinted.PublicMatrix(_fold_seed(seed, number), len(rows))
             private = HistogramBins(np.ascontiguousarray(bins.codes[rows].T), widths)
             budget = party.budget(HISTOGRAM, self._line.peer, most=public.most_values)
-            holder = hinted.Holder(private, public, budget, folder=party.checkpoints.directory)
+            holder = hinted.Holder(private, public, budget, folder=self._folder)
             self._line.send(Hint(number, holder.hint()), under=_QUERY)
             self._holders.append(holder)
         self._holder = self._holders[0]
@@ -197,6 +230,11 @@ class HintedAnswering:
             )
         if len(message.keys):
             self._holder.prepare(hinted.Keys(message.first, message.keys))
+
+    def forget(self) -> None:
+        """Delete the bare hints, which tell the bins and which only a run in progress needs."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def answer(self, tree: int, spend: Callable[[int, int], None]) -> None:
         """Answer a query; `spend` is told of how many nodes and numbers, before anything is computed."""

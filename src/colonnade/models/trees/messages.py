@@ -32,16 +32,20 @@ class ForestOutline(Message, kind="trees/outline", reveals={Secret.LABELS}):
 
 @dataclass(frozen=True)
 class SeedCommitment(Message, kind="trees/seed-commitment", fresh=True):
-    """What a party says of its part of the public seed before it has seen the others'."""
+    """What parties say of their parts of the public seed before they have seen the others'.
 
-    commitment: bytes
+    A feature party sends its own. The label party, when it has all, sends all, its own first, then in the order of the
+    roles.
+    """
+
+    commitments: list[bytes]
 
 
 @dataclass(frozen=True)
 class SeedNonce(Message, kind="trees/seed-nonce", fresh=True):
-    """A party's part of the seed of the public polynomials."""
+    """Parts of the seed of the public polynomials: a feature party's own, or all that the label party passes on."""
 
-    nonce: bytes
+    nonces: list[bytes]
 
 
 @dataclass(frozen=True)

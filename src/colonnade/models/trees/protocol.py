@@ -272,6 +272,7 @@ class FeatureSide:
     def finish(self) -> tuple[tuple[Split, ...], ...]:
         """This party's splits of the trees that are kept."""
         n_kept = self._line.receive(ForestSize, within={"n_trees": (0, len(self.splits))}).n_trees
+        self._answering.forget()
         return tuple(tuple(splits) for splits in self.splits[:n_kept])
 
     def state(self) -> Stored:
