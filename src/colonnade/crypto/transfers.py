@@ -87,6 +87,32 @@ class ChooserWords:
 
 
 @dataclass(frozen=True)
+class SenderSeeds:
+    """What a sender has of transfers of long messages that were made ahead: two seeds of 128 bits each."""
+
+    zero: NDArray[np.uint64]
+    one: NDArray[np.uint64]
+
+    def swapped(self, moved: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """The seeds of bits 0 and of bits 1, after the chooser said how they stand."""
+        _require_moves(moved.astype(np.uint64), len(self.zero), 1)
+        swap = moved.astype(bool)[:, None]
+        return np.where(swap, self.one, self.zero), np.where(swap, self.zero, self.one)
+
+
+@dataclass(frozen=True)
+class ChooserSeeds:
+    """What a chooser has of transfers of long messages that were made ahead: a random bit and one seed each."""
+
+    places: NDArray[np.uint8]
+    seeds: NDArray[np.uint64]
+
+    def moved(self, bits: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """What is sent so that the known seed is that of the bit."""
+        return bits ^ self.places
+
+
+@dataclass(frozen=True)
 class SenderPads:
     """What a sender has of transfers that were made ahead: 2^bits pads of `width` bits each, in one word."""
 
@@ -148,7 +174,7 @@ class Sender:
     def extend(self, count: int, bits: int, width: int, sent: NDArray[np.uint64]) -> SenderPads:
         """Pads of so many transfers of one of 2^bits, from what the chooser sent."""
         _require_sizes(bits, width)
-        keys = self._keys(count * bits, sent).reshape(count, bits, 2)
+        keys = self._keys(count * bits, sent)[..., 0].reshape(count, bits, 2)
         words = np.zeros(count, np.uint64)
         for bit in range(bits):
             low = _groups(bit, bits, width)
@@ -158,11 +184,16 @@ class Sender:
 
     def extend_words(self, count: int, sent: NDArray[np.uint64]) -> SenderWords:
         """The words of so many products with a bit, from what the chooser sent."""
-        keys = self._keys(count, sent)
+        keys = self._keys(count, sent)[..., 0]
         return SenderWords(keys[:, 0].copy(), keys[:, 1].copy())
 
+    def extend_seeds(self, count: int, sent: NDArray[np.uint64]) -> SenderSeeds:
+        """The seeds of so many transfers of long messages, from what the chooser sent."""
+        keys = self._keys(count, sent)
+        return SenderSeeds(keys[:, 0].copy(), keys[:, 1].copy())
+
     def _keys(self, count: int, sent: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """The lower halves of both keys of so many transfers of one of two (count, 2)."""
+        """Both keys of so many transfers of one of two, two words each (count, 2, 2)."""
         length = -(-count // _BLOCK)
         if sent.shape != (COLUMNS, length):
             raise CryptoError(
@@ -173,7 +204,7 @@ class Sender:
         columns ^= np.where(self._bits[:, None], sent, np.uint64(0))
         rows = _rows(columns)[:count]
         one = rows ^ self._secret.view(np.uint64)
-        return np.stack([_hashed(self._hash, rows)[:, 0], _hashed(self._hash, one)[:, 0]], axis=1)
+        return np.stack([_hashed(self._hash, rows), _hashed(self._hash, one)], axis=1)
 
 
 class Chooser:
@@ -209,24 +240,29 @@ class Chooser:
         places = np.zeros(count, np.uint64)
         for bit in range(bits):
             places |= chosen.reshape(count, bits)[:, bit].astype(np.uint64) << np.uint64(bit)
-        combined = np.bitwise_xor.reduce(keys.reshape(count, bits), axis=1)
+        combined = np.bitwise_xor.reduce(keys[:, 0].reshape(count, bits), axis=1)
         pads = (combined >> (places * np.uint64(width))) & np.uint64((1 << width) - 1)
         return ChooserPads(places, pads, bits, width), sent
 
     def extend_words(self, count: int) -> tuple[ChooserWords, NDArray[np.uint64]]:
         """The words of so many products with a random bit, and what the sender needs for them."""
         keys, chosen, sent = self._keys(count)
-        return ChooserWords(chosen, keys), sent
+        return ChooserWords(chosen, keys[:, 0].copy()), sent
+
+    def extend_seeds(self, count: int) -> tuple[ChooserSeeds, NDArray[np.uint64]]:
+        """The seeds of so many transfers of long messages by random bits, and what the sender needs for them."""
+        keys, chosen, sent = self._keys(count)
+        return ChooserSeeds(chosen, keys), sent
 
     def _keys(self, count: int) -> tuple[NDArray[np.uint64], NDArray[np.uint8], NDArray[np.uint64]]:
-        """The lower halves of the keys of so many transfers of one of two, the random choices, and what is sent."""
+        """The keys of so many transfers of one of two, two words each, the random choices, and what is sent."""
         if self._columns is None:
             raise CryptoError("Transfers need the sender's points first. Begin with these.")
         length = -(-count // _BLOCK)
         choices = np.frombuffer(secrets.token_bytes(8 * length), np.uint64)
         zero, one = (columns.next(length) for columns in self._columns)
         chosen = np.unpackbits(choices.view(np.uint8), bitorder="little")[:count]
-        return _hashed(self._hash, _rows(zero)[:count])[:, 0].copy(), chosen, zero ^ one ^ choices
+        return _hashed(self._hash, _rows(zero)[:count]), chosen, zero ^ one ^ choices
 
 
 def choose(pads: ChooserPads, choices: NDArray[np.uint64]) -> Turns[NDArray[np.uint64]]:
