@@ -277,6 +277,10 @@ CATALOGUE = {
         "settings": {"n_estimators": 4, "max_depth": 3, "max_bin": 8, "leak_budget": None},
         "features": ("shop", "telco"),
     },
+    "trees with hidden sums": {
+        "model": "secureboost",
+        "settings": {"n_estimators": 2, "max_depth": 2, "max_bin": 4, "sums": "hidden"},
+    },
     "label-dp": {"model": "label-dp-shadow", "settings": BRIEF},
 }
 

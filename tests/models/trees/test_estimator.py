@@ -12,11 +12,14 @@ from colonnade.models.trees.bins import BinMatrix, Bins
 from colonnade.models.trees.boosting import Boosting, Sampling
 from colonnade.models.trees.estimator import SecureBoostClassifier, SecureBoostRegressor
 from colonnade.models.trees.grow import PlainSums
+from colonnade.models.trees.hidden import MOST_TOTAL
 from colonnade.models.trees.hinted_sums import slots_of
 from colonnade.models.trees.messages import SumsQuery
+from colonnade.privacy.ledger import Ledger
 from colonnade.roles import Roles
 from colonnade.runtime.party import shared_randomness
 from colonnade.runtime.simulate import private_randomness, simulate
+from colonnade.secret import Secret
 from colonnade.tables.table import Table
 from colonnade.wire.codec import decode
 from colonnade.wire.message import Message
@@ -74,7 +77,8 @@ def central(model, tables, run):
     if model.sample_weight is not None:
         weights = weights * table.column(model.sample_weight)
     random = private_randomness(0, "bank", run.plan)
-    boosting = Boosting(settings, loss, labels, weights, sampling, random, slots_of(sampling.folds).most_total)
+    most_total = MOST_TOTAL if model.sums == "hidden" else slots_of(sampling.folds).most_total
+    boosting = Boosting(settings, loss, labels, weights, sampling, random, most_total)
     source = PlainSums(BinMatrix(columns, codes))
     for number in range(boosting.n_trees):
         boosting.grow(number, source)
@@ -140,6 +144,31 @@ def test_every_parameter_gives_the_forest_of_one_table(changes):
     plain = central(model_of("binary"), tables, fitted(model_of("binary", n_estimators=1), tables))
     _, expected = assert_equal_to_central(model_of("binary", **changes), tables)
     assert expected.trees != plain.trees[: len(expected.trees)]
+
+
+@pytest.mark.parametrize(
+    ("n_features", "labels", "changes"),
+    [(1, "binary", {}), (2, "multiclass", {"n_estimators": 1}), (3, "squared", {"colsample_bytree": 0.6})],
+)
+def test_hidden_sums_give_the_forest_of_one_table(n_features, labels, changes):
+    """At these sizes no two candidates of a node gain nearly the same, so that splits are equal without exception."""
+    model = model_of(labels, sums="hidden", **changes)
+    run, _ = assert_equal_to_central(model, tables_of(n_features, labels))
+    assert all(run.results[name].splits_ for name in NAMES[1 : 1 + n_features])
+
+
+@pytest.mark.parametrize(
+    ("labels", "changes", "words"),
+    [
+        ("binary", {"grow_policy": "lossguide"}, 'requires grow_policy="depthwise"'),
+        ("binary", {"max_depth": 0, "max_leaves": 4}, "a max_depth above 0"),
+        ("binary", {"reg_alpha": 1.0}, "require reg_alpha = 0"),
+        ("poisson", {}, "require max_delta_step = 0, but max_delta_step is 0.7"),
+    ],
+)
+def test_hidden_sums_refuse_what_they_cannot_compare(labels, changes, words):
+    with pytest.raises(PlanError, match=words):
+        fitted(model_of(labels, sums="hidden", **changes), tables_of(1, labels))
 
 
 def test_early_stopping_keeps_the_best_round_at_all_parties():
@@ -357,3 +386,31 @@ def test_no_secret_of_a_query_serves_twice(monkeypatch):
     fitted(model_of("binary"), tables_of(1, "binary"))
     words = np.concatenate([each[:, 0, :8] for each in asked])
     assert len(np.unique(words, axis=0)) == len(words) >= 9
+
+
+def test_noisy_sums_are_charged_what_was_asked_for_and_sides_are_said_to_be_exact():
+    tables, model = tables_of(1, "binary"), model_of("binary", sums="noisy", epsilon=2.0, delta=1e-5)
+    ledger = fitted(model, tables).ledgers["shop"]
+    noise = Ledger()
+    for event, count in ledger.events.items():
+        if event.is_private:
+            noise.spend(event, count)
+    # Three trees of three levels, each with sums of gradients and of hessians.
+    assert sum(noise.events.values()) == 18
+    assert noise.epsilon(1e-5, protects=Secret.FEATURES) == pytest.approx(2.0, rel=1e-6)
+    assert not ledger.spent(Secret.FEATURES, 1e-5).is_private
+    assert "side of each row" in str(ledger.spent(Secret.FEATURES, 1e-5))
+
+
+@pytest.mark.parametrize(("epsilon", "is_equal"), [(1e6, True), (0.5, False)])
+def test_noise_on_sums_changes_splits_as_far_as_it_is_large(epsilon, is_equal):
+    tables = tables_of(1, "binary")
+    run = fitted(model_of("binary", sums="noisy", epsilon=epsilon), tables)
+    expected = central(model_of("binary"), tables, run)
+    splits = [tree.splits for tree in run.results["bank"].trees_]
+    assert (splits == [tree.splits for tree in expected.trees]) is is_equal
+
+
+def test_exact_sums_are_entered_in_the_ledger_with_what_they_fit():
+    run = fitted(model_of("binary", n_estimators=1), tables_of(1, "binary"))
+    assert "exact sums over bins, which fit a million rows" in str(run.ledgers["shop"].spent(Secret.FEATURES, 1e-5))

@@ -11,10 +11,10 @@ label party's own draw and depends on gradients.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,8 @@ from colonnade.models.trees.storage import tree_of, tree_state
 from colonnade.privacy.randomness import Randomness
 from colonnade.storage import Tree as Stored
 from colonnade.wire.message import Float64Array, Int64Array
+
+ChooserOf: TypeAlias = Callable[[Gradients, NDArray[np.bool_] | None], Chooser]
 
 MOST_FOLDS = 64
 
@@ -130,6 +132,7 @@ class Boosting:
         sampling: Which rows and columns a tree may learn from.
         random: Where GOSS draws from.
         most_total: What the whole-number gradients of a tree sum to at most, and hessians alike.
+        reach: How far noise on sums may reach beside the sum of all absolute values, as a multiple of it.
     """
 
     settings: BoostSettings
@@ -139,6 +142,7 @@ class Boosting:
     sampling: Sampling
     random: Randomness
     most_total: int
+    reach: Callable[[Float64Array], float] = lambda values: 0.0
     trees: list[Tree] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
 
@@ -169,14 +173,22 @@ class Boosting:
         rows, factors = self._kept(round, g)
         masked = np.zeros((2, len(self.labels)))
         masked[:, rows] = g[rows, score] * factors, h[rows, score] * factors
-        return Gradients.of(*masked, most_total=self.most_total), rows
+        most_total = int(self.most_total / (1 + max(map(self.reach, masked))))
+        return Gradients.of(*masked, most_total=most_total), rows
 
-    def grow(self, number: int, source: Sums, chooser: Chooser | None = None) -> Tree:
-        """Grow the next tree; the scores move at the end of its round."""
+    def grow(self, number: int, source: Sums, chooser: ChooserOf | None = None) -> Tree:
+        """Grow the next tree; the scores move at the end of its round.
+
+        Args:
+            number: The number of the tree.
+            source: Where sums come from.
+            chooser: Makes what chooses splits, from the tree's gradients and the columns that may split.
+        """
         gradients, rows = self.gradients(number)
         along = np.setdiff1d(np.arange(len(self.labels)), rows)
         allowed = self.sampling.allowed(number, len(source.columns))
-        tree, added = grow(gradients, source, self.parameters, rows=rows, along=along, allowed=allowed, chooser=chooser)
+        chosen = None if chooser is None else chooser(gradients, allowed)
+        tree, added = grow(gradients, source, self.parameters, rows=rows, along=along, allowed=allowed, chooser=chosen)
         self.trees.append(tree)
         self._added[:, number % self.loss.n_scores] = added
         if (number + 1) % self.loss.n_scores == 0:

@@ -39,8 +39,10 @@ from colonnade.errors import DataError, PlanError
 from colonnade.models.base import Estimator, Prediction, require_classes
 from colonnade.models.trees.bins import Bins, Column
 from colonnade.models.trees.boosting import Boosting, BoostSettings, Sampling
+from colonnade.models.trees.hidden import MOST_TOTAL, hidden_parameters
 from colonnade.models.trees.hinted_sums import slots_of
 from colonnade.models.trees.losses import Logistic, Loss, Poisson, Softmax, Squared
+from colonnade.models.trees.noise import NoiseSettings
 from colonnade.models.trees.prediction import predict_as_feature_party, predict_as_label_party
 from colonnade.models.trees.protocol import FeatureSide, ForestSettings, LabelSide
 from colonnade.models.trees.splits import TreeParameters
@@ -82,8 +84,15 @@ class SecureBoost(Estimator):
         early_stopping_rounds: Boosting ends after so many rounds without a better loss on rows held out; None never.
         validation_fraction: The share of rows held out where boosting may end early.
         sample_weight: The label party's column with a weight for each row; it stays with the label party.
-        leak_budget: How many sums about each of a feature party's columns the label party may learn, for each row and
-            over all runs on these rows; None refuses nothing. Each feature party sets its own.
+        sums: What the label party sees of the sums over a feature party's bins. "exact" shows them, under
+            `leak_budget`. "noisy" shows them with noise, so that all sums of a training cost a record (epsilon, delta);
+            the sides of rows stay exact. "hidden" keeps them as shares and opens the winning split alone; it takes
+            depthwise trees of a set depth, without reg_alpha and max_delta_step, and categorical columns then send one
+            level to the left.
+        epsilon: With noisy sums, what all sums of a training together cost a record of a feature party.
+        delta: The probability with which this may fail.
+        leak_budget: With exact sums, how many sums about each of a feature party's columns the label party may learn,
+            for each row and over all runs on these rows; None refuses nothing. Each feature party sets its own.
 
     Attributes:
         bins_: How this party's columns become bins.
@@ -115,6 +124,9 @@ class SecureBoost(Estimator):
         "early_stopping_rounds": optional(count()),
         "validation_fraction": number(above=0, below=1),
         "sample_weight": optional(_COLUMN),
+        "sums": choice("exact", "noisy", "hidden"),
+        "epsilon": number(above=0),
+        "delta": number(above=0, below=1),
         "leak_budget": optional(number(above=0)),
     }
     local_params: ClassVar[frozenset[str]] = frozenset({"leak_budget"})
@@ -140,6 +152,9 @@ class SecureBoost(Estimator):
     early_stopping_rounds: int | None = None
     validation_fraction: float = 0.1
     sample_weight: str | None = None
+    sums: Literal["exact", "noisy", "hidden"] = "exact"
+    epsilon: float = 10.0
+    delta: float = 1e-6
     leak_budget: float | None = 0.01
 
     @classmethod
@@ -308,8 +323,16 @@ class SecureBoost(Estimator):
             eta=self.learning_rate,
             **{field.name: getattr(self, field.name) for field in fields(TreeParameters) if field.name != "eta"},
         )
+        if self.sums == "hidden":
+            if self.grow_policy != "depthwise" or not self.max_depth:
+                raise PlanError(
+                    f'sums="hidden" requires grow_policy="depthwise" and a max_depth above 0, but grow_policy is '
+                    f"{self.grow_policy!r} and max_depth is {self.max_depth}. Change them, or choose other sums."
+                )
+            trees = hidden_parameters(trees)
         given = {field.name: getattr(self, field.name) for field in fields(BoostSettings) if field.name != "trees"}
-        return ForestSettings(BoostSettings(trees, **given), self.leak_budget)
+        noise = NoiseSettings(self.epsilon, self.delta) if self.sums == "noisy" else None
+        return ForestSettings(BoostSettings(trees, **given), self.leak_budget, self.sums, noise)
 
     def _boosting(self, party: Party, settings: ForestSettings, sampling: Sampling) -> Boosting:
         table = party.own_table
@@ -317,8 +340,12 @@ class SecureBoost(Estimator):
             raise DataError(f"{party.name} is the label party but its table has no labels. Name the label column.")
         loss, labels, weights = self._loss(np.asarray(table.labels), party.name)
         weights = weights * _row_weights(table, self.sample_weight, party.name)
-        slots = slots_of(sampling.folds)
-        return Boosting(settings.boost, loss, labels, weights, sampling, party.random, slots.most_total)
+        most_total = MOST_TOTAL if settings.hidden else slots_of(sampling.folds).most_total
+        boosting = Boosting(settings.boost, loss, labels, weights, sampling, party.random, most_total)
+        if settings.hidden:
+            # A loss may have a bound of its own.
+            hidden_parameters(boosting.parameters)
+        return boosting
 
     def _columns(self, party: Party) -> Table:
         table = party.own_table

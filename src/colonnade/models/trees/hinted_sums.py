@@ -27,19 +27,23 @@ from numpy.typing import NDArray
 
 from colonnade.crypto import hinted
 from colonnade.crypto.histograms import HistogramBins
+from colonnade.crypto.packing import packed, unpacked_wide
 from colonnade.crypto.profiles import HISTOGRAM
 from colonnade.crypto.sampling import SEED_BYTES
+from colonnade.crypto.shares import Share
+from colonnade.crypto.wide import PRIME_BITS
 from colonnade.errors import ProtocolError
 from colonnade.models.trees.bins import BinMatrix
 from colonnade.models.trees.losses import Gradients
 from colonnade.models.trees.messages import Hint, QueryKeys, SeedCommitment, SeedNonce, SumsAnswer, SumsQuery
+from colonnade.models.trees.noise import BY, SumNoise
 from colonnade.runtime.party import Party
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Int64Array
 
 # Multiplying hints by the secrets of so many queries at once costs a quarter of what one tree at a time does.
 _DRAWN_AT_ONCE = 72
-_QUERY, _ANSWER = (HISTOGRAM.name,), (HISTOGRAM.name, "flood")
+_QUERY, _ANSWER, _SHARED = (HISTOGRAM.name,), (HISTOGRAM.name, "flood"), (HISTOGRAM.name, "mask")
 
 
 def agreed_seed(party: Party) -> bytes:
@@ -86,9 +90,9 @@ def _with_own(values: list[bytes], own: bytes, place: int, line: Channel) -> lis
     return values
 
 
-def slots_of(folds: Sequence[Int64Array]) -> hinted.Slots:
+def slots_of(folds: Sequence[Int64Array], *, shared: bool = False) -> hinted.Slots:
     """How nodes share encrypted numbers, whichever fold is asked about."""
-    return hinted.Slots.of(max(map(len, folds)))
+    return hinted.Slots.of(max(map(len, folds)), shared=shared)
 
 
 def _fold_seed(seed: bytes, fold: int) -> bytes:
@@ -104,14 +108,25 @@ class HintedAsking:
         n_rows: How many rows there are.
         folds: The rows of each fold.
         most_numbers: How many encrypted numbers a tree asks for at most.
+        shared: Whether sums stay shares.
     """
 
     def __init__(
-        self, party: Party, n_sums: Mapping[str, int], n_rows: int, folds: Sequence[Int64Array], most_numbers: int
+        self,
+        party: Party,
+        n_sums: Mapping[str, int],
+        n_rows: int,
+        folds: Sequence[Int64Array],
+        most_numbers: int,
+        *,
+        shared: bool = False,
     ) -> None:
         self._party, self._most = party, most_numbers
         seed = agreed_seed(party)
-        self._folds = [_AskedFold(party, n_sums, n_rows, seed, number, rows) for number, rows in enumerate(folds)]
+        self._folds = [
+            _AskedFold(party, n_sums, n_rows, _fold_seed(seed, number), number, rows, shared)
+            for number, rows in enumerate(folds)
+        ]
         self._fold = self._folds[0]
 
     def prepare(self, tree: int, fold: int) -> None:
@@ -121,9 +136,9 @@ class HintedAsking:
         for line in self._party.feature_parties:
             line.send(QueryKeys(tree, keys.first, keys.data), under=_QUERY, epoch=tree)
 
-    def begin(self, gradients: Gradients) -> None:
-        """Take the gradients of the tree."""
-        self._fold.begin(gradients)
+    def begin(self, gradients: Gradients, reach: tuple[int, int] = (0, 0)) -> None:
+        """Take the gradients of the tree, and how far noise on sums of gradients and of hessians may reach."""
+        self._fold.begin(gradients, reach)
 
     def ask(self, tree: int, nodes: Sequence[Int64Array]) -> None:
         """Ask all feature parties for the sums of nodes, given by their rows."""
@@ -134,7 +149,7 @@ class HintedAsking:
         self._fold.pad(2 * len(query.words))
 
     def read(self, tree: int, line: Channel) -> NDArray[np.int64]:
-        """The sums (nodes, bins without the last one of each column, 2) in a feature party's answer."""
+        """The sums (nodes, bins without the last one of each column, 2) in a feature party's answer, or shares."""
         answer = line.receive(SumsAnswer, fields={"tree": tree}, epoch=tree)
         return self._fold.read(line.peer, answer.words)
 
@@ -143,10 +158,17 @@ class _AskedFold:
     """What the label party has of one fold of rows."""
 
     def __init__(
-        self, party: Party, n_sums: Mapping[str, int], n_rows: int, seed: bytes, number: int, rows: Int64Array
+        self,
+        party: Party,
+        n_sums: Mapping[str, int],
+        n_rows: int,
+        seed: bytes,
+        number: int,
+        rows: Int64Array,
+        shared: bool,
     ) -> None:
-        self._public = hinted.PublicMatrix(_fold_seed(seed, number), len(rows))
-        self._rows = rows
+        self._public = hinted.PublicMatrix(seed, len(rows))
+        self._rows, self._shared = rows, shared
         self._places = np.full(n_rows, -1, np.int64)
         self._places[rows] = np.arange(len(rows))
         self._readers = {}
@@ -172,9 +194,10 @@ class _AskedFold:
         first, self._n_sent = self._n_sent, self._n_sent + missing
         return hinted.Keys(first, np.array(some, np.uint64))
 
-    def begin(self, gradients: Gradients) -> None:
+    def begin(self, gradients: Gradients, reach: tuple[int, int]) -> None:
         """Take the gradients of a tree."""
-        self._messages = hinted.Messages(self._public, gradients.g[self._rows], gradients.h[self._rows])
+        g, h = gradients.g[self._rows], gradients.h[self._rows]
+        self._messages = hinted.Messages(self._public, g, h, shared=self._shared, reach=reach)
 
     def ask(self, nodes: Sequence[Int64Array]) -> hinted.Query:
         """The query for the sums of nodes."""
@@ -189,7 +212,9 @@ class _AskedFold:
         self._queries.pad(count)
 
     def read(self, peer: str, words: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The sums in a peer's answer to the last query."""
+        """The sums in a peer's answer to the last query, or this side's shares of them."""
+        if self._shared:
+            return self._readers[peer].share(self._query, self._n_nodes, words).view(np.int64)
         return self._readers[peer].read(self._query, self._n_nodes, self._messages, words)
 
 
@@ -201,14 +226,27 @@ class HintedAnswering:
         bins: Its columns.
         folds: The rows of each fold.
         most_numbers: How many encrypted numbers a tree asks for at most.
+        shared: Whether sums stay shares.
+        noise: What is added to sums.
     """
 
-    def __init__(self, party: Party, bins: BinMatrix, folds: Sequence[Int64Array], most_numbers: int) -> None:
+    def __init__(
+        self,
+        party: Party,
+        bins: BinMatrix,
+        folds: Sequence[Int64Array],
+        most_numbers: int,
+        *,
+        shared: bool = False,
+        noise: SumNoise | None = None,
+    ) -> None:
+        self._shared, self._noise = shared, noise
         self._line, self._most = party.label_party, most_numbers
         checkpoints = party.checkpoints.directory
         self._folder = None if checkpoints is None else checkpoints / "hints"
-        seed, self._holders = agreed_seed(party), []
+        seed, self._holders, self._publics = agreed_seed(party), [], []
         widths = [column.width for column in bins.columns]
+        self._n_sums = sum(width - 1 for width in widths)
         for number, rows in enumerate(folds):
             public = hinted.PublicMatrix(_fold_seed(seed, number), len(rows))
             private = HistogramBins(np.ascontiguousarray(bins.codes[rows].T), widths)
@@ -216,12 +254,13 @@ class HintedAnswering:
             holder = hinted.Holder(private, public, budget, folder=self._folder)
             self._line.send(Hint(number, holder.hint()), under=_QUERY)
             self._holders.append(holder)
-        self._holder = self._holders[0]
-        self._nodes_per_number = slots_of(folds).nodes
+            self._publics.append(public)
+        self._holder, self._public = self._holders[0], self._publics[0]
+        self._nodes_per_number = slots_of(folds, shared=shared).nodes
 
     def prepare(self, tree: int, fold: int) -> None:
         """Take the keys of the queries that a tree may ask."""
-        self._holder = self._holders[fold]
+        self._holder, self._public = self._holders[fold], self._publics[fold]
         message = self._line.receive(QueryKeys, fields={"tree": tree}, epoch=tree)
         if len(message.keys) > self._most:
             raise ProtocolError(
@@ -236,9 +275,40 @@ class HintedAnswering:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def answer(self, tree: int, spend: Callable[[int, int], None]) -> None:
-        """Answer a query; `spend` is told of how many nodes and numbers, before anything is computed."""
+    def answer(self, tree: int, spend: Callable[[int, int], None]) -> Share:
+        """Answer a query; `spend` is told of how many nodes and numbers, before anything is computed.
+
+        Returns:
+            This party's shares (nodes, sums, 2) where sums stay shares.
+        """
         message = self._line.receive(SumsQuery, fields={"tree": tree}, epoch=tree)
         spend(len(message.words) * self._nodes_per_number, len(message.words))
-        words = self._holder.answer(hinted.Query(message.first, message.words, message.tails))
-        self._line.send(SumsAnswer(tree, words), under=_ANSWER, epoch=tree)
+        query = hinted.Query(message.first, message.words, message.tails)
+        if self._shared:
+            words, own = self._holder.share(query)
+            self._line.send(SumsAnswer(tree, words), under=_SHARED, epoch=tree)
+            return own
+        words, under = self._holder.answer(query), _ANSWER
+        if self._noise is not None:
+            shape = self._n_sums, len(query.words), self._nodes_per_number
+            drawn = self._noise.draw(shape, query.words.tobytes() + query.tails.tobytes())
+            words, under = noised(self._public, words, drawn), (*_ANSWER, BY)
+        self._line.send(SumsAnswer(tree, words), under=under, epoch=tree)
+        return np.zeros(0, np.uint64)
+
+
+def noised(public: hinted.PublicMatrix, answer: NDArray[np.uint64], noise: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """An answer to whose sums noise was added, in the unit of the sums.
+
+    Args:
+        public: The public polynomials.
+        answer: As `Holder.answer` gave it.
+        noise: For each sum, number of the query, node of a number, and gradients and hessians (sums, Q, nodes, 2).
+    """
+    n_sums, n_numbers = noise.shape[:2]
+    limits, slots = public.ring.limits[1:], hinted.Slots.of(public.n_rows)
+    flat = noise.reshape(n_sums, n_numbers, -1).astype(object)
+    total = sum(flat[..., slot] << slots.bits * slot for slot in range(flat.shape[-1])) << public.profile.scale_bits
+    added = np.stack([(total % int(p)).astype(np.uint64) for p in limits], axis=1)
+    residues = unpacked_wide(answer, added.size, PRIME_BITS).reshape(added.shape)
+    return packed(((residues + added) % limits[:, None]).reshape(-1), PRIME_BITS)

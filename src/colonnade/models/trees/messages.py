@@ -24,10 +24,18 @@ class ColumnOutline(Message, kind="trees/columns", reveals={Secret.FEATURES}):
 
 
 @dataclass(frozen=True)
-class ForestOutline(Message, kind="trees/outline", reveals={Secret.LABELS}):
-    """How many trees a round has: one, or one for each class where there are more than two."""
+class ForestOutline(Message, kind="trees/outline", reveals={Secret.FEATURES, Secret.LABELS}):
+    """What a feature party must know of the forest.
+
+    Attributes:
+        n_scores: How many trees a round has: one, or one for each class where there are more than two.
+        first_column: The number of this party's first column among those of all parties.
+        n_columns: How many columns all parties have.
+    """
 
     n_scores: int
+    first_column: int
+    n_columns: int
 
 
 @dataclass(frozen=True)
@@ -88,6 +96,15 @@ class NextAct(Message, kind="trees/next-act", reveals={Secret.FEATURES, Secret.L
 
 
 @dataclass(frozen=True)
+class GradientBounds(Message, kind="trees/gradient-bounds", reveals={Secret.FEATURES, Secret.LABELS}):
+    """The largest whole-number gradient and hessian of a tree, which noise on sums is made for."""
+
+    tree: int
+    g: int
+    h: int
+
+
+@dataclass(frozen=True)
 class SumsQuery(Message, kind="trees/sums-query", fresh=True):
     """Gradients and hessians of the rows of some nodes, encrypted, and zeros for all other rows.
 
@@ -107,6 +124,22 @@ class SumsQuery(Message, kind="trees/sums-query", fresh=True):
 @dataclass(frozen=True)
 class SumsAnswer(Message, kind="trees/sums-answer", reveals={Secret.FEATURES}, fresh=True):
     """The sums over the bins of a feature party's columns, which the label party can open."""
+
+    tree: int
+    words: UInt64Array
+
+
+@dataclass(frozen=True)
+class HiddenTurn(Message, kind="trees/hidden-turn", fresh=True):
+    """What one side sends in one turn of a computation on shares of sums; -1 is the tree of what comes before any."""
+
+    tree: int
+    words: UInt64Array
+
+
+@dataclass(frozen=True)
+class BestShares(Message, kind="trees/best-shares", fresh=True):
+    """A feature party's shares of the best candidate of each node, for the first feature party."""
 
     tree: int
     words: UInt64Array

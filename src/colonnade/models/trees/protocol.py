@@ -27,17 +27,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import inf
-from typing import TypeVar
+from functools import partial
+from math import ceil, inf
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from colonnade.errors import DataError, ProtocolError
-from colonnade.models.trees.bins import MOST_BINS, BinMatrix, Column, starts
+from colonnade.models.trees.bins import MOST_BINS, BinMatrix, Column
 from colonnade.models.trees.boosting import Boosting, BoostSettings, Sampling
 from colonnade.models.trees.equations import EquationBudget
 from colonnade.models.trees.grow import PlainSums, Tree
+from colonnade.models.trees.hidden import filled
+from colonnade.models.trees.hidden_lines import HiddenAnswering, HiddenAsking
 from colonnade.models.trees.hinted_sums import HintedAnswering, HintedAsking, slots_of
 from colonnade.models.trees.losses import Gradients
 from colonnade.models.trees.messages import (
@@ -45,14 +48,18 @@ from colonnade.models.trees.messages import (
     ColumnOutline,
     ForestOutline,
     ForestSize,
+    GradientBounds,
     NextAct,
     RoundVerdict,
 )
+from colonnade.models.trees.noise import MOST_WIDTHS, NoiseSettings, SumNoise, mechanism, most_releases, widest
 from colonnade.models.trees.side_lines import SideFetching, SideServing
 from colonnade.models.trees.sides import MOST_SPLITS
 from colonnade.models.trees.splits import Split, TreeParameters
 from colonnade.models.trees.storage import splits_array, splits_of
+from colonnade.privacy.ledger import Event
 from colonnade.runtime.party import Party
+from colonnade.secret import Secret
 from colonnade.storage import Tree as Stored
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Int64Array
@@ -62,6 +69,9 @@ T = TypeVar("T")
 END, SUMS, SIDES = range(3)
 MOST_COLUMNS = 2**16
 MOST_CLASSES = 2**10
+_MOST = 2**26
+_GRADIENT_BOUNDS = {"g": (0, 2**44), "h": (0, 2**44)}
+_OUTLINE_BOUNDS = {"n_scores": (1, MOST_CLASSES), "first_column": (0, _MOST), "n_columns": (1, _MOST)}
 
 
 @dataclass(frozen=True)
@@ -70,6 +80,13 @@ class ForestSettings:
 
     boost: BoostSettings
     leak_budget: float | None
+    sums: Literal["exact", "noisy", "hidden"] = "exact"
+    noise: NoiseSettings | None = None
+
+    @property
+    def hidden(self) -> bool:
+        """Whether sums stay shares."""
+        return self.sums == "hidden"
 
 
 def most_numbers(parameters: TreeParameters, nodes_per_number: int) -> tuple[int, int]:
@@ -121,11 +138,22 @@ class LabelSide:
         """Exchange what is needed before the first tree."""
         for line in self._lines:
             self.parts[line.peer] = _received_columns(line)
-            line.send(ForestOutline(self.boosting.loss.n_scores))
+        first = len(self.parts[self._party.name])
+        for line in self._lines:
+            line.send(ForestOutline(self.boosting.loss.n_scores, first, len(self.columns)))
+            first += len(self.parts[line.peer])
         n_sums = {name: sum(column.width - 1 for column in columns) for name, columns in self.parts.items()}
         sampling = self.boosting.sampling
-        most = most_numbers(self._settings.boost.trees, slots_of(sampling.folds).nodes)[0]
-        self._asking = HintedAsking(self._party, n_sums, sampling.n_rows, sampling.folds, most)
+        shared, folds = self._settings.hidden, sampling.folds
+        most = most_numbers(self._settings.boost.trees, slots_of(folds, shared=shared).nodes)[0]
+        self._asking = HintedAsking(self._party, n_sums, sampling.n_rows, folds, most, shared=shared)
+        if self._settings.noise is not None:
+            self._n_releases = most_releases(self._settings.boost, sampling, self.boosting.loss.n_scores)
+            self._n_noisy = max(_n_columns(columns) for columns in self.parts.values())
+            given = self._n_noisy, self._n_releases, self._settings.noise
+            self.boosting.reach = lambda values: widest(values, *given)
+        if shared:
+            self._hidden = HiddenAsking(self._party, tuple(self.parts.values()), self.boosting.parameters)
         self._fetching = {line.peer: SideFetching(line) for line in self._lines}
         for fetching in self._fetching.values():
             fetching.begin()
@@ -134,7 +162,11 @@ class LabelSide:
         """Grow one tree; returns figures to be shown."""
         boosting, self._tree, self._gradients = self.boosting, step, None
         self._asking.prepare(step, boosting.sampling.fold_of(step // boosting.loss.n_scores))
-        tree = boosting.grow(step, self)
+        if self._settings.hidden:
+            self._hidden.prepare(step, boosting.sampling.allowed(step, len(self.columns)))
+            tree = boosting.grow(step, self, partial(self._hidden.chooser, step))
+        else:
+            tree = boosting.grow(step, self)
         self._say(END)
         held_out = {"held-out loss": boosting.losses[-1]} if boosting.losses else {}
         return {"leaves": float(tree.n_leaves), **held_out}
@@ -166,16 +198,16 @@ class LabelSide:
         return tuple(column for columns in self.parts.values() for column in columns)
 
     def sums(self, gradients: Gradients, nodes: Sequence[Int64Array]) -> NDArray[np.int64]:
-        """For each node the sums over all bins of all parties' columns (nodes, bins, 2)."""
+        """For each node the sums over all bins of all parties' columns (nodes, bins, 2); of others' columns shares."""
         if gradients is not self._gradients:
             self._gradients = gradients
-            self._asking.begin(gradients)
+            self._asking.begin(gradients, self._bounded(gradients))
         self._say(SUMS)
         self._asking.ask(self._tree, nodes)
         totals = np.array([(gradients.g[rows].sum(), gradients.h[rows].sum()) for rows in nodes], np.int64)
         found = [self._own.sums(gradients, nodes)]
         for line in self._lines:
-            found.append(_completed(self._asking.read(self._tree, line), self.parts[line.peer], totals))
+            found.append(filled(self._asking.read(self._tree, line), self.parts[line.peer], totals))
         return np.concatenate(found, axis=1)
 
     def left(self, asked: Sequence[tuple[Split, Int64Array]]) -> list[NDArray[np.bool_]]:
@@ -203,6 +235,17 @@ class LabelSide:
                     out[place] = side
         return out
 
+    def _bounded(self, gradients: Gradients) -> tuple[int, int]:
+        """Tell the bounds that noise is made for; returns how far noise may reach."""
+        if self._settings.noise is None:
+            return 0, 0
+        most = int(np.abs(gradients.g).max()), int(gradients.h.max())
+        for line in self._lines:
+            line.send(GradientBounds(self._tree, *most), epoch=self._tree)
+        made = [mechanism(each, self._n_noisy, self._n_releases, self._settings.noise) for each in most]
+        g, h = (ceil(MOST_WIDTHS * each.sigma) for each in made)
+        return g, h
+
     def _say(self, act: int) -> None:
         for line in self._lines:
             line.send(NextAct(self._tree, act), epoch=self._tree)
@@ -223,6 +266,7 @@ class FeatureSide:
         self._line = party.label_party
         self.splits: list[list[Split]] = []
         self.n_scores = 1
+        self._noise: SumNoise | None = None
         self._budget = EquationBudget(party, self._line.peer, len(sampling.parts[0]), settings.leak_budget)
 
     @property
@@ -242,18 +286,32 @@ class FeatureSide:
         flags = np.array([(column.missing, column.categorical) for column in columns], np.uint8)
         n_bins = np.array([column.n_bins for column in columns], np.int64)
         self._line.send(ColumnOutline(n_bins, flags[:, 0].copy(), flags[:, 1].copy()))
-        self.n_scores = self._line.receive(ForestOutline, within={"n_scores": (1, MOST_CLASSES)}).n_scores
-        most, self._most_at_once = most_numbers(self._settings.boost.trees, slots_of(self._sampling.folds).nodes)
-        self._answering = HintedAnswering(self._party, self._bins, self._sampling.folds, most)
+        self._outline = self._line.receive(ForestOutline, within=_OUTLINE_BOUNDS)
+        self.n_scores, shared, folds = self._outline.n_scores, self._settings.hidden, self._sampling.folds
+        most, self._most_at_once = most_numbers(self._settings.boost.trees, slots_of(folds, shared=shared).nodes)
+        if self._settings.noise is not None:
+            n_releases = most_releases(self._settings.boost, self._sampling, self.n_scores)
+            self._noise = SumNoise(self._party, _n_columns(columns), n_releases, self._settings.noise)
+        self._answering = HintedAnswering(self._party, self._bins, folds, most, shared=shared, noise=self._noise)
+        self._note_releases()
+        if shared:
+            self._hidden = HiddenAnswering(self._party, columns, self._settings.boost.trees)
         self._serving = SideServing(self._line)
 
     def train(self, step: int) -> dict[str, float]:
         """Help to grow one tree."""
         self._answering.prepare(step, self._sampling.fold_of(step // self.n_scores))
+        if self._settings.hidden:
+            self._hidden.prepare(step, self._allowed(step))
+        if self._noise is not None:
+            bounds = self._line.receive(GradientBounds, fields={"tree": step}, within=_GRADIENT_BOUNDS, epoch=step)
+            self._noise.begin(bounds.g, bounds.h)
         chosen: list[Split] = []
         while act := self._line.receive(NextAct, fields={"tree": step}, within={"act": (END, SIDES)}, epoch=step).act:
             if act == SUMS:
-                self._answering.answer(step, self._spend)
+                shares = self._answering.answer(step, self._spend)
+                if self._settings.hidden:
+                    self._hidden.rank(step, shares)
                 continue
             message = self._line.receive(ChosenSplits, fields={"tree": step}, epoch=step)
             splits = _own_splits(message.splits, self._bins.columns, self._line.peer)
@@ -281,6 +339,23 @@ class FeatureSide:
     def restore(self, tree: Stored) -> None:
         self.splits = [[split for split in splits_of(each) if split is not None] for each in tree["splits"]]
 
+    def _note_releases(self) -> None:
+        """Enter in the ledger what no noise hides; once, however often the run is taken up."""
+        told = ["the side of each row at each split that the row meets"]
+        if self._settings.sums == "exact":
+            told.append(
+                "exact sums over bins, which fit a million rows or few trees; noisy sums fit from 50,000 rows on, "
+                "hidden sums fewer"
+            )
+        for each in told:
+            note = f"{each}, told to {self._line.peer}"
+            self._party.ledger.spend(Event.not_private(Secret.FEATURES, note), identity=note.encode())
+
+    def _allowed(self, tree: int) -> NDArray[np.bool_] | None:
+        """Which of this party's columns a tree may split by."""
+        first, allowed = self._outline.first_column, self._sampling.allowed(tree, self._outline.n_columns)
+        return None if allowed is None else allowed[first : first + len(self._bins.columns)]
+
     def _sides(self, split: Split) -> NDArray[np.bool_]:
         n_bins = self._bins.columns[split.column].n_bins
         return split.left(self._bins.codes[:, split.column], n_bins)
@@ -291,7 +366,8 @@ class FeatureSide:
                 f"Expected a query of at most {self._most_at_once} encrypted numbers from {self._line.peer}, got "
                 f"{n_numbers}. Check that both parties run the same plan."
             )
-        self._budget.spend(n_nodes)
+        if self._settings.sums == "exact":
+            self._budget.spend(n_nodes)
 
 
 def _received_columns(line: Channel) -> tuple[Column, ...]:
@@ -307,15 +383,6 @@ def _received_columns(line: Channel) -> tuple[Column, ...]:
     return tuple(Column(n_bins, bool(missing), bool(categorical)) for n_bins, missing, categorical in flags)
 
 
-def _completed(found: NDArray[np.int64], columns: Sequence[Column], totals: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Sums with the last bin of each column filled in: what is left of the node's total."""
-    ends = starts(columns)
-    out = np.zeros((len(found), int(ends[-1]), 2), np.int64)
-    out[:, np.setdiff1d(np.arange(ends[-1]), ends[1:] - 1)] = found
-    out[:, ends[1:] - 1] = totals[:, None] - np.add.reduceat(out, ends[:-1], axis=1)
-    return out
-
-
 def _own_splits(numbers: Int64Array, columns: Sequence[Column], sender: str) -> list[Split]:
     """Splits that came from the label party, if the columns have them."""
     try:
@@ -329,6 +396,11 @@ def _own_splits(numbers: Int64Array, columns: Sequence[Column], sender: str) -> 
             "Check that both parties run the same version."
         )
     return splits
+
+
+def _n_columns(columns: Sequence[Column]) -> int:
+    """How many columns have sums that differ between rows."""
+    return sum(column.width > 1 for column in columns)
 
 
 def _exists(split: Split, columns: Sequence[Column]) -> bool:
