@@ -6,8 +6,8 @@
                sender    sends  pad_0 - pad_1 + x                                       64 - j bits for each word
                both      shares of  bit x,  times 2^j
 
-Bit j counts modulo 2^(64 - j) only, so no more of it is sent. The top bit of a factor counts negative. Gilboa 1999, with
-pads from seeds as of Ishai, Kilian, Nissim and Petrank 2003. For semi-honest parties.
+Bit j counts modulo 2^(64 - j) only, so no more of it is sent. The top bit of a factor counts negative. Gilboa 1999,
+with pads from seeds as of Ishai, Kilian, Nissim and Petrank 2003. For semi-honest parties.
 """
 
 from __future__ import annotations
@@ -57,9 +57,7 @@ def scale_as_chooser(factors: NDArray[np.int64], bits: int, share: Share, seeds:
 def scale_as_sender(bits: int, share: Share, seeds: SenderSeeds) -> Turns[Share]:
     """The sender's turns: its shares of words (m, k) times the chooser's factors."""
     moved = unpacked_from((yield NOTHING), len(share) * bits, 1).astype(np.uint8)
-    zero, one = (
-        _expanded(each, share.shape[1]).reshape(len(share), bits, -1) for each in seeds.swapped(moved)
-    )
+    zero, one = (_expanded(each, share.shape[1]).reshape(len(share), bits, -1) for each in seeds.swapped(moved))
     parts, own = [], np.zeros(share.shape, np.uint64)
     for place in range(bits):
         mask = np.uint64(2 ** (64 - place) - 1)

@@ -37,6 +37,7 @@ from colonnade.models.trees.losses import Gradients
 from colonnade.models.trees.splits import Candidates, Choice, Split, TreeParameters, split_gains
 from colonnade.wire.message import Float64Array, Int64Array
 
+
 @dataclass(frozen=True)
 class Node:
     """A node that may be split.
@@ -234,10 +235,10 @@ def grow(
             asked = [parts[place] for place, (_, _, parts) in zip(smaller, born, strict=True)]
             ready = []
             for (node, pair, parts), place, found in zip(born, smaller, source.sums(gradients, asked), strict=True):
-                for side, (number, some) in enumerate(zip(pair, parts, strict=True)):
-                    sums = found if side == place else node.sums - found
+                for which, (number, some) in enumerate(zip(pair, parts, strict=True)):
+                    sums = found if which == place else node.sums - found
                     ready.append(
-                        Node(number, node.number, node.depth + 1, some, tree.totals[number], sums, side == place)
+                        Node(number, node.number, node.depth + 1, some, tree.totals[number], sums, which == place)
                     )
             open_nodes += _opened(chooser, ready)
     return tree, _filled(tree, places, gradients, parameters)
