@@ -89,7 +89,7 @@ class Grant:
 
 
 class Own:
-    """What the attacker holds itself, as far as declared: its table, its share of the model, what it saw of a forest."""
+    """What the attacker itself holds, as far as declared: its table, its part of the model, what it saw of a forest."""
 
     def __init__(self, needs: Needs, table: Table | None, model: Estimator | None, forest: ForestRecord | None) -> None:
         self._table = table if needs.own_features else None

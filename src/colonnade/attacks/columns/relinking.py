@@ -1,4 +1,4 @@
-"""Relinking: bins that change places from tree to tree are put back by their sums.
+"""Relinking: bins of a column that change places from tree to tree are put back by their sums.
 
 The label party knows all gradients. Within each node of one tree it regresses the next tree's gradients on this one's,
 and so predicts from a bin's sums what the next tree's sums over the same bin are. The assignment of bins to bins that
@@ -8,6 +8,7 @@ fits best links the two trees, and so on along the forest.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -36,11 +37,13 @@ class RelinkedSums(BoxedSums):
 
 def relinked(record: ForestRecord, owner: str) -> ForestRecord:
     """The record with a party's bins in the places that they have in its first tree, as far as they can be linked."""
-    trees, orders = [record.trees[0]], [np.arange(starts(record.columns[owner])[-1])]
-    for before, after in zip(record.trees, record.trees[1:], strict=False):
-        orders.append(_link(_predicted(before, after, owner), _root_sums(after, owner))[orders[-1]])
-        moved = [found[orders[-1]] for found in after.sums[owner]]
-        trees.append(replace(after, sums={**after.sums, owner: moved}))
+    ends = starts(record.columns[owner])
+    trees, order = [record.trees[0]], np.arange(ends[-1])
+    for before, after in pairwise(record.trees):
+        predicted, found = _predicted(before, after, owner), _root_sums(after, owner)
+        links = [first + _link(predicted[first:end], found[first:end]) for first, end in pairwise(ends)]
+        order = np.concatenate(links)[order]
+        trees.append(replace(after, sums={**after.sums, owner: [each[order] for each in after.sums[owner]]}))
     return replace(record, trees=trees, shuffled=False)
 
 

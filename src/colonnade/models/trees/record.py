@@ -56,7 +56,7 @@ class ForestRecord:
         n_rows: How many rows there are.
         columns: What it knows of each feature party's columns.
         noise: The deviation of the noise in sums, in their units; 0 where sums are exact.
-        shuffled: Whether a party's bins change places from tree to tree; in the first one they stand as `columns` says.
+        shuffled: Whether the bins of each column change places from tree to tree.
         trees: The trees.
 
     >>> ForestRecord(3, {"shop": (Column(2),)}).released("shop")
