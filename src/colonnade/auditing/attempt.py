@@ -13,6 +13,7 @@ from colonnade.attacks.base import ActiveAttack, AnyAttack, Attack, Grant, Guess
 from colonnade.attacks.view import View
 from colonnade.errors import PlanError
 from colonnade.models.base import Estimator
+from colonnade.models.trees.record import ForestRecord, SawForest
 from colonnade.privacy.randomness import Randomness
 from colonnade.roles import PublicPlan
 from colonnade.runtime.describe import describe
@@ -37,6 +38,11 @@ class PartyRecord:
     transcript: Transcript
     table: Table | None = None
     model: Estimator | None = None
+
+    @property
+    def forest(self) -> ForestRecord | None:
+        """What the party saw of a forest, as far as its share of the model holds it."""
+        return self.model.forest_record if isinstance(self.model, SawForest) else None
 
     @classmethod
     def of(cls, run: Run[Any], party: str) -> PartyRecord:
@@ -93,6 +99,8 @@ class Attempt:
             return None
         if needs.own_model and record.model is None:
             return f"it needs {attacker}'s share of the model, and this run left none"
+        if needs.forest and record.forest is None:
+            return f"it needs what {attacker} saw of a forest, and this run left none"
         kinds = {message.kind for message in needs.messages}
         if kinds and not kinds & {entry.kind for entry in record.transcript.entries}:
             return f"{attacker} sent and received no {' or '.join(sorted(kinds))}"
@@ -131,6 +139,7 @@ class Attempt:
             grant=self.grant,
             table=record.table,
             model=record.model,
+            forest=record.forest,
             seed=self.seed,
         )
 

@@ -6,8 +6,8 @@
                sender    sends  pad_0 - pad_1 + x                                       64 - j bits for each word
                both      shares of  bit x,  times 2^j
 
-Bit j counts modulo 2^(64 - j) only, so no more of it is sent. The top bit of a factor counts negative. Gilboa 1999, with
-pads from seeds as of Ishai, Kilian, Nissim and Petrank 2003. For semi-honest parties.
+Bit j counts modulo 2^(64 - j) only, so no more of it is sent. The top bit of a factor counts negative. Gilboa 1999,
+with pads from seeds as of Ishai, Kilian, Nissim and Petrank 2003. For semi-honest parties.
 """
 
 from __future__ import annotations

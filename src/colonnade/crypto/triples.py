@@ -3,7 +3,7 @@
     ahead      asker    draws a, b; sends both encrypted (`products`)           helper: draws its own a, b
                both     shares of  a_asker b_helper + b_asker a_helper,  and so of the product of the sums
     product    both     send  x - a  and  y - b;  x y = ab + (x - a) b + (y - b) a + (x - a)(y - b)
-    square     both     send  x - a;  x^2 = a^2 + 2 (x - a) a + (x - a)^2;  a^2 takes one encrypted product instead of two
+    square     both     send  x - a;  x^2 = a^2 + 2 (x - a) a + (x - a)^2;  a^2 takes one encrypted product, not two
     shift      both     one product of two private bits, by a word made ahead (`transfers`), says what wrapped around
 
 All words are modulo 2^64. A batch of 8,192 triples costs what one would, so they are made ahead in batches; a triple

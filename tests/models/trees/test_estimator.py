@@ -414,3 +414,25 @@ def test_noise_on_sums_changes_splits_as_far_as_it_is_large(epsilon, is_equal):
 def test_exact_sums_are_entered_in_the_ledger_with_what_they_fit():
     run = fitted(model_of("binary", n_estimators=1), tables_of(1, "binary"))
     assert "exact sums over bins, which fit a million rows" in str(run.ledgers["shop"].spent(Secret.FEATURES, 1e-5))
+
+
+@pytest.mark.parametrize("sums", ["exact", "hidden"])
+def test_the_record_has_what_the_label_party_saw_and_no_more(sums, tmp_path):
+    tables = tables_of(1, "binary")
+    share = fitted(model_of("binary", sums=sums, keep_record=True, n_estimators=2), tables).results["bank"]
+    share.save(tmp_path / "share")
+    record = SecureBoostClassifier.load(tmp_path / "share").forest_record
+    own = tables["shop"]
+    bins = Bins.learned(own, np.arange(N), max_bin=5).encode(own)
+    assert record.columns == {"shop": bins.columns}
+    assert record.released("shop") is (sums == "exact")
+    for tree, grown in zip(record.trees, share.trees_, strict=True):
+        expected = PlainSums(bins).sums(tree.gradients, tree.nodes)
+        assert (np.array(tree.sums.get("shop", expected[:0])) == expected).all()
+        assert len(tree.sides["shop"]) == sum(split is not None and split.column >= 3 for split in grown.splits)
+        for seen in tree.sides["shop"]:
+            assert (PlainSums(bins).left([(seen.split, seen.rows)])[0] == seen.left).all()
+
+
+def test_nothing_is_recorded_unless_asked_for():
+    assert fitted(model_of("binary", n_estimators=1), tables_of(1, "binary")).results["bank"].forest_record is None

@@ -45,10 +45,11 @@ from colonnade.models.trees.losses import Logistic, Loss, Poisson, Softmax, Squa
 from colonnade.models.trees.noise import NoiseSettings
 from colonnade.models.trees.prediction import predict_as_feature_party, predict_as_label_party
 from colonnade.models.trees.protocol import FeatureSide, ForestSettings, LabelSide
+from colonnade.models.trees.record import ForestRecord
 from colonnade.models.trees.splits import TreeParameters
 from colonnade.models.trees.storage import splits_array, splits_of, tree_of, tree_state
 from colonnade.models.trees.text import described_splits, described_tree
-from colonnade.parameters import Limit, check_parameters, choice, count, number, optional
+from colonnade.parameters import Limit, check_parameters, choice, count, number, optional, truth
 from colonnade.runtime.hooks import prepare_defences
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree as Stored
@@ -94,12 +95,15 @@ class SecureBoost(Estimator):
         leak_budget: With exact sums, how many sums about each of a feature party's columns the label party may learn,
             for each row and over all runs on these rows; None refuses nothing. Each feature party sets its own.
 
+        keep_record: Whether the label party keeps what it saw of sums and sides, so that an audit can attack it.
+
     Attributes:
         bins_: How this party's columns become bins.
         trees_: At the label party, the trees; columns of all parties are numbered, the label party's first.
         start_: At the label party, the scores that all rows begin with.
         parts_: At the label party, what it knows of each party's columns.
         losses_: At the label party, the mean loss on rows held out after each round.
+        record_: At the label party, what it saw, with `keep_record`.
         splits_: At a feature party, its splits of each tree.
     """
 
@@ -128,8 +132,9 @@ class SecureBoost(Estimator):
         "epsilon": number(above=0),
         "delta": number(above=0, below=1),
         "leak_budget": optional(number(above=0)),
+        "keep_record": truth(),
     }
-    local_params: ClassVar[frozenset[str]] = frozenset({"leak_budget"})
+    local_params: ClassVar[frozenset[str]] = frozenset({"leak_budget", "keep_record"})
     dry_run_params: ClassVar[Mapping[str, Any]] = {"leak_budget": None}
 
     n_estimators: int = 100
@@ -156,6 +161,7 @@ class SecureBoost(Estimator):
     epsilon: float = 10.0
     delta: float = 1e-6
     leak_budget: float | None = 0.01
+    keep_record: bool = False
 
     @classmethod
     def example(cls) -> Self:
@@ -194,6 +200,8 @@ class SecureBoost(Estimator):
         else:
             self.trees_, self.parts_ = side.finish(), dict(side.parts)
             self.start_, self.losses_ = side.boosting.start, list(side.boosting.losses)
+            if side.record is not None:
+                self.record_ = side.record
         return self
 
     def predict(self, party: Party) -> Prediction | None:
@@ -269,6 +277,8 @@ class SecureBoost(Estimator):
         }
         learned: dict[str, Any] = {"bins_": self.bins_.state(), "parts_": parts, "start_": self.start_}
         learned |= {"trees_": [tree_state(tree) for tree in self.trees_], "losses_": list(self.losses_)}
+        if hasattr(self, "record_"):
+            learned["record_"] = self.record_.state()
         return learned | self._learned_labels()
 
     def take_share(self, tree: Stored) -> None:
@@ -280,7 +290,14 @@ class SecureBoost(Estimator):
         self.parts_ = {name: tuple(Column(*column) for column in columns) for name, columns in tree["parts_"].items()}
         self.trees_ = tuple(tree_of(each) for each in tree["trees_"])
         self.start_, self.losses_ = tree["start_"], list(tree["losses_"])
+        if "record_" in tree:
+            self.record_ = ForestRecord.of(tree["record_"])
         self._take_labels(tree)
+
+    @property
+    def forest_record(self) -> ForestRecord | None:
+        """What the label party saw of the forest, where it kept that; None elsewhere."""
+        return getattr(self, "record_", None)
 
     def summary(self) -> str:
         depth = f"depth {self.max_depth}" if self.max_depth else f"{self.max_leaves} leaves"
@@ -332,7 +349,7 @@ class SecureBoost(Estimator):
             trees = hidden_parameters(trees)
         given = {field.name: getattr(self, field.name) for field in fields(BoostSettings) if field.name != "trees"}
         noise = NoiseSettings(self.epsilon, self.delta) if self.sums == "noisy" else None
-        return ForestSettings(BoostSettings(trees, **given), self.leak_budget, self.sums, noise)
+        return ForestSettings(BoostSettings(trees, **given), self.leak_budget, self.sums, noise, self.keep_record)
 
     def _boosting(self, party: Party, settings: ForestSettings, sampling: Sampling) -> Boosting:
         table = party.own_table

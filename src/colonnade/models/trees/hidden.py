@@ -18,12 +18,12 @@ children weigh enough exactly if  v >= w (C - w)  with  w = min_child_weight + r
     both compare the best of each party            <--->     the first feature party alone
     reads number, z^2 and v of each node's best    <----     its shares of these
 
-The label party's own best split, or the gain that a split needs, is the first candidate of the first feature party, known
-to the label party alone. What is opened tells the label party which split wins at a node, and what it gains; the rows'
-sides, which it fetches next, tell it the same. Of other candidates nobody learns anything, however large they are. A
-feature party learns how many nodes there are and which of them were split. Assumed is that parties are semi-honest, and
-that the label party and the first feature party do not pool what they have: together they could read the best candidate
-of each party at each node, though no other.
+The label party's own best split, or the gain that a split needs, is the first candidate of the first feature party,
+known to the label party alone. What is opened tells the label party which split wins at a node, and what it gains; the
+sides of rows, which it fetches next, tell it the same. Of other candidates nobody learns anything, however good they
+are. A feature party learns how many nodes there are and which of them were split. Assumed is that parties are
+semi-honest, and that the label party and the first feature party do not pool what they have: together they could read
+the best candidate of each party at each node, though no other.
 
 Numbers are scaled by factors that only the label party knows, so that z has 30 bits, z^2 has 32 and v has 19 at each
 node. z is then known to 2^-22 of the most that the node's gradients allow, and v to 2^-18 of C^2 / 4; a candidate that
@@ -36,6 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import floor, log2
 from typing import Any, TypeAlias
 
@@ -56,7 +57,7 @@ from colonnade.models.trees.splits import Candidates, Choice, Split, TreeParamet
 from colonnade.wire.message import Int64Array
 
 MOST_TOTAL = 2**38
-"""What the absolute values of gradients, and of hessians, sum to at most; `Gradients.of` takes it where sums are hidden."""
+"""What absolute values of gradients, and of hessians, sum to at most: `Gradients.of` takes it where sums are hidden."""
 SUM_BITS, RATIO_BITS, WEIGHT_BITS = 35, 47, 31
 """How many bits the label party's factors have: of G, of A / C, and of b."""
 _SHIFT, _SQUARE_SHIFT = 31, 28
@@ -185,7 +186,7 @@ class HiddenChooser:
         self._reserves, self._exchange = reserves, exchange
         ends = np.cumsum([0, *(len(part.columns) for part in self._parts)])
         self._first_columns = [int(each) for each in ends[:-1]]
-        cuts = None if allowed is None else [allowed[a:b] for a, b in zip(ends, ends[1:], strict=False)]
+        cuts = None if allowed is None else [allowed[a:b] for a, b in pairwise(ends)]
         self._allowed = [None if cuts is None else cuts[place] for place in range(len(self._parts))]
         self._chosen = [_chosen(part, some) for part, some in zip(self._parts, self._allowed, strict=True)]
         self._ids: dict[int, int] = {}
@@ -332,9 +333,18 @@ class _Scales:
         ridge = round(parameters.reg_lambda * 2**gradients.h_bits)
         found = [_scale(*each, gradients, parameters, ridge) for each in zip(nodes, own, strict=True)]
         sums, ratios, weights, half, least, ahead, value, weight, units, *constants = zip(*found, strict=True)
-        whole = [np.array(each, np.int64) for each in (sums, ratios, weights, half, least, ahead)]
-        entry = np.array([value, weight], np.int64).view(np.uint64)
-        return cls(*whole[:3], ridge, *whole[3:], entry, np.array(units), np.array(constants))
+        return cls(
+            sums=np.array(sums, np.int64),
+            ratios=np.array(ratios, np.int64),
+            weights=np.array(weights, np.int64),
+            ridge=ridge,
+            half=np.array(half, np.int64),
+            least=np.array(least, np.int64),
+            ahead=np.array(ahead, np.int64),
+            entry=np.array([value, weight], np.int64).view(np.uint64),
+            units=np.array(units),
+            constants=np.array(constants),
+        )
 
     def gain(self, place: int, value: float, weight: float) -> float:
         """What a candidate of a node gains."""
@@ -481,9 +491,9 @@ def _last_record(beats: Bits, size: int, reserve: Reserve) -> Turns[Bits]:
         factors[one, two - 1] = beats[..., place]
     records = yield from all_of(factors, reserve.bits(n_products), leading=reserve.leading)
     factors = np.full_like(factors, true)
-    for one in range(size - 1):
-        factors[one, one] = records[one]
-        factors[one + 1 :, one] = records[one + 1 :] ^ true
+    for number in range(size - 1):
+        factors[number, number] = records[number]
+        factors[number + 1 :, number] = records[number + 1 :] ^ true
     return (yield from all_of(factors, reserve.bits(n_products), leading=reserve.leading))
 
 

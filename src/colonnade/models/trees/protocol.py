@@ -53,6 +53,7 @@ from colonnade.models.trees.messages import (
     RoundVerdict,
 )
 from colonnade.models.trees.noise import MOST_WIDTHS, NoiseSettings, SumNoise, mechanism, most_releases, widest
+from colonnade.models.trees.record import ForestRecord, SeenTree, Sides
 from colonnade.models.trees.side_lines import SideFetching, SideServing
 from colonnade.models.trees.sides import MOST_SPLITS
 from colonnade.models.trees.splits import Split, TreeParameters
@@ -82,6 +83,7 @@ class ForestSettings:
     leak_budget: float | None
     sums: Literal["exact", "noisy", "hidden"] = "exact"
     noise: NoiseSettings | None = None
+    keep_record: bool = False
 
     @property
     def hidden(self) -> bool:
@@ -128,6 +130,7 @@ class LabelSide:
         self.parts: dict[str, tuple[Column, ...]] = {party.name: bins.columns}
         self._tree = 0
         self._gradients: Gradients | None = None
+        self.record: ForestRecord | None = None
 
     @property
     def n_trees(self) -> int:
@@ -142,6 +145,10 @@ class LabelSide:
         for line in self._lines:
             line.send(ForestOutline(self.boosting.loss.n_scores, first, len(self.columns)))
             first += len(self.parts[line.peer])
+        if self._settings.keep_record:
+            self.record = ForestRecord(
+                len(self._own.bins.codes), {each.peer: self.parts[each.peer] for each in self._lines}
+            )
         n_sums = {name: sum(column.width - 1 for column in columns) for name, columns in self.parts.items()}
         sampling = self.boosting.sampling
         shared, folds = self._settings.hidden, sampling.folds
@@ -187,10 +194,13 @@ class LabelSide:
         return tuple(self.boosting.trees[:n_kept])
 
     def state(self) -> Stored:
-        return self.boosting.state()
+        kept = {} if self.record is None else {"record": self.record.state()}
+        return {"boosting": self.boosting.state(), **kept}
 
     def restore(self, tree: Stored) -> None:
-        self.boosting.restore(tree)
+        self.boosting.restore(tree["boosting"])
+        if self.record is not None:
+            self.record = ForestRecord.of(tree["record"])
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -202,12 +212,19 @@ class LabelSide:
         if gradients is not self._gradients:
             self._gradients = gradients
             self._asking.begin(gradients, self._bounded(gradients))
+            if self.record is not None:
+                self.record.trees.append(SeenTree(gradients))
         self._say(SUMS)
         self._asking.ask(self._tree, nodes)
         totals = np.array([(gradients.g[rows].sum(), gradients.h[rows].sum()) for rows in nodes], np.int64)
         found = [self._own.sums(gradients, nodes)]
         for line in self._lines:
             found.append(filled(self._asking.read(self._tree, line), self.parts[line.peer], totals))
+        if self.record is not None and not self._settings.hidden:
+            seen = self.record.trees[-1]
+            seen.nodes += nodes
+            for line, each in zip(self._lines, found[1:], strict=True):
+                seen.sums.setdefault(line.peer, []).extend(each)
         return np.concatenate(found, axis=1)
 
     def left(self, asked: Sequence[tuple[Split, Int64Array]]) -> list[NDArray[np.bool_]]:
@@ -231,8 +248,11 @@ class LabelSide:
             out[place] = self._own.left([(split, rows)])[0]
         for line in self._lines:
             for some in _by_batches(owned[line.peer]):
-                for (place, *_), side in zip(some, self._fetching[line.peer].read(self._tree), strict=True):
+                for (place, split, rows), side in zip(some, self._fetching[line.peer].read(self._tree), strict=True):
                     out[place] = side
+                    if self.record is not None:
+                        seen = self.record.trees[-1].sides.setdefault(line.peer, [])
+                        seen.append(Sides(split, rows, side))
         return out
 
     def _bounded(self, gradients: Gradients) -> tuple[int, int]:
@@ -243,6 +263,8 @@ class LabelSide:
         for line in self._lines:
             line.send(GradientBounds(self._tree, *most), epoch=self._tree)
         made = [mechanism(each, self._n_noisy, self._n_releases, self._settings.noise) for each in most]
+        if self.record is not None:
+            self.record.noise = float(made[0].sigma)
         g, h = (ceil(MOST_WIDTHS * each.sigma) for each in made)
         return g, h
 
