@@ -27,6 +27,7 @@ FIGURES = {
         "hidden_cpu_s",
         "hidden_mb",
     },
+    "secureboost": {"secretflow_ratio", "auc_off_bins", "auc_off_raw"},
     "comparisons": {"cpu_s", "mb"},
     "lattice": {"distance_ratio", "primal_ratio"},
     "psi": {"cpu_ratio", "above_idle_mb", "rr22_ratio", "partition_cpu_s"},
@@ -46,6 +47,7 @@ FIGURES = {
 MARKS = {
     "encrypted": [pytest.mark.slow],
     "histograms": [pytest.mark.slow],
+    "secureboost": [pytest.mark.slow, pytest.mark.network],
     "glm": [pytest.mark.slow],
     "split_overhead": [pytest.mark.slow],
     "wandering": [pytest.mark.slow],

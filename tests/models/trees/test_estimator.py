@@ -436,3 +436,25 @@ def test_the_record_has_what_the_label_party_saw_and_no_more(sums, tmp_path):
 
 def test_nothing_is_recorded_unless_asked_for():
     assert fitted(model_of("binary", n_estimators=1), tables_of(1, "binary")).results["bank"].forest_record is None
+
+
+@pytest.mark.parametrize("membership", ["hidden", "revealed"])
+def test_paillier_gives_the_same_forest(membership):
+    pytest.importorskip("gmpy2")
+    model = model_of("binary", n_estimators=1, max_depth=2, backend="paillier", membership=membership)
+    run, _ = assert_equal_to_central(model, tables_of(1, "binary", n_rows=60))
+    kinds = {entry.kind for entry in run.transcripts["shop"].entries if not entry.sent}
+    assert ("trees/node-rows" in kinds) is (membership == "revealed")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"membership": "revealed"}, 'membership="revealed" requires backend="paillier"'),
+        ({"backend": "paillier", "sums": "hidden"}, 'backend="paillier" requires sums="exact", but sums is \'hidden\''),
+        ({"backend": "paillier", "max_depth": 8}, "asks for 31 nodes at once at most"),
+    ],
+)
+def test_schemes_that_do_not_fit_are_refused(changes, words):
+    with pytest.raises(PlanError, match=words):
+        fitted(model_of("binary", **changes), tables_of(1, "binary"))

@@ -43,8 +43,9 @@ from colonnade.models.trees.hidden import MOST_TOTAL, hidden_parameters
 from colonnade.models.trees.hinted_sums import slots_of
 from colonnade.models.trees.losses import Logistic, Loss, Poisson, Softmax, Squared
 from colonnade.models.trees.noise import NoiseSettings
+from colonnade.models.trees.paillier_sums import MOST_NODES
 from colonnade.models.trees.prediction import predict_as_feature_party, predict_as_label_party
-from colonnade.models.trees.protocol import FeatureSide, ForestSettings, LabelSide
+from colonnade.models.trees.protocol import FeatureSide, ForestSettings, LabelSide, most_numbers
 from colonnade.models.trees.record import ForestRecord
 from colonnade.models.trees.splits import TreeParameters
 from colonnade.models.trees.storage import splits_array, splits_of, tree_of, tree_state
@@ -95,6 +96,8 @@ class SecureBoost(Estimator):
         leak_budget: With exact sums, how many sums about each of a feature party's columns the label party may learn,
             for each row and over all runs on these rows; None refuses nothing. Each feature party sets its own.
 
+        backend: "hinted", or "paillier" for the conventional scheme, thousands of times slower, with exact sums only.
+        membership: "hidden"; with "paillier" also "revealed", which tells feature parties the rows of each node.
         keep_record: Whether the label party keeps what it saw of sums and sides, so that an audit can attack it.
 
     Attributes:
@@ -132,6 +135,8 @@ class SecureBoost(Estimator):
         "epsilon": number(above=0),
         "delta": number(above=0, below=1),
         "leak_budget": optional(number(above=0)),
+        "backend": choice("hinted", "paillier"),
+        "membership": choice("hidden", "revealed"),
         "keep_record": truth(),
     }
     local_params: ClassVar[frozenset[str]] = frozenset({"leak_budget", "keep_record"})
@@ -161,6 +166,8 @@ class SecureBoost(Estimator):
     epsilon: float = 10.0
     delta: float = 1e-6
     leak_budget: float | None = 0.01
+    backend: Literal["hinted", "paillier"] = "hinted"
+    membership: Literal["hidden", "revealed"] = "hidden"
     keep_record: bool = False
 
     @classmethod
@@ -349,7 +356,34 @@ class SecureBoost(Estimator):
             trees = hidden_parameters(trees)
         given = {field.name: getattr(self, field.name) for field in fields(BoostSettings) if field.name != "trees"}
         noise = NoiseSettings(self.epsilon, self.delta) if self.sums == "noisy" else None
-        return ForestSettings(BoostSettings(trees, **given), self.leak_budget, self.sums, noise, self.keep_record)
+        self._require_scheme(trees)
+        return ForestSettings(
+            BoostSettings(trees, **given),
+            self.leak_budget,
+            self.sums,
+            noise,
+            self.keep_record,
+            self.backend,
+            self.membership,
+        )
+
+    def _require_scheme(self, trees: TreeParameters) -> None:
+        if self.backend == "hinted":
+            if self.membership == "revealed":
+                raise PlanError(
+                    'membership="revealed" requires backend="paillier", but backend is "hinted", which gains nothing '
+                    "by it. Change one of the two."
+                )
+            return
+        if self.sums != "exact":
+            raise PlanError(
+                f'backend="paillier" requires sums="exact", but sums is {self.sums!r}. Change one of the two.'
+            )
+        if most_numbers(trees, 1)[1] > MOST_NODES:
+            raise PlanError(
+                f'backend="paillier" asks for {MOST_NODES} nodes at once at most, but a level may have more. Lower '
+                "max_depth or max_leaves."
+            )
 
     def _boosting(self, party: Party, settings: ForestSettings, sampling: Sampling) -> Boosting:
         table = party.own_table

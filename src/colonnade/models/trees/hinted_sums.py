@@ -43,7 +43,9 @@ from colonnade.wire.message import Int64Array
 
 # Multiplying hints by the secrets of so many queries at once costs a quarter of what one tree at a time does.
 _DRAWN_AT_ONCE = 72
-_QUERY, _ANSWER, _SHARED = (HISTOGRAM.name,), (HISTOGRAM.name, "flood"), (HISTOGRAM.name, "mask")
+_QUERY = (HISTOGRAM.name,)
+_ANSWER: tuple[str, ...] = (HISTOGRAM.name, "flood")
+_SHARED = (HISTOGRAM.name, "mask")
 
 
 def agreed_seed(party: Party) -> bytes:
@@ -308,7 +310,9 @@ def noised(public: hinted.PublicMatrix, answer: NDArray[np.uint64], noise: NDArr
     n_sums, n_numbers = noise.shape[:2]
     limits, slots = public.ring.limits[1:], hinted.Slots.of(public.n_rows)
     flat = noise.reshape(n_sums, n_numbers, -1).astype(object)
-    total = sum(flat[..., slot] << slots.bits * slot for slot in range(flat.shape[-1])) << public.profile.scale_bits
+    total = np.zeros((n_sums, n_numbers), object)
+    for slot in range(flat.shape[-1]):
+        total = total + (flat[..., slot] << slots.bits * slot + public.profile.scale_bits)
     added = np.stack([(total % int(p)).astype(np.uint64) for p in limits], axis=1)
     residues = unpacked_wide(answer, added.size, PRIME_BITS).reshape(added.shape)
     return packed(((residues + added) % limits[:, None]).reshape(-1), PRIME_BITS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from colonnade.secret import Secret
-from colonnade.wire.message import Int64Array, Message, UInt8Array, UInt64Array
+from colonnade.wire.message import Ciphertexts, Int64Array, Message, UInt8Array, UInt64Array
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,45 @@ class SumsAnswer(Message, kind="trees/sums-answer", reveals={Secret.FEATURES}, f
 
     tree: int
     words: UInt64Array
+
+
+@dataclass(frozen=True)
+class SumsKey(Message, kind="trees/sums-key", fresh=True):
+    """The label party's public key, where sums are encrypted by the conventional scheme."""
+
+    key: UInt8Array
+
+
+@dataclass(frozen=True)
+class EncryptedRows(Message, kind="trees/encrypted-rows", fresh=True):
+    """Gradients and hessians of rows under the label party's key.
+
+    Attributes:
+        tree: The tree.
+        n_nodes: How many nodes are asked for, each in its place of a ciphertext; 0 where `NodeRows` says which.
+        ciphertexts: One for each row of the fold.
+    """
+
+    tree: int
+    n_nodes: int
+    ciphertexts: Ciphertexts
+
+
+@dataclass(frozen=True)
+class NodeRows(Message, kind="trees/node-rows", reveals={Secret.FEATURES, Secret.LABELS}):
+    """Which rows each node has: `counts` of them one after the other, numbered within the fold."""
+
+    tree: int
+    counts: Int64Array
+    rows: Int64Array
+
+
+@dataclass(frozen=True)
+class EncryptedSums(Message, kind="trees/encrypted-sums", reveals={Secret.FEATURES}, fresh=True):
+    """The sums over the bins of a feature party's columns, under the label party's key."""
+
+    tree: int
+    ciphertexts: Ciphertexts
 
 
 @dataclass(frozen=True)

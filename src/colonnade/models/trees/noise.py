@@ -1,7 +1,7 @@
 """Noise on sums: what a feature party adds to the sums over its bins before the label party may open them.
 
-A record is in one bin of each column, and in one of the nodes that a level asks for at most. If a record's values at the
-feature party change, then for each of C columns two sums move, by at most the record's gradient: by the root of 2 C
+A record is in one bin of each column, and in one of the nodes that a level asks for at most. If a record's values at
+the feature party change, then for each of C columns two sums move, by at most the record's gradient: by the root of 2 C
 times the largest gradient in all. Noise is a discrete Gaussian in the unit of the sums, and gradients and hessians are
 two releases. Each sum that the label party may open in a training is counted ahead, so that all of them together cost a
 record (epsilon, delta). The sides of rows are told as they are, and no noise hides them: the ledger says so.

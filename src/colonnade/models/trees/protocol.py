@@ -25,15 +25,16 @@ and other parties' columns nothing. `equations` counts what sums tell, and `docs
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, inf
-from typing import Literal, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from colonnade.crypto.shares import Share
 from colonnade.errors import DataError, ProtocolError
 from colonnade.models.trees.bins import MOST_BINS, BinMatrix, Column
 from colonnade.models.trees.boosting import Boosting, BoostSettings, Sampling
@@ -53,6 +54,7 @@ from colonnade.models.trees.messages import (
     RoundVerdict,
 )
 from colonnade.models.trees.noise import MOST_WIDTHS, NoiseSettings, SumNoise, mechanism, most_releases, widest
+from colonnade.models.trees.paillier_sums import PaillierAnswering, PaillierAsking
 from colonnade.models.trees.record import ForestRecord, SeenTree, Sides
 from colonnade.models.trees.side_lines import SideFetching, SideServing
 from colonnade.models.trees.sides import MOST_SPLITS
@@ -84,6 +86,13 @@ class ForestSettings:
     sums: Literal["exact", "noisy", "hidden"] = "exact"
     noise: NoiseSettings | None = None
     keep_record: bool = False
+    backend: Literal["hinted", "paillier"] = "hinted"
+    membership: Literal["hidden", "revealed"] = "hidden"
+
+    @property
+    def revealed(self) -> bool:
+        """Whether feature parties are told which rows a node has."""
+        return self.membership == "revealed"
 
     @property
     def hidden(self) -> bool:
@@ -112,6 +121,35 @@ def most_numbers(parameters: TreeParameters, nodes_per_number: int) -> tuple[int
         level, splits = 2 * level, splits - asked[-1]
     numbers = [-(-nodes // nodes_per_number) for nodes in asked]
     return sum(numbers), max(numbers)
+
+
+class SumsAsking(Protocol):
+    """The label party's half of a scheme under which sums cross."""
+
+    def prepare(self, tree: int, fold: int) -> None:
+        """Exchange what a tree needs before there are gradients."""
+
+    def begin(self, gradients: Gradients, reach: tuple[int, int] = (0, 0)) -> None:
+        """Take the gradients of the tree, and how far noise on sums of gradients and of hessians may reach."""
+
+    def ask(self, tree: int, nodes: Sequence[Int64Array]) -> None:
+        """Ask all feature parties for the sums of nodes, given by their rows."""
+
+    def read(self, tree: int, line: Channel) -> NDArray[np.int64]:
+        """The sums (nodes, bins without the last one of each column, 2) in a feature party's answer, or shares."""
+
+
+class SumsAnswering(Protocol):
+    """A feature party's half of a scheme under which sums cross."""
+
+    def prepare(self, tree: int, fold: int) -> None:
+        """Exchange what a tree needs before there are gradients."""
+
+    def answer(self, tree: int, spend: Callable[[int, int], None]) -> Share:
+        """Answer a query; `spend` is told of how many nodes and numbers, before anything is computed."""
+
+    def forget(self) -> None:
+        """Delete what only a run in progress needs."""
 
 
 class LabelSide:
@@ -153,7 +191,11 @@ class LabelSide:
         sampling = self.boosting.sampling
         shared, folds = self._settings.hidden, sampling.folds
         most = most_numbers(self._settings.boost.trees, slots_of(folds, shared=shared).nodes)[0]
-        self._asking = HintedAsking(self._party, n_sums, sampling.n_rows, folds, most, shared=shared)
+        self._asking: SumsAsking
+        if self._settings.backend == "paillier":
+            self._asking = PaillierAsking(self._party, n_sums, folds, revealed=self._settings.revealed)
+        else:
+            self._asking = HintedAsking(self._party, n_sums, sampling.n_rows, folds, most, shared=shared)
         if self._settings.noise is not None:
             self._n_releases = most_releases(self._settings.boost, sampling, self.boosting.loss.n_scores)
             self._n_noisy = max(_n_columns(columns) for columns in self.parts.values())
@@ -176,7 +218,7 @@ class LabelSide:
             tree = boosting.grow(step, self)
         self._say(END)
         held_out = {"held-out loss": boosting.losses[-1]} if boosting.losses else {}
-        return {"leaves": float(tree.n_leaves), **held_out}
+        return {"leaves": float(tree.n_leaves), "MB": self._party.recording.n_bytes / 1e6, **held_out}
 
     def ends_after(self, step: int) -> bool:
         """Whether boosting ends with this tree; tells the others where rows are held out."""
@@ -314,7 +356,12 @@ class FeatureSide:
         if self._settings.noise is not None:
             n_releases = most_releases(self._settings.boost, self._sampling, self.n_scores)
             self._noise = SumNoise(self._party, _n_columns(columns), n_releases, self._settings.noise)
-        self._answering = HintedAnswering(self._party, self._bins, folds, most, shared=shared, noise=self._noise)
+        self._answering: SumsAnswering
+        if self._settings.backend == "paillier":
+            self._most_at_once = most_numbers(self._settings.boost.trees, 1)[1]
+            self._answering = PaillierAnswering(self._party, self._bins, folds, revealed=self._settings.revealed)
+        else:
+            self._answering = HintedAnswering(self._party, self._bins, folds, most, shared=shared, noise=self._noise)
         self._note_releases()
         if shared:
             self._hidden = HiddenAnswering(self._party, columns, self._settings.boost.trees)
