@@ -7,7 +7,8 @@ import pytest
 from scipy import stats
 
 from colonnade.crypto import hinted
-from colonnade.errors import DataError, LeakBudgetSpent, PlanError
+from colonnade.errors import DataError, LeakBudgetSpent, PlanError, ProtocolError
+from colonnade.models.trees import prediction
 from colonnade.models.trees.bins import BinMatrix, Bins
 from colonnade.models.trees.boosting import Boosting, Sampling
 from colonnade.models.trees.estimator import SecureBoostClassifier, SecureBoostRegressor
@@ -15,6 +16,7 @@ from colonnade.models.trees.grow import PlainSums
 from colonnade.models.trees.hidden import MOST_TOTAL
 from colonnade.models.trees.hinted_sums import slots_of
 from colonnade.models.trees.messages import SumsQuery
+from colonnade.models.vertical import Vertical
 from colonnade.privacy.ledger import Ledger
 from colonnade.roles import Roles
 from colonnade.runtime.party import shared_randomness
@@ -458,3 +460,36 @@ def test_paillier_gives_the_same_forest(membership):
 def test_schemes_that_do_not_fit_are_refused(changes, words):
     with pytest.raises(PlanError, match=words):
         fitted(model_of("binary", **changes), tables_of(1, "binary"))
+
+
+def test_a_label_party_that_asks_about_rows_twice_is_refused(monkeypatch):
+    tables = tables_of(1, "binary")
+    shares = fitted(model_of("binary", n_estimators=1), tables).results
+    honest = prediction._ask
+
+    def twice(line, fetching, level, rows, met, nodes):
+        honest(line, fetching, level, rows, met, nodes)
+        fetching.read(level)
+        return honest(line, fetching, level, rows, met, nodes)
+
+    monkeypatch.setattr(prediction, "_ask", twice)
+    with pytest.raises(ProtocolError, match="each row to be asked about once at each split from bank"):
+        simulate({name: share.predict for name, share in shares.items()}, tables, roles=roles(1))
+
+
+def test_many_rows_are_predicted_in_batches(monkeypatch):
+    tables = tables_of(2, "multiclass")
+    shares = fitted(model_of("multiclass"), tables).results
+    protocols = {name: share.scores for name, share in shares.items()}
+    whole = simulate(protocols, tables, roles=roles(2)).results["bank"]
+    monkeypatch.setattr(prediction, "PAIRS_AT_ONCE", 9 * 50)
+    assert (simulate(protocols, tables, roles=roles(2)).results["bank"] == whole).all()
+
+
+def test_a_forest_works_behind_scikit_learns_interface():
+    random = np.random.default_rng(0)
+    x = random.normal(size=(200, 4))
+    columns = {"bank": range(2), "shop": range(2, 4)}
+    model = Vertical(model_of("binary"), columns=columns, roles=roles(1)).fit(x, (x[:, 0] + x[:, 2] > 0) * 1)
+    assert model.score(x, (x[:, 0] + x[:, 2] > 0) * 1) > 0.8
+    assert model.predict_proba(x).shape == (200, 2)

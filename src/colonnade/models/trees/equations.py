@@ -62,5 +62,5 @@ class EquationBudget:
                 f"{self._peer} may learn {self.most:g} sums about each column of {self._owner} "
                 f"({self._per_row:g} for each of {self._n_rows:,} rows, leak_budget), over all runs on these rows, but "
                 f"learned {self._spent} and asks for {equations} more. Grow fewer or shallower trees, bring more rows, "
-                'use sums="noisy", or let the owner of the columns allow a larger leak_budget.'
+                'use sums="hidden" or sums="noisy", or let the owner of the columns allow a larger leak_budget.'
             )

@@ -124,13 +124,26 @@ def predict_as_label_party(
 def predict_as_feature_party(party: Party, splits: Sequence[Sequence[Split]], bins: BinMatrix) -> None:
     """Serve the sides of this party's rows under its splits."""
     line, n_rows = party.label_party, len(bins.codes)
-    serving = SideServing(line)
+    serving, served = SideServing(line), set[tuple[int, int]]()
+    first = n_served = 0
     while True:
         message = line.receive(AskedSplits, within={"level": (_OVER, 2**20)})
         if message.level == _OVER:
             return
-        rows = slice(message.first, message.first + message.n_rows)
-        for group in _by_bits(_received(message, splits, n_rows, line.peer)):
+        if message.first != first:
+            # The next batch: rows that were served before are over.
+            first, served = n_served, set()
+        met = _received(message, splits, n_rows, line.peer)
+        asked = [(crossing.tree, number) for crossing in met for number in crossing.numbers]
+        if message.first != first or len(set(asked)) < len(asked) or not served.isdisjoint(asked):
+            raise ProtocolError(
+                f"Expected each row to be asked about once at each split from {line.peer}, got a row again. "
+                f"{line.peer} is faulty; stop the run."
+            )
+        served |= set(asked)
+        n_served = message.first + message.n_rows
+        rows = slice(message.first, n_served)
+        for group in _by_bits(met):
             sides = np.zeros((_width(group), len(group), message.n_rows), np.bool_)
             for place, crossing in enumerate(group):
                 for number, each in enumerate(crossing.numbers):

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil, inf
+from math import ceil
 from typing import Literal, Protocol, TypeVar
 
 import numpy as np
@@ -108,16 +108,16 @@ def most_numbers(parameters: TreeParameters, nodes_per_number: int) -> tuple[int
     >>> most_numbers(TreeParameters(max_depth=5), nodes_per_number=2)
     (9, 4)
     """
-    splits = parameters.max_leaves - 1 if parameters.max_leaves else inf
+    splits = parameters.most_splits
     if parameters.max_depth:
         splits = min(splits, 2 ** (parameters.max_depth - 1) - 1)
     if parameters.grow_policy == "lossguide":
-        return 1 + int(splits), 1
+        return 1 + splits, 1
     asked, level = [1], 1
     while parameters.max_depth == 0 or len(asked) < parameters.max_depth:
         if splits <= 0:
             break
-        asked.append(int(min(level, splits)))
+        asked.append(min(level, splits))
         level, splits = 2 * level, splits - asked[-1]
     numbers = [-(-nodes // nodes_per_number) for nodes in asked]
     return sum(numbers), max(numbers)
@@ -384,6 +384,11 @@ class FeatureSide:
                 continue
             message = self._line.receive(ChosenSplits, fields={"tree": step}, epoch=step)
             splits = _own_splits(message.splits, self._bins.columns, self._line.peer)
+            if len(chosen) + len(splits) > self._settings.boost.trees.most_splits:
+                raise ProtocolError(
+                    f"Expected at most {self._settings.boost.trees.most_splits} splits in a tree from "
+                    f"{self._line.peer}, got more. Check that both parties run the same plan."
+                )
             for some in _by_batches(splits):
                 self._serving.serve(step, [self._sides(split) for split in some])
             chosen += splits

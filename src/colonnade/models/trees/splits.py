@@ -72,6 +72,14 @@ class TreeParameters:
         if self.max_depth == 0 and self.max_leaves == 0:
             raise PlanError("max_depth and max_leaves are both 0, so a tree would have no bound. Set one of the two.")
 
+    @property
+    def most_splits(self) -> int:
+        """How many splits a tree has at most."""
+        by_depth, by_leaves = (1 << self.max_depth) - 1, self.max_leaves - 1
+        if not (self.max_depth and self.max_leaves):
+            return by_depth if self.max_depth else by_leaves
+        return min(by_depth, by_leaves)
+
     def weights(self, sums: Float64Array) -> Float64Array:
         """Weights of leaves with sums (..., 2), before eta."""
         g, h = sums[..., 0], sums[..., 1]
