@@ -211,11 +211,11 @@ class ClearForest(Estimator):
 @pytest.fixture(scope="module")
 def tables():
     random = np.random.default_rng(3)
-    x = random.normal(size=(300, 3))
-    labels = (x[:, 0] + x[:, 1] + random.normal(size=300) > 0).astype(int)
+    x = random.normal(size=(300, 7))
+    labels = (x[:, :6].sum(axis=1) + random.normal(size=300) > 0).astype(int)
     return {
         "bank": Table.of({"y": labels}, ids=None, labels="y", owner="bank"),
-        "shop": Table.of({"a": x[:, 0], "b": x[:, 1], "c": x[:, 2]}, ids=None, owner="shop"),
+        "shop": Table.of({name: x[:, place] for place, name in enumerate("abcdefg")}, ids=None, owner="shop"),
     }
 
 
@@ -229,14 +229,13 @@ def test_an_audit_of_a_forest_finds_what_its_sums_tell_of_columns_that_never_win
     found = {finding.attack: finding for finding in report.attacks}
     boxed = found["BoxedSums(never_chosen=True)"]
     assert boxed.verdict == "leaks"
-    assert "'c'" in boxed.summary
-    assert boxed.plain.score.value > 0.8
+    assert "'g'" in boxed.summary
+    assert boxed.plain.score.value > 0.7
     assert knowledge(boxed) == "what it saw of the forest and 50 known records"
     assert found["SplitNarrowing"].verdict == "leaks"
-    assert "'c'" not in found["SplitNarrowing"].summary
+    assert "'g'" not in found["SplitNarrowing"].summary
     reason = "RelinkedSums by bank about shop: the sums of this forest stay in their places; BoxedSums reads them"
     assert reason in report.untested
-    assert "BoxedSums(never_chosen=True) by shop about bank: bank holds no columns" not in report.untested
 
 
 def test_an_audit_says_that_hidden_sums_left_nothing_to_attack(tables):
