@@ -144,10 +144,9 @@ def test_bins_in_a_new_order_for_every_tree_are_put_back():
         np.mean((ours.sums["shop"][0] == theirs.sums["shop"][0]).all(axis=1))
         for ours, theirs in zip(back.trees[1:], record.trees[1:], strict=True)
     ]
-    print(linked)
-    # By chance one bin of 32 is put back.
-    assert linked[0] > 0.8
-    assert linked[-1] > 0.8**5
+    # Nine of ten from one tree to the next, where one of 32 is chance.
+    assert linked[0] > 0.9
+    assert linked[-1] > 0.9**5
 
 
 def test_rows_of_a_simplex_are_probabilities_where_bins_are_possible():
