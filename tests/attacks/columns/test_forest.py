@@ -77,7 +77,7 @@ def small():
 
 
 @pytest.mark.parametrize(
-    ("n_trees", "linear", "boxed"), [(5, 0.38, 0.38), (10, 0.65, 0.74), (20, 0.97, 0.99), (30, 1.0, 1.0)]
+    ("n_trees", "linear", "boxed"), [(5, 0.378, 0.384), (10, 0.650, 0.742), (20, 0.974, 0.994), (30, 1.0, 1.0)]
 )
 def test_sums_of_columns_that_never_win_tell_their_bins_as_published(small, n_trees, linear, boxed):
     """The published shares are those of one column in 500 rows and 32 bins, trees of depth 5."""
@@ -144,7 +144,7 @@ def test_bins_in_a_new_order_for_every_tree_are_put_back():
         np.mean((ours.sums["shop"][0] == theirs.sums["shop"][0]).all(axis=1))
         for ours, theirs in zip(back.trees[1:], record.trees[1:], strict=True)
     ]
-    # Along five steps, each of which links nine of ten at least.
+    # Nine of ten from one tree to the next, where one of 32 is chance.
     assert linked[0] > 0.9
     assert linked[-1] > 0.9**5
 
@@ -211,11 +211,11 @@ class ClearForest(Estimator):
 @pytest.fixture(scope="module")
 def tables():
     random = np.random.default_rng(3)
-    x = random.normal(size=(300, 3))
-    labels = (x[:, 0] + x[:, 1] + random.normal(size=300) > 0).astype(int)
+    x = random.normal(size=(300, 7))
+    labels = (x[:, :6].sum(axis=1) + random.normal(size=300) > 0).astype(int)
     return {
         "bank": Table.of({"y": labels}, ids=None, labels="y", owner="bank"),
-        "shop": Table.of({"a": x[:, 0], "b": x[:, 1], "c": x[:, 2]}, ids=None, owner="shop"),
+        "shop": Table.of({name: x[:, place] for place, name in enumerate("abcdefg")}, ids=None, owner="shop"),
     }
 
 
@@ -229,14 +229,13 @@ def test_an_audit_of_a_forest_finds_what_its_sums_tell_of_columns_that_never_win
     found = {finding.attack: finding for finding in report.attacks}
     boxed = found["BoxedSums(never_chosen=True)"]
     assert boxed.verdict == "leaks"
-    assert "'c'" in boxed.summary
-    assert boxed.plain.score.value > 0.8
+    assert "'g'" in boxed.summary
+    assert boxed.plain.score.value > 0.7
     assert knowledge(boxed) == "what it saw of the forest and 50 known records"
     assert found["SplitNarrowing"].verdict == "leaks"
-    assert "'c'" not in found["SplitNarrowing"].summary
+    assert "'g'" not in found["SplitNarrowing"].summary
     reason = "RelinkedSums by bank about shop: the sums of this forest stay in their places; BoxedSums reads them"
     assert reason in report.untested
-    assert "BoxedSums(never_chosen=True) by shop about bank: bank holds no columns" not in report.untested
 
 
 def test_an_audit_says_that_hidden_sums_left_nothing_to_attack(tables):

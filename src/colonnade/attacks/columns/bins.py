@@ -46,11 +46,13 @@ def guessed(likely: Sequence[Float64Array], columns: Sequence[Column], grant: Gr
     """A guess of all rows' records.
 
     Args:
-        likely: For each attacked column how likely each bin is, row by row (rows, bins).
+        likely: For each attacked column how likely each bin is, row by row (rows, bins), up to a factor.
         columns: What is known of these columns.
         grant: The known records.
     """
     n_rows, names = len(likely[0]), np.array(grant.columns)
+    positive = [np.maximum(each, 0) + 1e-9 for each in likely]
+    likely = [each / each.sum(axis=1, keepdims=True) for each in positive]
     values = np.zeros((n_rows, len(names)))
     for name in dict.fromkeys(grant.columns):
         mine = names == name

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from colonnade.attacks.base import View
 from colonnade.attacks.columns.bins import why_no_forest
@@ -40,8 +38,9 @@ def relinked(record: ForestRecord, owner: str) -> ForestRecord:
     ends = starts(record.columns[owner])
     trees, order = [record.trees[0]], np.arange(ends[-1])
     for before, after in pairwise(record.trees):
-        predicted, found = _predicted(before, after, owner), _root_sums(after, owner)
-        links = [first + _link(predicted[first:end], found[first:end]) for first, end in pairwise(ends)]
+        predicted, spread = _predicted(before, after, owner)
+        found = _root_sums(after, owner)
+        links = [first + _link(predicted[first:end], found[first:end], spread) for first, end in pairwise(ends)]
         order = np.concatenate(links)[order]
         trees.append(replace(after, sums={**after.sums, owner: [each[order] for each in after.sums[owner]]}))
     return replace(record, trees=trees, shuffled=False)
@@ -51,15 +50,16 @@ def _root_sums(tree: SeenTree, owner: str) -> Float64Array:
     return np.asarray(tree.sums[owner][0], np.float64)
 
 
-def _predicted(before: SeenTree, after: SeenTree, owner: str) -> Float64Array:
-    """The next tree's sums over bins, predicted from this tree's in each of its smallest nodes."""
+def _predicted(before: SeenTree, after: SeenTree, owner: str) -> tuple[Float64Array, Float64Array]:
+    """The next tree's sums over bins, predicted from this tree's in each of its smallest nodes, and how these err."""
     now = np.stack([before.gradients.g, before.gradients.h], 1).astype(np.float64)
     then = np.stack([after.gradients.g, after.gradients.h], 1).astype(np.float64)
-    total: NDArray[Any] = np.zeros_like(_root_sums(before, owner))
+    total, errors = np.zeros_like(_root_sums(before, owner)), np.zeros((2, 2))
     for rows, sums in _partition(before, owner):
         factors = np.linalg.lstsq(now[rows], then[rows], rcond=1e-9)[0]
-        total = total + sums @ factors
-    return total
+        missed = then[rows] - now[rows] @ factors
+        total, errors = total + sums @ factors, errors + missed.T @ missed
+    return total, errors
 
 
 def _partition(tree: SeenTree, owner: str) -> list[tuple[Int64Array, Float64Array]]:
@@ -74,12 +74,12 @@ def _partition(tree: SeenTree, owner: str) -> list[tuple[Int64Array, Float64Arra
     return [part for part in parts if len(part[0])]
 
 
-def _link(predicted: Float64Array, found: Float64Array) -> Int64Array:
-    """For each bin of one tree its place in the next one."""
+def _link(predicted: Float64Array, found: Float64Array, spread: Float64Array) -> Int64Array:
+    """For each bin of a column its place in the next tree, with errors of predictions that spread so."""
     from scipy.optimize import linear_sum_assignment
 
-    # Bins that match are nearer to each other than to most others: the nearest distances say how near.
-    distance = np.abs(predicted[:, None] - found[None])
-    scale = np.maximum(np.median(distance.min(axis=1), axis=0), 1e-9)
-    _, places = linear_sum_assignment((np.minimum(distance / scale, 1e6) ** 2).sum(axis=2))
+    apart = predicted[:, None] - found[None]
+    floor = 1e-9 * float(np.trace(spread)) + 1.0
+    distance = np.einsum("ijk,kl,ijl->ij", apart, np.linalg.inv(spread + floor * np.eye(2)), apart)
+    _, places = linear_sum_assignment(distance)
     return np.asarray(places, np.int64)

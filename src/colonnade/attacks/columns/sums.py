@@ -25,7 +25,7 @@ from colonnade.models.trees.bins import starts
 from colonnade.models.trees.record import ForestRecord
 from colonnade.parameters import Limit, check_parameters, count, truth
 from colonnade.secret import Secret
-from colonnade.wire.message import Float64Array
+from colonnade.wire.message import Float64Array, Int64Array
 
 _RANK = 1e-9
 _CLOSE = 1e-4
@@ -52,7 +52,10 @@ class Equations:
         import scipy.sparse as sparse
 
         ends = starts(record.columns[owner])
-        rows, data, sums, noise = [], [], [], []
+        rows: list[Int64Array] = []
+        data: list[Float64Array] = []
+        sums: list[Float64Array] = []
+        noise: list[float] = []
         for tree in record.trees:
             units = 2.0 ** -np.array([tree.gradients.g_bits, tree.gradients.h_bits])
             for members, found in zip(tree.nodes, tree.sums.get(owner, ()), strict=True):
@@ -60,7 +63,7 @@ class Equations:
                     rows.append(members)
                     data.append(each[members] * units[part])
                     sums.append(found[:, part] * units[part])
-                    noise.append(record.noise * units[part])
+                    noise.append(float(record.noise * units[part]))
             if len(rows) >= most:
                 break
         rows, data, sums, noise = rows[:most], data[:most], sums[:most], noise[:most]
@@ -85,11 +88,11 @@ class Equations:
         """
         from scipy.linalg import eigh
 
+        noisy = bool(self.noise.any())
         values, vectors = eigh((self.matrix @ self.matrix.T).toarray(), overwrite_a=True, check_finite=False)
-        if not self.noise.any():
+        if not noisy:
             kept = values > _RANK * values[-1]
             values, vectors = values[kept], vectors[:, kept]
-        noisy = bool(self.noise.any())
         found = []
         for sums, allowed in zip(self.sums, possible, strict=True):
             uniform = allowed / allowed.sum(axis=1, keepdims=True)
