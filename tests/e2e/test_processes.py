@@ -273,12 +273,12 @@ CATALOGUE = {
     "u-shape": {"model": "u-shape-classifier", "settings": BRIEF, "server": "telco"},
     "served": {"model": "served-classifier", "settings": BRIEF, "server": "telco"},
     "trees": {
-        "model": "secureboost",
+        "model": "secureboost-classifier",
         "settings": {"n_estimators": 4, "max_depth": 3, "max_bin": 8, "leak_budget": None},
         "features": ("shop", "telco"),
     },
     "trees with hidden sums": {
-        "model": "secureboost",
+        "model": "secureboost-classifier",
         "settings": {"n_estimators": 2, "max_depth": 2, "max_bin": 4, "sums": "hidden"},
     },
     "label-dp": {"model": "label-dp-shadow", "settings": BRIEF},

@@ -90,7 +90,7 @@ CASES: list[tuple[str, dict[str, Any], Roles, Any]] = [
     ("one-shot", {"epochs": 2, "encoder": "rff", **BUDGET}, THREE, mixed),
     ("one-shot-regressor", {"epochs": 2, **BUDGET}, THREE, numbers),
     ("poisson-regression", {"max_iter": 4}, JUDGED, numbers),
-    ("secureboost", TREES, TWO, apart_classes),
+    ("secureboost-classifier", TREES, TWO, apart_classes),
     ("secureboost-regressor", TREES, TWO, apart),
     ("served-classifier", BATCHES, SERVED, mixed),
     ("served-regressor", BATCHES, SERVED, numbers),

@@ -16,7 +16,7 @@ class SplitNarrowing(Attack):
 
     needs = Needs(forest=True, known_records=KNOWN_RECORDS)
     about = Secret.FEATURES
-    example_run = ExampleRun("secureboost-classifier")
+    example_run = ExampleRun("secureboost-classifier", {"keep_record": True})
 
     def why_not(self, view: View) -> str | None:
         return why_no_forest(view, sums=False)

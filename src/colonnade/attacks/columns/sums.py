@@ -142,7 +142,7 @@ class LinearSums(Attack):
 
     needs = Needs(forest=True, known_records=KNOWN_RECORDS)
     about = Secret.FEATURES
-    example_run = ExampleRun("secureboost-classifier")
+    example_run = ExampleRun("secureboost-classifier", {"keep_record": True})
     iterations: ClassVar[int] = 0
     limits: ClassVar[Mapping[str, Limit]] = {
         "never_chosen": truth(),
