@@ -107,6 +107,7 @@ SAMPLES = [
     trees.EncryptedSums(4, CIPHERTEXTS),
     trees.HiddenTurn(4, WORDS[0]),
     trees.BestShares(4, WORDS),
+    trees.SharedSums(4, WORDS[0]),
     trees.ChosenSplits(4, NUMBERS),
     trees.SideChoices(4, WORDS, WORDS[0]),
     trees.RowSides(4, WORDS[0]),

@@ -493,3 +493,10 @@ def test_a_forest_works_behind_scikit_learns_interface():
     model = Vertical(model_of("binary"), columns=columns, roles=roles(1)).fit(x, (x[:, 0] + x[:, 2] > 0) * 1)
     assert model.score(x, (x[:, 0] + x[:, 2] > 0) * 1) > 0.8
     assert model.predict_proba(x).shape == (200, 2)
+
+
+def test_with_hidden_sums_no_message_to_the_label_party_has_a_sum():
+    tables = tables_of(2, "binary")
+    run = fitted(model_of("binary", sums="hidden"), tables)
+    telling = {entry.kind for entry in run.transcripts["bank"].entries if not entry.sent and entry.reveals}
+    assert telling == {"trees/columns", "trees/row-sides"}

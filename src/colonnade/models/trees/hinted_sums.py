@@ -6,7 +6,7 @@
          Hint ─────────────────────────────────────▶          once, for each fold of rows
          ◀──────────────────────────────── QueryKeys          per tree, ahead of gradients
          ◀──────────────────────────────── SumsQuery          the same to all feature parties
-         SumsAnswer ───────────────────────────────▶
+         SumsAnswer ───────────────────────────────▶          or SharedSums, where sums stay shares
 
 A query hides which rows are in a node: rows outside are encrypted zeros. The label party opens exact sums for each bin
 of each node and learns nothing else; the feature party learns how many nodes there are, two by two.
@@ -35,7 +35,15 @@ from colonnade.crypto.wide import PRIME_BITS
 from colonnade.errors import ProtocolError
 from colonnade.models.trees.bins import BinMatrix
 from colonnade.models.trees.losses import Gradients
-from colonnade.models.trees.messages import Hint, QueryKeys, SeedCommitment, SeedNonce, SumsAnswer, SumsQuery
+from colonnade.models.trees.messages import (
+    Hint,
+    QueryKeys,
+    SeedCommitment,
+    SeedNonce,
+    SharedSums,
+    SumsAnswer,
+    SumsQuery,
+)
 from colonnade.models.trees.noise import BY, SumNoise
 from colonnade.runtime.party import Party
 from colonnade.wire.channel import Channel
@@ -123,7 +131,7 @@ class HintedAsking:
         *,
         shared: bool = False,
     ) -> None:
-        self._party, self._most = party, most_numbers
+        self._party, self._most, self._shared = party, most_numbers, shared
         seed = agreed_seed(party)
         self._folds = [
             _AskedFold(party, n_sums, n_rows, _fold_seed(seed, number), number, rows, shared)
@@ -152,7 +160,8 @@ class HintedAsking:
 
     def read(self, tree: int, line: Channel) -> NDArray[np.int64]:
         """The sums (nodes, bins without the last one of each column, 2) in a feature party's answer, or shares."""
-        answer = line.receive(SumsAnswer, fields={"tree": tree}, epoch=tree)
+        kind: type[SharedSums | SumsAnswer] = SharedSums if self._shared else SumsAnswer
+        answer = line.receive(kind, fields={"tree": tree}, epoch=tree)
         return self._fold.read(line.peer, answer.words)
 
 
@@ -288,7 +297,7 @@ class HintedAnswering:
         query = hinted.Query(message.first, message.words, message.tails)
         if self._shared:
             words, own = self._holder.share(query)
-            self._line.send(SumsAnswer(tree, words), under=_SHARED, epoch=tree)
+            self._line.send(SharedSums(tree, words), under=_SHARED, epoch=tree)
             return own
         words, under = self._holder.answer(query), _ANSWER
         if self._noise is not None:

@@ -96,6 +96,14 @@ class NextAct(Message, kind="trees/next-act", reveals={Secret.FEATURES, Secret.L
 
 
 @dataclass(frozen=True)
+class SharedSums(Message, kind="trees/shared-sums", fresh=True):
+    """The sums over the bins of a feature party's columns under uniform masks, which leave both sides with shares."""
+
+    tree: int
+    words: UInt64Array
+
+
+@dataclass(frozen=True)
 class GradientBounds(Message, kind="trees/gradient-bounds", reveals={Secret.FEATURES, Secret.LABELS}):
     """The largest whole-number gradient and hessian of a tree, which noise on sums is made for."""
 
