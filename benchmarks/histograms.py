@@ -5,6 +5,9 @@ beside them on the same bins, its own binning excluded as ours is. Every tree is
 sums. What is prepared ahead depends on secrets only; online is what waits for gradients. Growth itself, that is
 choosing splits and sending rows to their sides, is left out of both parties' times. Targets are ratios to xgboost and
 megabytes.
+
+The same with hidden sums: queries, what is prepared ahead for comparisons, and the comparisons themselves, in processor
+seconds and megabytes of both parties for one tree.
 """
 
 from __future__ import annotations
@@ -17,11 +20,23 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.comparisons import counted
 from colonnade.crypto import hinted
 from colonnade.crypto.histograms import HistogramBins
 from colonnade.crypto.profiles import HISTOGRAM, Budget
+from colonnade.crypto.reserves import Reserve, begin_first, begin_second, fill_first, fill_second
+from colonnade.crypto.transfers import in_turns
 from colonnade.models.trees.bins import BinMatrix, Column, starts
-from colonnade.models.trees.grow import PlainSums, grow
+from colonnade.models.trees.grow import PlainSums, Tree, grow
+from colonnade.models.trees.hidden import (
+    MOST_TOTAL,
+    HiddenChooser,
+    HiddenShares,
+    filled,
+    hidden_parameters,
+    n_candidates,
+    needed_for_tree,
+)
 from colonnade.models.trees.losses import Gradients, Logistic
 from colonnade.models.trees.splits import TreeParameters
 
@@ -30,6 +45,8 @@ TARGETS: Mapping[str, float] = {
     "slower_party_ratio": 10.0,
     "online_ratio": 8.0,
     "mb_per_tree": 26.0,
+    "hidden_cpu_s": 2.5,
+    "hidden_mb": 200.0,
 }
 ROWS, COLUMNS, BINS, DEPTH = 100_000, 20, 32, 5
 TREES_AHEAD = 8
@@ -104,6 +121,81 @@ class EncryptedSums:
         return self._plain.left(asked)
 
 
+class HiddenSums:
+    """A feature party's sums that stay shares, both sides in one process, with what they cost."""
+
+    def __init__(self, bins: BinMatrix) -> None:
+        self._plain, self.columns = PlainSums(bins), bins.columns
+        self._public = hinted.PublicMatrix(bytes(32), len(bins.codes))
+        private = HistogramBins(np.ascontiguousarray(bins.codes.T), [column.width for column in bins.columns])
+        self._holder = hinted.Holder(private, self._public, Budget(HISTOGRAM, peer="bank"))
+        self._reader = hinted.Reader(self._public, self._holder.hint())
+        self._queries = hinted.Queries(self._public)
+        self._sessions = in_turns(begin_first(), begin_second())
+        self._reserves = Reserve(leading=True), Reserve(leading=False)
+        self.seconds, self.n_bytes, self.turns = defaultdict[str, float](float), defaultdict[str, int](int), 0
+        self._messages: Any = None
+        self._found: Any = None
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Add the processor time of what is done inside to a phase."""
+        start = process_time()
+        yield
+        self.seconds[phase] += process_time() - start
+
+    def prepare(self, n_trees: int) -> None:
+        """Secrets of queries, and what comparisons take, for the next trees."""
+        with self.timed("queries"):
+            keys = self._queries.prepare(n_trees * 2 ** (DEPTH - 1), [self._reader])
+            self._holder.prepare(keys)
+        self.n_bytes["queries"] += keys.data.nbytes
+        amount = needed_for_tree(DEPTH, n_candidates(self.columns)) * n_trees
+        (first, second), (one, other) = self._sessions, self._reserves
+        self._between("ahead", fill_first(first, one, amount), fill_second(second, other, amount))
+
+    def tree(self, gradients: Gradients, parameters: TreeParameters) -> Tree:
+        """One tree from shares."""
+        self._messages = hinted.Messages(self._public, gradients.g, gradients.h, shared=True)
+        shares = HiddenShares(self.columns, self._reserves[1])
+        bests: list[Any] = []
+
+        def exchange(turns: Sequence[Any]) -> list[Any]:
+            other = shares.decide([bests.pop()]) if bests else shares.rank(self._found)
+            own, best = self._between("online", turns[0], other)
+            if best is not None:
+                bests.append(best)
+            return [own]
+
+        chooser = HiddenChooser((), [self.columns], gradients, parameters, self._reserves[:1], exchange)
+        return grow(gradients, self, parameters, chooser=chooser)[0]
+
+    def sums(self, gradients: Gradients, nodes: Sequence[Any]) -> Any:
+        """The label party's shares of the sums of nodes."""
+        places = np.full(len(gradients.g), -1, np.int32)
+        for place, rows in enumerate(nodes):
+            places[rows] = place
+        with self.timed("queries"):
+            query = self._queries.ask(self._messages, places, len(nodes))
+            answer, self._found = self._holder.share(query)
+            shares = self._reader.share(query, len(nodes), answer)
+        self.n_bytes["queries"] += query.words.nbytes + query.tails.nbytes + answer.nbytes
+        totals = np.array([(gradients.g[rows].sum(), gradients.h[rows].sum()) for rows in nodes]).view(np.uint64)
+        return filled(shares, self.columns, totals).view(np.int64)
+
+    def left(self, asked: Sequence[Any]) -> Any:
+        """The sides of rows, in the clear: what fetches them privately is not measured here."""
+        return self._plain.left(asked)
+
+    def _between(self, phase: str, one: Any, other: Any) -> Any:
+        sent: list[int] = []
+        with self.timed(phase):
+            found = in_turns(counted(one, sent), counted(other, sent))
+        self.n_bytes[phase] += sum(sent)
+        self.turns += len(sent) // 2 if phase == "online" else 0
+        return found
+
+
 def data(n_rows: int, n_columns: int) -> tuple[BinMatrix, np.ndarray[Any, Any]]:
     """HistogramBins, and labels that depend on half of the columns."""
     random = np.random.default_rng(0)
@@ -142,6 +234,29 @@ def forest(source: EncryptedSums, bins: BinMatrix, labels: np.ndarray[Any, Any],
         scores[:, 0] += added
 
 
+def hidden_forest(bins: BinMatrix, labels: np.ndarray[Any, Any], n_trees: int) -> dict[str, float]:
+    """Seconds and megabytes for one tree with hidden sums, and the share of nodes that split as with plain sums."""
+    source, parameters, loss = HiddenSums(bins), hidden_parameters(TreeParameters(max_depth=DEPTH)), Logistic()
+    scores, same, splits = np.zeros((len(labels), 1)), 0, 0
+    for _ in range(n_trees):
+        source.prepare(1)
+        g, h = loss.gradients(scores, labels)
+        gradients = Gradients.of(g[:, 0], h[:, 0], most_total=MOST_TOTAL)
+        grown = source.tree(gradients, parameters)
+        plain, added = grow(gradients, PlainSums(bins), parameters)
+        same += sum(one == other for one, other in zip(grown.splits, plain.splits, strict=False) if other is not None)
+        splits += sum(split is not None for split in plain.splits)
+        scores[:, 0] += added
+    return {
+        "hidden_cpu_s": sum(source.seconds.values()) / n_trees,
+        "hidden_mb": sum(source.n_bytes.values()) / n_trees / 1e6,
+        "hidden_turns": source.turns / n_trees,
+        "hidden_same_splits": same / splits,
+        **{f"hidden_{phase}_s": value / n_trees for phase, value in source.seconds.items()},
+        **{f"hidden_{phase}_mb": value / n_trees / 1e6 for phase, value in source.n_bytes.items()},
+    }
+
+
 def measure(*, quick: bool) -> dict[str, float]:
     """Milliseconds per tree by phase, megabytes, and ratios to xgboost."""
     bins, labels = data(ROWS if not quick else 5000, COLUMNS if not quick else 3)
@@ -163,4 +278,5 @@ def measure(*, quick: bool) -> dict[str, float]:
         "xgboost_ms": 1e3 * plain,
         **{f"{name.replace(': ', '_').replace(' ', '_')}_ms": 1e3 * value for name, value in phases.items()},
         **{f"{name.replace(': ', '_').replace(' ', '_')}_s": value for name, value in once.items()},
+        **hidden_forest(bins, labels, 1 if quick else 4),
     }

@@ -32,6 +32,8 @@ from colonnade.models.networks import labeldp, oneshot
 from colonnade.models.networks import server as server_network
 from colonnade.models.networks import split as split_network
 from colonnade.models.networks.split import SplitClassifier
+from colonnade.models.trees import estimator as trees
+from colonnade.models.trees.estimator import SecureBoostClassifier, SecureBoostRegressor
 from colonnade.plans.plan import Plan
 from colonnade.roles import Roles
 from colonnade.testing import check_defence, check_estimator
@@ -228,6 +230,29 @@ def test_the_page_on_regressions_draws_what_the_modules_draw_and_runs(elsewhere)
 def test_the_page_on_regressions_names_every_option():
     text = (DOCS / "protocols" / "glm.md").read_text()
     assert [option for option in LogisticRegression().get_params() if f"| `{option}` |" not in text] == []
+
+
+def test_the_page_on_trees_draws_what_the_module_draws_and_runs(elsewhere):
+    text = (DOCS / "protocols" / "trees.md").read_text()
+    drawing = dedent("\n".join(line for line in trees.__doc__.splitlines() if line.startswith("    ")))
+    assert "SumsQuery" in drawing
+    assert drawing in text
+    page = run_page(DOCS / "protocols" / "trees.md")
+    assert page["scores"]["bank"] > 0.75
+    assert page["scores"]["shop"] is None
+
+
+def test_the_page_on_trees_names_every_option():
+    text = (DOCS / "protocols" / "trees.md").read_text()
+    for model in (SecureBoostClassifier(), SecureBoostRegressor()):
+        assert [option for option in model.get_params() if f"| `{option}` |" not in text] == []
+
+
+@pytest.mark.slow
+def test_the_script_of_boosted_trees_runs(tmp_path):
+    said = run_script(sys.executable, EXAMPLES / "secureboost.py", folder=tmp_path)
+    assert "With hidden sums" in said
+    assert "The shop's splits" in said
 
 
 def test_the_page_on_encryption_states_the_frozen_parameters():

@@ -51,6 +51,7 @@ class Names(Mapping[str, T], Generic[T]):
 ATTACKS: Names[type[Attack] | type[ActiveAttack]] = Names(
     "attack",
     {
+        "boxed-sums": ("attacks.columns.sums", "BoxedSums"),
         "coefficient-score": ("attacks.labels.regression", "CoefficientScore"),
         "direct-label": ("attacks.labels.gradients", "DirectLabel"),
         "direction-score": ("attacks.labels.gradients", "DirectionScore"),
@@ -62,11 +63,13 @@ ATTACKS: Names[type[Attack] | type[ActiveAttack]] = Names(
         "gradient-nearest": ("attacks.labels.clustering", "GradientNearest"),
         "group-sums": ("attacks.labels.regression", "GroupSums"),
         "lattice-labels": ("attacks.labels.lattice", "LatticeLabels"),
+        "linear-sums": ("attacks.columns.sums", "LinearSums"),
         "model-completion": ("attacks.labels.completion", "ModelCompletion"),
         "norm-score": ("attacks.labels.gradients", "NormScore"),
         "passive-ridge": ("attacks.columns.passive", "PassiveRidge"),
         "release-membership": ("attacks.members.curves", "ReleaseMembership"),
         "residue": ("attacks.labels.regression", "Residue"),
+        "split-narrowing": ("attacks.columns.narrowing", "SplitNarrowing"),
     },
 )
 
@@ -103,6 +106,8 @@ MODELS: Names[type[Estimator]] = Names(
         "one-shot": ("models.networks.oneshot", "OneShotClassifier"),
         "one-shot-regressor": ("models.networks.oneshot", "OneShotRegressor"),
         "poisson-regression": ("models.glm.estimator", "PoissonRegression"),
+        "secureboost-classifier": ("models.trees.estimator", "SecureBoostClassifier"),
+        "secureboost-regressor": ("models.trees.estimator", "SecureBoostRegressor"),
         "served-classifier": ("models.networks.server", "ServedClassifier"),
         "served-regressor": ("models.networks.server", "ServedRegressor"),
         "split-classifier": ("models.networks.split", "SplitClassifier"),

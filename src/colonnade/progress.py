@@ -31,12 +31,20 @@ class Bars:
     def __enter__(self) -> Self:
         if self.shown:
             from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+            from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+            from rich.text import Text
+
+            class Speed(ProgressColumn):
+                """Steps per second."""
+
+                def render(self, task: Task) -> Text:
+                    return Text(f"{task.speed:.3g}/s" if task.speed else "")
 
             self._progress = Progress(
                 TextColumn("{task.description}", markup=False),
                 BarColumn(),
                 TextColumn("{task.fields[figures]}", markup=False),
+                Speed(),
                 TimeRemainingColumn(),
                 console=Console(stderr=True, highlight=False),
                 transient=self._transient,

@@ -5,12 +5,15 @@ import pytest
 
 from colonnade.crypto.signs import (
     RandomProducts,
+    all_of,
     chooser_negative,
+    chooser_products,
     chooser_stock,
     kept,
     n_digits,
     n_products,
     sender_negative,
+    sender_products,
     sender_stock,
 )
 from colonnade.crypto.transfers import Chooser, Sender, in_turns
@@ -117,3 +120,15 @@ def test_another_number_of_comparisons_is_noticed(sessions):
     with pytest.raises(CryptoError, match=r"Expected 20 numbers of 4 bits, got an array of shape \(5,\)"):
         turns.send(np.zeros(5, np.uint64))
     assert len(ours.digits.pads) == 20
+
+
+@pytest.mark.parametrize("factors", [2, 3, 7])
+def test_shared_bits_say_whether_all_of_a_column_are_one(sessions, factors):
+    random = np.random.default_rng(factors)
+    bits = (random.random((factors, 40, 5)) < 0.8).astype(np.uint8)
+    first = random.integers(0, 2, bits.shape).astype(np.uint8)
+    chooser, sender = sessions[0]
+    ours, sent = chooser_products(chooser, 200 * (factors - 1))
+    theirs = sender_products(sender, 200 * (factors - 1), sent)
+    one, two = in_turns(all_of(first, ours, leading=True), all_of(first ^ bits, theirs, leading=False))
+    assert (one ^ two == bits.all(axis=0)).all()

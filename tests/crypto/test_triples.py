@@ -7,12 +7,16 @@ from colonnade.crypto.profiles import SHARES
 from colonnade.crypto.rlwe import SecretKey
 from colonnade.crypto.transfers import Chooser, Sender, in_turns
 from colonnade.crypto.triples import (
+    ask_for_squares,
     ask_for_triples,
+    help_with_squares,
     help_with_triples,
     multiply,
+    receive_squares,
     receive_triples,
     shift_as_chooser,
     shift_as_sender,
+    square,
 )
 from colonnade.errors import CryptoError
 
@@ -86,3 +90,15 @@ def test_another_number_of_words_is_noticed(made):
     next(turns)
     with pytest.raises(CryptoError, match=r"Expected 6 words, got an array of shape \(5,\)"):
         turns.send(np.zeros(5, np.uint64))
+
+
+def test_squares_of_shared_words_are_shared():
+    secret = SecretKey(profile=SHARES)
+    a, data = ask_for_squares(secret.public, COUNT)
+    reply, theirs = help_with_squares(secret.public, data, COUNT)
+    ours = receive_squares(secret, a, reply)
+    assert ((ours.a + theirs.a) ** 2 == ours.square + theirs.square).all()
+    x = np.random.default_rng(0).integers(0, 2**64, COUNT, dtype=np.uint64)
+    first, second = shared(x, 1)
+    one, two = in_turns(square(first, ours, leading=True), square(second, theirs, leading=False))
+    assert (one + two == x * x).all()

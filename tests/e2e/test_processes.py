@@ -273,6 +273,15 @@ CATALOGUE = {
     "one-shot": {"model": "one-shot", "settings": {**BRIEF, "leak_budget": {"shop": 1.0}}},
     "u-shape": {"model": "u-shape-classifier", "settings": BRIEF, "server": "telco"},
     "served": {"model": "served-classifier", "settings": BRIEF, "server": "telco"},
+    "trees": {
+        "model": "secureboost-classifier",
+        "settings": {"n_estimators": 4, "max_depth": 3, "max_bin": 8, "leak_budget": None},
+        "features": ("shop", "telco"),
+    },
+    "trees with hidden sums": {
+        "model": "secureboost-classifier",
+        "settings": {"n_estimators": 2, "max_depth": 2, "max_bin": 4, "sums": "hidden"},
+    },
     "label-dp": {"model": "label-dp-shadow", "settings": BRIEF},
 }
 

@@ -25,6 +25,7 @@ SERVED = Roles(label="bank", features=("shop", "telco"), server="cloud")
 JUDGED = Roles(label="bank", features=("shop", "telco"), arbiter="judge")
 NOISED = {"clip": 3.0, "noise": 0.1}
 BATCHES = {"epochs": 3, "batch_size": 32}
+TREES = {"n_estimators": 4, "max_depth": 3, "max_bin": 8, "leak_budget": None}
 BUDGET = {"leak_budget": {"shop": 1.0, "telco": 1.0}}
 
 
@@ -45,6 +46,18 @@ def numbers(n_rows: int = 1_200) -> dict[str, Table]:
 def classes(n_rows: int = 1_200) -> dict[str, Table]:
     """The same, with two classes as labels."""
     tables = numbers(n_rows)
+    return {**tables, "bank": tables["bank"].with_labels(np.arange(n_rows) % 2)}
+
+
+def apart(n_rows: int = 1_200) -> dict[str, Table]:
+    """Numbers at feature parties only, so that these have all splits of a tree."""
+    tables = numbers(n_rows)
+    return {**tables, "bank": tables["bank"].select([])}
+
+
+def apart_classes(n_rows: int = 1_200) -> dict[str, Table]:
+    """The same, with two classes as labels."""
+    tables = apart(n_rows)
     return {**tables, "bank": tables["bank"].with_labels(np.arange(n_rows) % 2)}
 
 
@@ -77,6 +90,8 @@ CASES: list[tuple[str, dict[str, Any], Roles, Any]] = [
     ("one-shot", {"epochs": 2, "encoder": "rff", **BUDGET}, THREE, mixed),
     ("one-shot-regressor", {"epochs": 2, **BUDGET}, THREE, numbers),
     ("poisson-regression", {"max_iter": 4}, JUDGED, numbers),
+    ("secureboost-classifier", TREES, TWO, apart_classes),
+    ("secureboost-regressor", TREES, TWO, apart),
     ("served-classifier", BATCHES, SERVED, mixed),
     ("served-regressor", BATCHES, SERVED, numbers),
     ("split-classifier", BATCHES, THREE, mixed),

@@ -16,6 +16,7 @@ from colonnade.errors import ProtocolError
 from colonnade.models.functional import messages as functional
 from colonnade.models.glm import messages as glm
 from colonnade.models.networks import messages as networks
+from colonnade.models.trees import messages as trees
 from colonnade.wire.codec import MAX_METADATA, decode, encode
 from colonnade.wire.message import Ciphertexts, Message
 
@@ -88,6 +89,31 @@ SAMPLES = [
     functional.EncryptedOutputs(np.array([0, 255], np.uint8), CIPHERTEXTS),
     functional.MaskedProducts(1, CIPHERTEXTS),
     functional.NoisyShares(2, [WORDS, WORDS]),
+    trees.ColumnOutline(np.array([32, 2]), np.array([1, 0], np.uint8), np.array([0, 1], np.uint8)),
+    trees.ForestOutline(3, 4, 9),
+    trees.SeedCommitment([bytes(32), bytes(range(32))]),
+    trees.SeedNonce([bytes(range(32))]),
+    trees.Hint(1, WORDS),
+    trees.TransferPoint(POINTS[:1]),
+    trees.TransferPoints(POINTS),
+    trees.QueryKeys(4, 36, WORDS),
+    trees.NextAct(4, 2),
+    trees.GradientBounds(4, 2**20, 2**18),
+    trees.SumsQuery(4, 36, WORDS, POINTS),
+    trees.SumsAnswer(4, WORDS[0]),
+    trees.SumsKey(np.array([0, 255], np.uint8)),
+    trees.EncryptedRows(4, 2, CIPHERTEXTS),
+    trees.NodeRows(4, np.array([3]), NUMBERS),
+    trees.EncryptedSums(4, CIPHERTEXTS),
+    trees.HiddenTurn(4, WORDS[0]),
+    trees.BestShares(4, WORDS),
+    trees.SharedSums(4, WORDS[0]),
+    trees.ChosenSplits(4, NUMBERS),
+    trees.SideChoices(4, WORDS, WORDS[0]),
+    trees.RowSides(4, WORDS[0]),
+    trees.RoundVerdict(4, 1),
+    trees.ForestSize(3),
+    trees.AskedSplits(2, 0, 100, NUMBERS, NUMBERS, NUMBERS),
 ]
 
 

@@ -2,7 +2,11 @@ from .base import ActiveAttack as ActiveAttack
 from .base import Attack as Attack
 from .base import ExampleRun as ExampleRun
 from .base import Guess as Guess
+from .columns.narrowing import SplitNarrowing as SplitNarrowing
 from .columns.passive import PassiveRidge as PassiveRidge
+from .columns.relinking import RelinkedSums as RelinkedSums
+from .columns.sums import BoxedSums as BoxedSums
+from .columns.sums import LinearSums as LinearSums
 from .labels.clustering import EmbeddingClusters as EmbeddingClusters
 from .labels.clustering import EmbeddingNearest as EmbeddingNearest
 from .labels.clustering import GradientClusters as GradientClusters

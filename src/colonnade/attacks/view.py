@@ -12,6 +12,7 @@ import numpy as np
 
 from colonnade.errors import UndeclaredAccess
 from colonnade.models.base import Estimator
+from colonnade.models.trees.record import ForestRecord
 from colonnade.roles import PublicPlan
 from colonnade.storage import read_tree, write_tree
 from colonnade.tables.table import Table
@@ -29,6 +30,7 @@ class Needs:
         messages: The kinds of messages it reads, on all of the attacker's lines.
         own_features: Whether it reads the attacker's own table.
         own_model: Whether it uses the attacker's own share of the model.
+        forest: Whether it reads what the attacker saw of a forest: nodes, released sums, and sides of rows.
         known_labels: How many labels per class it must be told; the audit draws them and never scores them.
         known_records: How many records it must be told, with their rows; the audit never scores them.
         prior: How many records it must be told without their rows, as a sample of the population; never scored.
@@ -40,6 +42,7 @@ class Needs:
     messages: tuple[type[Message], ...] = ()
     own_features: bool = False
     own_model: bool = False
+    forest: bool = False
     known_labels: int = 0
     known_records: int = 0
     prior: int = 0
@@ -86,11 +89,12 @@ class Grant:
 
 
 class Own:
-    """What the attacker holds itself: its table and its share of the model, as far as declared."""
+    """What the attacker itself holds, as far as declared: its table, its part of the model, what it saw of a forest."""
 
-    def __init__(self, needs: Needs, table: Table | None, model: Estimator | None) -> None:
+    def __init__(self, needs: Needs, table: Table | None, model: Estimator | None, forest: ForestRecord | None) -> None:
         self._table = table if needs.own_features else None
         self._model = model if needs.own_model else None
+        self._forest = forest if needs.forest else None
 
     @property
     def table(self) -> Table:
@@ -105,6 +109,13 @@ class Own:
         if self._model is None:
             raise _undeclared("the attacker's own model", "own_model=True")
         return self._model
+
+    @property
+    def forest(self) -> ForestRecord:
+        """What the attacker saw of a forest."""
+        if self._forest is None:
+            raise _undeclared("what the attacker saw of a forest", "forest=True")
+        return self._forest
 
 
 @dataclass(frozen=True)
@@ -132,6 +143,7 @@ class View:
         grant: Grant,
         table: Table | None = None,
         model: Estimator | None = None,
+        forest: ForestRecord | None = None,
         seed: int = 0,
     ) -> View:
         """Cut a party's recording to what an attack declared."""
@@ -141,7 +153,7 @@ class View:
             entries=tuple(entry for entry in transcript.entries if entry.kind in kinds),
             means=tuple(mean for mean in transcript.means if mean.kind in kinds),
         )
-        return cls(transcript.party, public, needs, Own(needs, table, model), grant.cut(needs), seed, seen)
+        return cls(transcript.party, public, needs, Own(needs, table, model, forest), grant.cut(needs), seed, seen)
 
     @cached_property
     def random(self) -> np.random.Generator:
@@ -177,6 +189,8 @@ class View:
             self.own.table.save(directory / "table.arrow")
         if self.needs.own_model:
             self.own.model.save(directory / "model.safetensors")
+        if self.needs.forest:
+            write_tree(directory / "forest.safetensors", self.own.forest.state())
         write_tree(directory / "view.safetensors", tree)
 
     @classmethod
@@ -190,6 +204,7 @@ class View:
             grant=Grant(**tree["grant"]),
             table=Table.load(directory / "table.arrow") if needs.own_features else None,
             model=load_model(directory / "model.safetensors") if needs.own_model else None,
+            forest=ForestRecord.of(read_tree(directory / "forest.safetensors")) if needs.forest else None,
             seed=tree["seed"],
         )
 

@@ -14,6 +14,7 @@ from colonnade.attacks.base import ActiveAttack, AnyAttack, Attack, Grant, Guess
 from colonnade.attacks.view import View
 from colonnade.errors import PlanError, PrivacyError, UndeclaredAccess
 from colonnade.models.base import Estimator
+from colonnade.models.trees.record import ForestRecord, SawForest
 from colonnade.privacy.randomness import Randomness
 from colonnade.roles import PublicPlan
 from colonnade.runtime.party import Party
@@ -34,6 +35,11 @@ class PartyRecord:
     transcript: Transcript
     table: Table | None = None
     model: Estimator | None = None
+
+    @property
+    def forest(self) -> ForestRecord | None:
+        """What the party saw of a forest, as far as its share of the model holds it."""
+        return self.model.forest_record if isinstance(self.model, SawForest) else None
 
     @classmethod
     def of(cls, run: Run[Any], party: str) -> PartyRecord:
@@ -78,6 +84,8 @@ class Attempt:
             return None
         if needs.own_model and record.model is None:
             return f"it needs {attacker}'s share of the model, and this run left none"
+        if needs.forest and record.forest is None:
+            return f"it needs what {attacker} saw of a forest, and this run left none"
         kinds = {message.kind for message in needs.messages}
         if kinds and not kinds & {entry.kind for entry in record.transcript.entries}:
             return f"{attacker} sent and received no {' or '.join(sorted(kinds))}"
@@ -111,6 +119,7 @@ class Attempt:
             grant=self.grant,
             table=record.table,
             model=record.model,
+            forest=record.forest,
             seed=self.seed,
         )
 

@@ -175,6 +175,7 @@ class Granted:
         messages: The kinds of messages it read.
         known_labels: How many labels of each class it was told.
         known_records: How many records it was told.
+        forest: Whether it read what the attacker saw of a forest.
 
     >>> Granted(("split/gradient",), own_features=False, own_model=False, known_labels=1).known_labels
     1
@@ -185,6 +186,7 @@ class Granted:
     own_model: bool
     known_labels: int
     known_records: int = 0
+    forest: bool = False
 
 
 @dataclass(frozen=True)

@@ -240,7 +240,9 @@ def _finding(made: Made, judged: Judgement) -> Finding:
         owner=attempt.grant.owner,
         about=attack.about,
         is_active=isinstance(attack, ActiveAttack),
-        granted=Granted(kinds, needs.own_features, needs.own_model, needs.known_labels, needs.known_records),
+        granted=Granted(
+            kinds, needs.own_features, needs.own_model, needs.known_labels, needs.known_records, needs.forest
+        ),
         measure=made.truth.measure(made.guess),
         rows=len(made.guess.rows),
         coverage=len(made.guess.rows) / len(made.truth.scored_rows),

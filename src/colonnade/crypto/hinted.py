@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from hmac import compare_digest
 from math import prod, sqrt
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 from blake3 import blake3
@@ -58,6 +58,7 @@ MOST_KEYS = 2**12
 # Shared numbers are two words of 64 bits.
 _SHARED_BITS = 128
 MOST_ROWS_IN_FOUR_SLOTS = 2**20
+_Whole: TypeAlias = NDArray[np.int64]
 
 
 def commitment(nonce: bytes) -> bytes:
@@ -146,18 +147,19 @@ class Messages:
         g: Whole-number gradients.
         h: Whole-number hessians.
         shared: Whether the sums will be shared instead of read.
+        reach: How far noise that holders add may reach, for gradients and for hessians.
 
     Raises:
         Overflow: The absolute values sum to more than a slot holds.
     """
 
     def __init__(
-        self, public: PublicMatrix, g: NDArray[np.int64], h: NDArray[np.int64], *, shared: bool = False
+        self, public: PublicMatrix, g: _Whole, h: _Whole, *, shared: bool = False, reach: tuple[int, int] = (0, 0)
     ) -> None:
         from colonnade.crypto import wide_kernels
 
         self.slots, ring = Slots.of(public.n_rows, shared=shared), public.ring
-        self.totals = int(np.abs(g).sum()), int(np.abs(h).sum())
+        self.totals = int(np.abs(g).sum()) + reach[0], int(np.abs(h).sum()) + reach[1]
         if max(self.totals) > self.slots.most_total:
             raise Overflow(
                 f"The absolute values of an encrypted vector may sum to {self.slots.most_total}, but those of one sum "

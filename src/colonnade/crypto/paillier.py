@@ -12,6 +12,7 @@ security (NIST SP 800-57); below 2,048 is refused. Needs the extra `paillier` (g
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +70,11 @@ class PublicKey(additive.PublicKey):
         return -(-n_values // self._slots)
 
     def encrypt(self, values: NDArray[np.int64], block: int) -> Data:
-        return self._words_of([self._encrypted(int(value)) for value in values])
+        return self.encrypt_numbers([int(value) for value in values])
+
+    def encrypt_numbers(self, numbers: Sequence[int]) -> Data:
+        """Encrypt numbers between -n/2 and n/2, fresh every time."""
+        return self._words_of([self._encrypted(number) for number in numbers])
 
     def packed(self, data: Data) -> NDArray[np.uint64]:
         return data

@@ -81,22 +81,31 @@ def n_products(bits: int) -> int:
 def chooser_stock(chooser: Chooser, count: int, bits: int) -> tuple[Stock, list[Words]]:
     """The chooser's stock of so many comparisons, and what the sender needs for its own."""
     digits, first = chooser.extend(count * n_digits(bits), DIGIT_BITS, 2)
-    pads, second = chooser.extend(2 * count * n_products(bits), 1, 1)
-    half = len(pads.pads) // 2
-    b, a = (pads.places[some].astype(np.uint8) for some in (slice(None, half), slice(half, None)))
-    cross = (pads.pads[:half] ^ pads.pads[half:]).astype(np.uint8)
-    return Stock(digits, RandomProducts(a, b, (a & b) ^ cross)), [first, second]
+    products, second = chooser_products(chooser, count * n_products(bits))
+    return Stock(digits, products), [first, second]
 
 
 def sender_stock(sender: Sender, count: int, bits: int, sent: list[Words]) -> Stock:
     """The sender's stock of so many comparisons, from what the chooser sent."""
     first, second = sent
     digits = sender.extend(count * n_digits(bits), DIGIT_BITS, 2, first)
-    pads = sender.extend(2 * count * n_products(bits), 1, 1, second)
+    return Stock(digits, sender_products(sender, count * n_products(bits), second))
+
+
+def chooser_products(chooser: Chooser, count: int) -> tuple[RandomProducts, Words]:
+    """The chooser's shares of so many random products, and what the sender needs for its own."""
+    pads, sent = chooser.extend(2 * count, 1, 1)
+    b, a = (pads.places[some].astype(np.uint8) for some in (slice(None, count), slice(count, None)))
+    cross = (pads.pads[:count] ^ pads.pads[count:]).astype(np.uint8)
+    return RandomProducts(a, b, (a & b) ^ cross), sent
+
+
+def sender_products(sender: Sender, count: int, sent: Words) -> RandomProducts:
+    """The sender's shares of so many random products, from what the chooser sent."""
+    pads = sender.extend(2 * count, 1, 1, sent)
     zero, one = (pads.words & np.uint64(1)).astype(np.uint8), (pads.words >> np.uint64(1)).astype(np.uint8)
-    half = len(zero) // 2
-    a, b = (zero[some] ^ one[some] for some in (slice(None, half), slice(half, None)))
-    return Stock(digits, RandomProducts(a, b, (a & b) ^ zero[:half] ^ zero[half:]))
+    a, b = (zero[some] ^ one[some] for some in (slice(None, count), slice(count, None)))
+    return RandomProducts(a, b, (a & b) ^ zero[:count] ^ zero[count:])
 
 
 def chooser_negative(share: Share, bits: int, stock: Stock) -> Turns[Bits]:
@@ -137,6 +146,19 @@ def kept(share: Share, bits: Bits, own: SenderWords, others: ChooserWords) -> Tu
     sent, first = own.sealed(turned, moved)
     second = others.opened((yield sent), bits)
     return np.where(bits, share, np.uint64(0)) + first + second
+
+
+def all_of(bits: Bits, stock: RandomProducts, *, leading: bool) -> Turns[Bits]:
+    """Either side's turns: its shares of whether all bits (k, ...) of a column are 1; takes k - 1 products for each."""
+    used = 0
+    while len(bits) > 1:
+        pairs = len(bits) // 2
+        x, y = bits[: 2 * pairs : 2].ravel(), bits[1 : 2 * pairs : 2].ravel()
+        found = yield from _products(x, y, _some(stock, used, len(x)), leading=leading)
+        used += len(x)
+        bits = np.concatenate([found.reshape(pairs, *bits.shape[1:]), bits[2 * pairs :]])
+    result: Bits = bits[0]
+    return result
 
 
 def _tree(columns: Bits, bits: int, stock: RandomProducts, *, leading: bool) -> Turns[Bits]:

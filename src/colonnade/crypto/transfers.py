@@ -87,6 +87,32 @@ class ChooserWords:
 
 
 @dataclass(frozen=True)
+class SenderSeeds:
+    """What a sender has of transfers of long messages that were made ahead: two seeds of 128 bits each."""
+
+    zero: NDArray[np.uint64]
+    one: NDArray[np.uint64]
+
+    def swapped(self, moved: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """The seeds of bits 0 and of bits 1, after the chooser said how they stand."""
+        _require_moves(moved.astype(np.uint64), len(self.zero), 1)
+        swap = moved.astype(bool)[:, None]
+        return np.where(swap, self.one, self.zero), np.where(swap, self.zero, self.one)
+
+
+@dataclass(frozen=True)
+class ChooserSeeds:
+    """What a chooser has of transfers of long messages that were made ahead: a random bit and one seed each."""
+
+    places: NDArray[np.uint8]
+    seeds: NDArray[np.uint64]
+
+    def moved(self, bits: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """What is sent so that the known seed is that of the bit."""
+        return bits ^ self.places
+
+
+@dataclass(frozen=True)
 class SenderPads:
     """What a sender has of transfers that were made ahead: 2^bits pads of `width` bits each, in one word."""
 
@@ -161,6 +187,11 @@ class Sender:
         keys = self.both_keys(count, sent)[..., 0]
         return SenderWords(keys[:, 0].copy(), keys[:, 1].copy())
 
+    def extend_seeds(self, count: int, sent: NDArray[np.uint64]) -> SenderSeeds:
+        """The seeds of so many transfers of long messages, from what the chooser sent."""
+        keys = self.both_keys(count, sent)
+        return SenderSeeds(keys[:, 0].copy(), keys[:, 1].copy())
+
     def both_keys(self, count: int, sent: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """Both keys of so many transfers of one of two (count, 2, 2 words), from what the chooser sent."""
         length = -(-count // _BLOCK)
@@ -220,6 +251,12 @@ class Chooser:
         chosen = _random_bits(count)
         keys, sent = self.choose_keys(chosen)
         return ChooserWords(chosen, keys[:, 0].copy()), sent
+
+    def extend_seeds(self, count: int) -> tuple[ChooserSeeds, NDArray[np.uint64]]:
+        """The seeds of so many transfers of long messages by random bits, and what the sender needs for them."""
+        chosen = _random_bits(count)
+        keys, sent = self.choose_keys(chosen)
+        return ChooserSeeds(chosen, keys), sent
 
     def choose_keys(self, choices: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """The chosen keys of transfers of one of two (count, 2 words), and what the sender needs for both."""

@@ -3,6 +3,7 @@
     ahead      asker    draws a, b; sends both encrypted (`products`)           helper: draws its own a, b
                both     shares of  a_asker b_helper + b_asker a_helper,  and so of the product of the sums
     product    both     send  x - a  and  y - b;  x y = ab + (x - a) b + (y - b) a + (x - a)(y - b)
+    square     both     send  x - a;  x^2 = a^2 + 2 (x - a) a + (x - a)^2;  a^2 takes one encrypted product, not two
     shift      both     one product of two private bits, by a word made ahead (`transfers`), says what wrapped around
 
 All words are modulo 2^64. A batch of 8,192 triples costs what one would, so they are made ahead in batches; a triple
@@ -54,6 +55,17 @@ class Triples:
         return first, rest
 
 
+@dataclass(frozen=True)
+class Squares:
+    """One side's shares of random words a and of their squares."""
+
+    a: Share
+    square: Share
+
+    def __len__(self) -> int:
+        return len(self.a)
+
+
 def ask_for_triples(key: PublicKey, count: int) -> tuple[Share, Share, Residues]:
     """The asker's random words a and b, and what the helper gets."""
     words = Stream().words(2 * count)
@@ -74,6 +86,24 @@ def receive_triples(secret: SecretKey, a: Share, b: Share, reply: Residues) -> T
     return Triples(a, b, a * b + products.decrypt(secret, reply, len(a)))
 
 
+def ask_for_squares(key: PublicKey, count: int) -> tuple[Share, Residues]:
+    """The asker's random words a, and what the helper gets."""
+    a = Stream().words(count).copy()
+    return a, products.encrypt(key, [a])
+
+
+def help_with_squares(key: PublicKey, data: Residues, count: int) -> tuple[Residues, Squares]:
+    """What the asker decrypts, and the helper's squares."""
+    a = Stream().words(count).copy()
+    reply, cross = products.multiply(key, data, [a])
+    return reply, Squares(a, a * a + np.uint64(2) * cross)
+
+
+def receive_squares(secret: SecretKey, a: Share, reply: Residues) -> Squares:
+    """The asker's squares."""
+    return Squares(a, a * a + np.uint64(2) * products.decrypt(secret, reply, len(a)))
+
+
 def multiply(x: Share, y: Share, triples: Triples, *, leading: bool) -> Turns[Share]:
     """Either side's turns: its shares of the products of shared words."""
     assert len(triples) == len(x) == len(y)
@@ -82,6 +112,16 @@ def multiply(x: Share, y: Share, triples: Triples, *, leading: bool) -> Turns[Sh
     d, e = np.split(masked + _words(came, len(masked)), 2)
     out: Share = triples.product + d * triples.b + e * triples.a
     return out + d * e if leading else out
+
+
+def square(x: Share, squares: Squares, *, leading: bool) -> Turns[Share]:
+    """Either side's turns: its shares of the squares of shared words."""
+    assert len(squares) == len(x)
+    masked = x - squares.a
+    came = yield masked
+    d = masked + _words(came, len(masked))
+    out: Share = squares.square + np.uint64(2) * d * squares.a
+    return out + d * d if leading else out
 
 
 def shift_as_chooser(share: Share, bits: int, pads: ChooserWords, *, leading: bool) -> Turns[Share]:

@@ -22,4 +22,6 @@ from .networks.split import SplitRegressor as SplitRegressor
 from .networks.tracks import ShadowProxy as ShadowProxy
 from .networks.tracks import ShadowTop as ShadowTop
 from .networks.tracks import SingleTrack as SingleTrack
+from .trees.estimator import SecureBoostClassifier as SecureBoostClassifier
+from .trees.estimator import SecureBoostRegressor as SecureBoostRegressor
 from .vertical import Vertical as Vertical

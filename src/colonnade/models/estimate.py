@@ -32,9 +32,9 @@ from colonnade.runtime.simulate import simulate
 from colonnade.tables.table import Table
 from colonnade.wire.recording.frames import Entry
 
-EPOCHS = ("epochs", "max_iter", "trees")
+EPOCHS = ("epochs", "max_iter", "n_estimators")
 """The parameters that say how often a model repeats its exchange."""
-STOPPING = ("n_iter_no_change", "tol")
+STOPPING = ("n_iter_no_change", "tol", "early_stopping_rounds")
 """The parameters by which a model may stop before its last epoch."""
 # Ciphertexts hold thousands of numbers, so their count grows by steps: the two sizes lie far apart.
 FEW_ROWS, MANY_ROWS = 512, 8192

@@ -233,10 +233,10 @@ class Party:
             return None
         return self.answer_log.with_name(f"alignments-of-{self.name}")
 
-    def budget(self, profile: Profile, peer: str) -> Budget:
-        """How many encrypted values a peer may still be answered about this party's rows."""
+    def budget(self, profile: Profile, peer: str, *, most: int | None = None) -> Budget:
+        """How many encrypted values a peer may still be answered about this party's rows; at most the profile's cap."""
         data = "" if self.answer_log is None else self.own_table.digest()
-        return Budget(profile, peer=peer, data=data, log=self.answer_log)
+        return Budget(profile, peer=peer, data=data, log=self.answer_log, most=most)
 
     def _line(self, name: str | None, role: str) -> Channel:
         if name is None or name not in self.peers:

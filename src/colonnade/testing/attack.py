@@ -81,6 +81,8 @@ def what_is_not_declared_cannot_be_read(attempt: Attempt, run: Run[Any]) -> None
         must_refuse(lambda: view.own.table, UndeclaredAccess, "table", what="Reading the attacker's table undeclared")
     if not needs.own_model:
         must_refuse(lambda: view.own.model, UndeclaredAccess, "model", what="Reading the attacker's model undeclared")
+    if not needs.forest:
+        must_refuse(lambda: view.own.forest, UndeclaredAccess, "forest", what="Reading a forest undeclared")
     for need, told in (("known_labels", view.grant.labels), ("known_records", view.grant.records)):
         must(bool(getattr(needs, need)) or not len(told), f"An attack that declares no {need} should be told none.")
 

@@ -255,6 +255,7 @@ def knowledge(finding: Finding) -> str:
     parts = [f"the messages {' and '.join(granted.messages)}"] if granted.messages else []
     parts += ["its own columns"] if granted.own_features else []
     parts += ["its own model"] if granted.own_model else []
+    parts += ["what it saw of the forest"] if granted.forest else []
     if granted.known_labels:
         parts.append(f"{granted.known_labels} known label{'s' if granted.known_labels > 1 else ''} per class")
     if granted.known_records:

@@ -1,27 +1,22 @@
-"""Boosted trees across parties: bins, losses, splits, and one `grow` over any source of sums.
+"""Boosted trees across parties: one `grow` over any source of sums, and the protocol that brings sums together.
 
-    bins      a party's columns as codes of bins; how many bins a column has is public, the rest is private
-    losses    gradients and hessians as whole numbers, so that sums are exact wherever they are added up
-    splits    which split gains most, and the rule for ties
-    grow      one tree from sums; the same whole numbers give the same tree
-    sides     which rows of a node go to the left, by oblivious transfer
+    bins            a party's columns as codes of bins; how many bins a column has is public, the rest is private
+    losses          gradients and hessians as whole numbers, so that sums are exact wherever they are added up
+    splits          which split gains most, and the rule for ties
+    grow            one tree from sums; the same whole numbers give the same tree
+    boosting        one tree after the other: samples of rows, scores, when to stop
 
-What a protocol has to call, with the hinted scheme (`crypto.hinted`) as the source of a feature party's sums:
+    messages        what crosses
+    protocol        one tree, both roles
+    hinted_sums     sums under hinted RLWE, both halves; paillier_sums the same under Paillier
+    sides           which rows of a node go to the left, by oblivious transfer; side_lines the same over a line
+    hidden          the best splits on shares of sums; hidden_lines the same over lines
+    noise           what a feature party adds to sums
+    equations       how many sums the label party may learn
+    prediction      rows down all trees, both roles
+    estimator       SecureBoostClassifier and SecureBoostRegressor
+    storage, text   trees as arrays, and in words
+    record          what the label party saw, for an audit
 
-    label party                                        feature party
-    once       joint_seed, PublicMatrix                joint_seed, PublicMatrix
-               Reader(hint) for each feature party     Holder(HistogramBins(codes, widths), budget, folder).hint()
-               Chooser                                 Sender
-    ahead      Queries.prepare(count, readers)  ---->  Holder.prepare(keys)
-               Queries.pad, Chooser.extend      ---->  Sender.extend
-    a tree     Messages(g, h)
-      sums     Queries.ask(places), to all      ---->  Holder.answer(query)      or  Holder.share(query)
-               Reader.read(answer)              <----
-               fills in the last bin of each column: the node's total less the others
-      left     the chosen splits                ---->  serve_sides
-               fetch_sides
-
-`Gradients.of` takes `Slots.of(n_rows).most_total`, in centralised runs too where these are to be equal. The budget of a
-`Holder` takes `PublicMatrix.most_values`. Numbers of bins, kinds of columns and the chosen splits are all that parties
-tell each other in the clear.
+Numbers of bins, kinds of columns and the chosen splits are all that parties tell each other in the clear.
 """

@@ -19,25 +19,63 @@ loop that answers them:
     feature party    for each call of `sums`: add up and answer;  for each call of `left`: serve its chosen splits
 
 Where sums stay secret shares, `sums` returns the label party's shares (the difference of a parent and a child is a
-difference of shares) and a `chooser` compares candidates without opening them.
+difference of shares) and a `chooser` compares candidates without opening them (`hidden`). Totals of children come from
+their rows, so they are exact where the sums that chose a split are not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from colonnade.models.trees.bins import BinMatrix, Column, starts
 from colonnade.models.trees.losses import Gradients
-from colonnade.models.trees.splits import Candidates, Choice, Split, TreeParameters
+from colonnade.models.trees.splits import Candidates, Choice, Split, TreeParameters, split_gains
 from colonnade.wire.message import Float64Array, Int64Array
 
-Chooser = Callable[[NDArray[Any], NDArray[np.int64]], list[Choice | None]]
-"""The best splits of nodes, from their sums over bins and their totals."""
+
+@dataclass(frozen=True)
+class Node:
+    """A node that may be split.
+
+    Attributes:
+        number: Its number in the tree.
+        parent: The number of the node it comes from; None for the root.
+        depth: How many splits there are above it.
+        rows: Its rows.
+        totals: Its whole-number sums of gradients and hessians.
+        sums: Its sums over bins, as its source gave them.
+        asked: Whether the source was asked for these sums; those of a sibling are the parent's less them.
+        along: Rows that have no say in its split and go to a leaf all the same.
+    """
+
+    number: int
+    parent: int | None
+    depth: int
+    rows: Int64Array
+    totals: tuple[int, int]
+    sums: NDArray[Any]
+    asked: bool
+    along: Int64Array = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @property
+    def all_rows(self) -> Int64Array:
+        """Its rows, then those that go along."""
+        return np.concatenate([self.rows, self.along])
+
+    def parted(self, side: NDArray[np.bool_]) -> tuple[_Part, _Part]:
+        """The rows on the left and on the right side, and those that go along with each; from the sides of all rows."""
+        here, there = side[: len(self.rows)], side[len(self.rows) :]
+        return (self.rows[here], self.along[there]), (self.rows[~here], self.along[~there])
+
+
+_Part: TypeAlias = tuple[Int64Array, Int64Array]
+Chooser = Callable[[Sequence[Node]], list[Choice | None]]
+"""The best splits of nodes; of two siblings the left one comes first."""
 
 
 class Sums(Protocol):
@@ -161,23 +199,13 @@ class Tree:
         return out
 
 
-@dataclass
-class _Open:
-    """A node that has a split but has not been split yet."""
-
-    node: int
-    depth: int
-    rows: Int64Array
-    sums: NDArray[Any]
-    choice: Choice
-
-
 def grow(
     gradients: Gradients,
     source: Sums,
     parameters: TreeParameters,
     *,
     rows: Int64Array | None = None,
+    along: Int64Array | None = None,
     allowed: NDArray[np.bool_] | None = None,
     chooser: Chooser | None = None,
 ) -> tuple[Tree, Float64Array]:
@@ -191,65 +219,90 @@ def grow(
         source: Where sums come from.
         parameters: How the tree grows.
         rows: The rows the tree learns from; None for all.
+        along: Further rows that the tree gives a score to; they go to a leaf without a say in any split.
         allowed: Which columns may split; None for all.
         chooser: What chooses the best splits; by default `Candidates.best` on the sums as they are.
 
     Returns:
-        The tree, and what it adds to the score of each row it learned from, 0 for others.
+        The tree, and what it adds to the score of each row it learned from and each that went along, 0 for others.
     """
-    if chooser is None:
-        candidates = Candidates(source.columns, parameters.max_cat_to_onehot)
-        chooser = lambda sums, totals: candidates.best(sums, totals, gradients, parameters, allowed)  # noqa: E731
+    chooser = _plain_chooser(gradients, source, parameters, allowed) if chooser is None else chooser
     tree, rows = Tree(), np.arange(len(gradients.g)) if rows is None else rows
-    tree.add((int(gradients.g[rows].sum()), int(gradients.h[rows].sum())))
-    places = {0: rows}
-    open_nodes = _opened(chooser, tree, [(0, 0, rows, source.sums(gradients, [rows])[0])])
+    along = np.zeros(0, np.int64) if along is None else along
+    tree.add(_totals(gradients, rows))
+    root = Node(0, None, 0, rows, tree.totals[0], source.sums(gradients, [rows])[0], asked=True, along=along)
+    places = {0: root.all_rows}
+    open_nodes = _opened(chooser, [root])
     while open_nodes:
         batch, open_nodes = _taken(open_nodes, tree, parameters)
-        sides = source.left([(each.choice.split, each.rows) for each in batch])
-        born: list[tuple[int, int, Int64Array, Int64Array, _Open]] = []
-        for each, side in zip(batch, sides, strict=True):
-            here, there = each.rows[side], each.rows[~side]
-            pair = _split(tree, each)
-            places.pop(each.node)
-            places |= dict(zip(pair, (here, there), strict=True))
-            if parameters.max_depth == 0 or each.depth + 1 < parameters.max_depth:
-                born.append((*pair, here, there, each))
+        sides = source.left([(choice.split, node.all_rows) for node, choice in batch])
+        born: list[tuple[Node, tuple[int, int], tuple[_Part, _Part]]] = []
+        for (node, choice), side in zip(batch, sides, strict=True):
+            parts = node.parted(side)
+            pair = _split(tree, node, choice, _totals(gradients, parts[0][0]), gradients, parameters)
+            places.pop(node.number)
+            places |= {number: np.concatenate(part) for number, part in zip(pair, parts, strict=True)}
+            if parameters.max_depth == 0 or node.depth + 1 < parameters.max_depth:
+                born.append((node, pair, parts))
         if parameters.max_leaves and tree.n_leaves >= parameters.max_leaves:
             break
         if born:
-            asked = [here if len(here) <= len(there) else there for _, _, here, there, _ in born]
+            smaller = [int(len(there) < len(here)) for _, _, ((here, _), (there, _)) in born]
+            asked = [parts[place][0] for place, (_, _, parts) in zip(smaller, born, strict=True)]
             ready = []
-            for (left, right, here, there, each), found in zip(born, source.sums(gradients, asked), strict=True):
-                other = each.sums - found
-                first, second = (found, other) if len(here) <= len(there) else (other, found)
-                ready += [(left, each.depth + 1, here, first), (right, each.depth + 1, there, second)]
-            open_nodes += _opened(chooser, tree, ready)
+            for (node, pair, parts), place, found in zip(born, smaller, source.sums(gradients, asked), strict=True):
+                for which, (number, (some, others)) in enumerate(zip(pair, parts, strict=True)):
+                    sums = found if which == place else node.sums - found
+                    totals = tree.totals[number]
+                    ready.append(Node(number, node.number, node.depth + 1, some, totals, sums, which == place, others))
+            open_nodes += _opened(chooser, ready)
     return tree, _filled(tree, places, gradients, parameters)
 
 
-def _opened(chooser: Chooser, tree: Tree, nodes: list[tuple[int, int, Int64Array, NDArray[Any]]]) -> list[_Open]:
+def _plain_chooser(
+    gradients: Gradients, source: Sums, parameters: TreeParameters, allowed: NDArray[np.bool_] | None
+) -> Chooser:
+    candidates = Candidates(source.columns, parameters.max_cat_to_onehot)
+
+    def choose(nodes: Sequence[Node]) -> list[Choice | None]:
+        totals = np.array([node.totals for node in nodes], np.int64)
+        return candidates.best(np.stack([node.sums for node in nodes]), totals, gradients, parameters, allowed)
+
+    return choose
+
+
+def _totals(gradients: Gradients, rows: Int64Array) -> tuple[int, int]:
+    return int(gradients.g[rows].sum()), int(gradients.h[rows].sum())
+
+
+def _opened(chooser: Chooser, nodes: list[Node]) -> list[tuple[Node, Choice]]:
     """The nodes that have a split."""
-    totals = np.array([tree.totals[node] for node, *_ in nodes], np.int64)
-    choices = chooser(np.stack([sums for *_, sums in nodes]), totals)
-    return [_Open(*node, choice) for node, choice in zip(nodes, choices, strict=True) if choice is not None]
+    return [(node, choice) for node, choice in zip(nodes, chooser(nodes), strict=True) if choice is not None]
 
 
-def _taken(open_nodes: list[_Open], tree: Tree, parameters: TreeParameters) -> tuple[list[_Open], list[_Open]]:
+def _taken(
+    open_nodes: list[tuple[Node, Choice]], tree: Tree, parameters: TreeParameters
+) -> tuple[list[tuple[Node, Choice]], list[tuple[Node, Choice]]]:
     """What is split next, and what waits."""
     if parameters.grow_policy == "lossguide":
-        best = max(range(len(open_nodes)), key=lambda place: (open_nodes[place].choice.gain, -open_nodes[place].node))
-        return [open_nodes[best]], open_nodes[:best] + open_nodes[best + 1 :]
+        best = max(open_nodes, key=lambda each: (each[1].gain, -each[0].number))
+        return [best], [each for each in open_nodes if each is not best]
     room = parameters.max_leaves - tree.n_leaves if parameters.max_leaves else len(open_nodes)
     return open_nodes[:room], []
 
 
-def _split(tree: Tree, each: _Open) -> tuple[int, int]:
-    """Turn a leaf into a split; returns the numbers of its children."""
-    (g, h), (left_g, left_h) = tree.totals[each.node], each.choice.left
-    pair = tree.add((left_g, left_h)), tree.add((g - left_g, h - left_h))
-    tree.splits[each.node], tree.gains[each.node] = each.choice.split, each.choice.gain
-    tree.children[each.node] = pair
+def _split(
+    tree: Tree, node: Node, choice: Choice, left: tuple[int, int], gradients: Gradients, parameters: TreeParameters
+) -> tuple[int, int]:
+    """Turn a leaf into a split; returns the numbers of its children.
+
+    Totals and gain are those of the rows themselves, however precise the sums are that the split was chosen by.
+    """
+    totals = np.array([left, node.totals], np.int64)
+    pair = tree.add(left), tree.add((node.totals[0] - left[0], node.totals[1] - left[1]))
+    tree.splits[node.number] = choice.split
+    tree.gains[node.number] = float(split_gains(totals[0], totals[1], gradients, parameters))
+    tree.children[node.number] = pair
     return pair
 
 

@@ -46,6 +46,9 @@ class Loss(Protocol):
     def gradients(self, scores: Float64Array, labels: Float64Array) -> tuple[Float64Array, Float64Array]:
         """Gradients and hessians (rows, n_scores) at scores of the same shape, without weights."""
 
+    def values(self, scores: Float64Array, labels: Float64Array) -> Float64Array:
+        """The loss of each row (rows,), up to what depends on labels alone."""
+
     def predicted(self, scores: Float64Array) -> Float64Array:
         """Predictions from scores: probabilities, or means."""
 
@@ -68,6 +71,10 @@ class Logistic:
         """Gradients and hessians (rows, 1)."""
         p = self.predicted(scores)
         return p - labels[:, None], np.maximum(p * (1 - p), LEAST_HESSIAN)
+
+    def values(self, scores: Float64Array, labels: Float64Array) -> Float64Array:
+        """Cross-entropy."""
+        return np.asarray(np.logaddexp(0, scores[:, 0]) - labels * scores[:, 0], np.float64)
 
     def predicted(self, scores: Float64Array) -> Float64Array:
         """Probabilities of class 1."""
@@ -102,6 +109,12 @@ class Softmax:
         p = self.predicted(scores)
         return p - (labels[:, None] == np.arange(self.n_classes)), np.maximum(2 * p * (1 - p), LEAST_HESSIAN)
 
+    def values(self, scores: Float64Array, labels: Float64Array) -> Float64Array:
+        """Cross-entropy."""
+        moved = scores - scores.max(axis=1, keepdims=True)
+        own = np.take_along_axis(moved, labels.astype(np.int64)[:, None], axis=1)[:, 0]
+        return np.asarray(np.log(np.exp(moved).sum(axis=1)) - own, np.float64)
+
     def predicted(self, scores: Float64Array) -> Float64Array:
         """Probabilities of the classes."""
         raised = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -122,6 +135,10 @@ class Squared:
     def gradients(self, scores: Float64Array, labels: Float64Array) -> tuple[Float64Array, Float64Array]:
         """Gradients and hessians (rows, 1)."""
         return scores - labels[:, None], np.ones_like(scores)
+
+    def values(self, scores: Float64Array, labels: Float64Array) -> Float64Array:
+        """Squared differences."""
+        return np.asarray((scores[:, 0] - labels) ** 2, np.float64)
 
     def predicted(self, scores: Float64Array) -> Float64Array:
         """The scores themselves."""
@@ -148,6 +165,10 @@ class Poisson:
         """Gradients and hessians (rows, 1)."""
         p = np.exp(scores)
         return p - labels[:, None], p * np.exp(self.max_delta_step)
+
+    def values(self, scores: Float64Array, labels: Float64Array) -> Float64Array:
+        """The negative logarithm of Poisson's probability."""
+        return np.asarray(np.exp(scores[:, 0]) - labels * scores[:, 0], np.float64)
 
     def predicted(self, scores: Float64Array) -> Float64Array:
         """Mean counts."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,6 +71,14 @@ class TreeParameters:
             )
         if self.max_depth == 0 and self.max_leaves == 0:
             raise PlanError("max_depth and max_leaves are both 0, so a tree would have no bound. Set one of the two.")
+
+    @property
+    def most_splits(self) -> int:
+        """How many splits a tree has at most."""
+        by_depth, by_leaves = (1 << self.max_depth) - 1, self.max_leaves - 1
+        if not (self.max_depth and self.max_leaves):
+            return by_depth if self.max_depth else by_leaves
+        return min(by_depth, by_leaves)
 
     def weights(self, sums: Float64Array) -> Float64Array:
         """Weights of leaves with sums (..., 2), before eta."""
@@ -127,11 +135,10 @@ class Split:
 
 @dataclass(frozen=True)
 class Choice:
-    """The best split of a node, what it gains, and the sums of its left side."""
+    """The best split of a node, and what it gains by the sums that it was chosen by."""
 
     split: Split
     gain: float
-    left: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -172,23 +179,51 @@ class Candidates:
             parameters: How the tree grows.
             allowed: Which columns may split; None for all.
         """
-        table = self._table
-        if not len(table) or not len(sums):
+        if not len(self) or not len(sums):
             return [None] * len(sums)
         order = self._order(sums, gradients, parameters)
-        arranged = np.take_along_axis(sums, order[..., None], axis=1)
-        column, place, missing_left, single = table.T
-        ends = np.cumsum(arranged, axis=1)
-        first = starts(self.columns)[:-1][column]
-        before = np.where((first > 0)[:, None], ends[:, first - 1], 0)
-        left = np.where(single.astype(bool)[:, None], arranged[:, place], ends[:, place] - before)
+        left = self.lefts(np.take_along_axis(sums, order[..., None], axis=1))
+        gain = _gains(left, totals, gradients, parameters)
+        if allowed is not None:
+            gain[:, ~self.among(allowed)] = -np.inf
+        found = []
+        for node, best in enumerate(np.argmax(gain, axis=1)):
+            most = float(gain[node, best])
+            enough = most > parameters.min_split_gain and most >= parameters.gamma
+            found.append(Choice(self.split(int(best), order[node]), most) if enough else None)
+        return found
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def among(self, allowed: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which candidates are of columns that may split."""
+        return np.asarray(allowed[self._table[:, 0]], np.bool_)
+
+    def lefts(self, sums: NDArray[Any]) -> NDArray[Any]:
+        """The sums of each candidate's left side (nodes, candidates, 2), from those over bins (nodes, bins, 2).
+
+        They are sums of sums over bins, so that shares of these give shares of those.
+        """
+        column, place, missing_left, single = self._table.T
+        ends = np.cumsum(sums, axis=1, dtype=sums.dtype)
+        first, nothing = starts(self.columns)[:-1][column], sums.dtype.type(0)
+        before = np.where((first > 0)[:, None], ends[:, first - 1], nothing)
+        left = np.where(single.astype(bool)[:, None], sums[:, place], ends[:, place] - before)
         # Missing values are the last bin of their column, wherever there is one.
         gap = starts(self.columns)[1:][column] - 1
-        left = left + np.where(missing_left.astype(bool)[:, None], arranged[:, gap], 0)
-        gain = self._gains(left, totals, gradients, parameters)
-        if allowed is not None:
-            gain[:, ~allowed[column]] = -np.inf
-        return [self._choice(gain[node], left[node], order[node], parameters) for node in range(len(sums))]
+        return np.asarray(left + np.where(missing_left.astype(bool)[:, None], sums[:, gap], nothing))
+
+    def split(self, candidate: int, order: Int64Array | None = None) -> Split:
+        """A candidate's split, with bins in the order in which they are added up; None for their own order."""
+        number, place, missing_left, single = (int(value) for value in self._table[candidate])
+        start = int(starts(self.columns)[number])
+        levels = None
+        if self.columns[number].categorical:
+            chosen = slice(place, place + 1) if single else slice(start, place + 1)
+            bins = np.arange(starts(self.columns)[-1]) if order is None else order
+            levels = tuple(sorted(int(each) - start for each in bins[chosen]))
+        return Split(number, place - start if levels is None else -1, levels, bool(missing_left))
 
     def _order(self, sums: NDArray[np.int64], gradients: Gradients, parameters: TreeParameters) -> Int64Array:
         """For each node the places of bins in the order in which they are added up (nodes, bins)."""
@@ -202,28 +237,19 @@ class Candidates:
                 order[:, bins] = start + np.argsort(ratio, axis=1, kind="stable")
         return order
 
-    @staticmethod
-    def _gains(
-        left: NDArray[np.int64], totals: NDArray[np.int64], gradients: Gradients, parameters: TreeParameters
-    ) -> Float64Array:
-        here, there = gradients.reals(left), gradients.reals(totals[:, None] - left)
-        whole = parameters.gains(gradients.reals(totals))
-        least = parameters.min_child_weight
-        enough = (here[..., 1] >= least) & (there[..., 1] >= least) & (here[..., 1] > 0) & (there[..., 1] > 0)
-        gain = parameters.gains(here) + parameters.gains(there) - whole[:, None]
-        return np.where(enough, gain, -np.inf)
 
-    def _choice(
-        self, gain: Float64Array, left: NDArray[np.int64], order: Int64Array, parameters: TreeParameters
-    ) -> Choice | None:
-        best = int(np.argmax(gain))
-        if not (gain[best] > parameters.min_split_gain and gain[best] >= parameters.gamma):
-            return None
-        number, place, missing_left, single = (int(value) for value in self._table[best])
-        start = int(starts(self.columns)[number])
-        levels = None
-        if self.columns[number].categorical:
-            chosen = order[place : place + 1] if single else order[start : place + 1]
-            levels = tuple(sorted(int(each) - start for each in chosen))
-        split = Split(number, place - start if levels is None else -1, levels, bool(missing_left))
-        return Choice(split, float(gain[best]), (int(left[best, 0]), int(left[best, 1])))
+def _gains(
+    left: NDArray[np.int64], totals: NDArray[np.int64], gradients: Gradients, parameters: TreeParameters
+) -> Float64Array:
+    here, there = gradients.reals(left), gradients.reals(totals[:, None] - left)
+    least = parameters.min_child_weight
+    enough = (here[..., 1] >= least) & (there[..., 1] >= least) & (here[..., 1] > 0) & (there[..., 1] > 0)
+    return np.where(enough, split_gains(left, totals[:, None], gradients, parameters), -np.inf)
+
+
+def split_gains(
+    left: NDArray[np.int64], totals: NDArray[np.int64], gradients: Gradients, parameters: TreeParameters
+) -> Float64Array:
+    """What splits gain, from the sums (..., 2) of their left sides and of their nodes."""
+    sides = [parameters.gains(gradients.reals(some)) for some in (left, totals - left)]
+    return np.asarray(sides[0] + sides[1] - parameters.gains(gradients.reals(totals)), np.float64)

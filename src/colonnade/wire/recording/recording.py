@@ -125,6 +125,11 @@ class Recording:
         if isinstance(self._frames, FramesOnDisk):
             self._frames.add_entry(entry)
 
+    @property
+    def n_bytes(self) -> int:
+        """How many bytes the messages so far have, both ways."""
+        return sum(entry.size for entry in self._entries)
+
     def transcript(self) -> Transcript:
         """What has been recorded so far; with a folder, it is also written there."""
         self._drop(self._droppable + self._superseded)

@@ -1,0 +1,538 @@
+"""SecureBoost: boosted trees on columns that stay where they are, equal to those grown on one table.
+
+    feature party                    label party
+         ColumnOutline ────────────────────────────▶          once
+         ◀──────────────────────────── ForestOutline          once
+         SeedCommitment, SeedNonce ────────────────▶          once; those of all parties come back
+         Hint ─────────────────────────────────────▶          once, for each fold of rows
+         ◀──────────────────────────── TransferPoint          once, and to predict
+         TransferPoints ───────────────────────────▶          once, and to predict
+         ◀──────────────────────────────── QueryKeys          per tree
+         ◀────────────────────────────────── NextAct          per level: sums, chosen splits, or the tree's end
+         ◀──────────────────────────────── SumsQuery          per level
+         SumsAnswer ───────────────────────────────▶          per level
+         ◀───────────────────────────── ChosenSplits          per level
+         ◀────────────────────────────── SideChoices          per level, where splits were chosen
+         RowSides ─────────────────────────────────▶          per level, where splits were chosen
+         ◀───────────────────────────── RoundVerdict          per round, where rows are held out
+         ◀─────────────────────────────── ForestSize          at the end
+         ◀────────────────────────────── AskedSplits          to predict
+
+The label party holds the labels and grows the trees; feature parties answer for sums over the bins of their columns
+(`hinted_sums`) and for the sides of rows (`side_lines`). `protocol` has both roles of a tree, `prediction` those of a
+prediction. The mathematics is that of xgboost (Chen and Guestrin 2016) with histograms; the protocol is that of Cheng
+et al. 2021 (SecureBoost, arXiv 1901.08755), except that feature parties do not learn which rows a node has.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from colonnade.crypto.profiles import HISTOGRAM
+from colonnade.errors import DataError, PlanError
+from colonnade.models.base import Estimator, Prediction, require_classes
+from colonnade.models.trees.bins import Bins, Column
+from colonnade.models.trees.boosting import Boosting, BoostSettings, Sampling
+from colonnade.models.trees.hidden import MOST_TOTAL, hidden_parameters
+from colonnade.models.trees.hinted_sums import slots_of
+from colonnade.models.trees.losses import Logistic, Loss, Poisson, Softmax, Squared
+from colonnade.models.trees.noise import NoiseSettings
+from colonnade.models.trees.paillier_sums import MOST_NODES
+from colonnade.models.trees.prediction import predict_as_feature_party, predict_as_label_party
+from colonnade.models.trees.protocol import FeatureSide, ForestSettings, LabelSide, most_numbers
+from colonnade.models.trees.record import ForestRecord
+from colonnade.models.trees.splits import TreeParameters
+from colonnade.models.trees.storage import splits_array, splits_of, tree_of, tree_state
+from colonnade.models.trees.text import described_splits, described_tree
+from colonnade.parameters import Limit, check_parameters, choice, count, number, optional, truth
+from colonnade.runtime.hooks import prepare_defences
+from colonnade.runtime.party import Party
+from colonnade.storage import Tree as Stored
+from colonnade.tables.table import Table
+from colonnade.wire.message import Float64Array
+
+_COLUMN = Limit(lambda value: isinstance(value, str), "the name of a column", (3, True))
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class SecureBoost(Estimator):
+    """What boosted trees for classes and for numbers have in common; parameters bear xgboost's names.
+
+    Args:
+        n_estimators: Rounds of boosting, at most; a round has one tree, or one for each of more than two classes.
+        learning_rate: What leaves are multiplied by.
+        max_depth: How many splits there are between the root and a leaf at most; 0 for no bound.
+        max_leaves: How many leaves a tree has at most; 0 for no bound.
+        grow_policy: "depthwise" splits all nodes of a level, "lossguide" the leaf that gains most.
+        gamma: The least gain of a split.
+        min_split_gain: A split gains more than this.
+        reg_lambda: Ridge penalty of leaves' weights.
+        reg_alpha: L1 penalty of leaves' weights.
+        min_child_weight: The least sum of hessians on each side of a split.
+        max_delta_step: The largest weight of a leaf before `learning_rate`; 0 takes the loss's own bound.
+        max_bin: How many bins a column may have.
+        max_cat_to_onehot: Categorical columns with fewer levels send one level to the left.
+        subsample: The share of rows that a round learns from. 1/2, 1/3 and so on take public folds in turn, which cuts
+            bytes and time; other shares are drawn for each round.
+        colsample_bytree: The share of all parties' columns that a tree may split by, drawn in public.
+        top_rate: With GOSS, the share of rows with the largest gradients that are kept; 0 for no GOSS.
+        other_rate: With GOSS, the share of rows that is drawn among the others.
+        early_stopping_rounds: Boosting ends after so many rounds without a better loss on rows held out; None never.
+        validation_fraction: The share of rows held out where boosting may end early.
+        sample_weight: The label party's column with a weight for each row; it stays with the label party.
+        sums: What the label party sees of the sums over a feature party's bins. "exact" shows them, under
+            `leak_budget`. "noisy" shows them with noise, so that all sums of a training cost a record (epsilon, delta);
+            the sides of rows stay exact. "hidden" keeps them as shares and opens the winning split alone; it takes
+            depthwise trees of a set depth, without reg_alpha and max_delta_step, and categorical columns then send one
+            level to the left.
+        epsilon: With noisy sums, what all sums of a training together cost a record of a feature party.
+        delta: The probability with which this may fail.
+        leak_budget: With exact sums, how many sums about each of a feature party's columns the label party may learn,
+            for each row and over all runs on these rows; None refuses nothing. Each feature party sets its own.
+
+        backend: "hinted", or "paillier" for the conventional scheme, thousands of times slower, with exact sums only.
+        membership: "hidden"; with "paillier" also "revealed", which tells feature parties the rows of each node.
+        keep_record: Whether the label party keeps what it saw of sums and sides, so that an audit can attack it.
+
+    Attributes:
+        bins_: How this party's columns become bins.
+        trees_: At the label party, the trees; columns of all parties are numbered, the label party's first.
+        start_: At the label party, the scores that all rows begin with.
+        parts_: At the label party, what it knows of each party's columns.
+        losses_: At the label party, the mean loss on rows held out after each round.
+        record_: At the label party, what it saw, with `keep_record`.
+        splits_: At a feature party, its splits of each tree.
+    """
+
+    limits: ClassVar[Mapping[str, Limit]] = {
+        "n_estimators": count(),
+        "learning_rate": number(above=0),
+        "max_depth": count(0),
+        "max_leaves": count(0),
+        "grow_policy": choice("depthwise", "lossguide"),
+        "gamma": number(0),
+        "min_split_gain": number(0),
+        "reg_lambda": number(0),
+        "reg_alpha": number(0),
+        "min_child_weight": number(0),
+        "max_delta_step": number(0),
+        "max_bin": count(2),
+        "max_cat_to_onehot": count(),
+        "subsample": number(above=0, most=1),
+        "colsample_bytree": number(above=0, most=1),
+        "top_rate": number(0, most=1),
+        "other_rate": number(0, most=1),
+        "early_stopping_rounds": optional(count()),
+        "validation_fraction": number(above=0, below=1),
+        "sample_weight": optional(_COLUMN),
+        "sums": choice("exact", "noisy", "hidden"),
+        "epsilon": number(above=0),
+        "delta": number(above=0, below=1),
+        "leak_budget": optional(number(above=0)),
+        "backend": choice("hinted", "paillier"),
+        "membership": choice("hidden", "revealed"),
+        "keep_record": truth(),
+    }
+    local_params: ClassVar[frozenset[str]] = frozenset({"leak_budget", "keep_record"})
+    dry_run_params: ClassVar[Mapping[str, Any]] = {"leak_budget": None}
+
+    n_estimators: int = 100
+    learning_rate: float = 0.3
+    max_depth: int = 6
+    max_leaves: int = 0
+    grow_policy: Literal["depthwise", "lossguide"] = "depthwise"
+    gamma: float = 0.0
+    min_split_gain: float = 1e-6
+    reg_lambda: float = 1.0
+    reg_alpha: float = 0.0
+    min_child_weight: float = 1.0
+    max_delta_step: float = 0.0
+    max_bin: int = 32
+    max_cat_to_onehot: int = 4
+    subsample: float = 1.0
+    colsample_bytree: float = 1.0
+    top_rate: float = 0.0
+    other_rate: float = 0.0
+    early_stopping_rounds: int | None = None
+    validation_fraction: float = 0.1
+    sample_weight: str | None = None
+    sums: Literal["exact", "noisy", "hidden"] = "exact"
+    epsilon: float = 10.0
+    delta: float = 1e-6
+    leak_budget: float | None = 0.01
+    backend: Literal["hinted", "paillier"] = "hinted"
+    membership: Literal["hidden", "revealed"] = "hidden"
+    keep_record: bool = False
+
+    @classmethod
+    def example(cls) -> Self:
+        """A forest of few shallow trees that sends every kind of message; so few rows need a larger leak budget."""
+        return cls(n_estimators=6, max_depth=2, max_bin=4, early_stopping_rounds=6, leak_budget=None)
+
+    def fit(self, party: Party) -> Self:
+        """Train together with the other parties; afterwards this holds the party's own side of the forest."""
+        check_parameters(self)
+        self._require_roles(party)
+        prepare_defences(party, frozenset(), (), type(self).__name__)
+        settings = self._settings()
+        sampling = Sampling(settings.boost, len(party.own_table), party.shared)
+        if min(map(len, sampling.folds)) < 2:
+            raise DataError(
+                f"{party.name} should have two rows at least in each fold of rows, but has {len(party.own_table)} rows "
+                "in all. Bring more rows, or raise subsample."
+            )
+        table = self._columns(party)
+        self.bins_ = Bins.learned(table, sampling.parts[0], max_bin=self.max_bin)
+        matrix = self.bins_.encode(table)
+        if party.holds_labels:
+            side: LabelSide | FeatureSide = LabelSide(
+                settings, party, matrix, self._boosting(party, settings, sampling)
+            )
+        else:
+            side = FeatureSide(settings, party, matrix, sampling)
+        side.begin()
+        steps = party.steps(side.n_trees, side, name="trees")
+        for step in steps:
+            steps.show(**side.train(step))
+            if side.ends_after(step):
+                steps.stop()
+        if isinstance(side, FeatureSide):
+            self.splits_ = side.finish()
+        else:
+            self.trees_, self.parts_ = side.finish(), dict(side.parts)
+            self.start_, self.losses_ = side.boosting.start, list(side.boosting.losses)
+            if side.record is not None:
+                self.record_ = side.record
+        return self
+
+    def predict(self, party: Party) -> Prediction | None:
+        """Predict together with the other parties; only the label party learns the result."""
+        scores = self.scores(party)
+        return None if scores is None else self._prediction(scores)
+
+    def predict_proba(self, party: Party) -> NDArray[np.float64] | None:
+        """The joint model's probabilities, one column per class, at the label party; None elsewhere."""
+        prediction = self.predict(party)
+        return None if prediction is None else prediction.probabilities
+
+    def score(self, party: Party) -> float | None:
+        """Accuracy, or R², on this table, at the label party; None elsewhere."""
+        prediction = self.predict(party)
+        if prediction is None:
+            return None
+        return self._quality(np.asarray(party.own_table.labels), prediction)
+
+    def scores(self, party: Party) -> Float64Array | None:
+        """The joint model's scores before the link (rows, scores), at the label party; None elsewhere."""
+        self.require_fitted("used to predict")
+        prepare_defences(party, frozenset(), (), type(self).__name__)
+        matrix = self.bins_.encode(party.own_table)
+        if not party.holds_labels:
+            predict_as_feature_party(party, self.splits_, matrix)
+            return None
+        self._require_parties(party)
+        added = predict_as_label_party(party, self.trees_, self.parts_, matrix)
+        n_scores = len(self.start_)
+        out = np.tile(self.start_, (len(matrix.codes), 1))
+        # Tree after tree, in the order of training, so that scores are the same to the last bit.
+        for first in range(0, len(self.trees_), n_scores):
+            out = out + added[:, first : first + n_scores]
+        return out
+
+    @property
+    def feature_importances_(self) -> Mapping[str, float]:
+        """Shares of importance that sum to 1.
+
+        At the label party the gain of splits, for own columns by name and for others by their owner. At a feature
+        party, which knows no gains, the number of splits by its columns.
+        """
+        self.require_fitted("asked for importances")
+        found = dict.fromkeys(self.bins_.names, 0.0)
+        if hasattr(self, "splits_"):
+            for own in (split for splits in self.splits_ for split in splits):
+                found[self.bins_.names[own.column]] += 1
+        else:
+            names = self._column_names()
+            for tree in self.trees_:
+                for split, gain in zip(tree.splits, tree.gains, strict=True):
+                    if split is not None:
+                        found[names[split.column]] = found.get(names[split.column], 0.0) + gain
+        total = sum(found.values()) or 1
+        return {name: value / total for name, value in found.items()}
+
+    def text(self) -> str:
+        """This party's side of the forest in words: own splits in full, others' by their owner."""
+        self.require_fitted("put into words")
+        if hasattr(self, "splits_"):
+            return described_splits(self.splits_, self.bins_)
+        names = self._column_names()
+        trees = [described_tree(tree, names, self.bins_) for tree in self.trees_]
+        return "\n".join(f"tree {number}\n{tree}" for number, tree in enumerate(trees))
+
+    def share(self) -> Stored:
+        if hasattr(self, "splits_"):
+            return {"bins_": self.bins_.state(), "splits_": [splits_array(splits) for splits in self.splits_]}
+        parts = {
+            name: [[column.n_bins, column.missing, column.categorical] for column in columns]
+            for name, columns in self.parts_.items()
+        }
+        learned: dict[str, Any] = {"bins_": self.bins_.state(), "parts_": parts, "start_": self.start_}
+        learned |= {"trees_": [tree_state(tree) for tree in self.trees_], "losses_": list(self.losses_)}
+        if hasattr(self, "record_"):
+            learned["record_"] = self.record_.state()
+        return learned | self._learned_labels()
+
+    def take_share(self, tree: Stored) -> None:
+        self.bins_ = Bins.of(tree["bins_"])
+        if "splits_" in tree:
+            found = [splits_of(splits) for splits in tree["splits_"]]
+            self.splits_ = tuple(tuple(split for split in splits if split is not None) for splits in found)
+            return
+        self.parts_ = {name: tuple(Column(*column) for column in columns) for name, columns in tree["parts_"].items()}
+        self.trees_ = tuple(tree_of(each) for each in tree["trees_"])
+        self.start_, self.losses_ = tree["start_"], list(tree["losses_"])
+        if "record_" in tree:
+            self.record_ = ForestRecord.of(tree["record_"])
+        self._take_labels(tree)
+
+    @property
+    def forest_record(self) -> ForestRecord | None:
+        """What the label party saw of the forest, where it kept that; None elsewhere."""
+        return getattr(self, "record_", None)
+
+    def summary(self) -> str:
+        depth = f"depth {self.max_depth}" if self.max_depth else f"{self.max_leaves} leaves"
+        lines = [
+            f"{type(self).__name__}: up to {self.n_estimators} rounds of trees of {depth}, learning rate "
+            f"{self.learning_rate:g}.",
+            "The label party learns the sums of gradients over each bin of each column in each node, and the side of "
+            "each split that a row meets. Feature parties learn how many nodes there are and which of their splits "
+            "were chosen, and nothing of rows, labels or gradients.",
+            f"Sums: RLWE of degree {HISTOGRAM.n}, estimated at {HISTOGRAM.security_bits} bits, experimental and "
+            "unaudited. Threat model: curious parties that keep to the rules.",
+        ]
+        if hasattr(self, "splits_"):
+            lines.append(f"This share: {sum(map(len, self.splits_))} splits in {len(self.splits_)} trees.")
+        elif self.is_fitted:
+            lines.append(f"This share: {len(self.trees_)} trees with {sum(map(len, self.trees_))} nodes.")
+        return "\n".join(lines)
+
+    @abstractmethod
+    def _loss(self, labels: NDArray[Any], owner: str) -> tuple[Loss, Float64Array, Float64Array]:
+        """What is boosted, labels as it counts them, and what rows are weighted by."""
+
+    @abstractmethod
+    def _prediction(self, scores: Float64Array) -> Prediction:
+        """What scores mean."""
+
+    @abstractmethod
+    def _quality(self, labels: NDArray[Any], prediction: Prediction) -> float:
+        """How well a prediction fits labels."""
+
+    def _learned_labels(self) -> dict[str, Any]:
+        """What predictions need of the labels."""
+        return {}
+
+    def _take_labels(self, tree: Stored) -> None:
+        """Take up what `_learned_labels` gave."""
+
+    def _settings(self) -> ForestSettings:
+        trees = TreeParameters(
+            eta=self.learning_rate,
+            **{field.name: getattr(self, field.name) for field in fields(TreeParameters) if field.name != "eta"},
+        )
+        if self.sums == "hidden":
+            if self.grow_policy != "depthwise" or not self.max_depth:
+                raise PlanError(
+                    f'sums="hidden" requires grow_policy="depthwise" and a max_depth above 0, but grow_policy is '
+                    f"{self.grow_policy!r} and max_depth is {self.max_depth}. Change them, or choose other sums."
+                )
+            trees = hidden_parameters(trees)
+        given = {field.name: getattr(self, field.name) for field in fields(BoostSettings) if field.name != "trees"}
+        noise = NoiseSettings(self.epsilon, self.delta) if self.sums == "noisy" else None
+        self._require_scheme(trees)
+        return ForestSettings(
+            BoostSettings(trees, **given),
+            self.leak_budget,
+            self.sums,
+            noise,
+            self.keep_record,
+            self.backend,
+            self.membership,
+        )
+
+    def _require_scheme(self, trees: TreeParameters) -> None:
+        if self.backend == "hinted":
+            if self.membership == "revealed":
+                raise PlanError(
+                    'membership="revealed" requires backend="paillier", but backend is "hinted", which gains nothing '
+                    "by it. Change one of the two."
+                )
+            return
+        if self.sums != "exact":
+            raise PlanError(
+                f'backend="paillier" requires sums="exact", but sums is {self.sums!r}. Change one of the two.'
+            )
+        if most_numbers(trees, 1)[1] > MOST_NODES:
+            raise PlanError(
+                f'backend="paillier" asks for {MOST_NODES} nodes at once at most, but a level may have more. Lower '
+                "max_depth or max_leaves."
+            )
+
+    def _boosting(self, party: Party, settings: ForestSettings, sampling: Sampling) -> Boosting:
+        table = party.own_table
+        if table.labels is None:
+            raise DataError(f"{party.name} is the label party but its table has no labels. Name the label column.")
+        loss, labels, weights = self._loss(np.asarray(table.labels), party.name)
+        weights = weights * _row_weights(table, self.sample_weight, party.name)
+        most_total = MOST_TOTAL if settings.hidden else slots_of(sampling.folds).most_total
+        boosting = Boosting(settings.boost, loss, labels, weights, sampling, party.random, most_total)
+        if settings.hidden:
+            # A loss may have a bound of its own.
+            hidden_parameters(boosting.parameters)
+        return boosting
+
+    def _columns(self, party: Party) -> Table:
+        table = party.own_table
+        return table.select([name for name in table.columns if not (party.holds_labels and name == self.sample_weight)])
+
+    def _column_names(self) -> list[str]:
+        """For each column of all parties its name, or its owner's where another party has it."""
+        (_, *others) = self.parts_.items()
+        return [*self.bins_.names, *(name for name, columns in others for _ in columns)]
+
+    def _require_parties(self, party: Party) -> None:
+        if tuple(self.parts_) != (party.name, *party.roles.features):
+            raise PlanError(
+                f"This forest was grown by {', '.join(self.parts_)}, but the roles of the prediction name "
+                f"{', '.join(party.roles.holders)}. Name the parties of the training, in the same order."
+            )
+
+    def _require_roles(self, party: Party) -> None:
+        if party.roles.label is None or not party.roles.features:
+            raise PlanError(
+                f"{type(self).__name__} needs a label party and at least one feature party, but the roles are "
+                f"{party.roles}. Name both."
+            )
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class SecureBoostClassifier(SecureBoost):
+    """Boosted trees for classes: xgboost's binary:logistic for two classes, multi:softprob for more.
+
+    Args:
+        scale_pos_weight: What rows of the second of two classes are weighted by.
+        class_weight: "balanced" weights rows so that all classes weigh as much; None does not.
+
+    The other parameters are those of `SecureBoost`.
+
+    >>> SecureBoostClassifier(n_estimators=50).get_params()["learning_rate"]
+    0.3
+    """
+
+    task: ClassVar[Literal["classification"]] = "classification"
+    limits: ClassVar[Mapping[str, Limit]] = {
+        **SecureBoost.limits,
+        "scale_pos_weight": number(above=0),
+        "class_weight": optional(choice("balanced")),
+    }
+
+    scale_pos_weight: float = 1.0
+    class_weight: Literal["balanced"] | None = None
+
+    def _loss(self, labels: NDArray[Any], owner: str) -> tuple[Loss, Float64Array, Float64Array]:
+        self.classes_ = require_classes(labels, owner)
+        n_classes, codes = len(self.classes_), np.searchsorted(self.classes_, labels)
+        weights = np.ones(len(labels))
+        if self.class_weight == "balanced":
+            weights = len(labels) / (n_classes * np.bincount(codes))[codes]
+        if self.scale_pos_weight != 1:
+            if n_classes > 2:
+                raise PlanError(
+                    f"scale_pos_weight should be 1 where there are more than two classes, but is "
+                    f"{self.scale_pos_weight:g} and {owner} has {n_classes} classes. Use class_weight or sample_weight."
+                )
+            weights = np.where(codes == 1, self.scale_pos_weight, 1.0) * weights
+        return (Logistic() if n_classes == 2 else Softmax(n_classes)), codes.astype(np.float64), weights
+
+    def _prediction(self, scores: Float64Array) -> Prediction:
+        if scores.shape[1] == 1:
+            second = Logistic().predicted(scores)
+            probabilities = np.concatenate([1 - second, second], axis=1)
+        else:
+            probabilities = Softmax(scores.shape[1]).predicted(scores)
+        return Prediction(self.classes_[np.argmax(probabilities, axis=1)], probabilities)
+
+    def _quality(self, labels: NDArray[Any], prediction: Prediction) -> float:
+        return float((labels == prediction.values).mean())
+
+    def _learned_labels(self) -> dict[str, Any]:
+        return {"classes_": self.classes_.tolist()}
+
+    def _take_labels(self, tree: Stored) -> None:
+        self.classes_ = np.array(tree["classes_"])
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class SecureBoostRegressor(SecureBoost):
+    """Boosted trees for numbers or counts.
+
+    Args:
+        objective: "reg:squarederror" for numbers, "count:poisson" for counts.
+
+    The other parameters are those of `SecureBoost`.
+
+    >>> SecureBoostRegressor(objective="count:poisson").task
+    'regression'
+    """
+
+    task: ClassVar[Literal["regression"]] = "regression"
+    limits: ClassVar[Mapping[str, Limit]] = {
+        **SecureBoost.limits,
+        "objective": choice("reg:squarederror", "count:poisson"),
+    }
+
+    objective: Literal["reg:squarederror", "count:poisson"] = "reg:squarederror"
+
+    def _loss(self, labels: NDArray[Any], owner: str) -> tuple[Loss, Float64Array, Float64Array]:
+        if labels.dtype.kind not in "fiub":
+            raise DataError(
+                f"{owner}'s labels should be numbers for a regression, but are {labels.dtype}. Choose another label "
+                "column, or SecureBoostClassifier."
+            )
+        return self._family(), labels.astype(np.float64), np.ones(len(labels))
+
+    def _prediction(self, scores: Float64Array) -> Prediction:
+        return Prediction(self._family().predicted(scores)[:, 0])
+
+    def _quality(self, labels: NDArray[Any], prediction: Prediction) -> float:
+        from sklearn.metrics import r2_score
+
+        return float(r2_score(labels, prediction.values))
+
+    def _family(self) -> Loss:
+        return Poisson(self.max_delta_step or 0.7) if self.objective == "count:poisson" else Squared()
+
+
+def _row_weights(table: Table, column: str | None, owner: str) -> Float64Array:
+    """The weight of each row, 1 without a column of weights."""
+    if column is None:
+        return np.ones(len(table))
+    if column not in table.columns:
+        raise PlanError(
+            f"sample_weight should name a column of {owner}'s table, but {column!r} is none. Name another column."
+        )
+    values = np.asarray(table.column(column))
+    wrong = len(values) if values.dtype.kind not in "fiub" else int((~(values >= 0) | np.isinf(values)).sum())
+    if wrong or not values.any():
+        raise DataError(
+            f"{owner}'s weights in {column!r} should be numbers of 0 or more, not all 0, but {wrong:,} of "
+            f"{len(values):,} are not. Correct them."
+        )
+    return values.astype(np.float64)

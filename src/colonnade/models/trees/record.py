@@ -1,0 +1,177 @@
+"""Record: what the label party saw of a forest, from which an audit attacks the feature parties' columns.
+
+For each tree these are the label party's gradients, the rows of each node that it asked for, the sums that came back,
+and the side of each row at each split. Where sums are hidden there are none; where they are noisy, the noise is known
+by its deviation. The label party could keep all of this in any run, so an audit lets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from colonnade.models.trees.bins import Column
+from colonnade.models.trees.grow import Sums
+from colonnade.models.trees.losses import Gradients
+from colonnade.models.trees.splits import Split
+from colonnade.storage import Tree as Stored
+from colonnade.wire.message import Int64Array
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The sides of a node's rows under one party's split; its column is numbered within this party."""
+
+    split: Split
+    rows: Int64Array
+    left: NDArray[np.bool_]
+
+
+@dataclass
+class SeenTree:
+    """What the label party saw of one tree.
+
+    Attributes:
+        gradients: Its own gradients and hessians.
+        nodes: The rows of each node it asked for.
+        sums: For each feature party the sums (bins, 2) of each of these nodes, in the order of `nodes`.
+        sides: For each feature party the sides of rows under its splits.
+    """
+
+    gradients: Gradients
+    nodes: list[Int64Array] = field(default_factory=list)
+    sums: dict[str, list[NDArray[Any]]] = field(default_factory=dict)
+    sides: dict[str, list[Sides]] = field(default_factory=dict)
+
+
+@dataclass
+class ForestRecord:
+    """What the label party saw of a forest.
+
+    Attributes:
+        n_rows: How many rows there are.
+        columns: What it knows of each feature party's columns.
+        noise: The deviation of the noise in sums, in their units; 0 where sums are exact.
+        shuffled: Whether the bins of each column change places from tree to tree.
+        trees: The trees.
+
+    >>> ForestRecord(3, {"shop": (Column(2),)}).released("shop")
+    False
+    """
+
+    n_rows: int
+    columns: Mapping[str, tuple[Column, ...]]
+    noise: float = 0.0
+    shuffled: bool = False
+    trees: list[SeenTree] = field(default_factory=list)
+
+    def released(self, owner: str) -> bool:
+        """Whether sums of a party were told."""
+        return any(tree.sums.get(owner) for tree in self.trees)
+
+    def n_splits(self, owner: str) -> Int64Array:
+        """How often each of a party's columns was chosen."""
+        chosen = [each.split.column for tree in self.trees for each in tree.sides.get(owner, ())]
+        return np.bincount(np.array(chosen, np.int64), minlength=len(self.columns[owner]))
+
+    def state(self) -> Stored:
+        """The record as a tree of arrays."""
+        return {
+            "n_rows": self.n_rows,
+            "columns": {name: [list(vars(each).values()) for each in found] for name, found in self.columns.items()},
+            "noise": self.noise,
+            "shuffled": self.shuffled,
+            "trees": [
+                {
+                    "gradients": dict(vars(tree.gradients)),
+                    "nodes": list(tree.nodes),
+                    "sums": {name: list(found) for name, found in tree.sums.items()},
+                    "sides": {
+                        name: [
+                            {"split": list(vars(each.split).values()), "rows": each.rows, "left": each.left}
+                            for each in found
+                        ]
+                        for name, found in tree.sides.items()
+                    },
+                }
+                for tree in self.trees
+            ],
+        }
+
+    @classmethod
+    def of(cls, tree: Mapping[str, Any]) -> ForestRecord:
+        """The record that `state` wrote down."""
+        columns = {name: tuple(Column(*each) for each in found) for name, found in tree["columns"].items()}
+        trees = [
+            SeenTree(
+                Gradients(**each["gradients"]),
+                list(each["nodes"]),
+                {name: list(found) for name, found in each["sums"].items()},
+                {name: [_sides(some) for some in found] for name, found in each["sides"].items()},
+            )
+            for each in tree["trees"]
+        ]
+        return cls(tree["n_rows"], columns, tree["noise"], tree["shuffled"], trees)
+
+
+@runtime_checkable
+class SawForest(Protocol):
+    """A share of a model that may hold what its party saw of a forest."""
+
+    @property
+    def forest_record(self) -> ForestRecord | None:
+        """What the party saw; None where it kept nothing, or saw nothing."""
+
+
+@dataclass(frozen=True)
+class WatchedSums:
+    """A feature party's source of sums, with what comes from it noted down in the record's last tree.
+
+    Args:
+        source: The source.
+        owner: The party it stands for.
+        record: Where to note it down; a tree is begun by appending a `SeenTree` to it.
+        hidden: Whether sums are shares, which tell nothing and are not noted down.
+    """
+
+    source: Sums
+    owner: str
+    record: ForestRecord
+    hidden: bool = False
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """What everybody knows of the columns."""
+        return self.source.columns
+
+    def sums(self, gradients: Gradients, nodes: Sequence[Int64Array]) -> NDArray[Any]:
+        """The source's sums."""
+        found = self.source.sums(gradients, nodes)
+        if not self.hidden:
+            tree = self.record.trees[-1]
+            noted = tree.sums.setdefault(self.owner, [])
+            # All parties are asked about the same nodes.
+            tree.nodes += nodes[len(tree.nodes) - len(noted) :]
+            noted += list(found)
+        return found
+
+    def left(self, asked: Sequence[tuple[Split, Int64Array]]) -> list[NDArray[np.bool_]]:
+        """The source's sides of rows."""
+        found = self.source.left(asked)
+        sides = [Sides(split, rows, side) for (split, rows), side in zip(asked, found, strict=True)]
+        self.record.trees[-1].sides.setdefault(self.owner, []).extend(sides)
+        return found
+
+
+def _stored(sides: Sides) -> Stored:
+    return {"split": list(vars(sides.split).values()), "rows": sides.rows, "left": sides.left}
+
+
+def _sides(tree: Mapping[str, Any]) -> Sides:
+    column, last, levels, missing_left = tree["split"]
+    split = Split(column, last, None if levels is None else tuple(levels), missing_left)
+    return Sides(split, tree["rows"], tree["left"])

@@ -1,0 +1,502 @@
+"""SecureBoost: the forest of one table, at each number of parties; what crosses, and what is refused."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from colonnade.crypto import hinted
+from colonnade.errors import DataError, LeakBudgetSpent, PlanError, ProtocolError
+from colonnade.models.trees import prediction
+from colonnade.models.trees.bins import BinMatrix, Bins
+from colonnade.models.trees.boosting import Boosting, Sampling
+from colonnade.models.trees.estimator import SecureBoostClassifier, SecureBoostRegressor
+from colonnade.models.trees.grow import PlainSums
+from colonnade.models.trees.hidden import MOST_TOTAL
+from colonnade.models.trees.hinted_sums import slots_of
+from colonnade.models.trees.messages import SumsQuery
+from colonnade.models.vertical import Vertical
+from colonnade.privacy.ledger import Ledger
+from colonnade.roles import Roles
+from colonnade.runtime.party import shared_randomness
+from colonnade.runtime.simulate import private_randomness, simulate
+from colonnade.secret import Secret
+from colonnade.tables.table import Table
+from colonnade.wire.codec import decode
+from colonnade.wire.message import Message
+
+NAMES = ("bank", "shop", "telco", "insurer", "clinic", "club")
+N = 240
+SMALL = {"n_estimators": 3, "max_depth": 3, "max_bin": 5, "leak_budget": None}
+
+
+def roles(n_features):
+    return Roles(label="bank", features=NAMES[1 : 1 + n_features])
+
+
+def tables_of(n_features, labels, *, own=True, n_rows=N, **extra):
+    """Numbers with and without gaps at all parties, and words; labels may depend on all."""
+    random = np.random.default_rng(n_features)
+    score, tables = random.normal(size=n_rows), {}
+    for name in NAMES[: 1 + n_features]:
+        x = random.normal(size=(n_rows, 2))
+        words = np.array(["a", "b", "c", "d", "e"])[random.integers(0, 5, n_rows)]
+        score += x[:, 0] * (1 + x[:, 1] / 2) + (words == "b")
+        x[random.random(n_rows) < 0.2, 1] = np.nan
+        columns = {f"{name} x": x[:, 0], f"{name} gaps": x[:, 1], f"{name} words": words}
+        tables[name] = {"id": np.arange(n_rows)} | (columns if own or name != "bank" else {})
+    score /= np.sqrt(n_features)
+    made = {
+        "binary": (score > 0).astype(int),
+        "multiclass": np.array(["low", "mid", "high"])[np.digitize(score, [-1, 1])],
+        "squared": 10 * score,
+        "poisson": np.floor(np.exp(score / 2)),
+    }
+    tables["bank"] |= {**extra, "y": made[labels]}
+    return {name: Table.of(data, labels="y" if name == "bank" else None, owner=name) for name, data in tables.items()}
+
+
+def model_of(labels, **changes):
+    given = SMALL | changes
+    if labels in ("binary", "multiclass"):
+        return SecureBoostClassifier(**given)
+    return SecureBoostRegressor(objective={"squared": "reg:squarederror", "poisson": "count:poisson"}[labels], **given)
+
+
+def central(model, tables, run):
+    """The same forest grown on one table, by the same mathematics and the same public draws."""
+    settings = model._settings().boost
+    table = tables["bank"]
+    sampling = Sampling(settings, len(table), shared_randomness(run.plan, run.id_digest))
+    parts = []
+    for name, held in tables.items():
+        own = held.select([column for column in held.columns if not (name == "bank" and column == model.sample_weight)])
+        parts.append(Bins.learned(own, sampling.parts[0], max_bin=model.max_bin).encode(own))
+    columns = tuple(column for part in parts for column in part.columns)
+    codes = np.concatenate([part.codes.astype(np.uint16) for part in parts], axis=1)
+    loss, labels, weights = model.clone()._loss(np.asarray(table.labels), "bank")
+    if model.sample_weight is not None:
+        weights = weights * table.column(model.sample_weight)
+    random = private_randomness(0, "bank", run.plan)
+    most_total = MOST_TOTAL if model.sums == "hidden" else slots_of(sampling.folds).most_total
+    boosting = Boosting(settings, loss, labels, weights, sampling, random, most_total)
+    source = PlainSums(BinMatrix(columns, codes))
+    for number in range(boosting.n_trees):
+        boosting.grow(number, source)
+        if boosting.ends_after(number):
+            break
+    return boosting
+
+
+def fitted(model, tables, **options):
+    return simulate(model.fit, tables, roles=roles(len(tables) - 1), keep="digests", **options)
+
+
+def assert_equal_to_central(model, tables):
+    run = fitted(model, tables)
+    expected, found = central(model, tables, run), run.results["bank"]
+    assert list(found.trees_) == expected.trees[: expected.n_kept]
+    assert found.losses_ == expected.losses
+    assert (found.start_ == expected.start).all()
+    return run, expected
+
+
+@pytest.mark.parametrize("labels", ["binary", "multiclass", "squared", "poisson"])
+@pytest.mark.parametrize("n_features", [1, 2])
+def test_the_forest_is_the_one_grown_on_one_table(n_features, labels):
+    tables = tables_of(n_features, labels)
+    run, expected = assert_equal_to_central(model_of(labels), tables)
+    owners = {split.column // 3 for tree in expected.trees for split in tree.splits if split is not None}
+    assert owners == set(range(n_features + 1))
+    scores = simulate({name: share.scores for name, share in run.results.items()}, tables, roles=roles(n_features))
+    # What the parties predict together are the scores of training, to the last bit.
+    assert (scores.results["bank"] == expected.scores).all()
+
+
+@pytest.mark.parametrize("n_features", [3, 4, 5])
+def test_more_parties_grow_the_same_forest(n_features):
+    assert_equal_to_central(model_of("binary"), tables_of(n_features, "binary"))
+
+
+def test_a_label_party_without_columns_grows_the_same_forest():
+    tables = tables_of(1, "binary", own=False)
+    run, _ = assert_equal_to_central(model_of("binary"), tables)
+    assert run.results["bank"].feature_importances_ == {"shop": 1.0}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"grow_policy": "lossguide", "max_leaves": 6, "max_depth": 0},
+        {"max_leaves": 5},
+        {"subsample": 0.5, "n_estimators": 4},
+        {"subsample": 0.7, "colsample_bytree": 0.5},
+        {"top_rate": 0.3, "other_rate": 0.2},
+        {"early_stopping_rounds": 1, "n_estimators": 8, "learning_rate": 1.0},
+        {"gamma": 2.0, "reg_alpha": 1.0, "reg_lambda": 0.5, "min_child_weight": 5.0, "max_delta_step": 0.5},
+        {"scale_pos_weight": 3.0},
+        {"class_weight": "balanced", "sample_weight": "importance"},
+    ],
+    ids=str,
+)
+def test_every_parameter_gives_the_forest_of_one_table(changes):
+    extra = {"importance": np.arange(N) % 3} if "sample_weight" in changes else {}
+    tables = tables_of(1, "binary", **extra)
+    plain = central(model_of("binary"), tables, fitted(model_of("binary", n_estimators=1), tables))
+    _, expected = assert_equal_to_central(model_of("binary", **changes), tables)
+    assert expected.trees != plain.trees[: len(expected.trees)]
+
+
+@pytest.mark.parametrize(
+    ("n_features", "labels", "changes"),
+    [(1, "binary", {}), (2, "multiclass", {"n_estimators": 1}), (3, "squared", {"colsample_bytree": 0.6})],
+)
+def test_hidden_sums_give_the_forest_of_one_table(n_features, labels, changes):
+    """At these sizes no two candidates of a node gain nearly the same, so that splits are equal without exception."""
+    model = model_of(labels, sums="hidden", **changes)
+    run, _ = assert_equal_to_central(model, tables_of(n_features, labels))
+    assert all(run.results[name].splits_ for name in NAMES[1 : 1 + n_features])
+
+
+@pytest.mark.parametrize(
+    ("labels", "changes", "words"),
+    [
+        ("binary", {"grow_policy": "lossguide"}, 'requires grow_policy="depthwise"'),
+        ("binary", {"max_depth": 0, "max_leaves": 4}, "a max_depth above 0"),
+        ("binary", {"reg_alpha": 1.0}, "require reg_alpha = 0"),
+        ("poisson", {}, "require max_delta_step = 0, but max_delta_step is 0.7"),
+    ],
+)
+def test_hidden_sums_refuse_what_they_cannot_compare(labels, changes, words):
+    with pytest.raises(PlanError, match=words):
+        fitted(model_of(labels, sums="hidden", **changes), tables_of(1, labels))
+
+
+def test_early_stopping_keeps_the_best_round_at_all_parties():
+    model = model_of("multiclass", early_stopping_rounds=1, n_estimators=10, learning_rate=2.0)
+    run, expected = assert_equal_to_central(model, tables_of(1, "multiclass"))
+    n_kept = 3 * (int(np.argmin(expected.losses)) + 1)
+    assert n_kept < len(expected.trees) < 30
+    assert len(run.results["bank"].trees_) == len(run.results["shop"].splits_) == n_kept
+
+
+def test_folds_cut_the_bytes_of_queries():
+    tables = tables_of(1, "binary")
+    sizes = []
+    for subsample in (1.0, 0.5):
+        entries = fitted(model_of("binary", n_estimators=2, subsample=subsample), tables).transcripts["bank"].entries
+        sizes.append(sum(entry.size for entry in entries if entry.kind == "trees/sums-query"))
+    assert sizes[1] < 0.6 * sizes[0]
+
+
+def test_a_forest_in_words_has_own_splits_in_full_and_others_by_their_owner():
+    tables = tables_of(1, "binary")
+    shares = fitted(model_of("binary"), tables).results
+    own, others = shares["bank"].text(), shares["shop"].text()
+    assert "bank x <" in own
+    assert "shop's column" in own
+    assert "shop x" not in own
+    assert "shop x <" in others
+    assert "bank" not in others
+    importances = {name: share.feature_importances_ for name, share in shares.items()}
+    assert set(importances["bank"]) == {"bank x", "bank gaps", "bank words", "shop"}
+    assert set(importances["shop"]) == {"shop x", "shop gaps", "shop words"}
+    for each in importances.values():
+        assert sum(each.values()) == pytest.approx(1)
+
+
+def test_levels_that_training_never_saw_are_predicted_as_missing():
+    tables = tables_of(1, "binary")
+    shares = fitted(model_of("binary"), tables).results
+    arrow = tables["shop"].to_arrow()
+    strange = {name: arrow.column(name) for name in arrow.column_names} | {"shop words": ["z"] * N}
+    predict = {name: share.predict for name, share in shares.items()}
+    found = simulate(predict, {**tables, "shop": Table.of(strange, owner="shop")}, roles=roles(1)).results["bank"]
+    assert np.isfinite(found.probabilities).all()
+
+
+def test_columns_that_say_nothing_change_nothing():
+    tables = tables_of(1, "binary")
+    arrow = tables["shop"].to_arrow()
+    constant = {"a constant": np.ones(N), "all missing": np.full(N, np.nan)}
+    more = Table.of({name: arrow.column(name) for name in arrow.column_names} | constant, owner="shop")
+    one, other = (fitted(model_of("binary"), {**tables, "shop": shop}).results for shop in (tables["shop"], more))
+    assert [tree.values for tree in one["bank"].trees_] == [tree.values for tree in other["bank"].trees_]
+
+
+def test_a_tree_without_a_good_split_is_a_leaf():
+    shares = fitted(model_of("binary", min_child_weight=1e6), tables_of(1, "binary")).results
+    assert [len(tree) for tree in shares["bank"].trees_] == [1, 1, 1]
+    assert shares["shop"].splits_ == ((), (), ())
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [({}, "no columns"), ({"one": np.ones(N)}, "constant")],
+    ids=["no columns", "a constant column"],
+)
+def test_a_feature_party_with_nothing_to_split_by_is_refused(columns, words):
+    tables = tables_of(1, "binary")
+    tables["shop"] = Table.of({"id": np.arange(N), **columns}, owner="shop")
+    with pytest.raises(DataError, match=f"shop should bring a column .* {words}.*leave this party out"):
+        fitted(model_of("binary"), tables)
+
+
+@pytest.mark.parametrize(
+    ("labels", "changes", "error", "words"),
+    [
+        ("binary", {"top_rate": 0.5}, PlanError, "top_rate and other_rate should both"),
+        ("binary", {"top_rate": 0.7, "other_rate": 0.7}, PlanError, "sum to at most 1"),
+        ("binary", {"max_depth": 0}, PlanError, "max_depth and max_leaves are both 0"),
+        ("multiclass", {"scale_pos_weight": 2.0}, PlanError, "bank has 3 classes"),
+        ("binary", {"sample_weight": "no such"}, PlanError, "'no such' is none"),
+        ("binary", {"sample_weight": "bank words"}, DataError, "bank's weights in 'bank words' should be numbers"),
+    ],
+)
+def test_bad_settings_are_refused_with_the_parameters_name(labels, changes, error, words):
+    with pytest.raises(error, match=words):
+        fitted(model_of(labels, **changes), tables_of(1, labels))
+
+
+def test_folds_of_one_row_are_refused():
+    with pytest.raises(DataError, match="should have two rows at least in each fold"):
+        fitted(model_of("binary", subsample=1 / 40), tables_of(1, "binary", n_rows=60))
+
+
+def test_gradients_that_are_no_numbers_are_refused():
+    tables = tables_of(1, "poisson")
+    tables["bank"] = tables["bank"].with_labels(np.where(np.arange(N) == 0, -1.0, 1.0))
+    with pytest.raises(DataError, match="should be counts"):
+        fitted(model_of("poisson"), tables)
+
+
+def test_a_forest_predicts_with_the_parties_that_grew_it_only():
+    tables = tables_of(2, "binary")
+    shares = fitted(model_of("binary", n_estimators=1), tables).results
+    predict = {name: shares[name].predict for name in ("bank", "shop")}
+    with pytest.raises(PlanError, match="was grown by bank, shop, telco"):
+        simulate(predict, {name: tables[name] for name in predict}, roles=roles(1))
+
+
+def test_the_label_party_learns_no_more_sums_than_the_owner_of_columns_allows(tmp_path):
+    tables = tables_of(1, "binary")
+    # A tree of depth 3 takes three encrypted numbers of two nodes, two equations each.
+    model = model_of("binary", leak_budget=25 / N, n_estimators=2)
+    fitted(model, tables, directory=tmp_path / "one")
+    with pytest.raises(LeakBudgetSpent, match=r"bank may learn 25 sums .* learned 24 and asks for 4 more"):
+        fitted(model.clone().set_params(n_estimators=3), tables)
+
+
+def test_sums_are_counted_over_all_runs_on_the_same_rows(tmp_path):
+    tables, model = tables_of(1, "binary"), model_of("binary", leak_budget=25 / N, n_estimators=2)
+    arrow = tables["shop"].to_arrow()
+    columns = {name: arrow.column(name) for name in arrow.column_names}
+    # Another column and fewer rows: the same people all the same.
+    wider = Table.of(columns | {"more": np.arange(N)}, owner="shop").take(np.arange(N - 1))
+    log = tmp_path / "equations-of-shop"
+    counting = {"shop": lambda party, protocol: protocol(replace(party, answer_log=tmp_path / "answers"))}
+    fitted(model, tables, instead=counting)
+    counted = log.read_text()
+    with pytest.raises(LeakBudgetSpent, match="learned 24 and asks for 4 more"):
+        fitted(model, {"bank": tables["bank"].take(np.arange(N - 1)), "shop": wider}, instead=counting)
+    assert log.read_text() == counted
+    strangers = {name: table.to_arrow() for name, table in tables.items()}
+    strangers = {name: arrow.set_column(0, "id", [np.arange(N) + N]) for name, arrow in strangers.items()}
+    made = {name: Table.of(arrow, labels="y" if name == "bank" else None) for name, arrow in strangers.items()}
+    fitted(model, made, instead=counting)
+
+
+def test_bare_hints_are_kept_while_a_run_goes_on_and_not_longer(tmp_path):
+    tables, seen = tables_of(1, "binary"), []
+
+    class Stopped(Exception):
+        pass
+
+    def stopping(party, protocol):
+        def watch(*_):
+            seen.append(sorted(path.name for path in (tmp_path / "shop" / "checkpoints" / "hints").iterdir()))
+            if len(seen) == 2:
+                raise Stopped
+
+        return protocol(replace(party, watcher=watch))
+
+    with pytest.raises(Stopped):
+        fitted(model_of("binary"), tables, directory=tmp_path, instead={"shop": stopping}, checkpoint_every=1)
+    run = fitted(model_of("binary"), tables, directory=tmp_path, instead={"shop": stopping}, checkpoint_every=1)
+    assert seen[0] == seen[-1]
+    assert len(seen[0]) == 1
+    assert not (tmp_path / "shop" / "checkpoints" / "hints").exists()
+    assert list(run.results["bank"].trees_) == central(model_of("binary"), tables, run).trees
+
+
+def frames_at(run, name, *, sent=False):
+    transcript = run.transcripts[name]
+    return [
+        (entry, transcript.frames.read(entry.section, entry.place)[0])
+        for entry in transcript.entries
+        if entry.sent is sent and entry.place is not None
+    ]
+
+
+def test_a_feature_party_gets_frames_of_the_same_sizes_whoever_is_in_a_node():
+    """Queries and choices depend on the number of nodes alone, and gradients or rows never cross in the clear."""
+    tables = tables_of(1, "squared", n_rows=200)
+    run = simulate(model_of("squared").fit, tables, roles=roles(1), keep="all")
+    labels = np.asarray(tables["bank"].labels)
+    kinds = {}
+    for entry, frame in frames_at(run, "shop"):
+        kinds.setdefault(entry.kind, []).append(len(frame))
+        assert labels[:8].tobytes() not in bytes(frame)
+        assert np.arange(8).tobytes() not in bytes(frame)
+    fresh = {kind for kind in kinds if Message.kinds[kind].fresh}
+    # What is not under encryption or an oblivious transfer is a handful of numbers for each tree.
+    clear = {kind: max(sizes) for kind, sizes in kinds.items() if kind not in fresh}
+    assert set(clear) == {"trees/outline", "trees/next-act", "trees/chosen-splits", "trees/forest-size"}
+    assert max(clear.values()) < 400
+    assert set(fresh) == {
+        "trees/seed-commitment",
+        "trees/seed-nonce",
+        "trees/transfer-point",
+        "trees/query-keys",
+        "trees/sums-query",
+        "trees/side-choices",
+    }
+
+
+def test_queries_look_random_whoever_is_in_a_node():
+    tables = tables_of(1, "squared", n_rows=2000)
+    run = simulate(model_of("squared", n_estimators=1).fit, tables, roles=roles(1), keep="all")
+    queries = [frame for entry, frame in frames_at(run, "shop") if entry.kind == "trees/sums-query"]
+    for frame in queries:
+        tails = decode(frame, SumsQuery).tails
+        counts = np.bincount(tails.reshape(-1) >> 4, minlength=16)
+        # The lowest bits of a residue below a prime are uniform as far as 2,000 rows show.
+        assert stats.chisquare(counts).pvalue > 1e-6
+
+
+def test_no_secret_of_a_query_serves_twice(monkeypatch):
+    asked = []
+    honest = hinted.Queries.ask
+
+    def noting(self, messages, places, n_nodes):
+        query = honest(self, messages, places, n_nodes)
+        asked.append(query.words.copy())
+        return query
+
+    monkeypatch.setattr(hinted.Queries, "ask", noting)
+    fitted(model_of("binary"), tables_of(1, "binary"))
+    words = np.concatenate([each[:, 0, :8] for each in asked])
+    assert len(np.unique(words, axis=0)) == len(words) >= 9
+
+
+def test_noisy_sums_are_charged_what_was_asked_for_and_sides_are_said_to_be_exact():
+    tables, model = tables_of(1, "binary"), model_of("binary", sums="noisy", epsilon=2.0, delta=1e-5)
+    ledger = fitted(model, tables).ledgers["shop"]
+    noise = Ledger()
+    for event, count in ledger.events.items():
+        if event.is_private:
+            noise.spend(event, count)
+    # Three trees of three levels, each with sums of gradients and of hessians.
+    assert sum(noise.events.values()) == 18
+    assert noise.epsilon(1e-5, protects=Secret.FEATURES) == pytest.approx(2.0, rel=1e-6)
+    assert not ledger.spent(Secret.FEATURES, 1e-5).is_private
+    assert "side of each row" in str(ledger.spent(Secret.FEATURES, 1e-5))
+
+
+@pytest.mark.parametrize(("epsilon", "is_equal"), [(1e6, True), (0.5, False)])
+def test_noise_on_sums_changes_splits_as_far_as_it_is_large(epsilon, is_equal):
+    tables = tables_of(1, "binary")
+    run = fitted(model_of("binary", sums="noisy", epsilon=epsilon), tables)
+    expected = central(model_of("binary"), tables, run)
+    splits = [tree.splits for tree in run.results["bank"].trees_]
+    assert (splits == [tree.splits for tree in expected.trees]) is is_equal
+
+
+def test_exact_sums_are_entered_in_the_ledger_with_what_they_fit():
+    run = fitted(model_of("binary", n_estimators=1), tables_of(1, "binary"))
+    assert "exact sums over bins, which fit a million rows" in str(run.ledgers["shop"].spent(Secret.FEATURES, 1e-5))
+
+
+@pytest.mark.parametrize("sums", ["exact", "hidden"])
+def test_the_record_has_what_the_label_party_saw_and_no_more(sums, tmp_path):
+    tables = tables_of(1, "binary")
+    share = fitted(model_of("binary", sums=sums, keep_record=True, n_estimators=2), tables).results["bank"]
+    share.save(tmp_path / "share")
+    record = SecureBoostClassifier.load(tmp_path / "share").forest_record
+    own = tables["shop"]
+    bins = Bins.learned(own, np.arange(N), max_bin=5).encode(own)
+    assert record.columns == {"shop": bins.columns}
+    assert record.released("shop") is (sums == "exact")
+    for tree, grown in zip(record.trees, share.trees_, strict=True):
+        expected = PlainSums(bins).sums(tree.gradients, tree.nodes)
+        assert (np.array(tree.sums.get("shop", expected[:0])) == expected).all()
+        assert len(tree.sides["shop"]) == sum(split is not None and split.column >= 3 for split in grown.splits)
+        for seen in tree.sides["shop"]:
+            assert (PlainSums(bins).left([(seen.split, seen.rows)])[0] == seen.left).all()
+
+
+def test_nothing_is_recorded_unless_asked_for():
+    assert fitted(model_of("binary", n_estimators=1), tables_of(1, "binary")).results["bank"].forest_record is None
+
+
+@pytest.mark.parametrize("membership", ["hidden", "revealed"])
+def test_paillier_gives_the_same_forest(membership):
+    pytest.importorskip("gmpy2")
+    model = model_of("binary", n_estimators=1, max_depth=2, backend="paillier", membership=membership)
+    run, _ = assert_equal_to_central(model, tables_of(1, "binary", n_rows=60))
+    kinds = {entry.kind for entry in run.transcripts["shop"].entries if not entry.sent}
+    assert ("trees/node-rows" in kinds) is (membership == "revealed")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"membership": "revealed"}, 'membership="revealed" requires backend="paillier"'),
+        ({"backend": "paillier", "sums": "hidden"}, 'backend="paillier" requires sums="exact", but sums is \'hidden\''),
+        ({"backend": "paillier", "max_depth": 8}, "asks for 31 nodes at once at most"),
+    ],
+)
+def test_schemes_that_do_not_fit_are_refused(changes, words):
+    with pytest.raises(PlanError, match=words):
+        fitted(model_of("binary", **changes), tables_of(1, "binary"))
+
+
+def test_a_label_party_that_asks_about_rows_twice_is_refused(monkeypatch):
+    tables = tables_of(1, "binary")
+    shares = fitted(model_of("binary", n_estimators=1), tables).results
+    honest = prediction._ask
+
+    def twice(line, fetching, level, rows, met, nodes):
+        honest(line, fetching, level, rows, met, nodes)
+        fetching.read(level)
+        return honest(line, fetching, level, rows, met, nodes)
+
+    monkeypatch.setattr(prediction, "_ask", twice)
+    with pytest.raises(ProtocolError, match="each row to be asked about once at each split from bank"):
+        simulate({name: share.predict for name, share in shares.items()}, tables, roles=roles(1))
+
+
+def test_many_rows_are_predicted_in_batches(monkeypatch):
+    tables = tables_of(2, "multiclass")
+    shares = fitted(model_of("multiclass"), tables).results
+    protocols = {name: share.scores for name, share in shares.items()}
+    whole = simulate(protocols, tables, roles=roles(2)).results["bank"]
+    monkeypatch.setattr(prediction, "PAIRS_AT_ONCE", 9 * 50)
+    assert (simulate(protocols, tables, roles=roles(2)).results["bank"] == whole).all()
+
+
+def test_a_forest_works_behind_scikit_learns_interface():
+    random = np.random.default_rng(0)
+    x = random.normal(size=(200, 4))
+    columns = {"bank": range(2), "shop": range(2, 4)}
+    model = Vertical(model_of("binary"), columns=columns, roles=roles(1)).fit(x, (x[:, 0] + x[:, 2] > 0) * 1)
+    assert model.score(x, (x[:, 0] + x[:, 2] > 0) * 1) > 0.8
+    assert model.predict_proba(x).shape == (200, 2)
+
+
+def test_with_hidden_sums_no_message_to_the_label_party_has_a_sum():
+    tables = tables_of(2, "binary")
+    run = fitted(model_of("binary", sums="hidden"), tables)
+    telling = {entry.kind for entry in run.transcripts["bank"].entries if not entry.sent and entry.reveals}
+    assert telling == {"trees/columns", "trees/row-sides"}
