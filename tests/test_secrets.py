@@ -343,6 +343,18 @@ RECORDED = {
     "functional/correction": "products behind masks and pads, whose seeds are secret, and noise",
     "functional/noisy-shares": "noisy products, and shares of some, of which the other share was never on a disk",
     "functional/offer": "a basis",
+    "trees/columns": "kinds of columns, which everybody may know",
+    "trees/seed-commitment": "a digest of a part of a public seed",
+    "trees/seed-nonce": "a part of a public seed",
+    "trees/hint": "hints under secrets that were never on a disk",
+    "trees/transfer-point": "a public point",
+    "trees/transfer-points": "public points",
+    "trees/query-keys": "public keys of queries",
+    "trees/sums-query": "gradients under secrets that were never on a disk",
+    "trees/sums-answer": "sums under secrets that were never on a disk",
+    "trees/sums-key": "a public key",
+    "trees/side-choices": "choices under pads that were never on a disk",
+    "trees/row-sides": "sides under pads that were never on a disk",
     "align/masked": "points behind a secret",
     "align/doubled": "digests of points behind secrets of all parties",
     "align/common": "likewise",
@@ -365,4 +377,5 @@ def test_every_message_with_bytes_or_words_is_secret_or_says_why_it_may_be_recor
     }
     secret = {kind for kind, each in ours.items() if each.secret}
     assert telling - secret == set(RECORDED)
-    assert secret == {"align/opening", "functional/mask-seed", "glm/mask-seed", "glm/opening", "glm/paired-words"}
+    paired = {"glm/paired-words", "trees/shared-sums", "trees/hidden-turn", "trees/best-shares"}
+    assert secret == {"align/opening", "functional/mask-seed", "glm/mask-seed", "glm/opening"} | paired
