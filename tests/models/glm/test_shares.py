@@ -265,7 +265,14 @@ def test_an_answer_about_the_end_that_is_none_is_refused(monkeypatch):
         simulate(LinearRegression(max_iter=2).fit, made(values, labels_of(LinearRegression, values)), roles=roles())
 
 
-@pytest.mark.parametrize("options", [{"momentum": 0.0}, {"fit_intercept": False}, {"standardised": False}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"momentum": 0.0}, marks=pytest.mark.slow),
+        {"fit_intercept": False},
+        pytest.param({"standardised": False}, marks=pytest.mark.slow),
+    ],
+)
 def test_options_count_on_shares_as_they_do_with_an_arbiter(options):
     values = columns(2)
     values = values if "standardised" not in options else {name: held / 2 for name, held in values.items()}
