@@ -17,6 +17,7 @@ BENCHMARKS: Mapping[str, str] = {
     "transport": "bytes between two processes under TLS, against bare gRPC",
     "wandering": "the boundary-wandering loss against a matrix of all pairs, and per step of training",
     "encrypted": "an encrypted gradient of 100,000 x 20, against Paillier",
+    "regression_accuracy": "logistic regression on real tables beside scikit-learn's",
     "secureboost": "a forest between two processes under TLS, against SecretFlow and xgboost",
     "histograms": "sums of trees under encryption, against xgboost",
     "comparisons": "signs of shared numbers by oblivious transfer, for one tree with hidden sums",

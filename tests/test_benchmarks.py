@@ -27,6 +27,7 @@ FIGURES = {
         "hidden_cpu_s",
         "hidden_mb",
     },
+    "regression_accuracy": {"auc_off_shares", "auc_off_arbiter"},
     "secureboost": {"secretflow_ratio", "auc_off_bins", "auc_off_raw"},
     "comparisons": {"cpu_s", "mb"},
     "lattice": {"distance_ratio", "primal_ratio"},
@@ -47,6 +48,7 @@ FIGURES = {
 MARKS = {
     "encrypted": [pytest.mark.slow],
     "histograms": [pytest.mark.slow],
+    "regression_accuracy": [pytest.mark.slow],
     "secureboost": [pytest.mark.slow, pytest.mark.network],
     "glm": [pytest.mark.slow],
     "split_overhead": [pytest.mark.slow],
