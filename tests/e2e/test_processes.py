@@ -331,7 +331,7 @@ def test_all_parties_killed_at_once_go_on_together(federation, undisturbed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["bank", "shop"])
-def test_a_party_killed_when_the_others_have_left_finishes_with_them_once_all_start_again(
+def test_a_party_killed_when_the_others_have_left_waits_for_them_once_and_erases_its_secrets(
     federation, undisturbed, victim
 ):
     run = federation()
@@ -342,9 +342,14 @@ def test_a_party_killed_when_the_others_have_left_finishes_with_them_once_all_st
     assert [run.wait(name) for name in others] == [0]
     run.start(victim, patience={"start": 2})
     assert run.wait(victim) == 4
-    assert f"{victim} waited for {others[0]} and gave up" in run.status(victim)["error"]
-    run.start()
-    assert run.finish() == undisturbed()
+    assert f"{victim} waited for {others[0]} and gave up" in run.log(victim).read_text()
+    for name in run.names:
+        assert run.status(name)["status"] == "finished"
+        assert not (run.folder / name / "checkpoints").exists()
+    results = {name: left["result"] for name, left in undisturbed().items()}
+    assert {name: (run.folder / name / "result").read_bytes() for name in others} == {
+        name: results[name] for name in others
+    }
 
 
 # A party that stops, and one that fails.
