@@ -15,7 +15,7 @@ from colonnade.models.trees.estimator import SecureBoostClassifier, SecureBoostR
 from colonnade.models.trees.grow import PlainSums
 from colonnade.models.trees.hidden import MOST_TOTAL
 from colonnade.models.trees.hinted_sums import slots_of
-from colonnade.models.trees.messages import SumsQuery
+from colonnade.models.trees.messages import EncryptedRows, NodeRows, SumsQuery
 from colonnade.models.vertical import Vertical
 from colonnade.privacy.ledger import Ledger
 from colonnade.roles import Roles
@@ -23,6 +23,7 @@ from colonnade.runtime.party import shared_randomness
 from colonnade.runtime.simulate import private_randomness, simulate
 from colonnade.secret import Secret
 from colonnade.tables.table import Table
+from colonnade.wire.channel import Channel
 from colonnade.wire.codec import decode
 from colonnade.wire.message import Message
 
@@ -447,6 +448,32 @@ def test_paillier_gives_the_same_forest(membership):
     run, _ = assert_equal_to_central(model, tables_of(1, "binary", n_rows=60))
     kinds = {entry.kind for entry in run.transcripts["shop"].entries if not entry.sent}
     assert ("trees/node-rows" in kinds) is (membership == "revealed")
+
+
+@pytest.mark.parametrize(
+    ("membership", "kind", "lie", "words"),
+    [
+        (
+            "hidden",
+            EncryptedRows,
+            lambda sent: {"n_nodes": 0},
+            "trees/encrypted-rows with n_nodes from 1 to 31 from bank",
+        ),
+        ("revealed", NodeRows, lambda sent: {"counts": sent.counts[None]}, "Expected the rows of nodes from bank"),
+    ],
+    ids=["hidden", "revealed"],
+)
+def test_a_label_party_cannot_have_fewer_nodes_counted_than_it_asks_for(membership, kind, lie, words, monkeypatch):
+    pytest.importorskip("gmpy2")
+    honest = Channel.send
+
+    def send(line, message, **about):
+        honest(line, replace(message, **lie(message)) if isinstance(message, kind) else message, **about)
+
+    monkeypatch.setattr(Channel, "send", send)
+    model = model_of("binary", n_estimators=1, max_depth=1, backend="paillier", membership=membership)
+    with pytest.raises(ProtocolError, match=words):
+        fitted(model, tables_of(1, "binary", n_rows=12))
 
 
 @pytest.mark.parametrize(
