@@ -30,6 +30,7 @@ from colonnade.models.functional.moments_masked import MomentBudget, from_ring, 
 from colonnade.models.glm.matrix import whitened
 from colonnade.models.glm.messages import PublicKeyBytes
 from colonnade.models.glm.shares import COEFFICIENT_BITS
+from colonnade.models.trees.messages import SeedNonce
 from colonnade.privacy.randomness import Randomness
 from colonnade.roles import PublicPlan, Roles
 from colonnade.runtime.checkpoint import Checkpoints
@@ -89,6 +90,8 @@ def left(tmp_path, monkeypatch):
             found.secrets.extend(told)
         elif isinstance(message, PublicKeyBytes):
             public.add(message.key.tobytes())
+        elif isinstance(message, SeedNonce):
+            public.update(message.nonces)  # parts of the public seed, which every party is told
         send(line, message, **options)
 
     monkeypatch.setattr(Checkpoints, "erase", watched_erase)
