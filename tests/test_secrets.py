@@ -25,11 +25,12 @@ from colonnade.curves import BSplines
 from colonnade.data import load
 from colonnade.data.functional.generator import FunctionalSetting
 from colonnade.models import LogisticRegression, MomentRegression
-from colonnade.models.functional.messages import Masked
-from colonnade.models.functional.moments_masked import MomentBudget, from_ring, uniform
+from colonnade.models.functional.messages import Layout, Masked
+from colonnade.models.functional.moments_masked import MomentBudget, bound_to, from_ring, uniform
 from colonnade.models.glm.matrix import whitened
 from colonnade.models.glm.messages import PublicKeyBytes
 from colonnade.models.glm.shares import COEFFICIENT_BITS
+from colonnade.models.trees.messages import SeedNonce
 from colonnade.privacy.randomness import Randomness
 from colonnade.roles import PublicPlan, Roles
 from colonnade.runtime.checkpoint import Checkpoints
@@ -89,6 +90,8 @@ def left(tmp_path, monkeypatch):
             found.secrets.extend(told)
         elif isinstance(message, PublicKeyBytes):
             public.add(message.key.tobytes())
+        elif isinstance(message, SeedNonce):
+            public.update(message.nonces)  # parts of the public seed, which every party is told
         send(line, message, **options)
 
     monkeypatch.setattr(Checkpoints, "erase", watched_erase)
@@ -307,11 +310,14 @@ def unmasked(folder, bits):
     dealt = Transcript.load(folder / "judge" / "transcript")
     for kind in {entry.kind for entry in dealt.entries}:
         keys += [piece for each in dealt.messages(Message.kinds[kind]) for piece in _raw(vars(each.message))]
-    for recorded in Transcript.load(folder / "bank" / "transcript").messages(Masked, sent=True):
+    known = Transcript.load(folder / "bank" / "transcript")
+    layout = next(iter(known.messages(Layout, sent=True))).message
+    for recorded in known.messages(Masked, sent=True):
         for key in (key for key in keys if len(key) == 32):
             source = Randomness.from_key(key, source="system")
             for mask in (source, source.child("masks", recorded.message.holder)):
-                yield from_ring(recorded.message.values + uniform(mask, recorded.message.values.shape, "mask"), bits)
+                drawn = uniform(bound_to(mask, layout), recorded.message.values.shape, "mask")
+                yield from_ring(recorded.message.values + drawn, bits)
 
 
 @pytest.mark.network

@@ -155,6 +155,9 @@ def test_what_does_not_fit_is_refused(session):
         Chooser().extend(1, 1, 1)
     with pytest.raises(CryptoError, match=r"Expected 128 pairs of points, got an array of shape \(2,\)"):
         Chooser().begin(np.zeros(2, np.uint8))
+    for shape in [(0, 32), (2, 32), (32,)]:
+        with pytest.raises(CryptoError, match=r"Expected one point of 32 bytes, got an array of shape"):
+            Sender(np.full(shape, 9, np.uint8))
     with pytest.raises(CryptoError, match=r"Expected 128 columns of 2 words, got an array of shape \(128, 1\)"):
         sender.extend(100, 1, 1, np.zeros((128, 1), np.uint64))
     theirs, ours = pads(session, 10, 2, 1)

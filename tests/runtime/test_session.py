@@ -30,10 +30,11 @@ from colonnade.runtime.simulate import Simulation, simulate
 from colonnade.secret import Secret
 from colonnade.tables.table import Table
 from colonnade.testing.ports import free_port
-from colonnade.wire.grpc.link import Patience
+from colonnade.wire.grpc.link import Link, Patience
 from colonnade.wire.grpc.transport import GrpcTransport
 from colonnade.wire.message import Float64Array, Message
 from colonnade.wire.recording.recording import Transcript
+from colonnade.wire.transport import NAME_BYTES
 
 BOTH = Roles(label="bank", features=("shop",))
 WITH_NOTARY = Roles(label="bank", features=("shop",), arbiter="notary")
@@ -263,6 +264,32 @@ def test_sides_of_different_runs_of_one_plan_are_refused_on_both_sides(tmp_path)
         assert "bank and shop go on with different runs of the same plan." in str(outcome)
     shutil.rmtree(tmp_path / "first" / "shop")
     assert run_apart(walks, tmp_path / "first", changes=each) == {"bank": None, "shop": None}, "both start anew"
+
+
+@pytest.mark.network
+def test_a_leader_that_names_another_run_for_checkpoints_of_this_one_is_refused(tmp_path, monkeypatch):
+    stopped, went_on = True, []
+
+    def walks(party):
+        key = party.once("key", lambda: os.urandom(8).hex())
+        for step in party.steps(5, Nothing(), name="walk"):
+            if stopped and step == 3:
+                raise DataError("Enough for today.")
+            went_on.append((party.name, step, key))
+
+    each = {name: {"checkpoint_every": 1, "random": None} for name in ("bank", "shop")}
+    run_apart(walks, tmp_path, changes=each)
+    stopped, before = False, list(went_on)
+    honest = Link.put_control
+
+    def lies(link, note):
+        honest(link, {**note, "run": b"another run".ljust(NAME_BYTES)} if "start" in note else note)
+
+    monkeypatch.setattr(Link, "put_control", lies)
+    outcome = run_apart(walks, tmp_path, changes=each)["shop"]
+    assert "shop" not in {name for name, *_ in went_on[len(before) :]}, "checkpoints would serve two runs"
+    assert isinstance(outcome, AuthError)
+    assert "bank should name the run that shop's checkpoints are of" in str(outcome)
 
 
 @pytest.mark.network

@@ -155,6 +155,11 @@ class Sender:
     """The side of the messages. Made from the chooser's point; `points` goes back to the chooser."""
 
     def __init__(self, point: Points) -> None:
+        if point.shape != (1, POINT_BYTES) or point.dtype != np.uint8:
+            raise CryptoError(
+                f"Expected one point of {POINT_BYTES} bytes, got an array of shape {point.shape}. "
+                "Check that both parties run the same version."
+            )
         self._secret = np.frombuffer(secrets.token_bytes(_KEY_BYTES), np.uint8)
         bits = np.unpackbits(self._secret, bitorder="little").astype(bool)
         keys = [make_key() for _ in range(COLUMNS)]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from blake3 import blake3
 
 from colonnade._version import __version__
-from colonnade.errors import PlanError, StorageError, WireError
+from colonnade.errors import AuthError, PlanError, StorageError, WireError
 from colonnade.privacy.history import History, Records, history_path
 from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.randomness import Randomness
@@ -226,6 +226,12 @@ class NetworkSession:
         # Other rows in the same folder are another run, as another folder is.
         folder = blake3(checkpoints.folder + self.brought).digest(NAME_BYTES)
         start = self.transport.meet(HeldCheckpoint(checkpoints.newest, folder, checkpoints.run))
+        if start.common and start.run != checkpoints.run:
+            raise AuthError(
+                f"{party.plan.roles.parties[0]} should name the run that {party.name}'s checkpoints are of, or let all "
+                f"begin at the beginning, but names another run that goes on from checkpoint {start.common}: what was "
+                "drawn for a run serves no other run. Distrust the leader of the run, or begin in a new folder."
+            )
         if self.status.finished:
             self.status.write("running")
         for peer in self.transport.peers:

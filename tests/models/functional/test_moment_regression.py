@@ -10,7 +10,7 @@ from colonnade.data.functional.generator import FunctionalSetting
 from colonnade.errors import BudgetSpent, DataError, PlanError, ProtocolError
 from colonnade.models.functional.messages import Correction, Layout, Masked, Terms
 from colonnade.models.functional.moment_regression import MomentRegression
-from colonnade.models.functional.moments_masked import MomentBudget
+from colonnade.models.functional.moments_masked import MomentBudget, OpenedProducts
 from colonnade.models.functional.solve import Penalties
 from colonnade.privacy.ledger import Ledger, compose
 from colonnade.roles import Roles
@@ -196,6 +196,32 @@ def test_a_layout_that_understates_a_feature_partys_columns_is_refused(data, cha
 
     with pytest.raises(ProtocolError, match=r"Expected 2 columns of 8 functions from label|a layout of all feature"):
         fitted(MomentRegression(epsilon=200.0, **SETTINGS), data, instead={"label": dishonest})
+
+
+def test_an_arbiter_that_is_told_fewer_inputs_opens_nothing(data, monkeypatch):
+    """Three wide inputs in place of six: masks of the same shapes, and noise that hides three inputs only."""
+    opened, honest_first = [], OpenedProducts.first
+
+    def first(products):
+        opened.append(honest_first(products)[1])
+        return 0.0, np.zeros_like(opened[-1])
+
+    def dishonest(party, honest):
+        original = party.arbiter.send
+
+        def send(message, **more):
+            wide = isinstance(message, Layout)
+            original(replace(message, columns=np.ones(3, np.int64), size=16) if wide else message, **more)
+
+        party.arbiter.send = send
+        return honest(party)
+
+    monkeypatch.setattr(OpenedProducts, "first", first)
+    for label in ({}, {"label": dishonest}):
+        fitted(MomentRegression(epsilon=200.0, **SETTINGS), data, instead=label)
+    largest = len(TRAIN) * SETTINGS["clip_x"] * SETTINGS["clip_y"]
+    assert np.abs(opened[0]).max() < 2 * largest
+    assert np.median(np.abs(opened[1])) > 10 * largest
 
 
 def test_it_needs_an_arbiter_and_sound_settings(data):

@@ -9,7 +9,7 @@ from colonnade.curves import BSplines
 from colonnade.data.functional.generator import FunctionalSetting
 from colonnade.errors import BudgetSpent, CryptoError, Overflow, ProtocolError
 from colonnade.models.functional import moments_shared
-from colonnade.models.functional.messages import MaskedProducts, NoisyShares
+from colonnade.models.functional.messages import Layout, MaskedProducts, NoisyShares
 from colonnade.models.functional.moment_regression import MomentRegression
 from colonnade.models.functional.moments_masked import MomentBudget
 from colonnade.models.functional.moments_shared import _require_hidden
@@ -160,6 +160,32 @@ def test_products_that_were_not_asked_for_are_found_out(data, change, error, wor
 
     with pytest.raises(error, match=words):
         fitted(MomentRegression(epsilon=200.0, **SETTINGS), data, instead={"worker 1": dishonest})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"columns": np.array([3, -2])}, "Expected a layout of all feature parties from label"),
+        ({"columns": np.array([[3]])}, "Expected a layout of all feature parties from label"),
+        ({"outputs": 2**40}, "Expected functional/layout with outputs from 1 to 2048"),
+    ],
+    ids=["fewer inputs", "another shape", "too large"],
+)
+def test_a_label_party_cannot_lay_down_fewer_inputs_than_noise_has_to_hide(data, change, words):
+    """With -2 inputs of a party that is not there, three inputs would get the noise of one."""
+
+    def dishonest(party, honest):
+        (line,) = party.peers.values()
+        original = line.send
+
+        def send(message, **more):
+            original(replace(message, **change) if isinstance(message, Layout) else message, **more)
+
+        line.send = send
+        return honest(party)
+
+    with pytest.raises(ProtocolError, match=words):
+        fitted(MomentRegression(epsilon=200.0, **SETTINGS), data, instead={"label": dishonest})
 
 
 def test_columns_that_a_flood_would_not_hide_are_refused():

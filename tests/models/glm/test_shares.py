@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -20,7 +21,7 @@ from colonnade.models.glm import messages
 from colonnade.models.glm import shares as glm_shares
 from colonnade.models.glm.estimator import LinearRegression, LogisticRegression, PoissonRegression
 from colonnade.models.glm.families import LINEAR, LOGISTIC, POISSON
-from colonnade.models.glm.messages import OpenedShare, StopVerdict
+from colonnade.models.glm.messages import OpenedShare, SharesLayout, StopVerdict
 from colonnade.models.glm.shares import ComputingSide
 from colonnade.roles import Roles
 from colonnade.runtime.replay import ReplayGuard
@@ -230,6 +231,26 @@ def test_only_one_bit_for_each_epoch_is_opened_before_the_end(monkeypatch):
             StopVerdict(0, 0),
             StopVerdict(1, 0),
         ]
+
+
+@pytest.mark.parametrize("count", [2**40, -1])
+def test_a_layout_with_impossible_numbers_of_columns_is_refused(count):
+    def dishonest(party, honest):
+        line = party.peers["shop"]
+        original = line.send
+
+        def send(message, **more):
+            if isinstance(message, SharesLayout):
+                message = replace(message, counts=np.array([*message.counts[:2], count]))
+            original(message, **more)
+
+        line.send = send
+        return honest(party)
+
+    values = columns(3)
+    tables = made(values, labels_of(LinearRegression, values))
+    with pytest.raises(ProtocolError, match="Expected a layout for 3 parties and 300 rows from bank"):
+        simulate(LinearRegression(max_iter=1).fit, tables, roles=roles(3), instead={"bank": dishonest})
 
 
 def test_columns_of_any_size_and_with_outliers_train_on_shares():

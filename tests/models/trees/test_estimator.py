@@ -15,7 +15,10 @@ from colonnade.models.trees.estimator import SecureBoostClassifier, SecureBoostR
 from colonnade.models.trees.grow import PlainSums
 from colonnade.models.trees.hidden import MOST_TOTAL
 from colonnade.models.trees.hinted_sums import slots_of
-from colonnade.models.trees.messages import SumsQuery
+from colonnade.models.trees.messages import ChosenSplits, EncryptedRows, NodeRows, SumsQuery
+from colonnade.models.trees.protocol import END, SIDES, LabelSide
+from colonnade.models.trees.splits import Split
+from colonnade.models.trees.storage import splits_array
 from colonnade.models.vertical import Vertical
 from colonnade.privacy.ledger import Ledger
 from colonnade.roles import Roles
@@ -23,6 +26,7 @@ from colonnade.runtime.party import shared_randomness
 from colonnade.runtime.simulate import private_randomness, simulate
 from colonnade.secret import Secret
 from colonnade.tables.table import Table
+from colonnade.wire.channel import Channel
 from colonnade.wire.codec import decode
 from colonnade.wire.message import Message
 
@@ -450,6 +454,32 @@ def test_paillier_gives_the_same_forest(membership):
 
 
 @pytest.mark.parametrize(
+    ("membership", "kind", "lie", "words"),
+    [
+        (
+            "hidden",
+            EncryptedRows,
+            lambda sent: {"n_nodes": 0},
+            "trees/encrypted-rows with n_nodes from 1 to 31 from bank",
+        ),
+        ("revealed", NodeRows, lambda sent: {"counts": sent.counts[None]}, "Expected the rows of nodes from bank"),
+    ],
+    ids=["hidden", "revealed"],
+)
+def test_a_label_party_cannot_have_fewer_nodes_counted_than_it_asks_for(membership, kind, lie, words, monkeypatch):
+    pytest.importorskip("gmpy2")
+    honest = Channel.send
+
+    def send(line, message, **about):
+        honest(line, replace(message, **lie(message)) if isinstance(message, kind) else message, **about)
+
+    monkeypatch.setattr(Channel, "send", send)
+    model = model_of("binary", n_estimators=1, max_depth=1, backend="paillier", membership=membership)
+    with pytest.raises(ProtocolError, match=words):
+        fitted(model, tables_of(1, "binary", n_rows=12))
+
+
+@pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"membership": "revealed"}, 'membership="revealed" requires backend="paillier"'),
@@ -475,6 +505,26 @@ def test_a_label_party_that_asks_about_rows_twice_is_refused(monkeypatch):
     monkeypatch.setattr(prediction, "_ask", twice)
     with pytest.raises(ProtocolError, match="each row to be asked about once at each split from bank"):
         simulate({name: share.predict for name, share in shares.items()}, tables, roles=roles(1))
+
+
+def test_a_label_party_that_asks_for_sides_in_more_turns_than_a_tree_has_levels_is_refused(monkeypatch):
+    """Each turn tells one bit of every row: in as many turns as a column has cuts, the bins of all rows."""
+    tables, read = tables_of(1, "binary"), []
+
+    def asks(side, step):
+        side._asking.prepare(step, 0)
+        (name, fetching), everybody = next(iter(side._fetching.items())), np.arange(N)
+        for cut in range(side.parts[name][0].n_bins - 1):
+            side._say(SIDES)
+            side._lines[0].send(ChosenSplits(step, splits_array([Split(0, cut, None, False)])))
+            fetching.ask(step, [everybody], N)
+            read.append(fetching.read(step)[0])
+        side._say(END)
+
+    monkeypatch.setattr(LabelSide, "train", asks)
+    with pytest.raises(ProtocolError, match="Expected at most 7 splits in 3 turns in a tree from bank, got more"):
+        fitted(model_of("binary", n_estimators=1), tables)
+    assert len(read) == 3
 
 
 def test_many_rows_are_predicted_in_batches(monkeypatch):

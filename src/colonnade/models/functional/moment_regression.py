@@ -37,7 +37,7 @@ import numpy as np
 
 from colonnade.curves.basis import FloatArray
 from colonnade.errors import PlanError
-from colonnade.models.functional.exchange import CurveDesign, OwnCurves
+from colonnade.models.functional.exchange import MOST_BASIS_SIZE, MOST_COLUMNS, CurveDesign, OwnCurves
 from colonnade.models.functional.messages import Layout, MaskSeed
 from colonnade.models.functional.model import CurveModel, CurvePrediction, LearnedCurves, response
 from colonnade.models.functional.moments_masked import (
@@ -167,12 +167,19 @@ class MomentRegression(CurveModel):
 
     def _dealt(self, party: Party) -> dict[str, int]:
         """The arbiter's side: deal masks and noise."""
-        layout, peer = party.label_party.receive(Layout), party.label_party.peer
-        told = 0 < layout.rows <= MOST_ROWS and len(layout.columns) == len(party.roles.features)
-        require(told and layout.columns.min() > 0, "a layout of all feature parties", peer)
+        layout = self._agreed(party)
         inputs = int(layout.columns.sum())
         chosen = deal(party, layout, self._budget(party, inputs))
         return {"rows": layout.rows, "inputs": inputs, "chosen": chosen}
+
+    def _agreed(self, party: Party) -> Layout:
+        """What the label party lays down; all noise and all sizes follow from the numbers of columns."""
+        line, bounds = party.label_party, (1, MOST_BASIS_SIZE)
+        layout = line.receive(Layout, within={"rows": (1, MOST_ROWS), "size": bounds, "outputs": bounds})
+        told = layout.columns.shape == (len(party.roles.features),)
+        told = told and bool(((layout.columns > 0) & (layout.columns <= MOST_COLUMNS)).all())
+        require(told, "a layout of all feature parties", line.peer)
+        return layout
 
     def _given(self, party: Party) -> OwnCurves:
         """A feature party's side: offer all columns, and give terms or shares of their products."""
@@ -180,10 +187,10 @@ class MomentRegression(CurveModel):
         line, table = party.label_party, party.own_table
         line.send(own.offer())
         seed = None if party.roles.arbiter is None else party.arbiter.receive(MaskSeed).seed
-        layout = line.receive(Layout)
+        layout = self._agreed(party)
         require(layout.rows == len(table), f"a layout of {len(table)} rows", line.peer)
         # Noise follows the layout: were its own columns understated, a feature party would add too little.
-        counts = dict(zip(party.roles.features, layout.columns.tolist(), strict=False))
+        counts = dict(zip(party.roles.features, layout.columns.tolist(), strict=True))
         shape = len(own.columns), own.basis.size
         require(
             (counts.get(party.name), layout.size) == shape, f"{shape[0]} columns of {shape[1]} functions", line.peer

@@ -208,7 +208,7 @@ def give_terms(party: Party, layout: Layout, clipped: FloatArray, seed: bytes, b
     """A feature party's side: its matrix behind a mask, then its terms of the products of both stages."""
     line, widths, label, n = party.label_party, widths_of(party, layout), party.roles.label, layout.rows
     assert label is not None
-    source = Randomness.from_key(seed, source="system")
+    source = bound_to(Randomness.from_key(seed, source="system"), layout)
     x = clipped_to_ring(clipped, budget.bits(n), clip=budget.clip_x, size=layout.size)
     mask = uniform(source, x.shape, "mask")
     line.send(Masked(party.name, x - mask))
@@ -244,6 +244,7 @@ def deal(party: Party, layout: Layout, budget: MomentBudget) -> int:
     sources = {name: party.random.child("masks", name) for name in names}
     for name in names:
         party.peers[name].send(MaskSeed(sources[name].key))
+    sources = {name: bound_to(source, layout) for name, source in sources.items()}
     masks = {name: uniform(sources[name], (n, widths[name]), "mask") for name in names}
     both = (Secret.FEATURES, Secret.LABELS)
     length, crosses = np.zeros((1, 1), np.uint64), []
@@ -289,7 +290,7 @@ class OpenedProducts:
         bits = budget.bits(layout.rows)
         self._party, self._layout, self._bits = party, layout, 2 * bits
         self._widths = widths_of(party, layout)
-        source = Randomness.from_key(party.arbiter.receive(MaskSeed).seed, source="system")
+        source = bound_to(Randomness.from_key(party.arbiter.receive(MaskSeed).seed, source="system"), layout)
         self._own = clipped_to_ring(clipped, bits, clip=budget.clip_y, size=layout.outputs)
         self._masked = {party.name: self._own - uniform(source, self._own.shape, "mask")}
         for line in party.feature_parties:
@@ -353,6 +354,15 @@ def require_chosen(chosen: Int64Array, inputs: int, peer: str) -> None:
     """Refuse a choice of inputs that do not exist."""
     exist = (chosen >= 0) & (chosen < inputs)
     require(bool(exist.all() and (np.diff(chosen) > 0).all()), "rising numbers of inputs", peer)
+
+
+def bound_to(source: Randomness, layout: Layout) -> Randomness:
+    """What masks and pads are drawn from.
+
+    An arbiter that is told of fewer inputs would add less noise. With another layout its masks fit nobody's.
+    """
+    told = (layout.rows, layout.columns.tolist(), layout.size, layout.outputs)
+    return source.child("layout", str(told))
 
 
 def _pad(source: Randomness, shape: tuple[int, ...], chosen: Int64Array, name: str) -> UInt64Array:

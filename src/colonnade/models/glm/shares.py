@@ -187,7 +187,9 @@ class MatrixSide(ColumnSide):
         line.send(ColumnSummary(self.n_columns, largest_eigenvalue(self.party.name, self.basis.columns)))
         layout = line.receive(SharesLayout, finite=True)
         holders = self.party.roles.holders
+        least, most = COLUMN_BOUNDS["count"]
         fits = layout.counts.shape == (len(holders),) and layout.counts[self.place] == self.n_columns
+        fits = fits and bool(((layout.counts >= least) & (layout.counts <= most)).all())
         if not fits or len(layout.weights) not in (0, self.n_rows):
             raise ProtocolError(
                 f"Expected a layout for {len(holders)} parties and {self.n_rows} rows from {line.peer}, got one for "

@@ -120,13 +120,13 @@ class PaillierAnswering:
         """Answer a query; `spend` is told of how many nodes, before anything is computed."""
         if self._revealed:
             if self._tree != tree:
-                self._tree, (self._rows, _) = tree, self._received_rows(tree)
-            message = self._line.receive(NodeRows, fields={"tree": tree}, epoch=tree)
-            spend(len(message.counts), len(message.counts))
-            for rows in self._nodes(message):
+                self._tree, (self._rows, _) = tree, self._received_rows(tree, (0, 0))
+            nodes = self._nodes(self._line.receive(NodeRows, fields={"tree": tree}, epoch=tree))
+            spend(len(nodes), len(nodes))
+            for rows in nodes:
                 self._send_sums(tree, self._rows[rows], self._inside[rows])
         else:
-            data, n_nodes = self._received_rows(tree)
+            data, n_nodes = self._received_rows(tree, (1, MOST_NODES))
             spend(n_nodes, n_nodes)
             self._send_sums(tree, data, self._inside)
         return np.zeros(0, np.uint64)
@@ -134,14 +134,15 @@ class PaillierAnswering:
     def forget(self) -> None:
         """Nothing is kept."""
 
-    def _received_rows(self, tree: int) -> tuple[NDArray[np.uint64], int]:
-        bounds = {"n_nodes": (0, MOST_NODES)}
+    def _received_rows(self, tree: int, n_nodes: tuple[int, int]) -> tuple[NDArray[np.uint64], int]:
+        bounds = {"n_nodes": n_nodes}
         message = self._line.receive(EncryptedRows, fields={"tree": tree}, within=bounds, epoch=tree)
         return _opened(message.ciphertexts, self._key, len(self._inside), self._line.peer), message.n_nodes
 
     def _nodes(self, message: NodeRows) -> list[Int64Array]:
         counts, rows = message.counts, message.rows
-        if (counts < 0).any() or rows.shape != (int(counts.sum()),) or not _are_below(rows, len(self._inside)):
+        sound = counts.ndim == 1 and len(counts) and (counts >= 0).all() and rows.shape == (int(counts.sum()),)
+        if not sound or not _are_below(rows, len(self._inside)):
             raise ProtocolError(
                 f"Expected the rows of nodes from {self._line.peer}, got numbers that are none of {len(self._inside)} "
                 "rows. Check that both parties run the same version."

@@ -376,6 +376,7 @@ class FeatureSide:
             bounds = self._line.receive(GradientBounds, fields={"tree": step}, within=_GRADIENT_BOUNDS, epoch=step)
             self._noise.begin(bounds.g, bounds.h)
         chosen: list[Split] = []
+        trees, n_turns = self._settings.boost.trees, 0
         while act := self._line.receive(NextAct, fields={"tree": step}, within={"act": (END, SIDES)}, epoch=step).act:
             if act == SUMS:
                 shares = self._answering.answer(step, self._spend)
@@ -384,9 +385,11 @@ class FeatureSide:
                 continue
             message = self._line.receive(ChosenSplits, fields={"tree": step}, epoch=step)
             splits = _own_splits(message.splits, self._bins.columns, self._line.peer)
-            if len(chosen) + len(splits) > self._settings.boost.trees.most_splits:
+            # A turn tells a side of every row, so turns are counted as well as splits.
+            n_turns += 1
+            if len(chosen) + len(splits) > trees.most_splits or n_turns > trees.most_turns:
                 raise ProtocolError(
-                    f"Expected at most {self._settings.boost.trees.most_splits} splits in a tree from "
+                    f"Expected at most {trees.most_splits} splits in {trees.most_turns} turns in a tree from "
                     f"{self._line.peer}, got more. Check that both parties run the same plan."
                 )
             for some in _by_batches(splits):

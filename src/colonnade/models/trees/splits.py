@@ -80,6 +80,16 @@ class TreeParameters:
             return by_depth if self.max_depth else by_leaves
         return min(by_depth, by_leaves)
 
+    @property
+    def most_turns(self) -> int:
+        """In how many turns a tree's splits are chosen at most: level by level, or one by one.
+
+        >>> TreeParameters(max_depth=4).most_turns, TreeParameters(max_depth=4, grow_policy="lossguide").most_turns
+        (4, 15)
+        """
+        by_levels = self.grow_policy == "depthwise" and self.max_depth
+        return min(self.max_depth, self.most_splits) if by_levels else self.most_splits
+
     def weights(self, sums: Float64Array) -> Float64Array:
         """Weights of leaves with sums (..., 2), before eta."""
         g, h = sums[..., 0], sums[..., 1]
