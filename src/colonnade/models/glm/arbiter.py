@@ -171,7 +171,7 @@ class ArbiterSide(RegressionSide):
 
 
 def rounded(sums: UInt64Array, bits: int | None) -> UInt64Array:
-    """Sums modulo 2^53 of which only the highest bits differ from 0; None keeps all.
+    """Sums modulo 2^53, rounded to their `bits` highest bits; None keeps all.
 
     >>> rounded(np.array([2**52 + 3, 2**53 - 1], np.uint64), 10).tolist() == [2**52, 0]
     True
@@ -412,7 +412,7 @@ class EncryptedLabelSide(EncryptedSide):
         self._set_up(outline)
 
     def _admitted(self, counts: list[int], found: list[ColumnToken], weights: Float64Array) -> OpenableSums:
-        """What the arbiter may open: the columns of all parties, if these rows allow so many."""
+        """What the arbiter may open: the columns of all parties, if these rows allow as many."""
         party, openings = self.party, Openings.kept_by(self.party)
         rows = RowSketch.of(party.own_table, self.batches, self.secret)
         said = weights, self.target.values

@@ -36,6 +36,7 @@ The mean lies between 0 and the table's largest value whatever the scores are, s
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil, log2
 from typing import TYPE_CHECKING, TypeVar
@@ -49,7 +50,7 @@ from colonnade.crypto.profiles import DISTANCE_BITS, SHARES
 from colonnade.crypto.rlwe import PublicKey, SecretKey
 from colonnade.crypto.sampling import Stream
 from colonnade.crypto.shares import MOST_BITS, Share, fixed, reals
-from colonnade.crypto.transfers import Turns
+from colonnade.crypto.transfers import Turns, Words, take_turns
 from colonnade.errors import Overflow, ProtocolError
 from colonnade.models.glm.descent import lookahead
 from colonnade.models.glm.matrix import (
@@ -434,15 +435,14 @@ class ComputingSide(MatrixSide):
 
     def _in_turns(self, step: int, turns: Turns[T]) -> T:
         """Compute something on shares with the other computing party; returns what this party gets."""
-        words = next(turns)
-        while True:
-            self.other.send(PairedWords(step, words), under=PAIRED, epoch=self.epoch_of(step))
-            came = self.other.receive(PairedWords, fields={"step": step}, epoch=self.epoch_of(step))
-            try:
-                words = turns.send(came.words)
-            except StopIteration as end:
-                found: T = end.value
-                return found
+        epoch = self.epoch_of(step)
+
+        def exchange(outgoing: dict[int, Words]) -> Iterator[tuple[int, Words]]:
+            self.other.send(PairedWords(step, outgoing[0]), under=PAIRED, epoch=epoch)
+            yield 0, self.other.receive(PairedWords, fields={"step": step}, epoch=epoch).words
+
+        found: list[T] = take_turns([turns], exchange)
+        return found[0]
 
     def _decrypted(self, step: int, line: Channel, block: int, n_values: int) -> Share:
         assert self.key is not None

@@ -19,7 +19,7 @@
          ◀────────────────────────────── AskedSplits          to predict
 
 The label party holds the labels and grows the trees; feature parties answer for sums over the bins of their columns
-(`hinted_sums`) and for the sides of rows (`side_lines`). `protocol` has both roles of a tree, `prediction` those of a
+(`hinted_sums`) and for the sides of rows (`sides`). `protocol` has both roles of a tree, `prediction` those of a
 prediction. The mathematics is that of xgboost (Chen and Guestrin 2016) with histograms; the protocol is that of Cheng
 et al. 2021 (SecureBoost, arXiv 1901.08755), except that feature parties do not learn which rows a node has.
 """
@@ -83,7 +83,7 @@ class SecureBoost(Estimator):
         colsample_bytree: The share of all parties' columns that a tree may split by, drawn in public.
         top_rate: With GOSS, the share of rows with the largest gradients that are kept; 0 for no GOSS.
         other_rate: With GOSS, the share of rows that is drawn among the others.
-        early_stopping_rounds: Boosting ends after so many rounds without a better loss on rows held out; None never.
+        early_stopping_rounds: After how many rounds without a better loss on rows held out boosting ends; None never.
         validation_fraction: The share of rows held out where boosting may end early.
         sample_weight: The label party's column with a weight for each row; it stays with the label party.
         sums: What the label party sees of the sums over a feature party's bins. "exact" shows them, under

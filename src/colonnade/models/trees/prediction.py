@@ -24,14 +24,13 @@ from colonnade.errors import ProtocolError
 from colonnade.models.trees.bins import BinMatrix, Column
 from colonnade.models.trees.grow import Tree
 from colonnade.models.trees.messages import AskedSplits
-from colonnade.models.trees.side_lines import SideFetching, SideServing
-from colonnade.models.trees.sides import MOST_SPLITS, choice_bits
+from colonnade.models.trees.sides import MOST_SPLITS, SideFetching, SideServing, choice_bits
 from colonnade.models.trees.splits import Split
 from colonnade.runtime.party import Party
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Float64Array, Int64Array
 
-# A batch has about so many pairs of a row and a tree.
+# About how many pairs of a row and a tree a batch has.
 PAIRS_AT_ONCE = 2**20
 _OVER = -1
 

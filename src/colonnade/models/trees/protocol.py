@@ -56,8 +56,7 @@ from colonnade.models.trees.messages import (
 from colonnade.models.trees.noise import MOST_WIDTHS, NoiseSettings, SumNoise, mechanism, most_releases, widest
 from colonnade.models.trees.paillier_sums import PaillierAnswering, PaillierAsking
 from colonnade.models.trees.record import ForestRecord, SeenTree, Sides
-from colonnade.models.trees.side_lines import SideFetching, SideServing
-from colonnade.models.trees.sides import MOST_SPLITS
+from colonnade.models.trees.sides import MOST_SPLITS, SideFetching, SideServing
 from colonnade.models.trees.splits import Split, TreeParameters
 from colonnade.models.trees.storage import splits_array, splits_of
 from colonnade.privacy.ledger import Event
