@@ -42,6 +42,7 @@ from colonnade.crypto.fixedpoint import PRODUCT_BITS, Widths, column_scales, enc
 from colonnade.crypto.profiles import ARBITER
 from colonnade.crypto.sampling import Stream
 from colonnade.errors import PrivacyError, ProtocolError
+from colonnade.models.ciphertexts import sealed, unsealed
 from colonnade.models.glm.descent import GradientDescent
 from colonnade.models.glm.gradient_privacy import GRADIENT_NOISE, UNIT, with_noise
 from colonnade.models.glm.matrix import (
@@ -69,8 +70,6 @@ from colonnade.models.glm.messages import (
     Schedule,
     StepOutline,
     StopVerdict,
-    sealed,
-    unsealed,
 )
 from colonnade.models.glm.openings import (
     KEY_BYTES,
@@ -198,7 +197,6 @@ class EncryptedSide(ColumnSide):
         # One key recognises columns over all runs; the other is this run's, however often the run is taken up.
         self.secret, self.run_secret = own_key(party), party.random.child("inputs").key
         self.key: PublicKey | None = None
-        self.prepared: dict[int, Any] = {}
         self.loss: Data | None = None
         self.squares, self.longest = np.zeros(0), 0.0
         self.budget = party.budget(ARBITER, party.arbiter.peer)
@@ -286,12 +284,8 @@ class EncryptedSide(ColumnSide):
 
     def _gradient(self, step: int, batch: int, residuals: Data) -> Float64Array:
         assert self.key is not None
-        prepared = self.prepared.get(batch)
-        if prepared is None:
-            integers, fits = self.integers[self.batches[batch]], rlwe.fits_cache(self.n_rows * self.n_columns)
-            prepared = self.key.prepare(integers, self.block, cached=fits)
-            if fits:
-                self.prepared[batch] = prepared
+        rows, n_entries = self.batches[batch], self.n_rows * self.n_columns
+        prepared = self.prepared(self.key, batch, lambda: self.integers[rows], self.block, n_entries)
         product = self.key.product(prepared, residuals)
         sums = self.opened(step, product, self.n_columns, self._masks(step))
         # The sum of a column of zeros is 0, however the arbiter rounds it.

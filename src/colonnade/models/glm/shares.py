@@ -52,6 +52,7 @@ from colonnade.crypto.sampling import Stream
 from colonnade.crypto.shares import MOST_BITS, Share, fixed, reals
 from colonnade.crypto.transfers import Turns, Words, take_turns
 from colonnade.errors import Overflow, ProtocolError
+from colonnade.models.ciphertexts import sealed
 from colonnade.models.glm.descent import lookahead
 from colonnade.models.glm.matrix import (
     Matrix,
@@ -76,7 +77,6 @@ from colonnade.models.glm.messages import (
     SharedVector,
     SharesLayout,
     StopVerdict,
-    sealed,
 )
 from colonnade.models.glm.sides import (
     ColumnSide,
@@ -126,7 +126,6 @@ class MatrixSide(ColumnSide):
         self.columns = self._fixed(self.basis.columns, axis=1)
         penalties = np.rint(np.ldexp(entries(self.basis.penalty), PENALTY_BITS)).astype(np.int64)
         self.penalty = with_entries(self.basis.penalty, penalties)
-        self.prepared: dict[tuple[str, int], rlwe.Columns] = {}
         self.keys: dict[str, PublicKey] = {}
         self.budgets = {line.peer: party.budget(SHARES, line.peer) for line in self._computing_peers()}
 
@@ -221,14 +220,13 @@ class MatrixSide(ColumnSide):
         return rlwe.rows_per_block(batch_size, self.most_columns)
 
     def _prepared(self, what: str, batch: int, key: PublicKey, block: int) -> rlwe.Columns:
-        if (what, batch) in self.prepared:
-            return self.prepared[what, batch]
-        rows, fits = self.batches[batch], rlwe.fits_cache(2 * self.n_rows * self.n_columns)
-        matrix = stacked(self.columns[rows], self.penalty).T if what == "scores" else self.gradient_columns[rows]
-        prepared = key.prepare(matrix, block, cached=fits)
-        if fits:
-            self.prepared[what, batch] = prepared
-        return prepared
+        rows = self.batches[batch]
+
+        def matrix() -> Matrix:
+            return stacked(self.columns[rows], self.penalty).T if what == "scores" else self.gradient_columns[rows]
+
+        found: rlwe.Columns = self.prepared(key, (what, batch), matrix, block, 2 * self.n_rows * self.n_columns)
+        return found
 
     def _fixed(self, matrix: Matrix, *, axis: int) -> Matrix:
         """A matrix in fixed point, small enough for sums along an axis to be hidden."""

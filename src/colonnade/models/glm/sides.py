@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from colonnade.crypto import rlwe
 from colonnade.errors import DataError, PlanError, ProtocolError
 from colonnade.models.batches import fixed_batches
+from colonnade.models.ciphertexts import unsealed
 from colonnade.models.glm.families import Family
 from colonnade.models.glm.gradient_privacy import GradientPrivacy
 from colonnade.models.glm.matrix import Matrix
-from colonnade.models.glm.messages import EncryptedMessage, StopVerdict, unsealed
+from colonnade.models.glm.messages import EncryptedMessage, StopVerdict
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.wire.channel import Channel
@@ -130,6 +133,17 @@ class ColumnSide(RegressionSide):
         self.n_rows, self.n_columns = matrix.shape
         self.batches = fixed_batches(self.n_rows, settings.batch_size, party.shared)
         self.n_batches = len(self.batches)
+        self._kept: dict[Hashable, Any] = {}
+
+    def prepared(self, key: PublicKey, name: Hashable, make: Callable[[], Matrix], block: int, n_entries: int) -> Any:
+        """A matrix that `key` has prepared for products; kept under its name if `n_entries` entries fit in memory."""
+        if name not in self._kept:
+            fits = rlwe.fits_cache(n_entries)
+            found = key.prepare(make(), block, cached=fits)
+            if not fits:
+                return found
+            self._kept[name] = found
+        return self._kept[name]
 
     def rate(self, curvature: float, weights: Float64Array, eigenvalues: float) -> float:
         """The length of a step: the one that was set, or one that cannot diverge.

@@ -105,8 +105,7 @@ def predict_as_label_party(
                 for node in crossing.nodes:
                     split, some = trees[crossing.tree].splits[node], np.flatnonzero(nodes[crossing.tree] == node)
                     assert split is not None
-                    codes = bins.codes[rows[some], split.column]
-                    goes_left[crossing.tree, some] = split.left(codes, bins.columns[split.column].n_bins)
+                    goes_left[crossing.tree, some] = split.left_rows(bins, rows[some])
             for line in lines:
                 for group, flat in asked[line.peer]:
                     numbers = np.array([crossing.tree for crossing in group])
@@ -146,9 +145,7 @@ def predict_as_feature_party(party: Party, splits: Sequence[Sequence[Split]], bi
             sides = np.zeros((_width(group), len(group), message.n_rows), np.bool_)
             for place, crossing in enumerate(group):
                 for number, each in enumerate(crossing.numbers):
-                    split = splits[crossing.tree][each]
-                    codes = bins.codes[rows, split.column]
-                    sides[number, place] = split.left(codes, bins.columns[split.column].n_bins)
+                    sides[number, place] = splits[crossing.tree][each].left_rows(bins, rows)
             serving.serve(message.level, list(sides.reshape(len(sides), -1)))
 
 

@@ -389,7 +389,7 @@ class FeatureSide:
                     f"{self._line.peer}, got more. Check that both parties run the same plan."
                 )
             for some in _by_batches(splits):
-                self._serving.serve(step, [self._sides(split) for split in some])
+                self._serving.serve(step, [split.left_rows(self._bins, slice(None)) for split in some])
             chosen += splits
         self.splits.append(chosen)
         return {"own splits": float(len(chosen))}
@@ -428,10 +428,6 @@ class FeatureSide:
         """Which of this party's columns a tree may split by."""
         first, allowed = self._outline.first_column, self._sampling.allowed(tree, self._outline.n_columns)
         return None if allowed is None else allowed[first : first + len(self._bins.columns)]
-
-    def _sides(self, split: Split) -> NDArray[np.bool_]:
-        n_bins = self._bins.columns[split.column].n_bins
-        return split.left(self._bins.codes[:, split.column], n_bins)
 
     def _spend(self, n_nodes: int, n_numbers: int) -> None:
         if n_numbers > self._most_at_once:
