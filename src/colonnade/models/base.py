@@ -178,6 +178,31 @@ def require_classes(labels: NDArray[Any], owner: str) -> NDArray[Any]:
     return classes
 
 
+def own_labels(party: Party) -> NDArray[Any]:
+    """The label party's labels, one for each row of its table."""
+    labels = party.own_table.labels
+    if labels is None:
+        raise DataError(f"{party.name} is the label party but its table has no labels. Name the label column.")
+    return np.asarray(labels)
+
+
+def row_weights(party: Party, column: str) -> NDArray[np.float64]:
+    """The weight of each row, from a column of the label party's table."""
+    table = party.own_table
+    if column not in table.columns:
+        raise PlanError(
+            f"sample_weight should name a column of {party.name}'s table, but {column!r} is none. Name another column."
+        )
+    values = np.asarray(table.column(column))
+    wrong = len(values) if values.dtype.kind not in "fiub" else int((~(values >= 0) | np.isinf(values)).sum())
+    if wrong or not values.any():
+        raise DataError(
+            f"{party.name}'s weights in {column!r} should be numbers of 0 or more, not all 0, but {wrong:,} "
+            f"of {len(values):,} are not. Correct them."
+        )
+    return values.astype(np.float64)
+
+
 def _require_parameters(cls: type[Estimator], given: Mapping[str, Any]) -> None:
     known = _parameters(cls)
     for name in given:

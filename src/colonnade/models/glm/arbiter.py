@@ -87,9 +87,9 @@ from colonnade.models.glm.sides import (
     LearnedRegression,
     RegressionSettings,
     RegressionSide,
+    mean_weights,
+    numeric_labels,
     of_length,
-    own_labels,
-    row_weights,
 )
 from colonnade.privacy.mechanisms import DiscreteGaussianMechanism
 from colonnade.runtime.party import Party
@@ -378,14 +378,14 @@ class EncryptedLabelSide(EncryptedSide):
 
     def __init__(self, settings: RegressionSettings, party: Party, matrix: Matrix) -> None:
         super().__init__(settings, party, matrix)
-        self.target = settings.family.quadratic(own_labels(party, settings.family))
+        self.target = settings.family.quadratic(numeric_labels(party, settings.family))
         self.history: list[dict[str, float]] = []
         self.mechanism: DiscreteGaussianMechanism | None = None
         self.has_charged = False
 
     def begin(self) -> None:
         party = self.party
-        weights = row_weights(party, self.settings.sample_weight)
+        weights = mean_weights(party, self.settings.sample_weight)
         columns = [line.receive(ColumnSummary, within=COLUMN_BOUNDS) for line in party.feature_parties]
         tokens = [line.receive(ColumnToken) for line in party.feature_parties]
         range_bits = max(5, ceil(log2(float(np.abs(self.target.values).max(initial=1.0)))) + 2)

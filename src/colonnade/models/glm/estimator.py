@@ -42,7 +42,7 @@ from colonnade.models.glm.families import LINEAR, LOGISTIC, POISSON, Family
 from colonnade.models.glm.gradient_privacy import GradientPrivacy
 from colonnade.models.glm.masked_sum import Sending, masked_sum
 from colonnade.models.glm.rare import without_rare
-from colonnade.models.glm.sides import Backend, LearnedRegression, RegressionSettings, RegressionSide, own_labels
+from colonnade.models.glm.sides import Backend, LearnedRegression, RegressionSettings, RegressionSide, numeric_labels
 from colonnade.parameters import Limit, check_parameters, choice, count, is_integer, number, optional, truth
 from colonnade.runtime.hooks import prepare_defences
 from colonnade.runtime.party import Party
@@ -422,7 +422,7 @@ class LogisticRegression(GeneralisedLinearModel):
     classes_: NDArray[Any]
 
     def _learn_labels(self, party: Party) -> None:
-        own_labels(party, self.family)
+        numeric_labels(party, self.family)
         self.classes_ = np.unique(np.asarray(party.own_table.labels))
 
     def _prediction(self, scores: Float64Array) -> Prediction:

@@ -82,9 +82,9 @@ from colonnade.models.glm.sides import (
     ColumnSide,
     LearnedRegression,
     RegressionSettings,
+    mean_weights,
+    numeric_labels,
     of_length,
-    own_labels,
-    row_weights,
 )
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
@@ -247,7 +247,7 @@ class ComputingSide(MatrixSide):
     def __init__(self, settings: RegressionSettings, party: Party, matrix: Matrix) -> None:
         self.leading = party.holds_labels
         if self.leading:
-            labels = own_labels(party, settings.family)
+            labels = numeric_labels(party, settings.family)
             self.target = settings.family.quadratic(labels)
             self.shared_loss = settings.family.on_shares(labels, self.target)
             self.labels = fixed(self.shared_loss.labels, VALUE_BITS, f"{party.name}'s labels")
@@ -310,7 +310,7 @@ class ComputingSide(MatrixSide):
         if not self.leading:
             return super()._agreed()
         columns = [line.receive(ColumnSummary, within=COLUMN_BOUNDS) for line in self.party.feature_parties]
-        weights = row_weights(self.party, self.settings.sample_weight)
+        weights = mean_weights(self.party, self.settings.sample_weight)
         eigenvalues = largest_eigenvalue(self.party.name, self.basis.columns)
         eigenvalues += sum(each.curvature for each in columns)
         bend = self.shared_loss.curvature * float(weights.max(initial=1.0)) * eigenvalues

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from colonnade.crypto.profiles import HISTOGRAM
 from colonnade.errors import DataError, PlanError
-from colonnade.models.base import Estimator, Prediction, require_classes
+from colonnade.models.base import Estimator, Prediction, own_labels, require_classes, row_weights
 from colonnade.models.trees.bins import Bins, Column
 from colonnade.models.trees.boosting import Boosting, BoostSettings, Sampling
 from colonnade.models.trees.hidden import MOST_TOTAL, hidden_parameters
@@ -226,7 +226,7 @@ class SecureBoost(Estimator):
         prediction = self.predict(party)
         if prediction is None:
             return None
-        return self._quality(np.asarray(party.own_table.labels), prediction)
+        return self._quality(own_labels(party), prediction)
 
     def scores(self, party: Party) -> Float64Array | None:
         """The joint model's scores before the link (rows, scores), at the label party; None elsewhere."""
@@ -386,11 +386,9 @@ class SecureBoost(Estimator):
             )
 
     def _boosting(self, party: Party, settings: ForestSettings, sampling: Sampling) -> Boosting:
-        table = party.own_table
-        if table.labels is None:
-            raise DataError(f"{party.name} is the label party but its table has no labels. Name the label column.")
-        loss, labels, weights = self._loss(np.asarray(table.labels), party.name)
-        weights = weights * _row_weights(table, self.sample_weight, party.name)
+        loss, labels, weights = self._loss(own_labels(party), party.name)
+        if self.sample_weight is not None:
+            weights = weights * row_weights(party, self.sample_weight)
         most_total = MOST_TOTAL if settings.hidden else slots_of(sampling.folds).most_total
         boosting = Boosting(settings.boost, loss, labels, weights, sampling, party.random, most_total)
         if settings.hidden:
@@ -518,21 +516,3 @@ class SecureBoostRegressor(SecureBoost):
 
     def _family(self) -> Loss:
         return Poisson(self.max_delta_step or 0.7) if self.objective == "count:poisson" else Squared()
-
-
-def _row_weights(table: Table, column: str | None, owner: str) -> Float64Array:
-    """The weight of each row, 1 without a column of weights."""
-    if column is None:
-        return np.ones(len(table))
-    if column not in table.columns:
-        raise PlanError(
-            f"sample_weight should name a column of {owner}'s table, but {column!r} is none. Name another column."
-        )
-    values = np.asarray(table.column(column))
-    wrong = len(values) if values.dtype.kind not in "fiub" else int((~(values >= 0) | np.isinf(values)).sum())
-    if wrong or not values.any():
-        raise DataError(
-            f"{owner}'s weights in {column!r} should be numbers of 0 or more, not all 0, but {wrong:,} of "
-            f"{len(values):,} are not. Correct them."
-        )
-    return values.astype(np.float64)
