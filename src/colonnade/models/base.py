@@ -167,6 +167,38 @@ class Estimator(ABC):
             )
 
 
+class ScoringEstimator(Estimator):
+    """A model whose joint scores one party learns, and with them the prediction."""
+
+    @abstractmethod
+    def scores(self, party: Party) -> NDArray[np.float64] | None:
+        """The joint model's scores before the link, at the party that learns the prediction; None elsewhere."""
+
+    @abstractmethod
+    def _prediction(self, scores: NDArray[np.float64]) -> Prediction:
+        """What scores mean."""
+
+    @abstractmethod
+    def _quality(self, labels: NDArray[Any], prediction: Prediction) -> float:
+        """How well a prediction fits labels."""
+
+    def predict(self, party: Party) -> Prediction | None:
+        scores = self.scores(party)
+        return None if scores is None else self._prediction(scores)
+
+    def predict_proba(self, party: Party) -> NDArray[np.float64] | None:
+        """The joint model's probabilities, one column per class, at the party that learns them; None elsewhere."""
+        prediction = self.predict(party)
+        return None if prediction is None else prediction.probabilities
+
+    def score(self, party: Party) -> float | None:
+        """Accuracy, R² or the explained share of the deviance on this table, at the label party; None elsewhere."""
+        prediction = self.predict(party)
+        if prediction is None or not party.holds_labels:
+            return None
+        return self._quality(own_labels(party), prediction)
+
+
 def require_classes(labels: NDArray[Any], owner: str) -> NDArray[Any]:
     """The distinct classes among the labels; a classifier needs at least two."""
     classes = np.unique(labels)

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from colonnade.crypto.profiles import HISTOGRAM
 from colonnade.errors import DataError, PlanError
-from colonnade.models.base import Estimator, Prediction, own_labels, require_classes, row_weights
+from colonnade.models.base import Prediction, ScoringEstimator, own_labels, require_classes, row_weights
 from colonnade.models.trees.bins import Bins, Column
 from colonnade.models.trees.boosting import Boosting, BoostSettings, Sampling
 from colonnade.models.trees.hidden import MOST_TOTAL, hidden_parameters
@@ -61,7 +61,7 @@ _COLUMN = Limit(lambda value: isinstance(value, str), "the name of a column", (3
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class SecureBoost(Estimator):
+class SecureBoost(ScoringEstimator):
     """What boosted trees for classes and for numbers have in common; parameters bear xgboost's names.
 
     Args:
@@ -178,7 +178,7 @@ class SecureBoost(Estimator):
     def fit(self, party: Party) -> Self:
         """Train together with the other parties; afterwards this holds the party's own side of the forest."""
         check_parameters(self)
-        self._require_roles(party)
+        self.require_roles(party)
         prepare_defences(party, frozenset(), (), type(self).__name__)
         settings = self._settings()
         sampling = Sampling(settings.boost, len(party.own_table), party.shared)
@@ -210,23 +210,6 @@ class SecureBoost(Estimator):
             if side.record is not None:
                 self.record_ = side.record
         return self
-
-    def predict(self, party: Party) -> Prediction | None:
-        """Predict together with the other parties; only the label party learns the result."""
-        scores = self.scores(party)
-        return None if scores is None else self._prediction(scores)
-
-    def predict_proba(self, party: Party) -> NDArray[np.float64] | None:
-        """The joint model's probabilities, one column per class, at the label party; None elsewhere."""
-        prediction = self.predict(party)
-        return None if prediction is None else prediction.probabilities
-
-    def score(self, party: Party) -> float | None:
-        """Accuracy, or R², on this table, at the label party; None elsewhere."""
-        prediction = self.predict(party)
-        if prediction is None:
-            return None
-        return self._quality(own_labels(party), prediction)
 
     def scores(self, party: Party) -> Float64Array | None:
         """The joint model's scores before the link (rows, scores), at the label party; None elsewhere."""
@@ -327,14 +310,6 @@ class SecureBoost(Estimator):
     def _loss(self, labels: NDArray[Any], owner: str) -> tuple[Loss, Float64Array, Float64Array]:
         """What is boosted, labels as it counts them, and what rows are weighted by."""
 
-    @abstractmethod
-    def _prediction(self, scores: Float64Array) -> Prediction:
-        """What scores mean."""
-
-    @abstractmethod
-    def _quality(self, labels: NDArray[Any], prediction: Prediction) -> float:
-        """How well a prediction fits labels."""
-
     def _learned_labels(self) -> dict[str, Any]:
         """What predictions need of the labels."""
         return {}
@@ -410,13 +385,6 @@ class SecureBoost(Estimator):
             raise PlanError(
                 f"This forest was grown by {', '.join(self.parts_)}, but the roles of the prediction name "
                 f"{', '.join(party.roles.holders)}. Name the parties of the training, in the same order."
-            )
-
-    def _require_roles(self, party: Party) -> None:
-        if party.roles.label is None or not party.roles.features:
-            raise PlanError(
-                f"{type(self).__name__} needs a label party and at least one feature party, but the roles are "
-                f"{party.roles}. Name both."
             )
 
 
