@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from colonnade.crypto.shares import Share
-from colonnade.crypto.signs import chooser_negative, chooser_stock, sender_negative, sender_stock
+from colonnade.crypto.signs import chooser_stock, negative, sender_stock
 from colonnade.crypto.transfers import Chooser, Sender, Turns, in_turns
 
 TARGETS: Mapping[str, float] = {"cpu_s": 1.0, "mb": 60.0}
@@ -50,23 +50,21 @@ def measure(*, quick: bool) -> dict[str, float]:
     base = process_time() - start
     # The first stock pays for the compiler.
     sender_stock(sender, 10, BITS, chooser_stock(chooser, 10, BITS)[1])
-    first, second, negative = shares(count)
+    first, second, expected = shares(count)
     start = process_time()
     ours, sent = chooser_stock(chooser, count, BITS)
     theirs = sender_stock(sender, count, BITS, sent)
     ahead = process_time() - start
     messages: list[int] = []
     start = process_time()
-    found = in_turns(
-        counted(chooser_negative(first, BITS, ours), messages), counted(sender_negative(second, BITS, theirs), messages)
-    )
+    found = in_turns(counted(negative(first, BITS, ours), messages), counted(negative(second, BITS, theirs), messages))
     online = process_time() - start
-    if not ((found[0] ^ found[1]).astype(bool) == negative).all():
+    if not ((found[0] ^ found[1]).astype(bool) == expected).all():
         raise RuntimeError("Shared signs should be those of the numbers and are not.")
     scale = COUNT / count
     return {
         "cpu_s": (ahead + online) * scale,
-        "mb": (sum(part.nbytes for part in sent) + sum(messages)) * scale / 1e6,
+        "mb": (sent.nbytes + sum(messages)) * scale / 1e6,
         "online_s": online * scale,
         "online_mb": sum(messages) * scale / 1e6,
         "turns": len(messages) / 2,

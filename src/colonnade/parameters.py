@@ -52,7 +52,7 @@ def count(least: int = 1) -> Limit:
 
 
 def number(least: float | None = None, *, above: float | None = None, most: float = inf, below: float = inf) -> Limit:
-    """A finite number within bounds, each of which may belong to them or not."""
+    """A finite number within bounds; each bound may itself be allowed or not."""
     low = "" if least is None and above is None else f"at least {least:g}" if least is not None else f"above {above:g}"
     high = f"at most {most:g}" if most < inf else f"below {below:g}" if below < inf else ""
     bounds = " and ".join(bound for bound in (low, high) if bound)
@@ -131,7 +131,7 @@ def settings_of(choice: S | Mapping[str, Any], default: S, name: str) -> S:
         kind = type(default).__name__
         raise PlanError(f"{name} should be a {kind} or a mapping of its fields, but is {choice!r}. Change it.")
     known = [field.name for field in fields(default)]  # type: ignore[arg-type]
-    # A saved share also says of which class the object was.
+    # A saved share also names the object's class.
     given = {key: tuple(item) if isinstance(item, list) else item for key, item in choice.items() if key != "is"}
     for key in given:
         if key not in known:

@@ -119,7 +119,7 @@ def test_words_of_a_wrong_length_are_refused(pairs):
         turns.send(np.zeros(3, np.uint64))
     turns = pairs[1].negative(np.zeros(5, np.uint64), 16)
     next(turns)
-    with pytest.raises(CryptoError, match="Expected 384 words of transfers, got an array of shape"):
+    with pytest.raises(CryptoError, match="Expected 128 columns of 3 words, got an array of shape"):
         turns.send(np.zeros(3, np.uint64))
     turns = pairs[0].looked_up(np.zeros(5, np.uint64), np.zeros(8, np.uint64))
     next(turns)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from colonnade.crypto.reserves import Amount, Reserve, begin_first, begin_second, fill_first, fill_second
-from colonnade.crypto.signs import chooser_negative, sender_negative
+from colonnade.crypto.signs import negative
 from colonnade.crypto.transfers import in_turns
 from colonnade.crypto.triples import AT_ONCE
 from colonnade.errors import CryptoError
@@ -36,8 +36,8 @@ def test_both_sides_hold_as_much_and_what_they_hold_fits_together(sessions):
     values = np.arange(-25, 25)
     first = np.random.default_rng(0).integers(0, 2**64, 50, dtype=np.uint64)
     found = in_turns(
-        chooser_negative(first, 21, one.signs(50, 21)),
-        sender_negative(values.view(np.uint64) - first, 21, two.signs(50, 21)),
+        negative(first, 21, one.signs(50, 21)),
+        negative(values.view(np.uint64) - first, 21, two.signs(50, 21)),
     )
     assert (found[0] ^ found[1] == (values < 0)).all()
     (own, others), (their_own, their_others) = one.choices(20), two.choices(20)

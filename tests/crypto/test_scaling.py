@@ -26,8 +26,8 @@ def test_a_chooser_knows_one_of_two_seeds_and_they_look_random(session):
     ours, theirs = seeds(session, 300)
     known = np.where(ours.places[:, None], theirs.one, theirs.zero)
     other = np.where(ours.places[:, None], theirs.zero, theirs.one)
-    assert (ours.seeds == known).all()
-    assert not (ours.seeds == other).any()
+    assert (ours.words == known).all()
+    assert not (ours.words == other).any()
     assert np.unpackbits(other.view(np.uint8)).mean() == pytest.approx(0.5, abs=0.015)
 
 

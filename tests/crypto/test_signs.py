@@ -6,13 +6,12 @@ import pytest
 from colonnade.crypto.signs import (
     RandomProducts,
     all_of,
-    chooser_negative,
     chooser_products,
     chooser_stock,
     kept,
     n_digits,
     n_products,
-    sender_negative,
+    negative,
     sender_products,
     sender_stock,
 )
@@ -45,9 +44,9 @@ def stocks(session, count, bits):
     return first, sender_stock(sender, count, bits, sent)
 
 
-def negative(session, values, bits, seed=0):
+def compared(session, values, bits, seed=0):
     shares, (ours, theirs) = shared(values, seed), stocks(session, len(values), bits)
-    first, second = in_turns(chooser_negative(shares[0], bits, ours), sender_negative(shares[1], bits, theirs))
+    first, second = in_turns(negative(shares[0], bits, ours), negative(shares[1], bits, theirs))
     return first, second
 
 
@@ -56,12 +55,12 @@ def test_shared_bits_say_which_numbers_are_negative(sessions, bits):
     limit = 2 ** (bits - 1)
     drawn = np.random.default_rng(bits).integers(-limit, limit - 1, 200, endpoint=True).tolist()
     values = [0, -1, limit - 1, -limit, min(1, limit - 1), max(-2, -limit), limit // 2, -limit // 2, *drawn]
-    first, second = negative(sessions[0], values, bits, bits)
+    first, second = compared(sessions[0], values, bits, bits)
     assert (first ^ second).tolist() == [int(value < 0) for value in values]
 
 
 def test_neither_share_alone_says_anything(sessions):
-    first, second = negative(sessions[0], [-5] * 10_000 + [5] * 10_000, 16)
+    first, second = compared(sessions[0], [-5] * 10_000 + [5] * 10_000, 16)
     # Five standard deviations of the mean of 10,000 coins are 0.025.
     for share in (first, second):
         for half in (share[:10_000], share[10_000:]):
@@ -109,13 +108,13 @@ def test_a_stock_that_is_too_small_is_refused(sessions):
     few = RandomProducts(*(part[:3] for part in vars(ours.products).values()))
     shares = shared([1] * 10)
     with pytest.raises(CryptoError, match=r"a stock of 10 products of bits, but 3 are left. Make more ahead."):
-        in_turns(chooser_negative(shares[0], 9, replace(ours, products=few)), sender_negative(shares[1], 9, theirs))
+        in_turns(negative(shares[0], 9, replace(ours, products=few)), negative(shares[1], 9, theirs))
 
 
 def test_another_number_of_comparisons_is_noticed(sessions):
     ours, theirs = stocks(sessions[0], 10, 9)
     shares = shared([1] * 10)
-    turns = sender_negative(shares[1], 9, theirs)
+    turns = negative(shares[1], 9, theirs)
     next(turns)
     with pytest.raises(CryptoError, match=r"Expected 20 numbers of 4 bits, got an array of shape \(5,\)"):
         turns.send(np.zeros(5, np.uint64))

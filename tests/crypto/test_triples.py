@@ -7,6 +7,7 @@ from colonnade.crypto.profiles import SHARES
 from colonnade.crypto.rlwe import SecretKey
 from colonnade.crypto.transfers import Chooser, Sender, in_turns
 from colonnade.crypto.triples import (
+    Triples,
     ask_for_squares,
     ask_for_triples,
     help_with_squares,
@@ -14,8 +15,7 @@ from colonnade.crypto.triples import (
     multiply,
     receive_squares,
     receive_triples,
-    shift_as_chooser,
-    shift_as_sender,
+    shift,
     square,
 )
 from colonnade.errors import CryptoError
@@ -68,24 +68,15 @@ def test_shifted_numbers_are_off_by_one_unit_at_most(session, bits, chooser_lead
     ours = sender.extend_words(len(numbers), sent)
     first, second = shared(numbers.view(np.uint64), bits)
     one, two = in_turns(
-        shift_as_chooser(first, bits, theirs, leading=chooser_leads),
-        shift_as_sender(second, bits, ours, leading=not chooser_leads),
+        shift(first, bits, theirs, leading=chooser_leads),
+        shift(second, bits, ours, leading=not chooser_leads),
     )
     off = (numbers >> bits) - (one + two).view(np.int64)
     assert set(off) <= {0, 1}
 
 
-def test_what_is_left_of_triples_serves_what_comes_next(made):
-    first, rest = made[0].taken(100)
-    assert len(first) == 100
-    assert len(rest) == COUNT - 100
-    assert (np.concatenate([first.product, rest.product]) == made[0].product).all()
-    with pytest.raises(CryptoError, match=r"Expected 301 triples made ahead, but 300 are left. Make more ahead."):
-        made[0].taken(COUNT + 1)
-
-
 def test_another_number_of_words_is_noticed(made):
-    few, _ = made[0].taken(3)
+    few = Triples(*(part[:3] for part in vars(made[0]).values()))
     turns = multiply(np.zeros(3, np.uint64), np.zeros(3, np.uint64), few, leading=True)
     next(turns)
     with pytest.raises(CryptoError, match=r"Expected 6 words, got an array of shape \(5,\)"):

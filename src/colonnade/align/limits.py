@@ -28,7 +28,8 @@ from colonnade.runtime.party import Party
 from colonnade.storage import HeldLog, SharedLog
 
 HOLDS = "one alignment"
-# A party with fewer ids counts as having so many: a peer that brings a few thousand goes through no list of all ids.
+# A party with fewer ids counts as having this number. A peer that brings a few thousand goes through no list of all
+# ids.
 _SMALL = 100
 
 
@@ -141,8 +142,8 @@ class Limits:
         self._note(peer, run, "refused", f"{n_ids:,} ids")
         raise PrivacyError(
             f"{peer} should bring at most {wanted} ids under each key, but brings {n_ids:,}: a long list of made-up "
-            f"ids asks who of all people is known to {party}. If {peer} does know so many people, raise {key} under "
-            f"[align] at {party}."
+            f"ids asks who of all people is known to {party}. If {peer} does know that number of people, raise {key} "
+            f"under [align] at {party}."
         )
 
     def check_common(self, party: str, peer: str, n_common: int, run: str = "", *, told: bool = True) -> None:

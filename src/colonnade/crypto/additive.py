@@ -33,7 +33,7 @@ class PublicKey(Protocol):
         """How many ciphertexts a vector has."""
 
     def masked_size(self, n_values: int, block: int) -> int:
-        """How many ciphertexts so many masked sums have."""
+        """How many ciphertexts `n_values` masked sums have."""
 
     def encrypt(self, values: NDArray[np.int64], block: int) -> Data:
         """Encrypt a vector, fresh every time."""
@@ -42,7 +42,7 @@ class PublicKey(Protocol):
         """Ciphertexts as they cross."""
 
     def unpacked(self, words: NDArray[np.uint64], n_ciphertexts: int, sender: str) -> Data:
-        """Ciphertexts that crossed; refuses what is no array of so many of this scheme."""
+        """Ciphertexts that crossed; refuses another number of ciphertexts, or another scheme."""
 
     def add(self, a: Data, b: Data) -> Data:
         """Encryptions of sums."""
@@ -75,7 +75,7 @@ class SecretKey(Protocol):
         """All of the key, for its owner's own checkpoint."""
 
     def decrypt(self, data: Data, block: int, n_values: int) -> NDArray[np.uint64]:
-        """The first so many sums of ciphertexts, rounded to integers, modulo 2^53."""
+        """The first `n_values` sums of ciphertexts, rounded to integers, modulo 2^53."""
 
 
 def unmasked(opened: NDArray[np.uint64], masks: NDArray[np.uint64]) -> NDArray[np.int64]:

@@ -6,7 +6,7 @@ point was.
 
 `hash_to_curve` is Elligator 2 of RFC 9380 (the map of `curve25519_XMD:SHA-512_ELL2_NU_`, on a hash by BLAKE2b). Its
 points lie on the curve, never on the twist. A hash taken as a u-coordinate as it comes would lie on either, stay there
-under every multiplication, and so tell one bit of each id to whoever sees it masked.
+under every multiplication, and so tell one bit of each id to a party that sees the id masked.
 
 Hashing takes a time that depends on what is hashed. Only who measures inside one's own machine could see that.
 """
@@ -104,7 +104,7 @@ def _inverses(numbers: list[int]) -> list[int]:
 
 @cache
 def _are_squares() -> Any:
-    """The compiled test of which numbers of the field, four words each, are squares; 0 is one."""
+    """The compiled test whether numbers of the field, four words each, are squares; 0 is one."""
     from numba import njit
 
     return njit(cache=True, nogil=True)(_square_test)

@@ -35,7 +35,7 @@ class Widths:
 
     @classmethod
     def of(cls, n_rows: int) -> Widths:
-        """The widths for sums over so many rows."""
+        """The widths for sums over `n_rows` rows."""
         if n_rows > MOST_ROWS:
             raise Overflow(
                 f"An encrypted product sums over at most {MOST_ROWS} rows, but {n_rows} were given. "

@@ -104,7 +104,7 @@ class PublicMatrix:
 
     @property
     def most_values(self) -> int:
-        """How many values may be answered about a data set of so many rows."""
+        """How many values may be answered about a data set of these rows."""
         return self.profile.values_within(noise(self.n_rows, self.profile))
 
 
@@ -135,7 +135,7 @@ class Slots:
         return cls(2, 33, 2**32 - 1) if n_rows <= MOST_ROWS_IN_FOUR_SLOTS else cls(1, 60, 2**44)
 
     def n_numbers(self, n_nodes: int) -> int:
-        """How many encrypted numbers so many nodes take."""
+        """How many encrypted numbers `n_nodes` nodes take."""
         return -(-n_nodes // self.nodes)
 
 
@@ -485,7 +485,7 @@ class Queries:
         raise CryptoError("Secrets of open queries cannot be copied. Make new ones from the public polynomials.")
 
     def prepare(self, count: int, readers: Sequence[Reader]) -> Keys:
-        """Draw the secrets of so many queries; returns the keys that holders need before these queries."""
+        """Draw the secrets of `count` queries; returns the keys that holders need before these queries."""
         self._require_own_process()
         public, ring, n, stream = self._public, self._public.ring, self._public.profile.n, Stream()
         secrets = stream.ternary(count * n).reshape(count, n)
@@ -499,7 +499,7 @@ class Queries:
         return Keys(first, packed(ring.canonical(keys), PRIME_BITS))
 
     def pad(self, count: int) -> None:
-        """Compute the pads of the next queries, so many of them, as far as their secrets are drawn."""
+        """Compute the pads of the next `count` queries, as far as their secrets are drawn."""
         self._require_own_process()
         ring, stream = self._public.ring, Stream()
         for number in range(self.next, min(self.next + count, self._drawn)):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from colonnade.crypto.wide import Float64Array, WideRing, mirrored
 from colonnade.errors import DataError
 
-# Pairs of columns with at most so many pairs of bins are added up together.
+# Pairs of columns with at most this number of pairs of bins are added up together.
 _MOST_CELLS = 1024
 
 

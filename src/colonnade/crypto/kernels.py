@@ -122,7 +122,7 @@ def dot(a: NDArray[np.uint32], b: NDArray[np.uint32], primes: Any, out: NDArray[
 
 @njit(cache=True, nogil=True)
 def pack(residues: Any, words: NDArray[np.uint64], bits: Any) -> None:
-    """Write residues of so many bits one after the other into words of 0."""
+    """Write residues of `bits` bits one after the other into words of 0."""
     for k in range(residues.shape[0]):
         for i in range(residues.shape[1]):
             value, word, place = np.uint64(residues[k, i]), i * bits // 64, i * bits % 64

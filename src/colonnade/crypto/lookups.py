@@ -3,7 +3,7 @@
     place      x = first + second  modulo 2^k
     sender     draws a word r; its message i is  table[i + second] - r,  for each i
     chooser    chooses i = first; its share is the message, the sender's is r
-    pads       k transfers of one of two give 2k keys, of which the chooser knows k; each message is under the k keys
+    pads       k transfers of one of two give 2k keys, and the chooser knows k of them; each message is under the k keys
                that the bits of its number choose, each stretched to as many words as it covers
 
 Bits of words 2^k times as long as the answer cross for each lookup, so tables are small. One of 2^k is that of Naor and

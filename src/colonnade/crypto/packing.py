@@ -13,7 +13,7 @@ RESIDUE_BITS = 26
 
 
 def n_words(n_residues: int, bits: int = RESIDUE_BITS) -> int:
-    """How many words so many residues take.
+    """How many words residues take, packed one after the other.
 
     >>> n_words(8192), n_words(8192, 50)
     (3328, 6400)
@@ -44,7 +44,7 @@ def unpacked(words: NDArray[np.uint64], n: int) -> NDArray[np.uint32]:
 
 
 def unpacked_wide(words: NDArray[np.uint64], n: int, bits: int) -> NDArray[np.uint64]:
-    """The residues (..., n) of so many bits in words."""
+    """The residues (..., n) of `bits` bits in words."""
     residues = np.empty((*words.shape[:-1], n), np.uint64)
     _unpack(words, residues, bits)
     return residues

@@ -170,7 +170,7 @@ class PublicKey(additive.PublicKey):
 
 
 class SecretKey(additive.SecretKey):
-    """The key of whoever may decrypt: two primes.
+    """The key of the party that may decrypt: two primes.
 
     >>> key = SecretKey(key_bits=2048)
     >>> data = key.public.encrypt(np.array([20, -22]), block=1)
@@ -232,7 +232,7 @@ def rows_per_block(n_rows: int, n_columns: int) -> int:
 
 
 def _prime(bits: int) -> int:
-    """A random prime of exactly so many bits that is 3 modulo 4, the two highest bits set."""
+    """A random prime of exactly `bits` bits that is 3 modulo 4, the two highest bits set."""
     is_prime = _gmpy2().is_prime
     while True:
         candidate = secrets.randbits(bits) | 3 << bits - 2 | 3

@@ -45,7 +45,7 @@ def mask_bits(n_primes: int) -> int:
 
 
 def n_ciphertexts(n_values: int, n_primes: int = WORDS) -> int:
-    """How many ciphertexts a vector of so many numbers has."""
+    """How many ciphertexts a vector of `n_values` numbers has."""
     return -(-n_values // SHARES.n) * n_primes
 
 

@@ -15,13 +15,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from colonnade.crypto import products
-from colonnade.crypto.curve import POINT_BYTES
 from colonnade.crypto.packing import n_words
 from colonnade.crypto.profiles import SHARES
 from colonnade.crypto.rlwe import PublicKey, SecretKey
@@ -35,7 +33,6 @@ from colonnade.crypto.signs import (
     sender_products,
 )
 from colonnade.crypto.transfers import (
-    COLUMNS,
     NOTHING,
     Chooser,
     ChooserPads,
@@ -44,6 +41,9 @@ from colonnade.crypto.transfers import (
     SenderPads,
     SenderWords,
     Turns,
+    Words,
+    open_sessions,
+    split_columns,
 )
 from colonnade.crypto.triples import (
     AT_ONCE,
@@ -59,6 +59,7 @@ from colonnade.crypto.triples import (
 from colonnade.errors import CryptoError
 
 T = TypeVar("T")
+Key = TypeVar("Key", PublicKey, SecretKey)
 
 
 @dataclass(frozen=True)
@@ -94,26 +95,17 @@ class Amount:
 
     @classmethod
     def of_signs(cls, count: int, bits: int) -> Amount:
-        """What the signs of so many numbers of so many bits take."""
+        """What the signs of `count` numbers of `bits` bits take."""
         return cls(digits=count * n_digits(bits), bits=count * n_products(bits))
 
 
 @dataclass(frozen=True)
-class FirstSessions:
-    """What the first side has of the sessions in both directions."""
+class Sessions(Generic[Key]):
+    """What a side has of the sessions in both directions; the first side has the secret key, the second the public."""
 
     chooser: Chooser
     sender: Sender
-    key: SecretKey
-
-
-@dataclass(frozen=True)
-class SecondSessions:
-    """What the second side has of the sessions in both directions."""
-
-    chooser: Chooser
-    sender: Sender
-    key: PublicKey
+    key: Key
 
 
 class Reserve:
@@ -135,7 +127,7 @@ class Reserve:
         self._pools[name] = _joined(self._pools[name], pool) if name in self._pools else pool
 
     def signs(self, count: int, bits: int) -> Stock:
-        """What the signs of so many numbers take."""
+        """What the signs of `count` numbers take."""
         digits: ChooserPads | SenderPads = self._drawn("digits", count * n_digits(bits))
         return Stock(digits, self.bits(count * n_products(bits)))
 
@@ -145,12 +137,12 @@ class Reserve:
         return found
 
     def shifts(self, count: int) -> ChooserWords | SenderWords:
-        """What shifts of so many words take."""
+        """What shifts of `count` words take."""
         found: ChooserWords | SenderWords = self._drawn("forth", count)
         return found
 
     def choices(self, count: int) -> tuple[SenderWords, ChooserWords]:
-        """What so many products of a shared bit and a shared word take: this side's words, and those of the other."""
+        """What `count` products of a shared bit and a shared word take: this side's words, and the other side's."""
         forth, back = self._drawn("forth", count), self._drawn("back", count)
         return (back, forth) if self.leading else (forth, back)
 
@@ -183,25 +175,22 @@ class Reserve:
         return drawn
 
 
-def begin_first() -> Turns[FirstSessions]:
+def begin_first() -> Turns[Sessions[SecretKey]]:
     """The first side's turns: sessions in both directions, and its key of products."""
-    chooser, key = Chooser(), SecretKey(profile=SHARES)
-    sender = Sender(_points((yield _as_words(chooser.point)), 1))
-    chooser.begin(_points((yield _as_words(sender.points)), 2 * COLUMNS).reshape(COLUMNS, 2, POINT_BYTES))
-    yield _as_words(np.frombuffer(key.public.to_bytes(), np.uint8))
-    return FirstSessions(chooser, sender, key)
+    key = SecretKey(profile=SHARES)
+    chooser, sender = yield from open_sessions()
+    yield np.frombuffer(key.public.to_bytes(), np.uint64)
+    return Sessions(chooser, sender, key)
 
 
-def begin_second() -> Turns[SecondSessions]:
+def begin_second() -> Turns[Sessions[PublicKey]]:
     """The second side's turns: sessions in both directions."""
-    chooser = Chooser()
-    sender = Sender(_points((yield _as_words(chooser.point)), 1))
-    chooser.begin(_points((yield _as_words(sender.points)), 2 * COLUMNS).reshape(COLUMNS, 2, POINT_BYTES))
+    chooser, sender = yield from open_sessions()
     key = PublicKey.from_bytes((yield NOTHING).tobytes(), SHARES)
-    return SecondSessions(chooser, sender, key)
+    return Sessions(chooser, sender, key)
 
 
-def fill_first(sessions: FirstSessions, reserve: Reserve, amount: Amount) -> Turns[None]:
+def fill_first(sessions: Sessions[SecretKey], reserve: Reserve, amount: Amount) -> Turns[None]:
     """The first side's turns: a reserve that holds so much at least."""
     lacks, chooser, key = _lacking(reserve, amount), sessions.chooser, sessions.key
     digits, one = chooser.extend(lacks.digits, DIGIT_BITS, 2)
@@ -209,10 +198,9 @@ def fill_first(sessions: FirstSessions, reserve: Reserve, amount: Amount) -> Tur
     forth, three = chooser.extend_words(lacks.forth)
     seeds, four = chooser.extend_seeds(lacks.seeds)
     came = yield np.concatenate([each.ravel() for each in (one, two, three, four)])
-    (back,) = _columns(came, [lacks.back])
     for name, pool in (("digits", digits), ("bits", bits), ("forth", forth), ("seeds", seeds)):
         reserve.add(name, pool)
-    reserve.add("back", sessions.sender.extend_words(lacks.back, back))
+    reserve.add("back", sessions.sender.extend_words(lacks.back, came))
     for count in _batches(lacks.triples):
         a, b, data = ask_for_triples(key.public, count)
         yield key.public.packed(data).ravel()
@@ -223,13 +211,13 @@ def fill_first(sessions: FirstSessions, reserve: Reserve, amount: Amount) -> Tur
         reserve.add("squares", receive_squares(key, a, _ciphertexts(key.public, (yield NOTHING), count)))
 
 
-def fill_second(sessions: SecondSessions, reserve: Reserve, amount: Amount) -> Turns[None]:
+def fill_second(sessions: Sessions[PublicKey], reserve: Reserve, amount: Amount) -> Turns[None]:
     """The second side's turns: a reserve that holds so much at least."""
     lacks, sender, key = _lacking(reserve, amount), sessions.sender, sessions.key
     back, sent = sessions.chooser.extend_words(lacks.back)
     came = yield sent.ravel()
     transfers = [lacks.digits * DIGIT_BITS, 2 * lacks.bits, lacks.forth, lacks.seeds]
-    one, two, three, four = _columns(came, transfers)
+    one, two, three, four = split_columns(came, transfers)
     reserve.add("digits", sender.extend(lacks.digits, DIGIT_BITS, 2, one))
     reserve.add("bits", sender_products(sender, lacks.bits, two))
     reserve.add("forth", sender.extend_words(lacks.forth, three))
@@ -257,20 +245,8 @@ def _batches(count: int) -> Iterator[int]:
     return iter([AT_ONCE] * (count // AT_ONCE))
 
 
-def _columns(came: NDArray[np.uint64], transfers: list[int]) -> list[NDArray[np.uint64]]:
-    """What a chooser sent for several batches of transfers."""
-    lengths = [-(-count // 64) for count in transfers]
-    if came.shape != (COLUMNS * sum(lengths),) or came.dtype != np.uint64:
-        raise CryptoError(
-            f"Expected {COLUMNS} columns of {sum(lengths)} words, got an array of shape {came.shape}. "
-            "Check that both parties prepare as much."
-        )
-    ends = np.cumsum([COLUMNS * length for length in lengths])
-    return [part.reshape(COLUMNS, -1) for part in np.split(came, ends[:-1])]
-
-
-def _ciphertexts(key: PublicKey, came: NDArray[np.uint64], n_values: int) -> Any:
-    """The ciphertexts of so many words."""
+def _ciphertexts(key: PublicKey, came: Words, n_values: int) -> Any:
+    """The ciphertexts of `n_values` words."""
     count, limbs = products.n_ciphertexts(n_values), len(SHARES.primes)
     length = n_words(SHARES.n)
     if came.size != count * 2 * limbs * length:
@@ -278,19 +254,6 @@ def _ciphertexts(key: PublicKey, came: NDArray[np.uint64], n_values: int) -> Any
             f"Expected {count} ciphertexts, got {came.size} words. Check that both parties prepare as much."
         )
     return key.unpacked(came.reshape(count, 2, limbs, length), count, "the other side")
-
-
-def _as_words(data: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    return np.frombuffer(data.tobytes(), np.uint64)
-
-
-def _points(came: NDArray[np.uint64], count: int) -> NDArray[np.uint8]:
-    if came.shape != (count * POINT_BYTES // 8,) or came.dtype != np.uint64:
-        raise CryptoError(
-            f"Expected {count} points, got an array of shape {came.shape}. "
-            "Check that both parties run the same version."
-        )
-    return np.frombuffer(came.tobytes(), np.uint8).reshape(count, POINT_BYTES)
 
 
 def _size(pool: Any) -> int:

@@ -30,7 +30,7 @@ from colonnade.crypto.ring import Residues, ring_of
 from colonnade.crypto.sampling import SEED_BYTES, Stream
 from colonnade.errors import CryptoError, KeyMismatch
 
-# Columns that take more when they are transformed are transformed anew for each product.
+# Columns that take more when they are transformed are transformed again for each product.
 MOST_CACHED_BYTES = 2**29
 _CHUNK_BYTES = 2**26
 _AT_ONCE = 16
@@ -194,7 +194,7 @@ class PublicKey(additive.PublicKey):
 
 
 class SecretKey(additive.SecretKey):
-    """The key of whoever may decrypt, expanded from a seed.
+    """The key of the party that may decrypt, expanded from a seed.
 
     >>> len(SecretKey().public.fingerprint)
     16
@@ -252,7 +252,7 @@ def rows_per_block(n_rows: int, n_columns: int) -> int:
 
 
 def fits_cache(n_entries: int) -> bool:
-    """Whether matrices of so many entries in all may be kept transformed."""
+    """Whether matrices with this number of entries in all may be kept transformed."""
     return n_entries * len(ARBITER.primes) * 4 <= MOST_CACHED_BYTES
 
 

@@ -1,7 +1,7 @@
 """Scaling: shared words times whole numbers that one side alone knows, by few transfers with long messages.
 
     chooser    knows the factors; one transfer for each bit of a factor, whatever the number of words it multiplies
-    sender     its shares x of the words;  for bit j two pads of all words, of which the chooser knows one
+    sender     its shares x of the words;  for bit j two pads of all words; the chooser knows one of the two
     online     chooser   says where its bit stands                                      one bit for each bit
                sender    sends  pad_0 - pad_1 + x                                       64 - j bits for each word
                both      shares of  bit x,  times 2^j
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from colonnade.crypto.packing import n_words, packed
 from colonnade.crypto.shares import Share
-from colonnade.crypto.transfers import NOTHING, ChooserSeeds, SenderSeeds, Turns, unpacked_from
+from colonnade.crypto.transfers import NOTHING, ChooserSeeds, SenderSeeds, Turns, unpacked_bits, unpacked_from
 from colonnade.errors import CryptoError
 
 
@@ -28,7 +28,7 @@ def scale_as_chooser(factors: NDArray[np.int64], bits: int, share: Share, seeds:
     """The chooser's turns: its shares of words (m, k) times one factor for each row.
 
     Args:
-        factors: The factors (m,), of which the absolute values are below 2^(bits - 1).
+        factors: The factors (m,), between -2^(bits - 1) and 2^(bits - 1), without these two.
         bits: How many bits a factor has, sign included.
         share: This side's shares of the words.
         seeds: One for each row and bit.
@@ -43,7 +43,7 @@ def scale_as_chooser(factors: NDArray[np.int64], bits: int, share: Share, seeds:
             f"Expected {share.size} words times {bits} bits, got an array of shape {came.shape}. "
             "Check that both parties run the same version."
         )
-    pads = _expanded(seeds.seeds, share.shape[1]).reshape(len(share), bits, -1)
+    pads = _expanded(seeds.words, share.shape[1]).reshape(len(share), bits, -1)
     out, start = factors.view(np.uint64)[:, None] * share, 0
     for place in range(bits):
         end = start + n_words(share.size, 64 - place)
@@ -56,7 +56,7 @@ def scale_as_chooser(factors: NDArray[np.int64], bits: int, share: Share, seeds:
 
 def scale_as_sender(bits: int, share: Share, seeds: SenderSeeds) -> Turns[Share]:
     """The sender's turns: its shares of words (m, k) times the chooser's factors."""
-    moved = unpacked_from((yield NOTHING), len(share) * bits, 1).astype(np.uint8)
+    moved = unpacked_bits((yield NOTHING), len(share) * bits)
     zero, one = (_expanded(each, share.shape[1]).reshape(len(share), bits, -1) for each in seeds.swapped(moved))
     parts, own = [], np.zeros(share.shape, np.uint64)
     for place in range(bits):

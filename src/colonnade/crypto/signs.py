@@ -31,15 +31,16 @@ from colonnade.crypto.transfers import (
     SenderPads,
     SenderWords,
     Turns,
+    Words,
     choose,
     offer,
-    unpacked_from,
+    split_columns,
+    unpacked_bits,
 )
 from colonnade.errors import CryptoError
 
 Bits: TypeAlias = NDArray[np.uint8]
 """Shares of bits, each 0 or 1."""
-Words: TypeAlias = NDArray[np.uint64]
 
 DIGIT_BITS = 4
 _VALUES = 1 << DIGIT_BITS
@@ -63,7 +64,7 @@ class Stock:
 
 
 def n_digits(bits: int) -> int:
-    """How many digits are compared for numbers of so many bits, sign included."""
+    """How many digits are compared for numbers of `bits` bits, sign included."""
     return -(-(bits - 1) // DIGIT_BITS)
 
 
@@ -78,22 +79,22 @@ def n_products(bits: int) -> int:
     return count
 
 
-def chooser_stock(chooser: Chooser, count: int, bits: int) -> tuple[Stock, list[Words]]:
-    """The chooser's stock of so many comparisons, and what the sender needs for its own."""
+def chooser_stock(chooser: Chooser, count: int, bits: int) -> tuple[Stock, Words]:
+    """The chooser's stock for the signs of `count` numbers, and what the sender needs for its own."""
     digits, first = chooser.extend(count * n_digits(bits), DIGIT_BITS, 2)
     products, second = chooser_products(chooser, count * n_products(bits))
-    return Stock(digits, products), [first, second]
+    return Stock(digits, products), np.concatenate([first.ravel(), second.ravel()])
 
 
-def sender_stock(sender: Sender, count: int, bits: int, sent: list[Words]) -> Stock:
-    """The sender's stock of so many comparisons, from what the chooser sent."""
-    first, second = sent
+def sender_stock(sender: Sender, count: int, bits: int, sent: Words) -> Stock:
+    """The sender's stock for the signs of `count` numbers, from what the chooser sent."""
+    first, second = split_columns(sent, [count * n_digits(bits) * DIGIT_BITS, 2 * count * n_products(bits)])
     digits = sender.extend(count * n_digits(bits), DIGIT_BITS, 2, first)
     return Stock(digits, sender_products(sender, count * n_products(bits), second))
 
 
 def chooser_products(chooser: Chooser, count: int) -> tuple[RandomProducts, Words]:
-    """The chooser's shares of so many random products, and what the sender needs for its own."""
+    """The chooser's shares of `count` random products, and what the sender needs for its own."""
     pads, sent = chooser.extend(2 * count, 1, 1)
     b, a = (pads.places[some].astype(np.uint8) for some in (slice(None, count), slice(count, None)))
     cross = (pads.pads[:count] ^ pads.pads[count:]).astype(np.uint8)
@@ -101,32 +102,25 @@ def chooser_products(chooser: Chooser, count: int) -> tuple[RandomProducts, Word
 
 
 def sender_products(sender: Sender, count: int, sent: Words) -> RandomProducts:
-    """The sender's shares of so many random products, from what the chooser sent."""
+    """The sender's shares of `count` random products, from what the chooser sent."""
     pads = sender.extend(2 * count, 1, 1, sent)
     zero, one = (pads.words & np.uint64(1)).astype(np.uint8), (pads.words >> np.uint64(1)).astype(np.uint8)
     a, b = (zero[some] ^ one[some] for some in (slice(None, count), slice(count, None)))
     return RandomProducts(a, b, (a & b) ^ zero[:count] ^ zero[count:])
 
 
-def chooser_negative(share: Share, bits: int, stock: Stock) -> Turns[Bits]:
-    """The chooser's turns: its shares of which numbers are negative, from its shares of the numbers."""
-    assert isinstance(stock.digits, ChooserPads)
+def negative(share: Share, bits: int, stock: Stock) -> Turns[Bits]:
+    """Either side's turns: its shares of bits that say which numbers are negative, from its shares of the numbers."""
     low, top = _split(share, bits)
-    found = yield from choose(stock.digits, _digits(low, bits))
-    larger = yield from _tree(_columns(found, len(share)), bits, stock.products, leading=True)
-    return top ^ larger
-
-
-def sender_negative(share: Share, bits: int, stock: Stock) -> Turns[Bits]:
-    """The sender's turns: its shares of which numbers are negative, from its shares of the numbers."""
-    assert isinstance(stock.digits, SenderPads)
-    low, top = _split(share, bits)
-    digits = _digits(np.uint64((1 << bits - 1) - 1) - low, bits)
-    own = Stream().words(len(digits)) & np.uint64(3)
-    # Each of the 16 messages is under the same two bits, which are this side's shares.
-    messages = _tables()[digits] ^ (own * np.uint64(int("01" * _VALUES, 2)))
-    yield from offer(stock.digits, messages)
-    larger = yield from _tree(_columns(own, len(share)), bits, stock.products, leading=False)
+    leading = isinstance(stock.digits, ChooserPads)
+    if isinstance(stock.digits, ChooserPads):
+        found = yield from choose(stock.digits, _digits(low, bits))
+    else:
+        digits = _digits(np.uint64((1 << bits - 1) - 1) - low, bits)
+        found = Stream().words(len(digits)) & np.uint64(3)
+        # Each of the 16 messages is under the same two bits, which are this side's shares.
+        yield from offer(stock.digits, _tables()[digits] ^ (found * np.uint64(int("01" * _VALUES, 2))))
+    larger = yield from _tree(_columns(found, len(share)), stock.products, leading=leading)
     return top ^ larger
 
 
@@ -140,7 +134,7 @@ def kept(share: Share, bits: Bits, own: SenderWords, others: ChooserWords) -> Tu
         others: Words made ahead in the session in which the other side is.
     """
     came = yield packed(others.moved(bits).astype(np.uint64), 1)
-    moved = unpacked_from(came, len(bits), 1).astype(np.uint8)
+    moved = unpacked_bits(came, len(bits))
     # b w = b_own w + b_other (1 - 2 b_own) w, for each side's w.
     turned = np.where(bits, np.uint64(0) - share, share)
     sent, first = own.sealed(turned, moved)
@@ -161,7 +155,7 @@ def all_of(bits: Bits, stock: RandomProducts, *, leading: bool) -> Turns[Bits]:
     return result
 
 
-def _tree(columns: Bits, bits: int, stock: RandomProducts, *, leading: bool) -> Turns[Bits]:
+def _tree(columns: Bits, stock: RandomProducts, *, leading: bool) -> Turns[Bits]:
     """Shares of "larger" from those of digits (2, digits, m), the lowest digit first."""
     larger, equal = columns
     used = 0
@@ -184,7 +178,7 @@ def _tree(columns: Bits, bits: int, stock: RandomProducts, *, leading: bool) -> 
 def _products(x: Bits, y: Bits, stock: RandomProducts, *, leading: bool) -> Turns[Bits]:
     """Shares of the products of shared bits."""
     masked = np.concatenate([x ^ stock.a, y ^ stock.b])
-    came = unpacked_from((yield packed(masked.astype(np.uint64), 1)), len(masked), 1).astype(np.uint8)
+    came = unpacked_bits((yield packed(masked.astype(np.uint64), 1)), len(masked))
     d, e = np.split(masked ^ came, 2)
     out: Bits = stock.product ^ (d & stock.b) ^ (e & stock.a)
     return out ^ (d & e) if leading else out

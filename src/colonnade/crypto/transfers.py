@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
@@ -40,8 +40,11 @@ from colonnade.errors import CryptoError
 
 R = TypeVar("R")
 
-Turns: TypeAlias = Generator[NDArray[np.uint64], NDArray[np.uint64], R]
+Words: TypeAlias = NDArray[np.uint64]
+Turns: TypeAlias = Generator[Words, Words, R]
 """One side's turns: words out, words in, and in the end what this side holds."""
+Exchange: TypeAlias = Callable[[dict[int, Words]], Iterable[tuple[int, Words]]]
+"""Given the words that computations send in a turn, by the computation's number, gives the words that come back."""
 
 NOTHING = np.zeros(0, np.uint64)
 COLUMNS = 128
@@ -54,50 +57,27 @@ _BLOCK = 64
 
 
 @dataclass(frozen=True)
-class SenderWords:
-    """What a sender has of products with a bit that were made ahead: two words each."""
-
-    zero: NDArray[np.uint64]
-    one: NDArray[np.uint64]
-
-    def sealed(
-        self, words: NDArray[np.uint64], moved: NDArray[np.uint8]
-    ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """What is sent, and this side's shares of words times the chooser's bits, modulo 2^64."""
-        _require_moves(moved.astype(np.uint64), len(self.zero), 1)
-        zero, one = np.where(moved, self.one, self.zero), np.where(moved, self.zero, self.one)
-        return zero - one + words, np.uint64(0) - zero
-
-
-@dataclass(frozen=True)
-class ChooserWords:
-    """What a chooser has of products with a bit that were made ahead: a random bit and one word each."""
-
-    places: NDArray[np.uint8]
-    words: NDArray[np.uint64]
-
-    def moved(self, bits: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """What is sent so that the known word stands at the bit."""
-        return bits ^ self.places
-
-    def opened(self, sent: NDArray[np.uint64], bits: NDArray[np.uint8]) -> NDArray[np.uint64]:
-        """This side's shares of the sender's words times the bits, modulo 2^64."""
-        _require_words(sent, self.words)
-        return self.words + np.where(bits, sent, np.uint64(0))
-
-
-@dataclass(frozen=True)
 class SenderSeeds:
     """What a sender has of transfers of long messages that were made ahead: two seeds of 128 bits each."""
 
-    zero: NDArray[np.uint64]
-    one: NDArray[np.uint64]
+    zero: Words
+    one: Words
 
-    def swapped(self, moved: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """The seeds of bits 0 and of bits 1, after the chooser said how they stand."""
+    def swapped(self, moved: NDArray[np.uint8]) -> tuple[Words, Words]:
+        """What belongs to bits 0 and to bits 1, after the chooser said how they stand."""
         _require_moves(moved.astype(np.uint64), len(self.zero), 1)
-        swap = moved.astype(bool)[:, None]
+        swap = moved.astype(bool).reshape(-1, *(1,) * (self.zero.ndim - 1))
         return np.where(swap, self.one, self.zero), np.where(swap, self.zero, self.one)
+
+
+@dataclass(frozen=True)
+class SenderWords(SenderSeeds):
+    """What a sender has of products with a bit that were made ahead: two words each."""
+
+    def sealed(self, words: Words, moved: NDArray[np.uint8]) -> tuple[Words, Words]:
+        """What is sent, and this side's shares of words times the chooser's bits, modulo 2^64."""
+        zero, one = self.swapped(moved)
+        return zero - one + words, np.uint64(0) - zero
 
 
 @dataclass(frozen=True)
@@ -105,22 +85,32 @@ class ChooserSeeds:
     """What a chooser has of transfers of long messages that were made ahead: a random bit and one seed each."""
 
     places: NDArray[np.uint8]
-    seeds: NDArray[np.uint64]
+    words: Words
 
     def moved(self, bits: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """What is sent so that the known seed is that of the bit."""
+        """What is sent so that what this side knows stands at the bit."""
         return bits ^ self.places
+
+
+@dataclass(frozen=True)
+class ChooserWords(ChooserSeeds):
+    """What a chooser has of products with a bit that were made ahead: a random bit and one word each."""
+
+    def opened(self, sent: Words, bits: NDArray[np.uint8]) -> Words:
+        """This side's shares of the sender's words times the bits, modulo 2^64."""
+        _require_words(sent, self.words)
+        return self.words + np.where(bits, sent, np.uint64(0))
 
 
 @dataclass(frozen=True)
 class SenderPads:
     """What a sender has of transfers that were made ahead: 2^bits pads of `width` bits each, in one word."""
 
-    words: NDArray[np.uint64]
+    words: Words
     bits: int
     width: int
 
-    def sealed(self, messages: NDArray[np.uint64], moved: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    def sealed(self, messages: Words, moved: Words) -> Words:
         """Messages (m,), 2^bits of them in each word, under pads moved as the chooser said."""
         _require_moves(moved, len(self.words), self.bits)
         pads = self.words.copy()
@@ -135,16 +125,16 @@ class SenderPads:
 class ChooserPads:
     """What a chooser has of transfers that were made ahead: one pad for each, and its place."""
 
-    places: NDArray[np.uint64]
-    pads: NDArray[np.uint64]
+    places: Words
+    pads: Words
     bits: int
     width: int
 
-    def moved(self, choices: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    def moved(self, choices: Words) -> Words:
         """What is sent so that the known pad stands at the choice."""
         return choices ^ self.places
 
-    def opened(self, words: NDArray[np.uint64], choices: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    def opened(self, words: Words, choices: Words) -> Words:
         """The messages of the choices."""
         _require_words(words, self.pads)
         mask = np.uint64((1 << self.width) - 1)
@@ -176,8 +166,8 @@ class Sender:
     def __reduce__(self) -> NoReturn:
         raise CryptoError("A sender of transfers holds secrets and cannot be copied. Begin a new session.")
 
-    def extend(self, count: int, bits: int, width: int, sent: NDArray[np.uint64]) -> SenderPads:
-        """Pads of so many transfers of one of 2^bits, from what the chooser sent."""
+    def extend(self, count: int, bits: int, width: int, sent: Words) -> SenderPads:
+        """Pads of `count` transfers of one of 2^bits, from what the chooser sent."""
         _require_sizes(bits, width)
         keys = self.both_keys(count * bits, sent)[..., 0].reshape(count, bits, 2)
         words = np.zeros(count, np.uint64)
@@ -187,18 +177,18 @@ class Sender:
             words ^= (keys[:, bit, 0] & low) | (keys[:, bit, 1] & high)
         return SenderPads(words, bits, width)
 
-    def extend_words(self, count: int, sent: NDArray[np.uint64]) -> SenderWords:
-        """The words of so many products with a bit, from what the chooser sent."""
+    def extend_words(self, count: int, sent: Words) -> SenderWords:
+        """The words of `count` products with a bit, from what the chooser sent."""
         keys = self.both_keys(count, sent)[..., 0]
         return SenderWords(keys[:, 0].copy(), keys[:, 1].copy())
 
-    def extend_seeds(self, count: int, sent: NDArray[np.uint64]) -> SenderSeeds:
-        """The seeds of so many transfers of long messages, from what the chooser sent."""
+    def extend_seeds(self, count: int, sent: Words) -> SenderSeeds:
+        """The seeds of `count` transfers of long messages, from what the chooser sent."""
         keys = self.both_keys(count, sent)
         return SenderSeeds(keys[:, 0].copy(), keys[:, 1].copy())
 
-    def both_keys(self, count: int, sent: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Both keys of so many transfers of one of two (count, 2, 2 words), from what the chooser sent."""
+    def both_keys(self, count: int, sent: Words) -> Words:
+        """Both keys of `count` transfers of one of two (count, 2, 2 words), from what the chooser sent."""
         length = -(-count // _BLOCK)
         if sent.size != COLUMNS * length or sent.dtype != np.uint64:
             raise CryptoError(
@@ -239,8 +229,8 @@ class Chooser:
         self._columns = one, two
         self._hash, self.pad_key = _public_keys(self.point, points)
 
-    def extend(self, count: int, bits: int, width: int) -> tuple[ChooserPads, NDArray[np.uint64]]:
-        """Pads of so many transfers of one of 2^bits at random places, and what the sender needs for them."""
+    def extend(self, count: int, bits: int, width: int) -> tuple[ChooserPads, Words]:
+        """Pads of `count` transfers of one of 2^bits at random places, and what the sender needs for them."""
         _require_sizes(bits, width)
         chosen = _random_bits(count * bits)
         keys, sent = self.choose_keys(chosen)
@@ -251,19 +241,19 @@ class Chooser:
         pads = (combined >> (places * np.uint64(width))) & np.uint64((1 << width) - 1)
         return ChooserPads(places, pads, bits, width), sent
 
-    def extend_words(self, count: int) -> tuple[ChooserWords, NDArray[np.uint64]]:
-        """The words of so many products with a random bit, and what the sender needs for them."""
+    def extend_words(self, count: int) -> tuple[ChooserWords, Words]:
+        """The words of `count` products with a random bit, and what the sender needs for them."""
         chosen = _random_bits(count)
         keys, sent = self.choose_keys(chosen)
         return ChooserWords(chosen, keys[:, 0].copy()), sent
 
-    def extend_seeds(self, count: int) -> tuple[ChooserSeeds, NDArray[np.uint64]]:
-        """The seeds of so many transfers of long messages by random bits, and what the sender needs for them."""
+    def extend_seeds(self, count: int) -> tuple[ChooserSeeds, Words]:
+        """The seeds of `count` transfers of long messages by random bits, and what the sender needs for them."""
         chosen = _random_bits(count)
         keys, sent = self.choose_keys(chosen)
         return ChooserSeeds(chosen, keys), sent
 
-    def choose_keys(self, choices: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    def choose_keys(self, choices: NDArray[np.uint8]) -> tuple[Words, Words]:
         """The chosen keys of transfers of one of two (count, 2 words), and what the sender needs for both."""
         if self._columns is None:
             raise CryptoError("Transfers need the sender's points first. Begin with these.")
@@ -275,38 +265,68 @@ class Chooser:
         return hashed(self._hash, _rows(zero)[: len(choices)]), zero ^ one ^ words
 
 
-def choose(pads: ChooserPads, choices: NDArray[np.uint64]) -> Turns[NDArray[np.uint64]]:
+def choose(pads: ChooserPads, choices: Words) -> Turns[Words]:
     """The chooser's turns: the messages of its choices."""
     yield packed(pads.moved(choices), pads.bits)
     came = yield NOTHING
     return pads.opened(unpacked_from(came, len(choices), pads.width << pads.bits), choices)
 
 
-def offer(pads: SenderPads, messages: NDArray[np.uint64]) -> Turns[None]:
+def offer(pads: SenderPads, messages: Words) -> Turns[None]:
     """The sender's turns, with 2^bits messages of `width` bits in each word."""
     came = yield NOTHING
     moved = unpacked_from(came, len(messages), pads.bits)
     yield packed(pads.sealed(messages, moved), pads.width << pads.bits)
 
 
+def choose_words(pads: ChooserWords, bits: NDArray[np.uint8]) -> Turns[Words]:
+    """The chooser's turns: its shares of the sender's words times its bits."""
+    yield packed(pads.moved(bits).astype(np.uint64), 1)
+    return pads.opened((yield NOTHING), bits)
+
+
+def offer_words(pads: SenderWords, words: Words) -> Turns[Words]:
+    """The sender's turns: its shares of its words times the chooser's bits."""
+    sent, own = pads.sealed(words, unpacked_bits((yield NOTHING), len(words)))
+    yield sent
+    return own
+
+
+def open_sessions() -> Turns[tuple[Chooser, Sender]]:
+    """Either side's turns: a session in which this side chooses, and one in which this side sends."""
+    chooser = Chooser()
+    sender = Sender(_points((yield _as_words(chooser.point)), (1, POINT_BYTES)))
+    chooser.begin(_points((yield _as_words(sender.points)), (COLUMNS, 2, POINT_BYTES)))
+    return chooser, sender
+
+
+def take_turns(turns: Sequence[Turns[Any]], exchange: Exchange) -> list[Any]:
+    """Run one side of several computations at once; returns what this side holds in the end of each."""
+    results: list[Any] = [None] * len(turns)
+    outgoing = {number: next(each) for number, each in enumerate(turns)}
+    while outgoing:
+        incoming, outgoing = exchange(outgoing), {}
+        for number, words in incoming:
+            try:
+                outgoing[number] = turns[number].send(words)
+            except StopIteration as end:
+                results[number] = end.value
+    return results
+
+
 def in_turns(one: Turns[Any], other: Turns[Any]) -> tuple[Any, Any]:
     """Run both sides of a computation in one process; returns what each of them holds in the end."""
-    sides, results, outgoing = (one, other), [None, None], [next(one), next(other)]
-    going = 2
-    while going == 2:
-        incoming = outgoing[::-1]
-        for place, side in enumerate(sides):
-            try:
-                outgoing[place] = side.send(incoming[place])
-            except StopIteration as end:
-                results[place] = end.value
-                going -= 1
-    assert going == 0, "both sides have as many turns"
-    return results[0], results[1]
+
+    def swapped(outgoing: dict[int, Words]) -> list[tuple[int, Words]]:
+        assert len(outgoing) == 2, "both sides have as many turns"
+        return [(0, outgoing[1]), (1, outgoing[0])]
+
+    first, second = take_turns([one, other], swapped)
+    return first, second
 
 
-def unpacked_from(words: NDArray[np.uint64], count: int, bits: int) -> NDArray[np.uint64]:
-    """So many numbers that came from the other side.
+def unpacked_from(words: Words, count: int, bits: int) -> Words:
+    """`count` numbers that came from the other side.
 
     Raises:
         CryptoError: It sent something else.
@@ -319,6 +339,22 @@ def unpacked_from(words: NDArray[np.uint64], count: int, bits: int) -> NDArray[n
     return unpacked_wide(words, count, bits)
 
 
+def unpacked_bits(words: Words, count: int) -> NDArray[np.uint8]:
+    """`unpacked_from` for bits."""
+    return unpacked_from(words, count, 1).astype(np.uint8)
+
+
+def split_columns(came: Words, transfers: Sequence[int]) -> list[Words]:
+    """What a chooser sent for several batches of transfers, batch by batch."""
+    lengths = [-(-count // _BLOCK) for count in transfers]
+    if came.shape != (COLUMNS * sum(lengths),) or came.dtype != np.uint64:
+        raise CryptoError(
+            f"Expected {COLUMNS} columns of {sum(lengths)} words, got an array of shape {came.shape}. "
+            "Check that both parties prepare as much."
+        )
+    return np.split(came, COLUMNS * np.cumsum(lengths)[:-1])
+
+
 class _Columns:
     """The pseudorandom columns of seeds, drawn on and on in the process that made them."""
 
@@ -326,7 +362,7 @@ class _Columns:
         self._streams = [Cipher(AES(seed), CTR(bytes(16))).encryptor() for seed in seeds]
         self._process = os.getpid()
 
-    def next(self, length: int) -> NDArray[np.uint64]:
+    def next(self, length: int) -> Words:
         """The next words of every column (columns, length)."""
         if os.getpid() != self._process:
             raise CryptoError(
@@ -342,7 +378,7 @@ def _require_sizes(bits: int, width: int) -> None:
     assert width << bits <= _BLOCK, "all pads of a transfer fit a word"
 
 
-def _require_words(words: NDArray[np.uint64], expected: NDArray[np.uint64]) -> None:
+def _require_words(words: Words, expected: Words) -> None:
     if words.shape != expected.shape or words.dtype != np.uint64:
         raise CryptoError(
             f"Expected {len(expected)} words from the sender, got an array of shape {words.shape}. "
@@ -356,7 +392,7 @@ def _groups(bit: int, bits: int, width: int) -> np.uint64:
     return np.uint64(sum(ones << group * width for group in range(1 << bits) if not group >> bit & 1))
 
 
-def _rows(columns: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _rows(columns: Words) -> Words:
     """Columns of bits (128, words) as rows (64 words, 2)."""
     from colonnade.crypto import kernels
 
@@ -365,7 +401,7 @@ def _rows(columns: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return out
 
 
-def hashed(key: bytes, rows: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def hashed(key: bytes, rows: Words) -> Words:
     """Blocks of two words (..., 2) hashed: x + AES(x)."""
     permuted = Cipher(AES(key), ECB()).encryptor().update(np.ascontiguousarray(rows).tobytes())
     return np.frombuffer(permuted, np.uint64).reshape(rows.shape) ^ rows
@@ -383,12 +419,25 @@ def _public_keys(start: Points, points: Points) -> tuple[bytes, bytes]:
     return whole[:_KEY_BYTES], whole[_KEY_BYTES:]
 
 
+def _as_words(data: NDArray[np.uint8]) -> Words:
+    return np.ascontiguousarray(data).view(np.uint64).ravel()
+
+
+def _points(came: Words, shape: tuple[int, ...]) -> Points:
+    if came.dtype != np.uint64 or came.shape != (np.prod(shape) // 8,):
+        raise CryptoError(
+            f"Expected {np.prod(shape) // POINT_BYTES} points, got an array of shape {came.shape}. "
+            "Check that both parties run the same version."
+        )
+    return np.ascontiguousarray(came).view(np.uint8).reshape(shape)
+
+
 def _random_bits(count: int) -> NDArray[np.uint8]:
     drawn = np.frombuffer(secrets.token_bytes(-(-count // _BLOCK) * 8), np.uint8)
     return np.unpackbits(drawn, bitorder="little")[:count]
 
 
-def _require_moves(moved: NDArray[np.uint64], count: int, bits: int) -> None:
+def _require_moves(moved: Words, count: int, bits: int) -> None:
     if moved.shape != (count,) or (moved >> np.uint64(bits)).any():
         raise CryptoError(
             f"Expected {count} numbers of {bits} bits from the chooser, got something else. "

@@ -18,12 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colonnade.crypto import products
-from colonnade.crypto.packing import packed
 from colonnade.crypto.ring import Residues
 from colonnade.crypto.rlwe import PublicKey, SecretKey
 from colonnade.crypto.sampling import Stream
 from colonnade.crypto.shares import Share, low_half, raised, truncated
-from colonnade.crypto.transfers import NOTHING, ChooserWords, SenderWords, Turns, unpacked_from
+from colonnade.crypto.transfers import ChooserWords, SenderWords, Turns, choose_words, offer_words
 from colonnade.errors import CryptoError
 
 AT_ONCE = 8192
@@ -38,22 +37,6 @@ class Triples:
     b: Share
     product: Share
 
-    def __len__(self) -> int:
-        return len(self.a)
-
-    def taken(self, count: int) -> tuple[Triples, Triples]:
-        """So many triples, and those that are left.
-
-        Raises:
-            CryptoError: There are fewer.
-        """
-        if count > len(self):
-            raise CryptoError(f"Expected {count} triples made ahead, but {len(self)} are left. Make more ahead.")
-        first, rest = (
-            Triples(self.a[some], self.b[some], self.product[some]) for some in (slice(count), slice(count, None))
-        )
-        return first, rest
-
 
 @dataclass(frozen=True)
 class Squares:
@@ -61,9 +44,6 @@ class Squares:
 
     a: Share
     square: Share
-
-    def __len__(self) -> int:
-        return len(self.a)
 
 
 def ask_for_triples(key: PublicKey, count: int) -> tuple[Share, Share, Residues]:
@@ -106,7 +86,7 @@ def receive_squares(secret: SecretKey, a: Share, reply: Residues) -> Squares:
 
 def multiply(x: Share, y: Share, triples: Triples, *, leading: bool) -> Turns[Share]:
     """Either side's turns: its shares of the products of shared words."""
-    assert len(triples) == len(x) == len(y)
+    assert len(triples.a) == len(x) == len(y)
     masked = np.concatenate([x - triples.a, y - triples.b])
     came = yield masked
     d, e = np.split(masked + _words(came, len(masked)), 2)
@@ -116,7 +96,7 @@ def multiply(x: Share, y: Share, triples: Triples, *, leading: bool) -> Turns[Sh
 
 def square(x: Share, squares: Squares, *, leading: bool) -> Turns[Share]:
     """Either side's turns: its shares of the squares of shared words."""
-    assert len(squares) == len(x)
+    assert len(squares.a) == len(x)
     masked = x - squares.a
     came = yield masked
     d = masked + _words(came, len(masked))
@@ -124,23 +104,15 @@ def square(x: Share, squares: Squares, *, leading: bool) -> Turns[Share]:
     return out + d * d if leading else out
 
 
-def shift_as_chooser(share: Share, bits: int, pads: ChooserWords, *, leading: bool) -> Turns[Share]:
-    """The chooser's turns: its shares of numbers, |x| < 2^62, over 2^bits, or one unit less."""
+def shift(share: Share, bits: int, pads: ChooserWords | SenderWords, *, leading: bool) -> Turns[Share]:
+    """Either side's turns: its shares of numbers, |x| < 2^62, over 2^bits, or one unit less."""
     positive = raised(share, leading=leading)
-    low = low_half(positive).astype(np.uint8)
-    yield packed(pads.moved(low).astype(np.uint64), 1)
-    came = yield NOTHING
-    return truncated(positive, pads.opened(_words(came, len(share)), low), bits, leading=leading)
-
-
-def shift_as_sender(share: Share, bits: int, pads: SenderWords, *, leading: bool) -> Turns[Share]:
-    """The sender's turns: its shares of numbers, |x| < 2^62, over 2^bits, or one unit less."""
-    positive = raised(share, leading=leading)
-    came = yield NOTHING
-    moved = unpacked_from(came, len(share), 1).astype(np.uint8)
-    sent, own = pads.sealed(low_half(positive), moved)
-    yield sent
-    return truncated(positive, own, bits, leading=leading)
+    low = low_half(positive)
+    if isinstance(pads, ChooserWords):
+        unwrapped = yield from choose_words(pads, low.astype(np.uint8))
+    else:
+        unwrapped = yield from offer_words(pads, low)
+    return truncated(positive, unwrapped, bits, leading=leading)
 
 
 def _words(came: NDArray[np.uint64], count: int) -> Share:

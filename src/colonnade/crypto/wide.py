@@ -54,7 +54,7 @@ class WideRing:
             scale = pow(n, -1, p)
             ends.append([scale * powers[-i % (2 * n)] % p for i in range(n)])
         self._wide = self._with_quotients([table[:rows] for table in forward])
-        # A short stage of row r with so many groups is a stage of all rows with `rows` times as many.
+        # A short stage of row r with some number of groups is a stage of all rows with `rows` times as many.
         index = np.array([(rows + np.arange(rows)) * count + i for count, i in [(0, 0), *_stages(self.columns)]])
         factors, quotients = self._with_quotients(forward)
         self._short = np.ascontiguousarray(factors[:, index]), np.ascontiguousarray(quotients[:, index])

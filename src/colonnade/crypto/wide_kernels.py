@@ -297,30 +297,20 @@ def unseal(words: Any, tails: Any, limits: Any, values: Any, lane: Any) -> Any:
     return not bad
 
 
-@njit(cache=True, nogil=True)
-def add_four(places: Any, values: Any, cells: Any) -> None:
-    """cells[places[i]] += values[i], four numbers each."""
-    for i in range(places.shape[0]):
-        cell, value = cells[places[i]], values[i]
-        cell[0] += value[0]
-        cell[1] += value[1]
-        cell[2] += value[2]
-        cell[3] += value[3]
+def _adding(lanes: int) -> Any:
+    """Compiles cells[places[i]] += values[i] for a fixed number of lanes, over which the compiler unrolls its loop."""
+
+    @njit(cache=True, nogil=True)
+    def add(places: Any, values: Any, cells: Any) -> None:
+        for i in range(places.shape[0]):
+            cell, value = cells[places[i]], values[i]
+            for lane in range(lanes):
+                cell[lane] += value[lane]
+
+    return add
 
 
-@njit(cache=True, nogil=True)
-def add_eight(places: Any, values: Any, cells: Any) -> None:
-    """cells[places[i]] += values[i], eight numbers each."""
-    for i in range(places.shape[0]):
-        cell, value = cells[places[i]], values[i]
-        cell[0] += value[0]
-        cell[1] += value[1]
-        cell[2] += value[2]
-        cell[3] += value[3]
-        cell[4] += value[4]
-        cell[5] += value[5]
-        cell[6] += value[6]
-        cell[7] += value[7]
+add_four, add_eight = _adding(4), _adding(8)
 
 
 @njit(cache=True, nogil=True)

@@ -167,6 +167,38 @@ class Estimator(ABC):
             )
 
 
+class ScoringEstimator(Estimator):
+    """A model whose joint scores one party learns, and with them the prediction."""
+
+    @abstractmethod
+    def scores(self, party: Party) -> NDArray[np.float64] | None:
+        """The joint model's scores before the link, at the party that learns the prediction; None elsewhere."""
+
+    @abstractmethod
+    def _prediction(self, scores: NDArray[np.float64]) -> Prediction:
+        """What scores mean."""
+
+    @abstractmethod
+    def _quality(self, labels: NDArray[Any], prediction: Prediction) -> float:
+        """How well a prediction fits labels."""
+
+    def predict(self, party: Party) -> Prediction | None:
+        scores = self.scores(party)
+        return None if scores is None else self._prediction(scores)
+
+    def predict_proba(self, party: Party) -> NDArray[np.float64] | None:
+        """The joint model's probabilities, one column per class, at the party that learns them; None elsewhere."""
+        prediction = self.predict(party)
+        return None if prediction is None else prediction.probabilities
+
+    def score(self, party: Party) -> float | None:
+        """Accuracy, R² or the explained share of the deviance on this table, at the label party; None elsewhere."""
+        prediction = self.predict(party)
+        if prediction is None or not party.holds_labels:
+            return None
+        return self._quality(own_labels(party), prediction)
+
+
 def require_classes(labels: NDArray[Any], owner: str) -> NDArray[Any]:
     """The distinct classes among the labels; a classifier needs at least two."""
     classes = np.unique(labels)
@@ -176,6 +208,31 @@ def require_classes(labels: NDArray[Any], owner: str) -> NDArray[Any]:
             "of one. Check the label column."
         )
     return classes
+
+
+def own_labels(party: Party) -> NDArray[Any]:
+    """The label party's labels, one for each row of its table."""
+    labels = party.own_table.labels
+    if labels is None:
+        raise DataError(f"{party.name} is the label party but its table has no labels. Name the label column.")
+    return np.asarray(labels)
+
+
+def row_weights(party: Party, column: str) -> NDArray[np.float64]:
+    """The weight of each row, from a column of the label party's table."""
+    table = party.own_table
+    if column not in table.columns:
+        raise PlanError(
+            f"sample_weight should name a column of {party.name}'s table, but {column!r} is none. Name another column."
+        )
+    values = np.asarray(table.column(column))
+    wrong = len(values) if values.dtype.kind not in "fiub" else int((~(values >= 0) | np.isinf(values)).sum())
+    if wrong or not values.any():
+        raise DataError(
+            f"{party.name}'s weights in {column!r} should be numbers of 0 or more, not all 0, but {wrong:,} "
+            f"of {len(values):,} are not. Correct them."
+        )
+    return values.astype(np.float64)
 
 
 def _require_parameters(cls: type[Estimator], given: Mapping[str, Any]) -> None:

@@ -59,7 +59,7 @@ class Randomness:
 
     @classmethod
     def seeded(cls, seed: int, *path: Step) -> Self:
-        """Return a reproducible source for research: whoever knows the seed knows every number drawn."""
+        """Return a reproducible source for research: a reader of the seed knows every number drawn."""
         key = blake3(_encode(seed), derive_key_context="colonnade.privacy.randomness seed").digest()
         return cls(key, "seeded").child(*path)
 

@@ -114,14 +114,14 @@ class Checkpoints:
         if self.directory is not None and number and number not in self._files():
             raise StorageError(
                 f"All should go on from checkpoint {number}, but {self.directory} no longer holds it: another party "
-                "came with an older copy of its folder. Give that one its newest, or delete it to start anew."
+                "came with an older copy of its folder. Give that party its newest folder, or delete it to start again."
             )
         self.at = ""
         self.resume_from = self._written = number
         self._made.clear()
         self._begun.clear()
         with explained("delete checkpoints"):
-            # The newest first: whoever is killed in between must not lack one that comes before its newest.
+            # The newest first: a party that is killed in between must not lack a checkpoint older than its newest.
             for other, path in reversed(self._files().items()):
                 if other > number:
                     path.unlink(missing_ok=True)

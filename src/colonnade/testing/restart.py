@@ -137,7 +137,7 @@ def restarted_peers_learn_nothing(
     holders = peers or [name for name in (setup.roles.label, setup.roles.features[-1]) if name is not None]
     with tempfile.TemporaryDirectory() as directory:
         undisturbed = Path(directory) / "undisturbed"
-        straight = _run_in_memory(setup, given, undisturbed, setup.tables, Story())
+        straight = _run_in_memory(setup, given, undisturbed, setup.tables)
         for name, end in straight.ends.items():
             must(not isinstance(end, BaseException), f"{name} should finish a run in peace, but ended with {end!r}.")
         (undisturbed / COUNTS).mkdir(exist_ok=True)  # A run that counts nothing leaves nothing there.
@@ -188,9 +188,9 @@ class _Restart:
     def in_memory(self) -> tuple[Story, Story]:
         """What all say before the restart and after it, if all parties end with the peer."""
         run = partial(_run_in_memory, self.setup, self.defences, self.folder)
-        before = run(self.setup.tables, Story(), dying=(self.peer, self.moment))
+        before = run(self.setup.tables, dying=(self.peer, self.moment))
         self.move()
-        return before, run(self.tables, Story(), claiming=self.peer if self.claims else None)
+        return before, run(self.tables, claiming=self.peer if self.claims else None)
 
     def over_grpc(self) -> tuple[Story, Story]:
         """What all say before the restart and after it, if all other parties live on."""
@@ -394,12 +394,12 @@ def _run_in_memory(
     defences: Defences,
     folder: Path,
     tables: Mapping[str, Table],
-    story: Story,
     *,
     dying: tuple[str, int] | None = None,
     claiming: str | None = None,
 ) -> Story:
     """Let all parties live in this process until all have ended."""
+    story = Story()
 
     def side(name: str, transport: Transport) -> None:
         moment = dying[1] if dying is not None and dying[0] == name else None

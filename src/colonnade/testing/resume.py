@@ -34,7 +34,7 @@ def killed_runs_end_alike(setup: Setup, defences: Defences, *, renames: Iterable
     Args:
         setup: What is trained.
         defences: Who holds what while it is trained.
-        renames: Before which renames to kill, as far as there are so many.
+        renames: Before which renames to kill; later ones than a run has are left out.
     """
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)

@@ -310,7 +310,7 @@ def next_start(epoch: int, held: Mapping[str, HeldCheckpoint]) -> EpochStart:
     """How all parties go on, from what each of them holds.
 
     Raises:
-        AuthError: Some hold checkpoints of different runs, neither of which is the run of all their folders.
+        AuthError: Some hold checkpoints of different runs, and neither run is the run of all their folders.
 
     >>> next_start(1, {"bank": HeldCheckpoint(7, b"a", b"another run"), "shop": HeldCheckpoint(0, b"b")}).common
     0

@@ -15,7 +15,7 @@ from colonnade.models.base import Estimator
 from colonnade.models.trees.bins import BinMatrix, Bins, Column, quantile_cuts, starts
 from colonnade.models.trees.grow import PlainSums, grow
 from colonnade.models.trees.losses import Gradients, Logistic
-from colonnade.models.trees.record import ForestRecord, SeenTree, WatchedSums
+from colonnade.models.trees.record import ForestRecord, SeenTree, Sides
 from colonnade.models.trees.splits import TreeParameters
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
@@ -38,6 +38,27 @@ class NoisySums(PlainSums):
     def sums(self, gradients, nodes):
         plain = super().sums(gradients, nodes)
         return plain + np.rint(self.random.normal(0, self.deviation, plain.shape)).astype(np.int64)
+
+
+class WatchedSums:
+    """A feature party's source of sums, with what comes from it noted down in the record's last tree."""
+
+    def __init__(self, source, owner, record, hidden):
+        self.source, self.owner, self.record, self.hidden, self.columns = source, owner, record, hidden, source.columns
+
+    def sums(self, gradients, nodes):
+        found = self.source.sums(gradients, nodes)
+        if not self.hidden:
+            tree = self.record.trees[-1]
+            tree.nodes += nodes
+            tree.sums.setdefault(self.owner, []).extend(found)
+        return found
+
+    def left(self, asked):
+        found = self.source.left(asked)
+        sides = [Sides(split, rows, side) for (split, rows), side in zip(asked, found, strict=True)]
+        self.record.trees[-1].sides.setdefault(self.owner, []).extend(sides)
+        return found
 
 
 def grown(n_rows, n_trees, *, unused=4, hidden=False, noise=0.0):

@@ -33,7 +33,7 @@ def why_no_forest(view: View, *, sums: bool) -> str | None:
 
 
 def attacked_columns(record: ForestRecord, owner: str, most: int, *, never_chosen: bool) -> list[int]:
-    """The columns to attack: those chosen most and least often by turns, or those never chosen; so many at most."""
+    """The columns to attack: those chosen most and least often by turns, or those never chosen; at most `most`."""
     chosen = record.n_splits(owner)
     order = [int(each) for each in np.argsort(-chosen, kind="stable")]
     if never_chosen:

@@ -48,7 +48,7 @@ class Equations:
 
     @classmethod
     def of(cls, record: ForestRecord, owner: str, columns: list[int], most: int) -> Equations:
-        """The equations of a forest's first trees, at most so many."""
+        """The equations of a forest's first trees, at most `most` of them."""
         import scipy.sparse as sparse
 
         ends = starts(record.columns[owner])

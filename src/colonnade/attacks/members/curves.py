@@ -3,7 +3,7 @@
 Against a release with Gaussian noise the best test is known: a record that was released lies near its own noisy copy,
 so the largest of log p(copy | record) - log p(copy) over all copies is large (Neyman & Pearson; Carlini et al. 2022 for
 models). Against a fit only the fitted curves are used: a record that was trained on is fitted better than one that was
-not. The attacker is told candidates, half of which were in the run; the audit draws them.
+not. The attacker is told candidates; half of the candidates were in the run. The audit draws them.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ from colonnade.crypto.rlwe import PublicKey, SecretKey
 from colonnade.crypto.sampling import SEED_BYTES, Stream
 from colonnade.curves.basis import FloatArray
 from colonnade.errors import Overflow
+from colonnade.models.ciphertexts import sealed, unsealed
 from colonnade.models.functional.messages import Chosen, EncryptedOutputs, Layout, MaskedProducts, NoisyShares
 from colonnade.models.functional.moments_masked import (
     MOMENT_NOISE,
@@ -53,7 +54,6 @@ from colonnade.models.functional.moments_masked import (
     uniform,
     widths_of,
 )
-from colonnade.models.glm.messages import sealed, unsealed
 from colonnade.runtime.party import Party
 from colonnade.secret import Secret
 from colonnade.wire.message import Int64Array, UInt64Array

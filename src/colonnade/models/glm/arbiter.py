@@ -42,6 +42,7 @@ from colonnade.crypto.fixedpoint import PRODUCT_BITS, Widths, column_scales, enc
 from colonnade.crypto.profiles import ARBITER
 from colonnade.crypto.sampling import Stream
 from colonnade.errors import PrivacyError, ProtocolError
+from colonnade.models.ciphertexts import sealed, unsealed
 from colonnade.models.glm.descent import GradientDescent
 from colonnade.models.glm.gradient_privacy import GRADIENT_NOISE, UNIT, with_noise
 from colonnade.models.glm.matrix import (
@@ -69,8 +70,6 @@ from colonnade.models.glm.messages import (
     Schedule,
     StepOutline,
     StopVerdict,
-    sealed,
-    unsealed,
 )
 from colonnade.models.glm.openings import (
     KEY_BYTES,
@@ -88,9 +87,9 @@ from colonnade.models.glm.sides import (
     LearnedRegression,
     RegressionSettings,
     RegressionSide,
+    mean_weights,
+    numeric_labels,
     of_length,
-    own_labels,
-    row_weights,
 )
 from colonnade.privacy.mechanisms import DiscreteGaussianMechanism
 from colonnade.runtime.party import Party
@@ -171,7 +170,7 @@ class ArbiterSide(RegressionSide):
 
 
 def rounded(sums: UInt64Array, bits: int | None) -> UInt64Array:
-    """Sums modulo 2^53 of which only the highest bits differ from 0; None keeps all.
+    """Sums modulo 2^53, rounded to their `bits` highest bits; None keeps all.
 
     >>> rounded(np.array([2**52 + 3, 2**53 - 1], np.uint64), 10).tolist() == [2**52, 0]
     True
@@ -198,7 +197,6 @@ class EncryptedSide(ColumnSide):
         # One key recognises columns over all runs; the other is this run's, however often the run is taken up.
         self.secret, self.run_secret = own_key(party), party.random.child("inputs").key
         self.key: PublicKey | None = None
-        self.prepared: dict[int, Any] = {}
         self.loss: Data | None = None
         self.squares, self.longest = np.zeros(0), 0.0
         self.budget = party.budget(ARBITER, party.arbiter.peer)
@@ -286,12 +284,8 @@ class EncryptedSide(ColumnSide):
 
     def _gradient(self, step: int, batch: int, residuals: Data) -> Float64Array:
         assert self.key is not None
-        prepared = self.prepared.get(batch)
-        if prepared is None:
-            integers, fits = self.integers[self.batches[batch]], rlwe.fits_cache(self.n_rows * self.n_columns)
-            prepared = self.key.prepare(integers, self.block, cached=fits)
-            if fits:
-                self.prepared[batch] = prepared
+        rows, n_entries = self.batches[batch], self.n_rows * self.n_columns
+        prepared = self.prepared(self.key, batch, lambda: self.integers[rows], self.block, n_entries)
         product = self.key.product(prepared, residuals)
         sums = self.opened(step, product, self.n_columns, self._masks(step))
         # The sum of a column of zeros is 0, however the arbiter rounds it.
@@ -384,14 +378,14 @@ class EncryptedLabelSide(EncryptedSide):
 
     def __init__(self, settings: RegressionSettings, party: Party, matrix: Matrix) -> None:
         super().__init__(settings, party, matrix)
-        self.target = settings.family.quadratic(own_labels(party, settings.family))
+        self.target = settings.family.quadratic(numeric_labels(party, settings.family))
         self.history: list[dict[str, float]] = []
         self.mechanism: DiscreteGaussianMechanism | None = None
         self.has_charged = False
 
     def begin(self) -> None:
         party = self.party
-        weights = row_weights(party, self.settings.sample_weight)
+        weights = mean_weights(party, self.settings.sample_weight)
         columns = [line.receive(ColumnSummary, within=COLUMN_BOUNDS) for line in party.feature_parties]
         tokens = [line.receive(ColumnToken) for line in party.feature_parties]
         range_bits = max(5, ceil(log2(float(np.abs(self.target.values).max(initial=1.0)))) + 2)
@@ -412,7 +406,7 @@ class EncryptedLabelSide(EncryptedSide):
         self._set_up(outline)
 
     def _admitted(self, counts: list[int], found: list[ColumnToken], weights: Float64Array) -> OpenableSums:
-        """What the arbiter may open: the columns of all parties, if these rows allow so many."""
+        """What the arbiter may open: the columns of all parties, if these rows allow as many."""
         party, openings = self.party, Openings.kept_by(self.party)
         rows = RowSketch.of(party.own_table, self.batches, self.secret)
         said = weights, self.target.values

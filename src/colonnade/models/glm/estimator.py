@@ -26,7 +26,6 @@ logistic regression is that of Hardy et al. 2017, arXiv 1711.10677.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, ClassVar, Literal, Self
@@ -36,13 +35,13 @@ from numpy.typing import NDArray
 
 from colonnade.crypto.profiles import ARBITER, SHARES
 from colonnade.errors import DataError, PlanError, PrivacyError, StorageError
-from colonnade.models.base import Estimator, Prediction
+from colonnade.models.base import Prediction, ScoringEstimator
 from colonnade.models.batches import fixed_batches
 from colonnade.models.glm.families import LINEAR, LOGISTIC, POISSON, Family
 from colonnade.models.glm.gradient_privacy import GradientPrivacy
 from colonnade.models.glm.masked_sum import Sending, masked_sum
 from colonnade.models.glm.rare import without_rare
-from colonnade.models.glm.sides import Backend, LearnedRegression, RegressionSettings, RegressionSide, own_labels
+from colonnade.models.glm.sides import Backend, LearnedRegression, RegressionSettings, RegressionSide, numeric_labels
 from colonnade.parameters import Limit, check_parameters, choice, count, is_integer, number, optional, truth
 from colonnade.runtime.hooks import prepare_defences
 from colonnade.runtime.party import Party
@@ -62,7 +61,7 @@ _NOISE = Limit(
 _COLUMN = Limit(lambda value: isinstance(value, str), "the name of a column", (3, True, None))
 
 
-class GeneralisedLinearModel(Estimator):
+class GeneralisedLinearModel(ScoringEstimator):
     """What linear, logistic and Poisson regression have in common.
 
     Args:
@@ -199,11 +198,6 @@ class GeneralisedLinearModel(Estimator):
         self._store(party, side.finish())
         return self
 
-    def predict(self, party: Party) -> Prediction | None:
-        """Predict together with the other parties; only the asker learns the result."""
-        scores = self.scores(party)
-        return None if scores is None else self._prediction(scores)
-
     def scores(self, party: Party) -> Float64Array | None:
         """The joint model's scores before the link, at the asker; None elsewhere."""
         self.require_fitted("used to predict")
@@ -213,18 +207,6 @@ class GeneralisedLinearModel(Estimator):
             raise PlanError(f"Predictions go to the {self.asker}, but the roles name none. Name one.")
         own = None if self.design_ is None else self._own_scores(self.design_, party.own_table)
         return masked_sum(party, own, asker, self.partial_scores)
-
-    def predict_proba(self, party: Party) -> NDArray[np.float64] | None:
-        """The joint model's probabilities, one column per class, at the asker; None elsewhere."""
-        prediction = self.predict(party)
-        return None if prediction is None else prediction.probabilities
-
-    def score(self, party: Party) -> float | None:
-        """Accuracy, R² or the explained share of the deviance on this table, at the label party; None elsewhere."""
-        prediction = self.predict(party)
-        if prediction is None or not party.holds_labels:
-            return None
-        return self._quality(np.asarray(party.own_table.labels), prediction)
 
     def share(self) -> Tree:
         learned = {name: value for name, value in vars(self).items() if name.endswith("_") and name != "design_"}
@@ -271,14 +253,6 @@ class GeneralisedLinearModel(Estimator):
         if self.is_fitted and self.design_ is not None:
             lines.append(f"This share: {len(self.coefficients)} coefficients.")
         return "\n".join(lines)
-
-    @abstractmethod
-    def _prediction(self, scores: Float64Array) -> Prediction:
-        """What scores mean."""
-
-    @abstractmethod
-    def _quality(self, labels: NDArray[Any], prediction: Prediction) -> float:
-        """How well a prediction fits labels."""
 
     def _side(self, party: Party) -> RegressionSide:
         # Each protocol is imported where it runs: the other one's cryptography is not needed.
@@ -422,7 +396,7 @@ class LogisticRegression(GeneralisedLinearModel):
     classes_: NDArray[Any]
 
     def _learn_labels(self, party: Party) -> None:
-        own_labels(party, self.family)
+        numeric_labels(party, self.family)
         self.classes_ = np.unique(np.asarray(party.own_table.labels))
 
     def _prediction(self, scores: Float64Array) -> Prediction:

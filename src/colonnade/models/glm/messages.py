@@ -1,17 +1,12 @@
-"""The messages of generalised linear models: with an arbiter, on shares, and to predict; and how ciphertexts cross."""
+"""The messages of generalised linear models: with an arbiter, on shares, and to predict."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from sys import float_info
-from typing import TYPE_CHECKING
 
-from colonnade.errors import KeyMismatch
 from colonnade.secret import Secret
 from colonnade.wire.message import Ciphertexts, Float64Array, Int64Array, Message, UInt8Array, UInt64Array
-
-if TYPE_CHECKING:
-    from colonnade.crypto.additive import Data, PublicKey
 
 
 @dataclass(frozen=True)
@@ -223,18 +218,3 @@ class PartialScores(Message, kind="glm/partial-scores", reveals={Secret.FEATURES
     """Partial scores, one per row, as they are."""
 
     values: Float64Array
-
-
-def sealed(data: Data, key: PublicKey) -> Ciphertexts:
-    """Ciphertexts as they cross, with the name of the key that they belong to."""
-    return Ciphertexts(key.scheme, key.fingerprint, key.packed(data))
-
-
-def unsealed(found: Ciphertexts, key: PublicKey, size: int, sender: str) -> Data:
-    """Ciphertexts that crossed, if they belong to this key and are as many as expected."""
-    if found.scheme != key.scheme or found.key != key.fingerprint:
-        raise KeyMismatch(
-            f"Expected ciphertexts of {key.scheme} under the key in use from {sender}, got some of "
-            f"{found.scheme[:64]!r} under another. Check that all parties run the same plan and got the same key."
-        )
-    return key.unpacked(found.data, size, sender)

@@ -36,6 +36,7 @@ The mean lies between 0 and the table's largest value whatever the scores are, s
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil, log2
 from typing import TYPE_CHECKING, TypeVar
@@ -49,8 +50,9 @@ from colonnade.crypto.profiles import DISTANCE_BITS, SHARES
 from colonnade.crypto.rlwe import PublicKey, SecretKey
 from colonnade.crypto.sampling import Stream
 from colonnade.crypto.shares import MOST_BITS, Share, fixed, reals
-from colonnade.crypto.transfers import Turns
+from colonnade.crypto.transfers import Turns, Words, take_turns
 from colonnade.errors import Overflow, ProtocolError
+from colonnade.models.ciphertexts import sealed
 from colonnade.models.glm.descent import lookahead
 from colonnade.models.glm.matrix import (
     Matrix,
@@ -75,15 +77,14 @@ from colonnade.models.glm.messages import (
     SharedVector,
     SharesLayout,
     StopVerdict,
-    sealed,
 )
 from colonnade.models.glm.sides import (
     ColumnSide,
     LearnedRegression,
     RegressionSettings,
+    mean_weights,
+    numeric_labels,
     of_length,
-    own_labels,
-    row_weights,
 )
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
@@ -125,7 +126,6 @@ class MatrixSide(ColumnSide):
         self.columns = self._fixed(self.basis.columns, axis=1)
         penalties = np.rint(np.ldexp(entries(self.basis.penalty), PENALTY_BITS)).astype(np.int64)
         self.penalty = with_entries(self.basis.penalty, penalties)
-        self.prepared: dict[tuple[str, int], rlwe.Columns] = {}
         self.keys: dict[str, PublicKey] = {}
         self.budgets = {line.peer: party.budget(SHARES, line.peer) for line in self._computing_peers()}
 
@@ -222,14 +222,13 @@ class MatrixSide(ColumnSide):
         return rlwe.rows_per_block(batch_size, self.most_columns)
 
     def _prepared(self, what: str, batch: int, key: PublicKey, block: int) -> rlwe.Columns:
-        if (what, batch) in self.prepared:
-            return self.prepared[what, batch]
-        rows, fits = self.batches[batch], rlwe.fits_cache(2 * self.n_rows * self.n_columns)
-        matrix = stacked(self.columns[rows], self.penalty).T if what == "scores" else self.gradient_columns[rows]
-        prepared = key.prepare(matrix, block, cached=fits)
-        if fits:
-            self.prepared[what, batch] = prepared
-        return prepared
+        rows = self.batches[batch]
+
+        def matrix() -> Matrix:
+            return stacked(self.columns[rows], self.penalty).T if what == "scores" else self.gradient_columns[rows]
+
+        found: rlwe.Columns = self.prepared(key, (what, batch), matrix, block, 2 * self.n_rows * self.n_columns)
+        return found
 
     def _fixed(self, matrix: Matrix, *, axis: int) -> Matrix:
         """A matrix in fixed point, small enough for sums along an axis to be hidden."""
@@ -250,7 +249,7 @@ class ComputingSide(MatrixSide):
     def __init__(self, settings: RegressionSettings, party: Party, matrix: Matrix) -> None:
         self.leading = party.holds_labels
         if self.leading:
-            labels = own_labels(party, settings.family)
+            labels = numeric_labels(party, settings.family)
             self.target = settings.family.quadratic(labels)
             self.shared_loss = settings.family.on_shares(labels, self.target)
             self.labels = fixed(self.shared_loss.labels, VALUE_BITS, f"{party.name}'s labels")
@@ -313,7 +312,7 @@ class ComputingSide(MatrixSide):
         if not self.leading:
             return super()._agreed()
         columns = [line.receive(ColumnSummary, within=COLUMN_BOUNDS) for line in self.party.feature_parties]
-        weights = row_weights(self.party, self.settings.sample_weight)
+        weights = mean_weights(self.party, self.settings.sample_weight)
         eigenvalues = largest_eigenvalue(self.party.name, self.basis.columns)
         eigenvalues += sum(each.curvature for each in columns)
         bend = self.shared_loss.curvature * float(weights.max(initial=1.0)) * eigenvalues
@@ -436,15 +435,14 @@ class ComputingSide(MatrixSide):
 
     def _in_turns(self, step: int, turns: Turns[T]) -> T:
         """Compute something on shares with the other computing party; returns what this party gets."""
-        words = next(turns)
-        while True:
-            self.other.send(PairedWords(step, words), under=PAIRED, epoch=self.epoch_of(step))
-            came = self.other.receive(PairedWords, fields={"step": step}, epoch=self.epoch_of(step))
-            try:
-                words = turns.send(came.words)
-            except StopIteration as end:
-                found: T = end.value
-                return found
+        epoch = self.epoch_of(step)
+
+        def exchange(outgoing: dict[int, Words]) -> Iterator[tuple[int, Words]]:
+            self.other.send(PairedWords(step, outgoing[0]), under=PAIRED, epoch=epoch)
+            yield 0, self.other.receive(PairedWords, fields={"step": step}, epoch=epoch).words
+
+        found: list[T] = take_turns([turns], exchange)
+        return found[0]
 
     def _decrypted(self, step: int, line: Channel, block: int, n_values: int) -> Share:
         assert self.key is not None

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from colonnade.errors import DataError, PlanError, ProtocolError
+from colonnade.crypto import rlwe
+from colonnade.errors import ProtocolError
+from colonnade.models.base import own_labels, row_weights
 from colonnade.models.batches import fixed_batches
+from colonnade.models.ciphertexts import unsealed
 from colonnade.models.glm.families import Family
 from colonnade.models.glm.gradient_privacy import GradientPrivacy
 from colonnade.models.glm.matrix import Matrix
-from colonnade.models.glm.messages import EncryptedMessage, StopVerdict, unsealed
+from colonnade.models.glm.messages import EncryptedMessage, StopVerdict
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.wire.channel import Channel
@@ -130,6 +134,17 @@ class ColumnSide(RegressionSide):
         self.n_rows, self.n_columns = matrix.shape
         self.batches = fixed_batches(self.n_rows, settings.batch_size, party.shared)
         self.n_batches = len(self.batches)
+        self._kept: dict[Hashable, Any] = {}
+
+    def prepared(self, key: PublicKey, name: Hashable, make: Callable[[], Matrix], block: int, n_entries: int) -> Any:
+        """A matrix that `key` has prepared for products; kept under its name if `n_entries` entries fit in memory."""
+        if name not in self._kept:
+            fits = rlwe.fits_cache(n_entries)
+            found = key.prepare(make(), block, cached=fits)
+            if not fits:
+                return found
+            self._kept[name] = found
+        return self._kept[name]
 
     def rate(self, curvature: float, weights: Float64Array, eigenvalues: float) -> float:
         """The length of a step: the one that was set, or one that cannot diverge.
@@ -152,29 +167,16 @@ class ColumnSide(RegressionSide):
         return float(weights.sum()) if len(weights) else float(self.n_rows)
 
 
-def own_labels(party: Party, family: Family) -> Float64Array:
+def numeric_labels(party: Party, family: Family) -> Float64Array:
     """The label party's labels as the numbers of a family."""
-    labels = party.own_table.labels
-    if labels is None:
-        raise DataError(f"{party.name} is the label party but its table has no labels. Name the label column.")
-    return family.checked(np.asarray(labels), party.name)
+    return family.checked(own_labels(party), party.name)
 
 
-def row_weights(party: Party, column: str | None) -> Float64Array:
+def mean_weights(party: Party, column: str | None) -> Float64Array:
     """The weight of each row with mean 1; empty without a column of weights."""
     if column is None:
         return np.zeros(0)
-    if column not in party.own_table.columns:
-        raise PlanError(
-            f"sample_weight should name a column of {party.name}'s table, but {column!r} is none. Name another column."
-        )
-    values = np.asarray(party.own_table.column(column), np.float64)
-    wrong = int((~(values >= 0) | np.isinf(values)).sum())
-    if wrong or not values.any():
-        raise DataError(
-            f"{party.name}'s weights in {column!r} should be numbers of 0 or more, not all 0, but {wrong:,} "
-            f"of {len(values):,} are not. Correct them."
-        )
+    values = row_weights(party, column)
     return np.asarray(values * (len(values) / values.sum()))
 
 

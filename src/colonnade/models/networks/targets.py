@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from colonnade.errors import DataError
-from colonnade.models.base import Prediction, require_classes
+from colonnade.models.base import Prediction, own_labels, require_classes
 from colonnade.runtime.context import Tensor
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
@@ -62,9 +62,7 @@ class Target(ABC):
 
 def learned_target(kind: type[Target], party: Party) -> tuple[Target, Tensor]:
     """What the label party's labels say about the target, and these labels encoded."""
-    if party.own_table.labels is None:
-        raise DataError(f"{party.name} is the label party but its table has no labels. Name the label column.")
-    labels = np.asarray(party.own_table.labels)
+    labels = own_labels(party)
     target = kind.learned(labels, party.name)
     return target, target.encode(labels)
 

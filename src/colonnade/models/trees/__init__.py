@@ -9,7 +9,7 @@
     messages        what crosses
     protocol        one tree, both roles
     hinted_sums     sums under hinted RLWE, both halves; paillier_sums the same under Paillier
-    sides           which rows of a node go to the left, by oblivious transfer; side_lines the same over a line
+    sides           which rows of a node go to the left, by oblivious transfer
     hidden          the best splits on shares of sums; hidden_lines the same over lines
     noise           what a feature party adds to sums
     equations       how many sums the label party may learn

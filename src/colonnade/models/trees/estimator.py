@@ -19,7 +19,7 @@
          ◀────────────────────────────── AskedSplits          to predict
 
 The label party holds the labels and grows the trees; feature parties answer for sums over the bins of their columns
-(`hinted_sums`) and for the sides of rows (`side_lines`). `protocol` has both roles of a tree, `prediction` those of a
+(`hinted_sums`) and for the sides of rows (`sides`). `protocol` has both roles of a tree, `prediction` those of a
 prediction. The mathematics is that of xgboost (Chen and Guestrin 2016) with histograms; the protocol is that of Cheng
 et al. 2021 (SecureBoost, arXiv 1901.08755), except that feature parties do not learn which rows a node has.
 """
@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from colonnade.crypto.profiles import HISTOGRAM
 from colonnade.errors import DataError, PlanError
-from colonnade.models.base import Estimator, Prediction, require_classes
+from colonnade.models.base import Prediction, ScoringEstimator, own_labels, require_classes, row_weights
 from colonnade.models.trees.bins import Bins, Column
 from colonnade.models.trees.boosting import Boosting, BoostSettings, Sampling
 from colonnade.models.trees.hidden import MOST_TOTAL, hidden_parameters
@@ -61,7 +61,7 @@ _COLUMN = Limit(lambda value: isinstance(value, str), "the name of a column", (3
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class SecureBoost(Estimator):
+class SecureBoost(ScoringEstimator):
     """What boosted trees for classes and for numbers have in common; parameters bear xgboost's names.
 
     Args:
@@ -83,7 +83,7 @@ class SecureBoost(Estimator):
         colsample_bytree: The share of all parties' columns that a tree may split by, drawn in public.
         top_rate: With GOSS, the share of rows with the largest gradients that are kept; 0 for no GOSS.
         other_rate: With GOSS, the share of rows that is drawn among the others.
-        early_stopping_rounds: Boosting ends after so many rounds without a better loss on rows held out; None never.
+        early_stopping_rounds: After how many rounds without a better loss on rows held out boosting ends; None never.
         validation_fraction: The share of rows held out where boosting may end early.
         sample_weight: The label party's column with a weight for each row; it stays with the label party.
         sums: What the label party sees of the sums over a feature party's bins. "exact" shows them, under
@@ -178,7 +178,7 @@ class SecureBoost(Estimator):
     def fit(self, party: Party) -> Self:
         """Train together with the other parties; afterwards this holds the party's own side of the forest."""
         check_parameters(self)
-        self._require_roles(party)
+        self.require_roles(party)
         prepare_defences(party, frozenset(), (), type(self).__name__)
         settings = self._settings()
         sampling = Sampling(settings.boost, len(party.own_table), party.shared)
@@ -210,23 +210,6 @@ class SecureBoost(Estimator):
             if side.record is not None:
                 self.record_ = side.record
         return self
-
-    def predict(self, party: Party) -> Prediction | None:
-        """Predict together with the other parties; only the label party learns the result."""
-        scores = self.scores(party)
-        return None if scores is None else self._prediction(scores)
-
-    def predict_proba(self, party: Party) -> NDArray[np.float64] | None:
-        """The joint model's probabilities, one column per class, at the label party; None elsewhere."""
-        prediction = self.predict(party)
-        return None if prediction is None else prediction.probabilities
-
-    def score(self, party: Party) -> float | None:
-        """Accuracy, or R², on this table, at the label party; None elsewhere."""
-        prediction = self.predict(party)
-        if prediction is None:
-            return None
-        return self._quality(np.asarray(party.own_table.labels), prediction)
 
     def scores(self, party: Party) -> Float64Array | None:
         """The joint model's scores before the link (rows, scores), at the label party; None elsewhere."""
@@ -327,14 +310,6 @@ class SecureBoost(Estimator):
     def _loss(self, labels: NDArray[Any], owner: str) -> tuple[Loss, Float64Array, Float64Array]:
         """What is boosted, labels as it counts them, and what rows are weighted by."""
 
-    @abstractmethod
-    def _prediction(self, scores: Float64Array) -> Prediction:
-        """What scores mean."""
-
-    @abstractmethod
-    def _quality(self, labels: NDArray[Any], prediction: Prediction) -> float:
-        """How well a prediction fits labels."""
-
     def _learned_labels(self) -> dict[str, Any]:
         """What predictions need of the labels."""
         return {}
@@ -386,11 +361,9 @@ class SecureBoost(Estimator):
             )
 
     def _boosting(self, party: Party, settings: ForestSettings, sampling: Sampling) -> Boosting:
-        table = party.own_table
-        if table.labels is None:
-            raise DataError(f"{party.name} is the label party but its table has no labels. Name the label column.")
-        loss, labels, weights = self._loss(np.asarray(table.labels), party.name)
-        weights = weights * _row_weights(table, self.sample_weight, party.name)
+        loss, labels, weights = self._loss(own_labels(party), party.name)
+        if self.sample_weight is not None:
+            weights = weights * row_weights(party, self.sample_weight)
         most_total = MOST_TOTAL if settings.hidden else slots_of(sampling.folds).most_total
         boosting = Boosting(settings.boost, loss, labels, weights, sampling, party.random, most_total)
         if settings.hidden:
@@ -412,13 +385,6 @@ class SecureBoost(Estimator):
             raise PlanError(
                 f"This forest was grown by {', '.join(self.parts_)}, but the roles of the prediction name "
                 f"{', '.join(party.roles.holders)}. Name the parties of the training, in the same order."
-            )
-
-    def _require_roles(self, party: Party) -> None:
-        if party.roles.label is None or not party.roles.features:
-            raise PlanError(
-                f"{type(self).__name__} needs a label party and at least one feature party, but the roles are "
-                f"{party.roles}. Name both."
             )
 
 
@@ -518,21 +484,3 @@ class SecureBoostRegressor(SecureBoost):
 
     def _family(self) -> Loss:
         return Poisson(self.max_delta_step or 0.7) if self.objective == "count:poisson" else Squared()
-
-
-def _row_weights(table: Table, column: str | None, owner: str) -> Float64Array:
-    """The weight of each row, 1 without a column of weights."""
-    if column is None:
-        return np.ones(len(table))
-    if column not in table.columns:
-        raise PlanError(
-            f"sample_weight should name a column of {owner}'s table, but {column!r} is none. Name another column."
-        )
-    values = np.asarray(table.column(column))
-    wrong = len(values) if values.dtype.kind not in "fiub" else int((~(values >= 0) | np.isinf(values)).sum())
-    if wrong or not values.any():
-        raise DataError(
-            f"{owner}'s weights in {column!r} should be numbers of 0 or more, not all 0, but {wrong:,} of "
-            f"{len(values):,} are not. Correct them."
-        )
-    return values.astype(np.float64)

@@ -146,8 +146,7 @@ class PlainSums:
 
     def left(self, asked: Sequence[tuple[Split, Int64Array]]) -> list[NDArray[np.bool_]]:
         """For each split and the rows of its node, which of these rows go to the left."""
-        codes = self.bins.codes
-        return [split.left(codes[rows, split.column], self.columns[split.column].n_bins) for split, rows in asked]
+        return [split.left_rows(self.bins, rows) for split, rows in asked]
 
 
 @dataclass

@@ -46,9 +46,9 @@ from numpy.typing import NDArray
 from colonnade.crypto.reserves import Amount, Reserve
 from colonnade.crypto.scaling import scale_as_chooser, scale_as_sender
 from colonnade.crypto.shares import Share
-from colonnade.crypto.signs import Bits, all_of, chooser_negative, kept, sender_negative
-from colonnade.crypto.transfers import NOTHING, ChooserWords, Turns
-from colonnade.crypto.triples import multiply, shift_as_chooser, shift_as_sender, square
+from colonnade.crypto.signs import Bits, all_of, kept, negative
+from colonnade.crypto.transfers import NOTHING, Turns
+from colonnade.crypto.triples import multiply, shift, square
 from colonnade.errors import CryptoError, PlanError
 from colonnade.models.trees.bins import MOST_BINS, Column, starts
 from colonnade.models.trees.grow import Node
@@ -434,7 +434,7 @@ def _ranked(left: Share, scales: _Scales | None, reserve: Reserve, number: int =
         v = v + ((scales.half >> _SHIFT) ** 2).view(np.uint64)[:, None]
     z2, v = yield from _shifted(np.stack([z2, v]), _SQUARE_SHIFT, reserve)
     spare = v if scales is None else v - scales.least.view(np.uint64)[:, None]
-    light = yield from _negative(spare.ravel(), _LEAST_BITS, reserve)
+    light = yield from negative(spare.ravel(), _LEAST_BITS, reserve.signs(spare.size, _LEAST_BITS))
     heavy = (light ^ np.uint8(leading)).reshape(n_nodes, n)
     most = np.uint64(_MOST_V * leading)
     kept_z2, kept_v = yield from _kept(np.stack([z2, v - most]), np.stack([heavy, heavy]), reserve)
@@ -469,7 +469,8 @@ def _winner(entries: Share, scales: _Scales | None, reserve: Reserve) -> Turns[B
         y = np.stack([weight[..., later] + np.uint64(_AHEAD * leading), weight[..., earlier]])
         products = yield from multiply(x.ravel(), y.ravel(), reserve.triples(x.size), leading=leading)
         products = products.reshape(x.shape)
-        beats = yield from _negative((products[0] - products[1]).ravel(), _VALUE_BITS, reserve)
+        behind = (products[0] - products[1]).ravel()
+        beats = yield from negative(behind, _VALUE_BITS, reserve.signs(behind.size, _VALUE_BITS))
         best = yield from _last_record(beats.reshape(x.shape[1:]), size, reserve)
         differences = np.moveaxis(groups[..., 1:] - groups[..., :1], -1, 1)
         taken = yield from _kept(differences, np.broadcast_to(best, differences.shape), reserve)
@@ -505,17 +506,8 @@ def _scaled(share: Share, factors: Int64Array | None, bits: int, reserve: Reserv
 
 
 def _shifted(share: Share, bits: int, reserve: Reserve) -> Turns[Share]:
-    pads, flat = reserve.shifts(share.size), share.ravel()
-    if isinstance(pads, ChooserWords):
-        found = yield from shift_as_chooser(flat, bits, pads, leading=True)
-    else:
-        found = yield from shift_as_sender(flat, bits, pads, leading=False)
+    found = yield from shift(share.ravel(), bits, reserve.shifts(share.size), leading=reserve.leading)
     return found.reshape(share.shape)
-
-
-def _negative(share: Share, bits: int, reserve: Reserve) -> Turns[Bits]:
-    stock = reserve.signs(len(share), bits)
-    return (yield from (chooser_negative if reserve.leading else sender_negative)(share, bits, stock))
 
 
 def _kept(share: Share, bits: Bits, reserve: Reserve) -> Turns[Share]:

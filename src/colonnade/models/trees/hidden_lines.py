@@ -12,15 +12,17 @@ Both sides of a line send in each turn, and wait for each other's. `hidden` says
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from colonnade.crypto.reserves import Amount, FirstSessions, Reserve, begin_first, begin_second, fill_first, fill_second
+from colonnade.crypto import transfers
+from colonnade.crypto.reserves import Amount, Reserve, Sessions, begin_first, begin_second, fill_first, fill_second
+from colonnade.crypto.rlwe import SecretKey
 from colonnade.crypto.shares import Share
-from colonnade.crypto.transfers import Turns
+from colonnade.crypto.transfers import Turns, Words
 from colonnade.errors import ProtocolError
 from colonnade.models.trees.bins import Column
 from colonnade.models.trees.grow import Chooser
@@ -31,28 +33,21 @@ from colonnade.models.trees.splits import TreeParameters
 from colonnade.runtime.party import Party
 from colonnade.wire.channel import Channel
 
-R = TypeVar("R")
-
 UNDER = ("shares",)
 _BEFORE = -1
 
 
 def take_turns(lines: Sequence[Channel], turns: Sequence[Turns[Any]], tree: int) -> list[Any]:
     """Take turns with several peers at once; returns what this side ends with for each."""
-    results: list[Any] = [None] * len(turns)
-    outgoing = {place: next(each) for place, each in enumerate(turns)}
     epoch = None if tree == _BEFORE else tree
-    while outgoing:
+
+    def exchange(outgoing: dict[int, Words]) -> Iterator[tuple[int, Words]]:
         for place, words in outgoing.items():
             lines[place].send(HiddenTurn(tree, words), under=UNDER, epoch=epoch)
-        for place in tuple(outgoing):
-            came = lines[place].receive(HiddenTurn, fields={"tree": tree}, epoch=epoch).words
-            try:
-                outgoing[place] = turns[place].send(came)
-            except StopIteration as end:
-                results[place] = end.value
-                del outgoing[place]
-    return results
+        for place in outgoing:
+            yield place, lines[place].receive(HiddenTurn, fields={"tree": tree}, epoch=epoch).words
+
+    return transfers.take_turns(turns, exchange)
 
 
 def amount(
@@ -73,7 +68,9 @@ class HiddenAsking:
 
     def __init__(self, party: Party, parts: Sequence[tuple[Column, ...]], parameters: TreeParameters) -> None:
         self._lines, self._parts, self._parameters = party.feature_parties, parts, parameters
-        self._sessions: list[FirstSessions] = take_turns(self._lines, [begin_first() for _ in self._lines], _BEFORE)
+        self._sessions: list[Sessions[SecretKey]] = take_turns(
+            self._lines, [begin_first() for _ in self._lines], _BEFORE
+        )
         self._reserves = [Reserve(leading=True) for _ in self._lines]
 
     def prepare(self, tree: int, allowed: NDArray[np.bool_] | None) -> None:

@@ -49,7 +49,7 @@ from colonnade.runtime.party import Party
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Int64Array
 
-# Multiplying hints by the secrets of so many queries at once costs a quarter of what one tree at a time does.
+# Multiplying hints by the secrets of this number of queries at once costs a quarter of what one tree at a time does.
 _DRAWN_AT_ONCE = 72
 _QUERY = (HISTOGRAM.name,)
 _ANSWER: tuple[str, ...] = (HISTOGRAM.name, "flood")
@@ -196,7 +196,7 @@ class _AskedFold:
         self._n_sent = 0
 
     def keys(self, most: int) -> hinted.Keys:
-        """The keys that are missing for so many numbers to be asked for."""
+        """The keys that are missing before `most` numbers can be asked for."""
         missing = most - (self._n_sent - self._queries.next)
         if len(self._keys) < missing:
             drawn = self._queries.prepare(max(_DRAWN_AT_ONCE, missing), list(self._readers.values()))
@@ -219,7 +219,7 @@ class _AskedFold:
         return self._query
 
     def pad(self, count: int) -> None:
-        """Compute the pads of so many numbers ahead."""
+        """Compute the pads of `count` numbers ahead."""
         self._queries.pad(count)
 
     def read(self, peer: str, words: NDArray[np.uint64]) -> NDArray[np.int64]:

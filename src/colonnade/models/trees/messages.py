@@ -73,7 +73,7 @@ class TransferPoint(Message, kind="trees/transfer-point", fresh=True, varies=Tru
 
 @dataclass(frozen=True)
 class TransferPoints(Message, kind="trees/transfer-points", fresh=True, varies=True):
-    """A feature party's points, of each pair of which it knows the key of one."""
+    """A feature party's points, in pairs; of each pair the party knows the key of one point."""
 
     points: UInt8Array
 
@@ -217,7 +217,7 @@ class SideChoices(Message, kind="trees/side-choices", fresh=True, varies=True):
 
 @dataclass(frozen=True)
 class RowSides(Message, kind="trees/row-sides", reveals={Secret.FEATURES}, fresh=True, varies=True):
-    """The sides of all rows under each split, of which the label party can open one for each row."""
+    """The sides of all rows under each split; the label party can open one side of each row."""
 
     step: int
     words: UInt64Array

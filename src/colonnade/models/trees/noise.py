@@ -26,7 +26,7 @@ from colonnade.wire.message import Float64Array
 
 BY = "noise on sums"
 UNIT = "record"
-# Draws beyond so many widths have a probability below e^-72 each.
+# Draws beyond this number of widths have a probability below e^-72 each.
 MOST_WIDTHS = 12
 
 

@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 
 from colonnade.crypto.paillier import KEY_BITS, PublicKey, SecretKey
 from colonnade.crypto.shares import Share
-from colonnade.errors import KeyMismatch, ProtocolError
+from colonnade.errors import ProtocolError
+from colonnade.models.ciphertexts import sealed, unsealed
 from colonnade.models.trees.bins import BinMatrix
 from colonnade.models.trees.losses import Gradients
 from colonnade.models.trees.messages import EncryptedRows, EncryptedSums, NodeRows, SumsKey
 from colonnade.runtime.party import Party
 from colonnade.wire.channel import Channel
-from colonnade.wire.message import Ciphertexts, Int64Array
+from colonnade.wire.message import Int64Array
 
 _SLOT_BITS = 48
 MOST_NODES = (KEY_BITS - 2) // (2 * _SLOT_BITS)
@@ -85,16 +86,16 @@ class PaillierAsking:
         out = np.zeros((self._n_nodes, n_sums, 2), np.int64)
         for start in range(0, self._n_nodes, at_once):
             message = line.receive(EncryptedSums, fields={"tree": tree}, epoch=tree)
-            data = _opened(message.ciphertexts, self._key.public, n_sums, line.peer)
+            data = unsealed(message.ciphertexts, self._key.public, n_sums, line.peer)
             for place, number in enumerate(self._key.numbers(data)):
                 out[start : start + at_once, place] = _slots(int(number), at_once)
         return out
 
     def _send_rows(self, tree: int, n_nodes: int, numbers: list[int]) -> None:
         public = self._key.public
-        sealed = Ciphertexts(public.scheme, public.fingerprint, public.encrypt_numbers(numbers))
+        message = EncryptedRows(tree, n_nodes, sealed(public.encrypt_numbers(numbers), public))
         for line in self._lines:
-            line.send(EncryptedRows(tree, n_nodes, sealed), under=(public.scheme,), epoch=tree)
+            line.send(message, under=(public.scheme,), epoch=tree)
 
 
 class PaillierAnswering:
@@ -137,7 +138,7 @@ class PaillierAnswering:
     def _received_rows(self, tree: int, n_nodes: tuple[int, int]) -> tuple[NDArray[np.uint64], int]:
         bounds = {"n_nodes": n_nodes}
         message = self._line.receive(EncryptedRows, fields={"tree": tree}, within=bounds, epoch=tree)
-        return _opened(message.ciphertexts, self._key, len(self._inside), self._line.peer), message.n_nodes
+        return unsealed(message.ciphertexts, self._key, len(self._inside), self._line.peer), message.n_nodes
 
     def _nodes(self, message: NodeRows) -> list[Int64Array]:
         counts, rows = message.counts, message.rows
@@ -152,8 +153,7 @@ class PaillierAnswering:
     def _send_sums(self, tree: int, data: NDArray[np.uint64], inside: NDArray[np.int64]) -> None:
         key = self._key
         sums = key.refreshed(key.product(key.prepare(inside, 1), data))
-        sealed = Ciphertexts(key.scheme, key.fingerprint, sums)
-        self._line.send(EncryptedSums(tree, sealed), under=(key.scheme,), epoch=tree)
+        self._line.send(EncryptedSums(tree, sealed(sums, key)), under=(key.scheme,), epoch=tree)
 
 
 def _membership(bins: BinMatrix, rows: Int64Array) -> NDArray[np.int64]:
@@ -165,16 +165,6 @@ def _membership(bins: BinMatrix, rows: Int64Array) -> NDArray[np.int64]:
 
 def _are_below(rows: Int64Array, n_rows: int) -> bool:
     return bool(((rows >= 0) & (rows < n_rows)).all())
-
-
-def _opened(found: Ciphertexts, key: PublicKey, size: int, sender: str) -> NDArray[np.uint64]:
-    """Ciphertexts that crossed, if they belong to this key and are as many as expected."""
-    if found.scheme != key.scheme or found.key != key.fingerprint:
-        raise KeyMismatch(
-            f"Expected ciphertexts of {key.scheme} under the key in use from {sender}, got some under another. "
-            "Check that all parties run the same plan."
-        )
-    return key.unpacked(found.data, size, sender)
 
 
 def _packed_number(place: int, g: int, h: int) -> int:

@@ -24,14 +24,13 @@ from colonnade.errors import ProtocolError
 from colonnade.models.trees.bins import BinMatrix, Column
 from colonnade.models.trees.grow import Tree
 from colonnade.models.trees.messages import AskedSplits
-from colonnade.models.trees.side_lines import SideFetching, SideServing
-from colonnade.models.trees.sides import MOST_SPLITS, choice_bits
+from colonnade.models.trees.sides import MOST_SPLITS, SideFetching, SideServing, choice_bits
 from colonnade.models.trees.splits import Split
 from colonnade.runtime.party import Party
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Float64Array, Int64Array
 
-# A batch has about so many pairs of a row and a tree.
+# About how many pairs of a row and a tree a batch has.
 PAIRS_AT_ONCE = 2**20
 _OVER = -1
 
@@ -106,8 +105,7 @@ def predict_as_label_party(
                 for node in crossing.nodes:
                     split, some = trees[crossing.tree].splits[node], np.flatnonzero(nodes[crossing.tree] == node)
                     assert split is not None
-                    codes = bins.codes[rows[some], split.column]
-                    goes_left[crossing.tree, some] = split.left(codes, bins.columns[split.column].n_bins)
+                    goes_left[crossing.tree, some] = split.left_rows(bins, rows[some])
             for line in lines:
                 for group, flat in asked[line.peer]:
                     numbers = np.array([crossing.tree for crossing in group])
@@ -147,9 +145,7 @@ def predict_as_feature_party(party: Party, splits: Sequence[Sequence[Split]], bi
             sides = np.zeros((_width(group), len(group), message.n_rows), np.bool_)
             for place, crossing in enumerate(group):
                 for number, each in enumerate(crossing.numbers):
-                    split = splits[crossing.tree][each]
-                    codes = bins.codes[rows, split.column]
-                    sides[number, place] = split.left(codes, bins.columns[split.column].n_bins)
+                    sides[number, place] = splits[crossing.tree][each].left_rows(bins, rows)
             serving.serve(message.level, list(sides.reshape(len(sides), -1)))
 
 

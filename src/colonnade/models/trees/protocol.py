@@ -56,8 +56,7 @@ from colonnade.models.trees.messages import (
 from colonnade.models.trees.noise import MOST_WIDTHS, NoiseSettings, SumNoise, mechanism, most_releases, widest
 from colonnade.models.trees.paillier_sums import PaillierAnswering, PaillierAsking
 from colonnade.models.trees.record import ForestRecord, SeenTree, Sides
-from colonnade.models.trees.side_lines import SideFetching, SideServing
-from colonnade.models.trees.sides import MOST_SPLITS
+from colonnade.models.trees.sides import MOST_SPLITS, SideFetching, SideServing
 from colonnade.models.trees.splits import Split, TreeParameters
 from colonnade.models.trees.storage import splits_array, splits_of
 from colonnade.privacy.ledger import Event
@@ -393,7 +392,7 @@ class FeatureSide:
                     f"{self._line.peer}, got more. Check that both parties run the same plan."
                 )
             for some in _by_batches(splits):
-                self._serving.serve(step, [self._sides(split) for split in some])
+                self._serving.serve(step, [split.left_rows(self._bins, slice(None)) for split in some])
             chosen += splits
         self.splits.append(chosen)
         return {"own splits": float(len(chosen))}
@@ -432,10 +431,6 @@ class FeatureSide:
         """Which of this party's columns a tree may split by."""
         first, allowed = self._outline.first_column, self._sampling.allowed(tree, self._outline.n_columns)
         return None if allowed is None else allowed[first : first + len(self._bins.columns)]
-
-    def _sides(self, split: Split) -> NDArray[np.bool_]:
-        n_bins = self._bins.columns[split.column].n_bins
-        return split.left(self._bins.codes[:, split.column], n_bins)
 
     def _spend(self, n_nodes: int, n_numbers: int) -> None:
         if n_numbers > self._most_at_once:

@@ -7,7 +7,7 @@ by its deviation. The label party could keep all of this in any run, so an audit
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colonnade.models.trees.bins import Column
-from colonnade.models.trees.grow import Sums
 from colonnade.models.trees.losses import Gradients
 from colonnade.models.trees.splits import Split
 from colonnade.storage import Tree as Stored
@@ -90,13 +89,7 @@ class ForestRecord:
                     "gradients": dict(vars(tree.gradients)),
                     "nodes": list(tree.nodes),
                     "sums": {name: list(found) for name, found in tree.sums.items()},
-                    "sides": {
-                        name: [
-                            {"split": list(vars(each.split).values()), "rows": each.rows, "left": each.left}
-                            for each in found
-                        ]
-                        for name, found in tree.sides.items()
-                    },
+                    "sides": {name: [_stored(each) for each in found] for name, found in tree.sides.items()},
                 }
                 for tree in self.trees
             ],
@@ -125,46 +118,6 @@ class SawForest(Protocol):
     @property
     def forest_record(self) -> ForestRecord | None:
         """What the party saw; None where it kept nothing, or saw nothing."""
-
-
-@dataclass(frozen=True)
-class WatchedSums:
-    """A feature party's source of sums, with what comes from it noted down in the record's last tree.
-
-    Args:
-        source: The source.
-        owner: The party it stands for.
-        record: Where to note it down; a tree is begun by appending a `SeenTree` to it.
-        hidden: Whether sums are shares, which tell nothing and are not noted down.
-    """
-
-    source: Sums
-    owner: str
-    record: ForestRecord
-    hidden: bool = False
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """What everybody knows of the columns."""
-        return self.source.columns
-
-    def sums(self, gradients: Gradients, nodes: Sequence[Int64Array]) -> NDArray[Any]:
-        """The source's sums."""
-        found = self.source.sums(gradients, nodes)
-        if not self.hidden:
-            tree = self.record.trees[-1]
-            noted = tree.sums.setdefault(self.owner, [])
-            # All parties are asked about the same nodes.
-            tree.nodes += nodes[len(tree.nodes) - len(noted) :]
-            noted += list(found)
-        return found
-
-    def left(self, asked: Sequence[tuple[Split, Int64Array]]) -> list[NDArray[np.bool_]]:
-        """The source's sides of rows."""
-        found = self.source.left(asked)
-        sides = [Sides(split, rows, side) for (split, rows), side in zip(asked, found, strict=True)]
-        self.record.trees[-1].sides.setdefault(self.owner, []).extend(sides)
-        return found
 
 
 def _stored(sides: Sides) -> Stored:

@@ -1,5 +1,11 @@
 """Sides: which rows of a node go to the left, told for the rows of this node only, and without telling which these are.
 
+    feature party                    label party
+         ◀──────────────────────────── TransferPoint          once
+         TransferPoints ───────────────────────────▶          once
+         ◀────────────────────────────── SideChoices          the transfers, and the choices under them
+         RowSides ─────────────────────────────────▶
+
     label party      for each row: k if the row is in the k-th node that splits by this feature party, or 0
     feature party    for each row: a 0, then the row's side under each of these splits
     both             one oblivious transfer a row: the label party gets the message of its choice
@@ -13,13 +19,30 @@ many bits to the feature party and 2^that back.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from colonnade.crypto.transfers import MOST_BITS, ChooserPads, SenderPads, Turns, choose, offer
+from colonnade.crypto.transfers import (
+    MOST_BITS,
+    NOTHING,
+    Chooser,
+    ChooserPads,
+    Sender,
+    SenderPads,
+    Turns,
+    Words,
+    choose,
+    offer,
+)
+from colonnade.models.trees.messages import RowSides, SideChoices, TransferPoint, TransferPoints
+from colonnade.wire.channel import Channel
 from colonnade.wire.message import Int64Array
 
+R = TypeVar("R")
+
+_UNDER = ("oblivious transfer",)
 MOST_SPLITS = 2**MOST_BITS - 1
 """How many splits one batch of transfers serves; a level with more takes several."""
 
@@ -56,3 +79,56 @@ def serve_sides(pads: SenderPads, sides: Sequence[NDArray[np.bool_]]) -> Turns[N
     for number, side in enumerate(sides, start=1):
         messages |= side.astype(np.uint64) << np.uint64(number)
     yield from offer(pads, messages)
+
+
+class SideFetching:
+    """The label party's half of oblivious transfers with one feature party."""
+
+    def __init__(self, line: Channel) -> None:
+        self._line, self._chooser = line, Chooser()
+        self._waiting: list[Turns[list[NDArray[np.bool_]]]] = []
+        line.send(TransferPoint(self._chooser.point))
+
+    def begin(self) -> None:
+        """Take the feature party's points."""
+        self._chooser.begin(self._line.receive(TransferPoints).points)
+
+    def ask(self, step: int, nodes: Sequence[Int64Array], n_rows: int) -> None:
+        """Ask for the sides of the rows of some nodes, no row in two of them."""
+        pads, columns = self._chooser.extend(n_rows, choice_bits(len(nodes)), 1)
+        turns = fetch_sides(pads, nodes, n_rows)
+        self._line.send(SideChoices(step, columns, next(turns)), under=_UNDER, epoch=step)
+        turns.send(NOTHING)
+        self._waiting.append(turns)
+
+    def read(self, step: int) -> list[NDArray[np.bool_]]:
+        """The sides that were asked for first and not read yet."""
+        words = self._line.receive(RowSides, fields={"step": step}, epoch=step).words
+        return _ended(self._waiting.pop(0), words)
+
+
+class SideServing:
+    """A feature party's half of oblivious transfers."""
+
+    def __init__(self, line: Channel) -> None:
+        self._line = line
+        self._sender = Sender(line.receive(TransferPoint).point)
+        line.send(TransferPoints(self._sender.points))
+
+    def serve(self, step: int, sides: Sequence[NDArray[np.bool_]]) -> None:
+        """Give the sides of rows under some splits; the label party gets one side for each row."""
+        message = self._line.receive(SideChoices, fields={"step": step}, epoch=step)
+        pads = self._sender.extend(len(sides[0]), choice_bits(len(sides)), 1, message.columns)
+        turns = serve_sides(pads, sides)
+        next(turns)
+        self._line.send(RowSides(step, turns.send(message.moved)), under=_UNDER, epoch=step)
+
+
+def _ended(turns: Turns[R], words: Words) -> R:
+    """What a computation ends with when it is given the last words."""
+    try:
+        turns.send(words)
+    except StopIteration as end:
+        found: R = end.value
+        return found
+    raise AssertionError("the last turn ends a computation")

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colonnade.errors import PlanError
-from colonnade.models.trees.bins import Column, starts
+from colonnade.models.trees.bins import BinMatrix, Column, starts
 from colonnade.models.trees.losses import Gradients
 from colonnade.wire.message import Float64Array, Int64Array
 
@@ -141,6 +141,10 @@ class Split:
             table[list(self.levels)] = True
         table[n_bins] = self.missing_left
         return np.asarray(table[codes], np.bool_)
+
+    def left_rows(self, bins: BinMatrix, rows: Int64Array | slice) -> NDArray[np.bool_]:
+        """Which of some rows go to the left, where the split is by one of the party's own columns."""
+        return self.left(bins.codes[rows, self.column], bins.columns[self.column].n_bins)
 
 
 @dataclass(frozen=True)

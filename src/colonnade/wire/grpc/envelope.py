@@ -3,7 +3,7 @@
     b"CLE1" | u8 type | u8 flags | u16 zero | u64 epoch | u64 seq | u64 ack | u64 total | payload of at most 1 MiB
 
 `epoch` counts the times a run was taken up; `seq` counts data and control envelopes of one direction; `ack` is the last
-one received the other way; `total` is the length of the whole frame, one piece of which is the payload.
+one received the other way; `total` is the length of the whole frame; the payload is one piece of the frame.
 
 Frames that come in pieces are put together in memory that is used again once nobody holds the frame that was in it.
 Fresh memory costs more time than copying a frame into it, because the system clears it page by page. In
@@ -134,7 +134,7 @@ _UNUSED = _references_to_unused()
 
 
 class PartialFrame:
-    """A frame, some pieces of which are still to come.
+    """A frame that lacks some of its pieces.
 
     The buffer grows with what has come, not with what was announced. A frame in one piece is not copied.
     """
