@@ -216,6 +216,23 @@ def test_levels_that_training_never_saw_are_predicted_as_missing():
     assert np.isfinite(found.probabilities).all()
 
 
+@pytest.mark.parametrize("owner", ["bank", "shop"])
+def test_rows_held_out_may_have_gaps_and_levels_that_no_training_row_has(owner):
+    tables, model = tables_of(1, "binary"), model_of("binary", early_stopping_rounds=3)
+    run = fitted(model, tables)
+    sampling = Sampling(model._settings().boost, N, shared_randomness(run.plan, run.id_digest))
+    held = sampling.parts[1][:3]
+    arrow = tables[owner].to_arrow()
+    columns = {name: arrow.column(name).to_numpy(zero_copy_only=False).copy() for name in arrow.column_names}
+    columns[f"{owner} x"][held] = np.nan
+    columns[f"{owner} words"] = columns[f"{owner} words"].astype(object)
+    columns[f"{owner} words"][held] = "only here"
+    changed = Table.of(columns, labels="y" if owner == "bank" else None, owner=owner)
+    again, _ = assert_equal_to_central(model, {**tables, owner: changed})
+    assert again.results["bank"].trees_ == run.results["bank"].trees_
+    assert again.results["bank"].losses_ != run.results["bank"].losses_
+
+
 def test_columns_that_say_nothing_change_nothing():
     tables = tables_of(1, "binary")
     arrow = tables["shop"].to_arrow()
