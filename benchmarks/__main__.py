@@ -18,6 +18,7 @@ BENCHMARKS: Mapping[str, str] = {
     "wandering": "the boundary-wandering loss against a matrix of all pairs, and per step of training",
     "encrypted": "an encrypted gradient of 100,000 x 20, against Paillier",
     "secureboost": "a forest between two processes under TLS, against SecretFlow and xgboost",
+    "trees_equality": "trees on real data against xgboost, node by node",
     "histograms": "sums of trees under encryption, against xgboost",
     "comparisons": "signs of shared numbers by oblivious transfer, for one tree with hidden sums",
     "lattice": "how well the frozen lattice profiles hide, by arithmetic and by the lattice-estimator",
