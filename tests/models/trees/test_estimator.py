@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from colonnade.crypto import hinted
-from colonnade.errors import DataError, LeakBudgetSpent, PlanError, ProtocolError
+from colonnade.errors import DataError, LeakBudgetSpent, Overflow, PlanError, ProtocolError
 from colonnade.models.trees import prediction
 from colonnade.models.trees.bins import BinMatrix, Bins
 from colonnade.models.trees.boosting import Boosting, Sampling
@@ -250,8 +250,13 @@ def test_a_tree_without_a_good_split_is_a_leaf():
 
 @pytest.mark.parametrize(
     ("columns", "words"),
-    [({}, "no columns"), ({"one": np.ones(N)}, "constant")],
-    ids=["no columns", "a constant column"],
+    [
+        ({}, "no columns"),
+        ({"one": np.ones(N)}, "constant"),
+        ({"none": np.full(N, np.nan)}, "empty"),
+        ({"one": np.ones(N), "none": np.array([None] * N, object)}, "constant or empty"),
+    ],
+    ids=["no columns", "a constant column", "a column of gaps", "both"],
 )
 def test_a_feature_party_with_nothing_to_split_by_is_refused(columns, words):
     tables = tables_of(1, "binary")
@@ -274,6 +279,49 @@ def test_a_feature_party_with_nothing_to_split_by_is_refused(columns, words):
 def test_bad_settings_are_refused_with_the_parameters_name(labels, changes, error, words):
     with pytest.raises(error, match=words):
         fitted(model_of(labels, **changes), tables_of(1, labels))
+
+
+@pytest.mark.parametrize("labels", ["binary", "multiclass"])
+def test_labels_of_one_class_are_refused(labels):
+    tables = tables_of(1, labels)
+    same = np.full(N, np.asarray(tables["bank"].labels)[0])
+    with pytest.raises(DataError, match=r"bank should have labels of at least two classes .* all 240 rows are of one"):
+        fitted(model_of(labels), {**tables, "bank": tables["bank"].with_labels(same)})
+
+
+def test_a_class_whose_rows_are_all_held_out_is_refused():
+    tables, model = tables_of(1, "binary"), model_of("binary", early_stopping_rounds=2)
+    run = fitted(model, tables)
+    held = Sampling(model._settings().boost, N, shared_randomness(run.plan, run.id_digest)).parts[1]
+    rare = np.isin(np.arange(N), held[:2]).astype(int)
+    with pytest.raises(DataError, match="should have two classes, but all are 0"):
+        fitted(model, {**tables, "bank": tables["bank"].with_labels(rare)})
+
+
+def test_labels_too_large_for_their_squares_are_refused():
+    tables = tables_of(1, "squared")
+    large = np.where(np.arange(N) % 2, 1e200, -1e200)
+    with pytest.raises(Overflow, match=r"gradients of a tree should be finite .* scale labels and weights down"):
+        fitted(model_of("squared"), {**tables, "bank": tables["bank"].with_labels(large)})
+
+
+@pytest.mark.parametrize("sums", ["exact", "hidden"])
+def test_large_labels_fit_into_the_slots(sums):
+    """Whole numbers have as many bits as the sum of all absolute values leaves, so that no sum is beyond a slot."""
+    tables = tables_of(1, "squared")
+    found = []
+    for scale in (0, 60):
+        bank = tables["bank"].with_labels(np.ldexp(np.asarray(tables["bank"].labels), scale))
+        run, _ = assert_equal_to_central(model_of("squared", sums=sums, n_estimators=1), {**tables, "bank": bank})
+        found.append([tree.splits for tree in run.results["bank"].trees_])
+    assert found[0] == found[1]
+    assert len(found[0][0]) > 1
+
+
+def test_weights_that_are_out_of_range_are_refused():
+    tables = tables_of(1, "binary", importance=np.where(np.arange(N) == 0, 1e300, 1.0))
+    with pytest.raises(DataError, match=r"weights in 'importance' should be numbers from 0 to 1e\+30.*1 of 240"):
+        fitted(model_of("binary", sample_weight="importance"), tables)
 
 
 def test_folds_of_one_row_are_refused():

@@ -57,6 +57,7 @@ from colonnade.storage import Tree as Stored
 from colonnade.tables.table import Table
 from colonnade.wire.message import Float64Array
 
+_MOST_WEIGHT = 1e30
 _COLUMN = Limit(lambda value: isinstance(value, str), "the name of a column", (3, True))
 
 
@@ -529,10 +530,10 @@ def _row_weights(table: Table, column: str | None, owner: str) -> Float64Array:
             f"sample_weight should name a column of {owner}'s table, but {column!r} is none. Name another column."
         )
     values = np.asarray(table.column(column))
-    wrong = len(values) if values.dtype.kind not in "fiub" else int((~(values >= 0) | np.isinf(values)).sum())
+    wrong = len(values) if values.dtype.kind not in "fiub" else int((~((values >= 0) & (values <= _MOST_WEIGHT))).sum())
     if wrong or not values.any():
         raise DataError(
-            f"{owner}'s weights in {column!r} should be numbers of 0 or more, not all 0, but {wrong:,} of "
-            f"{len(values):,} are not. Correct them."
+            f"{owner}'s weights in {column!r} should be numbers from 0 to {_MOST_WEIGHT:g}, not all 0, but {wrong:,} "
+            f"of {len(values):,} are not. Correct them."
         )
     return values.astype(np.float64)

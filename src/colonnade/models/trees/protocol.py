@@ -341,11 +341,12 @@ class FeatureSide:
     def begin(self) -> None:
         """Exchange what is needed before the first tree."""
         columns = self._bins.columns
-        if not any(column.width > 1 for column in columns):
+        trained = self._bins.codes[self._sampling.parts[0]]
+        if not (trained != trained[:1]).any():
             raise DataError(
                 f"{self._party.name} should bring a column with two different values at least, but "
-                f"{'all of its columns are constant' if columns else 'has no columns besides the ids'}. Bring another "
-                "column, or leave this party out."
+                f"{'each of its columns is constant or empty' if columns else 'has no columns besides the ids'}. Bring "
+                "another column, or leave this party out."
             )
         flags = np.array([(column.missing, column.categorical) for column in columns], np.uint8)
         n_bins = np.array([column.n_bins for column in columns], np.int64)
