@@ -517,6 +517,21 @@ def test_paillier_gives_the_same_forest(membership):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
+        ({}, ["over each bin of each column in each node, and the side", "nothing of rows", "RLWE of degree 8192"]),
+        ({"sums": "noisy"}, ["in each node, with noise, and the side"]),
+        ({"sums": "hidden"}, ["which split wins at each node and what the split gains, and no sums"]),
+        ({"backend": "paillier", "membership": "revealed"}, ["the rows of each node", "Sums: Paillier's scheme"]),
+    ],
+    ids=str,
+)
+def test_a_summary_says_what_the_settings_tell(changes, words):
+    summary = model_of("binary", **changes).summary()
+    assert [each for each in words if each not in summary] == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
         ({"membership": "revealed"}, 'membership="revealed" requires backend="paillier"'),
         ({"backend": "paillier", "sums": "hidden"}, 'backend="paillier" requires sums="exact", but sums is \'hidden\''),
         ({"backend": "paillier", "max_depth": 8}, "asks for 31 nodes at once at most"),

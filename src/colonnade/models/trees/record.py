@@ -167,10 +167,6 @@ class WatchedSums:
         return found
 
 
-def _stored(sides: Sides) -> Stored:
-    return {"split": list(vars(sides.split).values()), "rows": sides.rows, "left": sides.left}
-
-
 def _sides(tree: Mapping[str, Any]) -> Sides:
     column, last, levels, missing_left = tree["split"]
     split = Split(column, last, None if levels is None else tuple(levels), missing_left)
