@@ -269,12 +269,12 @@ def measure(*, quick: bool) -> dict[str, float]:
             objective = "multi:softprob" if several else "binary:logistic"
             # A round of several classes has a tree for each.
             rounds = max(1, n_rounds // n_classes) if several else n_rounds
-            how = {"n_classes": n_classes if several else 1}
-            found = compared(binned(table, np.arange(len(table))), labels, objective, rounds, parameters, **how)
+            how = objective, rounds, parameters, n_classes if several else 1
+            found = compared(binned(table, np.arange(len(table))), labels, *how)
             nodes.equal, nodes.different = nodes.equal + found.equal, nodes.different + found.different
             nodes.tied += found.tied
             learned = binned(table, np.flatnonzero(~held))
-            off = max(off, auc_off(learned, labels, held, objective, rounds, parameters, **how))
+            off = max(off, auc_off(learned, labels, held, *how))
         figures[f"{task.name}.nodes"] = float(nodes.equal + nodes.different)
         figures[f"{task.name}.ties"] = float(nodes.tied)
         figures[f"{task.name}.different_share"] = 1 - nodes.share
