@@ -52,13 +52,13 @@ def grown(n_rows, n_trees, *, unused=4, hidden=False, noise=0.0):
     never = np.random.default_rng(0).integers(0, BINS, (unused, n_rows)).T
     bins = BinMatrix((Column(BINS),) * (USED + unused), np.column_stack([*codes, never]).astype(np.uint8))
     scores, allowed = np.zeros((n_rows, 1)), np.arange(USED + unused) < USED
-    record = ForestRecord(n_rows, {"shop": bins.columns}, noise)
+    record = ForestRecord(n_rows, {"shop": bins.columns})
     source = WatchedSums(NoisySums(bins, noise) if noise else PlainSums(bins), "shop", record, hidden)
     for _ in range(n_trees):
         g, h = Logistic().gradients(scores, labels.astype(float))
         # Whole units of 2^-15, so that deviations are told in units of gradients.
         gradients = Gradients(*(np.rint(np.ldexp(each[:, 0], 15)).astype(np.int64) for each in (g, h)), 15, 15)
-        record.trees.append(SeenTree(gradients))
+        record.trees.append(SeenTree(gradients, noise={"shop": (noise, noise)}))
         scores[:, 0] += grow(gradients, source, TreeParameters(max_depth=5), allowed=allowed)[1]
     return record, bins.codes
 

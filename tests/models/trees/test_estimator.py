@@ -501,6 +501,23 @@ def test_the_record_has_what_the_label_party_saw_and_no_more(sums, tmp_path):
             assert (PlainSums(bins).left([(seen.split, seen.rows)])[0] == seen.left).all()
 
 
+def test_the_record_has_the_noise_of_each_party_and_tree():
+    tables, n_trees = tables_of(2, "squared"), 3
+    narrow = tables["telco"].select(["telco x"])
+    model = model_of("squared", sums="noisy", epsilon=1e3, keep_record=True, n_estimators=n_trees)
+    record = fitted(model, {**tables, "telco": narrow}).results["bank"].forest_record
+    own = tables["shop"]
+    plain = PlainSums(Bins.learned(own, np.arange(N), max_bin=5).encode(own))
+    for part in range(2):
+        found, said = [], [tree.noise["shop"][part] for tree in record.trees]
+        for tree, deviation in zip(record.trees, said, strict=True):
+            off = np.array(tree.sums["shop"]) - plain.sums(tree.gradients, tree.nodes)
+            # The first bin of the first column has noise of its own alone.
+            found += list(off[:, 0, part] / deviation)
+            assert tree.noise["telco"][part] < deviation
+        assert 0.5 < np.std(found) < 2
+
+
 def test_nothing_is_recorded_unless_asked_for():
     assert fitted(model_of("binary", n_estimators=1), tables_of(1, "binary")).results["bank"].forest_record is None
 

@@ -59,12 +59,13 @@ class Equations:
         noise: list[float] = []
         for tree in record.trees:
             units = 2.0 ** -np.array([tree.gradients.g_bits, tree.gradients.h_bits])
+            deviations = tree.noise.get(owner, (0.0, 0.0))
             for members, found in zip(tree.nodes, tree.sums.get(owner, ()), strict=True):
                 for part, each in enumerate((tree.gradients.g, tree.gradients.h)):
                     rows.append(members)
                     data.append(each[members] * units[part])
                     sums.append(found[:, part] * units[part])
-                    noise.append(float(record.noise * units[part]))
+                    noise.append(float(deviations[part] * units[part]))
             if len(rows) >= most:
                 break
         rows, data, sums, noise = rows[:most], data[:most], sums[:most], noise[:most]
@@ -75,10 +76,10 @@ class Equations:
         told = np.stack(sums)
         parts = [told[:, ends[column] : ends[column + 1]] for column in columns]
         # Equations of equal length weigh the same; those of noisy sums have noise of deviation 1.
-        deviations = np.array(noise)
-        length = deviations if record.noise else np.sqrt(np.asarray(matrix.multiply(matrix).sum(axis=1)).ravel())
-        scale = 1 / np.maximum(length, 1e-12)
-        return cls(sparse.diags(scale) @ matrix, [part * scale[:, None] for part in parts], deviations)
+        spread_of_noise = np.array(noise)
+        exact = np.sqrt(np.asarray(matrix.multiply(matrix).sum(axis=1)).ravel())
+        scale = 1 / np.maximum(spread_of_noise if spread_of_noise.any() else exact, 1e-12)
+        return cls(sparse.diags(scale) @ matrix, [part * scale[:, None] for part in parts], spread_of_noise)
 
     def solved(self, possible: list[NDArray[np.bool_]], iterations: int) -> list[Float64Array]:
         """For each column how likely each bin is, row by row; linear without iterations, boxed with some.

@@ -253,9 +253,9 @@ class LabelSide:
         """For each node the sums over all bins of all parties' columns (nodes, bins, 2); of others' columns shares."""
         if gradients is not self._gradients:
             self._gradients = gradients
-            self._asking.begin(gradients, self._bounded(gradients))
             if self.record is not None:
                 self.record.trees.append(SeenTree(gradients))
+            self._asking.begin(gradients, self._bounded(gradients))
         self._say(SUMS)
         self._asking.ask(self._tree, nodes)
         totals = np.array([(gradients.g[rows].sum(), gradients.h[rows].sum()) for rows in nodes], np.int64)
@@ -304,11 +304,17 @@ class LabelSide:
         most = int(np.abs(gradients.g).max()), int(gradients.h.max())
         for line in self._lines:
             line.send(GradientBounds(self._tree, *most), epoch=self._tree)
-        made = [mechanism(each, self._n_noisy, self._n_releases, self._settings.noise) for each in most]
         if self.record is not None:
-            self.record.noise = float(made[0].sigma)
-        g, h = (ceil(MOST_WIDTHS * each.sigma) for each in made)
+            for line in self._lines:
+                self.record.trees[-1].noise[line.peer] = self._deviations(most, _n_columns(self.parts[line.peer]))
+        g, h = (ceil(MOST_WIDTHS * each) for each in self._deviations(most, self._n_noisy))
         return g, h
+
+    def _deviations(self, most: tuple[int, int], n_columns: int) -> tuple[float, float]:
+        """The deviations of noise on sums of gradients and of hessians over so many columns, for their bounds."""
+        assert self._settings.noise is not None
+        g, h = (mechanism(each, n_columns, self._n_releases, self._settings.noise).sigma for each in most)
+        return float(g), float(h)
 
     def _say(self, act: int) -> None:
         for line in self._lines:
