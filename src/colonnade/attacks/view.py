@@ -30,7 +30,7 @@ class Needs:
         messages: The kinds of messages it reads, on all of the attacker's lines.
         own_features: Whether it reads the attacker's own table.
         own_model: Whether it uses the attacker's own share of the model.
-        forest: Whether it reads what the attacker saw of a forest: nodes, released sums, and sides of rows.
+        forest: The kinds of messages whose content it reads from what the attacker saw of a forest.
         known_labels: How many labels per class it must be told; the audit draws them and never scores them.
         known_records: How many records it must be told, with their rows; the audit never scores them.
         prior: How many records it must be told without their rows, as a sample of the population; never scored.
@@ -42,7 +42,7 @@ class Needs:
     messages: tuple[type[Message], ...] = ()
     own_features: bool = False
     own_model: bool = False
-    forest: bool = False
+    forest: tuple[type[Message], ...] = ()
     known_labels: int = 0
     known_records: int = 0
     prior: int = 0
@@ -114,7 +114,7 @@ class Own:
     def forest(self) -> ForestRecord:
         """What the attacker saw of a forest."""
         if self._forest is None:
-            raise _undeclared("what the attacker saw of a forest", "forest=True")
+            raise _undeclared("what the attacker saw of a forest", "forest=(RowSides,)")
         return self._forest
 
 

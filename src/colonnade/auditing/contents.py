@@ -175,7 +175,7 @@ class Granted:
         messages: The kinds of messages it read.
         known_labels: How many labels of each class it was told.
         known_records: How many records it was told.
-        forest: Whether it read what the attacker saw of a forest.
+        forest: The kinds of messages it read from what the attacker saw of a forest.
 
     >>> Granted(("split/gradient",), own_features=False, own_model=False, known_labels=1).known_labels
     1
@@ -186,7 +186,7 @@ class Granted:
     own_model: bool
     known_labels: int
     known_records: int = 0
-    forest: bool = False
+    forest: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -302,7 +302,8 @@ class Finding:
 
     def reads(self, kind: str) -> bool:
         """Whether the attack may have used messages of a kind; one that takes part and names none sees them all."""
-        return kind in self.granted.messages or (self.is_active and not self.granted.messages)
+        read = (*self.granted.messages, *self.granted.forest)
+        return kind in read or (self.is_active and not read)
 
 
 @dataclass(frozen=True)

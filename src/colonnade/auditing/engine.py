@@ -231,7 +231,7 @@ def _judged(setting: Setting, made: Sequence[Made]) -> Iterator[Judgement | str]
 
 def _finding(made: Made, judged: Judgement) -> Finding:
     attempt, attack, needs = made.attempt, made.attempt.attack, made.attempt.attack.needs
-    kinds = tuple(message.kind for message in needs.messages)
+    messages, forest = (tuple(message.kind for message in kinds) for kinds in (needs.messages, needs.forest))
     sentence = (type(attack).__doc__ or "").strip().split("\n")[0]
     return Finding(
         attack=attempt.name,
@@ -240,9 +240,7 @@ def _finding(made: Made, judged: Judgement) -> Finding:
         owner=attempt.grant.owner,
         about=attack.about,
         is_active=isinstance(attack, ActiveAttack),
-        granted=Granted(
-            kinds, needs.own_features, needs.own_model, needs.known_labels, needs.known_records, needs.forest
-        ),
+        granted=Granted(messages, needs.own_features, needs.own_model, needs.known_labels, needs.known_records, forest),
         measure=made.truth.measure(made.guess),
         rows=len(made.guess.rows),
         coverage=len(made.guess.rows) / len(made.truth.scored_rows),

@@ -128,7 +128,8 @@ def _spent(item: Mapping[str, Any]) -> Spent:
 
 
 def _finding(item: Mapping[str, Any]) -> Finding:
-    granted = Granted(**{**item["granted"], "messages": tuple(item["granted"]["messages"])})
+    given = item["granted"]
+    granted = Granted(**{**given, **{name: tuple(given.get(name) or ()) for name in ("messages", "forest")}})
     parts = {
         "about": Secret(item["about"]),
         "granted": granted,

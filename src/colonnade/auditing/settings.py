@@ -238,7 +238,7 @@ class Mirror(OwnSide):
         if isinstance(attack, ActiveAttack):
             return f"it needs {attacker}'s own part in a run, and a mirror audit runs nothing"
         own = ["columns"] * attack.needs.own_features + ["model"] * attack.needs.own_model
-        own += ["record of the forest"] * attack.needs.forest
+        own += ["record of the forest"] * bool(attack.needs.forest)
         if own:
             return f"it needs {attacker}'s own {' and '.join(own)}"
         for kind in sorted(message.kind for message in attack.needs.messages):

@@ -23,6 +23,10 @@ from colonnade.wire.message import Message
 
 
 @dataclass(frozen=True)
+MOST_WEIGHT = 1e30
+"""Heavier rows would overflow squares of sums."""
+
+
 class Prediction:
     """What a party learns of the joint prediction, row by row of its table.
 
@@ -226,10 +230,10 @@ def row_weights(party: Party, column: str) -> NDArray[np.float64]:
             f"sample_weight should name a column of {party.name}'s table, but {column!r} is none. Name another column."
         )
     values = np.asarray(table.column(column))
-    wrong = len(values) if values.dtype.kind not in "fiub" else int((~(values >= 0) | np.isinf(values)).sum())
+    wrong = len(values) if values.dtype.kind not in "fiub" else int((~((values >= 0) & (values <= MOST_WEIGHT))).sum())
     if wrong or not values.any():
         raise DataError(
-            f"{party.name}'s weights in {column!r} should be numbers of 0 or more, not all 0, but {wrong:,} "
+            f"{party.name}'s weights in {column!r} should be numbers from 0 to {MOST_WEIGHT:g}, not all 0, but {wrong:,} "
             f"of {len(values):,} are not. Correct them."
         )
     return values.astype(np.float64)

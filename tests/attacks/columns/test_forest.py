@@ -6,6 +6,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from colonnade.attacks.base import Grant
+from colonnade.attacks.columns.bins import guessed
 from colonnade.attacks.columns.narrowing import SplitNarrowing, possible_bins
 from colonnade.attacks.columns.relinking import RelinkedSums, relinked
 from colonnade.attacks.columns.sums import BoxedSums, LinearSums, on_simplex
@@ -13,6 +15,7 @@ from colonnade.auditing import audit
 from colonnade.auditing.render.words import knowledge
 from colonnade.models.base import Estimator
 from colonnade.models.trees.bins import BinMatrix, Bins, Column, quantile_cuts, starts
+from colonnade.models.trees.estimator import SecureBoostClassifier
 from colonnade.models.trees.grow import PlainSums, grow
 from colonnade.models.trees.losses import Gradients, Logistic
 from colonnade.models.trees.record import ForestRecord, SeenTree, Sides
@@ -70,13 +73,13 @@ def grown(n_rows, n_trees, *, unused=4, hidden=False, noise=0.0):
     never = np.random.default_rng(0).integers(0, BINS, (unused, n_rows)).T
     bins = BinMatrix((Column(BINS),) * (USED + unused), np.column_stack([*codes, never]).astype(np.uint8))
     scores, allowed = np.zeros((n_rows, 1)), np.arange(USED + unused) < USED
-    record = ForestRecord(n_rows, {"shop": bins.columns}, noise)
+    record = ForestRecord(n_rows, {"shop": bins.columns})
     source = WatchedSums(NoisySums(bins, noise) if noise else PlainSums(bins), "shop", record, hidden)
     for _ in range(n_trees):
         g, h = Logistic().gradients(scores, labels.astype(float))
         # Whole units of 2^-15, so that deviations are told in units of gradients.
         gradients = Gradients(*(np.rint(np.ldexp(each[:, 0], 15)).astype(np.int64) for each in (g, h)), 15, 15)
-        record.trees.append(SeenTree(gradients))
+        record.trees.append(SeenTree(gradients, noise={"shop": (noise, noise)}))
         scores[:, 0] += grow(gradients, source, TreeParameters(max_depth=5), allowed=allowed)[1]
     return record, bins.codes
 
@@ -264,6 +267,66 @@ def test_an_audit_says_that_hidden_sums_left_nothing_to_attack(tables):
     report = audit(run, [BoxedSums(), SplitNarrowing()], nulls=3)
     assert "BoxedSums by bank about shop: no sums over shop's bins were told: they were hidden" in report.untested
     assert [finding.attack for finding in report.attacks] == ["SplitNarrowing"]
+
+
+@pytest.fixture(scope="module")
+def held_by_two():
+    """Labels that depend on the bank's columns and on one of the shop's, whose two others no split gains enough by."""
+    x = np.random.default_rng(3).normal(size=(150, 7))
+    own = {f"x{place}": x[:, place] for place in range(4)} | {"y": (x[:, :5].sum(axis=1) > 0).astype(int)}
+    others = {name: x[:, 4 + place] for place, name in enumerate(("used", "idle", "spare"))}
+    return {
+        "bank": Table.of(own, ids=None, labels="y", owner="bank"),
+        "shop": Table.of(others, ids=None, owner="shop"),
+    }
+
+
+def audited(tables, sums, attacks, n_trees=4):
+    """A real run of encrypted trees, however much it leaks, and its audit."""
+    model = SecureBoostClassifier(
+        n_estimators=n_trees, max_depth=3, max_bin=6, gamma=2.0, learning_rate=0.15, leak_budget=None, sums=sums
+    )
+    run = simulate(model.set_params(keep_record=True).fit, tables, roles=ROLES)
+    used, *idle = run.results["bank"].forest_record.n_splits("shop")
+    assert used > 0
+    assert not any(idle)
+    report = audit(run, attacks, nulls=2)
+    return {finding.attack: finding for finding in report.attacks}, report.untested
+
+
+BOTH = [BoxedSums(never_chosen=True), SplitNarrowing(), SplitNarrowing(never_chosen=True)]
+
+
+def test_exact_sums_of_a_real_run_tell_columns_that_never_win(held_by_two):
+    found, untested = audited(held_by_two, "exact", BOTH, n_trees=16)
+    boxed = found["BoxedSums(never_chosen=True)"]
+    assert boxed.verdict == "leaks"
+    assert "'idle'" in boxed.summary or "'spare'" in boxed.summary
+    assert found["SplitNarrowing"].verdict == "leaks"
+    assert "'used'" in found["SplitNarrowing"].summary
+    assert found["SplitNarrowing(never_chosen=True)"].verdict == "no leak found"
+    assert not [line for line in untested if line.startswith("bank about shop's features")]
+
+
+def test_hidden_sums_of_a_real_run_tell_nothing_of_columns_that_never_win(held_by_two):
+    found, untested = audited(held_by_two, "hidden", BOTH)
+    assert "BoxedSums(never_chosen=True) by bank about shop: no sums over shop's bins were told: they were hidden" in (
+        untested
+    )
+    assert found["SplitNarrowing"].verdict == "leaks"
+    assert "'used'" in found["SplitNarrowing"].summary
+    assert found["SplitNarrowing(never_chosen=True)"].verdict == "no leak found"
+    assert not [line for line in untested if line.startswith("bank about shop's features")]
+
+
+def test_an_attack_on_sides_alone_leaves_the_sums_unread(held_by_two):
+    _, untested = audited(held_by_two, "exact", [SplitNarrowing()])
+    assert "bank about shop's features, given trees/sums-answer: no attack read them" in untested
+
+
+def test_where_every_column_wins_an_attack_on_the_others_guesses_their_mean():
+    grant = Grant(0, np.arange(3), owner="shop", columns=("a", "b"), records=np.ones((3, 2)))
+    assert guessed([], [], grant, 5).values.tolist() == [[0.0, 0.0]] * 5
 
 
 def test_a_run_without_a_forest_is_told_so(tables):

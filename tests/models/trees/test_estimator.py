@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from colonnade.crypto import hinted
-from colonnade.errors import DataError, LeakBudgetSpent, PlanError, ProtocolError
+from colonnade.errors import DataError, LeakBudgetSpent, Overflow, PlanError, ProtocolError
 from colonnade.models.trees import prediction
 from colonnade.models.trees.bins import BinMatrix, Bins
 from colonnade.models.trees.boosting import Boosting, Sampling
@@ -220,6 +220,23 @@ def test_levels_that_training_never_saw_are_predicted_as_missing():
     assert np.isfinite(found.probabilities).all()
 
 
+@pytest.mark.parametrize("owner", ["bank", "shop"])
+def test_rows_held_out_may_have_gaps_and_levels_that_no_training_row_has(owner):
+    tables, model = tables_of(1, "binary"), model_of("binary", early_stopping_rounds=3)
+    run = fitted(model, tables)
+    sampling = Sampling(model._settings().boost, N, shared_randomness(run.plan, run.id_digest))
+    held = sampling.parts[1][:3]
+    arrow = tables[owner].to_arrow()
+    columns = {name: arrow.column(name).to_numpy(zero_copy_only=False).copy() for name in arrow.column_names}
+    columns[f"{owner} x"][held] = np.nan
+    columns[f"{owner} words"] = columns[f"{owner} words"].astype(object)
+    columns[f"{owner} words"][held] = "only here"
+    changed = Table.of(columns, labels="y" if owner == "bank" else None, owner=owner)
+    again, _ = assert_equal_to_central(model, {**tables, owner: changed})
+    assert again.results["bank"].trees_ == run.results["bank"].trees_
+    assert again.results["bank"].losses_ != run.results["bank"].losses_
+
+
 def test_columns_that_say_nothing_change_nothing():
     tables = tables_of(1, "binary")
     arrow = tables["shop"].to_arrow()
@@ -237,8 +254,13 @@ def test_a_tree_without_a_good_split_is_a_leaf():
 
 @pytest.mark.parametrize(
     ("columns", "words"),
-    [({}, "no columns"), ({"one": np.ones(N)}, "constant")],
-    ids=["no columns", "a constant column"],
+    [
+        ({}, "no columns"),
+        ({"one": np.ones(N)}, "constant"),
+        ({"none": np.full(N, np.nan)}, "empty"),
+        ({"one": np.ones(N), "none": np.array([None] * N, object)}, "constant or empty"),
+    ],
+    ids=["no columns", "a constant column", "a column of gaps", "both"],
 )
 def test_a_feature_party_with_nothing_to_split_by_is_refused(columns, words):
     tables = tables_of(1, "binary")
@@ -261,6 +283,49 @@ def test_a_feature_party_with_nothing_to_split_by_is_refused(columns, words):
 def test_bad_settings_are_refused_with_the_parameters_name(labels, changes, error, words):
     with pytest.raises(error, match=words):
         fitted(model_of(labels, **changes), tables_of(1, labels))
+
+
+@pytest.mark.parametrize("labels", ["binary", "multiclass"])
+def test_labels_of_one_class_are_refused(labels):
+    tables = tables_of(1, labels)
+    same = np.full(N, np.asarray(tables["bank"].labels)[0])
+    with pytest.raises(DataError, match=r"bank should have labels of at least two classes .* all 240 rows are of one"):
+        fitted(model_of(labels), {**tables, "bank": tables["bank"].with_labels(same)})
+
+
+def test_a_class_whose_rows_are_all_held_out_is_refused():
+    tables, model = tables_of(1, "binary"), model_of("binary", early_stopping_rounds=2)
+    run = fitted(model, tables)
+    held = Sampling(model._settings().boost, N, shared_randomness(run.plan, run.id_digest)).parts[1]
+    rare = np.isin(np.arange(N), held[:2]).astype(int)
+    with pytest.raises(DataError, match="should have two classes, but all are 0"):
+        fitted(model, {**tables, "bank": tables["bank"].with_labels(rare)})
+
+
+def test_labels_too_large_for_their_squares_are_refused():
+    tables = tables_of(1, "squared")
+    large = np.where(np.arange(N) % 2, 1e200, -1e200)
+    with pytest.raises(Overflow, match=r"gradients of a tree should be finite .* scale labels and weights down"):
+        fitted(model_of("squared"), {**tables, "bank": tables["bank"].with_labels(large)})
+
+
+@pytest.mark.parametrize("sums", ["exact", "hidden"])
+def test_large_labels_fit_into_the_slots(sums):
+    """Whole numbers have as many bits as the sum of all absolute values leaves, so that no sum is beyond a slot."""
+    tables = tables_of(1, "squared")
+    found = []
+    for scale in (0, 60):
+        bank = tables["bank"].with_labels(np.ldexp(np.asarray(tables["bank"].labels), scale))
+        run, _ = assert_equal_to_central(model_of("squared", sums=sums, n_estimators=1), {**tables, "bank": bank})
+        found.append([tree.splits for tree in run.results["bank"].trees_])
+    assert found[0] == found[1]
+    assert len(found[0][0]) > 1
+
+
+def test_weights_that_are_out_of_range_are_refused():
+    tables = tables_of(1, "binary", importance=np.where(np.arange(N) == 0, 1e300, 1.0))
+    with pytest.raises(DataError, match=r"weights in 'importance' should be numbers from 0 to 1e\+30.*1 of 240"):
+        fitted(model_of("binary", sample_weight="importance"), tables)
 
 
 def test_folds_of_one_row_are_refused():
@@ -440,6 +505,23 @@ def test_the_record_has_what_the_label_party_saw_and_no_more(sums, tmp_path):
             assert (PlainSums(bins).left([(seen.split, seen.rows)])[0] == seen.left).all()
 
 
+def test_the_record_has_the_noise_of_each_party_and_tree():
+    tables, n_trees = tables_of(2, "squared"), 3
+    narrow = tables["telco"].select(["telco x"])
+    model = model_of("squared", sums="noisy", epsilon=1e3, keep_record=True, n_estimators=n_trees)
+    record = fitted(model, {**tables, "telco": narrow}).results["bank"].forest_record
+    own = tables["shop"]
+    plain = PlainSums(Bins.learned(own, np.arange(N), max_bin=5).encode(own))
+    for part in range(2):
+        found, said = [], [tree.noise["shop"][part] for tree in record.trees]
+        for tree, deviation in zip(record.trees, said, strict=True):
+            off = np.array(tree.sums["shop"]) - plain.sums(tree.gradients, tree.nodes)
+            # The first bin of the first column has noise of its own alone.
+            found += list(off[:, 0, part] / deviation)
+            assert tree.noise["telco"][part] < deviation
+        assert 0.5 < np.std(found) < 2
+
+
 def test_nothing_is_recorded_unless_asked_for():
     assert fitted(model_of("binary", n_estimators=1), tables_of(1, "binary")).results["bank"].forest_record is None
 
@@ -477,6 +559,21 @@ def test_a_label_party_cannot_have_fewer_nodes_counted_than_it_asks_for(membersh
     model = model_of("binary", n_estimators=1, max_depth=1, backend="paillier", membership=membership)
     with pytest.raises(ProtocolError, match=words):
         fitted(model, tables_of(1, "binary", n_rows=12))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, ["over each bin of each column in each node, and the side", "nothing of rows", "RLWE of degree 8192"]),
+        ({"sums": "noisy"}, ["in each node, with noise, and the side"]),
+        ({"sums": "hidden"}, ["which split wins at each node and what the split gains, and no sums"]),
+        ({"backend": "paillier", "membership": "revealed"}, ["the rows of each node", "Sums: Paillier's scheme"]),
+    ],
+    ids=str,
+)
+def test_a_summary_says_what_the_settings_tell(changes, words):
+    summary = model_of("binary", **changes).summary()
+    assert [each for each in words if each not in summary] == []
 
 
 @pytest.mark.parametrize(

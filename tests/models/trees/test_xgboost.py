@@ -1,6 +1,5 @@
 """Trees against xgboost's, node by node, on the same bins and from xgboost's own scores."""
 
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -8,120 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.trees_equality import OBJECTIVES, auc_off, compared
 from colonnade.models.trees.bins import BinMatrix, Bins, Column
-from colonnade.models.trees.grow import PlainSums, grow
-from colonnade.models.trees.losses import Gradients, Logistic, Poisson, Softmax, Squared
-from colonnade.models.trees.splits import Split, TreeParameters
+from colonnade.models.trees.splits import TreeParameters
 from colonnade.tables.table import Table
 
-xgboost = pytest.importorskip("xgboost")
-
-OBJECTIVES = {
-    "binary:logistic": Logistic(),
-    "reg:squarederror": Squared(),
-    "count:poisson": Poisson(),
-}
-NAMES = {"gamma", "eta", "reg_lambda", "reg_alpha", "min_child_weight", "max_delta_step", "max_depth", "max_leaves"}
-
-
-class Compared:
-    """How many nodes of xgboost's trees are ours too; nodes below one that differs count as different."""
-
-    def __init__(self):
-        self.equal = self.different = self.tied = 0
-
-    @property
-    def share(self):
-        return self.equal / (self.equal + self.different)
-
-    def add(self, tree, theirs, ties):
-        self._walk(tree, 0, theirs, 0, ties)
-
-    def _walk(self, tree, ours, theirs, node, ties):
-        split = theirs.split(node)
-        if tree.splits[ours] == split:
-            self.equal += 1
-            if split is not None:
-                for mine, other in zip(tree.children[ours], theirs.children(node), strict=True):
-                    self._walk(tree, mine, theirs, other, ties)
-        elif split is not None and ties(ours, split):
-            self.tied += 1
-        else:
-            self.different += theirs.size(node)
-
-
-class Theirs:
-    """One tree of xgboost's."""
-
-    def __init__(self, model, gaps):
-        self._tree, self._gaps = model, gaps
-
-    def split(self, node):
-        if self._tree["left_children"][node] < 0:
-            return None
-        column = self._tree["split_indices"][node]
-        # Bins are whole numbers, and the values below a condition go to the left.
-        bin = int(np.ceil(self._tree["split_conditions"][node])) - 1
-        return Split(column, bin, None, bool(self._tree["default_left"][node]) and self._gaps[column])
-
-    def children(self, node):
-        return self._tree["left_children"][node], self._tree["right_children"][node]
-
-    def size(self, node):
-        if self._tree["left_children"][node] < 0:
-            return 1
-        return 1 + sum(self.size(child) for child in self.children(node))
-
-
-def fed(bins):
-    """Codes of bins as numbers, missing ones as no number."""
-    gaps = bins.codes == np.array([column.n_bins for column in bins.columns])
-    return np.where(gaps, np.nan, bins.codes).astype(np.float32)
-
-
-def compared(bins, labels, objective, n_rounds, parameters, n_classes=1, grown_on=None):
-    """Grow every tree of a run of xgboost's again, each from xgboost's scores before it, on the same bins or others."""
-    loss = OBJECTIVES.get(objective) or Softmax(n_classes)
-    parameters = replace(parameters, max_delta_step=loss.max_delta_step)
-    given = {name: value for name, value in vars(parameters).items() if name in NAMES}
-    given |= {"objective": objective, "tree_method": "hist", "max_bin": 256, "nthread": 1, "base_score": 0.5}
-    given |= {"grow_policy": parameters.grow_policy} | ({"num_class": n_classes} if n_classes > 1 else {})
-    data = xgboost.DMatrix(fed(bins), label=labels)
-    booster = xgboost.train(given, data, n_rounds)
-    model = json.loads(booster.save_raw("json"))["learner"]["gradient_booster"]["model"]["trees"]
-    start = {"reg:squarederror": 0.5, "count:poisson": np.log(0.5)}.get(objective, 0.0)
-    source, out = PlainSums(grown_on or bins), Compared()
-    gaps = [column.missing for column in bins.columns]
-    for round in range(n_rounds):
-        scores = np.full((len(labels), loss.n_scores), start)
-        if round:
-            margins = booster.predict(data, output_margin=True, iteration_range=(0, round))
-            scores = margins.reshape(len(labels), -1).astype(np.float64)
-        g, h = loss.gradients(scores, labels)
-        for score in range(loss.n_scores):
-            gradients = Gradients.of(g[:, score], h[:, score])
-            tree, _ = grow(gradients, source, parameters)
-            at = rows_of_nodes(tree, source, len(labels))
-
-            def tied(node, split, tree=tree, gradients=gradients, at=at):
-                """Whether xgboost's split gains exactly as much as ours, in whole numbers over a power of two."""
-                (side,) = source.left([(split, at[node])])
-                totals = np.array(tree.totals[node])
-                left = np.array([gradients.g[at[node][side]].sum(), gradients.h[at[node][side]].sum()])
-                gain, other, whole = (parameters.gains(gradients.reals(each)) for each in (left, totals - left, totals))
-                return gain + other - whole == tree.gains[node]
-
-            out.add(tree, Theirs(model[round * loss.n_scores + score], gaps), tied)
-    return out
-
-
-def rows_of_nodes(tree, source, n_rows):
-    at = {0: np.arange(n_rows)}
-    for node, split in enumerate(tree.splits):
-        if split is not None:
-            (side,) = source.left([(split, at[node])])
-            at |= dict(zip(tree.children[node], (at[node][side], at[node][~side]), strict=True))
-    return at
+pytest.importorskip("xgboost")
 
 
 def generated(n_rows, seed, *, missing=0.0):
@@ -238,21 +129,6 @@ def test_trees_of_seven_classes_on_real_data_are_those_of_xgboost():
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize(("file", "label", "dropped"), FILES, ids=[file for file, *_ in FILES])
 def test_a_forest_from_its_own_scores_predicts_as_well_as_that_of_xgboost(file, label, dropped, seed):
-    from sklearn.metrics import roc_auc_score
-
     bins, labels = real(file, label, dropped, 32)
     held = np.random.default_rng(seed).random(len(labels)) < 0.3
-    train, parameters, loss = np.flatnonzero(~held), TreeParameters(max_depth=5), Logistic()
-    source, scores = PlainSums(bins), np.zeros((len(labels), 1))
-    for _ in range(50):
-        g, h = loss.gradients(scores, labels)
-        g[held], h[held] = 0, 0
-        tree, _ = grow(Gradients.of(g[:, 0], h[:, 0]), source, parameters, rows=train)
-        scores[:, 0] += np.array(tree.values)[tree.leaves(source, len(labels))]
-    codes = fed(bins)
-    given = {"objective": "binary:logistic", "tree_method": "hist", "max_bin": 256, "nthread": 1, "base_score": 0.5}
-    booster = xgboost.train(
-        given | {"max_depth": 5}, xgboost.DMatrix(codes[train], label=labels[train]), num_boost_round=50
-    )
-    theirs = booster.predict(xgboost.DMatrix(codes[held]))
-    assert roc_auc_score(labels[held], scores[held, 0]) == pytest.approx(roc_auc_score(labels[held], theirs), abs=1e-4)
+    assert auc_off(bins, labels, held, "binary:logistic", 50, TreeParameters(max_depth=5)) <= 1e-4

@@ -32,6 +32,11 @@ def why_no_forest(view: View, *, sums: bool) -> str | None:
     return None
 
 
+def why_no_columns(view: View, columns: Sequence[int]) -> str | None:
+    """Why there are no columns to attack; None where there are some."""
+    return None if columns else f"every column of {view.grant.owner} was chosen by a split"
+
+
 def attacked_columns(record: ForestRecord, owner: str, most: int, *, never_chosen: bool) -> list[int]:
     """The columns to attack: those chosen most and least often by turns, or those never chosen; at most `most`."""
     chosen = record.n_splits(owner)
@@ -42,15 +47,16 @@ def attacked_columns(record: ForestRecord, owner: str, most: int, *, never_chose
     return list(dict.fromkeys(by_turns))[:most]
 
 
-def guessed(likely: Sequence[Float64Array], columns: Sequence[Column], grant: Grant) -> Guess:
-    """A guess of all rows' records.
+def guessed(likely: Sequence[Float64Array], columns: Sequence[Column], grant: Grant, n_rows: int) -> Guess:
+    """A guess of all rows' records: the mean where no attacked column tells more.
 
     Args:
         likely: For each attacked column how likely each bin is, row by row (rows, bins), up to a factor.
         columns: What is known of these columns.
         grant: The known records.
+        n_rows: How many rows there are.
     """
-    n_rows, names = len(likely[0]), np.array(grant.columns)
+    names = np.array(grant.columns)
     positive = [np.maximum(each, 0) + 1e-9 for each in likely]
     likely = [each / each.sum(axis=1, keepdims=True) for each in positive]
     values = np.zeros((n_rows, len(names)))

@@ -2,31 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import numpy as np
 from numpy.typing import NDArray
 
 from colonnade.attacks.base import Attack, ExampleRun, Guess, Needs, View
-from colonnade.attacks.columns.bins import KNOWN_RECORDS, guessed, why_no_forest
+from colonnade.attacks.columns.bins import (
+    KNOWN_RECORDS,
+    attacked_columns,
+    guessed,
+    why_no_columns,
+    why_no_forest,
+)
+from colonnade.models.trees.messages import ColumnOutline, RowSides
 from colonnade.models.trees.record import ForestRecord
+from colonnade.parameters import Limit, check_parameters, truth
 from colonnade.secret import Secret
 
 
 class SplitNarrowing(Attack):
-    """A row's bin is one of those that no split has ruled out, each as likely as the others."""
+    """A row's bin is one of those that no split has ruled out, each as likely as the others.
 
-    needs = Needs(forest=True, known_records=KNOWN_RECORDS)
+    Args:
+        never_chosen: Whether only columns are attacked that no split ever used. Of these nothing is ruled out, so the
+            score is a control.
+    """
+
+    needs = Needs(forest=(ColumnOutline, RowSides), known_records=KNOWN_RECORDS)
     about = Secret.FEATURES
     example_run = ExampleRun("secureboost-classifier", {"keep_record": True})
+    limits: ClassVar[Mapping[str, Limit]] = {"never_chosen": truth()}
+
+    def __init__(self, *, never_chosen: bool = False) -> None:
+        self.never_chosen = never_chosen
+        check_parameters(self)
 
     def why_not(self, view: View) -> str | None:
-        return why_no_forest(view, sums=False)
+        return why_no_forest(view, sums=False) or why_no_columns(view, self._columns(view))
 
     def guess(self, view: View) -> Guess:
-        record, owner = view.own.forest, view.grant.owner
-        columns = list(range(len(record.columns[owner])))
+        record, owner, columns = view.own.forest, view.grant.owner, self._columns(view)
         possible = possible_bins(record, owner, columns)
         likely = [each / each.sum(axis=1, keepdims=True) for each in possible]
-        return guessed(likely, record.columns[owner], view.grant)
+        return guessed(likely, [record.columns[owner][column] for column in columns], view.grant, record.n_rows)
+
+    def _columns(self, view: View) -> list[int]:
+        record, owner = view.own.forest, view.grant.owner
+        return attacked_columns(record, owner, len(record.columns[owner]), never_chosen=self.never_chosen)
 
 
 def possible_bins(record: ForestRecord, owner: str, columns: list[int]) -> list[NDArray[np.bool_]]:

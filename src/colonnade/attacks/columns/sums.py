@@ -12,16 +12,17 @@ The boxed solution needs 0.2 to 0.3 equations for each row to be exact, whether 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from colonnade.attacks.base import Attack, ExampleRun, Guess, Needs, View
-from colonnade.attacks.columns.bins import KNOWN_RECORDS, attacked_columns, guessed, why_no_forest
+from colonnade.attacks.columns.bins import KNOWN_RECORDS, attacked_columns, guessed, why_no_columns, why_no_forest
 from colonnade.attacks.columns.narrowing import possible_bins
 from colonnade.models.trees.bins import starts
+from colonnade.models.trees.messages import ColumnOutline, EncryptedSums, RowSides, SumsAnswer
 from colonnade.models.trees.record import ForestRecord
 from colonnade.parameters import Limit, check_parameters, count, truth
 from colonnade.secret import Secret
@@ -58,12 +59,13 @@ class Equations:
         noise: list[float] = []
         for tree in record.trees:
             units = 2.0 ** -np.array([tree.gradients.g_bits, tree.gradients.h_bits])
+            deviations = tree.noise.get(owner, (0.0, 0.0))
             for members, found in zip(tree.nodes, tree.sums.get(owner, ()), strict=True):
                 for part, each in enumerate((tree.gradients.g, tree.gradients.h)):
                     rows.append(members)
                     data.append(each[members] * units[part])
                     sums.append(found[:, part] * units[part])
-                    noise.append(float(record.noise * units[part]))
+                    noise.append(float(deviations[part] * units[part]))
             if len(rows) >= most:
                 break
         rows, data, sums, noise = rows[:most], data[:most], sums[:most], noise[:most]
@@ -74,10 +76,10 @@ class Equations:
         told = np.stack(sums)
         parts = [told[:, ends[column] : ends[column + 1]] for column in columns]
         # Equations of equal length weigh the same; those of noisy sums have noise of deviation 1.
-        deviations = np.array(noise)
-        length = deviations if record.noise else np.sqrt(np.asarray(matrix.multiply(matrix).sum(axis=1)).ravel())
-        scale = 1 / np.maximum(length, 1e-12)
-        return cls(sparse.diags(scale) @ matrix, [part * scale[:, None] for part in parts], deviations)
+        spread_of_noise = np.array(noise)
+        exact = np.sqrt(np.asarray(matrix.multiply(matrix).sum(axis=1)).ravel())
+        scale = 1 / np.maximum(spread_of_noise if spread_of_noise.any() else exact, 1e-12)
+        return cls(sparse.diags(scale) @ matrix, [part * scale[:, None] for part in parts], spread_of_noise)
 
     def solved(self, possible: list[NDArray[np.bool_]], iterations: int) -> list[Float64Array]:
         """For each column how likely each bin is, row by row; linear without iterations, boxed with some.
@@ -140,7 +142,7 @@ class LinearSums(Attack):
         most_equations: How many equations are used at most.
     """
 
-    needs = Needs(forest=True, known_records=KNOWN_RECORDS)
+    needs = Needs(forest=(ColumnOutline, SumsAnswer, EncryptedSums), known_records=KNOWN_RECORDS)
     about = Secret.FEATURES
     example_run = ExampleRun("secureboost-classifier", {"keep_record": True})
     iterations: ClassVar[int] = 0
@@ -158,15 +160,13 @@ class LinearSums(Attack):
         reason = why_no_forest(view, sums=True)
         if reason is None and view.own.forest.shuffled:
             return "the sums change places from tree to tree; RelinkedSums puts them back"
-        if reason is None and not self._columns(view.own.forest, view.grant.owner):
-            return f"every column of {view.grant.owner} was chosen by a split"
-        return reason
+        return reason or why_no_columns(view, self._columns(view.own.forest, view.grant.owner))
 
     def guess(self, view: View) -> Guess:
         record, owner = view.own.forest, view.grant.owner
         columns = self._columns(record, owner)
         likely = self.likely(record, owner, columns)
-        return guessed(likely, [record.columns[owner][column] for column in columns], view.grant)
+        return guessed(likely, [record.columns[owner][column] for column in columns], view.grant, record.n_rows)
 
     def likely(self, record: ForestRecord, owner: str, columns: list[int]) -> list[Float64Array]:
         """For each of some columns how likely each bin is, row by row."""
@@ -182,4 +182,5 @@ class LinearSums(Attack):
 class BoxedSums(LinearSums):
     """A row's bins are probabilities that fulfil the equations of a forest's sums, split by split fewer of them."""
 
+    needs = replace(LinearSums.needs, forest=(*LinearSums.needs.forest, RowSides))
     iterations = 250

@@ -72,10 +72,17 @@ class BinMatrix:
 
     @cached_property
     def places(self) -> NDArray[np.int32]:
-        """For each row and column the place of the row's bin among all sums (rows, columns); for training rows."""
-        # Loops that add up do not look again whether a place exists.
-        assert (self.codes < np.array([column.width for column in self.columns])).all(), "every code has a bin of sums"
-        return np.ascontiguousarray(self.codes + starts(self.columns)[:-1].astype(np.int32), np.int32)
+        """For each row and column the place of the row's bin among all sums (rows, columns); -1 where it has none.
+
+        Rows held out may have missing values or levels that no training row has.
+        """
+        exists = self.codes < np.array([column.width for column in self.columns])
+        return np.ascontiguousarray(np.where(exists, self.codes + starts(self.columns)[:-1], -1), np.int32)
+
+    @cached_property
+    def placed(self) -> NDArray[np.bool_]:
+        """Which rows have a place in each column."""
+        return np.asarray((self.places >= 0).all(axis=1), np.bool_)
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,15 @@ from colonnade.storage import Tree as Stored
 from colonnade.tables.table import Table
 from colonnade.wire.message import Float64Array
 
+_TOLD = {
+    "exact": "the sums of gradients over each bin of each column in each node",
+    "noisy": "the sums of gradients over each bin of each column in each node, with noise",
+    "hidden": "which split wins at each node and what the split gains, and no sums",
+}
+_ROWS_TOLD = {
+    "hidden": "nothing of rows, labels or gradients",
+    "revealed": "the rows of each node, and nothing of labels or gradients beyond that",
+}
 _COLUMN = Limit(lambda value: isinstance(value, str), "the name of a column", (3, True))
 
 
@@ -294,17 +303,21 @@ class SecureBoost(ScoringEstimator):
         lines = [
             f"{type(self).__name__}: up to {self.n_estimators} rounds of trees of {depth}, learning rate "
             f"{self.learning_rate:g}.",
-            "The label party learns the sums of gradients over each bin of each column in each node, and the side of "
-            "each split that a row meets. Feature parties learn how many nodes there are and which of their splits "
-            "were chosen, and nothing of rows, labels or gradients.",
-            f"Sums: RLWE of degree {HISTOGRAM.n}, estimated at {HISTOGRAM.security_bits} bits, experimental and "
-            "unaudited. Threat model: curious parties that keep to the rules.",
+            f"The label party learns {_TOLD[self.sums]}, and the side of each split that a row meets. Feature parties "
+            "learn how many nodes there are and which of their splits were chosen, and "
+            f"{_ROWS_TOLD[self.membership]}.",
+            f"Sums: {self._scheme()}. Threat model: curious parties that keep to the rules.",
         ]
         if hasattr(self, "splits_"):
             lines.append(f"This share: {sum(map(len, self.splits_))} splits in {len(self.splits_)} trees.")
         elif self.is_fitted:
             lines.append(f"This share: {len(self.trees_)} trees with {sum(map(len, self.trees_))} nodes.")
         return "\n".join(lines)
+
+    def _scheme(self) -> str:
+        if self.backend == "paillier":
+            return "Paillier's scheme, for comparison"
+        return f"RLWE of degree {HISTOGRAM.n}, estimated at {HISTOGRAM.security_bits} bits, experimental and unaudited"
 
     @abstractmethod
     def _loss(self, labels: NDArray[Any], owner: str) -> tuple[Loss, Float64Array, Float64Array]:

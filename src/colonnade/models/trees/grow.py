@@ -141,6 +141,8 @@ class PlainSums:
 
         out = np.zeros((len(nodes), int(starts(self.columns)[-1]), 2), np.int64)
         for place, rows in enumerate(nodes):
+            # Loops that add up do not look again whether a place exists.
+            assert self.bins.placed[rows].all(), "every code has a bin of sums"
             kernels.add_up(self.bins.places, rows, gradients.g, gradients.h, out[place])
         return out
 

@@ -27,6 +27,8 @@ LEAST_HESSIAN = 1e-16
 MOST_TOTAL = 2**32 - 1
 """What the absolute values of all gradients, and all hessians, sum to at most: a slot of an encrypted number."""
 MOST_FRACTION_BITS = 40
+MOST_REAL_TOTAL = 2.0**500
+"""What absolute values sum to at most as reals: gains have squares of sums."""
 
 
 class Loss(Protocol):
@@ -194,7 +196,7 @@ class Gradients:
         """Round to as many bits as sums of all rows allow.
 
         Raises:
-            Overflow: A number is infinite or not a number.
+            Overflow: A number is infinite or not a number, or too large for its square.
         """
         (whole_g, g_bits), (whole_h, h_bits) = _whole(g, most_total, "gradients"), _whole(h, most_total, "hessians")
         return cls(whole_g, whole_h, g_bits, h_bits)
@@ -206,10 +208,12 @@ class Gradients:
 
 def _whole(values: Float64Array, most_total: int, what: str) -> tuple[Int64Array, int]:
     """Numbers times the largest power of two with which their absolute values sum to at most `most_total`."""
-    total = float(np.abs(values).sum())
-    if not np.isfinite(total):
+    with np.errstate(over="ignore"):
+        total = float(np.abs(values).sum())
+    if not total <= MOST_REAL_TOTAL:
         raise Overflow(
-            f"The {what} of a tree should be finite numbers, but some are not. Lower eta, or scale the labels down."
+            f"The {what} of a tree should be finite numbers with finite squares, but their absolute values sum to "
+            f"{total:g}. Lower learning_rate, or scale labels and weights down."
         )
     # The smallest total that says anything: below it there are more bits than are ever used.
     total = max(total, most_total * 2.0 ** -(MOST_FRACTION_BITS + 1))

@@ -252,9 +252,9 @@ class LabelSide:
         """For each node the sums over all bins of all parties' columns (nodes, bins, 2); of others' columns shares."""
         if gradients is not self._gradients:
             self._gradients = gradients
-            self._asking.begin(gradients, self._bounded(gradients))
             if self.record is not None:
                 self.record.trees.append(SeenTree(gradients))
+            self._asking.begin(gradients, self._bounded(gradients))
         self._say(SUMS)
         self._asking.ask(self._tree, nodes)
         totals = np.array([(gradients.g[rows].sum(), gradients.h[rows].sum()) for rows in nodes], np.int64)
@@ -303,11 +303,17 @@ class LabelSide:
         most = int(np.abs(gradients.g).max()), int(gradients.h.max())
         for line in self._lines:
             line.send(GradientBounds(self._tree, *most), epoch=self._tree)
-        made = [mechanism(each, self._n_noisy, self._n_releases, self._settings.noise) for each in most]
         if self.record is not None:
-            self.record.noise = float(made[0].sigma)
-        g, h = (ceil(MOST_WIDTHS * each.sigma) for each in made)
+            for line in self._lines:
+                self.record.trees[-1].noise[line.peer] = self._deviations(most, _n_columns(self.parts[line.peer]))
+        g, h = (ceil(MOST_WIDTHS * each) for each in self._deviations(most, self._n_noisy))
         return g, h
+
+    def _deviations(self, most: tuple[int, int], n_columns: int) -> tuple[float, float]:
+        """The deviations of noise on sums of gradients and of hessians over so many columns, for their bounds."""
+        assert self._settings.noise is not None
+        g, h = (mechanism(each, n_columns, self._n_releases, self._settings.noise).sigma for each in most)
+        return float(g), float(h)
 
     def _say(self, act: int) -> None:
         for line in self._lines:
@@ -340,11 +346,12 @@ class FeatureSide:
     def begin(self) -> None:
         """Exchange what is needed before the first tree."""
         columns = self._bins.columns
-        if not any(column.width > 1 for column in columns):
+        trained = self._bins.codes[self._sampling.parts[0]]
+        if not (trained != trained[:1]).any():
             raise DataError(
                 f"{self._party.name} should bring a column with two different values at least, but "
-                f"{'all of its columns are constant' if columns else 'has no columns besides the ids'}. Bring another "
-                "column, or leave this party out."
+                f"{'each of its columns is constant or empty' if columns else 'has no columns besides the ids'}. Bring "
+                "another column, or leave this party out."
             )
         flags = np.array([(column.missing, column.categorical) for column in columns], np.uint8)
         n_bins = np.array([column.n_bins for column in columns], np.int64)

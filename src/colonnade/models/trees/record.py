@@ -39,12 +39,15 @@ class SeenTree:
         nodes: The rows of each node it asked for.
         sums: For each feature party the sums (bins, 2) of each of these nodes, in the order of `nodes`.
         sides: For each feature party the sides of rows under its splits.
+        noise: For each feature party the deviations of the noise in sums of gradients and of hessians, in their units;
+            a party that is not named here tells exact sums.
     """
 
     gradients: Gradients
     nodes: list[Int64Array] = field(default_factory=list)
     sums: dict[str, list[NDArray[Any]]] = field(default_factory=dict)
     sides: dict[str, list[Sides]] = field(default_factory=dict)
+    noise: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass
@@ -54,7 +57,6 @@ class ForestRecord:
     Attributes:
         n_rows: How many rows there are.
         columns: What it knows of each feature party's columns.
-        noise: The deviation of the noise in sums, in their units; 0 where sums are exact.
         shuffled: Whether the bins of each column change places from tree to tree.
         trees: The trees.
 
@@ -64,7 +66,6 @@ class ForestRecord:
 
     n_rows: int
     columns: Mapping[str, tuple[Column, ...]]
-    noise: float = 0.0
     shuffled: bool = False
     trees: list[SeenTree] = field(default_factory=list)
 
@@ -82,7 +83,6 @@ class ForestRecord:
         return {
             "n_rows": self.n_rows,
             "columns": {name: [list(vars(each).values()) for each in found] for name, found in self.columns.items()},
-            "noise": self.noise,
             "shuffled": self.shuffled,
             "trees": [
                 {
@@ -90,6 +90,7 @@ class ForestRecord:
                     "nodes": list(tree.nodes),
                     "sums": {name: list(found) for name, found in tree.sums.items()},
                     "sides": {name: [_stored(each) for each in found] for name, found in tree.sides.items()},
+                    "noise": {name: list(deviations) for name, deviations in tree.noise.items()},
                 }
                 for tree in self.trees
             ],
@@ -105,10 +106,11 @@ class ForestRecord:
                 list(each["nodes"]),
                 {name: list(found) for name, found in each["sums"].items()},
                 {name: [_sides(some) for some in found] for name, found in each["sides"].items()},
+                {name: (g, h) for name, (g, h) in each["noise"].items()},
             )
             for each in tree["trees"]
         ]
-        return cls(tree["n_rows"], columns, tree["noise"], tree["shuffled"], trees)
+        return cls(tree["n_rows"], columns, tree["shuffled"], trees)
 
 
 @runtime_checkable
