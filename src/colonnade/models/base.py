@@ -21,12 +21,11 @@ from colonnade.runtime.protocol import describe
 from colonnade.storage import Tree, read_tree, write_tree
 from colonnade.wire.message import Message
 
-
-@dataclass(frozen=True)
 MOST_WEIGHT = 1e30
 """Heavier rows would overflow squares of sums."""
 
 
+@dataclass(frozen=True)
 class Prediction:
     """What a party learns of the joint prediction, row by row of its table.
 
@@ -233,8 +232,8 @@ def row_weights(party: Party, column: str) -> NDArray[np.float64]:
     wrong = len(values) if values.dtype.kind not in "fiub" else int((~((values >= 0) & (values <= MOST_WEIGHT))).sum())
     if wrong or not values.any():
         raise DataError(
-            f"{party.name}'s weights in {column!r} should be numbers from 0 to {MOST_WEIGHT:g}, not all 0, but {wrong:,} "
-            f"of {len(values):,} are not. Correct them."
+            f"{party.name}'s weights in {column!r} should be numbers from 0 to {MOST_WEIGHT:g}, not all 0, but "
+            f"{wrong:,} of {len(values):,} are not. Correct them."
         )
     return values.astype(np.float64)
 
