@@ -310,7 +310,7 @@ def test_wrong_options_are_refused(options, words):
 def test_bad_weights_are_refused_by_count():
     values = columns(2)
     tables = made(values, labels_of(LinearRegression, values), weight=np.r_[-1.0, np.ones(N - 1)])
-    with pytest.raises(DataError, match=r"bank's weights in 'weight' should be numbers of 0 or more, .* but 1 of 400"):
+    with pytest.raises(DataError, match=r"bank's weights in 'weight' should be numbers from 0 to .* but 1 of 400"):
         simulate(LinearRegression(sample_weight="weight").fit, tables, roles=roles())
 
 
