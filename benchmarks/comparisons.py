@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from colonnade.crypto.paired import chooser_stock, negative, sender_stock
 from colonnade.crypto.shares import Share
-from colonnade.crypto.signs import chooser_stock, negative, sender_stock
 from colonnade.crypto.transfers import Chooser, Sender, Turns, in_turns
 
 TARGETS: Mapping[str, float] = {"cpu_s": 1.0, "mb": 60.0}

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from math import e, log, log2, pi, sqrt
 
 from colonnade.crypto import hinted, rlwe
-from colonnade.crypto.fixedpoint import Widths
+from colonnade.crypto.additive import Widths
 from colonnade.crypto.profiles import ARBITER, DISTANCE_BITS, HISTOGRAM, SHARES, Profile
 from colonnade.crypto.sampling import ERROR_BITS
 

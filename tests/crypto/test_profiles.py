@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from colonnade.crypto import hinted, rlwe
-from colonnade.crypto.fixedpoint import MOST_ROWS, Widths
+from colonnade.crypto.additive import MOST_ROWS, Widths
 from colonnade.crypto.profiles import ARBITER, DISTANCE_BITS, HISTOGRAM, SHARES
 
 PROFILES = [HISTOGRAM, ARBITER, SHARES]

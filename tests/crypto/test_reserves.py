@@ -6,8 +6,8 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
+from colonnade.crypto.paired import negative
 from colonnade.crypto.reserves import Amount, Reserve, begin_first, begin_second, fill_first, fill_second
-from colonnade.crypto.signs import negative
 from colonnade.crypto.transfers import in_turns
 from colonnade.crypto.triples import AT_ONCE
 from colonnade.errors import CryptoError

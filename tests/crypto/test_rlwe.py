@@ -7,8 +7,7 @@ import pytest
 from scipy import stats
 
 from colonnade.crypto import rlwe
-from colonnade.crypto.additive import unmasked
-from colonnade.crypto.fixedpoint import MOST_ROWS, Widths
+from colonnade.crypto.additive import MOST_ROWS, Widths, unmasked
 from colonnade.crypto.profiles import ARBITER
 from colonnade.crypto.ring import Ring, ring_of
 from colonnade.errors import CryptoError, KeyMismatch

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from colonnade.crypto.paired import shift
 from colonnade.crypto.profiles import SHARES
 from colonnade.crypto.rlwe import SecretKey
 from colonnade.crypto.transfers import Chooser, Sender, in_turns
@@ -15,7 +16,6 @@ from colonnade.crypto.triples import (
     multiply,
     receive_squares,
     receive_triples,
-    shift,
     square,
 )
 from colonnade.errors import CryptoError

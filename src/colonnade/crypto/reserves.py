@@ -21,9 +21,7 @@ import numpy as np
 
 from colonnade.crypto import products
 from colonnade.crypto.packing import n_words
-from colonnade.crypto.profiles import SHARES
-from colonnade.crypto.rlwe import PublicKey, SecretKey
-from colonnade.crypto.signs import (
+from colonnade.crypto.paired import (
     DIGIT_BITS,
     RandomProducts,
     Stock,
@@ -32,6 +30,8 @@ from colonnade.crypto.signs import (
     n_products,
     sender_products,
 )
+from colonnade.crypto.profiles import SHARES
+from colonnade.crypto.rlwe import PublicKey, SecretKey
 from colonnade.crypto.transfers import (
     NOTHING,
     Chooser,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from colonnade.crypto.fixedpoint import encoded
+from colonnade.crypto.additive import encoded
 
 Share = NDArray[np.uint64]
 

@@ -1,10 +1,9 @@
-"""Triples: shared words multiplied and shifted in turns, from random products that were made ahead.
+"""Triples: shared words multiplied in turns, from random products that were made ahead.
 
     ahead      asker    draws a, b; sends both encrypted (`products`)           helper: draws its own a, b
                both     shares of  a_asker b_helper + b_asker a_helper,  and so of the product of the sums
     product    both     send  x - a  and  y - b;  x y = ab + (x - a) b + (y - b) a + (x - a)(y - b)
     square     both     send  x - a;  x^2 = a^2 + 2 (x - a) a + (x - a)^2;  a^2 takes one encrypted product, not two
-    shift      both     one product of two private bits, by a word made ahead (`transfers`), says what wrapped around
 
 All words are modulo 2^64. A batch of 8,192 triples costs what one would, so they are made ahead in batches; a triple
 serves once and is never written down. Beaver 1991. For semi-honest parties.
@@ -21,8 +20,8 @@ from colonnade.crypto import products
 from colonnade.crypto.ring import Residues
 from colonnade.crypto.rlwe import PublicKey, SecretKey
 from colonnade.crypto.sampling import Stream
-from colonnade.crypto.shares import Share, low_half, raised, truncated
-from colonnade.crypto.transfers import ChooserWords, SenderWords, Turns, choose_words, offer_words
+from colonnade.crypto.shares import Share
+from colonnade.crypto.transfers import Turns
 from colonnade.errors import CryptoError
 
 AT_ONCE = 8192
@@ -102,17 +101,6 @@ def square(x: Share, squares: Squares, *, leading: bool) -> Turns[Share]:
     d = masked + _words(came, len(masked))
     out: Share = squares.square + np.uint64(2) * d * squares.a
     return out + d * d if leading else out
-
-
-def shift(share: Share, bits: int, pads: ChooserWords | SenderWords, *, leading: bool) -> Turns[Share]:
-    """Either side's turns: its shares of numbers, |x| < 2^62, over 2^bits, or one unit less."""
-    positive = raised(share, leading=leading)
-    low = low_half(positive)
-    if isinstance(pads, ChooserWords):
-        unwrapped = yield from choose_words(pads, low.astype(np.uint8))
-    else:
-        unwrapped = yield from offer_words(pads, low)
-    return truncated(positive, unwrapped, bits, leading=leading)
 
 
 def _words(came: NDArray[np.uint64], count: int) -> Share:

@@ -161,6 +161,13 @@ class Estimator(ABC):
         if not self.is_fitted:
             raise PlanError(f"This {type(self).__name__} cannot be {act} before it was fitted. Call fit first.")
 
+    def refuse_defences(self, party: Party) -> None:
+        """Refuse the defences that a party holds, none of which this model calls."""
+        if party.defences:
+            from colonnade.runtime.hooks import prepare_defences
+
+            prepare_defences(party, frozenset(), (), type(self).__name__)
+
     def require_roles(self, party: Party) -> None:
         """Raise `PlanError` unless the roles name a label party and a feature party."""
         if party.roles.label is None or not party.roles.features:

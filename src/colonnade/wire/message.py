@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import GenericAlias
-from typing import Any, ClassVar, TypeAlias, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
+from colonnade.errors import KeyMismatch
 from colonnade.secret import Secret
+
+if TYPE_CHECKING:
+    from colonnade.crypto.additive import Data, PublicKey
 
 Float32Array: TypeAlias = NDArray[np.float32]
 Float64Array: TypeAlias = NDArray[np.float64]
@@ -30,6 +34,21 @@ class Ciphertexts:
     scheme: str
     key: bytes
     data: UInt64Array
+
+
+def sealed(data: Data, key: PublicKey) -> Ciphertexts:
+    """Ciphertexts as they cross, with the name of the key that they belong to."""
+    return Ciphertexts(key.scheme, key.fingerprint, key.packed(data))
+
+
+def unsealed(found: Ciphertexts, key: PublicKey, size: int, sender: str) -> Data:
+    """Ciphertexts that crossed, if they belong to this key and are as many as expected."""
+    if found.scheme != key.scheme or found.key != key.fingerprint:
+        raise KeyMismatch(
+            f"Expected ciphertexts of {key.scheme} under the key in use from {sender}, got some of "
+            f"{found.scheme[:64]!r} under another. Check that all parties run the same plan and got the same key."
+        )
+    return key.unpacked(found.data, size, sender)
 
 
 class Message:

@@ -14,8 +14,7 @@ from sklearn.linear_model import LogisticRegression as PlainLogistic
 from sklearn.linear_model import PoissonRegressor, Ridge
 
 from colonnade.crypto import rlwe, sampling
-from colonnade.crypto.additive import SUM_BITS
-from colonnade.crypto.fixedpoint import PRODUCT_BITS, Widths, column_scales
+from colonnade.crypto.additive import PRODUCT_BITS, SUM_BITS, Widths, column_scales
 from colonnade.errors import CryptoError, DataError, KeyMismatch, Overflow, PlanError, PrivacyError, ProtocolError
 from colonnade.models.glm import arbiter as glm_arbiter
 from colonnade.models.glm import messages
@@ -626,7 +625,7 @@ def test_no_seed_is_drawn_twice_although_a_run_crashes_and_resumes(tmp_path, mon
 
 
 def test_too_many_rows_are_refused_before_anything_is_sent(monkeypatch):
-    monkeypatch.setattr("colonnade.crypto.fixedpoint.MOST_ROWS", 300)
+    monkeypatch.setattr("colonnade.crypto.additive.MOST_ROWS", 300)
     monkeypatch.setattr(Channel, "send", lambda line, message, **about: pytest.fail(f"{message.kind} was sent"))
     with pytest.raises(Overflow, match=r"at most 300 rows, but 400 were given. Use smaller batches"):
         fitted(LinearRegression(max_iter=1), columns(2), labels_of(LinearRegression, columns(2)))

@@ -11,8 +11,7 @@ import pytest
 from colonnade import audit
 from colonnade.attacks.labels.lattice import LatticeLabels
 from colonnade.attacks.labels.regression import GroupSums, Residue
-from colonnade.crypto.additive import SUM_BITS
-from colonnade.crypto.fixedpoint import Widths, column_scales
+from colonnade.crypto.additive import SUM_BITS, Widths, column_scales
 from colonnade.errors import PlanError, PrivacyError, StorageError
 from colonnade.models.glm import arbiter as glm_arbiter
 from colonnade.models.glm.estimator import LinearRegression, LogisticRegression

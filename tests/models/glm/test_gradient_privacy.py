@@ -9,8 +9,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.sparse import csr_array
 
 from colonnade import audit
-from colonnade.crypto.additive import SUM_BITS
-from colonnade.crypto.fixedpoint import Widths
+from colonnade.crypto.additive import SUM_BITS, Widths
 from colonnade.errors import BudgetSpent, PlanError, ProtocolError
 from colonnade.models.glm import arbiter as glm_arbiter
 from colonnade.models.glm.estimator import LinearRegression, LogisticRegression, PoissonRegression

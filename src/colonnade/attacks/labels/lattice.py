@@ -35,8 +35,7 @@ from colonnade.attacks.labels.regression import (
     shortest_residuals,
     why_no_regression,
 )
-from colonnade.crypto.additive import SUM_BITS
-from colonnade.crypto.fixedpoint import Widths, column_scales
+from colonnade.crypto.additive import SUM_BITS, Widths, column_scales
 from colonnade.models.glm.estimator import LogisticRegression
 from colonnade.models.glm.messages import EncryptedResiduals, StepOutline
 from colonnade.parameters import Limit, check_parameters, number

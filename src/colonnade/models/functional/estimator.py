@@ -36,7 +36,6 @@ from colonnade.models.functional.release import Protection, Release, cost
 from colonnade.models.functional.rules import BoostingRule, FittingRule, JointRule
 from colonnade.models.functional.solve import Penalties
 from colonnade.parameters import Limit, check_parameters, choice, is_integer, number, optional, settings_of, truth
-from colonnade.runtime.hooks import prepare_defences
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 
@@ -112,7 +111,7 @@ class FunctionalEstimator(CurveModel):
 
     def fit(self, party: Party) -> Self:
         self._validate(party)
-        prepare_defences(party, frozenset(), (), type(self).__name__)
+        self.refuse_defences(party)
         if party.holds_labels:
             self.keep(self._learned(party))
         else:
@@ -175,7 +174,7 @@ class FunctionalEstimator(CurveModel):
         an owner is given the coefficients of its columns, and gives the exact part of the prediction that they make.
         """
         self.require_fitted("used to predict")
-        prepare_defences(party, frozenset(), (), type(self).__name__)
+        self.refuse_defences(party)
         if party.holds_labels:
             partial = self.inputs == "partial"
             return self.predicted(self.from_parts(party) if partial else self.combined(self.design_.receive(party)))

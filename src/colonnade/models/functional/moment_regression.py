@@ -57,7 +57,6 @@ from colonnade.models.functional.moments_shared import GivenShares, OpenedShares
 from colonnade.models.functional.release import Protection, Release
 from colonnade.models.functional.solve import Penalties, SurfaceRoughness, solve_penalised
 from colonnade.parameters import Limit, check_parameters, number, settings_of
-from colonnade.runtime.hooks import prepare_defences
 from colonnade.runtime.party import Party
 from colonnade.secret import Secret
 from colonnade.storage import Tree
@@ -139,7 +138,7 @@ class MomentRegression(CurveModel):
     def fit(self, party: Party) -> Self:
         """Train together with the other parties; afterwards this holds the party's share."""
         self._validate(party)
-        prepare_defences(party, frozenset(), (), type(self).__name__)
+        self.refuse_defences(party)
         _begin(party)
         if party.name == party.roles.arbiter:
             self.dealt_ = self._dealt(party)
@@ -152,7 +151,7 @@ class MomentRegression(CurveModel):
     def predict(self, party: Party) -> CurvePrediction | None:
         """Predict together; an owner is given its coefficients and gives the exact part that its columns make."""
         self.require_fitted("used to predict")
-        prepare_defences(party, frozenset(), (), type(self).__name__)
+        self.refuse_defences(party)
         if party.name == party.roles.arbiter:
             return None
         if not party.holds_labels:

@@ -37,7 +37,6 @@ from colonnade.crypto.rlwe import PublicKey, SecretKey
 from colonnade.crypto.sampling import SEED_BYTES, Stream
 from colonnade.curves.basis import FloatArray
 from colonnade.errors import Overflow
-from colonnade.models.ciphertexts import sealed, unsealed
 from colonnade.models.functional.messages import Chosen, EncryptedOutputs, Layout, MaskedProducts, NoisyShares
 from colonnade.models.functional.moments_masked import (
     MOMENT_NOISE,
@@ -56,7 +55,7 @@ from colonnade.models.functional.moments_masked import (
 )
 from colonnade.runtime.party import Party
 from colonnade.secret import Secret
-from colonnade.wire.message import Int64Array, UInt64Array
+from colonnade.wire.message import Int64Array, UInt64Array, sealed, unsealed
 
 HIDDEN = (SHARES.name, "mask", "flood")
 

@@ -37,13 +37,20 @@ import numpy as np
 from blake3 import blake3
 
 from colonnade.crypto import paillier, rlwe
-from colonnade.crypto.additive import SUM_BITS, Data, PublicKey, SecretKey, unmasked
-from colonnade.crypto.fixedpoint import PRODUCT_BITS, Widths, column_scales, encoded
+from colonnade.crypto.additive import (
+    PRODUCT_BITS,
+    SUM_BITS,
+    Data,
+    PublicKey,
+    SecretKey,
+    Widths,
+    column_scales,
+    encoded,
+    unmasked,
+)
 from colonnade.crypto.profiles import ARBITER
 from colonnade.crypto.sampling import Stream
 from colonnade.errors import PrivacyError, ProtocolError
-from colonnade.models.ciphertexts import sealed, unsealed
-from colonnade.models.glm.descent import GradientDescent
 from colonnade.models.glm.gradient_privacy import GRADIENT_NOISE, UNIT, with_noise
 from colonnade.models.glm.matrix import (
     Matrix,
@@ -84,6 +91,7 @@ from colonnade.models.glm.openings import (
 )
 from colonnade.models.glm.sides import (
     ColumnSide,
+    GradientDescent,
     LearnedRegression,
     RegressionSettings,
     RegressionSide,
@@ -96,7 +104,7 @@ from colonnade.runtime.party import Party
 from colonnade.secret import Secret
 from colonnade.storage import Tree
 from colonnade.wire.channel import Channel
-from colonnade.wire.message import Ciphertexts, Float64Array, Int64Array, UInt64Array
+from colonnade.wire.message import Ciphertexts, Float64Array, Int64Array, UInt64Array, sealed, unsealed
 
 SCHEMES: Mapping[str, Any] = {"rlwe": rlwe, "paillier": paillier}
 

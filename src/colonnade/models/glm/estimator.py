@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,23 +38,24 @@ from colonnade.errors import DataError, PlanError, PrivacyError, StorageError
 from colonnade.models.base import Prediction, ScoringEstimator
 from colonnade.models.batches import fixed_batches
 from colonnade.models.glm.families import LINEAR, LOGISTIC, POISSON, Family
-from colonnade.models.glm.gradient_privacy import GradientPrivacy
 from colonnade.models.glm.masked_sum import Sending, masked_sum
 from colonnade.models.glm.rare import without_rare
 from colonnade.models.glm.sides import Backend, LearnedRegression, RegressionSettings, RegressionSide, numeric_labels
 from colonnade.parameters import Limit, check_parameters, choice, count, is_integer, number, optional, truth
-from colonnade.runtime.hooks import prepare_defences
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.tables.encode import Design
 from colonnade.tables.table import Table
 from colonnade.wire.message import Float64Array
 
+if TYPE_CHECKING:
+    from colonnade.models.glm.gradient_privacy import GradientPrivacy
+
 _BITS = Limit(
     lambda value: is_integer(value) and 20 <= value <= 53, "a whole number, from 20 to 53", (19, 54, 26.0, "26", True)
 )
 _NOISE = Limit(
-    lambda value: isinstance(value, GradientPrivacy | Mapping),
+    lambda value: _is_noise(value),
     "a GradientPrivacy or a mapping of its fields",
     (1.0, "yes"),
 )
@@ -187,7 +188,7 @@ class GeneralisedLinearModel(ScoringEstimator):
     def fit(self, party: Party) -> Self:
         """Train together with the other parties; afterwards this holds the party's own coefficients."""
         self._validate(party)
-        prepare_defences(party, frozenset(), (), type(self).__name__)
+        self.refuse_defences(party)
         side = self._side(party)
         side.begin()
         steps = party.steps(self.max_iter * side.n_batches, side, name="train")
@@ -201,7 +202,7 @@ class GeneralisedLinearModel(ScoringEstimator):
     def scores(self, party: Party) -> Float64Array | None:
         """The joint model's scores before the link, at the asker; None elsewhere."""
         self.require_fitted("used to predict")
-        prepare_defences(party, frozenset(), (), type(self).__name__)
+        self.refuse_defences(party)
         asker = party.roles.label if self.asker == "label" else party.roles.arbiter
         if asker is None:
             raise PlanError(f"Predictions go to the {self.asker}, but the roles name none. Name one.")
@@ -323,6 +324,10 @@ class GeneralisedLinearModel(ScoringEstimator):
 
     @property
     def _gradient_privacy(self) -> GradientPrivacy | None:
+        if self.gradient_privacy is None:
+            return None
+        from colonnade.models.glm.gradient_privacy import GradientPrivacy
+
         return GradientPrivacy.of(self.gradient_privacy, f"{type(self).__name__}'s gradient_privacy")
 
     def _validate(self, party: Party) -> None:
@@ -429,3 +434,10 @@ class PoissonRegression(GeneralisedLinearModel):
         from sklearn.metrics import d2_tweedie_score
 
         return float(d2_tweedie_score(labels, prediction.values, power=1))
+
+
+def _is_noise(value: object) -> bool:
+    # Noise on gradients is imported where it is asked for.
+    from colonnade.models.glm.gradient_privacy import GradientPrivacy
+
+    return isinstance(value, GradientPrivacy | Mapping)

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from colonnade.crypto.fixedpoint import encoded
+from colonnade.crypto.additive import encoded
 from colonnade.crypto.sampling import SEED_BYTES, Stream
 from colonnade.errors import ProtocolError
 from colonnade.models.glm.messages import MaskedScores, PartialScores, ScoreMaskSeed

@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from colonnade.crypto import rlwe
-from colonnade.crypto.fixedpoint import MOST_ROWS, encoded
+from colonnade.crypto.additive import MOST_ROWS, encoded
 from colonnade.crypto.paired import Pair
 from colonnade.crypto.profiles import DISTANCE_BITS, SHARES
 from colonnade.crypto.rlwe import PublicKey, SecretKey
@@ -52,8 +52,6 @@ from colonnade.crypto.sampling import Stream
 from colonnade.crypto.shares import MOST_BITS, Share, fixed, reals
 from colonnade.crypto.transfers import Turns, Words, take_turns
 from colonnade.errors import Overflow, ProtocolError
-from colonnade.models.ciphertexts import sealed
-from colonnade.models.glm.descent import lookahead
 from colonnade.models.glm.matrix import (
     Matrix,
     entries,
@@ -82,6 +80,7 @@ from colonnade.models.glm.sides import (
     ColumnSide,
     LearnedRegression,
     RegressionSettings,
+    lookahead,
     mean_weights,
     numeric_labels,
     of_length,
@@ -89,6 +88,7 @@ from colonnade.models.glm.sides import (
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.wire.channel import Channel
+from colonnade.wire.message import sealed
 
 if TYPE_CHECKING:
     from colonnade.crypto.additive import Data

@@ -14,18 +14,17 @@ from colonnade.crypto import rlwe
 from colonnade.errors import ProtocolError
 from colonnade.models.base import own_labels, row_weights
 from colonnade.models.batches import fixed_batches
-from colonnade.models.ciphertexts import unsealed
 from colonnade.models.glm.families import Family
-from colonnade.models.glm.gradient_privacy import GradientPrivacy
 from colonnade.models.glm.matrix import Matrix
 from colonnade.models.glm.messages import EncryptedMessage, StopVerdict
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.wire.channel import Channel
-from colonnade.wire.message import Float64Array, Int64Array, Message
+from colonnade.wire.message import Float64Array, Int64Array, Message, unsealed
 
 if TYPE_CHECKING:
     from colonnade.crypto.additive import Data, PublicKey
+    from colonnade.models.glm.gradient_privacy import GradientPrivacy
 
 Backend: TypeAlias = Literal["rlwe", "paillier"]
 
@@ -188,3 +187,51 @@ def of_length(values: A, length: int, what: str, sender: str) -> A:
             "Check that all parties run the same plan."
         )
     return values
+
+
+def lookahead(step: int, momentum: float) -> float:
+    """How much of the last move is taken again before the next gradient: little at first, `momentum` in the end.
+
+    >>> [lookahead(step, 0.9) for step in (0, 2, 100)]
+    [0.25, 0.5, 0.9]
+    """
+    return min((step + 1) / (step + 4), momentum)
+
+
+class GradientDescent:
+    """Minimises `factor` times a smooth loss plus a penalty, knowing only the loss's gradients at `point`.
+
+    Attributes:
+        coefficients: What was found so far.
+        point: Where the next gradient is taken.
+        gradients: All gradients so far.
+
+    >>> descent = GradientDescent(np.ones(1), penalty=0.0, factor=1.0, learning_rate=0.5, momentum=0.0)
+    >>> for _ in range(30):
+    ...     descent.step(descent.point - 3)
+    >>> round(float(descent.coefficients[0]), 6)
+    3.0
+    """
+
+    def __init__(
+        self, penalised: Float64Array, *, penalty: float, factor: float, learning_rate: float, momentum: float
+    ) -> None:
+        self.penalties, self.factor = penalty * penalised, factor
+        self.learning_rate, self.momentum = learning_rate, momentum
+        self.coefficients = self.point = np.zeros(len(penalised))
+        self.gradients: list[Float64Array] = []
+
+    def step(self, gradient: Float64Array) -> None:
+        """Take one step, given the gradient of the loss at the point, without factor and penalty."""
+        ahead = lookahead(len(self.gradients), self.momentum)
+        self.gradients.append(gradient)
+        direction = self.factor * gradient + self.penalties * self.point
+        before, self.coefficients = self.coefficients, self.point - self.learning_rate * direction
+        self.point = self.coefficients + ahead * (self.coefficients - before)
+
+    def state(self) -> Tree:
+        return {"coefficients": self.coefficients, "point": self.point, "gradients": list(self.gradients)}
+
+    def restore(self, tree: Tree) -> None:
+        self.coefficients, self.point = tree["coefficients"], tree["point"]
+        self.gradients = list(tree["gradients"])

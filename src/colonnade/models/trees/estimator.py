@@ -51,7 +51,6 @@ from colonnade.models.trees.splits import TreeParameters
 from colonnade.models.trees.storage import splits_array, splits_of, tree_of, tree_state
 from colonnade.models.trees.text import described_splits, described_tree
 from colonnade.parameters import Limit, check_parameters, choice, count, number, optional, truth
-from colonnade.runtime.hooks import prepare_defences
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree as Stored
 from colonnade.tables.table import Table
@@ -188,7 +187,7 @@ class SecureBoost(ScoringEstimator):
         """Train together with the other parties; afterwards this holds the party's own side of the forest."""
         check_parameters(self)
         self.require_roles(party)
-        prepare_defences(party, frozenset(), (), type(self).__name__)
+        self.refuse_defences(party)
         settings = self._settings()
         sampling = Sampling(settings.boost, len(party.own_table), party.shared)
         if min(map(len, sampling.folds)) < 2:
@@ -223,7 +222,7 @@ class SecureBoost(ScoringEstimator):
     def scores(self, party: Party) -> Float64Array | None:
         """The joint model's scores before the link (rows, scores), at the label party; None elsewhere."""
         self.require_fitted("used to predict")
-        prepare_defences(party, frozenset(), (), type(self).__name__)
+        self.refuse_defences(party)
         matrix = self.bins_.encode(party.own_table)
         if not party.holds_labels:
             predict_as_feature_party(party, self.splits_, matrix)

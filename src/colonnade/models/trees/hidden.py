@@ -43,12 +43,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from colonnade.crypto.paired import Bits, all_of, kept, negative, shift
 from colonnade.crypto.reserves import Amount, Reserve
 from colonnade.crypto.scaling import scale_as_chooser, scale_as_sender
 from colonnade.crypto.shares import Share
-from colonnade.crypto.signs import Bits, all_of, kept, negative
 from colonnade.crypto.transfers import NOTHING, Turns
-from colonnade.crypto.triples import multiply, shift, square
+from colonnade.crypto.triples import multiply, square
 from colonnade.errors import CryptoError, PlanError
 from colonnade.models.trees.bins import MOST_BINS, Column, starts
 from colonnade.models.trees.grow import Node

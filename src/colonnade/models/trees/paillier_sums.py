@@ -22,13 +22,12 @@ from numpy.typing import NDArray
 from colonnade.crypto.paillier import KEY_BITS, PublicKey, SecretKey
 from colonnade.crypto.shares import Share
 from colonnade.errors import ProtocolError
-from colonnade.models.ciphertexts import sealed, unsealed
 from colonnade.models.trees.bins import BinMatrix
 from colonnade.models.trees.losses import Gradients
 from colonnade.models.trees.messages import EncryptedRows, EncryptedSums, NodeRows, SumsKey
 from colonnade.runtime.party import Party
 from colonnade.wire.channel import Channel
-from colonnade.wire.message import Int64Array
+from colonnade.wire.message import Int64Array, sealed, unsealed
 
 _SLOT_BITS = 48
 MOST_NODES = (KEY_BITS - 2) // (2 * _SLOT_BITS)

@@ -1,9 +1,9 @@
-"""Signs of shared numbers, many at once, against the numbers themselves."""
+"""Signs of shared numbers, many at once, from a stock that was made ahead, against the numbers themselves."""
 
 import numpy as np
 import pytest
 
-from colonnade.crypto.signs import (
+from colonnade.crypto.paired import (
     RandomProducts,
     all_of,
     chooser_products,

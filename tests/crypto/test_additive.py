@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colonnade.crypto.additive import unmasked
-from colonnade.crypto.fixedpoint import MOST_ROWS, PRODUCT_BITS, Widths, column_scales, encoded
+from colonnade.crypto.additive import MOST_ROWS, PRODUCT_BITS, Widths, column_scales, encoded, unmasked
 from colonnade.errors import Overflow
 
 
