@@ -162,7 +162,9 @@ def test_a_model_keeps_its_contract(model, check, setups):
 @pytest.mark.parametrize("model", MODELS)
 def test_a_peer_that_restarts_with_other_values_learns_nothing_from_parties_that_live_on(model, setups):
     setup = setups(model)
-    restarted_peers_learn_nothing(setup, carrier="grpc", peers=setup.roles.holders[:2], seeds=(1,))
+    # The label party of every other model, a feature party of the others; in memory both restart for every model.
+    place = sorted(MODELS).index(model) % 2
+    restarted_peers_learn_nothing(setup, carrier="grpc", peers=setup.roles.holders[place : place + 1], seeds=(1,))
 
 
 @pytest.mark.parametrize("check", named(ATTACK_CHECKS))
