@@ -114,5 +114,16 @@ def test_a_log_is_for_its_owner_alone_and_forgets_no_whole_line(tmp_path):
     assert SharedLog(log.path, "one thing").entries() == [{"n": 1}, {"n": 2}, {"n": 4}]
 
 
+def test_a_folder_that_a_log_makes_is_for_its_owner_alone(tmp_path):
+    before = os.umask(0)
+    try:
+        with SharedLog(tmp_path / "counts" / "runs" / "log", "one thing").locked() as held:
+            held.append({"n": 1})
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "counts", *tmp_path.glob("*/**/*"))}
+    assert modes == {"counts": 0o700, "runs": 0o700, "log": 0o600}
+
+
 if __name__ == "__main__":
     print({"answer": answer, "align": align, "spend": spend}[sys.argv[1]](Path(sys.argv[2])))
