@@ -4,13 +4,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from colonnade.align.limits import Limits
 from colonnade.crypto.profiles import HISTOGRAM, Budget
 from colonnade.errors import BudgetSpent, PrivacyError
+from colonnade.models.glm.openings import Openings, RowSketch
 from colonnade.privacy.history import History, Records
 from colonnade.privacy.ledger import Event, Ledger, entry_of
 from colonnade.secret import Secret
@@ -96,6 +99,34 @@ def test_a_process_waits_while_another_one_checks_and_then_sees_what_it_wrote(tm
         for each in entry if isinstance(entry, list) else [entry]:
             held.append(each)
     assert ended(process) == 0
+
+
+def open_column(log: Path) -> None:
+    Openings(log).admit("shop", bytes(32), 1, RowSketch(np.arange(300, dtype=np.uint64), 300, 300), 64)
+
+
+@pytest.mark.parametrize(
+    "count",
+    [
+        pytest.param(lambda log: Budget(HISTOGRAM, peer="bank", log=log).spend(1), id="answers"),
+        pytest.param(lambda log: Limits(log=log).admit("shop", "bank", "run"), id="alignments"),
+        pytest.param(lambda log: Ledger(history=History(log, RECORDS)).spend(FLIP), id="privacy"),
+        pytest.param(open_column, id="openings"),
+    ],
+)
+def test_what_was_checked_is_written_before_the_log_is_free_for_others(tmp_path, monkeypatch, count):
+    sizes, locked = [], SharedLog.locked
+
+    @contextmanager
+    def watched(log):
+        with locked(log) as held:
+            yield held
+            sizes.append(held.size)
+
+    monkeypatch.setattr(SharedLog, "locked", watched)
+    count(tmp_path / "log")
+    assert sizes == [(tmp_path / "log").stat().st_size]
+    assert sizes[0] > 0
 
 
 def test_a_log_is_for_its_owner_alone_and_forgets_no_whole_line(tmp_path):
