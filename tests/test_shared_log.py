@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,12 @@ import pytest
 from colonnade.align.limits import Limits
 from colonnade.crypto.profiles import HISTOGRAM, Budget
 from colonnade.errors import BudgetSpent, PrivacyError
-from colonnade.models.glm.openings import Openings, RowSketch
 from colonnade.privacy.history import History, Records
 from colonnade.privacy.ledger import Event, Ledger, entry_of
+from colonnade.roles import Roles
 from colonnade.secret import Secret
 from colonnade.storage import SharedLog
+from colonnade.tables.table import Table
 
 FLIP = Event(Secret.LABELS, "label", "randomised-response", (("epsilon", 1.0), ("n_classes", 2)))
 RECORDS = Records("rows", frozenset())
@@ -102,7 +104,23 @@ def test_a_process_waits_while_another_one_checks_and_then_sees_what_it_wrote(tm
 
 
 def open_column(log: Path) -> None:
+    # Imported here, because the processes above import this file and are to start quickly.
+    from colonnade.models.glm.openings import Openings, RowSketch
+
     Openings(log).admit("shop", bytes(32), 1, RowSketch(np.arange(300, dtype=np.uint64), 300, 300), 64)
+
+
+def ask_of_columns(log: Path) -> None:
+    from colonnade.models.trees.equations import EquationBudget
+    from colonnade.runtime.simulate import simulate
+
+    def protocol(party):
+        if party.name == "shop":
+            EquationBudget(replace(party, answer_log=log), "bank", n_rows=3, per_row=9.0).spend(1)
+            log.with_name("equations-of-shop").rename(log)
+
+    tables = {name: Table.of({"id": [1, 2, 3], "x": [1.0, 2.0, 3.0]}) for name in ("bank", "shop")}
+    simulate(protocol, tables, roles=Roles(label="bank", features=("shop",)))
 
 
 @pytest.mark.parametrize(
@@ -112,6 +130,7 @@ def open_column(log: Path) -> None:
         pytest.param(lambda log: Limits(log=log).admit("shop", "bank", "run"), id="alignments"),
         pytest.param(lambda log: Ledger(history=History(log, RECORDS)).spend(FLIP), id="privacy"),
         pytest.param(open_column, id="openings"),
+        pytest.param(ask_of_columns, id="equations"),
     ],
 )
 def test_what_was_checked_is_written_before_the_log_is_free_for_others(tmp_path, monkeypatch, count):
