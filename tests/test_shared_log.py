@@ -4,8 +4,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from colonnade.align.limits import Limits
@@ -13,8 +16,10 @@ from colonnade.crypto.profiles import HISTOGRAM, Budget
 from colonnade.errors import BudgetSpent, PrivacyError
 from colonnade.privacy.history import History, Records
 from colonnade.privacy.ledger import Event, Ledger, entry_of
+from colonnade.roles import Roles
 from colonnade.secret import Secret
 from colonnade.storage import SharedLog
+from colonnade.tables.table import Table
 
 FLIP = Event(Secret.LABELS, "label", "randomised-response", (("epsilon", 1.0), ("n_classes", 2)))
 RECORDS = Records("rows", frozenset())
@@ -98,6 +103,51 @@ def test_a_process_waits_while_another_one_checks_and_then_sees_what_it_wrote(tm
     assert ended(process) == 0
 
 
+def open_column(log: Path) -> None:
+    # Imported here, because the processes above import this file and are to start quickly.
+    from colonnade.models.glm.openings import Openings, RowSketch
+
+    Openings(log).admit("shop", bytes(32), 1, RowSketch(np.arange(300, dtype=np.uint64), 300, 300), 64)
+
+
+def ask_of_columns(log: Path) -> None:
+    from colonnade.models.trees.equations import EquationBudget
+    from colonnade.runtime.simulate import simulate
+
+    def protocol(party):
+        if party.name == "shop":
+            EquationBudget(replace(party, answer_log=log), "bank", n_rows=3, per_row=9.0).spend(1)
+            log.with_name("equations-of-shop").rename(log)
+
+    tables = {name: Table.of({"id": [1, 2, 3], "x": [1.0, 2.0, 3.0]}) for name in ("bank", "shop")}
+    simulate(protocol, tables, roles=Roles(label="bank", features=("shop",)))
+
+
+@pytest.mark.parametrize(
+    "count",
+    [
+        pytest.param(lambda log: Budget(HISTOGRAM, peer="bank", log=log).spend(1), id="answers"),
+        pytest.param(lambda log: Limits(log=log).admit("shop", "bank", "run"), id="alignments"),
+        pytest.param(lambda log: Ledger(history=History(log, RECORDS)).spend(FLIP), id="privacy"),
+        pytest.param(open_column, id="openings"),
+        pytest.param(ask_of_columns, id="equations"),
+    ],
+)
+def test_what_was_checked_is_written_before_the_log_is_free_for_others(tmp_path, monkeypatch, count):
+    sizes, locked = [], SharedLog.locked
+
+    @contextmanager
+    def watched(log):
+        with locked(log) as held:
+            yield held
+            sizes.append(held.size)
+
+    monkeypatch.setattr(SharedLog, "locked", watched)
+    count(tmp_path / "log")
+    assert sizes == [(tmp_path / "log").stat().st_size]
+    assert sizes[0] > 0
+
+
 def test_a_log_is_for_its_owner_alone_and_forgets_no_whole_line(tmp_path):
     log = SharedLog(tmp_path / "runs" / "log", "one thing")
     assert log.entries() == []
@@ -112,6 +162,17 @@ def test_a_log_is_for_its_owner_alone_and_forgets_no_whole_line(tmp_path):
     with log.locked() as held:
         held.append({"n": 4})
     assert SharedLog(log.path, "one thing").entries() == [{"n": 1}, {"n": 2}, {"n": 4}]
+
+
+def test_a_folder_that_a_log_makes_is_for_its_owner_alone(tmp_path):
+    before = os.umask(0)
+    try:
+        with SharedLog(tmp_path / "counts" / "runs" / "log", "one thing").locked() as held:
+            held.append({"n": 1})
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "counts", *tmp_path.glob("*/**/*"))}
+    assert modes == {"counts": 0o700, "runs": 0o700, "log": 0o600}
 
 
 if __name__ == "__main__":

@@ -831,6 +831,7 @@ def test_a_leader_that_compares_another_order_is_refused():
             "Expected bank to cut sets of these sizes into 1 buckets, got 2. Both must run",
         ),
         (kinds.AlignOpening, {"buckets": 0}, "Expected bank to open the alignment of bank by 1 keys"),
+        (kinds.AlignOpening, {"buckets": 2**60}, "Expected bank to open the alignment of bank by 1 keys"),
         (kinds.AlignOpening, {"ids": [2**60]}, "Expected bank to open the alignment of bank by 1 keys"),
     ],
 )

@@ -1,5 +1,7 @@
 """Ids are cut into buckets alike at all parties, none is lost, and how full a bucket is shows nobody."""
 
+import os
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -24,6 +26,18 @@ def cut(ids, n, folder):
 
 def keys(bucket):
     return {digest.tobytes() for digest in bucket.digests}
+
+
+def test_files_of_buckets_are_for_their_owner_alone(tmp_path):
+    before = os.umask(0)
+    try:
+        cut(range(100), 2, tmp_path / "run")
+    finally:
+        os.umask(before)
+    made = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(made) == 2
+    assert {path.stat().st_mode & 0o777 for path in made} == {0o600}
+    assert {path.stat().st_mode & 0o777 for path in (*made[0].parents,)[:2]} == {0o700}
 
 
 def test_an_id_lies_in_the_same_bucket_wherever_it_stands(tmp_path):

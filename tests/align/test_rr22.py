@@ -238,6 +238,25 @@ def test_an_interpreter_that_fails_the_test_at_the_start_is_refused_with_its_rea
     assert list(work.iterdir()) == []
 
 
+def test_the_files_of_a_side_process_are_for_their_owner_alone(tmp_path):
+    """Its interpreter is a program that lists them and ends."""
+    listing, interpreter = tmp_path / "modes", tmp_path / "python"
+    interpreter.write_text(
+        f"#!{sys.executable}\nimport json, pathlib\n"
+        "modes = {str(path): path.stat().st_mode & 0o777 for path in pathlib.Path().rglob('*')}\n"
+        f"pathlib.Path({str(listing)!r}).write_text(json.dumps(modes | {{'.': pathlib.Path().stat().st_mode & 0o777}}))"
+    )
+    interpreter.chmod(0o755)
+    before = os.umask(0)
+    try:
+        with pytest.raises(PlanError, match="should find the common ids of two small lists"):
+            SideProcess(interpreter=interpreter).find(tmp_path / "work")
+    finally:
+        os.umask(before)
+    private = {".": 0o700, "0": 0o700, "1": 0o700, "0/input.csv": 0o600, "1/input.csv": 0o600, "log": 0o600}
+    assert json.loads(listing.read_text()) == private
+
+
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux lists what is open")
 @pytest.mark.parametrize(("what", "why"), [("nowhere", "No such file or directory"), ("folder", "Permission denied")])
 def test_an_interpreter_that_cannot_be_started_is_named_with_the_reason(what, why, tmp_path, monkeypatch):

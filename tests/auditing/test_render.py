@@ -12,7 +12,7 @@ from rich.console import Console
 
 from colonnade.auditing.contents import BestBaseline, Score
 from colonnade.auditing.render.html import html
-from colonnade.auditing.render.words import headline, knowledge, luck, questions, size
+from colonnade.auditing.render.words import IN_THE_CLEAR, KNOWN_NOISE, headline, knowledge, luck, questions, size
 from colonnade.auditing.report import PrivacyReport
 from colonnade.errors import MissingExtra
 from colonnade.privacy.ledger import Spent
@@ -121,6 +121,13 @@ def test_noise_from_a_seed_between_machines_is_called_so(
     known = replace(report, run=replace(report.run, mode=mode, randomness=randomness))
     assert (words in " ".join(known.render().split())) == warned
     assert (words.partition("'")[0] in html(known)) == warned
+
+
+def test_known_noise_and_traffic_in_the_clear_are_told_in_red(report: PrivacyReport) -> None:
+    exposed = replace(report, run=replace(report.run, mode="mirror", randomness="seeded", insecure=True))
+    wide = Console(width=1000, force_terminal=True, legacy_windows=False)
+    red = {part.text.strip() for part in wide.render(exposed) if str(part.style) == "bold red"}
+    assert red >= {KNOWN_NOISE, IN_THE_CLEAR}
 
 
 def test_the_worst_answer_comes_first_and_open_questions_last(report: PrivacyReport) -> None:

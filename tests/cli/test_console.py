@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from colonnade.cli.console import Progress, complain, say
+from colonnade.cli.console import Progress, complain, say, warn
 
 
 def test_a_terminal_obeys_nothing_of_what_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -16,6 +16,14 @@ def test_an_error_is_followed_by_its_notes_on_the_error_stream(capsys: pytest.Ca
     complain("Error: it went wrong.", error)
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "Error: it went wrong.\nThis happened at bank.\n")
+
+
+def test_a_warning_is_red_on_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    warn("NOT PRIVATE")
+    assert capsys.readouterr().err == "\x1b[31mNOT PRIVATE\x1b[0m\n"
 
 
 def told(capsys: pytest.CaptureFixture[str], **times: Any) -> list[str]:

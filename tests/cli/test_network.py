@@ -469,6 +469,7 @@ def test_who_waits_in_vain_says_for_whom_and_writes_it_down(federation: Federati
     assert code == 4
     assert re.search(r"Waiting for shop, for [01] more seconds\.", stderr)
     assert "Error: bank waited for shop and gave up." in stderr
+    assert "INSECURE: TLS is off." in stderr
     status = federation.status("bank")
     assert (status["status"], status["insecure"]) == ("failed", True)
     folder = federation.path / "bank"

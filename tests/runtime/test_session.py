@@ -329,6 +329,20 @@ def test_a_spent_budget_ends_the_run_on_both_sides(tmp_path):
 
 
 @pytest.mark.network
+def test_noise_that_others_can_compute_promises_nothing_between_machines(tmp_path):
+    """Bank draws from the system, and shop from the plan's seed."""
+
+    def releases(party):
+        mechanism, about = LaplaceMechanism(sensitivity=1.0, scale=1.0), {"protects": Secret.FEATURES, "unit": "record"}
+        mechanism.release([0.0], random=party.random, ledger=party.ledger, **about)
+        return str(party.ledger.spent(Secret.FEATURES, 0.0))
+
+    outcomes = run_apart(releases, tmp_path, changes={"bank": {"random": None}})
+    assert outcomes["bank"].startswith("epsilon 1 at delta 0")
+    assert outcomes["shop"].startswith("not private: laplace noise from the plan's seed")
+
+
+@pytest.mark.network
 def test_a_party_that_waits_says_for_whom(tmp_path):
     told = []
     lines = GrpcTransport(

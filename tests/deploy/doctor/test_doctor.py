@@ -160,6 +160,16 @@ def test_what_is_found_is_told_as_it_comes_and_given_in_order(plans: dict[str, P
     assert [check.about for check in told] == sorted(check.about for check in told)
 
 
+def test_noise_from_the_plans_seed_is_wrong_at_home(plans: dict[str, Plan], tmp_path: Path) -> None:
+    """Without a certificate nobody is visited, so this ends at once."""
+    network = plans["shop"].network
+    assert network is not None
+    seeded = replace(plans["shop"], network=replace(network, randomness="seeded"))
+    drawn, known = (wrong(examine(plan, "shop", certificates=tmp_path / "none")) for plan in (plans["shop"], seeded))
+    assert known.keys() - drawn.keys() == {("shop", "randomness")}
+    assert "so everybody who knows the plan can subtract it" in known["shop", "randomness"].said
+
+
 def test_everything_works_in_the_clear_too_and_is_noted(plans: dict[str, Plan]) -> None:
     found = examined(plans, insecure=True)
     assert {code for checks in found.values() if (code := exit_code(checks))} == set()
