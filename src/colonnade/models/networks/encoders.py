@@ -7,7 +7,7 @@ very many columns the last components are mostly noise, which helps only an atta
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self, TypeAlias
 
@@ -170,6 +170,9 @@ class _AutoencoderSide(NetworkSide[_Rebuilding]):
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizers.step()
         return {}
+
+    def ends_by(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
+        return False  # All epochs are run: no rows are held out.
 
 
 ENCODERS: Mapping[str, type[Encoder]] = {"pca": PCA, "rff": RandomFourier, "autoencoder": Autoencoder}

@@ -65,7 +65,7 @@ class Tracks:
 
     def local_top(self, default: Top | None) -> Top:
         """The head of the local track, given the estimator's."""
-        raise NotImplementedError
+        raise AssertionError(f"{type(self).__name__} has no local track, and is not asked for its head")
 
     @property
     def trains_local_top(self) -> bool:

@@ -197,9 +197,9 @@ class NetworkSide(ABC, Generic[L]):
     def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
         """Do one step; returns figures to be shown."""
 
+    @abstractmethod
     def ends_by(self, epoch: int, held_out: Sequence[Int64Array]) -> bool:
         """Whether training ends with an epoch, by what the model makes of held-out rows."""
-        raise NotImplementedError
 
     def run_epochs(self, schedule: EpochSchedule, *, name: str, shared: bool = True) -> L:
         """Train until the epochs are over, or the side ends them earlier; returns what was learned.
