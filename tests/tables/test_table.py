@@ -669,7 +669,8 @@ def test_a_csv_column_that_changes_its_type_is_refused_without_its_value(tmp_pat
         Table.read(tmp_path / "t.csv", ids="id")
     assert message(error) == (
         f"Every CSV column must be of one type, but in {tmp_path / 't.csv'} column 'x' starts as int64 and goes on as "
-        "something else in a later line. Clean the column, or name missing values by missing = [...] or its type by types."
+        "something else in line 2,100,002. Clean the column, or name missing values by missing = [...] or its type by "
+        "types."
     )
 
 

@@ -156,7 +156,7 @@ def _read_as(rows: pa.Table, readings: Mapping[str, Reading]) -> pa.Table:
 def _unreadable(path: Path, error: Exception, names: Sequence[str] = ()) -> DataError | StorageError:
     """The error for a file Arrow could not read, without Arrow's own words: they quote values."""
     said = str(error)
-    line = f"line {found[1]}" if (found := re.search(r"Row #(\d+)", said)) else "a later line"
+    line = f"line {int(found[1]):,}" if (found := re.search(r"Row #(\d+)", said)) else "a later line"
     if "invalid UTF8 data" in said:
         return wrong_encoding(path, line)
     if found := re.search(r"In CSV column #(\d+):.* conversion error to (\w+)", said):
