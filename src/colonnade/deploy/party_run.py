@@ -23,9 +23,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
-from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.models.base import Estimator, Prediction
@@ -264,7 +263,7 @@ class PartyRun:
         def keep(prediction: Prediction | None) -> None:
             if prediction is not None and table is not None:
                 rows = table if self.plan.align is None else _load_alignment(alignment_path).take(table)
-                _write_prediction(written, rows, prediction, getattr(share, "classes_", None))
+                prediction.about(rows, getattr(share, "classes_", None)).to_csv(written)
 
         party = self._connect(public, table, folder, shown)
         protocol = self._on_aligned_rows(predict, alignment_path)
@@ -519,17 +518,3 @@ def require_network(plan: Plan, name: str) -> PlannedNetwork:
             f'[network.{parties[0]}] and under it address = "host:port", where the others reach {parties[0]}.'
         )
     return plan.network
-
-
-def _write_prediction(path: Path, table: Table, prediction: Prediction, classes: Sequence[Any] | None) -> None:
-    import pyarrow as pa
-    import pyarrow.csv as csv
-    import pyarrow.parquet as pq
-
-    columns: dict[str, Any] = {table.id_name: table.ids, "prediction": pa.array(prediction.values)}
-    if prediction.probabilities is not None:
-        names = range(prediction.probabilities.shape[1]) if classes is None else classes
-        columns |= {f"probability {name}": prediction.probabilities[:, i] for i, name in enumerate(names)}
-    buffer = BytesIO()
-    (csv.write_csv if path.suffix == ".csv" else pq.write_table)(pa.table(columns), buffer)
-    write_atomically(path, buffer.getvalue())

@@ -72,6 +72,9 @@ class Defence:
         value = f"({self.named_by}={getattr(self, self.named_by):g})" if self.named_by else ""
         return type(self).__name__ + value
 
+    def __repr__(self) -> str:
+        return self.name
+
     def before_run(self, party: Party) -> None:
         """Called once, before the first step."""
 

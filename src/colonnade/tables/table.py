@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -401,6 +402,24 @@ class Table:
     def to_arrow(self) -> pa.Table:
         """The ids, columns and labels as one Arrow table, without a copy."""
         return self._arrow
+
+    def to_pandas(self) -> Any:
+        """The ids, columns and labels as a pandas frame."""
+        return self._arrow.to_pandas()
+
+    def to_polars(self) -> Any:
+        """The ids, columns and labels as a polars frame."""
+        import polars
+
+        return polars.from_arrow(self._arrow)
+
+    def _repr_html_(self) -> str:
+        """The columns with their kinds and missing values, and no value."""
+        rows = "".join(
+            f"<tr><td>{escape(name)}</td><td>{kind}</td><td>{_count(_is_null(self._arrow.column(name))):,}</td></tr>"
+            for name, kind in self.kinds.items()
+        )
+        return f"<p>{escape(repr(self))}</p><table><tr><th>column</th><th>kind</th><th>missing</th></tr>{rows}</table>"
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Hand the table to anything that speaks Arrow."""
