@@ -37,6 +37,9 @@ class Session(StructuralType):
     def begin(self, party: Party) -> Party:
         """Wait for all others; returns the party ready to go on from the common checkpoint."""
 
+    def note(self, **facts: Any) -> None:
+        """Write down more about the run, beside how it stands."""
+
     def finish(self, party: Party) -> None:
         """Write down what was seen, and wait until all others have finished too."""
 
