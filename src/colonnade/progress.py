@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -10,6 +11,9 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 T = TypeVar("T")
+
+BETWEEN_LINES_S = 0.5
+WIDTH = 70
 
 
 class Bars:
@@ -27,9 +31,12 @@ class Bars:
         self.shown = sys.stderr.isatty() if shown is None else shown
         self._transient = transient
         self._tasks: dict[str, TaskID] = {}
+        # A notebook or a file shows lines: there are no bars to draw again and again.
+        self._as_lines = not sys.stderr.isatty()
+        self._last = 0.0
 
     def __enter__(self) -> Self:
-        if self.shown:
+        if self.shown and not self._as_lines:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
             from rich.text import Text
@@ -55,7 +62,7 @@ class Bars:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self.shown:
+        if self.shown and not self._as_lines:
             self._progress.stop()
 
     def update(
@@ -71,9 +78,17 @@ class Bars:
             return
         counted = "" if total is None else f"{done} of {total}  "
         shown = counted + in_words(figures or {})
+        if self._as_lines:
+            self._write_line(f"{text or name}: {shown}", ends=done == total)
+            return
         if name not in self._tasks:
             self._tasks[name] = self._progress.add_task(text or name, total=total, figures=shown)
         self._progress.update(self._tasks[name], description=text or name, completed=done, figures=shown)
+
+    def _write_line(self, line: str, *, ends: bool) -> None:
+        if ends or time.monotonic() - self._last >= BETWEEN_LINES_S:
+            self._last = time.monotonic()
+            print(f"\r{line:<{WIDTH}}", end="\n" if ends else "", file=sys.stderr, flush=True)
 
     def remove(self, name: str) -> None:
         """Take a bar away, if it is there."""

@@ -1208,3 +1208,20 @@ def test_each_follower_of_a_star_gets_another_veil(monkeypatch):
     simulate(Align(), dict.fromkeys(("bank", "shop", "telco"), table(ids)), roles=THREE)
     assert veils["bank"] == {name: veils[name]["bank"] for name in ("shop", "telco")}
     assert len(set(veils["bank"].values())) == 2
+
+
+@pytest.mark.parametrize(
+    ("limits", "n_common", "refused"),
+    [
+        (Limits(), 8, "bank should train on at least 38 of its 760 rows, but 8 are common to all parties"),
+        (Limits(), 38, None),
+        (Limits(fewest_common=5), 8, None),
+        (Limits(fewest_common=500), 400, "at least 500 of its 760 rows, but 400 are common"),
+    ],
+)
+def test_a_party_does_not_train_on_a_few_of_its_rows(limits, n_common, refused):
+    if refused is None:
+        limits.check_training("bank", n_common, 760)
+    else:
+        with pytest.raises(PrivacyError, match=refused):
+            limits.check_training("bank", n_common, 760)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -243,10 +244,12 @@ def test_two_processes_align_by_a_plan_without_a_model(plan):
 @pytest.mark.network
 @pytest.mark.slow
 def test_two_processes_train_predict_and_audit_on_rows_they_align_first(plan):
-    finish(plan, [start(plan, name, "join") for name in ("bank", "shop")])
+    said = finish(plan, [start(plan, name, "join") for name in ("bank", "shop")])
+    assert re.search(r"140 of your \d+ rows \(\d+%\) are common to all parties\.", said)
     sides = {name: next((plan.parent / "runs" / name).glob(f"*/{name}")) for name in ("bank", "shop")}
     found = {name: Alignment.load(side / "alignment.safetensors") for name, side in sides.items()}
     assert [set(people(plan, name, found[name].rows)) for name in found] == [set(COMMON)] * 2
+    assert json.loads((sides["bank"] / "run.json").read_text())["rows"]["common"] == 140
     notes = [event.note for event in Ledger(path=sides["shop"] / "ledger").events]
     assert "alignment: bank learns which of its own ids shop has" in notes
     predictions = [start(plan, name, "predict", "--model", str(sides[name])) for name in sides]

@@ -14,7 +14,7 @@ import pytest
 
 from colonnade.curves import BSplines
 from colonnade.data.functional.generator import FunctionalSetting
-from colonnade.deploy.party_run import PartyRun, ProgressCallbacks, _write_prediction, require_network
+from colonnade.deploy.party_run import PartyRun, ProgressCallbacks, require_network
 from colonnade.errors import AuthError, ColonnadeError, PeerUnreachable, PlanError, StorageError
 from colonnade.models.base import Prediction
 from colonnade.plans.align import PlannedAlign
@@ -304,14 +304,14 @@ def test_every_prediction_has_a_folder_of_its_own(trained: Path, tmp_path: Path)
 def test_a_prediction_is_written_with_ids_and_the_probability_of_every_class(tmp_path: Path) -> None:
     table = Table.of({"customer": ["a", "b"], "x": [1, 2]}, ids="customer")
     prediction = Prediction(np.array(["no", "yes"]), np.array([[0.9, 0.1], [0.2, 0.8]]))
-    _write_prediction(tmp_path / "p.parquet", table, prediction, ["no", "yes"])
+    prediction.about(table, ["no", "yes"]).to_csv(tmp_path / "p.parquet")
     assert pq.read_table(tmp_path / "p.parquet").to_pydict() == {
         "customer": ["a", "b"],
         "prediction": ["no", "yes"],
         "probability no": [0.9, 0.2],
         "probability yes": [0.1, 0.8],
     }
-    _write_prediction(tmp_path / "p.csv", table, Prediction(np.array([1.5, 2.5])), None)
+    Prediction(np.array([1.5, 2.5])).about(table, None).to_csv(tmp_path / "p.csv")
     assert (tmp_path / "p.csv").read_text() == '"customer","prediction"\n"a",1.5\n"b",2.5\n'
 
 

@@ -210,6 +210,8 @@ def normalised(values: pa.Array, rule: str, *, column: str = "ids", owner: str |
         # Whole numbers with gaps may come as floats, and so does a column without a single value.
         whole = whole_numbers(values)
         values = values if whole is None else whole
+    if pa.types.is_date(values.type):
+        values = values.cast(pa.large_string())
     if values.null_count == len(values):
         return pa.nulls(len(values), pa.large_string())
     if pa.types.is_integer(values.type):

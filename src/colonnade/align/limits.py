@@ -31,6 +31,9 @@ HOLDS = "one alignment"
 # A party with fewer ids counts as having this number. A peer that brings a few thousand goes through no list of all
 # ids.
 _SMALL = 100
+# A model of fewer rows is hardly what parties met for.
+_FEWEST_COMMON = 100
+_ONE_IN = 20
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,8 @@ class Limits:
         most_ids: How many ids a peer may bring under each key; None sets no number.
         most_times: How many times as many ids as this party has a peer may bring under each key; a party with fewer
             than 100 counts as having 100.
-        fewest_common: How many ids must be common; a tenth of `fewest` if None.
+        fewest_common: How many ids must be common; if None, a tenth of `fewest` to align, and one in 20 of this
+            party's rows, at most 100, to train.
         most_common: How many ids may be common; None sets no number.
         log: A file with a line for each alignment and each refusal. None counts nothing in a simulation; between
             machines None stands for `alignments-of-<party>` beside the file in which the party counts its answers.
@@ -163,6 +167,16 @@ class Limits:
             f"{party} and {peer} should have {wanted} ids in common, but have {n_common:,}: {why}. {known}. Check with "
             f"{peer} which list it brought, or {key} under [align] at {party}."
         )
+
+    def check_training(self, party: str, n_common: int, n_own: int) -> None:
+        """Raise `PrivacyError` if too few rows are common to train on."""
+        fewest = min(_FEWEST_COMMON, n_own // _ONE_IN) if self.fewest_common is None else self.fewest_common
+        if n_common < fewest:
+            raise PrivacyError(
+                f"{party} should train on at least {fewest:,} of its {n_own:,} rows, but {n_common:,} are common to "
+                "all parties: gradients about a few people tell much about each. Check at all parties that the right "
+                f"columns were matched by the right rules, or lower fewest_common under [align] at {party}."
+            )
 
     def _note(self, peer: str, run: str, what: str, why: str) -> None:
         if self.log is not None:

@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 VERSION = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PrivacyReport(ReportContents):
     """What each party could learn about the others in one run, to be shown, written and read back.
 
@@ -108,6 +109,20 @@ class PrivacyReport(ReportContents):
         with console.capture() as capture:
             console.print(self)
         return capture.get()
+
+    def __repr__(self) -> str:
+        from colonnade.auditing.render import words
+
+        return f"PrivacyReport({words.headline(self)})"
+
+    def __str__(self) -> str:
+        return self.render()
+
+    def _repr_html_(self) -> str:
+        """The page in a frame, so that its styles stay within it."""
+        from colonnade.auditing.render.html import html
+
+        return f'<iframe srcdoc="{escape(html(self))}" style="width: 100%; height: 800px; border: 0"></iframe>'
 
     def __rich__(self) -> RenderableType:
         from colonnade.auditing.render.terminal import terminal

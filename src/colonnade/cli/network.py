@@ -204,8 +204,11 @@ def _shown() -> Iterator[ProgressCallbacks]:
             said.add(line)
             say(line)
 
+    def rows(n_common: int, n_own: int) -> None:
+        say(f"{n_common:,} of your {n_own:,} rows ({n_common / max(1, n_own):.0%}) are common to all parties.")
+
     with Progress() as progress:
-        yield ProgressCallbacks(progress.wait, met, progress.step)
+        yield ProgressCallbacks(progress.wait, met, rows, progress.step)
 
 
 @contextmanager

@@ -23,9 +23,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
-from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.models.base import Estimator, Prediction
@@ -66,6 +65,7 @@ class ProgressCallbacks:
 
     wait: Callable[[Sequence[str], float], None] = lambda names, seconds: None
     met: Callable[[str, Identity | None], None] = lambda peer, identity: None
+    rows: Callable[[int, int], None] = lambda n_common, n_own: None
     step: Watcher | None = None
 
 
@@ -190,7 +190,7 @@ class PartyRun:
             write_atomically(self.path / "plan.toml", self.plan.to_toml().encode())
             model = self.plan.trained.build()
             party = self._connect(self.plan.public(), table, self.path, shown)
-            protocol = self._on_aligned_rows(model.fit, self.alignment_path)
+            protocol = self._on_aligned_rows(model.fit, self.alignment_path, party, shown, trains=True)
             return join(protocol, party, keep=lambda share: share.save(self.model_path))
 
     def align(self, *, resume: bool = False, shown: ProgressCallbacks = SILENT) -> Alignment:
@@ -264,10 +264,10 @@ class PartyRun:
         def keep(prediction: Prediction | None) -> None:
             if prediction is not None and table is not None:
                 rows = table if self.plan.align is None else _load_alignment(alignment_path).take(table)
-                _write_prediction(written, rows, prediction, getattr(share, "classes_", None))
+                prediction.about(rows, getattr(share, "classes_", None)).to_csv(written)
 
         party = self._connect(public, table, folder, shown)
-        protocol = self._on_aligned_rows(predict, alignment_path)
+        protocol = self._on_aligned_rows(predict, alignment_path, party, shown)
         prediction = _join_once(protocol, party, keep=keep)
         return None if prediction is None else written
 
@@ -387,13 +387,44 @@ class PartyRun:
                 f"'{self.status}'. Go on with --resume, delete it to start again, or choose another folder with --out."
             )
 
-    def _on_aligned_rows(self, protocol: Callable[[Party], R], path: Path) -> Callable[[Party], R]:
-        """A protocol on rows that are aligned first, if the plan says so; which they are is written to a file."""
+    def _on_aligned_rows(
+        self,
+        protocol: Callable[[Party], R],
+        path: Path,
+        party: Party,
+        shown: ProgressCallbacks,
+        *,
+        trains: bool = False,
+    ) -> Callable[[Party], R]:
+        """A protocol on rows that are aligned first, if the plan says so; which they are is written to a file.
+
+        How many rows are common, and of how many, is shown and written into the status.
+        """
+
+        def tell(n_common: int | None) -> None:
+            if party.table is not None and party.session is not None and n_common is not None:
+                party.session.note(rows={"common": n_common, "own": len(party.table)})
+                shown.rows(n_common, len(party.table))
+
         if self.plan.align is None:
-            return protocol
+
+            def on_all_rows(party: Party) -> R:
+                tell(None if party.table is None else len(party.table))
+                return protocol(party)
+
+            return on_all_rows
         from colonnade.align.protocol import Aligned
 
-        return Aligned(self._planned_align(self.plan.align), protocol, lambda alignment: alignment.save(path))
+        align = self._planned_align(self.plan.align)
+
+        def keep(alignment: Alignment) -> None:
+            alignment.save(path)
+            n_common = None if alignment.rows is None else int((alignment.rows >= 0).sum())
+            tell(n_common)
+            if trains and party.table is not None and n_common is not None:
+                align.limits.check_training(self.name, n_common, len(party.table))
+
+        return Aligned(align, protocol, keep)
 
     def _planned_align(self, planned: PlannedAlign) -> Align:
         if self.credentials is None:
@@ -519,17 +550,3 @@ def require_network(plan: Plan, name: str) -> PlannedNetwork:
             f'[network.{parties[0]}] and under it address = "host:port", where the others reach {parties[0]}.'
         )
     return plan.network
-
-
-def _write_prediction(path: Path, table: Table, prediction: Prediction, classes: Sequence[Any] | None) -> None:
-    import pyarrow as pa
-    import pyarrow.csv as csv
-    import pyarrow.parquet as pq
-
-    columns: dict[str, Any] = {table.id_name: table.ids, "prediction": pa.array(prediction.values)}
-    if prediction.probabilities is not None:
-        names = range(prediction.probabilities.shape[1]) if classes is None else classes
-        columns |= {f"probability {name}": prediction.probabilities[:, i] for i, name in enumerate(names)}
-    buffer = BytesIO()
-    (csv.write_csv if path.suffix == ".csv" else pq.write_table)(pa.table(columns), buffer)
-    write_atomically(path, buffer.getvalue())

@@ -120,8 +120,9 @@ def _attack(console: Console, folder: RunFolder, executor: Executor) -> PrivacyR
         evidence = finding.plain
         assert evidence.alone is not None, "a simulated audit measures everything"
         figures = (evidence.score.value, evidence.alone.value, evidence.null_high)
-        rows.append((finding.attack, finding.attacker, *(f"{figure:.3f}" for figure in figures), finding.verdict))
-    _show(console, ("attack", "by", "AUC", "at home", "shuffled", "verdict"), rows)
+        shown = (f"{figure:.3f}" for figure in figures)
+        rows.append((finding.attack, finding.attacker, finding.measure, *shown, finding.verdict))
+    _show(console, ("attack", "by", "measure", "score", "at home", "shuffled", "verdict"), rows)
     for attack, summary in {finding.attack: finding.summary for finding in found}.items():
         _say(console, f"{attack}: {summary}")
     _say(
@@ -136,17 +137,17 @@ def _defend(console: Console, bare: RunFolder, before: PrivacyReport, noisy: Run
     _ask(console, f"And if the bank adds noise to its gradients, {NOISE:g} times as large as they are?")
     noisy.simulate(progress=None)
     after = noisy.audit(executor=executor)
-    rows = [("the model", *(f"{folder.metrics()['AUC']:.3f}" for folder in (bare, noisy)))]
-    for attacker in dict.fromkeys(finding.attacker for finding in _on_labels(before)):
-        best = (
-            max(finding.plain.score.value for finding in _on_labels(report) if finding.attacker == attacker)
-            for report in (before, after)
-        )
-        rows.append((f"the best attack by {attacker}", *(f"{value:.3f}" for value in best)))
-    _show(console, ("AUC of", "no defence", "noise"), rows)
-    found = _on_labels(after)
-    leaks = sum(finding.verdict.startswith("leaks") for finding in found)
-    _say(console, f"That is the trade. Of {len(found)} attacks on the noisy run, {leaks} still find something.")
+    rows = [("the model", "AUC", *(f"{folder.metrics()['AUC']:.3f}" for folder in (bare, noisy)))]
+    worst = {finding.attacker: finding for finding in sorted(_on_labels(before), key=lambda found: found.plain.excess)}
+    for attacker, found in worst.items():
+        same = (each for each in _on_labels(after) if (each.attack, each.attacker) == (found.attack, attacker))
+        scores = (f"{each.plain.score.value:.3f}" for each in (found, *same))
+        rows.append((f"{found.attack} by {attacker}", found.measure, *scores))
+    _show(console, ("", "measure", "no defence", "noise"), rows)
+    _say(console, "Of each attacker, this is the attack that found most beyond what it reaches at home.")
+    tried = _on_labels(after)
+    leaks = sum(finding.verdict.startswith("leaks") for finding in tried)
+    _say(console, f"That is the trade. Of {len(tried)} attacks on the noisy run, {leaks} still find something.")
 
 
 def _on_labels(report: PrivacyReport) -> list[Finding]:
@@ -154,13 +155,13 @@ def _on_labels(report: PrivacyReport) -> list[Finding]:
 
 
 def _report(console: Console, report: PrivacyReport, folders: tuple[RunFolder, ...]) -> None:
-    _ask(console, "The privacy report of the run without a defence")
-    console.print()
-    console.print(report)
-    _ask(console, "Both reports, to open and to keep")
+    from colonnade.auditing.render.words import headline, luck
+
+    _ask(console, "The verdict on the run without a defence")
+    _say(console, f"{headline(report)}. {luck(report)}")
+    _say(console, "The reports say what each party could learn, and how that was measured:")
     for folder in folders:
-        for name in ("report.html", "report.json"):
-            console.print(f"  {folder.path / name}", markup=False, soft_wrap=True)
+        console.print(f"  {folder.path / 'report.html'}", markup=False, soft_wrap=True)
 
 
 def _ask(console: Console, question: str) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import copy
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from html import escape
+from io import BytesIO
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from colonnade._version import __version__
@@ -18,23 +21,77 @@ from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.runtime.hooks import Sides
 from colonnade.runtime.party import Party
 from colonnade.runtime.protocol import describe
-from colonnade.storage import Tree, read_tree, write_tree
+from colonnade.storage import Tree, read_tree, write_atomically, write_tree
+from colonnade.tables.table import Table
 from colonnade.wire.message import Message
 
 MOST_WEIGHT = 1e30
 """Heavier rows would overflow squares of sums."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Prediction:
     """What a party learns of the joint prediction, row by row of its table.
 
-    >>> Prediction(np.array(["no", "yes"]), np.array([[0.9, 0.1], [0.2, 0.8]])).values.tolist()
-    ['no', 'yes']
+    Attributes:
+        values: The predicted class or number of each row.
+        probabilities: One column per class, where the model gives them.
+        rows: The rows that were predicted, if it is known which; their ids stand beside the values in `to_arrow`.
+        classes: What the columns of the probabilities are about, if it is known.
+
+    >>> prediction = Prediction(np.array(["no", "yes"]), np.array([[0.9, 0.1], [0.2, 0.8]]))
+    >>> prediction.about(Table.of({"id": [7, 8]}), ["no", "yes"]).to_arrow().to_pylist()[0]
+    {'id': 7, 'prediction': 'no', 'probability no': 0.9, 'probability yes': 0.1}
     """
 
     values: NDArray[Any]
     probabilities: NDArray[np.float64] | None = None
+    rows: Table | None = field(default=None, kw_only=True, repr=False)
+    classes: Sequence[Any] | None = field(default=None, kw_only=True, repr=False)
+
+    def about(self, rows: Table, classes: Sequence[Any] | None) -> Self:
+        """The same with the rows and the classes that it is about."""
+        return replace(self, rows=rows, classes=classes)
+
+    def to_arrow(self) -> pa.Table:
+        """Ids, predictions and probabilities as an Arrow table; rows are numbered where no ids are known."""
+        ids, name = np.arange(len(self.values)), "row"
+        if self.rows is not None:
+            ids, name = self.rows.ids, self.rows.id_name
+        columns: dict[str, Any] = {name: ids}
+        if self.values.ndim == 1:
+            columns["prediction"] = self.values
+        else:
+            columns |= {f"coefficient {i}": column for i, column in enumerate(self.values.T)}
+        if self.probabilities is not None:
+            classes = range(self.probabilities.shape[1]) if self.classes is None else self.classes
+            columns |= {f"probability {each}": self.probabilities[:, i] for i, each in enumerate(classes)}
+        return pa.table(columns)
+
+    def to_frame(self) -> Any:
+        """Ids, predictions and probabilities as a pandas frame."""
+        return self.to_arrow().to_pandas()
+
+    def to_csv(self, path: Path | str) -> None:
+        """Write ids, predictions and probabilities into a CSV, or into Parquet if the file is named so."""
+        import pyarrow.csv as csv
+        import pyarrow.parquet as pq
+
+        buffer = BytesIO()
+        (pq.write_table if Path(path).suffix == ".parquet" else csv.write_csv)(self.to_arrow(), buffer)
+        write_atomically(Path(path), buffer.getvalue())
+
+    def __repr__(self) -> str:
+        given = "" if self.probabilities is None else f", with probabilities of {self.probabilities.shape[1]} classes"
+        return f"{type(self).__name__}({len(self.values):,} rows{given})"
+
+    def _repr_html_(self) -> str:
+        first = self.to_arrow().slice(0, 10).to_pylist()
+        head = "".join(f"<th>{escape(str(name))}</th>" for name in self.to_arrow().column_names)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{escape(_shown(value))}</td>" for value in row.values()) + "</tr>" for row in first
+        )
+        return f"<p>{escape(repr(self))}</p><table><tr>{head}</tr>{body}</table>"
 
 
 class Estimator(ABC):
@@ -86,6 +143,16 @@ class Estimator(ABC):
     @abstractmethod
     def summary(self) -> str:
         """What the model is, and what each role learns, in a few lines."""
+
+    def __repr__(self) -> str:
+        """The class with the parameters that are not the default ones, as scikit-learn shows an estimator."""
+        defaults = inspect.signature(type(self).__init__).parameters
+        changed = {
+            name: value
+            for name, value in self.get_params().items()
+            if not (value is defaults[name].default or repr(value) == repr(defaults[name].default))
+        }
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
 
     @property
     def is_fitted(self) -> bool:
@@ -250,6 +317,10 @@ def _require_parameters(cls: type[Estimator], given: Mapping[str, Any]) -> None:
     for name in given:
         if name not in known:
             raise PlanError(f"{cls.__name__} has no parameter {name!r}; it has {', '.join(known)}. Use one of these.")
+
+
+def _shown(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _parameters(cls: type[Estimator]) -> tuple[str, ...]:

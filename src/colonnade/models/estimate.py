@@ -165,7 +165,7 @@ def _covering(table: Table) -> tuple[NDArray[np.int64], int]:
         values = arrow.column(name)
         if isinstance(values.type, CurvesType):
             continue
-        if pa.types.is_floating(values.type):
+        if pa.types.is_floating(values.type) or pa.types.is_temporal(values.type):
             missing = pc.index(values.is_null(nan_is_null=True), True).as_py()
             needed.append(np.array([missing] if missing >= 0 else [], np.int64))
         elif name == table.label_name or table.kinds[name] == "categorical":

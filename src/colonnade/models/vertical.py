@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -57,6 +58,20 @@ class Vertical(BaseEstimator):  # type: ignore[misc]
             self.classes_ = np.unique(np.asarray(y))
         self.n_features_in_ = np.shape(X)[1]
         return self
+
+    def __getattr__(self, name: str) -> Any:
+        """What every party has learned under this name, by party: `coef_`, `feature_importances_`, `history_`."""
+        shares = vars(self).get("shares_", {})
+        if name.endswith("_") and not name.startswith("_") and any(hasattr(share, name) for share in shares.values()):
+            return {party: getattr(share, name) for party, share in shares.items() if hasattr(share, name)}
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}, and no party has learned one.")
+
+    def save(self, folder: Path | str) -> None:
+        """Write every party's share into a file of the folder, as each would keep its own."""
+        check_is_fitted(self)
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        for name, share in self.shares_.items():
+            share.save(Path(folder) / f"{name}.safetensors")
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The joint prediction for every row of X."""

@@ -233,9 +233,9 @@ class Plan:
 
     def to_toml(self) -> str:
         """The plan as TOML that `read` understands anywhere on this machine: its paths are absolute."""
-        data = asdict(self.data)
-        files = data.pop("tables")
-        tree = {
+        data = {key: value for key, value in vars(self.data).items() if key != "tables"}
+        files = {party: table.written() for party, table in self.data.tables.items()}
+        tree: dict[str, Any] = {
             "name": self.name,
             "seed": self.seed,
             "data": data | files,

@@ -35,6 +35,8 @@ class PlannedTable:
         ids: Its id column.
         labels: Its label column, at the label party.
         columns: The columns to use; all when None.
+        exclude: Columns that are not used.
+        delimiter, encoding, decimal, thousands, missing, dates, types: How a CSV is written; see `Table.read`.
 
     >>> PlannedTable(Path("bank.parquet"), ids="customer").path.is_absolute()
     True
@@ -44,10 +46,23 @@ class PlannedTable:
     ids: str
     labels: str | None = None
     columns: tuple[str, ...] | None = None
+    exclude: tuple[str, ...] = ()
+    delimiter: str | None = None
+    encoding: str = "utf-8"
+    decimal: str = "."
+    thousands: str | None = None
+    missing: tuple[str, ...] | None = None
+    dates: tuple[str, ...] = ()
+    types: Mapping[str, Literal["number", "text", "date"]] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         """Make the plan mean the same file wherever it is read."""
         object.__setattr__(self, "path", self.path.absolute())
+
+    def written(self) -> dict[str, Any]:
+        """What a plan says of the file: everything that is not as without a word."""
+        plain = PlannedTable(self.path, self.ids)
+        return {key: value for key, value in vars(self).items() if key in ("path", "ids") or value != vars(plain)[key]}
 
     def read(self, party: str, align: PlannedAlign | None = None) -> Table:
         """The table that a party holds there, with the columns by which it is aligned."""

@@ -37,6 +37,9 @@ class Session(StructuralType):
     def begin(self, party: Party) -> Party:
         """Wait for all others; returns the party ready to go on from the common checkpoint."""
 
+    def note(self, **facts: Any) -> None:
+        """Write down more about the run, beside how it stands."""
+
     def finish(self, party: Party) -> None:
         """Write down what was seen, and wait until all others have finished too."""
 
@@ -71,6 +74,9 @@ class Defence:
         """What the message ledger calls it."""
         value = f"({self.named_by}={getattr(self, self.named_by):g})" if self.named_by else ""
         return type(self).__name__ + value
+
+    def __repr__(self) -> str:
+        return self.name
 
     def before_run(self, party: Party) -> None:
         """Called once, before the first step."""

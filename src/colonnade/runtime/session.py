@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from blake3 import blake3
 
@@ -262,6 +262,10 @@ class NetworkSession:
             recording=recording,
             defences=copy.deepcopy(self.defences),
         )
+
+    def note(self, **facts: Any) -> None:
+        """Write more about the run into its status."""
+        self.status.note(**facts)
 
     def finish(self, party: Party) -> None:
         """Write down what was seen, wait until all others have finished too, and erase the secrets of the run."""

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
@@ -255,16 +256,59 @@ class Simulation(Generic[R_co]):
                     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run(Generic[R_co]):
-    """One execution of a protocol by all its parties, with what each saw."""
+    """One execution of a protocol by all its parties, with what each saw.
+
+    Attributes:
+        results: What each party got: of a training, its share of the model.
+        transcripts: What each party sent and received.
+        ledgers: What each party's releases cost.
+    """
 
     results: Mapping[str, R_co]
     transcripts: Mapping[str, Transcript]
     ledgers: Mapping[str, Ledger]
-    simulation: Simulation[R_co] = field(repr=False)
-    plan: PublicPlan = field(repr=False)
-    id_digest: str = field(repr=False)
+    simulation: Simulation[R_co]
+    plan: PublicPlan
+    id_digest: str
+
+    def __repr__(self) -> str:
+        sent = [entry for transcript in self.transcripts.values() for entry in transcript.entries if entry.sent]
+        got = ", ".join(dict.fromkeys(repr(result) for result in self.results.values() if result is not None))
+        return (
+            f"Run of {self.plan.protocol}, seed {self.simulation.seed}\n"
+            f"  parties: {', '.join(self.plan.roles.parties)}\n"
+            f"  sent: {len(sent):,} messages, {sum(entry.size for entry in sent) / 1e6:,.1f} MB\n"
+            f"  results: {got or 'none'}"
+        )
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(repr(self))}</pre>"
+
+    def predict(self, tables: Mapping[str, Table], *, seed: int | None = None) -> Any:
+        """What the trained model predicts for rows of all parties, at the party that learns the prediction.
+
+        Args:
+            tables: The parties' rows, equally many and in the same order.
+            seed: Another seed than that of the training.
+        """
+        protocols = {name: getattr(result, "predict", None) for name, result in self.results.items()}
+        if None in protocols.values():
+            raise PlanError(
+                f"{self.plan.protocol} gave no models that predict. Call predict of a run of a model's fit."
+            )
+        run = simulate(
+            cast(Mapping[str, Protocol[Any]], protocols),
+            tables,
+            roles=self.plan.roles,
+            seed=self.simulation.seed if seed is None else seed,
+            defences=self.simulation.defences,
+            keep="digests",
+        )
+        name, prediction = next((name, result) for name, result in run.results.items() if result is not None)
+        holder = name if name in tables else self.plan.roles.holders[0]
+        return prediction.about(tables[holder], getattr(self.results[name], "classes_", None))
 
     def again(
         self,

@@ -21,6 +21,7 @@ class Status:
     def __init__(self, directory: Path | None, identity: Mapping[str, Any]) -> None:
         self._directory = directory
         self._identity = json.loads(json.dumps(identity))
+        self._noted: dict[str, Any] = {}
         self.finished = False
         if directory is not None and has_begun(directory):
             found = read_status(directory)
@@ -38,9 +39,14 @@ class Status:
         """Write down how the run stands."""
         if self._directory is not None:
             words = None if error is None else f"{type(error).__name__}: {error}"
-            tree = {**self._identity, "status": status, "error": words}
+            tree = {**self._identity, **self._noted, "status": status, "error": words}
             write_atomically(self._directory / "run.json", json.dumps(tree).encode())
             self.finished = status == "finished"
+
+    def note(self, **facts: Any) -> None:
+        """Write down more about a run that goes on."""
+        self._noted |= facts
+        self.write("running")
 
 
 def has_begun(folder: Path) -> bool:

@@ -81,13 +81,19 @@ def kind_of(arrow_type: pa.DataType, name: str, owner: str | None) -> Kind:
     if _is_text(arrow_type) or pa.types.is_dictionary(arrow_type):
         return "categorical"
     # A column without a single value has no type of its own in Arrow.
-    if any(f(arrow_type) for f in (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)):
+    numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)
+    if any(is_number(arrow_type) for is_number in (*numbers, is_date)):
         return "numeric"
     raise DataError(
-        f"{whose(owner)} may hold numbers, text, booleans and curves, but its column {name!r} is of Arrow type "
-        f"{arrow_type}. Turn it into one of these (a date into a number, or into text if people are matched by it, a "
-        "list into one column per element, values on a grid into Curves) or leave it out."
+        f"{whose(owner)} may hold numbers, text, booleans, dates and curves, but its column {name!r} is of Arrow type "
+        f"{arrow_type}. Turn it into one of these (a list into one column per element, values on a grid into Curves) "
+        "or leave it out."
     )
+
+
+def is_date(arrow_type: pa.DataType) -> bool:
+    """Whether a column holds days, or moments."""
+    return bool(pa.types.is_date(arrow_type) or pa.types.is_timestamp(arrow_type))
 
 
 def is_curves(arrow_type: pa.DataType) -> bool:
@@ -143,6 +149,11 @@ def normalised(arrow: pa.Table, ids: str | None, labels: str | None, owner: str 
     stored = {ids: _as_ids(arrow.column(ids), ids, owner)}
     for name in columns if labels is None else [*columns, labels]:
         stored[name] = _as_values(arrow.column(name), name, owner)
+    if labels is not None and is_date(stored[labels].type):
+        raise DataError(
+            f"{whose(owner)} needs numbers, text, booleans or curves as labels, but column {labels!r} holds dates. "
+            "Turn them into numbers or classes."
+        )
     if labels is not None and pa.types.is_integer(stored[labels].type):
         # Small and unsigned integers invite overflow in the arithmetic done with labels.
         stored[labels] = stored[labels].cast(pa.int64(), safe=False)
@@ -187,6 +198,8 @@ def _as_values(values: pa.ChunkedArray, name: str, owner: str | None) -> pa.Chun
     kind = kind_of(values.type, name, owner)
     if kind == "categorical":
         return values.cast(pa.large_string())
+    if is_date(values.type):
+        return values.cast(pa.date32() if pa.types.is_date(values.type) else pa.timestamp("us"), safe=False)
     if kind == "numeric" and not (pa.types.is_integer(values.type) or values.type in (pa.float32(), pa.float64())):
         return values.cast(pa.float64())
     return values

@@ -6,18 +6,22 @@ import itertools
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from colonnade.errors import DataError, StorageError
 from colonnade.tables.columns import normalised, refuse_repeated, require_columns, require_ids_and_labels, whole_numbers
+from colonnade.tables.dialect import Dialect, wrong_encoding
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
+
+Reading: TypeAlias = Callable[[Any], Any]
+"""How texts of a CSV become numbers; None if something would be lost."""
 
 
 def read_arrow(
@@ -28,37 +32,54 @@ def read_arrow(
     keys: Sequence[str],
     owner: str | None,
     memory: int | None,
+    exclude: Sequence[str],
+    dialect: Dialect,
 ) -> pa.Table:
     """Ids, columns, keys and labels of a file, each in the Arrow type its kind is stored in; see `Table.read`."""
     matched = dict.fromkeys(name for name in (ids, *keys) if name is not None)
-    source = _open(path, matched)
+    source = _open(path, matched, dialect)
     names = source.schema.names
     refuse_repeated(names, owner)
+    if _is_csv(path):
+        dialect.check_columns(path, source.schema, set(names if columns is None else columns) - set(exclude))
     require_ids_and_labels(ids, labels, names, owner)
-    columns = names if columns is None else columns
+    require_columns(exclude, names, owner, "Correct exclude.")
+    columns = [name for name in (names if columns is None else columns) if name not in exclude]
     require_columns(columns, names, owner)
     require_columns(keys, names, owner, "Correct the columns that people are matched by.")
-    whole = _columns_of_whole_numbers(source, list(matched), path) if _is_csv(path) else []
     wanted = dict.fromkeys(name for name in (ids, *columns, *keys, labels) if name is not None)
-    batches = _batches(source, list(wanted), whole, ids, labels, owner, path)
+    readings: dict[str, Reading] = {}
+    if _is_csv(path):
+        texts = [name for name in wanted if pa.types.is_string(source.schema.field(name).type)]
+        readings = _readings(source, {name: _of_whole_numbers for name in matched}, path)
+        others = [name for name in texts if name not in matched and dialect.types.get(name) != "text"]
+        readings |= _readings(source, dict.fromkeys(others, dialect.numbers), path)
+        for name, kind in dialect.types.items():
+            if kind == "number" and name in others and name not in readings:
+                raise DataError(
+                    f"{path} should have numbers in column {name!r}, as types says, but has other values. Clean the "
+                    "column, or name its missing values by missing."
+                )
+    batches = _batches(source, list(wanted), readings, ids, labels, owner, path)
     limit = _available_memory() // 4 if memory is None else memory
     return _gathered(batches, limit, path)
 
 
 def _is_csv(path: Path) -> bool:
-    return path.name.endswith((".csv", ".csv.gz"))
+    return any(suffix in (".csv", ".tsv", ".txt") for suffix in path.suffixes[-2:])
 
 
-def _columns_of_whole_numbers(source: ds.Dataset, names: list[str], path: Path) -> list[str]:
-    """Those of the text columns of a CSV that can be held as whole numbers without a loss."""
+def _readings(source: ds.Dataset, tried: Mapping[str, Reading], path: Path) -> dict[str, Reading]:
+    """Those of the text columns of a CSV that can be read in a way without a loss."""
+    kept = dict(tried)
     try:
-        for batch in source.to_batches(columns=names):
-            names = [name for name in names if _of_whole_numbers(batch.column(name)) is not None]
-            if not names:
+        for batch in source.to_batches(columns=list(kept)) if kept else ():
+            kept = {name: reading for name, reading in kept.items() if reading(batch.column(name)) is not None}
+            if not kept:
                 break
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(path, error) from error
-    return names
+    return kept
 
 
 def _of_whole_numbers(texts: Any) -> Any:
@@ -70,9 +91,8 @@ def _of_whole_numbers(texts: Any) -> Any:
     return whole_numbers(pc.replace_substring_regex(texts, written, r"\1")) if numbers is None else numbers
 
 
-def _open(path: Path, text: Iterable[str]) -> ds.Dataset:
+def _open(path: Path, text: Iterable[str], dialect: Dialect) -> ds.Dataset:
     """A file ready to be read; these columns of a CSV as text."""
-    import pyarrow.csv as csv
     import pyarrow.dataset as ds
 
     files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
@@ -83,10 +103,8 @@ def _open(path: Path, text: Iterable[str]) -> ds.Dataset:
         )
     try:
         if _is_csv(path):
-            # Types are inferred from the first block, so it is made large; an empty field is missing in text as well.
-            read = csv.ReadOptions(block_size=2**24)
-            convert = csv.ConvertOptions(strings_can_be_null=True, column_types=dict.fromkeys(text, pa.string()))
-            return ds.dataset(path, format=ds.CsvFileFormat(read_options=read, convert_options=convert))
+            dialect.check_header(path)
+            return ds.dataset(path, format=dialect.format(path, text))
         source = ds.dataset([str(file) for file in files], format="parquet")
         for part in source.get_fragments():
             _require_same_columns(part, source.schema, path)
@@ -108,7 +126,7 @@ def _require_same_columns(part: ds.Fragment, schema: pa.Schema, path: Path) -> N
 def _batches(
     source: ds.Dataset,
     names: list[str],
-    whole: list[str],
+    readings: Mapping[str, Reading],
     ids: str | None,
     labels: str | None,
     owner: str | None,
@@ -117,33 +135,49 @@ def _batches(
     """The rows in order, cut so that a batch of numbers takes about 16 MiB; at least one batch, if an empty one."""
     rows_per_batch = max(1024, 2**21 // max(1, len(names)))
     n_rows = 0
-    yield normalised(_with_whole_numbers(source.schema.empty_table().select(names), whole), ids, labels, owner)
+    yield normalised(_read_as(source.schema.empty_table().select(names), readings), ids, labels, owner)
     try:
         for batch in source.to_batches(
             columns=names, batch_size=rows_per_batch, batch_readahead=4, fragment_readahead=1
         ):
-            rows = _with_whole_numbers(pa.Table.from_batches([batch]), whole)
+            rows = _read_as(pa.Table.from_batches([batch]), readings)
             yield normalised(rows, ids, labels, owner, n_rows)
             n_rows += len(batch)
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(path, error, source.schema.names) from error
 
 
-def _with_whole_numbers(rows: pa.Table, names: list[str]) -> pa.Table:
-    for name in names:
-        rows = rows.set_column(rows.column_names.index(name), name, _of_whole_numbers(rows.column(name)))
+def _read_as(rows: pa.Table, readings: Mapping[str, Reading]) -> pa.Table:
+    for name, reading in readings.items():
+        rows = rows.set_column(rows.column_names.index(name), name, reading(rows.column(name)))
     return rows
 
 
 def _unreadable(path: Path, error: Exception, names: Sequence[str] = ()) -> DataError | StorageError:
     """The error for a file Arrow could not read, without Arrow's own words: they quote values."""
-    found = re.search(r"In CSV column #(\d+): (?:Row #\d+: )?CSV conversion error to (\w+)", str(error))
-    if found and names:
+    said = str(error)
+    line = f"line {int(found[1]):,}" if (found := re.search(r"Row #(\d+)", said)) else "a later line"
+    if "invalid UTF8 data" in said:
+        return wrong_encoding(path, line)
+    if found := re.search(r"In CSV column #(\d+):.* conversion error to (\w+)", said):
+        column = f"column {names[int(found[1])]!r}" if names else f"its column {int(found[1]) + 1}"
         return DataError(
-            f"Every CSV column must be of one type, but in {path} column {names[int(found[1])]!r} starts as {found[2]} "
-            "and goes on as something else. Clean the column, or write the table as Parquet."
+            f"Every CSV column must be of one type, but in {path} {column} starts as {found[2]} and goes on as "
+            f"something else in {line}. Clean the column, or name missing values by missing = [...] or its type by "
+            "types."
         )
+    if found := re.search(r"Expected (\d+) columns, got (\d+)", said):
+        return StorageError(
+            f"{path} should have {found[1]} fields in every line, but has {found[2]} in {line}. Quote fields that hold "
+            "the delimiter, or correct the line."
+        )
+    if found := re.search(r"multiple columns named (.*)", said):
+        return DataError(f"{path} should have columns of different names, but two are named {found[1]!r}. Rename one.")
     reason = reason_of(error) if isinstance(error, OSError) and error.errno else "it is damaged or of another format"
+    if "Empty CSV file" in said:
+        reason = "it is empty"
+    elif path.suffix.startswith(".xls"):
+        reason = "it is a spreadsheet, which is read as CSV or Parquet"
     return StorageError(
         f"A readable Parquet or CSV table was expected at {path}, but {reason}. Check the file or write it again."
     )

@@ -13,8 +13,10 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -35,21 +37,23 @@ from colonnade.tables.columns import (
     require_ids_and_labels,
     whose,
 )
+from colonnade.tables.dialect import Dialect
 from colonnade.tables.read import mapped, read_arrow, reason_of, write_arrow
 
 if TYPE_CHECKING:
     from colonnade.curves import Curves
 
 _METADATA_KEY = b"colonnade.table"
+MICROSECONDS_A_DAY = 86_400_000_000
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Table:
     """One party's rows: ids, typed columns and, at the label party, labels.
 
-    Columns hold numbers, text, booleans or curves (`colonnade.curves.Curves`); a null is a missing value, and so is
-    NaN. Ids are 64-bit integers or text. Ids may still be missing or repeated here, and labels missing: `checked`
-    refuses such a table.
+    Columns hold numbers, text, booleans, dates or curves (`colonnade.curves.Curves`); a null is a missing value, and
+    so is NaN. Models read a date as the number of days since 1970. Ids are 64-bit integers or text. Ids may still be
+    missing or repeated here, and labels missing: `checked` refuses such a table.
 
     After an alignment that keeps rows without a partner, `present` says which rows this party has (None: all), and
     `partners` at the label party which of its rows each feature party has.
@@ -95,8 +99,16 @@ class Table:
         labels: str | None = None,
         columns: Sequence[str] | None = None,
         keys: Sequence[str] = (),
+        exclude: Sequence[str] = (),
         owner: str | None = None,
         memory: int | None = None,
+        delimiter: str | None = None,
+        encoding: str = "utf-8",
+        decimal: str = ".",
+        thousands: str | None = None,
+        missing: Sequence[str] | None = None,
+        dates: Sequence[str] = (),
+        types: Mapping[str, Literal["number", "text", "date"]] = MappingProxyType({}),
     ) -> Table:
         """Read a table from Parquet, CSV or a directory of Parquet parts.
 
@@ -105,20 +117,32 @@ class Table:
         like.
 
         Args:
-            path: A ``.csv`` or ``.csv.gz`` file, a Parquet file, or a directory of ``.parquet`` files.
+            path: A ``.csv``, ``.tsv`` or ``.txt`` file, perhaps with ``.gz``, a Parquet file, or a directory of
+                ``.parquet`` files.
             ids: The id column; None numbers the rows.
             labels: The label column, at the label party.
             columns: The columns to read; all when None.
             keys: The columns that people are matched by, which are read besides.
+            exclude: Columns that are not read.
             owner: The party's name, for error messages.
             memory: Bytes the table may take; a larger one is kept in a temporary file. A quarter of the available
                 memory when None.
+            delimiter: The mark between the fields of a CSV; a comma when None, a tab in ``.tsv``.
+            encoding: How a CSV's characters are stored, such as "latin-1".
+            decimal: The mark before the decimals of a CSV's numbers.
+            thousands: The mark that sets apart the thousands of a CSV's numbers, if there is one.
+            missing: What stands for a missing value in a CSV, besides an empty field; words such as NA when None.
+            dates: How a CSV's dates are written, such as "%d.%m.%Y", besides 1980-05-17.
+            types: What a CSV's columns hold, where it is not what they look like.
 
         Raises:
-            DataError: A named column does not exist, or a column is of a type no model can use.
+            DataError: A named column does not exist, a column is of a type no model can use, or a CSV is written in
+                another dialect.
             StorageError: The file is missing or unreadable, or there is no room for the temporary file.
         """
-        arrow = read_arrow(Path(path), ids, labels, columns, keys, owner, memory)
+        named = None if missing is None else tuple(missing)
+        dialect = Dialect(delimiter, encoding, decimal, thousands, named, tuple(dates), types)
+        arrow = read_arrow(Path(path), ids, labels, columns, keys, owner, memory, exclude, dialect)
         return cls(arrow, ids or ROW_NUMBER, labels, owner)
 
     @classmethod
@@ -195,6 +219,7 @@ class Table:
     def column(self, name: str) -> npt.NDArray[Any]:
         """One column's values: numbers and booleans as float64 with NaN for missing, text as objects with None.
 
+        Dates are the days since 1970.
         Of curves these are the coefficients, one row each; see `curves`.
         """
         if name in (self.id_name, self.label_name) or self._arrow.schema.get_field_index(name) < 0:
@@ -204,6 +229,8 @@ class Table:
             return _curves_of(values).coefficients
         if pa.types.is_large_string(values.type):
             return np.asarray(values.to_numpy(), dtype=object)
+        if pa.types.is_temporal(values.type):
+            return np.asarray(values.cast(pa.timestamp("us")).cast(pa.int64()).to_numpy() / MICROSECONDS_A_DAY)
         return np.asarray(values.cast(pa.float64(), safe=False).to_numpy())
 
     def curves(self, name: str) -> Curves:
@@ -375,6 +402,24 @@ class Table:
     def to_arrow(self) -> pa.Table:
         """The ids, columns and labels as one Arrow table, without a copy."""
         return self._arrow
+
+    def to_pandas(self) -> Any:
+        """The ids, columns and labels as a pandas frame."""
+        return self._arrow.to_pandas()
+
+    def to_polars(self) -> Any:
+        """The ids, columns and labels as a polars frame."""
+        import polars
+
+        return polars.from_arrow(self._arrow)
+
+    def _repr_html_(self) -> str:
+        """The columns with their kinds and missing values, and no value."""
+        rows = "".join(
+            f"<tr><td>{escape(name)}</td><td>{kind}</td><td>{_count(_is_null(self._arrow.column(name))):,}</td></tr>"
+            for name, kind in self.kinds.items()
+        )
+        return f"<p>{escape(repr(self))}</p><table><tr><th>column</th><th>kind</th><th>missing</th></tr>{rows}</table>"
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Hand the table to anything that speaks Arrow."""

@@ -179,9 +179,9 @@ def bad_tables_are_refused_by_name(setup: Setup) -> None:
             refused("a NaN label", {owner: table.with_labels(np.array([np.nan, *labels[1:]]))}, owner, one)
         if setup.make().task == "classification":
             refused("one class", {owner: table.with_labels(labels[:1] * n_rows)}, owner)
-    dates = table.to_arrow().append_column("since", pa.array(np.zeros(n_rows, "datetime64[D]")))
-    bring = partial(Table.of, dates, ids=table.id_name, labels=table.label_name, owner=owner)
-    must_refuse(bring, DataError, owner, "since", what="A column of dates")
+    lists = table.to_arrow().append_column("since", pa.array([[0]] * n_rows))
+    bring = partial(Table.of, lists, ids=table.id_name, labels=table.label_name, owner=owner)
+    must_refuse(bring, DataError, owner, "since", what="A column of lists")
 
 
 def a_role_without_a_party_is_refused(setup: Setup) -> None:

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from colonnade.align.identifiers import Identifiers, enumerable_warning
 from colonnade.curves import CurvesType
 from colonnade.deploy.doctor.checklist import Check, Checklist
+from colonnade.deploy.doctor.columns import odd_columns, odd_labels, told_labels
 from colonnade.deploy.doctor.probe import PeerProbe
 from colonnade.deploy.doctor.self_report import SelfReport, alike
 from colonnade.deploy.party_run import require_network
@@ -110,6 +111,8 @@ def _look_at_table(home: Checklist, plan: Plan, name: str) -> Table | None:
         whole = plan.data.name is None or plan.align is not None
         table = (plan.data.load((name,), plan.align) if whole else plan.tables().train)[name]
         home.good("table", repr(table).partition(": ")[2].removesuffix(")"))
+        for said, fix in odd_columns(table):
+            home.note("columns", said, fix)
     if table is None:
         return None
     with home.trying("ids"):
@@ -123,7 +126,7 @@ def _look_at_table(home: Checklist, plan: Plan, name: str) -> Table | None:
         if "ids" not in home.wrong:
             table.checked(name, ids=plan.align is None)
         if name == plan.roles.label:
-            _require_labels(table, name)
+            _look_at_labels(home, table, name)
         elif not table.columns:
             raise DataError(f"{name} is a feature party but its table has no columns besides the ids. Bring some.")
         home.good("model", f"the table has what {plan.model.name} needs of {name}")
@@ -161,11 +164,15 @@ def _look_at_keys(home: Checklist, table: Table, name: str, align: PlannedAlign)
         )
 
 
-def _require_labels(table: Table, name: str) -> None:
+def _look_at_labels(home: Checklist, table: Table, name: str) -> None:
     if table.labels is None:
         raise DataError(f"{name} is the label party but its table has no labels. Name the label column in the plan.")
-    if not isinstance(table.labels.type, CurvesType):
-        require_classes(np.asarray(table.labels.drop_null()), name)
+    if isinstance(table.labels.type, CurvesType):
+        return
+    require_classes(np.asarray(table.labels.drop_null()), name)
+    home.good("labels", f"{table.label_name!r}: {told_labels(table.labels)}")
+    for oddity in odd_labels(table.labels):
+        home.note("labels", oddity, "Write the classes alike, or leave rows of a rare one out, if that is an error.")
 
 
 def _oddities(table: Table) -> Iterator[str]:

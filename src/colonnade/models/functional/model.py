@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CurvePrediction(Prediction):
     """Predicted curves: one row of coefficients per record, in the basis of the outputs.
 
