@@ -5,21 +5,29 @@ from functools import cache, partial
 import numpy as np
 import pytest
 
-from colonnade.crypto.profiles import SHARES
+from colonnade.crypto.profiles import SHARES, Budget
 from colonnade.crypto.rlwe import PublicKey, SecretKey
 from colonnade.crypto.sampling import Stream
 from colonnade.curves import BSplines
 from colonnade.data import load
 from colonnade.data.functional.generator import FunctionalSetting
+from colonnade.models.functional.messages import MaskedProducts
 from colonnade.models.functional.moment_regression import MomentRegression
 from colonnade.models.glm.estimator import LogisticRegression
-from colonnade.models.glm.messages import MaskedProduct, MaskedScores, PublicKeyBytes, ScoreMaskSeed, SharedVector
+from colonnade.models.glm.messages import (
+    MaskedProduct,
+    MaskedScores,
+    MaskedSums,
+    PublicKeyBytes,
+    ScoreMaskSeed,
+    SharedVector,
+)
 from colonnade.models.trees.estimator import SecureBoostClassifier
 from colonnade.roles import Roles
 from colonnade.tables.table import Table
 from colonnade.testing import HIDING_CHECKS, Setup, check_hiding
-from colonnade.testing.hiding import Watched, hides
-from colonnade.wire.message import Message, sealed, unsealed
+from colonnade.testing.hiding import Watched, WatchedRun, hides
+from colonnade.wire.message import Ciphertexts, Message, sealed, unsealed
 
 TWO = Roles(label="bank", features=("shop",))
 THREE = Roles(label="bank", features=("shop", "telco"))
@@ -87,6 +95,26 @@ def test_every_message_that_hides_something_crosses_in_a_checked_model():
     assert hiding == crossed
 
 
+@pytest.mark.parametrize("model", ["regression with an arbiter", "regression on shares", "moments on shares"])
+def test_every_flooded_coefficient_is_counted_before_it_is_sent(model, monkeypatch):
+    """A flood hides noise for so many answers over all runs: what is not counted would be free."""
+    counted, honest = [], Budget.spend
+
+    def spend(budget, values):
+        counted.append(values)
+        honest(budget, values)
+
+    monkeypatch.setattr(Budget, "spend", spend)
+    flooded = [
+        len(ciphertexts.data)
+        for said in WatchedRun.of(MODELS[model](), seed=0).said
+        for ciphertexts in vars(said.message).values()
+        if isinstance(said.message, MaskedSums | MaskedProduct | MaskedProducts)
+        and isinstance(ciphertexts, Ciphertexts)
+    ]
+    assert sum(counted) == sum(flooded) * SHARES.n > 0
+
+
 class Toy:
     """Two feature parties send numbers to the label party under masks that cancel; `flaw` says what is wrong."""
 
@@ -102,7 +130,11 @@ class Toy:
         else:
             seed = self._seed(party)
             own = np.arange(1, 9, dtype=np.uint64) << np.uint64(40)
-            mask = np.zeros(8, np.uint64) if self.flaw == "bare" else Stream(seed).words(8)
+            mask = (
+                np.zeros(8, np.uint64)
+                if self.flaw == "bare"
+                else Stream(seed).words(1 if self.flaw == "one mask" else 8)
+            )
             party.label_party.send(MaskedScores(own + mask if party.name == "shop" else own * np.uint64(3) - mask))
             if self.flaw == "told" and party.name == "shop":
                 party.label_party.send(ScoreMaskSeed(seed))
@@ -113,7 +145,7 @@ class Toy:
     def _seed(self, party):
         if party.name == "telco":
             return party.peers["shop"].receive(ScoreMaskSeed).seed
-        seed = bytes(range(32)) if self.flaw == "constant" else Stream().raw(32)
+        seed = bytes(32) if self.flaw == "constant" else Stream().raw(32)
         party.peers["telco"].send(ScoreMaskSeed(seed))
         return seed
 
@@ -178,7 +210,8 @@ def failing(make, roles):
     ("flaw", "checks"),
     [
         ("", set()),
-        ("bare", {"no_hidden_word_crosses_twice"}),
+        ("bare", {"no_hidden_word_crosses_twice", "hidden_words_are_far_apart"}),
+        ("one mask", {"hidden_words_are_far_apart"}),
         ("constant", {"no_hidden_word_crosses_twice"}),
         ("told", {"a_secret_reaches_one_party"}),
         ("twice", {"a_party_expands_no_key_twice"}),

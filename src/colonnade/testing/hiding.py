@@ -37,6 +37,9 @@ _STREAMS = ("colonnade.crypto.sampling", "colonnade.privacy.randomness")
 # A uniform word is as near to 0 as this once in 2^31 times; counts, bits and padding are.
 _LEAST_WORD = 2**32
 _MOST_WORDS = 2**13
+_FEW_WORDS = 8
+# Sums modulo 2^53 are the narrowest that are hidden.
+_NEAR = 2**48
 _LATTICE_SCHEMES = (ARBITER.name, SHARES.name)
 _PUBLIC_WORDS = np.frombuffer(b"".join(each.fingerprint for each in (ARBITER, SHARES, HISTOGRAM)), np.uint64)
 
@@ -145,8 +148,24 @@ def no_hidden_word_crosses_twice(watched: Watched) -> None:
     parts = [(said, _telling(part)) for said, part in watched.parts]
     words = np.sort(np.concatenate([np.zeros(0, np.uint64), *(part for _, part in parts)]))
     repeated = words[1:][words[1:] == words[:-1]]
-    kinds = sorted({said.message.kind for said, part in parts if np.isin(part, repeated).any()})
-    must(not kinds, f"What hides should serve once, but words of {', '.join(kinds)} come again: {len(repeated)}.")
+    kinds = {said.message.kind for said, part in parts if np.isin(part, repeated).any()}
+    # Seeds are few and long, so that even one of zeros does not come again by chance.
+    seeds = Counter(part.tobytes() for said, part in watched.parts if said.message.secret and 4 <= len(part) <= 8)
+    kinds |= {said.message.kind for said, part in watched.parts if seeds[part.tobytes()] > 1}
+    must(not kinds, f"What hides should serve once, but words of {', '.join(sorted(kinds))} come again.")
+
+
+def hidden_words_are_far_apart(watched: Watched) -> None:
+    """Where one mask hides many numbers, or the mask is short, the numbers stay as near to each other as they are."""
+    for said, part in watched.parts:
+        words = np.sort(part[:_MOST_WORDS])
+        if len(words) >= _FEW_WORDS and (said.message.fresh or not said.message.reveals):
+            # The largest gap on the circle of words: what is left of the circle holds all words.
+            gaps = np.append(np.diff(words), words[0] - words[-1])
+            must(
+                np.uint64(0) - gaps.max() > _NEAR,
+                f"Words of {said.message.kind} should be uniform, but all lie within 2^48 of each other.",
+            )
 
 
 def a_secret_reaches_one_party(watched: Watched) -> None:
@@ -266,6 +285,7 @@ def _is_small(transformed: Residues) -> bool:
 HIDING_CHECKS: tuple[Callable[[Watched], None], ...] = (
     something_hidden_crosses,
     no_hidden_word_crosses_twice,
+    hidden_words_are_far_apart,
     a_secret_reaches_one_party,
     a_party_expands_no_key_twice,
     no_ciphertext_follows_from_another,
