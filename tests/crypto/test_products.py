@@ -82,7 +82,8 @@ def test_the_flood_hides_the_noise_of_products():
 
 def test_the_flood_of_products_is_as_wide_as_it_should_be():
     """What is left of a decrypted product after rounding is the flood, not the other party's numbers times errors."""
-    masked, _ = products.multiply(KEY, products.encrypt(KEY, [words(4, 0)], 1), [words(4, 1)], 1)
+    few = products.BITS
+    masked, _ = products.multiply(KEY, products.encrypt(KEY, [words(4, 0)], few), [words(4, 1)], few)
     ring, t = ring_of(SHARES), products.SLOT_PRIMES[0]
     found = ring.integers(SECRET.residues(masked))[0]
     rest = [float((value * t) - round(value * t / ring.modulus) * ring.modulus) / t for value in found.tolist()]

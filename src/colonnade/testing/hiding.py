@@ -161,9 +161,9 @@ def hidden_words_are_far_apart(watched: Watched) -> None:
         words = np.sort(part[:_MOST_WORDS])
         if len(words) >= _FEW_WORDS and (said.message.fresh or not said.message.reveals):
             # The largest gap on the circle of words: what is left of the circle holds all words.
-            gaps = np.append(np.diff(words), words[0] - words[-1])
+            gaps = np.diff(words, append=words[:1])
             must(
-                np.uint64(0) - gaps.max() > _NEAR,
+                2**64 - int(gaps.max()) > _NEAR,
                 f"Words of {said.message.kind} should be uniform, but all lie within 2^48 of each other.",
             )
 

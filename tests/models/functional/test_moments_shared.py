@@ -9,7 +9,7 @@ from colonnade.curves import BSplines
 from colonnade.data.functional.generator import FunctionalSetting
 from colonnade.errors import BudgetSpent, CryptoError, Overflow, ProtocolError
 from colonnade.models.functional import moments_shared
-from colonnade.models.functional.messages import Layout, MaskedProducts, NoisyShares
+from colonnade.models.functional.messages import EncryptedOutputs, Layout, MaskedProducts, NoisyShares
 from colonnade.models.functional.moment_regression import MomentRegression
 from colonnade.models.functional.moments_masked import MomentBudget
 from colonnade.models.functional.moments_shared import _require_hidden
@@ -17,6 +17,7 @@ from colonnade.privacy.ledger import Ledger, compose
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
 from colonnade.secret import Secret
+from colonnade.testing.restart import changed
 
 SETTING = FunctionalSetting(n=500, p=3, active=(1, 2), basis=BSplines((0, 100), 6))
 TWO = Roles(label="label", features=("worker 1",))
@@ -196,3 +197,18 @@ def test_columns_that_a_flood_would_not_hide_are_refused():
 def test_encrypted_numbers_are_short_whatever_the_radius():
     assert MomentBudget(5.5, 5.0, 1.0, 1e-5, 20, 2).share_bits(40_000) == 12
     assert MomentBudget(500.0, 5.0, 1.0, 1e-5, 20, 2).share_bits(500) == 6
+
+
+def test_other_outputs_are_encrypted_with_other_coins(data):
+    """Two plaintexts under the same coins would show their difference."""
+
+    def encrypted(tables):
+        run = simulate(MomentRegression(**SETTINGS, epsilon=1e6).fit, tables, roles=TWO, seed=3)
+        (message,) = run.transcripts["label"].messages(EncryptedOutputs)
+        return message.message.columns.data[:, 1]
+
+    tables = data.take(range(60)).tables(1)
+    first, again = encrypted(tables), encrypted(tables)
+    other = encrypted({**tables, "label": changed(tables["label"], "labels")})
+    assert (first == again).mean() in (0, 1)
+    assert (first != other).mean() > 0.99
