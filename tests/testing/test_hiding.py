@@ -67,7 +67,7 @@ MODELS = {
         partial(boost, backend="paillier", max_depth=1), customers(20, TWO.parties), TWO
     ),
 }
-SLOW = ("trees with hidden sums", "regression under Paillier", "trees under Paillier")
+QUICK = ("regression with an arbiter", "regression on shares", "moments with an arbiter", "moments on shares")
 
 
 @cache
@@ -76,7 +76,7 @@ def watched(model):
 
 
 @pytest.mark.parametrize(
-    "model", [pytest.param(model, marks=[pytest.mark.slow] if model in SLOW else []) for model in MODELS]
+    "model", [pytest.param(model, marks=[] if model in QUICK else [pytest.mark.slow]) for model in MODELS]
 )
 def test_a_model_hides_by_draws_that_serve_once(model):
     for check in HIDING_CHECKS:
