@@ -6,7 +6,7 @@ READY := .venv/.ready
 # The theme's notice about its successor would otherwise stand in every log.
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: setup psi-fast demo test test-slow check bench docs docs-serve
+.PHONY: setup psi-fast demo test test-slow mutants check bench docs docs-serve
 
 setup: $(READY)
 
@@ -29,6 +29,10 @@ test: setup
 
 test-slow: setup
 	$(BIN)/pytest -n $(WORKERS) -m "slow and not gpu" --timeout 1800 tests
+
+# One fault at a time in a copy of the source, which the tests named beside the fault must notice.
+mutants: setup
+	$(BIN)/python tests/mutants -n $(WORKERS)
 
 check: setup
 	$(BIN)/ruff check

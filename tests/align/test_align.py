@@ -486,6 +486,14 @@ def test_no_transcript_holds_an_id_or_a_hash_of_one_or_anything_of_an_id_twice(h
         assert first != second
 
 
+def test_the_key_of_digests_is_new_in_every_run():
+    """Were it not, an id would lie in the same bucket in every run, whose sizes would tell who came and went."""
+    ids, opened = [f"customer-{i}" for i in range(20)], []
+    for seed in range(2):
+        aligned(tables(ids, ids), seed=seed, instead=noting_openings(opened, "salt"))
+    assert len(set(opened)) == len(opened) == 2
+
+
 def _values(transcript):
     """Everything of 16 bytes or more that depends on ids."""
     found = set()

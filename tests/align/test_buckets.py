@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from colonnade.align.buckets import Bucket, Buckets, PaddedBucket, n_buckets, slots
 from colonnade.align.identifiers import Identifiers
@@ -146,3 +147,11 @@ def test_values_are_found_where_they_stand_even_if_they_are_half_alike(numbers):
     ]
     expected = [among.index(n) if n in among else -1 for n in wanted]
     assert positions(*cut).tolist() == expected
+
+
+@pytest.mark.parametrize(("n_ids", "n"), [(10**5, 4), (10**9, 2**14)])
+def test_no_bucket_of_any_alignment_runs_over(n_ids, n):
+    """Where one did, the alignment would end after hours, and not by anybody's fault."""
+    share = 1 / n
+    # The largest of n binomial numbers exceeds what is there with less than this probability.
+    assert n * stats.binom.sf(slots(n_ids, n), n_ids, share) < 1e-9

@@ -1,6 +1,7 @@
 """Hinted RLWE: exact sums, a flood over every answer, secrets used once, and the attack that the flood stops."""
 
 import copy
+import itertools
 import multiprocessing
 import pickle
 import stat
@@ -23,9 +24,10 @@ from colonnade.crypto.hinted import (
     joint_seed,
 )
 from colonnade.crypto.histograms import HistogramBins
+from colonnade.crypto.packing import unpacked_wide
 from colonnade.crypto.profiles import HISTOGRAM, Budget
 from colonnade.crypto.sampling import Stream
-from colonnade.crypto.wide import WideRing
+from colonnade.crypto.wide import PRIME_BITS, WideRing
 from colonnade.errors import BudgetSpent, CryptoError, DataError, KeyMismatch, Overflow
 
 N = HISTOGRAM.n
@@ -347,6 +349,33 @@ def test_noise_gives_nothing_away_under_the_flood(spied):
     estimates = attacked(rows, spied)
     # 20 rows of 200: the mean has a standard deviation of about 0.01 under chance.
     assert np.mean([roc_auc_score(*each) for each in zip(rows, estimates, strict=True)]) == pytest.approx(0.5, abs=0.05)
+
+
+def test_no_two_queries_share_their_secret():
+    """Where they did, their difference would be the difference of gradients, give or take an error."""
+    parties = Parties(small(), ahead=0)
+    data = np.concatenate([parties.queries.prepare(2, []).data for _ in range(2)])
+    first = int(parties.public.ring.limits[0])
+    keys = unpacked_wide(data, N, PRIME_BITS)[:, 0].astype(np.int64)
+    for one, other in itertools.combinations(keys, 2):
+        apart = (one - other) % first
+        # Two errors are 42 at most.
+        assert (np.minimum(apart, first - apart) > 2**20).mean() > 0.99
+
+
+def test_the_flood_of_answers_is_as_wide_as_the_profile_says(monkeypatch):
+    seen, honest = [], wide_kernels.decode
+
+    def decode(*arguments):
+        honest(*arguments)
+        seen.append(arguments[-1].astype(float))
+
+    monkeypatch.setattr(wide_kernels, "decode", decode)
+    parties = Parties(small(20, n_sums=300), ahead=1)
+    parties.sums(np.ones(20), np.ones(20), np.zeros(20), 1)
+    # Three uniform numbers of a width have half of the width as their standard deviation; answers are divided by p_0.
+    width = 2.0 ** (HISTOGRAM.flood_bits - 1) / HISTOGRAM.primes[0]
+    assert np.std(np.concatenate(seen)) == pytest.approx(width, rel=0.2)
 
 
 def test_a_new_hint_has_new_masks_and_new_errors(spied):

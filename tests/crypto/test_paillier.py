@@ -41,6 +41,25 @@ def test_sums_are_exact_at_the_ends_of_their_range():
     assert unmasked(SECRET.decrypt(masked, 1, 4), masks).tolist() == ends.tolist()
 
 
+def test_what_the_holder_of_the_key_decrypts_is_under_masks_longer_than_sums():
+    """Without masks the arbiter reads gradients; masks as long as sums would tell how large these are."""
+    sums = KEY.encrypt(np.array([3, -5, 7]), 1)
+    high, low = [], []
+    for _ in range(4):
+        (number,) = SECRET.numbers(KEY.masked(sums, 1, 3)[0])
+        slots = [int(number) >> paillier.SLOT_BITS * place & 2**paillier.SLOT_BITS - 1 for place in range(3)]
+        high += [slot >> paillier.SUM_BITS for slot in slots]
+        low += [slot % 2**paillier.SUM_BITS for slot in slots]
+    assert len(set(low)) == len(set(high)) == 12
+    # Twelve uniform numbers of 64 bits are all below 2^56 once in 2^96 times.
+    assert max(high) > 2**56
+    assert max(low) > 2**45
+
+
+def test_the_same_number_is_never_encrypted_alike():
+    assert len({row.tobytes() for row in KEY.encrypt(np.zeros(8, np.int64), 1)}) == 8
+
+
 def test_refreshed_ciphertexts_differ_and_say_the_same():
     data = KEY.encrypt(np.array([5]), 1)
     again = KEY.refreshed(data)

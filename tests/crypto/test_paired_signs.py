@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from colonnade.crypto import paired
 from colonnade.crypto.paired import (
     RandomProducts,
     all_of,
@@ -65,6 +66,22 @@ def test_neither_share_alone_says_anything(sessions):
     for share in (first, second):
         for half in (share[:10_000], share[10_000:]):
             assert half.mean() == pytest.approx(0.5, abs=0.025)
+
+
+def test_neither_side_learns_how_single_digits_compare(sessions, monkeypatch):
+    """Both sides hold shares of each comparison of digits, which are uniform by themselves."""
+    seen, honest = [], paired._columns
+
+    def columns(found, count):
+        seen.append(honest(found, count))
+        return seen[-1]
+
+    monkeypatch.setattr(paired, "_columns", columns)
+    compared(sessions[0], [0] * 500, 33)
+    assert len(seen) == 2
+    for found in seen:
+        # 500 numbers of 8 digits are 4,000 coins of each kind: five standard deviations are 0.04.
+        assert found.mean(axis=(1, 2)) == pytest.approx([0.5, 0.5], abs=0.04)
 
 
 def test_random_products_are_products(sessions):

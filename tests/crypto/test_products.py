@@ -6,6 +6,7 @@ from scipy import stats
 
 from colonnade.crypto import products
 from colonnade.crypto.profiles import DISTANCE_BITS, SHARES
+from colonnade.crypto.ring import ring_of
 from colonnade.crypto.rlwe import SecretKey
 
 SECRET = SecretKey(profile=SHARES)
@@ -77,3 +78,13 @@ def test_the_flood_hides_the_noise_of_products():
     spare = products.FLOOD_BITS - SHARES.flood_bits
     assert SHARES.distance_bits(noise, SHARES.most_values) + spare >= DISTANCE_BITS
     assert SHARES.modulus / max(products.SLOT_PRIMES) / 4 > 3 * 2 ** (products.FLOOD_BITS - 1) + 2**45
+
+
+def test_the_flood_of_products_is_as_wide_as_it_should_be():
+    """What is left of a decrypted product after rounding is the flood, not the other party's numbers times errors."""
+    few = products.BITS
+    masked, _ = products.multiply(KEY, products.encrypt(KEY, [words(4, 0)], few), [words(4, 1)], few)
+    ring, t = ring_of(SHARES), products.SLOT_PRIMES[0]
+    found = ring.integers(SECRET.residues(masked))[0]
+    rest = [float((value * t) - round(value * t / ring.modulus) * ring.modulus) / t for value in found.tolist()]
+    assert np.std(rest) == pytest.approx(2.0 ** (products.FLOOD_BITS - 1), rel=0.05)

@@ -8,7 +8,7 @@ from scipy import stats
 
 from colonnade.crypto import rlwe
 from colonnade.crypto.additive import MOST_ROWS, Widths, unmasked
-from colonnade.crypto.profiles import ARBITER
+from colonnade.crypto.profiles import ARBITER, SHARES
 from colonnade.crypto.ring import Ring, ring_of
 from colonnade.errors import CryptoError, KeyMismatch
 
@@ -109,6 +109,52 @@ def test_the_same_vector_is_never_encrypted_alike():
     vector = np.arange(10)
     seen = {KEY.encrypt(vector, 8192).tobytes() for _ in range(20)}
     assert len(seen) == 20
+
+
+def quotient(ring, a, b):
+    """The polynomial that a transformed one is the other's multiple by, as integers."""
+    found = np.empty_like(a)
+    for limb, p in enumerate(map(int, ring.primes)):
+        inverses = np.array([pow(int(value), -1, p) if value else 0 for value in b[limb]], object)
+        found[limb] = (a[limb].astype(object) * inverses % p).astype(np.uint32)
+    return ring.integers(ring.inverse(found[None]))[0]
+
+
+def test_the_holder_of_the_key_cannot_divide_what_comes_back_by_what_it_sent():
+    """Without a fresh encryption of zero the quotient has the other party's columns as its coefficients."""
+    random, ring, block = np.random.default_rng(0), ring_of(SHARES), 512
+    matrix, vector = random.integers(-50, 50, (block, 16)), random.integers(-1000, 1000, block)
+    key = rlwe.SecretKey(profile=SHARES).public
+    asked = key.encrypt(vector, block)
+    product = key.product(key.prepare(matrix, block), asked)
+
+    def rebuilt(answer):
+        c = quotient(ring, answer[0, 1], asked[0, 1])
+        places = np.arange(16)[None] * block - np.arange(block)[:, None]
+        return np.where(places >= 0, c[places % ring.n], -c[places % ring.n])
+
+    assert (rebuilt(product) == matrix).all()
+    assert (rebuilt(key.masked(product, block, 16)[0]) == matrix).mean() < 0.01
+
+
+def test_no_two_encryptions_share_their_secret():
+    """Where they did, their difference would be the difference of plaintexts, give or take an error."""
+    ring = ring_of(ARBITER)
+    first, second = (KEY.encrypt(np.zeros(8, np.int64), 8192)[0, 1] for _ in range(2))
+    rest = ring.integers(ring.inverse(ring.subtract(first, second)[None]))[0]
+    # Two errors are 42 at most, a uniform number is as small once in 2^149 times.
+    assert (np.abs(rest) > 2**100).all()
+
+
+def test_the_flood_is_as_wide_as_the_profile_says():
+    ring = ring_of(SHARES)
+    secret = rlwe.SecretKey(profile=SHARES)
+    nothing = np.zeros((2, 2, len(SHARES.primes), SHARES.n), np.uint32)
+    masked, _ = secret.public.masked(nothing, 8192, 2)
+    scale = ring.modulus / 2.0**SHARES.message_bits
+    _, off = secret.decrypted(masked)
+    # Three uniform numbers of a width have half of the width as their standard deviation.
+    assert np.std(off) * scale == pytest.approx(2.0 ** (SHARES.flood_bits - 1), rel=0.05)
 
 
 def test_a_key_comes_back_from_its_bytes():

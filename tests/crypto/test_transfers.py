@@ -119,6 +119,16 @@ def test_bits_are_transposed_as_the_definition_says():
     assert (np.unpackbits(rows.view(np.uint8), axis=1, bitorder="little") == bits.T).all()
 
 
+def test_the_chooser_knows_one_of_two_keys_and_never_both(session):
+    """Were both keys alike, the chooser could open the message that it did not choose."""
+    chooser, sender = session
+    choices = np.random.default_rng(0).integers(0, 2, 200).astype(np.uint8)
+    known, sent = chooser.choose_keys(choices)
+    both, rows = sender.both_keys(200, sent), np.arange(200)
+    assert (both[rows, choices] == known).all()
+    assert (both[rows, 1 - choices] != known).all()
+
+
 def test_every_extension_draws_new_pads(session):
     first, second = (pads(session, 64, 5, 2)[1].words for _ in range(2))
     assert len(np.unique(np.concatenate([first, second]))) == 128

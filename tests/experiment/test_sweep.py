@@ -322,6 +322,14 @@ def test_the_code_version_changes_with_the_source_and_with_nothing_else(tmp_path
     assert version_of_copy() != f"{code_version()}\n"
 
 
+def test_a_trial_under_other_code_is_another_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a result that other code computed would be passed off as this code's."""
+    before, digest = Trial({"noise": 0.1}, seed=0).key, Trial({"noise": 0.1}, seed=0).digest
+    monkeypatch.setattr("colonnade.experiment.sweep.code_version", lambda: "0.0.0+other")
+    assert Trial({"noise": 0.1}, seed=0).key != before
+    assert Trial({"noise": 0.1}, seed=0).digest == digest
+
+
 TRIAL = Trial({"noise": 0.1}, seed=0)
 
 

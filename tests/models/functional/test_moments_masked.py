@@ -2,7 +2,14 @@ import numpy as np
 import pytest
 
 from colonnade.errors import CryptoError
-from colonnade.models.functional.moments_masked import fraction_bits, from_ring, ring_product, to_ring, uniform
+from colonnade.models.functional.moments_masked import (
+    MomentBudget,
+    fraction_bits,
+    from_ring,
+    ring_product,
+    to_ring,
+    uniform,
+)
 from colonnade.privacy.randomness import Randomness
 
 
@@ -35,3 +42,10 @@ def test_products_that_cannot_be_held_are_refused():
     assert fraction_bits(1.0) == 22
     with pytest.raises(CryptoError, match="should fit into 62 bits with 8 bits after the point, but do not"):
         fraction_bits(1e15)
+
+
+def test_one_record_moves_squared_lengths_no_further_than_the_budget_assumes():
+    budget = MomentBudget(clip_x=3.0, clip_y=2.0, epsilon=1.0, delta=1e-5, inputs=4)
+    # A record whose curves all lie at the radius, in the place of one whose curves are zero.
+    assert budget.scalar_x.sensitivity >= 4 * 3.0**2
+    assert budget.scalar_y.sensitivity >= 2.0**2

@@ -1,10 +1,13 @@
 import re
 from dataclasses import replace
 from textwrap import dedent
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from colonnade.crypto.profiles import SHARES
+from colonnade.crypto.rlwe import SecretKey
 from colonnade.curves import BSplines
 from colonnade.data.functional.generator import FunctionalSetting
 from colonnade.errors import BudgetSpent, CryptoError, Overflow, ProtocolError
@@ -14,6 +17,7 @@ from colonnade.models.functional.moment_regression import MomentRegression
 from colonnade.models.functional.moments_masked import MomentBudget
 from colonnade.models.functional.moments_shared import _require_hidden
 from colonnade.privacy.ledger import Ledger, compose
+from colonnade.privacy.randomness import Randomness
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
 from colonnade.secret import Secret
@@ -196,3 +200,15 @@ def test_columns_that_a_flood_would_not_hide_are_refused():
 def test_encrypted_numbers_are_short_whatever_the_radius():
     assert MomentBudget(5.5, 5.0, 1.0, 1e-5, 20, 2).share_bits(40_000) == 12
     assert MomentBudget(500.0, 5.0, 1.0, 1e-5, 20, 2).share_bits(500) == 6
+
+
+def test_other_outputs_are_encrypted_with_other_coins():
+    """Two plaintexts under the same coins would show their difference; the same ones must come out alike."""
+    party = SimpleNamespace(random=Randomness.seeded(1, "label"))
+    side = SimpleNamespace(_party=party, _key=SecretKey(profile=SHARES), _block=64)
+    column = np.arange(40)
+    first, again, other = (
+        moments_shared.OpenedShares._encrypted(side, 0, each)[:, 1] for each in (column, column, column + 1)
+    )
+    assert (first == again).all()
+    assert (first != other).mean() > 0.99

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from sklearn.linear_model import PoissonRegressor, Ridge
 from colonnade.crypto import sampling
 from colonnade.crypto.paired import Pair
 from colonnade.crypto.profiles import SHARES
-from colonnade.errors import BudgetSpent, DataError, PlanError, ProtocolError
+from colonnade.errors import BudgetSpent, DataError, Overflow, PlanError, ProtocolError
 from colonnade.models.glm import messages
 from colonnade.models.glm import shares as glm_shares
 from colonnade.models.glm.estimator import LinearRegression, LogisticRegression, PoissonRegression
@@ -548,3 +549,11 @@ def test_an_arbiter_cannot_ask_where_there_is_none():
             made(values, labels_of(LinearRegression, values)),
             roles=roles(),
         )
+
+
+def test_columns_whose_products_a_flood_would_not_hide_are_refused():
+    """Noise of a product grows with its columns, and what a flood does not hide of it tells the columns."""
+    side = SimpleNamespace(party=SimpleNamespace(name="shop"))
+    with pytest.raises(Overflow, match="too large for their products to be hidden by a flood of 90 bits"):
+        ComputingSide._fixed(side, np.full((2**21, 1), 63.0), axis=0)
+    assert ComputingSide._fixed(side, np.full((2**10, 1), 63.0), axis=0).shape == (2**10, 1)

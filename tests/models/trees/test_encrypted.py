@@ -1,6 +1,7 @@
 """Trees from encrypted sums are the plain ones: splits, whole-number sums and leaves."""
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,8 +9,10 @@ import pytest
 from colonnade.crypto import hinted
 from colonnade.crypto.histograms import HistogramBins
 from colonnade.crypto.profiles import HISTOGRAM, Budget
+from colonnade.errors import ProtocolError
 from colonnade.models.trees.bins import BinMatrix, Column, starts
 from colonnade.models.trees.grow import Joined, PlainSums, grow
+from colonnade.models.trees.hinted_sums import _with_own
 from colonnade.models.trees.losses import Gradients, Logistic
 from colonnade.models.trees.splits import TreeParameters
 
@@ -88,3 +91,13 @@ def test_trees_from_encrypted_sums_are_the_plain_ones(cuts, grow_policy):
         scores[:, 0] += added
     # However many holders there are, a level or a leaf is one query.
     assert group.n_queries <= (8 if grow_policy == "depthwise" else 24)
+
+
+def test_a_label_party_that_passes_on_another_nonce_is_refused():
+    """It could choose the public polynomials, and with them read hints."""
+    line = SimpleNamespace(peer="bank")
+    own, other = bytes(32), bytes(range(32))
+    assert _with_own([other, own], own, 1, line) == [other, own]
+    for passed_on in ([other, other], [other]):
+        with pytest.raises(ProtocolError, match="this party's own among them"):
+            _with_own(passed_on, own, 1, line)

@@ -1,17 +1,24 @@
 """Noise on sums: added in the unit of the sums, wide enough for what one record moves."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 from colonnade.crypto import hinted
 from colonnade.crypto.histograms import HistogramBins
 from colonnade.crypto.profiles import HISTOGRAM, Budget
+from colonnade.models.trees import hinted_sums
 from colonnade.models.trees.boosting import BoostSettings, Sampling
+from colonnade.models.trees.estimator import SecureBoostClassifier
 from colonnade.models.trees.hinted_sums import noised
-from colonnade.models.trees.noise import NoiseSettings, mechanism, most_releases, widest
+from colonnade.models.trees.noise import NoiseSettings, SumNoise, mechanism, most_releases, widest
 from colonnade.models.trees.splits import TreeParameters
 from colonnade.privacy.gaussian import gaussian_epsilon
 from colonnade.privacy.randomness import Randomness
+from colonnade.roles import Roles
+from colonnade.runtime.simulate import simulate
+from colonnade.tables.table import Table
 
 
 def test_noise_is_added_to_each_sum_in_its_own_unit():
@@ -55,3 +62,40 @@ def test_noise_leaves_room_in_a_slot():
     scale = int((2**32 - 1) / (1 + widest(values, 4, 30, settings)) / np.abs(values).sum())
     made = mechanism(scale, 4, 30, settings)
     assert scale * np.abs(values).sum() + 12 * made.sigma <= 2**32 - 1
+
+
+class Drawing:
+    """Draws noise for two queries whose largest gradient and hessian are alike."""
+
+    def __call__(self, party):
+        noise = SumNoise(party, n_columns=3, n_releases=4, settings=NoiseSettings(1.0, 1e-5))
+        noise.begin(100, 100)
+        return [noise.draw((50,), query) for query in (b"one", b"two", b"one")]
+
+
+def test_no_noise_serves_two_sums():
+    """Gradients and hessians, or two queries, with the same noise would differ by exact sums."""
+    tables = {name: Table.of({"id": range(2), "x": range(2)}) for name in ("bank", "shop")}
+    roles = Roles(label="bank", features=("shop",))
+    one, two, again = simulate(Drawing(), tables, roles=roles).results["shop"]
+    assert (one == again).all()
+    drawn = [one[:, 0], one[:, 1], two[:, 0], two[:, 1]]
+    for first, second in itertools.combinations(drawn, 2):
+        assert (first != second).mean() > 0.9
+
+
+class Added(Exception):
+    """Noise was added to an answer."""
+
+
+def test_what_is_charged_as_noise_is_added_to_what_is_sent(monkeypatch):
+    def add(*arguments):
+        raise Added
+
+    monkeypatch.setattr(hinted_sums, "noised", add)
+    random = np.random.default_rng(0)
+    tables = {name: Table.of({"id": range(40), "x": random.normal(size=40)}) for name in ("bank", "shop")}
+    tables["bank"] = tables["bank"].with_labels(np.arange(40) % 2)
+    model = SecureBoostClassifier(n_estimators=1, max_depth=1, max_bin=3, sums="noisy", epsilon=5.0)
+    with pytest.raises(Added):
+        simulate(model.fit, tables, roles=Roles(label="bank", features=("shop",)))

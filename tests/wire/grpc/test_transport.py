@@ -38,7 +38,7 @@ from colonnade.wire.certs import authority as certs
 from colonnade.wire.certs.credentials import Credentials, host_of
 from colonnade.wire.grpc.envelope import LAST, Envelope, Type
 from colonnade.wire.grpc.link import OUTBOX_MEMORY_BYTES, WINDOW_BYTES, Gap, Link, Patience
-from colonnade.wire.grpc.tls import diagnose
+from colonnade.wire.grpc.tls import Tls, diagnose
 from colonnade.wire.grpc.transport import GrpcTransport
 from colonnade.wire.transport import NAME_BYTES, EpochStart, HeldCheckpoint, next_start, pack_note
 
@@ -802,6 +802,15 @@ def expired(credentials):
         builder = builder.add_extension(extension.value, extension.critical)
     authority = load_pem_private_key((credentials.directory / "ca.key").read_bytes(), None)
     return replace(credentials, certificate_pem=builder.sign(authority, SHA256()).public_bytes(Encoding.PEM))
+
+
+def test_a_connection_whose_certificate_has_expired_meanwhile_is_refused(trusted):
+    """TLS does not look at dates again where a session is resumed."""
+    tls = Tls("bank", trusted["bank"])
+    context = {"ssl_tls_version": [b"TLSv1.3"], "x509_pem_cert": [trusted["shop"].certificate_pem]}
+    assert tls.shown(context).name == "shop"
+    with pytest.raises(AuthError, match=r"Expected a certificate of shop that holds at .* but it expired at"):
+        tls.shown({**context, "x509_pem_cert": [expired(trusted["shop"]).certificate_pem]})
 
 
 def both_sides(opened, bank, shop, *, names=("bank", "shop"), **shops):
