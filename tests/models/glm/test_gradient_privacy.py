@@ -48,10 +48,9 @@ def sums_of_first_step(held, monkeypatch):
     """What the arbiter would open in the first step without noise, by party, and the label party's mechanism."""
     found, honest = {}, glm_arbiter.EncryptedSide.opened
 
-    def spy(side, step, data, n_values, chosen=None):
-        if step == 0 and chosen is not None:
-            fraction, own = side.part_bits - side.range_bits, side.party.holds_labels
-            z = -np.rint(np.ldexp(side.target.values, fraction)) if own else None
+    def spy(side, step, data, n_values, chosen):
+        if step == 0:
+            z = -np.ldexp(side.loss.labels[0], side.fraction) if side.party.holds_labels else None
             found[side.party.name] = side.integers, z
             found["mechanism"] = found.get("mechanism") or getattr(side, "mechanism", None)
         return honest(side, step, data, n_values, chosen)
@@ -99,7 +98,7 @@ def test_rows_are_clipped_and_an_intercept_stays(kind, intercept):
 
 def test_what_a_training_costs_is_what_dp_accounting_says_of_its_noise():
     noise, epochs = GradientPrivacy(epsilon=2.0, delta=1e-6), 30
-    mechanism = noise.mechanism(scale=12, fraction=17, n_parties=3, epochs=epochs)
+    mechanism = noise.mechanism(scale=12, fraction=17, n_parties=3, n_outputs=1, epochs=epochs)
     ledger = Ledger()
     ledger.spend(mechanism.event(Secret.LABELS, "label", by=GRADIENT_NOISE), epochs)
     spent = ledger.epsilon(1e-6, protects=Secret.LABELS)
@@ -140,7 +139,7 @@ def test_a_step_that_comes_again_after_a_crash_is_charged_again(monkeypatch):
 def test_a_budget_over_all_runs_refuses_the_run_that_exceeds_it(tmp_path):
     held, spent = tables(), []
     for number in range(3):
-        mechanism = GradientPrivacy(epsilon=2.0).mechanism(scale=12, fraction=17, n_parties=2, epochs=1)
+        mechanism = GradientPrivacy(epsilon=2.0).mechanism(scale=12, fraction=17, n_parties=2, n_outputs=1, epochs=1)
         history = History(tmp_path / "privacy-of-bank", Records.of(held["bank"]), f"run {number}")
         ledger = Ledger({Secret.LABELS: (3.0, 1e-5)}, history=history)
         if number < 2:

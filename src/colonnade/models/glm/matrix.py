@@ -131,7 +131,17 @@ class Whitened:
         return np.asarray(self.back @ values if self.back.ndim else self.back * values)
 
 
-def whitened(matrix: Matrix, penalised: NDArray[np.bool_], ridge: float, most: float) -> Whitened:
+def scaled(matrix: Matrix, penalised: NDArray[np.bool_], ridge: float, most: float) -> Whitened:
+    """Columns times one number, so that neither an entry is larger than `most` nor a ridge larger than the identity."""
+    factor = min(1.0, most / max(np.abs(entries(matrix)).max(initial=0.0), 1e-300), 1 / np.sqrt(max(ridge, 1e-300)))
+    from scipy.sparse import diags_array
+
+    penalty = diags_array(ridge * factor**2 * penalised, format="csr")
+    kept: Matrix = penalty if not isinstance(matrix, np.ndarray) else penalty.toarray()
+    return Whitened(with_entries(matrix, entries(matrix) * factor), kept, np.asarray(factor))
+
+
+def whitened(matrix: Matrix, penalised: NDArray[np.bool_], ridge: float, most: float = np.inf) -> Whitened:
     """Columns whose mean square matrix plus a ridge on the penalised ones is about the identity.
 
     Sparse matrices and those with more than 2,048 columns are only multiplied by a number. Where an entry would be
@@ -139,12 +149,7 @@ def whitened(matrix: Matrix, penalised: NDArray[np.bool_], ridge: float, most: f
     """
     n_rows, n_columns = matrix.shape
     if not isinstance(matrix, np.ndarray) or not 0 < n_columns <= MOST_WHITENED:
-        factor = min(1.0, most / max(np.abs(entries(matrix)).max(initial=0.0), 1e-300), 1 / np.sqrt(max(ridge, 1e-300)))
-        from scipy.sparse import diags_array
-
-        penalty = diags_array(ridge * factor**2 * penalised, format="csr")
-        kept: Matrix = penalty if not isinstance(matrix, np.ndarray) else penalty.toarray()
-        return Whitened(with_entries(matrix, entries(matrix) * factor), kept, np.asarray(factor))
+        return scaled(matrix, penalised, ridge, most)
     squared = matrix.T @ matrix / max(n_rows, 1)
     # Directions that hardly vary stay so: a millionth of a column's mean square is as far as they are stretched.
     added = np.where(penalised, ridge, 0.0) + 1e-6 * np.maximum(np.diag(squared), 1e-6)
