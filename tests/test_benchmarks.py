@@ -27,7 +27,7 @@ FIGURES = {
         "hidden_cpu_s",
         "hidden_mb",
     },
-    "regression_accuracy": {"auc_off_shares", "auc_off_arbiter"},
+    "regression_accuracy": {"off_shares", "off_arbiter"},
     "secureboost": {"secretflow_ratio", "auc_off_bins", "auc_off_raw"},
     "trees_equality": {"different_share", "auc_off"},
     "comparisons": {"cpu_s", "mb"},

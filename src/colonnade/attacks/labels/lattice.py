@@ -29,6 +29,7 @@ import numpy as np
 from colonnade.attacks.base import Attack, ExampleRun, Guess, Needs, View
 from colonnade.attacks.labels.regression import (
     first_batches,
+    n_outputs,
     own_matrix,
     own_regression,
     shortest_residuals,
@@ -67,8 +68,8 @@ class LatticeLabels(Attack):
         why = why_no_regression(view)
         if why is not None:
             return why
-        if not isinstance(view.own.model, LogisticRegression):
-            return "it knows the residuals of a logistic regression only"
+        if not isinstance(view.own.model, LogisticRegression) or n_outputs(view) > 1:
+            return "it knows the residuals of a logistic regression of two classes only"
         if view.own.model.gradient_privacy is not None:
             return "opened sums have noise"
         weighted = any(len(each.message.weights) for each in view.messages(StepOutline, sent=False))
