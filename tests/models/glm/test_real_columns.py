@@ -29,7 +29,7 @@ def auc(scores, labels):
 def test_a_few_epochs_rank_real_rows_as_scikit_learn_does(arbiter):
     tables = {name: table.take(np.arange(200)) for name, table in load("breast-cancer").split().items()}
     labels = np.asarray(tables["bank"].labels)
-    shares, ours, matrix = fitted(LogisticRegression(max_iter=15, tol=0, **FREE), tables, arbiter)
+    _, ours, matrix = fitted(LogisticRegression(max_iter=15, tol=0, **FREE), tables, arbiter)
     plain = PlainLogistic(C=1.0, max_iter=5000).fit(matrix, labels)
     assert auc(matrix @ ours, labels) > auc(plain.decision_function(matrix), labels) - 0.005
     # The second-order approximation stopped at a fifth of this length.
