@@ -34,7 +34,7 @@ FIGURES = {
     "lattice": {"distance_ratio", "primal_ratio"},
     "psi": {"cpu_ratio", "above_idle_mb", "rr22_ratio", "partition_cpu_s"},
     "psi_large": {"bytes_per_id", "rr22_bytes_per_id"},
-    "glm": {"us_per_row", "fate_ratio", "shares_fate_ratio"},
+    "glm": {"us_per_row", "fate_ratio", "shares_fate_ratio", "default_processor_s", "default_epoch_mb"},
     "walks": {"split_step_files", "regression_files", "multiplication_calls"},
     "resume": {"resume_s"},
     "functional": {"cached_over_kronecker", "step_ratio_32k_to_500", "fit_ms"},

@@ -216,7 +216,7 @@ def test_training_ends_when_all_parties_stand_still_and_says_so_if_it_does_not(c
     for share in run.results.values():
         assert (share.n_iter_, share.converged_) == (ended, True)
     votes = [entry.message.still for entry in run.transcripts["bank"].messages(StillVote)]
-    assert votes[-1] == 1
+    assert votes[-10:] == [1] * 10
     assert "by tol" in run.results["shop"].summary()
     assert not caplog.records
     for tol, converged in ((1e-7, False), (0, None)):
@@ -224,7 +224,7 @@ def test_training_ends_when_all_parties_stand_still_and_says_so_if_it_does_not(c
         assert {(share.n_iter_, share.converged_) for share in short.results.values()} == {(3, converged)}
     said = [record.getMessage() for record in caplog.records]
     assert sorted(each.split(":")[0] for each in said) == ["bank", "judge", "shop"]
-    assert all("after 3 epochs (max_iter) an epoch still changed the mean loss by 1e-07" in each for each in said)
+    assert all("after 3 epochs (max_iter) the mean loss has not stood still within 1e-07" in each for each in said)
 
 
 def test_three_classes_are_one_model_each_against_the_others():
@@ -265,22 +265,23 @@ def test_scores_that_diverge_are_refused_before_they_are_sent(monkeypatch):
     monkeypatch.setattr(
         Channel, "send", lambda line, message, **about: sent.append(message) or honest(line, message, **about)
     )
-    values = {name: 1e12 * held for name, held in columns(2).items()}
-    labels = labels_of(LinearRegression, columns(2))
+    values = columns(2)
+    labels = labels_of(LinearRegression, values)
     with pytest.raises(Overflow, match=r"'s scores should be at most .* of 400 are larger or not finite. Standardise"):
-        fitted(LinearRegression(standardised=False, learning_rate=0.1, max_iter=3), values, labels)
+        fitted(LinearRegression(learning_rate=1e4, max_iter=3), values, labels)
     # Scores of the first step are 0; those of the second never leave their owner.
     assert {message.step for message in sent if isinstance(message, ScoreShare)} == {0}
 
 
-@pytest.mark.parametrize(("bits", "apart"), [(None, 1e-6), (24, 1e-4)])
+# How two equal columns share a coefficient is left to the penalty, which rounded gradients hide.
+@pytest.mark.parametrize(("bits", "apart"), [(None, 1e-6), (26, 1e-2)])
 def test_constant_and_collinear_columns_train(bits, apart):
     values = columns(2)
     values["shop"] = np.column_stack([values["shop"], np.full(N, 7.0), values["shop"][:, 0]])
     labels = labels_of(LogisticRegression, columns(2))
-    run = fitted(LogisticRegression(max_iter=30, gradient_bits=bits), values, labels)
+    run = fitted(LogisticRegression(max_iter=15, gradient_bits=bits), values, labels)
     shop = run.results["shop"].coefficients
-    assert shop["shop 2"] == 0
+    assert shop["shop 2"] == pytest.approx(0, abs=1e-12)
     assert shop["shop 3"] == pytest.approx(shop["shop 0"], abs=apart)
 
 
@@ -435,7 +436,7 @@ def test_no_two_runs_send_the_same_ciphertext_or_key():
     labels = labels_of(LinearRegression, values)
     runs = [fitted(LinearRegression(max_iter=2, tol=0), values, labels) for _ in range(2)]
     digests = [
-        [entry.digest for entry in run.transcripts[name].entries if entry.sent and entry.fresh]
+        [entry.digest for entry in run.transcripts[name].entries if entry.sent and entry.fresh and entry.digest]
         for run in runs
         for name in run.results
     ]

@@ -152,6 +152,7 @@ def test_a_budget_over_all_runs_refuses_the_run_that_exceeds_it(tmp_path):
     assert 2.0 < spent[1] <= 3.0
 
 
+@pytest.mark.slow
 def test_gradients_have_the_noise_that_the_label_party_asked_for():
     held, model = tables(), noisy(max_iter=1, gradient_privacy=GradientPrivacy(epsilon=0.5))
     found = [trained(model, held) for _ in range(30)]
@@ -179,8 +180,8 @@ def test_no_two_openings_share_their_noise():
 @pytest.mark.parametrize(
     ("model", "options", "words"),
     [
-        (LinearRegression, QUIET, "labels of two classes, because other labels have no bound"),
-        (PoissonRegression, QUIET, "labels of two classes, because other labels have no bound"),
+        (LinearRegression, QUIET, "labels that are classes, because other labels have no bound"),
+        (PoissonRegression, QUIET, "labels that are classes, because other labels have no bound"),
         (LogisticRegression, QUIET | {"sample_weight": "x"}, "sample_weight=None, because weights have no bound"),
         (LogisticRegression, {"alarm": None}, "tol=0, because the epoch in which training ends"),
         (LogisticRegression, {"tol": 0.0}, "alarm=None, because an alarm depends on all labels"),
@@ -207,8 +208,9 @@ def test_the_arbiter_refuses_a_label_party_that_asks_for_no_noise_against_the_pl
         trained(noisy(), tables())
 
 
+@pytest.mark.slow
 def test_a_noisy_fit_on_many_rows_predicts_as_well_as_one_without_noise():
-    held = tables(20_000)
+    held = tables(10_000)
     scores = []
     for model in (LogisticRegression(max_iter=12, **QUIET), noisy(max_iter=12, gradient_privacy={"epsilon": 2.0})):
         run = trained(model, held, keep="digests")

@@ -197,7 +197,10 @@ def epochs_in_plain(model, values, labels, batches, tolerance):
 
 
 @pytest.mark.parametrize(("batch_size", "momentum"), [(None, 0.5), (150, 0.0)])
-def test_training_on_shares_ends_when_the_loss_would_change_by_less_than_the_tolerance(batch_size, momentum):
+def test_training_on_shares_ends_when_the_loss_would_change_by_less_than_the_tolerance(
+    batch_size, momentum, monkeypatch
+):
+    monkeypatch.setattr("colonnade.models.glm.sides.STILL_EPOCHS", 1)
     values = columns(2)
     labels = labels_of(LinearRegression, values)
     # Labels are divided by 8 or 16 before training, and tol counts in these units.

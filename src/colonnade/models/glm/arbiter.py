@@ -78,7 +78,6 @@ from colonnade.models.glm.messages import (
     ScoreShare,
     StepOutline,
     StillVote,
-    StopVerdict,
 )
 from colonnade.models.glm.openings import (
     KEY_BYTES,
@@ -558,10 +557,7 @@ class EncryptedLabelSide(EncryptedSide):
         votes = [
             line.receive(StillVote, fields={"epoch": epoch}, epoch=epoch).still for line in self.party.feature_parties
         ]
-        stop = self.is_still() and all(votes)
-        for line in (*self.party.feature_parties, self.party.arbiter):
-            line.send(StopVerdict(epoch, int(stop)), epoch=epoch)
-        return stop
+        return self.decide(epoch, still=self.is_still() and all(votes))
 
     def finish(self) -> LearnedRegression:
         return replace(super().finish(), centre=self.loss.centre)

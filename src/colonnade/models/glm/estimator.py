@@ -77,8 +77,9 @@ class GeneralisedLinearModel(ScoringEstimator):
         batch_size: Rows per step, at least; None takes all. Batches are the same in every epoch.
         learning_rate: The length of a step along the gradient of the mean loss; None takes one that cannot diverge.
         momentum: How much of a move is taken again before the next gradient, at most.
-        tol: Training ends when an epoch changes the mean loss by less, as the change of the coefficients says; linear
-            regression divides labels by a power of two first, so that they are at most 4. 0 runs all epochs.
+        tol: Training ends when each of ten epochs in a row changes the mean loss by less, as the change of the
+            coefficients says; linear regression divides labels by a power of two first, so that they are at most 4. 0
+            runs all epochs.
         fit_intercept: Whether the label party fits an intercept. Without it, `intercept_` is the constant about which
             the family expands its labels: their mean in linear regression, its logarithm in Poisson regression.
         standardised: Whether each party standardises its own columns first.
@@ -155,7 +156,7 @@ class GeneralisedLinearModel(ScoringEstimator):
         self,
         *,
         alpha: float = 1.0,
-        max_iter: int = 300,
+        max_iter: int = 400,
         batch_size: int | None = None,
         learning_rate: float | None = None,
         momentum: float = 0.95,
@@ -257,8 +258,8 @@ class GeneralisedLinearModel(ScoringEstimator):
         """How training ended, in words."""
         if self.converged_ is False:
             return (
-                f"after {self.n_iter_} epochs (max_iter) an epoch still changed the mean loss by {self.tol:g} (tol) or "
-                "more. The model has not converged. Raise max_iter or tol."
+                f"after {self.n_iter_} epochs (max_iter) the mean loss has not stood still within {self.tol:g} (tol). "
+                "The model has not converged. Raise max_iter or tol."
             )
         return f"training ended after {self.n_iter_} epochs, {'by tol' if self.converged_ else 'as max_iter says'}."
 

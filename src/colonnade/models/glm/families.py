@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil, log, log2
+from math import ceil, exp, log, log2
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from colonnade.wire.message import Float64Array
 
 
 @dataclass(frozen=True)
-class Loss:
+class RegressionLoss:
     """A loss by its gradient: `factor` times the columns times mean less label.
 
     Attributes:
@@ -64,12 +64,17 @@ class MeanTable:
 
     @classmethod
     def of(
-        cls, function: Callable[[Float64Array], Float64Array], first: float, *, step_bits: int = 4, place_bits: int = 8
+        cls,
+        function: Callable[[Float64Array], Float64Array],
+        first: float,
+        above: float,
+        *,
+        step_bits: int = 4,
+        place_bits: int = 8,
     ) -> MeanTable:
         """The table of a function from a score on: its values in the middle of the intervals."""
         middles = first + np.ldexp(np.arange(2**place_bits) + 0.5, -step_bits)
-        end = np.array([first + 2.0 ** (place_bits - step_bits)])
-        return cls(first, step_bits, function(middles), float(function(end)[0]))
+        return cls(first, step_bits, function(middles), above)
 
     def __call__(self, scores: Float64Array) -> Float64Array:
         """The mean at scores."""
@@ -96,7 +101,7 @@ class Family:
 
     name: str
     checked: Callable[[NDArray[Any], str], Float64Array]
-    loss: Callable[[Float64Array], Loss]
+    loss: Callable[[Float64Array], RegressionLoss]
     mean: Callable[[Float64Array], Float64Array]
     table: MeanTable | None
     bend: float
@@ -136,24 +141,24 @@ def _codes(labels: NDArray[Any], owner: str) -> Float64Array:
     return np.searchsorted(classes, labels).astype(np.float64)
 
 
-def _linear(labels: Float64Array) -> Loss:
+def _linear(labels: Float64Array) -> RegressionLoss:
     centre = float(labels.mean())
     largest = float(np.abs(labels - centre).max(initial=0.0))
     scale = 2.0 ** ceil(log2(largest / 4)) if largest > 0 else 1.0
-    return Loss((labels - centre)[None] / scale, 2.0, 2.0, scale, centre)
+    return RegressionLoss((labels - centre)[None] / scale, 2.0, 2.0, scale, centre)
 
 
-def _logistic(codes: Float64Array) -> Loss:
+def _logistic(codes: Float64Array) -> RegressionLoss:
     n_classes = int(codes.max()) + 1
     # Of more than two classes each one is told from all others.
     labels = codes[None] if n_classes == 2 else (codes == np.arange(n_classes)[:, None]).astype(np.float64)
-    return Loss(labels, 1.0, 0.25)
+    return RegressionLoss(labels, 1.0, 0.25)
 
 
-def _poisson(counts: Float64Array) -> Loss:
+def _poisson(counts: Float64Array) -> RegressionLoss:
     mean = float(counts.mean())
     # exp bends more the larger the rate: four times the mean rate is taken as the most.
-    return Loss(counts[None] / mean, mean, 4 * mean, centre=log(mean))
+    return RegressionLoss(counts[None] / mean, mean, 4 * mean, centre=log(mean))
 
 
 def _sigmoid(scores: Float64Array) -> Float64Array:
@@ -175,7 +180,7 @@ LOGISTIC = Family(
     checked=_codes,
     loss=_logistic,
     mean=_sigmoid,
-    table=MeanTable.of(_sigmoid, -8.0),
+    table=MeanTable.of(_sigmoid, -8.0, above=1.0),
     bend=0.25,
     shrinkage=lambda alpha, total: alpha / total,
     approximation="a row's mean is off by at most 0.008",
@@ -185,7 +190,7 @@ POISSON = Family(
     checked=_counts,
     loss=_poisson,
     mean=np.exp,
-    table=MeanTable.of(np.exp, -12.0),
+    table=MeanTable.of(np.exp, -12.0, above=exp(4.0)),
     bend=1.0,
     shrinkage=lambda alpha, total: alpha,
     approximation="a row's rate is off by at most 3.2 %, and rates above 54 mean rates count as 54",

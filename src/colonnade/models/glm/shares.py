@@ -7,8 +7,8 @@
          ◀───────────────── SharedVector                                                    from each, to all
          MaskedProduct ────────────────▶                                                    from all, to each
                                     PairedWords ─────────────────────▶                      in turns: the mean, what
-                                    ◀───────────────────── PairedWords                      is shifted, whether to end
-                                    ◀───────────────────── OpenedShare                      per epoch: to end or not
+                                    ◀───────────────────── PairedWords                      is shifted, what moved
+                                    ◀───────────────────── OpenedShare                      per epoch: still or not
          ◀────────────────── StopVerdict                                                    per epoch, to all
          ◀────────────────── OpenedShare                                                    at the end, from both
 
@@ -23,11 +23,12 @@ does not compute, the masks for the two computing parties cancel.
     mean         linear: the scores; else a table's words at the scores, 0 below the table, the last one above it
     gradients    Z_k' (mean - label)                     one round with all
     update       local, with public factors
-    stopping     whether the squared change of all coefficients in an epoch is below a public bound: one bit
+    stopping     whether the squared change of all coefficients in an epoch is below a public bound: one bit, opened to
+                 the label party; after ten such epochs in a row training ends
 
-Before the end the parties learn one bit after each epoch, whether training ends, and nothing else: what a party
-decrypts is uniform. With tol=0 there is no such bit, and all epochs are run. At the end each party learns its own
-coefficients. The two computing parties must not work together: their shares add up to the coefficients, scores and
+Before the end the label party learns one bit after each epoch, the others whether training ends, and nothing else: what
+a party decrypts is uniform. With tol=0 there is no such bit, and all epochs are run. At the end each party learns its
+own coefficients. The two computing parties must not work together: their shares add up to the coefficients, scores and
 residuals. Semi-honest, unreviewed. Mohassel and Zhang 2017 (SecureML) for training on shares; products with matrices
 are those of `colonnade.crypto.rlwe`, all else between the two computing parties that of `colonnade.crypto.paired`.
 
@@ -73,7 +74,6 @@ from colonnade.models.glm.messages import (
     PublicKeyBytes,
     SharedVector,
     SharesLayout,
-    StopVerdict,
 )
 from colonnade.models.glm.sides import (
     ColumnSide,
@@ -277,12 +277,8 @@ class ComputingSide(MatrixSide):
 
     def stands_still(self, epoch: int) -> bool:
         change, self.before = self.coefficients - self.before, self.coefficients
-        stops = self._is_short((epoch + 1) * self.n_batches - 1, change.ravel())
-        if not self.leading:
-            return self.received_verdict(epoch)
-        for line in self.party.feature_parties:
-            line.send(StopVerdict(epoch, int(stops)), epoch=epoch)
-        return stops
+        still = self._is_short((epoch + 1) * self.n_batches - 1, change.ravel())
+        return self.decide(epoch, still=still) if self.leading else self.received_verdict(epoch)
 
     def state(self) -> Tree:
         return {**super().state(), **{name: getattr(self, name) for name in ("coefficients", "point", "before")}}

@@ -14,7 +14,7 @@ from colonnade.crypto import rlwe
 from colonnade.errors import ProtocolError
 from colonnade.models.base import own_labels, row_weights
 from colonnade.models.batches import fixed_batches
-from colonnade.models.glm.families import Family, Loss
+from colonnade.models.glm.families import Family, RegressionLoss
 from colonnade.models.glm.matrix import Matrix, Whitened, require_finite
 from colonnade.models.glm.messages import EncryptedMessage, StopVerdict
 from colonnade.runtime.party import Party
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from colonnade.models.glm.gradient_privacy import GradientPrivacy
 
 Backend: TypeAlias = Literal["rlwe", "paillier"]
+
+STILL_EPOCHS = 10
+"""After how many still epochs in a row training ends: coefficients that turn round stand still for a few."""
 
 A = TypeVar("A", bound=NDArray[np.generic])
 
@@ -73,7 +76,7 @@ class RegressionSide(ABC):
 
     n_batches: int
     n_outputs: int
-    n_epochs = 0
+    n_epochs = n_still = 0
     converged = False
 
     def __init__(self, settings: RegressionSettings, party: Party) -> None:
@@ -99,7 +102,7 @@ class RegressionSide(ABC):
 
     def state(self) -> Tree:
         """All that the next step depends on."""
-        return {"n_epochs": self.n_epochs, "converged": self.converged}
+        return {"n_epochs": self.n_epochs, "n_still": self.n_still, "converged": self.converged}
 
     def restore(self, tree: Tree) -> None:
         """Go back to what `state` gave."""
@@ -126,6 +129,15 @@ class RegressionSide(ABC):
         message = line.receive(kind, fields={"step": step}, rows=rows, epoch=self.epoch_of(step))
         assert isinstance(message, EncryptedMessage)
         return unsealed(message.ciphertexts, key, size, line.peer)
+
+    def decide(self, epoch: int, *, still: bool) -> bool:
+        """Decide, as the label party, whether training ends with this epoch, and tell all others."""
+        self.n_still = self.n_still + 1 if still else 0
+        stop = self.n_still >= STILL_EPOCHS
+        for name in self.party.roles.parties:
+            if name != self.party.name:
+                self.party.peers[name].send(StopVerdict(epoch, int(stop)), epoch=epoch)
+        return stop
 
     def received_verdict(self, epoch: int) -> bool:
         """Whether the label party says that training ends with this epoch."""
@@ -162,7 +174,7 @@ class ColumnSide(RegressionSide):
             self._kept[name] = found
         return self._kept[name]
 
-    def rate(self, loss: Loss, weights: Float64Array, eigenvalues: float) -> float:
+    def rate(self, loss: RegressionLoss, weights: Float64Array, eigenvalues: float) -> float:
         """The length of a step: the one that was set, or one that cannot diverge.
 
         Args:
