@@ -210,7 +210,7 @@ def test_row_weights_are_scikit_learns_sample_weights():
 def test_training_ends_when_all_parties_stand_still_and_says_so_if_it_does_not(caplog):
     values = columns(2)
     labels = labels_of(LinearRegression, values)
-    run = fitted(LinearRegression(max_iter=200, tol=1e-7), values, labels)
+    run = fitted(LinearRegression(max_iter=200, tol=1e-7), values, labels, keep="all")
     ended = run.results["shop"].n_iter_
     assert 5 < ended < 100
     for share in run.results.values():
@@ -231,11 +231,11 @@ def test_three_classes_are_one_model_each_against_the_others():
     values = columns(2)
     codes = np.digitize(joined(values) @ [1.0, -1.0, 0.5, 2.0], [-1.0, 1.0])
     labels = np.array(["high", "low", "middle"], object)[codes]
-    run = fitted(LogisticRegression(max_iter=4, tol=0, gradient_bits=None), values, labels)
-    apart = [
-        fitted(LogisticRegression(max_iter=4, tol=0, gradient_bits=None), values, (labels == name).astype(int))
-        for name in ("high", "low", "middle")
-    ]
+    with pytest.raises(PrivacyError, match="bank has 9 columns, so a batch needs more than 576 rows"):
+        fitted(LogisticRegression(), values, labels)
+    model = LogisticRegression(max_iter=4, tol=0, gradient_bits=None, rows_per_column=10)
+    run = fitted(model, values, labels)
+    apart = [fitted(model, values, (labels == name).astype(int)) for name in ("high", "low", "middle")]
     for name in ("bank", "shop"):
         np.testing.assert_allclose(run.results[name].coef_, [each.results[name].coef_ for each in apart], rtol=1e-9)
     np.testing.assert_allclose(run.results["bank"].intercept_, [each.results["bank"].intercept_ for each in apart])

@@ -129,10 +129,9 @@ class Scores:
         return whole - ceil(log2(n_parties))
 
     def begin(self) -> None:
-        """Begin to compute with the other of label party and arbiter, if there is anything to be looked up."""
-        if self.table is not None:
-            assert self.line is not None
-            self.line.take(0, 0, self.line.pair.begin())
+        """Begin to compute with the other of label party and arbiter."""
+        assert self.line is not None
+        self.line.take(0, 0, self.line.pair.begin())
 
     def means(self, step: int, epoch: int, scores: Share) -> Share:
         """This party's share of the link's inverse at shared scores."""

@@ -23,14 +23,14 @@ does not compute, the masks for the two computing parties cancel.
     mean         linear: the scores; else a table's words at the scores, 0 below the table, the last one above it
     gradients    Z_k' (mean - label)                     one round with all
     update       local, with public factors
-    stopping     whether the squared change of all coefficients in an epoch is below a public bound: one bit, opened to
-                 the label party; after ten such epochs in a row training ends
+    stopping     whether the squared change of all coefficients in an epoch is below a public bound: one bit
 
-Before the end the label party learns one bit after each epoch, the others whether training ends, and nothing else: what
-a party decrypts is uniform. With tol=0 there is no such bit, and all epochs are run. At the end each party learns its
-own coefficients. The two computing parties must not work together: their shares add up to the coefficients, scores and
-residuals. Semi-honest, unreviewed. Mohassel and Zhang 2017 (SecureML) for training on shares; products with matrices
-are those of `colonnade.crypto.rlwe`, all else between the two computing parties that of `colonnade.crypto.paired`.
+Before the end the label party learns one bit after each epoch, the others whether training ends, which is after ten
+such epochs in a row, and nothing else: what a party decrypts is uniform. With tol=0 there is no such bit, and all
+epochs are run. At the end each party learns its own coefficients. The two computing parties must not work together:
+their shares add up to the coefficients, scores and residuals. Semi-honest, unreviewed. Mohassel and Zhang 2017
+(SecureML) for training on shares; products with matrices are those of `colonnade.crypto.rlwe`, all else between the two
+computing parties that of `colonnade.crypto.paired`.
 
 Steps cannot grow without bound, because means lie within their table (`means`). Where a learning rate was set by hand
 and shares wrapped around, the opened coefficients are out of range and are refused.
