@@ -468,8 +468,21 @@ class PoissonRegression(GeneralisedLinearModel):
     task: ClassVar[Literal["regression"]] = "regression"
     family = POISSON
 
+    mean_rate_: float
+
+    def _learn_labels(self, party: Party) -> None:
+        self.mean_rate_ = float(numeric_labels(party, self.family).mean())
+
     def _prediction(self, scores: Float64Array) -> Prediction:
-        return Prediction(self.family.mean(scores))
+        rates, table = self.family.mean(scores), self.family.table
+        assert table is not None
+        beyond = int((rates > table.above * getattr(self, "mean_rate_", np.inf)).sum())
+        if beyond:
+            _log.warning(
+                "%d of %d predicted rates are above %.0f mean rates. Training counts such rates as %.0f mean rates.",
+                *(beyond, len(rates), table.above, table.above),
+            )
+        return Prediction(rates)
 
     def _quality(self, labels: NDArray[Any], prediction: Prediction) -> float:
         from sklearn.metrics import d2_tweedie_score

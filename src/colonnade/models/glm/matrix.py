@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 Matrix: TypeAlias = "NDArray[Any] | csr_array"
 
 MOST_WHITENED = 2048
+# Whitened columns are dense; a sparse matrix that would have more numbers than this stays as it is.
+MOST_DENSE = 2**24
 
 
 def entries(matrix: Matrix) -> NDArray[Any]:
@@ -144,19 +146,21 @@ def scaled(matrix: Matrix, penalised: NDArray[np.bool_], ridge: float, most: flo
 def whitened(matrix: Matrix, penalised: NDArray[np.bool_], ridge: float, most: float = np.inf) -> Whitened:
     """Columns whose mean square matrix plus a ridge on the penalised ones is about the identity.
 
-    Sparse matrices and those with more than 2,048 columns are only multiplied by a number. Where an entry would be
-    larger than `most`, less is whitened.
+    Matrices with more than 2,048 columns, and large sparse ones, are only multiplied by a number. Where an entry would
+    be larger than `most`, less is whitened.
     """
     n_rows, n_columns = matrix.shape
-    if not isinstance(matrix, np.ndarray) or not 0 < n_columns <= MOST_WHITENED:
+    is_dense = isinstance(matrix, np.ndarray)
+    if not 0 < n_columns <= MOST_WHITENED or not (is_dense or n_rows * n_columns <= MOST_DENSE):
         return scaled(matrix, penalised, ridge, most)
-    squared = matrix.T @ matrix / max(n_rows, 1)
+    product = matrix.T @ matrix / max(n_rows, 1)
+    squared = np.asarray(product if isinstance(product, np.ndarray) else product.toarray())
     # Directions that hardly vary stay so: a millionth of a column's mean square is as far as they are stretched.
     added = np.where(penalised, ridge, 0.0) + 1e-6 * np.maximum(np.diag(squared), 1e-6)
     while True:
         values, vectors = np.linalg.eigh(squared + np.diag(added))
         back = (vectors / np.sqrt(values)) @ vectors.T
-        columns = matrix @ back
+        columns = np.asarray(matrix @ back)
         if np.abs(columns).max(initial=0.0) <= most:
             return Whitened(columns, ridge * (back * penalised) @ back, back)
         added = 4 * added
