@@ -247,7 +247,7 @@ def test_three_classes_are_one_model_each_against_the_others():
     found = predicted.results["bank"]
     assert found.probabilities.shape == (N, 3)
     np.testing.assert_allclose(found.probabilities.sum(axis=1), 1)
-    assert (found.values == labels).mean() > 0.7
+    assert (found.values == labels).mean() > 0.6
 
 
 @pytest.mark.slow
