@@ -383,5 +383,5 @@ def test_every_message_with_bytes_or_words_is_secret_or_says_why_it_may_be_recor
     }
     secret = {kind for kind, each in ours.items() if each.secret}
     assert telling - secret == set(RECORDED)
-    paired = {"glm/paired-words", "trees/shared-sums", "trees/hidden-turn", "trees/best-shares"}
+    paired = {"glm/paired-words", "glm/score-share", "trees/shared-sums", "trees/hidden-turn", "trees/best-shares"}
     assert secret == {"align/opening", "functional/mask-seed", "glm/mask-seed", "glm/opening"} | paired

@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 
 KEY_BITS = 3072
 LEAST_KEY_BITS = 2048
-# A sum has 53 bits with its sign; a mask of 64 more hides it but for 2^-64.
-_MASK_BITS = SUM_BITS + 64
+# What is added up are shares modulo 2^53, whose sums with columns have up to 31 bits more than 53; a mask of 64 more
+# than all of these hides them but for 2^-64.
+_WRAP_BITS = 32
+_MASK_BITS = SUM_BITS + _WRAP_BITS + 64
 SLOT_BITS = _MASK_BITS + 2
 _WINDOW = 6
 
@@ -122,8 +124,9 @@ class PublicKey(additive.PublicKey):
         low = [secrets.randbits(SUM_BITS) for _ in range(n_values)] if chosen is None else chosen.tolist()
         for start in range(0, n_values, self._slots):
             some, places = sums[start : start + self._slots], low[start : start + self._slots]
-            # 2^53 makes every slot positive, so that none borrows from the next.
-            drawn = [(secrets.randbits(_MASK_BITS - SUM_BITS) + 1 << SUM_BITS) + mask for mask in places]
+            # 2^85 makes every slot positive, so that none borrows from the next.
+            high = (secrets.randbits(_MASK_BITS - SUM_BITS) + 2**_WRAP_BITS for _ in places)
+            drawn = [(each << SUM_BITS) + mask for each, mask in zip(high, places, strict=True)]
             total, hiding = _gmpy2().mpz(1), 0
             for ciphertext, mask in zip(reversed(some), reversed(drawn), strict=True):
                 total = powmod(total, 2**SLOT_BITS, self.square) * ciphertext % self.square

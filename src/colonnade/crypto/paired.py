@@ -61,7 +61,6 @@ _VALUES = 1 << DIGIT_BITS
 MOST_PLACE_BITS = 10
 _ROWS_AT_ONCE = 4096
 _WORD_BITS = 64
-_FRACTION_BITS = 12
 
 
 @dataclass(frozen=True)
@@ -315,18 +314,13 @@ class Pair:
         return (yield from shift(share, bits, pads, leading=self.leading))
 
     def floored(self, share: Share, bits: int) -> Turns[Share]:
-        """This party's shares, modulo 2^52, of numbers, |x| < 2^62, over 2^bits, rounded down.
-
-        A number that is less than 2^-12 of a unit below a whole one may come out as that one.
-        """
-        assert bits > _FRACTION_BITS
-        finer = (yield from self.shifted(share, bits - _FRACTION_BITS)) + np.uint64(self.leading)
-        # Both fractions together are a unit or less; nothing else is lost when each party shifts its own share.
-        low = (finer & np.uint64(2**_FRACTION_BITS - 1)) - np.uint64(2**_FRACTION_BITS * self.leading)
-        short = yield from self.negative(low, _FRACTION_BITS + 2)
+        """This party's shares, modulo 2^(64 - bits), of numbers over 2^bits, rounded down."""
+        # Nothing but the carry out of the low bits is lost when each party shifts its own share.
+        low = (share & np.uint64(2**bits - 1)) - np.uint64(2**bits * self.leading)
+        short = yield from self.negative(low, bits + 1)
         ones = np.full(len(share), self.leading, np.uint64)
         lost = yield from self.kept(ones, short)
-        return (finer >> np.uint64(_FRACTION_BITS)) + ones - lost
+        return (share >> np.uint64(bits)) + ones - lost
 
     def negative(self, share: Share, bits: int) -> Turns[Bits]:
         """This party's shares of bits that say which numbers, |x| < 2^(bits - 1), are below zero."""

@@ -11,10 +11,11 @@ larger counts, because a stand-in may be narrower than the party in whose place 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -100,7 +101,8 @@ def estimate(model: Estimator, roles: Roles, name: str, table: Table) -> dict[st
     def entries(n_rows: int, repeats: int, *, narrow: bool = False) -> tuple[Entry, ...]:
         small = model.clone().set_params(**model.dry_run_params, **({} if epochs is None else {epochs: repeats}))
         tables = _tables(small, roles, name, table.take(np.sort(order[:n_rows])), narrow=narrow)
-        return simulate(small.fit, tables, roles=roles, keep="digests").transcripts[name].entries
+        with _unlogged():
+            return simulate(small.fit, tables, roles=roles, keep="digests").transcripts[name].entries
 
     begun = time.process_time()
     small = entries(few, min(n_epochs, 2))
@@ -131,6 +133,18 @@ def estimate(model: Estimator, roles: Roles, name: str, table: Table) -> dict[st
         sent = sum(count for (is_sent, _), count in total.items() if is_sent)
         found[peer] = TrafficEstimate(sent, sum(total.values()) - sent, turns, int(sure))
     return found
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Keep models from warning that so few epochs do not converge."""
+    log = logging.getLogger("colonnade.models")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def may_stop_early(model: Estimator) -> bool:

@@ -47,6 +47,18 @@ def test_batches_as_small_as_the_columns_are_many_give_every_label_away_if_nobod
     assert auc(run, Residue()) > 0.99
 
 
+def test_three_classes_are_read_from_small_batches_as_two_are():
+    data = tables(120, 30, strength=0.0)
+    labels = np.random.default_rng(1).integers(0, 3, 120)
+    data["bank"] = Table.of({"id": np.arange(120), "y": labels}, labels="y", owner="bank")
+    model = LogisticRegression(max_iter=1, batch_size=25, learning_rate=0.01, rows_per_column=0, fewest_rows=1)
+    run = simulate(model.fit, data, roles=JUDGED)
+    for attack, least in ((Residue(), 0.99), (CoefficientScore(), 0.5)):
+        attempt = attempt_on(run, attack, "shop")
+        guess = attempt.attack.guess(attempt.view(run))
+        assert (guess.classes == labels[guess.rows]).mean() > least
+
+
 def test_batches_that_are_allowed_tell_no_more_than_the_columns_themselves():
     unrelated = simulate(LogisticRegression(max_iter=2).fit, tables(500, 4, strength=0.0), roles=JUDGED)
     # Four columns fitted to 500 labels by chance: an AUC of about 0.55.

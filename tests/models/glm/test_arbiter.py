@@ -23,12 +23,13 @@ from colonnade.models.glm.families import LINEAR, LOGISTIC, POISSON
 from colonnade.models.glm.messages import (
     ColumnSummary,
     EncryptedResiduals,
-    EncryptedScores,
     MaskedScores,
     MaskedSums,
     OpenedSums,
     PartialScores,
     Schedule,
+    ScoreShare,
+    StillVote,
 )
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
@@ -93,41 +94,49 @@ def coefficients(run):
 
 def in_plain(model, values, labels, batches, family):
     """The same optimiser on the same fixed-point inputs, in one place and in Python integers."""
-    target = family.quadratic(family.checked(np.asarray(labels), "bank"))
+    n_rows, loss = len(labels), family.loss(family.checked(np.asarray(labels), "bank"))
+    known = loss.labels[0]
     matrices = {name: held for name, held in values.items()}
-    matrices["bank"] = np.hstack([values["bank"], np.ones((len(labels), 1))])
-    of_batch, of_all = Widths.of(max(map(len, batches))), Widths.of(len(labels))
-    fraction = (
-        of_all.residual_bits
-        - int(np.ceil(np.log2(len(values))))
-        - max(5, int(np.ceil(np.log2(np.abs(target.values).max(initial=1)))) + 2)
-    )
+    matrices["bank"] = np.hstack([values["bank"], np.ones((n_rows, 1))])
+    of_batch, of_all = Widths.of(max(map(len, batches))), Widths.of(n_rows)
+    largest = max(np.abs(known).max(initial=1), family.table.above if family.table else 0)
+    range_bits = max(5, int(np.ceil(np.log2(largest))) + 1)
+    fraction = of_all.residual_bits - int(np.ceil(np.log2(len(values)))) - range_bits
+    score_bits = 20 if family.table else fraction
     scales = {name: column_scales(np.abs(m).max(axis=0), of_batch.column_bits) for name, m in matrices.items()}
     integers = {name: np.rint(np.ldexp(m, scales[name])).astype(np.int64) for name, m in matrices.items()}
     quantised = {name: np.ldexp(m.astype(float), -scales[name]) for name, m in integers.items()}
-    bend = sum(np.linalg.eigvalsh(m.T @ m / len(labels))[-1] for m in matrices.values())
-    of_mean = {"linear": 2 / len(labels), "logistic": 1 / len(labels), "Poisson": 1}
+    of_mean = {"linear": 2 / n_rows, "logistic": 1 / n_rows, "Poisson": 1}
     shrinkage = of_mean[family.name] * model.alpha
-    rate = 1 / (target.curvature * bend + shrinkage)
+    penalties = {name: np.full(m.shape[1], shrinkage) for name, m in matrices.items()}
+    penalties["bank"][-1] = 0
+    back = {}
+    for name, m in matrices.items():
+        square = m.T @ m / n_rows
+        found, vectors = np.linalg.eigh(square + np.diag(penalties[name] / family.bend + 1e-6 * np.diag(square)))
+        back[name] = (vectors / np.sqrt(found)) @ vectors.T
+    eigenvalues = (
+        np.linalg.eigvalsh((m @ back[name]).T @ (m @ back[name]) / n_rows)[-1] for name, m in matrices.items()
+    )
+    rate = 1 / (loss.curvature * sum(eigenvalues) + family.bend)
     theta = {name: np.zeros(m.shape[1]) for name, m in matrices.items()}
     ahead = {name: np.zeros(m.shape[1]) for name, m in matrices.items()}
     for step in range(model.max_iter * len(batches)):
         rows = batches[step % len(batches)]
-        parts = {name: quantised[name][rows] @ ahead[name] for name in values}
-        parts["bank"] = parts["bank"] - target.values[rows]
-        residuals = sum(np.rint(np.ldexp(part, fraction)).astype(np.int64) for part in parts.values())
+        points = {name: back[name] @ ahead[name] for name in values}
+        scores = sum(np.rint(np.ldexp(quantised[name][rows] @ points[name], score_bits)) for name in values)
+        means = np.rint(np.ldexp(family.table(np.ldexp(scores, -score_bits)), fraction)) if family.table else scores
+        residuals = means.astype(np.int64) - np.rint(np.ldexp(known[rows], fraction)).astype(np.int64)
         for name in values:
             sums = integers[name][rows].T.astype(object) @ residuals.astype(object)
             gradient = np.ldexp(sums.astype(float), -scales[name] - fraction)
-            penalties = np.full(len(theta[name]), shrinkage)
-            if name == "bank":
-                penalties[-1] = 0
-            factor = target.curvature * len(batches) / len(labels)
-            before, theta[name] = theta[name], ahead[name] - rate * (factor * gradient + penalties * ahead[name])
+            factor = loss.factor * len(batches) / n_rows
+            direction = back[name] @ (factor * gradient + penalties[name] * points[name])
+            before, theta[name] = theta[name], ahead[name] - rate * direction
             ahead[name] = theta[name] + min((step + 1) / (step + 4), model.momentum) * (theta[name] - before)
-    *bank, intercept = theta["bank"] * target.scale
-    others = [theta[name] * target.scale for name in values if name != "bank"]
-    return np.array([*bank, *np.concatenate(others), intercept + target.centre])
+    found = {name: back[name] @ theta[name] * loss.scale for name in values}
+    *bank, intercept = found.pop("bank")
+    return np.array([*bank, *np.concatenate(list(found.values())), intercept + loss.centre])
 
 
 FAMILIES = [(LinearRegression, LINEAR), (LogisticRegression, LOGISTIC), (PoissonRegression, POISSON)]
@@ -142,7 +151,7 @@ def test_coefficients_are_those_of_the_plain_optimiser_on_the_same_integers(mode
     run = fitted(estimator, values, labels, n_parties)
     seen = [entry.rows for entry in run.transcripts["shop"].messages(EncryptedResiduals) if entry.epoch == 0]
     plain = in_plain(estimator, values, labels, seen, family)
-    np.testing.assert_allclose(coefficients(run), plain, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(coefficients(run), plain, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -174,25 +183,16 @@ def test_linear_regression_is_ridge(n_parties):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("model", [LogisticRegression, PoissonRegression])
 @pytest.mark.parametrize("n_parties", [2, 3, 4, 5])
-def test_logistic_regression_is_close_to_scikit_learns_where_scores_are_small(n_parties):
+def test_other_regressions_are_scikit_learns_to_two_digits(model, n_parties):
     values = columns(n_parties)
-    labels = labels_of(LogisticRegression, columns(2))
-    run = fitted(LogisticRegression(alpha=1.0, max_iter=100, tol=0), values, labels, n_parties)
-    plain = PlainLogistic(C=1.0).fit(joined(values), labels)
-    # The second-order approximation pulls coefficients towards 0, by a tenth where scores are about 1.
-    np.testing.assert_allclose(coefficients(run), [*plain.coef_[0], *plain.intercept_], atol=0.1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("n_parties", [2, 3, 4, 5])
-def test_poisson_regression_is_close_to_scikit_learns_where_rates_vary_little(n_parties):
-    values = columns(n_parties)
-    random = np.random.default_rng(0)
-    labels = random.poisson(np.exp(joined(columns(2)) @ random.uniform(-0.15, 0.15, 4) + 1))
-    run = fitted(PoissonRegression(alpha=1.0 / N, max_iter=100, tol=0), values, labels, n_parties)
-    plain = PoissonRegressor(alpha=1.0 / N).fit(joined(values), labels)
-    np.testing.assert_allclose(coefficients(run), [*plain.coef_, plain.intercept_], atol=0.05)
+    labels = labels_of(model, values)
+    alpha = 1.0 / N if model is PoissonRegression else 1.0
+    run = fitted(model(alpha=alpha, max_iter=60, tol=1e-7), values, labels, n_parties)
+    plain = {LogisticRegression: PlainLogistic(C=1.0), PoissonRegression: PoissonRegressor(alpha=1.0 / N)}[model]
+    plain.fit(joined(values), labels)
+    np.testing.assert_allclose(coefficients(run), np.r_[np.ravel(plain.coef_), plain.intercept_], atol=0.02)
 
 
 @pytest.mark.slow
@@ -207,16 +207,47 @@ def test_row_weights_are_scikit_learns_sample_weights():
     np.testing.assert_allclose(coefficients(run), [*ridge.coef_, ridge.intercept_], rtol=1e-3, atol=5e-3)
 
 
-def test_the_loss_is_that_of_the_coefficients_and_ends_training_when_it_stands_still():
+def test_training_ends_when_all_parties_stand_still_and_says_so_if_it_does_not(caplog):
     values = columns(2)
     labels = labels_of(LinearRegression, values)
-    run = fitted(LinearRegression(max_iter=200, tol=1e-3), values, labels)
-    history = run.results["bank"].history_
-    assert 5 < len(history) < 100
-    assert history[0]["loss"] == pytest.approx(((labels - labels.mean()) ** 2).mean(), rel=1e-4)
-    predicted = simulate({n: share.predict for n, share in run.results.items()}, made(values, labels), roles=roles())
-    last = ((predicted.results["bank"].values - labels) ** 2).mean()
-    assert history[-1]["loss"] == pytest.approx(last, rel=1e-2)
+    run = fitted(LinearRegression(max_iter=200, tol=1e-7), values, labels, keep="all")
+    ended = run.results["shop"].n_iter_
+    assert 5 < ended < 100
+    for share in run.results.values():
+        assert (share.n_iter_, share.converged_) == (ended, True)
+    votes = [entry.message.still for entry in run.transcripts["bank"].messages(StillVote)]
+    assert votes[-10:] == [1] * 10
+    assert "by tol" in run.results["shop"].summary()
+    assert not caplog.records
+    for tol, converged in ((1e-7, False), (0, None)):
+        short = fitted(LinearRegression(max_iter=3, tol=tol), values, labels)
+        assert {(share.n_iter_, share.converged_) for share in short.results.values()} == {(3, converged)}
+    said = [record.getMessage() for record in caplog.records]
+    assert sorted(each.split(":")[0] for each in said) == ["bank", "judge", "shop"]
+    assert all("after 3 epochs (max_iter) the mean loss has not stood still within 1e-07" in each for each in said)
+
+
+def test_three_classes_are_one_model_each_against_the_others():
+    values = columns(2)
+    codes = np.digitize(joined(values) @ [1.0, -1.0, 0.5, 2.0], [-1.0, 1.0])
+    labels = np.array(["high", "low", "middle"], object)[codes]
+    with pytest.raises(PrivacyError, match="bank has 9 columns, so a batch needs more than 576 rows"):
+        fitted(LogisticRegression(), values, labels)
+    model = LogisticRegression(max_iter=4, tol=0, gradient_bits=None, rows_per_column=10)
+    run = fitted(model, values, labels)
+    apart = [fitted(model, values, (labels == name).astype(int)) for name in ("high", "low", "middle")]
+    for name in ("bank", "shop"):
+        np.testing.assert_allclose(run.results[name].coef_, [each.results[name].coef_ for each in apart], rtol=1e-9)
+    np.testing.assert_allclose(run.results["bank"].intercept_, [each.results["bank"].intercept_ for each in apart])
+    assert run.results["shop"].strategy_ == "one-vs-rest"
+    assert run.results["shop"].gradients_.shape == (4, 3, 2)
+    (entry,) = run.transcripts["judge"].messages(messages.OpenableSums, sent=False)
+    assert entry.message.counts.tolist() == [9, 6]
+    predicted = simulate({n: s.predict for n, s in run.results.items()}, made(values, labels), roles=roles())
+    found = predicted.results["bank"]
+    assert found.probabilities.shape == (N, 3)
+    np.testing.assert_allclose(found.probabilities.sum(axis=1), 1)
+    assert (found.values == labels).mean() > 0.6
 
 
 @pytest.mark.slow
@@ -234,22 +265,23 @@ def test_scores_that_diverge_are_refused_before_they_are_sent(monkeypatch):
     monkeypatch.setattr(
         Channel, "send", lambda line, message, **about: sent.append(message) or honest(line, message, **about)
     )
-    values = {name: 1e12 * held for name, held in columns(2).items()}
-    labels = labels_of(LinearRegression, columns(2))
+    values = columns(2)
+    labels = labels_of(LinearRegression, values)
     with pytest.raises(Overflow, match=r"'s scores should be at most .* of 400 are larger or not finite. Standardise"):
-        fitted(LinearRegression(standardised=False, learning_rate=0.1, max_iter=3), values, labels)
+        fitted(LinearRegression(learning_rate=1e4, max_iter=3), values, labels)
     # Scores of the first step are 0; those of the second never leave their owner.
-    assert {message.step for message in sent if isinstance(message, EncryptedScores)} == {0}
+    assert {message.step for message in sent if isinstance(message, ScoreShare)} == {0}
 
 
-@pytest.mark.parametrize(("bits", "apart"), [(None, 1e-6), (24, 1e-4)])
+# How two equal columns share a coefficient is left to the penalty, which rounded gradients hide.
+@pytest.mark.parametrize(("bits", "apart"), [(None, 1e-6), (26, 1e-2)])
 def test_constant_and_collinear_columns_train(bits, apart):
     values = columns(2)
     values["shop"] = np.column_stack([values["shop"], np.full(N, 7.0), values["shop"][:, 0]])
     labels = labels_of(LogisticRegression, columns(2))
-    run = fitted(LogisticRegression(max_iter=30, gradient_bits=bits), values, labels)
+    run = fitted(LogisticRegression(max_iter=15, gradient_bits=bits), values, labels)
     shop = run.results["shop"].coefficients
-    assert shop["shop 2"] == 0
+    assert shop["shop 2"] == pytest.approx(0, abs=1e-12)
     assert shop["shop 3"] == pytest.approx(shop["shop 0"], abs=apart)
 
 
@@ -265,7 +297,6 @@ def test_separable_labels_train_to_finite_coefficients():
 @pytest.mark.parametrize(
     ("model", "labels", "words"),
     [
-        (LogisticRegression, np.arange(N) % 3, r"bank's labels should be of two classes .* but there are 3"),
         (LogisticRegression, np.zeros(N), r"bank should have labels of at least two classes"),
         (PoissonRegression, np.arange(N) - 3.0, r"bank's labels should be counts.* but 3 of 400 are negative"),
         (PoissonRegression, np.zeros(N), r"bank's labels should be counts.* but all are 0"),
@@ -324,7 +355,9 @@ def crossed(run, name):
 
 def test_only_the_arbiter_is_sent_what_it_can_decrypt_and_only_masked():
     run = fitted(LogisticRegression(max_iter=2, tol=0), columns(3), labels_of(LogisticRegression, columns(3)), 3)
-    assert set(crossed(run, "judge")) == {messages.Schedule, messages.OpenableSums, MaskedSums, messages.StopVerdict}
+    assert set(crossed(run, "judge")) == {
+        *(messages.Schedule, messages.OpenableSums, MaskedSums, ScoreShare, messages.PairedWords)
+    }
     for name in ("bank", "shop", "telco"):
         assert MaskedSums not in crossed(run, name)
         for entry in run.transcripts[name].messages(OpenedSums, sent=False):
@@ -334,8 +367,9 @@ def test_only_the_arbiter_is_sent_what_it_can_decrypt_and_only_masked():
         for kind in crossed(run, name):
             if kind is messages.OpenableSums:
                 continue  # test_what_may_be_opened_is_told_by_counts_and_keyed_hashes_alone says what it carries.
-            if kind not in (MaskedSums, EncryptedScores, EncryptedResiduals, messages.EncryptedLoss):
-                assert kind in (OpenedSums, messages.PublicKeyBytes) or not any(
+            if kind not in (MaskedSums, messages.EncryptedMeans, EncryptedResiduals):
+                uniform = OpenedSums, messages.PublicKeyBytes, ScoreShare, messages.PairedWords
+                assert kind in uniform or not any(
                     shape.base is np.ndarray and kind is not messages.StepOutline for shape in shapes_of(kind)
                 )
 
@@ -378,7 +412,11 @@ def masked_values(run):
     return np.concatenate([entry.message.sums for entry in run.transcripts["judge"].messages(OpenedSums, sent=True)])
 
 
-def test_the_arbiters_view_is_independent_of_labels_and_columns():
+def test_the_arbiters_view_is_independent_of_labels_and_columns(monkeypatch):
+    shares, honest = [], glm_arbiter.ArbiterSide._score_shares
+    monkeypatch.setattr(
+        glm_arbiter.ArbiterSide, "_score_shares", lambda side, step: shares.append(honest(side, step)) or shares[-1]
+    )
     values = columns(2)
     labels = labels_of(LogisticRegression, values)
     other = {name: 3 * held[::-1] for name, held in values.items()}
@@ -387,6 +425,7 @@ def test_the_arbiters_view_is_independent_of_labels_and_columns():
         run = fitted(LogisticRegression(max_iter=15, tol=0), held, known, keep="all")
         seen.append(masked_values(run) / 2.0**SUM_BITS)
         assert stats.kstest(seen[-1], "uniform").pvalue > 1e-6
+        assert stats.kstest(np.concatenate(shares[-15:]) / 2.0**64, "uniform").pvalue > 1e-6
     for one, two in ((0, 1), (0, 2)):
         assert stats.ks_2samp(seen[one], seen[two]).pvalue > 1e-6
         assert abs(np.corrcoef(seen[one], seen[two])[0, 1]) < 6 / np.sqrt(len(seen[one]))
@@ -397,7 +436,7 @@ def test_no_two_runs_send_the_same_ciphertext_or_key():
     labels = labels_of(LinearRegression, values)
     runs = [fitted(LinearRegression(max_iter=2, tol=0), values, labels) for _ in range(2)]
     digests = [
-        [entry.digest for entry in run.transcripts[name].entries if entry.sent and entry.fresh]
+        [entry.digest for entry in run.transcripts[name].entries if entry.sent and entry.fresh and entry.digest]
         for run in runs
         for name in run.results
     ]
@@ -485,19 +524,17 @@ def test_faked_inputs_raise_an_alarm_at_the_other_party_who_stops(liar, batch_si
 
     # A fake that distorts the other party's gradients: within the range of scores, and in step with its first column.
     fake = 25 * np.sign(values["bank" if liar == "shop" else "shop"][:, 0])
-    for side in (glm_arbiter.EncryptedFeatureSide, glm_arbiter.EncryptedLabelSide):
+    honest_part = glm_arbiter.EncryptedSide.own_part
 
-        def part(self, rows, honest=side.part):
-            lies = self.party.name == liar and len(self.descent.gradients) == 9
-            return fake[rows] if lies else honest(self, rows)
+    def part(self, rows):
+        lies = self.party.name == liar and len(self.descent.gradients) == 9
+        return fake[rows, None] if lies else honest_part(self, rows)
 
-        monkeypatch.setattr(side, "part", part)
+    monkeypatch.setattr(glm_arbiter.EncryptedSide, "own_part", part)
     model = LinearRegression(
         max_iter=10 if batch_size is None else 4, batch_size=batch_size, momentum=0.0, tol=0, rows_per_column=10
     )
-    words = (
-        r"shop's gradients should stay" if liar == "bank" else r"(bank's gradients should stay|The mean loss should)"
-    )
+    words = f"{'shop' if liar == 'bank' else 'bank'}'s gradients should stay"
     with pytest.raises(ProtocolError, match=words + r".* A party sends faked inputs, or the learning rate is too high"):
         simulate(model.fit, made(values, labels), roles=roles(), instead={liar: lie})
     without = model.clone().set_params(alarm=None)
@@ -551,7 +588,7 @@ def test_the_score_is_scikit_learns(model):
     }
     expected = plain[model].fit(joined(values), labels).score(joined(values), labels)
     assert scores["shop"] is scores["judge"] is None
-    assert scores["bank"] == pytest.approx(expected, abs=0.03)
+    assert scores["bank"] == pytest.approx(expected, abs=0.005)
 
 
 def test_text_columns_and_missing_values_become_columns_of_their_own():
@@ -589,7 +626,7 @@ def test_a_summary_says_profile_security_and_what_each_role_learns():
         "RLWE of degree 8192",
         "180.8 bits",
         "experimental and unaudited",
-        "second-order Taylor",
+        "off by at most 0.008",
         "Without an",
     ):
         assert words in said
@@ -605,19 +642,19 @@ def test_no_seed_is_drawn_twice_although_a_run_crashes_and_resumes(tmp_path, mon
     monkeypatch.setattr(sampling.secrets, "token_bytes", lambda n: seeds.append(honest(n)) or seeds[-1])
     values = columns(2)
     labels = labels_of(LinearRegression, values)
-    original = glm_arbiter.EncryptedFeatureSide.part
+    original = glm_arbiter.EncryptedFeatureSide.own_part
 
     def dies(side, rows):
         if len(side.descent.gradients) == 3:
             raise KeyboardInterrupt
         return original(side, rows)
 
-    monkeypatch.setattr(glm_arbiter.EncryptedFeatureSide, "part", dies)
+    monkeypatch.setattr(glm_arbiter.EncryptedFeatureSide, "own_part", dies)
     options = {"directory": tmp_path, "checkpoint_every": 2}
     with pytest.raises(KeyboardInterrupt):
         fitted(LinearRegression(max_iter=5, tol=0), values, labels, **options)
     before = len(seeds)
-    monkeypatch.setattr(glm_arbiter.EncryptedFeatureSide, "part", original)
+    monkeypatch.setattr(glm_arbiter.EncryptedFeatureSide, "own_part", original)
     resumed = fitted(LinearRegression(max_iter=5, tol=0), values, labels, **options)
     assert 0 < before < len(seeds) == len(set(seeds))
     straight = fitted(LinearRegression(max_iter=5, tol=0), values, labels)
@@ -713,9 +750,11 @@ def test_a_column_summary_that_no_table_has_is_refused(who, message, words):
 @pytest.mark.parametrize(
     ("message", "words"),
     [
-        (Schedule(0, 1), "n_batches from 1 to"),
-        (Schedule(1, 2**50), "block from 1 to"),
-        (Schedule(1, 0), "block from 1"),
+        (Schedule(0, 1, 10, 1), "n_batches from 1 to"),
+        (Schedule(1, 2**50, 10, 1), "block from 1 to"),
+        (Schedule(1, 0, 10, 1), "block from 1"),
+        (Schedule(1, 1, 0, 1), "fraction from 1 to"),
+        (Schedule(1, 1, 10, 2**20), "n_outputs from 1 to"),
     ],
 )
 def test_a_schedule_that_no_batches_have_is_refused_by_the_arbiter(message, words):

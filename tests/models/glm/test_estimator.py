@@ -81,3 +81,12 @@ def test_the_limits_name_every_parameter_and_allow_the_defaults_and_the_example(
 def test_a_share_is_not_loaded_with_a_parameter_that_the_model_does_not_have(tmp_path):
     with pytest.raises(PlanError, match=r"LinearRegression has no parameter 'maximum'; it has .*max_iter.* Use one"):
         LinearRegression.load(tmp_path / "share", maximum=3)
+
+
+def test_predicted_rates_beyond_the_table_of_training_are_counted_in_a_warning(caplog):
+    model = PoissonRegression()
+    model.mean_rate_ = 2.0
+    assert model._prediction(np.log([1.0, 100.0])).values.tolist() == pytest.approx([1.0, 100.0])
+    assert not caplog.records
+    model._prediction(np.log([1.0, 110.0, 1e9]))
+    assert "2 of 3 predicted rates are above 55 mean rates" in caplog.text

@@ -22,6 +22,7 @@ from colonnade.models.glm import messages
 from colonnade.models.glm import shares as glm_shares
 from colonnade.models.glm.estimator import LinearRegression, LogisticRegression, PoissonRegression
 from colonnade.models.glm.families import LINEAR, LOGISTIC, POISSON
+from colonnade.models.glm.means import PairedLine
 from colonnade.models.glm.messages import OpenedShare, SharesLayout, StopVerdict
 from colonnade.models.glm.shares import ComputingSide
 from colonnade.roles import Roles
@@ -72,8 +73,8 @@ def coefficients(run):
 
 def in_plain(model, values, labels, batches, family, weights=None, *, in_basis=False):
     """The same optimiser in one place and in double precision, with the same table for the mean."""
-    target = family.quadratic(family.checked(np.asarray(labels), "bank"))
-    known = {"linear": target.values, "logistic": (labels > 0) * 1.0, "Poisson": labels / labels.mean()}[family.name]
+    target = family.loss(family.checked(np.asarray(labels), "bank"))
+    known = {"linear": target.labels[0], "logistic": (labels > 0) * 1.0, "Poisson": labels / labels.mean()}[family.name]
     factor = {"linear": 2.0, "logistic": 1.0, "Poisson": labels.mean()}[family.name]
     bend = {"linear": 2.0, "logistic": 0.25, "Poisson": 4 * labels.mean()}[family.name]
     usual = {"linear": 2.0, "logistic": 0.25, "Poisson": 1.0}[family.name]
@@ -110,7 +111,7 @@ def in_plain(model, values, labels, batches, family, weights=None, *, in_basis=F
         before, theta = theta, ahead - rate * (gradient + back @ (penalties * (back @ ahead)))
         ahead = theta + min((step + 1) / (step + 4), model.momentum) * (theta - before)
     if in_basis:
-        return theta * target.scale, rate
+        return theta, rate
     theta = back @ theta * target.scale
     return np.array([*theta[:2], *theta[3:], theta[2] + target.centre])
 
@@ -197,14 +198,19 @@ def epochs_in_plain(model, values, labels, batches, tolerance):
 
 
 @pytest.mark.parametrize(("batch_size", "momentum"), [(None, 0.5), (150, 0.0)])
-def test_training_on_shares_ends_when_the_loss_would_change_by_less_than_the_tolerance(batch_size, momentum):
+def test_training_on_shares_ends_when_the_loss_would_change_by_less_than_the_tolerance(
+    batch_size, momentum, monkeypatch
+):
+    monkeypatch.setattr("colonnade.models.glm.sides.STILL_EPOCHS", 1)
     values = columns(2)
     labels = labels_of(LinearRegression, values)
-    model = LinearRegression(max_iter=12, batch_size=batch_size, momentum=momentum, tol=1.0)
+    # Labels are divided by 8 or 16 before training, and tol counts in these units.
+    model = LinearRegression(max_iter=12, batch_size=batch_size, momentum=momentum, tol=1 / 128)
     run = simulate(model.fit, made(values, labels), roles=roles(), seed=3)
-    ended = len(run.results["bank"].history_)
-    assert ended == epochs_in_plain(model, values, labels, batches_of(model, run), 1.0)
+    ended = run.results["bank"].n_iter_
+    assert ended == epochs_in_plain(model, values, labels, batches_of(model, run), 1 / 128)
     assert 2 < ended < 12
+    assert all(share.converged_ for share in run.results.values())
     plain = in_plain(model.clone().set_params(max_iter=ended), values, labels, batches_of(model, run), LINEAR)
     np.testing.assert_allclose(coefficients(run), plain, rtol=1e-3, atol=1e-3 * np.abs(plain[:-1]).max())
 
@@ -223,14 +229,15 @@ def test_only_one_bit_for_each_epoch_is_opened_before_the_end(monkeypatch):
 
     monkeypatch.setattr(ReplayGuard, "hear", hear)
     run = simulate(model.fit, made(values, labels_of(LinearRegression, values)), roles=roles(3), seed=3, keep="all")
-    # After the first and the second epoch the label party; the last ends anyway. Then everybody its coefficients.
-    assert [message.share.shape for message in opened["bank"]] == [(1,), (1,), (3,)]
+    # After each epoch the label party; then everybody its coefficients.
+    assert [message.share.shape for message in opened["bank"]] == [(1,), (1,), (1,), (3,)]
     assert [message.share.shape for message in opened["shop"]] == [(2,)]
     assert [message.share.shape for message in opened["telco"]] == [(2,), (2,)]
     for name in ("shop", "telco"):
         assert [e.message for e in run.transcripts[name].messages(StopVerdict, sent=False)] == [
             StopVerdict(0, 0),
             StopVerdict(1, 0),
+            StopVerdict(2, 0),
         ]
 
 
@@ -271,7 +278,7 @@ def test_a_tolerance_of_0_tells_nobody_when_to_end():
     model = LinearRegression(max_iter=3, tol=0)
     run = simulate(model.fit, made(values, labels_of(LinearRegression, values)), roles=roles(), seed=3)
     assert not any(entry.kind == StopVerdict.kind for entry in run.transcripts["shop"].entries)
-    assert len(run.results["bank"].history_) == 3
+    assert (run.results["shop"].n_iter_, run.results["shop"].converged_) == (3, None)
 
 
 def test_an_answer_about_the_end_that_is_none_is_refused(monkeypatch):
@@ -332,6 +339,24 @@ def test_row_weights_count_on_shares():
     np.testing.assert_allclose(coefficients(run), plain, rtol=1e-3, atol=1e-3 * np.abs(plain[:-1]).max())
 
 
+def test_three_classes_on_shares_are_one_model_each_against_the_others():
+    values = columns(2)
+    codes = np.digitize(np.hstack(list(values.values())) @ [1.0, -1.0, 0.5, 2.0], [-1.0, 1.0])
+    model = LogisticRegression(max_iter=3, tol=0)
+    run = simulate(model.fit, made(values, codes), roles=roles(), seed=3)
+    batches = batches_of(model, run)
+    plain = [in_plain(model, values, (codes == code).astype(int), batches, LOGISTIC) for code in range(3)]
+    found = np.column_stack([*(run.results[name].coef_ for name in ("bank", "shop")), run.results["bank"].intercept_])
+    np.testing.assert_allclose(found, plain, atol=1e-3 * np.abs(plain).max())
+
+
+def test_training_on_shares_that_diverges_is_refused():
+    values = columns(2)
+    labels = labels_of(LinearRegression, values)
+    with pytest.raises(Overflow, match=r"'s scores should be at most 16384 .* training diverged. Lower learning_rate"):
+        simulate(LinearRegression(learning_rate=20.0, max_iter=12).fit, made(values, labels), roles=roles(), seed=3)
+
+
 def test_tables_are_as_close_as_the_documentation_says():
     scores = np.linspace(-60, 60, 60_001)
     assert np.abs(LOGISTIC.table(scores) - LOGISTIC.mean(scores)).max() < 0.008
@@ -345,21 +370,21 @@ class Received:
 
     def __init__(self, monkeypatch):
         self.seen = {}
-        decrypt, compute = ComputingSide._decrypted, ComputingSide._in_turns
+        decrypt, compute = ComputingSide._decrypted, PairedLine.take
 
         def decrypted(side, step, line, block, n_values):
             found = decrypt(side, step, line, block, n_values)
             self.seen.setdefault(side.party.name, []).append(found.copy())
             return found
 
-        def computed(side, step, turns):
-            found = compute(side, step, turns)
+        def computed(line, step, epoch, turns):
+            found = compute(line, step, epoch, turns)
             if found is not None and found.dtype == np.uint64 and turns.__name__ in ("looked_up", "kept"):
-                self.seen.setdefault(side.party.name, []).append(found.copy())
+                self.seen.setdefault("bank" if line.leading else "shop", []).append(found.copy())
             return found
 
         monkeypatch.setattr(ComputingSide, "_decrypted", decrypted)
-        monkeypatch.setattr(ComputingSide, "_in_turns", computed)
+        monkeypatch.setattr(PairedLine, "take", computed)
 
     def uniform(self, name):
         return np.concatenate(self.seen[name]) / 2.0**64
@@ -385,7 +410,7 @@ def test_all_that_is_decrypted_before_the_end_is_uniform_whatever_the_labels(mod
 def test_only_ciphertexts_and_public_numbers_cross_before_the_opening():
     values = columns(3)
     labels = labels_of(LogisticRegression, values)
-    run = simulate(LogisticRegression(max_iter=1).fit, made(values, labels), roles=roles(3), seed=3)
+    run = simulate(LogisticRegression(max_iter=1, tol=0).fit, made(values, labels), roles=roles(3), seed=3)
     in_the_clear = {
         messages.ColumnSummary,
         messages.SharesLayout,

@@ -3,9 +3,9 @@
 Attacker: a feature party of a logistic regression with an arbiter that keeps to the protocol. Knowledge: its own
 columns as the integers that it multiplied with, and the gradients of its own coefficients at the first step. Steps:
 
-1. At the first step all coefficients are 0 and residuals are minus the pseudo-responses, which are +2 and -2. So each
-   gradient gives a sum T = sum of x_i over the rows of the second class, with integers x of 12 to 20 bits: exactly
-   where all bits of a gradient are opened, else to within E, which follows from `gradient_bits`.
+1. At the first step all coefficients are 0, so all rows have the same mean m, and residuals are m less a label of 0 or
+   1. So each gradient gives a sum T = sum of x_i over the rows of the second class, with integers x of 12 to 20 bits:
+   exactly where all bits of a gradient are opened, else to within E, which follows from `gradient_bits`.
 2. d columns give about 20 d bits about n labels, and fewer where T is rounded. Where these are more than n, the labels
    are most likely the only solution. The lattice of the rows [2 S I | 0 | W x] and [S | S | W T] then has the vector of
    +-S that the labels say as one of its shortest. Where T is exact W is large, else the error W E is about S.
@@ -21,7 +21,6 @@ subset sum algorithms".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import ceil, log2
 from time import monotonic
 from typing import ClassVar
 
@@ -30,6 +29,7 @@ import numpy as np
 from colonnade.attacks.base import Attack, ExampleRun, Guess, Needs, View
 from colonnade.attacks.labels.regression import (
     first_batches,
+    n_outputs,
     own_matrix,
     own_regression,
     shortest_residuals,
@@ -37,7 +37,8 @@ from colonnade.attacks.labels.regression import (
 )
 from colonnade.crypto.additive import SUM_BITS, Widths, column_scales
 from colonnade.models.glm.estimator import LogisticRegression
-from colonnade.models.glm.messages import EncryptedResiduals, StepOutline
+from colonnade.models.glm.families import LOGISTIC
+from colonnade.models.glm.messages import EncryptedResiduals, Schedule, StepOutline
 from colonnade.parameters import Limit, check_parameters, number
 from colonnade.wire.message import Float64Array, Int64Array
 
@@ -55,7 +56,7 @@ class LatticeLabels(Attack):
         seconds: How long a batch is searched.
     """
 
-    needs = Needs(messages=(EncryptedResiduals, StepOutline), own_features=True, own_model=True)
+    needs = Needs(messages=(EncryptedResiduals, Schedule, StepOutline), own_features=True, own_model=True)
     example_run = ExampleRun("logistic-regression")
     limits: ClassVar[Mapping[str, Limit]] = {"seconds": number(above=0)}
 
@@ -67,8 +68,8 @@ class LatticeLabels(Attack):
         why = why_no_regression(view)
         if why is not None:
             return why
-        if not isinstance(view.own.model, LogisticRegression):
-            return "it knows the residuals of a logistic regression only"
+        if not isinstance(view.own.model, LogisticRegression) or n_outputs(view) > 1:
+            return "it knows the residuals of a logistic regression of two classes only"
         if view.own.model.gradient_privacy is not None:
             return "opened sums have noise"
         weighted = any(len(each.message.weights) for each in view.messages(StepOutline, sent=False))
@@ -80,9 +81,12 @@ class LatticeLabels(Attack):
         first, most = batches[0], max(map(len, batches))
         scales = column_scales(np.abs(matrix).max(axis=0), Widths.of(most).column_bits)
         integers = np.rint(np.ldexp(matrix[first], scales)).astype(np.int64)
-        # The pseudo-responses 4 y - 2 of classes y of 0 and 1: minus the gradient is 4 T - 2 (sum of the column).
-        sums = (np.ldexp(-gradients[0], scales) + 2.0 * integers.sum(axis=0)) / 4
-        found = solution(integers, sums, error=_error(view, len(matrix)), seconds=self.seconds)
+        (schedule, *_) = view.messages(Schedule, sent=False)
+        fraction = schedule.message.fraction
+        assert LOGISTIC.table is not None
+        mean = np.ldexp(np.rint(np.ldexp(LOGISTIC.table(np.zeros(1)), fraction)), -fraction)
+        sums = mean * integers.sum(axis=0) - np.ldexp(gradients[0], scales)
+        found = solution(integers, sums, error=_error(view, fraction), seconds=self.seconds)
         if found is None:
             scores = shortest_residuals(matrix, gradients, batches)
             return Guess(np.concatenate(batches), scores=np.concatenate(scores))
@@ -90,14 +94,10 @@ class LatticeLabels(Attack):
         return Guess(first, scores=found.astype(np.float64))
 
 
-def _error(view: View, n_rows: int) -> float:
-    """By how much a sum T may be off, as the arbiter rounded it."""
+def _error(view: View, fraction: int) -> float:
+    """By how much a sum T may be off, as the arbiter rounded it: half a unit."""
     bits = own_regression(view).gradient_bits
-    (outline, *_) = view.messages(StepOutline, sent=False)
-    n_parties = len(view.public.roles.holders)
-    fraction = Widths.of(n_rows).residual_bits - ceil(log2(n_parties)) - outline.message.range_bits
-    # Half a unit of the arbiter's rounding; a unit of T is four times that of a residual.
-    return 0.0 if bits is None else 2.0 ** (SUM_BITS - bits - 1 - fraction - 2)
+    return 0.0 if bits is None else 2.0 ** (SUM_BITS - bits - 1 - fraction)
 
 
 def determined(columns: Int64Array, error: float = 0.0) -> bool:

@@ -38,8 +38,8 @@ class Residue(Attack):
 
     def guess(self, view: View) -> Guess:
         batches = first_batches(view)
-        scores = shortest_residuals(own_matrix(view), own_regression(view).gradients_, batches)
-        return Guess(np.concatenate(batches), scores=np.concatenate(scores))
+        found = shortest_residuals(own_matrix(view), own_regression(view).gradients_, batches)
+        return guess_of(np.concatenate(batches), np.concatenate(found, axis=-1))
 
 
 class GroupSums(Attack):
@@ -66,20 +66,20 @@ class GroupSums(Attack):
     def guess(self, view: View) -> Guess:
         matrix, gradients = own_matrix(view), own_regression(view).gradients_
         sizes = np.full(len(matrix), len(matrix) + 1)
-        scores = np.zeros(len(matrix))
+        scores = np.zeros((*gradients.shape[1:-1], len(matrix)))
         for gradient, rows in zip(gradients, first_batches(view), strict=False):
             columns = matrix[rows]
-            for column, total in zip(columns.T, gradient, strict=True):
+            for column, total in zip(columns.T, np.moveaxis(gradient, -1, 0), strict=True):
                 members = np.flatnonzero(column)
                 if not 0 < 2 * len(members) < len(rows):
                     continue
                 smaller = members[sizes[rows[members]] > len(members)]
                 sizes[rows[smaller]] = len(members)
                 # Residuals of a group have one mean: the least squares solution for a column of any numbers.
-                scores[rows[smaller]] = -total * column[smaller] / (column**2).sum()
+                scores[..., rows[smaller]] = -np.multiply.outer(total, column[smaller]) / (column**2).sum()
         known = np.flatnonzero(sizes <= max(self.largest, int(sizes.min(initial=len(sizes) + 1))))
         known = known[sizes[known] <= len(matrix)]
-        return Guess(known, scores=scores[known])
+        return guess_of(known, scores[..., known])
 
 
 class CoefficientScore(Attack):
@@ -93,7 +93,7 @@ class CoefficientScore(Attack):
 
     def guess(self, view: View) -> Guess:
         matrix = own_matrix(view)
-        return Guess(np.arange(len(matrix)), scores=matrix @ own_regression(view).coef_)
+        return guess_of(np.arange(len(matrix)), own_regression(view).coef_ @ matrix.T)
 
 
 def own_regression(view: View) -> GeneralisedLinearModel:
@@ -111,28 +111,40 @@ def own_matrix(view: View) -> Float64Array:
     return matrix if isinstance(matrix, np.ndarray) else np.asarray(matrix.toarray())
 
 
+def n_outputs(view: View) -> int:
+    """How many models were trained: one, or one for each of more than two classes."""
+    coefficients = own_regression(view).coef_
+    return len(coefficients) if coefficients.ndim == 2 else 1
+
+
+def guess_of(rows: Int64Array, scores: Float64Array) -> Guess:
+    """The guess that scores (rows,), or of more than two classes (classes, rows), make."""
+    return Guess(rows, scores=scores) if scores.ndim == 1 else Guess(rows, classes=scores.argmax(axis=0))
+
+
 def first_batches(view: View) -> list[Int64Array]:
     """The rows of each batch of the first epoch."""
     recorded = view.messages(EncryptedResiduals, sent=False)
-    return [each.rows for each in recorded if each.epoch == 0 and each.rows is not None]
+    # Each model has residuals of its own.
+    return [each.rows for each in recorded if each.epoch == 0 and each.rows is not None][:: n_outputs(view)]
 
 
 def shortest_residuals(
     matrix: Float64Array, gradients: Float64Array, batches: Sequence[Int64Array]
 ) -> list[Float64Array]:
-    """For each batch of the first epoch, minus the shortest residuals that give its gradient."""
-    solved = (np.linalg.lstsq(matrix[rows].T, gradients[step], rcond=None)[0] for step, rows in enumerate(batches))
-    return [-residuals for residuals in solved]
+    """For each batch of the first epoch, minus the shortest residuals that give its gradient, for each model."""
+    solved = (np.linalg.lstsq(matrix[rows].T, gradients[step].T, rcond=None)[0] for step, rows in enumerate(batches))
+    return [-residuals.T for residuals in solved]
 
 
 def why_no_regression(view: View) -> str | None:
-    """Why a view holds no regression of two classes with columns and batches of the attacker; None if it does."""
+    """Why a view holds no regression of classes with columns and batches of the attacker; None if it does."""
     if not isinstance(view.own.model, GeneralisedLinearModel):
         return "it reads the coefficients of a regression"
     if view.own.model.design_ is None:
         return "the attacker has no columns of its own"
-    if view.grant.n_classes != 2:
-        return f"it tells two classes apart and this run has {view.grant.n_classes}"
+    if view.grant.n_classes != max(2, n_outputs(view)):
+        return f"it tells {max(2, n_outputs(view))} classes apart and this run has {view.grant.n_classes}"
     if EncryptedResiduals in view.needs.messages and not first_batches(view):
         return "no batches of the first epoch were kept"
     return None

@@ -1,21 +1,19 @@
 """Training with an arbiter, which holds the keys: one step, all roles side by side; `estimator` draws the exchange.
 
-Every family is a least-squares problem here. With pseudo-responses t and a curvature c the objective is
-
-    c/2 sum_i w_i z_i^2 + penalty,      z = sum_k u_k - t,      u_k = X_k theta_k
-
-which is exact for linear regression, and of second order for the others (`families`). A gradient is c X_k' W z: one
-encrypted product for its owner. The loss is a sum over parties: each party multiplies its part of z with z. With two
-parties these summands are L_A + L_AB/2 and L_B + L_AB/2.
+    scores       u_k = X_k theta_k at each party; feature parties share theirs between label party and arbiter
+    mean         linear: the scores; else looked up by label party and arbiter on shares (`means`)
+    residuals    mean - label: the arbiter encrypts its share under its own key, the label party adds its own
+    gradients    X_k' residuals: one encrypted product for its owner, masked; the arbiter opens it under the mask
+    update       each party its own coefficients, in the basis that whitens its own columns
 
 Each party learns the gradient of its own coefficients at every step. These are sums of residuals over rows, and the
 gradient of a level is a group sum of labels. From few rows a party could compute residuals (see colonnade.attacks), so
 the label party tells the arbiter how many sums each party may open in a step, and the arbiter opens no others; both
 refuse batches of at most `rows_per_column` rows per column, columns that earlier runs opened on these rows included
-(`openings`). That each column has enough rows only its owner can check (`rare`). The label party learns the loss of
-every epoch; feature parties and arbiter learn when training ended. The arbiter sees sums under uniform masks:
-it learns how many there are. The arbiter must not work together with any party: together with the label party it could
-read every score.
+(`openings`). That each column has enough rows only its owner can check (`rare`). After each epoch the label party
+learns one bit from each feature party, whether its coefficients stand still; feature parties and arbiter learn when
+training ended. The arbiter sees uniform shares of scores and sums under uniform masks: it learns how many there are.
+The arbiter must not work together with any party: together with the label party it could read every score.
 
 The arbiter opens the highest `gradient_bits` bits of a gradient. The lowest bits of a mask decide how its sum is
 rounded, so a party derives these bits from its own randomness, all parties' inputs, the step and its coefficients: a
@@ -38,7 +36,6 @@ from blake3 import blake3
 
 from colonnade.crypto import paillier, rlwe
 from colonnade.crypto.additive import (
-    PRODUCT_BITS,
     SUM_BITS,
     Data,
     PublicKey,
@@ -50,7 +47,8 @@ from colonnade.crypto.additive import (
 )
 from colonnade.crypto.profiles import ARBITER
 from colonnade.crypto.sampling import Stream
-from colonnade.errors import PrivacyError, ProtocolError
+from colonnade.crypto.shares import Share, fixed
+from colonnade.errors import Overflow, PrivacyError, ProtocolError
 from colonnade.models.glm.gradient_privacy import GRADIENT_NOISE, UNIT, with_noise
 from colonnade.models.glm.matrix import (
     Matrix,
@@ -58,25 +56,28 @@ from colonnade.models.glm.matrix import (
     largest,
     largest_eigenvalue,
     of_columns,
+    scaled,
     squares,
     weighted,
+    whitened,
     with_entries,
 )
+from colonnade.models.glm.means import PLACE_BITS, PairedLine
 from colonnade.models.glm.messages import (
     COLUMN_BOUNDS,
     SCHEDULE_BOUNDS,
     ColumnSummary,
     ColumnToken,
-    EncryptedLoss,
+    EncryptedMeans,
     EncryptedResiduals,
-    EncryptedScores,
     MaskedSums,
     OpenableSums,
     OpenedSums,
     PublicKeyBytes,
     Schedule,
+    ScoreShare,
     StepOutline,
-    StopVerdict,
+    StillVote,
 )
 from colonnade.models.glm.openings import (
     KEY_BYTES,
@@ -109,8 +110,39 @@ from colonnade.wire.message import Ciphertexts, Float64Array, Int64Array, UInt64
 SCHEMES: Mapping[str, Any] = {"rlwe": rlwe, "paillier": paillier}
 
 
+SCORE_BITS = 20
+"""How many bits scores have behind the point where means are looked up; those of residuals where there is no table."""
+
+
+class Scores:
+    """Shared scores of a batch: how many bits they have, and what becomes of them."""
+
+    def __init__(self, settings: RegressionSettings, fraction: int, line: PairedLine | None = None) -> None:
+        self.table, self.fraction, self.line = settings.family.table, fraction, line
+        self.bits = fraction if self.table is None else SCORE_BITS
+
+    def most_bits(self, residual_bits: int, n_parties: int) -> int:
+        """How many bits the scores of one party may have, so that the sum over all parties fits."""
+        whole = residual_bits
+        if self.table is not None:
+            whole = SCORE_BITS + PLACE_BITS - 1 - self.table.step_bits
+        return whole - ceil(log2(n_parties))
+
+    def begin(self) -> None:
+        """Begin to compute with the other of label party and arbiter."""
+        assert self.line is not None
+        self.line.take(0, 0, self.line.pair.begin())
+
+    def means(self, step: int, epoch: int, scores: Share) -> Share:
+        """This party's share of the link's inverse at shared scores."""
+        if self.table is None:
+            return scores
+        assert self.line is not None
+        return self.line.means(step, epoch, self.table, scores, self.bits, self.fraction)
+
+
 class ArbiterSide(RegressionSide):
-    """The arbiter: makes a key for each epoch, decrypts masked sums, learns only how many there are."""
+    """The arbiter: makes a key for each epoch, helps look up means, decrypts masked sums; learns how many there are."""
 
     block: int
     key: SecretKey | None = None
@@ -119,7 +151,7 @@ class ArbiterSide(RegressionSide):
 
     def begin(self) -> None:
         schedule = self.party.label_party.receive(Schedule, within=SCHEDULE_BOUNDS)
-        self.n_batches, self.block = schedule.n_batches, schedule.block
+        self.n_batches, self.block, self.n_outputs = schedule.n_batches, schedule.block, schedule.n_outputs
         self.lines = (self.party.label_party, *self.party.feature_parties)
         found = self.party.label_party.receive(OpenableSums)
         noisy, holders = self.settings.gradient_privacy is not None, self.party.roles.holders
@@ -128,30 +160,53 @@ class ArbiterSide(RegressionSide):
         openings = Openings.kept_by(self.party)
         for name, token in zip(found.parties, found.tokens, strict=True):
             openings.admit(name, token, self.allowed[name], rows, self.settings.rows_per_column)
+        self.scores = Scores(self.settings, schedule.fraction, PairedLine(self.lines[0], leading=False))
+        self.scores.begin()
 
-    def train(self, step: int) -> dict[str, float]:
+    def train(self, step: int) -> None:
+        epoch = self.epoch_of(step)
         if step % self.n_batches == 0:
             self.key = SCHEMES[self.settings.backend].SecretKey()
             assert self.key is not None
             for line in self.lines:
-                key = PublicKeyBytes(np.frombuffer(self.key.public.to_bytes(), np.uint8))
-                line.send(key, epoch=self.epoch_of(step))
+                line.send(PublicKeyBytes(np.frombuffer(self.key.public.to_bytes(), np.uint8)), epoch=epoch)
+        self._encrypt_means(step, self.scores.means(step, epoch, self._score_shares(step)))
         for line in self.lines:
-            sums = self._decrypted(step, line, self.allowed[line.peer])
-            if self.noise is not None and len(sums):
-                sums = with_noise(sums, self.noise, self.party.random, step, line.peer)
-            self._open(step, line, rounded(sums, self.settings.gradient_bits))
-        return {}
+            for _ in range(self.n_outputs):
+                sums = self._decrypted(step, line)
+                if self.noise is not None and len(sums):
+                    sums = with_noise(sums, self.noise, self.party.random, step, line.peer)
+                self._open(step, line, rounded(sums, self.settings.gradient_bits))
 
-    def ends_after(self, epoch: int) -> bool:
-        step, line = (epoch + 1) * self.n_batches - 1, self.lines[0]
-        self._open(step, line, self._decrypted(step, line, 1))
+    def _score_shares(self, step: int) -> Share:
+        """This party's share of the sum of all feature parties' scores."""
+        epoch = self.epoch_of(step)
+        first, *others = (line.receive(ScoreShare, fields={"step": step}, epoch=epoch).words for line in self.lines[1:])
+        if first.ndim != 1 or not len(first) or len(first) % self.n_outputs:
+            raise ProtocolError(
+                f"Expected scores of {self.n_outputs} models for some rows from {self.lines[1].peer}, got an array of "
+                f"shape {first.shape}. Check that all parties run the same plan."
+            )
+        for line, words in zip(self.lines[2:], others, strict=True):
+            first = first + of_length(words, len(first), "shares of scores", line.peer)
+        return first
+
+    def _encrypt_means(self, step: int, means: Share) -> None:
+        assert self.key is not None
+        public, line = self.key.public, self.lines[0]
+        for some in np.split(means, self.n_outputs):
+            data = public.encrypt(unmasked(some, np.zeros_like(some)), self.block)
+            message = EncryptedMeans(step, sealed(data, public))
+            line.send(message, under=(public.scheme,), epoch=self.epoch_of(step))
+
+    def stands_still(self, epoch: int) -> bool:
         return self.received_verdict(epoch)
 
-    def _decrypted(self, step: int, line: Channel, allowed: int) -> UInt64Array:
-        """The masked sums that a party asks for."""
+    def _decrypted(self, step: int, line: Channel) -> UInt64Array:
+        """The masked sums of one gradient that a party asks for."""
         assert self.key is not None
         masked, public = line.receive(MaskedSums, fields={"step": step}, epoch=self.epoch_of(step)), self.key.public
+        allowed = self.allowed[line.peer] // self.n_outputs
         if masked.n_values != allowed:
             raise PrivacyError(
                 f"{line.peer} may have {allowed} sums opened in step {step}, as {self.lines[0].peer} said, but asks "
@@ -167,11 +222,13 @@ class ArbiterSide(RegressionSide):
         self.n_opened += len(sums)
 
     def state(self) -> Tree:
-        return {"key": None if self.key is None else self.key.to_bytes(), "opened": self.n_opened}
+        return {**super().state(), "key": None if self.key is None else self.key.to_bytes(), "n_opened": self.n_opened}
 
     def restore(self, tree: Tree) -> None:
-        self.key = None if tree["key"] is None else SCHEMES[self.settings.backend].SecretKey.from_bytes(tree["key"])
-        self.n_opened = tree["opened"]
+        key = tree["key"]
+        super().restore(
+            tree | {"key": None if key is None else SCHEMES[self.settings.backend].SecretKey.from_bytes(key)}
+        )
 
     def finish(self) -> LearnedRegression:
         return LearnedRegression(n_opened=self.n_opened)
@@ -204,19 +261,19 @@ class EncryptedSide(ColumnSide):
         self.digest = column_digest(matrix, self.batches)
         # One key recognises columns over all runs; the other is this run's, however often the run is taken up.
         self.secret, self.run_secret = own_key(party), party.random.child("inputs").key
+        # Noise on gradients would be stretched with the directions that whitening stretches.
+        make = whitened if settings.gradient_privacy is None else scaled
+        self.basis = make(matrix, self.penalised, self.ridge, np.inf)
+        self.eigenvalue = largest_eigenvalue(party.name, self.basis.columns)
         self.key: PublicKey | None = None
-        self.loss: Data | None = None
         self.squares, self.longest = np.zeros(0), 0.0
         self.budget = party.budget(ARBITER, party.arbiter.peer)
 
-    def _set_up(self, outline: StepOutline) -> None:
+    def _set_up(self, schedule: Schedule, outline: StepOutline) -> None:
         """Quantise the columns and set up the descent, both by what the parties have agreed on."""
-        n_parties, weights = len(self.party.roles.holders), outline.weights
-        self.range_bits = outline.range_bits
-        # Sums over parties and over rows must fit: each party's part leaves room for the others' parts.
-        self.part_bits = self.of_all.residual_bits - ceil(log2(n_parties))
-        self.loss_bits = PRODUCT_BITS - ceil(log2(max(self.n_rows, 1))) - self.of_all.residual_bits
-        self.loss_bits -= ceil(log2(n_parties))
+        weights, smallest = outline.weights, min(map(len, self.batches))
+        self.block, self.n_outputs, self.fraction = schedule.block, schedule.n_outputs, schedule.fraction
+        require_rows(self.party.name, self.n_outputs * self.n_columns, smallest, self.settings.rows_per_column)
         columns, noise = weighted(self.matrix, weights), self.settings.gradient_privacy
         self.scales = column_scales(largest(columns), self.of_batch.column_bits)
         if noise is not None:
@@ -230,57 +287,66 @@ class EncryptedSide(ColumnSide):
         if not len(weights):
             # Scores are taken of the same columns as gradients, to the last bit.
             self.matrix = with_entries(columns, np.ldexp(entries(self.integers).astype(np.float64), -places))
-        self.weights, self.squares = weights, squares(self.matrix, axis=1)
-        penalised = np.ones(self.n_columns)
-        if self.has_intercept:
-            penalised[-1] = 0
+        self.squares = squares(self.matrix, axis=1)
         self.descent = GradientDescent(
-            penalised=penalised,
+            self.basis,
+            self.penalised,
+            n_outputs=self.n_outputs,
             penalty=self.shrinkage(weights),
             factor=outline.curvature * self.n_batches / self.total(weights),
             learning_rate=outline.learning_rate,
             momentum=self.settings.momentum,
         )
         self.label_scale, self.inputs = outline.scale, outline.inputs
+        own_part = self.shortest(outline.learning_rate) / len(self.party.roles.holders)
+        self.shortest_move = max(own_part, self._moved_by_rounding(outline))
+        self.scores = self._shared_scores()
 
-    @property
-    def has_intercept(self) -> bool:
-        """Whether the last column is the intercept."""
-        return self.party.holds_labels and self.settings.fit_intercept
+    def _shared_scores(self) -> Scores:
+        return Scores(self.settings, self.fraction)
 
-    def train(self, step: int) -> dict[str, float]:
+    def _moved_by_rounding(self, outline: StepOutline) -> float:
+        """Twice the squared change of the coefficients in an epoch that the rounding of gradients makes by itself."""
+        bits, momentum = self.settings.gradient_bits or SUM_BITS, self.settings.momentum
+        units = np.ldexp(1.0, SUM_BITS - bits - self.scales - self.fraction)
+        # A rounded number is off by a twelfth of the squared unit; steps add up as far as momentum carries them.
+        off = self.basis.coefficients(np.diag(units) if self.basis.back.ndim else units) * self.descent.length_of_step
+        carried = min(self.n_batches**2 / (1 - momentum**2), self.n_batches / (1 - momentum) ** 2)
+        return float((off**2).sum() / 12 * self.n_outputs * carried * 2)
+
+    def train(self, step: int) -> None:
         epoch, batch = divmod(step, self.n_batches)
         if batch == 0:
             key = self.party.arbiter.receive(PublicKeyBytes, epoch=epoch).key.tobytes()
             self.key = SCHEMES[self.settings.backend].PublicKey.from_bytes(key)
-            self.loss = None
-        assert self.key is not None
         rows = self.batches[batch]
-        part = self.part(rows)
-        what = f"{self.party.name}'s scores"
-        own = encoded(part, self.part_bits - self.range_bits, self.part_bits, what)
-        residuals = self.exchanged(step, rows, self.key.encrypt(own, self.block))
-        self._add_to_loss(rows, part, residuals)
-        gradient = self._gradient(step, batch, residuals)
+        residuals = self.exchanged(step, rows, self._own_scores(rows))
+        found = [self._gradient(step, batch, output, each) for output, each in enumerate(residuals)]
+        gradient = np.stack(found, axis=1)
         self._require_usual(epoch, rows, gradient)
         self.descent.step(gradient)
-        return {}
+
+    def own_part(self, rows: Int64Array) -> Float64Array:
+        """This party's part of the scores of some rows, (rows, outputs)."""
+        return np.asarray(self.matrix[rows] @ self.descent.point)
+
+    def _own_scores(self, rows: Int64Array) -> Share:
+        """This party's part of the scores of some rows in fixed point, one model after the other."""
+        scores, n_parties = self.scores, len(self.party.roles.holders)
+        most = scores.most_bits(self.of_all.residual_bits, n_parties)
+        return encoded(self.own_part(rows).T.ravel(), scores.bits, most, f"{self.party.name}'s scores").view(np.uint64)
 
     @abstractmethod
-    def part(self, rows: Int64Array) -> Float64Array:
-        """This party's part of the residuals of some rows."""
-
-    @abstractmethod
-    def exchanged(self, step: int, rows: Int64Array, own: Data) -> Data:
-        """Encrypted residuals of a batch, from all parties' parts."""
+    def exchanged(self, step: int, rows: Int64Array, own: Share) -> list[Data]:
+        """Encrypted residuals of a batch for each output, from all parties' scores."""
 
     def ciphertexts(self, data: Data) -> Ciphertexts:
         """Ciphertexts that say which key they belong to."""
         assert self.key is not None
         return sealed(data, self.key)
 
-    def opened(self, step: int, data: Data, n_values: int, chosen: UInt64Array | None = None) -> Int64Array:
-        """Sums that the arbiter decrypts without seeing them, under masks that may be chosen."""
+    def opened(self, step: int, data: Data, n_values: int, chosen: UInt64Array) -> Int64Array:
+        """Sums that the arbiter decrypts without seeing them, under masks that were chosen."""
         assert self.key is not None
         line, epoch = self.party.arbiter, self.epoch_of(step)
         masked, masks = self.key.masked(data, self.block, n_values, chosen)
@@ -290,32 +356,24 @@ class EncryptedSide(ColumnSide):
         answer = line.receive(OpenedSums, fields={"step": step}, epoch=epoch)
         return unmasked(of_length(answer.sums, n_values, f"opened sums of step {step}", line.peer), masks)
 
-    def _gradient(self, step: int, batch: int, residuals: Data) -> Float64Array:
+    def _gradient(self, step: int, batch: int, output: int, residuals: Data) -> Float64Array:
         assert self.key is not None
         rows, n_entries = self.batches[batch], self.n_rows * self.n_columns
         prepared = self.prepared(self.key, batch, lambda: self.integers[rows], self.block, n_entries)
         product = self.key.product(prepared, residuals)
-        sums = self.opened(step, product, self.n_columns, self._masks(step))
+        sums = self.opened(step, product, self.n_columns, self._masks(step, output))
         # The sum of a column of zeros is 0, however the arbiter rounds it.
         sums = np.where(self.is_zero, 0, sums)
-        return np.ldexp(sums.astype(np.float64), -self.scales - (self.part_bits - self.range_bits))
+        return np.ldexp(sums.astype(np.float64), -self.scales - self.fraction)
 
-    def _masks(self, step: int) -> UInt64Array:
+    def _masks(self, step: int, output: int) -> UInt64Array:
         """Masks of a gradient, fresh but for the bits by which the arbiter rounds."""
         masks = Stream().words(self.n_columns) >> np.uint64(64 - SUM_BITS)
         lost = SUM_BITS - (self.settings.gradient_bits or SUM_BITS)
         place = blake3(self.inputs + self.descent.coefficients.tobytes()).hexdigest()
-        low = self.party.random.child("rounding", step, place).uniform_bits(self.n_columns)
+        low = self.party.random.child("rounding", step, output, place).uniform_bits(self.n_columns)
         keep = np.uint64(2**lost - 1)
         return np.asarray((masks & ~keep) | (low & keep))
-
-    def _add_to_loss(self, rows: Int64Array, part: Float64Array, residuals: Data) -> None:
-        assert self.key is not None
-        weighted = part * self.weights[rows] if len(self.weights) else part
-        what = f"{self.party.name}'s scores"
-        column = encoded(weighted, self.loss_bits - self.range_bits, self.loss_bits, what)[:, None]
-        product = self.key.product(self.key.prepare(column, self.block), residuals)
-        self.loss = product if self.loss is None else self.key.add(self.loss, product)
 
     def _require_usual(self, epoch: int, rows: Int64Array, gradient: Float64Array) -> None:
         """Raise the alarm if a gradient is longer than any honest gradient is."""
@@ -331,22 +389,22 @@ class EncryptedSide(ColumnSide):
                 "high. Distrust the run, or lower learning_rate."
             )
 
+    def is_still(self) -> bool:
+        """Whether an epoch moved this party's coefficients by little enough for training to end."""
+        return self.descent.moved() < self.shortest_move
+
     def state(self) -> Tree:
-        return {
-            "descent": self.descent.state(),
-            "key": None if self.key is None else self.key.to_bytes(),
-            "loss": self.loss,
-            "longest": self.longest,
-        }
+        key = None if self.key is None else self.key.to_bytes()
+        return {**super().state(), "descent": self.descent.state(), "key": key, "longest": self.longest}
 
     def restore(self, tree: Tree) -> None:
         self.descent.restore(tree["descent"])
-        self.key = None if tree["key"] is None else SCHEMES[self.settings.backend].PublicKey.from_bytes(tree["key"])
-        self.loss, self.longest = tree["loss"], tree["longest"]
+        key = None if tree["key"] is None else SCHEMES[self.settings.backend].PublicKey.from_bytes(tree["key"])
+        super().restore(tree | {"descent": self.descent, "key": key})
 
     def finish(self) -> LearnedRegression:
-        gradients = np.array(self.descent.gradients).reshape(-1, self.n_columns)
-        return LearnedRegression(self.descent.coefficients * self.label_scale, gradients)
+        gradients = np.array(self.descent.gradients).reshape(-1, self.n_columns, self.n_outputs)
+        return LearnedRegression(self.descent.coefficients.T * self.label_scale, gradients.transpose(0, 2, 1))
 
 
 class EncryptedFeatureSide(EncryptedSide):
@@ -354,40 +412,33 @@ class EncryptedFeatureSide(EncryptedSide):
 
     def begin(self) -> None:
         line = self.party.label_party
-        line.send(ColumnSummary(self.n_columns, largest_eigenvalue(self.party.name, self.matrix)))
+        line.send(ColumnSummary(self.n_columns, self.eigenvalue))
         line.send(ColumnToken(keyed(self.digest, self.secret), keyed(self.digest, self.run_secret)))
         schedule = line.receive(Schedule, fields={"n_batches": self.n_batches}, within=SCHEDULE_BOUNDS)
         outline = line.receive(StepOutline, finite=True)
         if len(outline.weights):
             of_length(outline.weights, self.n_rows, "weights of rows", line.peer)
-        self.block = schedule.block
-        self._set_up(outline)
+        self._set_up(schedule, outline)
 
-    def part(self, rows: Int64Array) -> Float64Array:
-        return np.asarray(self.matrix[rows] @ self.descent.point)
-
-    def exchanged(self, step: int, rows: Int64Array, own: Data) -> Data:
+    def exchanged(self, step: int, rows: Int64Array, own: Share) -> list[Data]:
         assert self.key is not None
-        line, epoch = self.party.label_party, self.epoch_of(step)
-        line.send(EncryptedScores(step, self.ciphertexts(own)), under=(self.key.scheme,), rows=rows, epoch=epoch)
-        return self.received(line, EncryptedResiduals, step, self.key, len(own), rows)
+        line, epoch, mask = self.party.label_party, self.epoch_of(step), Stream().words(len(own))
+        self.party.arbiter.send(ScoreShare(step, own - mask), under=("mask",), epoch=epoch)
+        line.send(ScoreShare(step, mask), under=("mask",), epoch=epoch)
+        size = self.key.vector_size(len(rows), self.block)
+        return [self.received(line, EncryptedResiduals, step, self.key, size, rows) for _ in range(self.n_outputs)]
 
-    def ends_after(self, epoch: int) -> bool:
-        assert self.key is not None
-        assert self.loss is not None
-        step = (epoch + 1) * self.n_batches - 1
-        loss = EncryptedLoss(step, self.ciphertexts(self.key.refreshed(self.loss)))
-        self.party.label_party.send(loss, under=(self.key.scheme,), epoch=epoch)
+    def stands_still(self, epoch: int) -> bool:
+        self.party.label_party.send(StillVote(epoch, int(self.is_still())), epoch=epoch)
         return self.received_verdict(epoch)
 
 
 class EncryptedLabelSide(EncryptedSide):
-    """The party with labels: adds up all parties' parts, sees the loss, says when training ends."""
+    """The party with labels: looks up means with the arbiter, compares them with labels, says when training ends."""
 
     def __init__(self, settings: RegressionSettings, party: Party, matrix: Matrix) -> None:
         super().__init__(settings, party, matrix)
-        self.target = settings.family.quadratic(numeric_labels(party, settings.family))
-        self.history: list[dict[str, float]] = []
+        self.loss = settings.family.loss(numeric_labels(party, settings.family))
         self.mechanism: DiscreteGaussianMechanism | None = None
         self.has_charged = False
 
@@ -396,28 +447,46 @@ class EncryptedLabelSide(EncryptedSide):
         weights = mean_weights(party, self.settings.sample_weight)
         columns = [line.receive(ColumnSummary, within=COLUMN_BOUNDS) for line in party.feature_parties]
         tokens = [line.receive(ColumnToken) for line in party.feature_parties]
-        range_bits = max(5, ceil(log2(float(np.abs(self.target.values).max(initial=1.0)))) + 2)
-        self.mechanism = self._mechanism(range_bits)
+        fraction = self._fraction()
+        self.mechanism = self._mechanism(fraction)
         limits = self._admitted([each.count for each in columns], tokens, weights)
         wide = max([self.n_columns, *(each.count for each in columns)])
-        self.block = SCHEMES[self.settings.backend].rows_per_block(max(map(len, self.batches)), wide)
-        eigenvalues = largest_eigenvalue(party.name, self.matrix) + sum(each.curvature for each in columns)
-        rate = self.rate(self.target.curvature, weights, eigenvalues)
-        schedule = Schedule(self.n_batches, self.block)
+        block = SCHEMES[self.settings.backend].rows_per_block(max(map(len, self.batches)), wide)
+        rate = self.rate(self.loss, weights, self.eigenvalue + sum(each.curvature for each in columns))
+        schedule = Schedule(self.n_batches, block, fraction, len(self.loss.labels))
         inputs = self._inputs([each.run_token for each in tokens], weights)
-        outline = StepOutline(self.target.scale, self.target.curvature, rate, weights, range_bits, inputs)
+        outline = StepOutline(self.loss.scale, self.loss.factor, rate, weights, inputs)
         party.arbiter.send(schedule)
         party.arbiter.send(limits)
         for line in party.feature_parties:
             line.send(schedule)
             line.send(outline, under=self._noise)
-        self._set_up(outline)
+        self._set_up(schedule, outline)
+        self.labels = fixed(self.loss.labels, fraction, f"{party.name}'s labels")
+        self.scores.begin()
+
+    def _fraction(self) -> int:
+        """How many bits residuals have behind the point, so that sums over parties and over rows fit."""
+        table = self.settings.family.table
+        largest = max(float(np.abs(self.loss.labels).max(initial=1.0)), 0.0 if table is None else table.above)
+        range_bits = max(5, ceil(log2(largest)) + 1)
+        found = self.of_all.residual_bits - ceil(log2(len(self.party.roles.holders))) - range_bits
+        if found < 1:
+            raise Overflow(
+                f"{self.party.name}'s labels should be at most {2.0 ** (range_bits + found - 2):g} times their mean to "
+                f"be encrypted with {self.n_rows} rows, but one is {largest:g} times as large. Train without an "
+                "arbiter."
+            )
+        return found
+
+    def _shared_scores(self) -> Scores:
+        return Scores(self.settings, self.fraction, PairedLine(self.party.arbiter, leading=True))
 
     def _admitted(self, counts: list[int], found: list[ColumnToken], weights: Float64Array) -> OpenableSums:
         """What the arbiter may open: the columns of all parties, if these rows allow as many."""
-        party, openings = self.party, Openings.kept_by(self.party)
+        party, openings, n_outputs = self.party, Openings.kept_by(self.party), len(self.loss.labels)
         rows = RowSketch.of(party.own_table, self.batches, self.secret)
-        said = weights, self.target.values
+        said = weights, self.loss.labels
         tokens = [sums_token(keyed(self.digest, self.secret), *said, self.secret)]
         for line, count, each in zip(party.feature_parties, counts, found, strict=True):
             if not len(each.token) == len(each.run_token) == KEY_BYTES or count < 1:
@@ -426,27 +495,28 @@ class EncryptedLabelSide(EncryptedSide):
                     f"{len(each.token)} and {len(each.run_token)}. Check that all parties run the same version."
                 )
             token = sums_token(each.token, *said, self.secret)
-            openings.admit(line.peer, token, count, rows, self.settings.rows_per_column)
+            openings.admit(line.peer, token, n_outputs * count, rows, self.settings.rows_per_column)
             tokens.append(token)
-        numbers = np.array([self.n_columns, *counts], np.int64)
+        numbers = n_outputs * np.array([self.n_columns, *counts], np.int64)
         noise = (0, 0.0) if self.mechanism is None else (self.mechanism.sensitivity, float(self.mechanism.sigma))
         return OpenableSums(
             list(party.roles.holders), numbers, tokens, rows.n_rows, rows.batch_rows, rows.hashes, *noise
         )
 
     def _inputs(self, run_tokens: list[bytes], weights: Float64Array) -> bytes:
-        own = (self.digest, self.target.values.tobytes(), weights.tobytes())
+        own = (self.digest, self.loss.labels.tobytes(), weights.tobytes())
         return keyed(b"".join((*run_tokens, *own)), self.run_secret)
 
-    def _mechanism(self, range_bits: int) -> DiscreteGaussianMechanism | None:
+    def _mechanism(self, fraction: int) -> DiscreteGaussianMechanism | None:
         """The noise of each step, where gradients have noise."""
-        noise, n_parties = self.settings.gradient_privacy, len(self.party.roles.holders)
+        noise = self.settings.gradient_privacy
         if noise is None:
             return None
         return noise.mechanism(
             scale=noise.scale(self.of_batch.column_bits),
-            fraction=self.of_all.residual_bits - ceil(log2(n_parties)) - range_bits,
-            n_parties=n_parties,
+            fraction=fraction,
+            n_parties=len(self.party.roles.holders),
+            n_outputs=len(self.loss.labels),
             epochs=self.settings.max_iter,
         )
 
@@ -461,59 +531,32 @@ class EncryptedLabelSide(EncryptedSide):
             self.party.ledger.spend(self.mechanism.event(Secret.LABELS, UNIT, by=GRADIENT_NOISE))
             self.has_charged = True
 
-    def train(self, step: int) -> dict[str, float]:
+    def train(self, step: int) -> None:
         self._charge(step)
         super().train(step)
-        return {"loss": self.history[-1]["loss"]} if self.history else {}
 
-    def part(self, rows: Int64Array) -> Float64Array:
-        return np.asarray(self.matrix[rows] @ self.descent.point - self.target.values[rows])
-
-    def exchanged(self, step: int, rows: Int64Array, own: Data) -> Data:
+    def exchanged(self, step: int, rows: Int64Array, own: Share) -> list[Data]:
         assert self.key is not None
-        total = own
+        epoch, found = self.epoch_of(step), []
         for line in self.party.feature_parties:
-            total = self.key.add(total, self.received(line, EncryptedScores, step, self.key, len(own), rows))
-        message = EncryptedResiduals(step, self.ciphertexts(total))
-        for line in self.party.feature_parties:
-            line.send(message, under=(self.key.scheme, *self._noise), rows=rows, epoch=self.epoch_of(step))
-        return total
+            came = line.receive(ScoreShare, fields={"step": step}, epoch=epoch).words
+            own = own + of_length(came, len(own), "shares of scores", line.peer)
+        means = self.scores.means(step, epoch, own)
+        size, labels = self.key.vector_size(len(rows), self.block), self.labels[:, rows]
+        for some, known in zip(np.split(means, self.n_outputs), labels, strict=True):
+            others = self.received(self.party.arbiter, EncryptedMeans, step, self.key, size, rows)
+            total = self.key.add(others, self.key.encrypt(unmasked(some, known), self.block))
+            found.append(total)
+            message = EncryptedResiduals(step, self.ciphertexts(total))
+            for line in self.party.feature_parties:
+                line.send(message, under=(self.key.scheme, *self._noise), rows=rows, epoch=epoch)
+        return found
 
-    def ends_after(self, epoch: int) -> bool:
-        assert self.key is not None
-        assert self.loss is not None
-        step, total = (epoch + 1) * self.n_batches - 1, self.loss
-        for line in self.party.feature_parties:
-            total = self.key.add(total, self.received(line, EncryptedLoss, step, self.key, 1))
-        (opened,) = self.opened(step, total, 1)
-        squares = float(np.ldexp(float(opened), -(self.loss_bits + self.part_bits - 2 * self.range_bits)))
-        loss = self.target.loss(squares, self.n_rows)
-        stop = self._stands_still(loss)
-        self.history.append({"epoch": epoch, "loss": loss})
-        verdict = StopVerdict(epoch, int(stop))
-        for line in (*self.party.feature_parties, self.party.arbiter):
-            line.send(verdict, under=self._noise, epoch=epoch)
-        return stop
-
-    def _stands_still(self, loss: float) -> bool:
-        """Whether the loss changes by less than `tol`; raises the alarm if it is larger than any honest loss is."""
-        if not self.history:
-            return False
-        first, last, alarm = self.history[0]["loss"], self.history[-1]["loss"], self.settings.alarm
-        if alarm is not None and not loss <= first + (alarm - 1) * max(abs(first), 1e-9):
-            raise ProtocolError(
-                f"The mean loss should fall below that of the first epoch, but is {alarm:g} times as large or more. "
-                "A party sends faked inputs, or the learning rate is too high. Distrust the run, or lower "
-                "learning_rate."
-            )
-        return abs(last - loss) < self.settings.tol
-
-    def state(self) -> Tree:
-        return {**super().state(), "history": self.history}
-
-    def restore(self, tree: Tree) -> None:
-        super().restore(tree)
-        self.history = tree["history"]
+    def stands_still(self, epoch: int) -> bool:
+        votes = [
+            line.receive(StillVote, fields={"epoch": epoch}, epoch=epoch).still for line in self.party.feature_parties
+        ]
+        return self.decide(epoch, still=self.is_still() and all(votes))
 
     def finish(self) -> LearnedRegression:
-        return replace(super().finish(), centre=self.target.centre, history=self.history)
+        return replace(super().finish(), centre=self.loss.centre)

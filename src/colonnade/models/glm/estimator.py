@@ -6,26 +6,29 @@
          ◀─────────────────── Schedule  ·  Schedule ─────────────▶             once
                                            OpenableSums ─────────▶             once
          ◀───────────────────────────────────────── PublicKeyBytes             to both, once per epoch
-         EncryptedScores ─────────────▶                                        once per batch
-         ◀───────── EncryptedResiduals                                         once per batch
-         MaskedSums ─────────────────────────────────────────────▶             from both, once per batch
-         ◀───────────────────────────────────────────── OpenedSums             to both, once per batch
-         EncryptedLoss ───────────────▶                                        once per epoch
+         ScoreShare ──────────────────▶                                        once per batch
+         ScoreShare ─────────────────────────────────────────────▶             once per batch
+                                      ◀───── PairedWords ────────▶             in turns: the means
+                                      ◀─────────── EncryptedMeans             once per batch and class
+         ◀───────── EncryptedResiduals                                         once per batch and class
+         MaskedSums ─────────────────────────────────────────────▶             from both, once per batch and class
+         ◀───────────────────────────────────────────── OpenedSums             to both, once per batch and class
+         StillVote ───────────────────▶                                        once per epoch
          ◀──────────────── StopVerdict  ·  StopVerdict ──────────▶             once per epoch
          ScoreMaskSeed ───────────────▶                                        between feature parties, to predict
          MaskedScores ────────────────▶                                        to predict
 
-With an arbiter, all parts of the residuals are encrypted under a key that only the arbiter can open; `arbiter` says
-what each role learns. Without an arbiter everything is shared, and before the end only one bit after each epoch is
-opened; see `shares`. `masked_sum` adds up predictions.
+With an arbiter, residuals are encrypted under a key that only the arbiter can open; `arbiter` says what each role
+learns. Without an arbiter everything is shared, and before the end only one bit after each epoch is opened; see
+`shares`. Either way means are looked up on shares (`means`). `masked_sum` adds up predictions.
 
 The objective is the sum of the losses of all rows plus a penalty on the squared coefficients of all parties, the
-intercept excepted. Yang et al. 2019, "Federated machine learning: concept and applications"; the approximation of
-logistic regression is that of Hardy et al. 2017, arXiv 1711.10677.
+intercept excepted. Yang et al. 2019, "Federated machine learning: concept and applications".
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -51,6 +54,8 @@ from colonnade.wire.message import Float64Array
 if TYPE_CHECKING:
     from colonnade.models.glm.gradient_privacy import GradientPrivacy
 
+_log = logging.getLogger(__name__)
+
 _BITS = Limit(
     lambda value: is_integer(value) and 20 <= value <= 53, "a whole number, from 20 to 53", (19, 54, 26.0, "26", True)
 )
@@ -72,32 +77,37 @@ class GeneralisedLinearModel(ScoringEstimator):
         batch_size: Rows per step, at least; None takes all. Batches are the same in every epoch.
         learning_rate: The length of a step along the gradient of the mean loss; None takes one that cannot diverge.
         momentum: How much of a move is taken again before the next gradient, at most.
-        tol: Training ends when the mean loss of an epoch changes by less; without an arbiter, when the change of the
-            coefficients says so. 0 runs all epochs.
+        tol: Training ends when each of ten epochs in a row changes the mean loss by less, as the change of the
+            coefficients says; linear regression divides labels by a power of two first, so that they are at most 4. 0
+            runs all epochs.
         fit_intercept: Whether the label party fits an intercept. Without it, `intercept_` is the constant about which
             the family expands its labels: their mean in linear regression, its logarithm in Poisson regression.
         standardised: Whether each party standardises its own columns first.
         sample_weight: The label party's column with a weight for each row; all parties learn the weights.
         backend: With an arbiter: "rlwe", or "paillier" for the conventional scheme, thousands of times slower.
-        alarm: With an arbiter: a party stops the run if a gradient or the loss is more than this many times the largest
-            of the first epoch; None never stops.
+        alarm: With an arbiter: a party stops the run if a gradient is more than this many times the largest of the
+            first epoch; None never stops.
         rows_per_column: With an arbiter: a batch needs more than this many rows for each column of a party that was
             ever opened on these rows, in this run or an earlier one; 0 refuses nothing.
         fewest_rows: With an arbiter: how many rows of a batch each level needs, or it becomes "other"; and in how many
             rows a column of numbers must differ from its commonest value, or it is refused. 1 changes nothing.
         gradient_bits: With an arbiter: how many of the 53 bits of each gradient the arbiter opens; None opens all. With
-            24, a mean gradient of standardised columns is right to about 3e-5.
+            26, a mean gradient of standardised columns is right to about 2e-5.
         gradient_privacy: With an arbiter, for logistic regression: noise on opened gradients that hides each label, as
             `GradientPrivacy` or a mapping of its fields; it needs tol=0 and alarm=None. None adds none.
         partial_scores: In prediction: "masked", so that only sums over parties are learned, or "plain".
         asker: Who learns predictions: "label" or "arbiter".
 
     Attributes:
-        coef_: The coefficients of this party's own columns, without the intercept.
-        intercept_: What is added to every score; only the label party has it.
+        coef_: The coefficients of this party's own columns, without the intercept; of more than two classes, a row for
+            each class.
+        intercept_: What is added to every score, or of more than two classes a number for each; only the label party
+            has it.
         design_: How this party's columns become numbers; None at the arbiter.
-        gradients_: With an arbiter, this party's gradient at each step, the intercept's last.
-        history_: At the label party, figures of each epoch.
+        gradients_: With an arbiter, this party's gradient at each step, the intercept's last; of more than two classes
+            (steps, classes, columns).
+        n_iter_: How many epochs there were.
+        converged_: Whether training ended because of `tol`; None where `tol` is 0.
         opened_: At the arbiter, how many sums it decrypted.
         protocol_: "arbiter" or "shares".
     """
@@ -134,18 +144,19 @@ class GeneralisedLinearModel(ScoringEstimator):
     """What keys of plans written for earlier versions are called now."""
 
     coef_: Float64Array
-    intercept_: float
+    intercept_: float | Float64Array
     design_: Design | None
     gradients_: Float64Array
     opened_: int
     protocol_: Literal["arbiter", "shares"]
-    history_: list[dict[str, float]]
+    n_iter_: int
+    converged_: bool | None
 
     def __init__(
         self,
         *,
         alpha: float = 1.0,
-        max_iter: int = 200,
+        max_iter: int = 400,
         batch_size: int | None = None,
         learning_rate: float | None = None,
         momentum: float = 0.95,
@@ -157,7 +168,7 @@ class GeneralisedLinearModel(ScoringEstimator):
         alarm: float | None = 10.0,
         rows_per_column: int = 64,
         fewest_rows: int = 20,
-        gradient_bits: int | None = 24,
+        gradient_bits: int | None = 26,
         gradient_privacy: GradientPrivacy | Mapping[str, Any] | None = None,
         partial_scores: Sending = "masked",
         asker: Literal["label", "arbiter"] = "label",
@@ -193,10 +204,13 @@ class GeneralisedLinearModel(ScoringEstimator):
         side.begin()
         steps = party.steps(self.max_iter * side.n_batches, side, name="train")
         for step in steps:
-            steps.show(**side.train(step))
+            side.train(step)
             if (step + 1) % side.n_batches == 0 and side.ends_after(step // side.n_batches):
                 steps.stop()
         self._store(party, side.finish())
+        self.n_iter_, self.converged_ = side.n_epochs, side.converged if self.tol else None
+        if self.converged_ is False:
+            _log.warning("%s: %s", party.name, self._end)
         return self
 
     def scores(self, party: Party) -> Float64Array | None:
@@ -228,21 +242,34 @@ class GeneralisedLinearModel(ScoringEstimator):
             self.classes_ = np.array(tree["classes_"])
 
     @property
-    def coefficients(self) -> Mapping[str, float]:
-        """This party's own coefficients by column; standardised columns count in standard deviations."""
+    def coefficients(self) -> Mapping[str, Any]:
+        """This party's own coefficients by column, one or a list with one for each of more than two classes.
+
+        Standardised columns count in standard deviations.
+        """
         self.require_fitted("asked for coefficients")
         if self.design_ is None:
             return {}
-        values = self.coef_.tolist() + ([self.intercept_] if self.design_.intercept else [])
+        values = [*self.coef_.T.tolist(), *([np.asarray(self.intercept_).tolist()] if self.design_.intercept else [])]
         return dict(zip(self.design_.names, values, strict=True))
 
+    @property
+    def _end(self) -> str:
+        """How training ended, in words."""
+        if self.converged_ is False:
+            return (
+                f"after {self.n_iter_} epochs (max_iter) the mean loss has not stood still within {self.tol:g} (tol). "
+                "The model has not converged. Raise max_iter or tol."
+            )
+        return f"training ended after {self.n_iter_} epochs, {'by tol' if self.converged_ else 'as max_iter says'}."
+
     def summary(self) -> str:
-        means = "exact" if self.family.table is None else "the mean from a table in steps of 1/16"
         learned = {
             "arbiter": f"With an arbiter: {self.family.approximation}; {SECURITY[self.backend]}. Each party learns the "
-            "gradients of its own coefficients, the label party the loss of each epoch, the arbiter only the number of "
-            "masked sums. The arbiter must work together with nobody.",
-            "shares": f"Without an arbiter: {means}; {SECURITY['shares']}. "
+            "gradients of its own coefficients, the label party from each party after each epoch whether its "
+            "coefficients stand still, the arbiter only the number of shares and masked sums. The arbiter must work "
+            "together with nobody.",
+            "shares": f"Without an arbiter: {self.family.approximation}; {SECURITY['shares']}. "
             "The parties learn when training ends, then each party its own coefficients. The label party and the first "
             "feature party must not work together.",
         }
@@ -251,6 +278,8 @@ class GeneralisedLinearModel(ScoringEstimator):
             *(words for protocol, words in learned.items() if getattr(self, "protocol_", protocol) == protocol),
             "Threat model: curious parties that keep to the rules.",
         ]
+        if self.is_fitted:
+            lines.append(self._end[0].upper() + self._end[1:])
         if self.is_fitted and self.design_ is not None:
             lines.append(f"This share: {len(self.coefficients)} coefficients.")
         return "\n".join(lines)
@@ -310,17 +339,20 @@ class GeneralisedLinearModel(ScoringEstimator):
         if self.design_ is None:
             self.opened_ = learned.n_opened
             return
-        self.coef_, self.gradients_ = learned.coefficients, learned.gradients
-        if party.holds_labels:
-            self.intercept_, self.history_ = learned.centre, learned.history
+        coefficients, constants = learned.coefficients, np.full(len(learned.coefficients), learned.centre)
         if self.design_.intercept:
-            self.coef_, self.intercept_ = self.coef_[:-1], float(self.coef_[-1] + learned.centre)
+            coefficients, constants = coefficients[:, :-1], constants + coefficients[:, -1]
+        single = len(coefficients) == 1
+        self.coef_ = coefficients[0] if single else coefficients
+        self.gradients_ = learned.gradients[:, 0] if single else learned.gradients
+        if party.holds_labels:
+            self.intercept_ = float(constants[0]) if single else constants
 
     def _own_scores(self, design: Design, table: Table) -> Float64Array:
-        matrix, constant = design.matrix(table), getattr(self, "intercept_", 0.0)
+        matrix, constant = design.matrix(table), np.asarray(getattr(self, "intercept_", 0.0))
         if design.intercept:
-            return np.asarray(matrix @ np.append(self.coef_, constant))
-        return np.asarray(matrix @ self.coef_ + constant)
+            return np.asarray(matrix @ np.concatenate([self.coef_.T, constant[None]]))
+        return np.asarray(matrix @ self.coef_.T + constant)
 
     @property
     def _gradient_privacy(self) -> GradientPrivacy | None:
@@ -343,7 +375,7 @@ class GeneralisedLinearModel(ScoringEstimator):
     def _require_bounded(self, party: Party) -> None:
         """Refuse noise where labels are seen elsewhere, or where no bound is known on what one label moves."""
         needs = {
-            "labels of two classes, because other labels have no bound": self.family is LOGISTIC,
+            "labels that are classes, because other labels have no bound": self.family is LOGISTIC,
             "an arbiter, which draws the noise": party.roles.arbiter is not None,
             "sample_weight=None, because weights have no bound": self.sample_weight is None,
             "tol=0, because the epoch in which training ends depends on all labels": self.tol == 0,
@@ -386,10 +418,11 @@ class LinearRegression(GeneralisedLinearModel):
 
 
 class LogisticRegression(GeneralisedLinearModel):
-    """Two classes: the sum of logistic losses plus alpha/2 times the squared coefficients.
+    """Classes: the sum of logistic losses plus alpha/2 times the squared coefficients.
 
-    This is scikit-learn's `LogisticRegression(C=1 / alpha)` on all parties' columns; with an arbiter the loss is
-    approximated to second order.
+    This is scikit-learn's `LogisticRegression(C=1 / alpha)` on all parties' columns. With more than two classes it is
+    one such model for each class against all others, scikit-learn's `OneVsRestClassifier`, and not a softmax:
+    `strategy_` is "one-vs-rest".
 
     >>> LogisticRegression(max_iter=5).task
     'classification'
@@ -400,15 +433,24 @@ class LogisticRegression(GeneralisedLinearModel):
 
     classes_: NDArray[Any]
 
+    @property
+    def strategy_(self) -> Literal["binary", "one-vs-rest"]:
+        """What is trained: one model of two classes, or one for each class against all others."""
+        self.require_fitted("asked for its strategy")
+        return "one-vs-rest" if self.design_ is not None and self.coef_.ndim == 2 else "binary"
+
     def _learn_labels(self, party: Party) -> None:
         numeric_labels(party, self.family)
         self.classes_ = np.unique(np.asarray(party.own_table.labels))
 
     def _prediction(self, scores: Float64Array) -> Prediction:
+        means = self.family.mean(scores)
+        if means.ndim == 1:
+            means = np.stack([1 - means, means], axis=1)
         # An arbiter that asks does not know what the classes are called.
-        classes = self.classes_ if hasattr(self, "classes_") else np.arange(2)
-        second = self.family.mean(scores)
-        return Prediction(classes[(second > 0.5).astype(np.int64)], np.stack([1 - second, second], axis=1))
+        classes = self.classes_ if hasattr(self, "classes_") else np.arange(means.shape[1])
+        total = np.maximum(means.sum(axis=1, keepdims=True), np.finfo(float).tiny)
+        return Prediction(classes[means.argmax(axis=1)], means / total)
 
     def _quality(self, labels: NDArray[Any], prediction: Prediction) -> float:
         return float((labels == prediction.values).mean())
@@ -417,8 +459,7 @@ class LogisticRegression(GeneralisedLinearModel):
 class PoissonRegression(GeneralisedLinearModel):
     """Counts: the mean over rows of exp(score) - label * score plus alpha/2 times the squared coefficients.
 
-    This is scikit-learn's `PoissonRegressor(alpha=alpha)` on all parties' columns; with an arbiter the loss is
-    approximated to second order.
+    This is scikit-learn's `PoissonRegressor(alpha=alpha)` on all parties' columns.
 
     >>> PoissonRegression().family.name
     'Poisson'
@@ -427,8 +468,21 @@ class PoissonRegression(GeneralisedLinearModel):
     task: ClassVar[Literal["regression"]] = "regression"
     family = POISSON
 
+    mean_rate_: float
+
+    def _learn_labels(self, party: Party) -> None:
+        self.mean_rate_ = float(numeric_labels(party, self.family).mean())
+
     def _prediction(self, scores: Float64Array) -> Prediction:
-        return Prediction(self.family.mean(scores))
+        rates, table = self.family.mean(scores), self.family.table
+        assert table is not None
+        beyond = int((rates > table.above * getattr(self, "mean_rate_", np.inf)).sum())
+        if beyond:
+            _log.warning(
+                "%d of %d predicted rates are above %.0f mean rates. Training counts such rates as %.0f mean rates.",
+                *(beyond, len(rates), table.above, table.above),
+            )
+        return Prediction(rates)
 
     def _quality(self, labels: NDArray[Any], prediction: Prediction) -> float:
         from sklearn.metrics import d2_tweedie_score

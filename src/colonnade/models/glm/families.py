@@ -1,22 +1,22 @@
-"""Families: what labels mean in linear, logistic and Poisson regression, and their quadratic approximations.
+"""Families: what labels mean in linear, logistic and Poisson regression, and where their means come from.
 
-                exact loss                        pseudo-response t              curvature c     exact where
-    linear      (u - y)^2                         (y - centre) / scale           2               everywhere
-    logistic    log(1 + exp(-y u)), y = +-1       2 y                            1/4             u = 0
-    Poisson     exp(u) - y u                      y / mean - 1, about log mean   mean            u = log mean
+                loss of a row                     label t                        mean m          gradient
+    linear      (u - y)^2                         (y - centre) / scale           u               2 (m - t)
+    logistic    log(1 + exp(u)) - y u             y, 0 or 1                      logistic(u)     m - t
+    Poisson     exp(u) - y u                      y / mean                       exp(u)          mean (m - t)
 
-Only c/2 (u - t)^2 is minimised where all that can be encrypted is linear: the second-order Taylor approximation. On
-shares, gradients are those of the exact loss but for the mean, which is read from a table (`MeanTable`) in steps of
-1/16: the logistic function between -8 and 8, 0 and 1 beyond, off by at most 0.008 for a row and by far less on average;
-and for Poisson regression exp up to 4 above the mean rate's logarithm, off by at most 3.2 % for a row, and exp(4) mean
-rates beyond.
+The score u counts from `centre`, in units of `scale`. With more than two classes there is one logistic model for each
+class against all others. Scores are shared between two parties, so a mean other than u is read from a table
+(`MeanTable`) in steps of 1/16: the logistic function between -8 and 8, 0 and 1 beyond, off by at most 0.008 for a row
+and by far less on average; and for Poisson regression exp up to 4 above the mean rate's logarithm, off by at most 3.2 %
+for a row, and exp(4) mean rates beyond.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil, log, log2
+from math import ceil, exp, log, log2
 from typing import Any
 
 import numpy as np
@@ -28,46 +28,27 @@ from colonnade.wire.message import Float64Array
 
 
 @dataclass(frozen=True)
-class Quadratic:
-    """A loss as a parabola over each row's score.
+class RegressionLoss:
+    """A loss by its gradient: `factor` times the columns times mean less label.
 
     Attributes:
-        values: The pseudo-responses, in units of `scale` and from `centre`.
-        curvature: Twice the factor of the squares.
-        scale: What the score is multiplied by.
-        centre: What is added to it.
-        constant: What the loss has besides the squares.
-    """
-
-    values: Float64Array
-    curvature: float
-    scale: float = 1.0
-    centre: float = 0.0
-    constant: float = 0.0
-
-    def loss(self, squares: float, n_rows: int) -> float:
-        """The mean loss per row, given the sum of squared residuals."""
-        return (self.curvature / 2 * squares * self.scale**2 + self.constant) / n_rows
-
-
-@dataclass(frozen=True)
-class SharedLoss:
-    """A loss as it is known on shares: its gradient is `factor` times the columns times mean less label.
-
-    Attributes:
-        labels: What the mean is compared with.
+        labels: What means are compared with, (models, rows): one model, or one for each of more than two classes.
         factor: What the difference is multiplied by.
         curvature: How strongly the loss bends at most.
+        scale: What the score is multiplied by.
+        centre: What is added to it.
     """
 
     labels: Float64Array
     factor: float
     curvature: float
+    scale: float = 1.0
+    centre: float = 0.0
 
 
 @dataclass(frozen=True)
 class MeanTable:
-    """The mean as a table over scores, for shares: 0 below the table, `above` beyond it.
+    """The mean as a table over shared scores: 0 below the table, `above` beyond it.
 
     Attributes:
         first: Where the table begins.
@@ -83,12 +64,17 @@ class MeanTable:
 
     @classmethod
     def of(
-        cls, function: Callable[[Float64Array], Float64Array], first: float, *, step_bits: int = 4, place_bits: int = 8
+        cls,
+        function: Callable[[Float64Array], Float64Array],
+        first: float,
+        above: float,
+        *,
+        step_bits: int = 4,
+        place_bits: int = 8,
     ) -> MeanTable:
         """The table of a function from a score on: its values in the middle of the intervals."""
         middles = first + np.ldexp(np.arange(2**place_bits) + 0.5, -step_bits)
-        end = np.array([first + 2.0 ** (place_bits - step_bits)])
-        return cls(first, step_bits, function(middles), float(function(end)[0]))
+        return cls(first, step_bits, function(middles), above)
 
     def __call__(self, scores: Float64Array) -> Float64Array:
         """The mean at scores."""
@@ -104,20 +90,18 @@ class Family:
     Attributes:
         name: What it is called.
         checked: Labels as numbers, refused where they do not belong to the family.
-        quadratic: The loss as a parabola, from such numbers.
-        on_shares: The loss on shares, from such numbers and the parabola.
+        loss: The loss, from such numbers.
         mean: The link's inverse.
-        table: The link's inverse on shares, relative to the mean rate; None where it is the identity.
+        table: The link's inverse as it is looked up, relative to the mean rate; None where it is the identity.
         bend: How strongly the loss of a row bends at a usual score, which all parties know.
         shrinkage: What the penalty adds to the gradient of the mean loss for each unit of a coefficient, from alpha
             and the sum of all rows' weights.
-        approximation: How the loss is approximated where only sums are encrypted, in words.
+        approximation: How close means are to the exact ones, in words.
     """
 
     name: str
     checked: Callable[[NDArray[Any], str], Float64Array]
-    quadratic: Callable[[Float64Array], Quadratic]
-    on_shares: Callable[[Float64Array, Quadratic], SharedLoss]
+    loss: Callable[[Float64Array], RegressionLoss]
     mean: Callable[[Float64Array], Float64Array]
     table: MeanTable | None
     bend: float
@@ -152,32 +136,29 @@ def _counts(labels: NDArray[Any], owner: str) -> Float64Array:
     return numbers
 
 
-def _signs(labels: NDArray[Any], owner: str) -> Float64Array:
+def _codes(labels: NDArray[Any], owner: str) -> Float64Array:
     classes = require_classes(labels, owner)
-    if len(classes) > 2:
-        raise DataError(
-            f"{owner}'s labels should be of two classes for logistic regression, but there are {len(classes)}. "
-            "Join some of them or use another model."
-        )
-    return np.where(labels == classes[1], 1.0, -1.0)
+    return np.searchsorted(classes, labels).astype(np.float64)
 
 
-def _linear(labels: Float64Array) -> Quadratic:
+def _linear(labels: Float64Array) -> RegressionLoss:
     centre = float(labels.mean())
     largest = float(np.abs(labels - centre).max(initial=0.0))
     scale = 2.0 ** ceil(log2(largest / 4)) if largest > 0 else 1.0
-    return Quadratic((labels - centre) / scale, 2.0, scale, centre)
+    return RegressionLoss((labels - centre)[None] / scale, 2.0, 2.0, scale, centre)
 
 
-def _logistic(signs: Float64Array) -> Quadratic:
-    return Quadratic(2 * signs, 0.25, constant=len(signs) * (log(2) - 0.5))
+def _logistic(codes: Float64Array) -> RegressionLoss:
+    n_classes = int(codes.max()) + 1
+    # Of more than two classes each one is told from all others.
+    labels = codes[None] if n_classes == 2 else (codes == np.arange(n_classes)[:, None]).astype(np.float64)
+    return RegressionLoss(labels, 1.0, 0.25)
 
 
-def _poisson(counts: Float64Array) -> Quadratic:
+def _poisson(counts: Float64Array) -> RegressionLoss:
     mean = float(counts.mean())
-    values = counts / mean - 1
-    constant = float((mean - counts * log(mean) - mean / 2 * values**2).sum())
-    return Quadratic(values, mean, centre=log(mean), constant=constant)
+    # exp bends more the larger the rate: four times the mean rate is taken as the most.
+    return RegressionLoss(counts[None] / mean, mean, 4 * mean, centre=log(mean))
 
 
 def _sigmoid(scores: Float64Array) -> Float64Array:
@@ -187,34 +168,30 @@ def _sigmoid(scores: Float64Array) -> Float64Array:
 LINEAR = Family(
     name="linear",
     checked=_numbers,
-    quadratic=_linear,
-    on_shares=lambda labels, target: SharedLoss(target.values, target.curvature, target.curvature),
+    loss=_linear,
     mean=lambda scores: scores,
     table=None,
     bend=2.0,
     shrinkage=lambda alpha, total: 2 * alpha / total,
-    approximation="exact",
+    approximation="exact but for fixed point",
 )
 LOGISTIC = Family(
     name="logistic",
-    checked=_signs,
-    quadratic=_logistic,
-    on_shares=lambda signs, target: SharedLoss((signs + 1) / 2, 1.0, target.curvature),
+    checked=_codes,
+    loss=_logistic,
     mean=_sigmoid,
-    table=MeanTable.of(_sigmoid, -8.0),
+    table=MeanTable.of(_sigmoid, -8.0, above=1.0),
     bend=0.25,
     shrinkage=lambda alpha, total: alpha / total,
-    approximation="second-order Taylor approximation at score 0",
+    approximation="a row's mean is off by at most 0.008",
 )
 POISSON = Family(
     name="Poisson",
     checked=_counts,
-    quadratic=_poisson,
-    # exp bends more the larger the rate: four times the mean rate is taken as the most.
-    on_shares=lambda counts, target: SharedLoss(counts / target.curvature, target.curvature, 4 * target.curvature),
+    loss=_poisson,
     mean=np.exp,
-    table=MeanTable.of(np.exp, -12.0),
+    table=MeanTable.of(np.exp, -12.0, above=exp(4.0)),
     bend=1.0,
     shrinkage=lambda alpha, total: alpha,
-    approximation="second-order Taylor approximation at the mean rate",
+    approximation="a row's rate is off by at most 3.2 %, and rates above 54 mean rates count as 54",
 )

@@ -5,12 +5,12 @@ the noise. The label party says how wide the noise is and charges its own ledger
 sums of the label party get noise too: its coefficients enter all later residuals, which other parties' sums show.
 
 What one label moves. A gradient is the sum over rows of a row x of the owner's columns times a residual, both integers.
-Given all that was opened before, a label enters the residual of its own row alone, as a pseudo-response of +2 or -2
-with `fraction` bits behind the point: the residual moves by 4 * 2^fraction, and by one more where a float is rounded.
+Given all that was opened before, a label enters the residual of its own row alone, as 0 or 1 with `fraction` bits
+behind the point: the residual moves by 2^fraction, and with more than two classes so do the residuals of two models.
 Each party clips its rows to the length `clip` and cuts columns off to `scale` bits behind the point, so x has a length
 of at most clip * 2^scale; the label party's intercept adds 2^scale. All parties' sums of a step are one release of
 
-    sensitivity^2 = (4 * 2^fraction + 1)^2 * 4^scale * (n_parties * clip^2 + 1)
+    sensitivity^2 = min(n_outputs, 2) * 4^fraction * 4^scale * (n_parties * clip^2 + 1)
 
 A row is in one batch of an epoch, so an epoch costs a label one release. Nobody but its owner can see that rows are
 clipped: the promise holds against parties that keep to the protocol.
@@ -56,8 +56,8 @@ class GradientPrivacy:
         clip: The length to which each party's rows are clipped, the intercept left out; it must not depend on labels.
 
     >>> noise = GradientPrivacy(epsilon=2.0)
-    >>> mechanism = noise.mechanism(scale=10, fraction=15, n_parties=2, epochs=20)
-    >>> mechanism.sensitivity == root_above((4 * 2**15 + 1) ** 2 * 4**10 * (2 * 4**2 + 1))
+    >>> mechanism = noise.mechanism(scale=10, fraction=15, n_parties=2, n_outputs=1, epochs=20)
+    >>> mechanism.sensitivity == root_above(4**15 * 4**10 * (2 * 4**2 + 1))
     True
     """
 
@@ -97,20 +97,22 @@ class GradientPrivacy:
             return found
         return with_entries(found, np.where(found.indices == found.shape[1] - 1, 1.0, entries(found)))
 
-    def mechanism(self, *, scale: int, fraction: int, n_parties: int, epochs: int) -> DiscreteGaussianMechanism:
+    def mechanism(
+        self, *, scale: int, fraction: int, n_parties: int, n_outputs: int, epochs: int
+    ) -> DiscreteGaussianMechanism:
         """The noise on the sums of a step.
 
         Args:
             scale: The bits behind the point of columns.
             fraction: The bits behind the point of residuals.
             n_parties: How many parties have columns.
+            n_outputs: How many models are trained: one, or one for each of more than two classes.
             epochs: How many releases the budget is for.
 
         Raises:
             PlanError: The noise does not fit beside the sums.
         """
-        residual = 4 * Fraction(2) ** fraction + 1
-        squared = residual**2 * Fraction(4) ** scale * (n_parties * Fraction(self.clip) ** 2 + 1)
+        squared = min(n_outputs, 2) * Fraction(4) ** (fraction + scale) * (n_parties * Fraction(self.clip) ** 2 + 1)
         mu = gaussian_mu(self.epsilon, self.delta) / sqrt(epochs)
         mechanism = DiscreteGaussianMechanism.of_loss(root_above(squared), mu)
         if mechanism.sigma > WIDEST:

@@ -55,7 +55,7 @@ def _send(party: Party, own: Float64Array, senders: list[str], asker: str, sendi
     for peer in senders[place + 1 :]:
         seed = Stream().raw(SEED_BYTES)
         party.peers[peer].send(ScoreMaskSeed(seed))
-        values += Stream(seed).words(len(values))
+        values += Stream(seed).words(values.size).reshape(values.shape)
     for peer in senders[:place]:
         seed = party.peers[peer].receive(ScoreMaskSeed).seed
         if len(seed) != SEED_BYTES:
@@ -63,7 +63,7 @@ def _send(party: Party, own: Float64Array, senders: list[str], asker: str, sendi
                 f"Expected a seed of {SEED_BYTES} bytes from {peer}, got {len(seed)}. "
                 "Check that both parties run the same version."
             )
-        values -= Stream(seed).words(len(values))
+        values -= Stream(seed).words(values.size).reshape(values.shape)
     line.send(MaskedScores(values), under=("mask",) if len(senders) > 1 else (), rows=rows)
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 Matrix: TypeAlias = "NDArray[Any] | csr_array"
 
 MOST_WHITENED = 2048
+# Whitened columns are dense; a sparse matrix that would have more numbers than this stays as it is.
+MOST_DENSE = 2**24
 
 
 def entries(matrix: Matrix) -> NDArray[Any]:
@@ -131,27 +133,34 @@ class Whitened:
         return np.asarray(self.back @ values if self.back.ndim else self.back * values)
 
 
-def whitened(matrix: Matrix, penalised: NDArray[np.bool_], ridge: float, most: float) -> Whitened:
+def scaled(matrix: Matrix, penalised: NDArray[np.bool_], ridge: float, most: float) -> Whitened:
+    """Columns times one number, so that neither an entry is larger than `most` nor a ridge larger than the identity."""
+    factor = min(1.0, most / max(np.abs(entries(matrix)).max(initial=0.0), 1e-300), 1 / np.sqrt(max(ridge, 1e-300)))
+    from scipy.sparse import diags_array
+
+    penalty = diags_array(ridge * factor**2 * penalised, format="csr")
+    kept: Matrix = penalty if not isinstance(matrix, np.ndarray) else penalty.toarray()
+    return Whitened(with_entries(matrix, entries(matrix) * factor), kept, np.asarray(factor))
+
+
+def whitened(matrix: Matrix, penalised: NDArray[np.bool_], ridge: float, most: float = np.inf) -> Whitened:
     """Columns whose mean square matrix plus a ridge on the penalised ones is about the identity.
 
-    Sparse matrices and those with more than 2,048 columns are only multiplied by a number. Where an entry would be
-    larger than `most`, less is whitened.
+    Matrices with more than 2,048 columns, and large sparse ones, are only multiplied by a number. Where an entry would
+    be larger than `most`, less is whitened.
     """
     n_rows, n_columns = matrix.shape
-    if not isinstance(matrix, np.ndarray) or not 0 < n_columns <= MOST_WHITENED:
-        factor = min(1.0, most / max(np.abs(entries(matrix)).max(initial=0.0), 1e-300), 1 / np.sqrt(max(ridge, 1e-300)))
-        from scipy.sparse import diags_array
-
-        penalty = diags_array(ridge * factor**2 * penalised, format="csr")
-        kept: Matrix = penalty if not isinstance(matrix, np.ndarray) else penalty.toarray()
-        return Whitened(with_entries(matrix, entries(matrix) * factor), kept, np.asarray(factor))
-    squared = matrix.T @ matrix / max(n_rows, 1)
+    is_dense = isinstance(matrix, np.ndarray)
+    if not 0 < n_columns <= MOST_WHITENED or not (is_dense or n_rows * n_columns <= MOST_DENSE):
+        return scaled(matrix, penalised, ridge, most)
+    product = matrix.T @ matrix / max(n_rows, 1)
+    squared = np.asarray(product if isinstance(product, np.ndarray) else product.toarray())
     # Directions that hardly vary stay so: a millionth of a column's mean square is as far as they are stretched.
     added = np.where(penalised, ridge, 0.0) + 1e-6 * np.maximum(np.diag(squared), 1e-6)
     while True:
         values, vectors = np.linalg.eigh(squared + np.diag(added))
         back = (vectors / np.sqrt(values)) @ vectors.T
-        columns = matrix @ back
+        columns = np.asarray(matrix @ back)
         if np.abs(columns).max(initial=0.0) <= most:
             return Whitened(columns, ridge * (back * penalised) @ back, back)
         added = 4 * added

@@ -15,7 +15,7 @@ class _StepRule:
 
     Attributes:
         scale: The power of two by which linear regression divides labels.
-        curvature: How strongly the loss bends; for Poisson regression the mean of the labels.
+        curvature: What residuals are multiplied by; for Poisson regression the mean of the labels.
         learning_rate: The length of a step.
         weights: The weight of each row; empty if rows have none.
     """
@@ -37,7 +37,8 @@ class EncryptedMessage:
 COLUMN_BOUNDS = {"count": (0, 2**20), "curvature": (0.0, float_info.max)}
 """What a `ColumnSummary` may say; lengths of blocks and of a layout follow from the count."""
 
-SCHEDULE_BOUNDS = {"n_batches": (1, 2**40), "block": (1, 2**20)}
+SCHEDULE_BOUNDS = {"n_batches": (1, 2**40), "block": (1, 2**20), "fraction": (1, 30), "n_outputs": (1, 2**12)}
+LAYOUT_BOUNDS = {"n_outputs": SCHEDULE_BOUNDS["n_outputs"]}
 
 
 @dataclass(frozen=True)
@@ -102,11 +103,28 @@ class StopVerdict(Message, kind="glm/verdict", reveals={Secret.FEATURES, Secret.
 
 
 @dataclass(frozen=True)
+class StillVote(Message, kind="glm/still", reveals={Secret.FEATURES, Secret.LABELS}, varies=True):
+    """Whether a feature party's coefficients have all but stood still in an epoch."""
+
+    epoch: int
+    still: int
+
+
+@dataclass(frozen=True)
 class Schedule(Message, kind="glm/schedule"):
-    """How many batches an epoch has, and how many rows a ciphertext."""
+    """How an epoch is cut up.
+
+    Attributes:
+        n_batches: How many batches it has.
+        block: How many rows a ciphertext has.
+        fraction: How many bits residuals have behind the point.
+        n_outputs: How many models are trained: one, or one for each of more than two classes.
+    """
 
     n_batches: int
     block: int
+    fraction: int
+    n_outputs: int
 
 
 @dataclass(frozen=True)
@@ -114,19 +132,23 @@ class StepOutline(_StepRule, Message, kind="glm/outline", reveals={Secret.LABELS
     """How steps are taken with an arbiter.
 
     Attributes:
-        range_bits: Scores are at most two to this power.
         inputs: A name for all parties' columns, labels and weights in this run, under a key of the label party.
     """
 
-    range_bits: int
     inputs: bytes
 
 
 @dataclass(frozen=True)
-class EncryptedScores(
-    EncryptedMessage, Message, kind="glm/encrypted-scores", reveals={Secret.FEATURES}, fresh=True, varies=True
-):
-    """A feature party's part of the scores of a batch, under the arbiter's key."""
+class ScoreShare(Message, kind="glm/score-share", fresh=True, varies=True, secret=True):
+    """One of two shares of a feature party's scores of a batch: words that are uniform to the receiver."""
+
+    step: int
+    words: UInt64Array
+
+
+@dataclass(frozen=True)
+class EncryptedMeans(EncryptedMessage, Message, kind="glm/encrypted-means", fresh=True, varies=True):
+    """The arbiter's share of the means of a batch, under its own key."""
 
 
 @dataclass(frozen=True)
@@ -138,14 +160,7 @@ class EncryptedResiduals(
     fresh=True,
     varies=True,
 ):
-    """Scores less pseudo-responses of a batch, under the arbiter's key."""
-
-
-@dataclass(frozen=True)
-class EncryptedLoss(
-    EncryptedMessage, Message, kind="glm/encrypted-loss", reveals={Secret.FEATURES}, fresh=True, varies=True
-):
-    """A feature party's summand of an epoch's loss, under the arbiter's key."""
+    """Means less labels of a batch, under the arbiter's key."""
 
 
 @dataclass(frozen=True)
@@ -165,9 +180,15 @@ class OpenedSums(Message, kind="glm/opened", fresh=True, varies=True):
 
 @dataclass(frozen=True)
 class SharesLayout(_StepRule, Message, kind="glm/layout", reveals={Secret.FEATURES, Secret.LABELS}):
-    """How steps are taken on shares, and how many columns each party has, in the order of the roles, with intercept."""
+    """How steps are taken on shares.
+
+    Attributes:
+        counts: How many columns each party has, in the order of the roles, with intercept.
+        n_outputs: How many models are trained: one, or one for each of more than two classes.
+    """
 
     counts: Int64Array
+    n_outputs: int
 
 
 @dataclass(frozen=True)
@@ -182,7 +203,7 @@ class MaskedProduct(EncryptedMessage, Message, kind="glm/masked-product", fresh=
 
 @dataclass(frozen=True)
 class PairedWords(Message, kind="glm/paired-words", fresh=True, varies=True, secret=True):
-    """What a computing party sends in a turn of computing on shares: words that are uniform to the receiver."""
+    """What a party sends in a turn of computing on shares with another: words that are uniform to the receiver."""
 
     step: int
     words: UInt64Array

@@ -7,8 +7,8 @@
          ◀───────────────── SharedVector                                                    from each, to all
          MaskedProduct ────────────────▶                                                    from all, to each
                                     PairedWords ─────────────────────▶                      in turns: the mean, what
-                                    ◀───────────────────── PairedWords                      is shifted, whether to end
-                                    ◀───────────────────── OpenedShare                      per epoch: to end or not
+                                    ◀───────────────────── PairedWords                      is shifted, what moved
+                                    ◀───────────────────── OpenedShare                      per epoch: still or not
          ◀────────────────── StopVerdict                                                    per epoch, to all
          ◀────────────────── OpenedShare                                                    at the end, from both
 
@@ -25,18 +25,19 @@ does not compute, the masks for the two computing parties cancel.
     update       local, with public factors
     stopping     whether the squared change of all coefficients in an epoch is below a public bound: one bit
 
-Before the end the parties learn one bit after each epoch, whether training ends, and nothing else: what a party
-decrypts is uniform. With tol=0 there is no such bit, and all epochs are run. At the end each party learns its own
-coefficients. The two computing parties must not work together: their shares add up to the coefficients, scores and
-residuals. Semi-honest, unreviewed. Mohassel and Zhang 2017 (SecureML) for training on shares; products with matrices
-are those of `colonnade.crypto.rlwe`, all else between the two computing parties that of `colonnade.crypto.paired`.
+Before the end the label party learns one bit after each epoch, the others whether training ends, which is after ten
+such epochs in a row, and nothing else: what a party decrypts is uniform. With tol=0 there is no such bit, and all
+epochs are run. At the end each party learns its own coefficients. The two computing parties must not work together:
+their shares add up to the coefficients, scores and residuals. Semi-honest, unreviewed. Mohassel and Zhang 2017
+(SecureML) for training on shares; products with matrices are those of `colonnade.crypto.rlwe`, all else between the two
+computing parties that of `colonnade.crypto.paired`.
 
-The mean lies between 0 and the table's largest value whatever the scores are, so that steps cannot grow without bound.
+Steps cannot grow without bound, because means lie within their table (`means`). Where a learning rate was set by hand
+and shares wrapped around, the opened coefficients are out of range and are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil, log2
 from typing import TYPE_CHECKING, TypeVar
@@ -45,18 +46,16 @@ import numpy as np
 
 from colonnade.crypto import rlwe
 from colonnade.crypto.additive import MOST_ROWS, encoded
-from colonnade.crypto.paired import Pair
 from colonnade.crypto.profiles import DISTANCE_BITS, SHARES
 from colonnade.crypto.rlwe import PublicKey, SecretKey
 from colonnade.crypto.sampling import Stream
 from colonnade.crypto.shares import MOST_BITS, Share, fixed, reals
-from colonnade.crypto.transfers import Turns, Words, take_turns
+from colonnade.crypto.transfers import Turns
 from colonnade.errors import Overflow, ProtocolError
 from colonnade.models.glm.matrix import (
     Matrix,
     entries,
     largest_eigenvalue,
-    require_finite,
     squares,
     stacked,
     totals,
@@ -65,16 +64,16 @@ from colonnade.models.glm.matrix import (
     with_entries,
     words,
 )
+from colonnade.models.glm.means import PairedLine
 from colonnade.models.glm.messages import (
     COLUMN_BOUNDS,
+    LAYOUT_BOUNDS,
     ColumnSummary,
     MaskedProduct,
     OpenedShare,
-    PairedWords,
     PublicKeyBytes,
     SharedVector,
     SharesLayout,
-    StopVerdict,
 )
 from colonnade.models.glm.sides import (
     ColumnSide,
@@ -88,7 +87,7 @@ from colonnade.models.glm.sides import (
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.wire.channel import Channel
-from colonnade.wire.message import sealed
+from colonnade.wire.message import Float64Array, sealed
 
 if TYPE_CHECKING:
     from colonnade.crypto.additive import Data
@@ -97,10 +96,8 @@ if TYPE_CHECKING:
 COLUMN_BITS, COEFFICIENT_BITS, VALUE_BITS = 10, 24, 20
 MOST_COLUMN_BITS = PENALTY_BITS = 16
 HIDDEN = (SHARES.name, "mask", "flood")
-PAIRED = ("transfers",)
-PLACE_BITS = 16
-"""How many bits a score has in steps of a table, sign included, before it is clipped to the table."""
-ROWS_AT_ONCE = 2**14
+MOST_SCORE = 2.0**15
+"""Larger scores could not be told from others in a table, nor be multiplied without wrapping around."""
 
 T = TypeVar("T")
 
@@ -118,11 +115,7 @@ class MatrixSide(ColumnSide):
             )
         holders = party.roles.holders
         self.place, self.computing = holders.index(party.name), holders[:2]
-        penalised = np.ones(self.n_columns, np.bool_)
-        penalised[self.n_columns - 1 :] = not (party.holds_labels and settings.fit_intercept)
-        require_finite(party.name, matrix)
-        self.ridge = settings.family.shrinkage(settings.alpha, float(max(self.n_rows, 1))) / settings.family.bend
-        self.basis = whitened(matrix, penalised, self.ridge, 2.0 ** (MOST_COLUMN_BITS - COLUMN_BITS))
+        self.basis = whitened(matrix, self.penalised, self.ridge, 2.0 ** (MOST_COLUMN_BITS - COLUMN_BITS))
         self.columns = self._fixed(self.basis.columns, axis=1)
         penalties = np.rint(np.ldexp(entries(self.basis.penalty), PENALTY_BITS)).astype(np.int64)
         self.penalty = with_entries(self.basis.penalty, penalties)
@@ -133,11 +126,11 @@ class MatrixSide(ColumnSide):
         self._set_up(self._agreed())
         self._receive_keys()
 
-    def train(self, step: int) -> dict[str, float]:
+    def train(self, step: int) -> None:
         batch = step % self.n_batches
-        self.answer(step, "scores", batch)
-        self.answer(step, "gradients", batch)
-        return {}
+        for what in ("scores", "gradients"):
+            for _ in range(self.n_outputs):
+                self.answer(step, what, batch)
 
     def answer(self, step: int, what: str, batch: int) -> Share:
         """Multiply this party's columns with each other computing party's share; returns its share of the products."""
@@ -154,26 +147,30 @@ class MatrixSide(ColumnSide):
             own -= masks
         return own
 
-    def ends_after(self, epoch: int) -> bool:
-        return self.compares_after(epoch) and self.received_verdict(epoch)
-
-    def compares_after(self, epoch: int) -> bool:
-        """Whether the parties find out after an epoch if training ends."""
-        return self.settings.tol > 0 and epoch + 1 < self.settings.max_iter
-
-    def state(self) -> Tree:
-        return {}
-
-    def restore(self, tree: Tree) -> None:
-        pass
+    def stands_still(self, epoch: int) -> bool:
+        return self.received_verdict(epoch)
 
     def finish(self) -> LearnedRegression:
-        first, second = (self._opened_by(line, self.n_columns) for line in self._computing_peers())
+        length = self.n_outputs * self.n_columns
+        first, second = (self._opened_by(line, length) for line in self._computing_peers())
         return self._learned(first + second)
 
     def _learned(self, opened: Share) -> LearnedRegression:
-        coefficients = self.basis.coefficients(reals(np.asarray(opened, np.uint64), COEFFICIENT_BITS))
-        return LearnedRegression(coefficients * self.layout.scale, np.zeros((0, len(coefficients))))
+        found = reals(np.asarray(opened, np.uint64), COEFFICIENT_BITS).reshape(self.n_outputs, -1).T
+        self._require_in_range(found)
+        coefficients = self.basis.coefficients(found).T * self.layout.scale
+        return LearnedRegression(coefficients, np.zeros((0, *coefficients.shape)))
+
+    def _require_in_range(self, found: Float64Array) -> None:
+        """Refuse coefficients whose scores outgrew their range: shares had wrapped around, or were about to."""
+        n_parties, largest = len(self.party.roles.holders), 0.0
+        if self.n_columns:
+            largest = float(np.abs(self.basis.columns @ found).max(initial=0.0))
+        if not largest <= MOST_SCORE / n_parties:
+            raise Overflow(
+                f"{self.party.name}'s scores should be at most {MOST_SCORE / n_parties:g} in absolute value at the end "
+                f"of training, but one is {largest:.3g}: training diverged. Lower learning_rate."
+            )
 
     def _opened_by(self, line: Channel, length: int, epoch: int | None = None) -> Share:
         return of_length(line.receive(OpenedShare, epoch=epoch).share, length, "opened shares", line.peer)
@@ -185,7 +182,7 @@ class MatrixSide(ColumnSide):
         """What the label party lays down, with the numbers that it needs for that."""
         line = self.party.label_party
         line.send(ColumnSummary(self.n_columns, largest_eigenvalue(self.party.name, self.basis.columns)))
-        layout = line.receive(SharesLayout, finite=True)
+        layout = line.receive(SharesLayout, finite=True, within=LAYOUT_BOUNDS)
         holders = self.party.roles.holders
         least, most = COLUMN_BOUNDS["count"]
         fits = layout.counts.shape == (len(holders),) and layout.counts[self.place] == self.n_columns
@@ -199,7 +196,7 @@ class MatrixSide(ColumnSide):
         return layout
 
     def _set_up(self, layout: SharesLayout) -> None:
-        self.layout, self.most_columns = layout, int(layout.counts.max())
+        self.layout, self.most_columns, self.n_outputs = layout, int(layout.counts.max()), layout.n_outputs
         self.gradient_columns = self._fixed(weighted(self.basis.columns, layout.weights), axis=0)
 
     def _receive_keys(self) -> None:
@@ -249,64 +246,50 @@ class ComputingSide(MatrixSide):
     def __init__(self, settings: RegressionSettings, party: Party, matrix: Matrix) -> None:
         self.leading = party.holds_labels
         if self.leading:
-            labels = numeric_labels(party, settings.family)
-            self.target = settings.family.quadratic(labels)
-            self.shared_loss = settings.family.on_shares(labels, self.target)
-            self.labels = fixed(self.shared_loss.labels, VALUE_BITS, f"{party.name}'s labels")
+            self.loss = settings.family.loss(numeric_labels(party, settings.family))
+            self.labels = fixed(self.loss.labels, VALUE_BITS, f"{party.name}'s labels")
         super().__init__(settings, party, matrix)
-        (self.other,) = self._computing_peers()
-        self.history: list[dict[str, float]] = []
+        (other,) = self._computing_peers()
+        self.other = PairedLine(other, leading=self.leading)
         self.key: SecretKey | None = None
-        self.pair = Pair(leading=self.leading)
 
     def begin(self) -> None:
         self._set_up(self._agreed())
         counts = self.layout.counts
         self.parts = [slice(int(counts[:i].sum()), int(counts[: i + 1].sum())) for i in range(len(counts))]
-        self.coefficients, self.point, self.before = (np.zeros(int(counts.sum()), np.uint64) for _ in range(3))
+        shape = self.n_outputs, int(counts.sum())
+        self.coefficients, self.point, self.before = (np.zeros(shape, np.uint64) for _ in range(3))
         self.key = SecretKey(self.party.once("shares key", lambda: Stream().raw(32)), SHARES)
         message = PublicKeyBytes(np.frombuffer(self.key.public.to_bytes(), np.uint8))
         for line in self.party.peers.values():
             line.send(message)
         self._receive_keys()
-        self._in_turns(0, self.pair.begin())
+        self._in_turns(0, self.other.pair.begin())
 
-    def train(self, step: int) -> dict[str, float]:
+    def train(self, step: int) -> None:
         batch, rows = step % self.n_batches, self.batches[step % self.n_batches]
-        scores, penalties = self._scores(step, batch)
-        residuals = self._mean(step, scores)
+        found = [self._scores(step, batch, point) for point in self.point]
+        residuals = self._mean(step, np.concatenate([scores for scores, _ in found])).reshape(self.n_outputs, -1)
         if self.leading:
-            residuals = residuals - self.labels[rows]
-        gradients = self._gradients(step, batch, residuals)
-        self._update(step, len(rows), gradients, penalties)
-        return {}
+            residuals = residuals - self.labels[:, rows]
+        gradients = np.stack([self._gradients(step, batch, each) for each in residuals])
+        self._update(step, len(rows), gradients, np.stack([penalties for _, penalties in found]))
 
-    def ends_after(self, epoch: int) -> bool:
-        self.history.append({"epoch": epoch})
+    def stands_still(self, epoch: int) -> bool:
         change, self.before = self.coefficients - self.before, self.coefficients
-        if not self.compares_after(epoch):
-            return False
-        stops = self._is_short((epoch + 1) * self.n_batches - 1, change)
-        if not self.leading:
-            return self.received_verdict(epoch)
-        for line in self.party.feature_parties:
-            line.send(StopVerdict(epoch, int(stops)), epoch=epoch)
-        return stops
+        still = self._is_short((epoch + 1) * self.n_batches - 1, change.ravel())
+        return self.decide(epoch, still=still) if self.leading else self.received_verdict(epoch)
 
     def state(self) -> Tree:
-        return {name: getattr(self, name) for name in ("coefficients", "point", "before", "history")}
-
-    def restore(self, tree: Tree) -> None:
-        vars(self).update(tree)
+        return {**super().state(), **{name: getattr(self, name) for name in ("coefficients", "point", "before")}}
 
     def finish(self) -> LearnedRegression:
         for name, part in zip(self.party.roles.holders, self.parts, strict=True):
             if name != self.party.name:
-                self.party.peers[name].send(OpenedShare(self.coefficients[part]))
-        own = self.coefficients[self.parts[self.place]] + self._opened_by(self.other, self.n_columns)
-        if not self.leading:
-            return self._learned(own)
-        return replace(self._learned(own), centre=self.target.centre, history=self.history)
+                self.party.peers[name].send(OpenedShare(self.coefficients[:, part].ravel()))
+        own = self.coefficients[:, self.parts[self.place]].ravel()
+        learned = self._learned(own + self._opened_by(self.other.line, len(own)))
+        return replace(learned, centre=self.loss.centre) if self.leading else learned
 
     def _agreed(self) -> SharesLayout:
         if not self.leading:
@@ -315,10 +298,9 @@ class ComputingSide(MatrixSide):
         weights = mean_weights(self.party, self.settings.sample_weight)
         eigenvalues = largest_eigenvalue(self.party.name, self.basis.columns)
         eigenvalues += sum(each.curvature for each in columns)
-        bend = self.shared_loss.curvature * float(weights.max(initial=1.0)) * eigenvalues
-        rate = self.settings.learning_rate or 1 / (bend + self.settings.family.bend)
+        rate = self.rate(self.loss, weights, eigenvalues)
         counts = np.array([self.n_columns, *(each.count for each in columns)])
-        layout = SharesLayout(self.target.scale, self.shared_loss.factor, rate, weights, counts)
+        layout = SharesLayout(self.loss.scale, self.loss.factor, rate, weights, counts, len(self.loss.labels))
         for line in self.party.feature_parties:
             line.send(layout)
         return layout
@@ -328,19 +310,19 @@ class ComputingSide(MatrixSide):
         public = self.key.public
         return SharedVector(step, sealed(public.encrypt(values.view(np.int64), block), public))
 
-    def _scores(self, step: int, batch: int) -> tuple[Share, Share]:
+    def _scores(self, step: int, batch: int, point: Share) -> tuple[Share, Share]:
         """This party's share of the joint scores of a batch, and of what the penalty adds to everybody's gradients."""
         rows, holders = self.batches[batch], self.party.roles.holders
         for name, part in zip(holders, self.parts, strict=True):
             if name != self.party.name:
                 block = self._block("scores", len(rows), part.stop - part.start)
-                vector = self._vector(step, self.point[part], block)
+                vector = self._vector(step, point[part], block)
                 self.party.peers[name].send(vector, under=HIDDEN[:1], epoch=self.epoch_of(step))
         answered = self.answer(step, "scores", batch)
-        scores, penalties = np.zeros(len(rows), np.uint64), np.zeros_like(self.coefficients)
+        scores, penalties = np.zeros(len(rows), np.uint64), np.zeros_like(point)
         for name, part in zip(holders, self.parts, strict=True):
             if name == self.party.name:
-                found = answered + words(stacked(self.columns[rows], self.penalty)) @ self.point[part]
+                found = answered + words(stacked(self.columns[rows], self.penalty)) @ point[part]
             else:
                 block = self._block("scores", len(rows), part.stop - part.start)
                 found = self._decrypted(step, self.party.peers[name], block, len(rows) + part.stop - part.start)
@@ -356,7 +338,7 @@ class ComputingSide(MatrixSide):
         for name in holders:
             if name != self.party.name:
                 self.party.peers[name].send(vector, under=HIDDEN[:1], epoch=self.epoch_of(step))
-        gradients = np.zeros_like(self.coefficients)
+        gradients = np.zeros(self.coefficients.shape[1], np.uint64)
         own = self.parts[self.place]
         gradients[own] = self.answer(step, "gradients", batch)
         gradients[own] += words(self.gradient_columns[rows]).T @ residuals
@@ -368,7 +350,7 @@ class ComputingSide(MatrixSide):
     def _update(self, step: int, batch_size: int, gradients: Share, penalties: Share) -> None:
         """One step along the gradient on shares: all factors are public."""
         layout, places = self.layout, ceil(log2(batch_size))
-        means, shrunk = np.split(self._truncated(step, np.concatenate([gradients, penalties]), places), 2)
+        means, shrunk = self._truncated(step, np.stack([gradients, penalties]), places)
         bits = 2 * COEFFICIENT_BITS
         scale = layout.learning_rate * layout.curvature * self.n_batches / self.total(layout.weights) * 2.0**places
         of_gradient = round(scale * 2.0 ** (bits - COLUMN_BITS - VALUE_BITS))
@@ -382,67 +364,38 @@ class ComputingSide(MatrixSide):
 
     def _mean(self, step: int, scores: Share) -> Share:
         """This party's share of the link's inverse at shared scores."""
-        places, table = COLUMN_BITS + COEFFICIENT_BITS, self.settings.family.table
+        shifted, table = (
+            self._truncated(step, scores, COLUMN_BITS + COEFFICIENT_BITS - VALUE_BITS),
+            self.settings.family.table,
+        )
         if table is None:
-            return self._truncated(step, scores, places - VALUE_BITS)
-        words = fixed(np.r_[table.values, table.above], VALUE_BITS, "the table of means")
-        one = np.full(ROWS_AT_ONCE, words[-1] if self.leading else 0, np.uint64)
-        parts = []
-        for start in range(0, len(scores), ROWS_AT_ONCE):
-            # Places of the table, the first one 0; the number of places and more are above it, negative ones below.
-            some = scores[start : start + ROWS_AT_ONCE]
-            at = self._in_turns(step, self.pair.floored(some, places - table.step_bits))
-            at = at - self._public(round(np.ldexp(table.first, table.step_bits)))
-            beyond = np.concatenate([at, at - self._public(len(table.values))])
-            below, not_above = np.split(self._in_turns(step, self.pair.negative(beyond, PLACE_BITS)), 2)
-            found = self._in_turns(step, self.pair.looked_up(at, words[:-1]))
-            above = not_above ^ self.leading
-            kept = self.pair.kept(
-                np.concatenate([found, one[: len(at)]]), np.concatenate([below ^ not_above, above]).astype(np.uint8)
-            )
-            parts.append(np.add(*np.split(self._in_turns(step, kept), 2)))
-        return np.concatenate(parts)
+            return shifted
+        return self.other.means(step, self.epoch_of(step), table, shifted, VALUE_BITS, VALUE_BITS)
 
     def _is_short(self, step: int, change: Share) -> bool:
-        """Whether the mean loss changed by less than `tol`, at the leading party; False at the other.
-
-        While gradients are g, an epoch of n steps changes coefficients by d = n rate g / (1 - momentum) and the mean
-        loss by g d, which is |d|^2 (1 - momentum) / (n rate). So |d|^2 is compared with a public bound.
-        """
-        settings, layout = self.settings, self.layout
-        bound = settings.tol / layout.scale**2 * layout.learning_rate * self.n_batches / (1 - settings.momentum)
-        length = self._in_turns(step, self.pair.length(change))
-        length = length - self._public(min(int(bound * 4.0**COEFFICIENT_BITS), 2**MOST_BITS))
-        bits = self._in_turns(step, self.pair.negative(length, 64))
+        """Whether all coefficients changed by so little that training ends, at the leading party; False elsewhere."""
+        bound = self.shortest(self.layout.learning_rate)
+        length = self._in_turns(step, self.other.pair.length(change))
+        length = length - self.other.public(min(int(bound * 4.0**COEFFICIENT_BITS), 2**MOST_BITS))
+        bits = self._in_turns(step, self.other.pair.negative(length, 64))
         if not self.leading:
-            self.other.send(OpenedShare(bits.astype(np.uint64)), epoch=self.epoch_of(step))
+            self.other.line.send(OpenedShare(bits.astype(np.uint64)), epoch=self.epoch_of(step))
             return False
-        answer = int(bits[0]) ^ int(self._opened_by(self.other, 1, self.epoch_of(step))[0])
+        answer = int(bits[0]) ^ int(self._opened_by(self.other.line, 1, self.epoch_of(step))[0])
         if answer > 1:
             raise ProtocolError(
-                f"Expected {self.other.peer} to help find out whether training ends, but what it says is no "
+                f"Expected {self.other.line.peer} to help find out whether training ends, but what it says is no "
                 "answer. Check that both parties run the same version."
             )
         return bool(answer)
 
     def _truncated(self, step: int, share: Share, bits: int) -> Share:
         """This party's share of shared values divided by a power of two, rounded at random to either neighbour."""
-        return self._in_turns(step, self.pair.shifted(share, bits)) + self._public(1)
-
-    def _public(self, number: int) -> np.uint64:
-        """This party's share of a number that both know."""
-        return _word(number if self.leading else 0)
+        found = self._in_turns(step, self.other.pair.shifted(share.ravel(), bits)) + self.other.public(1)
+        return np.asarray(found).reshape(share.shape)
 
     def _in_turns(self, step: int, turns: Turns[T]) -> T:
-        """Compute something on shares with the other computing party; returns what this party gets."""
-        epoch = self.epoch_of(step)
-
-        def exchange(outgoing: dict[int, Words]) -> Iterator[tuple[int, Words]]:
-            self.other.send(PairedWords(step, outgoing[0]), under=PAIRED, epoch=epoch)
-            yield 0, self.other.receive(PairedWords, fields={"step": step}, epoch=epoch).words
-
-        found: list[T] = take_turns([turns], exchange)
-        return found[0]
+        return self.other.take(step, self.epoch_of(step), turns)
 
     def _decrypted(self, step: int, line: Channel, block: int, n_values: int) -> Share:
         assert self.key is not None

@@ -14,8 +14,8 @@ from colonnade.crypto import rlwe
 from colonnade.errors import ProtocolError
 from colonnade.models.base import own_labels, row_weights
 from colonnade.models.batches import fixed_batches
-from colonnade.models.glm.families import Family
-from colonnade.models.glm.matrix import Matrix
+from colonnade.models.glm.families import Family, RegressionLoss
+from colonnade.models.glm.matrix import Matrix, Whitened, require_finite
 from colonnade.models.glm.messages import EncryptedMessage, StopVerdict
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from colonnade.models.glm.gradient_privacy import GradientPrivacy
 
 Backend: TypeAlias = Literal["rlwe", "paillier"]
+
+STILL_EPOCHS = 10
+"""After how many still epochs in a row training ends: coefficients that turn round stand still for a few."""
 
 A = TypeVar("A", bound=NDArray[np.generic])
 
@@ -56,17 +59,15 @@ class LearnedRegression:
     """What one party's side learns in training.
 
     Attributes:
-        coefficients: Of the party's own columns, the intercept last where the party has one.
-        gradients: The party's own gradient at each step, where the protocol shows gradients.
+        coefficients: Of the party's own columns (outputs, columns), the intercept last where the party has one.
+        gradients: The party's own gradient at each step (steps, outputs, columns), where the protocol shows gradients.
         centre: What is added to every score, at the label party.
-        history: Figures of each epoch, at the label party.
         n_opened: How many sums the arbiter decrypted.
     """
 
-    coefficients: Float64Array = field(default_factory=lambda: np.zeros(0))
-    gradients: Float64Array = field(default_factory=lambda: np.zeros((0, 0)))
+    coefficients: Float64Array = field(default_factory=lambda: np.zeros((1, 0)))
+    gradients: Float64Array = field(default_factory=lambda: np.zeros((0, 1, 0)))
     centre: float = 0.0
-    history: list[dict[str, float]] = field(default_factory=list)
     n_opened: int = 0
 
 
@@ -74,6 +75,9 @@ class RegressionSide(ABC):
     """One party's side of training: what the party does in a step, and all that it needs to go on after a crash."""
 
     n_batches: int
+    n_outputs: int
+    n_epochs = n_still = 0
+    converged = False
 
     def __init__(self, settings: RegressionSettings, party: Party) -> None:
         self.settings, self.party = settings, party
@@ -83,20 +87,26 @@ class RegressionSide(ABC):
         """Exchange what is needed before the first step."""
 
     @abstractmethod
-    def train(self, step: int) -> dict[str, float]:
-        """Do one step; returns figures to be shown."""
+    def train(self, step: int) -> None:
+        """Do one step."""
 
     @abstractmethod
+    def stands_still(self, epoch: int) -> bool:
+        """Find out with the other parties whether an epoch moved all coefficients so little that training ends."""
+
     def ends_after(self, epoch: int) -> bool:
         """Close an epoch; returns whether training ends with it."""
+        self.n_epochs = epoch + 1
+        self.converged = self.settings.tol > 0 and self.stands_still(epoch)
+        return self.converged
 
-    @abstractmethod
     def state(self) -> Tree:
         """All that the next step depends on."""
+        return {"n_epochs": self.n_epochs, "n_still": self.n_still, "converged": self.converged}
 
-    @abstractmethod
     def restore(self, tree: Tree) -> None:
         """Go back to what `state` gave."""
+        vars(self).update(tree)
 
     @abstractmethod
     def finish(self) -> LearnedRegression:
@@ -120,6 +130,15 @@ class RegressionSide(ABC):
         assert isinstance(message, EncryptedMessage)
         return unsealed(message.ciphertexts, key, size, line.peer)
 
+    def decide(self, epoch: int, *, still: bool) -> bool:
+        """Decide, as the label party, whether training ends with this epoch, and tell all others."""
+        self.n_still = self.n_still + 1 if still else 0
+        stop = self.n_still >= STILL_EPOCHS
+        for name in self.party.roles.parties:
+            if name != self.party.name:
+                self.party.peers[name].send(StopVerdict(epoch, int(stop)), epoch=epoch)
+        return stop
+
     def received_verdict(self, epoch: int) -> bool:
         """Whether the label party says that training ends with this epoch."""
         return bool(self.party.label_party.receive(StopVerdict, fields={"epoch": epoch}, epoch=epoch).stop)
@@ -134,6 +153,16 @@ class ColumnSide(RegressionSide):
         self.batches = fixed_batches(self.n_rows, settings.batch_size, party.shared)
         self.n_batches = len(self.batches)
         self._kept: dict[Hashable, Any] = {}
+        require_finite(party.name, matrix)
+        self.penalised = np.ones(self.n_columns, np.bool_)
+        if self.has_intercept:
+            self.penalised[-1] = False
+        self.ridge = settings.family.shrinkage(settings.alpha, float(max(self.n_rows, 1))) / settings.family.bend
+
+    @property
+    def has_intercept(self) -> bool:
+        """Whether the last column is the intercept."""
+        return self.party.holds_labels and self.settings.fit_intercept
 
     def prepared(self, key: PublicKey, name: Hashable, make: Callable[[], Matrix], block: int, n_entries: int) -> Any:
         """A matrix that `key` has prepared for products; kept under its name if `n_entries` entries fit in memory."""
@@ -145,17 +174,24 @@ class ColumnSide(RegressionSide):
             self._kept[name] = found
         return self._kept[name]
 
-    def rate(self, curvature: float, weights: Float64Array, eigenvalues: float) -> float:
+    def rate(self, loss: RegressionLoss, weights: Float64Array, eigenvalues: float) -> float:
         """The length of a step: the one that was set, or one that cannot diverge.
 
         Args:
-            curvature: How strongly the loss of a row bends at most.
+            loss: What is minimised.
             weights: The weights of the rows.
-            eigenvalues: The sum of all parties' largest eigenvalues.
+            eigenvalues: The sum of all parties' largest eigenvalues, in the basis in which steps are taken.
         """
-        bend = curvature * float(weights.max(initial=1.0)) * eigenvalues
-        bend += self.settings.family.shrinkage(self.settings.alpha, float(max(self.n_rows, 1)))
-        return self.settings.learning_rate or 1 / max(bend, 1e-12)
+        bend = loss.curvature * float(weights.max(initial=1.0)) * eigenvalues
+        return self.settings.learning_rate or 1 / (bend + self.settings.family.bend)
+
+    def shortest(self, learning_rate: float) -> float:
+        """The squared change of all coefficients in an epoch, in their basis, below which training ends.
+
+        While gradients are g, an epoch of n steps changes coefficients by d = n rate g / (1 - momentum) and the mean
+        loss by g d, which is |d|^2 (1 - momentum) / (n rate), and is to be less than `tol`.
+        """
+        return self.settings.tol * learning_rate * self.n_batches / (1 - self.settings.momentum)
 
     def shrinkage(self, weights: Float64Array) -> float:
         """What the penalty adds to the gradient of the mean loss, for each unit of a coefficient."""
@@ -201,37 +237,74 @@ def lookahead(step: int, momentum: float) -> float:
 class GradientDescent:
     """Minimises `factor` times a smooth loss plus a penalty, knowing only the loss's gradients at `point`.
 
-    Attributes:
-        coefficients: What was found so far.
-        point: Where the next gradient is taken.
-        gradients: All gradients so far.
+    Steps are taken in the basis that whitens the columns.
 
-    >>> descent = GradientDescent(np.ones(1), penalty=0.0, factor=1.0, learning_rate=0.5, momentum=0.0)
+    Attributes:
+        gradients: All gradients so far, (columns, outputs) each.
+
+    >>> basis = Whitened(np.ones((1, 1)), np.ones((1, 1)), np.asarray(1.0))
+    >>> descent = GradientDescent(
+    ...     basis, np.ones(1), n_outputs=1, penalty=0.0, factor=1.0, learning_rate=0.5, momentum=0.0
+    ... )
     >>> for _ in range(30):
     ...     descent.step(descent.point - 3)
-    >>> round(float(descent.coefficients[0]), 6)
+    >>> round(float(descent.coefficients[0, 0]), 6)
     3.0
     """
 
     def __init__(
-        self, penalised: Float64Array, *, penalty: float, factor: float, learning_rate: float, momentum: float
+        self,
+        basis: Whitened,
+        penalised: NDArray[Any],
+        *,
+        n_outputs: int,
+        penalty: float,
+        factor: float,
+        learning_rate: float,
+        momentum: float,
     ) -> None:
-        self.penalties, self.factor = penalty * penalised, factor
-        self.learning_rate, self.momentum = learning_rate, momentum
-        self.coefficients = self.point = np.zeros(len(penalised))
+        self._basis, self._penalties, self._factor = basis, penalty * penalised[:, None], factor
+        self._rate, self._momentum = learning_rate, momentum
+        self._found = self._ahead = self._before = np.zeros((len(penalised), n_outputs))
         self.gradients: list[Float64Array] = []
+
+    @property
+    def coefficients(self) -> Float64Array:
+        """What was found so far, (columns, outputs)."""
+        return self._basis.coefficients(self._found)
+
+    @property
+    def point(self) -> Float64Array:
+        """Where the next gradient is taken, (columns, outputs)."""
+        return self._basis.coefficients(self._ahead)
+
+    @property
+    def length_of_step(self) -> float:
+        """What a gradient is multiplied by, in the basis."""
+        return self._rate * self._factor
 
     def step(self, gradient: Float64Array) -> None:
         """Take one step, given the gradient of the loss at the point, without factor and penalty."""
-        ahead = lookahead(len(self.gradients), self.momentum)
+        again = lookahead(len(self.gradients), self._momentum)
         self.gradients.append(gradient)
-        direction = self.factor * gradient + self.penalties * self.point
-        before, self.coefficients = self.coefficients, self.point - self.learning_rate * direction
-        self.point = self.coefficients + ahead * (self.coefficients - before)
+        # The basis is a symmetric matrix.
+        direction = self._basis.coefficients(self._factor * gradient + self._penalties * self.point)
+        before, self._found = self._found, self._ahead - self._rate * direction
+        self._ahead = self._found + again * (self._found - before)
+
+    def moved(self) -> float:
+        """The squared change of the coefficients, in the basis, since this was asked last."""
+        change, self._before = self._found - self._before, self._found
+        return float((change**2).sum())
 
     def state(self) -> Tree:
-        return {"coefficients": self.coefficients, "point": self.point, "gradients": list(self.gradients)}
+        return {
+            "found": self._found,
+            "ahead": self._ahead,
+            "before": self._before,
+            "gradients": list(self.gradients),
+        }
 
     def restore(self, tree: Tree) -> None:
-        self.coefficients, self.point = tree["coefficients"], tree["point"]
+        self._found, self._ahead, self._before = tree["found"], tree["ahead"], tree["before"]
         self.gradients = list(tree["gradients"])
