@@ -99,6 +99,10 @@ class ActiveAttack(ABC):
     about: ClassVar[Secret] = Secret.LABELS
     example_run: ClassVar[ExampleRun] = ExampleRun()
 
+    def why_not(self, view: View) -> str | None:
+        """Why the attack does not apply, by what an honest attacker saw of the run; None if it does."""
+        return None
+
     @abstractmethod
     def play(self, party: Party, honest: Protocol[Any], grant: Grant) -> Guess:
         """Take part in the run and return a guess."""

@@ -35,7 +35,7 @@ from colonnade.auditing.subjects.base import (
 from colonnade.privacy.randomness import Randomness
 from colonnade.roles import Roles
 from colonnade.secret import Secret
-from colonnade.tables.encode import centred, filled
+from colonnade.tables.encode import centred, filled, filled_with_labels
 from colonnade.tables.table import Table
 from colonnade.wire.message import Float64Array, Int64Array
 
@@ -149,7 +149,9 @@ class ColumnsSubject(Subject):
             return f"it must be told {told} records, and only {len(drawn)} rows were trained on"
         known, sample = np.sort(drawn[: needs.known_records]), drawn[needs.known_records : told]
         records = np.nan_to_num(values, nan=0.0)
-        return Grant(0, known, owner=owner, columns=columns, records=records[known], prior=records[sample])
+        prior = {name: records if name == owner else filled_with_labels(table) for name, table in tables.items()}
+        prior = {name: each[sample] for name, each in prior.items()} if needs.prior else {}
+        return Grant(0, known, owner=owner, columns=columns, records=records[known], prior=prior)
 
     def truth(self, attempt: Attempt, tables: Tables, rows: Int64Array, random: Randomness) -> ColumnTruth:
         needs, grant = attempt.attack.needs, attempt.grant
