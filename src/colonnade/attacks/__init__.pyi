@@ -9,6 +9,8 @@ from .columns.narrowing import SplitNarrowing as SplitNarrowing
 from .columns.network import PassiveNetwork as PassiveNetwork
 from .columns.passive import InformedRidge as InformedRidge
 from .columns.passive import PassiveRidge as PassiveRidge
+from .columns.released import EqualitySolving as EqualitySolving
+from .columns.released import ReleasedRecords as ReleasedRecords
 from .columns.relinking import RelinkedSums as RelinkedSums
 from .columns.sums import BoxedSums as BoxedSums
 from .columns.sums import LinearSums as LinearSums

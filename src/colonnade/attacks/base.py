@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,6 +83,16 @@ class Attack(ABC):
     about: ClassVar[Secret] = Secret.LABELS
     example_run: ClassVar[ExampleRun] = ExampleRun()
 
+    @classmethod
+    def example(cls) -> Self:
+        """The attack with little effort, for contract tests."""
+        return cls()
+
+    @classmethod
+    def variants(cls) -> Sequence[Self]:
+        """The forms that a thorough audit makes; an ordinary audit makes the attack with its default settings."""
+        return (cls(),)
+
     def why_not(self, view: View) -> str | None:
         """Why the attack does not apply to this view; None if it does."""
         return None
@@ -98,6 +108,16 @@ class ActiveAttack(ABC):
     needs: ClassVar[Needs]
     about: ClassVar[Secret] = Secret.LABELS
     example_run: ClassVar[ExampleRun] = ExampleRun()
+
+    @classmethod
+    def example(cls) -> Self:
+        """The attack with little effort, for contract tests."""
+        return cls()
+
+    @classmethod
+    def variants(cls) -> Sequence[Self]:
+        """The forms that a thorough audit makes; an ordinary audit makes the attack with its default settings."""
+        return (cls(),)
 
     def why_not(self, view: View) -> str | None:
         """Why the attack does not apply, by what an honest attacker saw of the run; None if it does."""

@@ -22,8 +22,8 @@ Pasquini et al. 2021, "Unleashing the tiger", arXiv 2012.02670.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -91,6 +91,10 @@ class ActiveGenerative(ActiveAttack):
         self.conditioned, self.with_labels, self.anchor = conditioned, with_labels, anchor
         self.noise_epochs = noise_epochs
         check_parameters(self)
+
+    @classmethod
+    def variants(cls) -> Sequence[Self]:
+        return cls(), cls(conditioned=False), cls(anchor=1.0)
 
     def why_not(self, view: View) -> str | None:
         return why_no_gradients_sent(view)

@@ -15,8 +15,8 @@ Vu et al. 2023, "Active data reconstruction attacks in vertical federated learni
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -74,6 +74,10 @@ class ActiveInversion(ActiveAttack):
     ) -> None:
         self.fill, self.matched, self.read_out = fill, matched, read_out
         check_parameters(self)
+
+    @classmethod
+    def variants(cls) -> Sequence[Self]:
+        return cls(), cls(fill="zero"), cls(matched=True)
 
     def why_not(self, view: View) -> str | None:
         return why_no_gradients_sent(view)
