@@ -47,10 +47,13 @@ TARGETS: Mapping[str, float] = {
 
 def measure(*, quick: bool) -> dict[str, float]:
     """Errors of every attack and control, and what must not exceed 1: the targets' ratios."""
+    from joblib import Parallel, delayed
+
+    runs = _runs(quick)
+    parts = Parallel(n_jobs=1 if quick else -1)(delayed(_errors)(*run, quick=quick) for run in runs)
     found: dict[str, list[float]] = {}
-    for name, width, seed in _runs(quick):
-        problem = Problem.drawn(name, seed)
-        for figure, error in problem.errors(width, quick=quick):
+    for (name, width, _), errors in zip(runs, parts, strict=True):
+        for figure, error in errors:
             found.setdefault(f"{figure}_{name}_{width}", []).append(error)
     figures = {name: float(np.mean(errors)) for name, errors in found.items()}
     return _ratios(figures) | figures
@@ -60,6 +63,11 @@ def _runs(quick: bool) -> list[tuple[str, int, int]]:
     if quick:
         return [("cancer", 16, 0)]
     return [(name, width, seed) for name in EPOCHS for width, n in ((16, 3), (4, 2)) for seed in range(n)]
+
+
+def _errors(name: str, width: int, seed: int, *, quick: bool) -> list[tuple[str, float]]:
+    torch.set_num_threads(1)
+    return list(Problem.drawn(name, seed).errors(width, quick=quick))
 
 
 def _ratios(errors: Mapping[str, float]) -> dict[str, float]:
@@ -114,16 +122,8 @@ class Problem:
 
     def errors(self, width: int, *, quick: bool) -> Iterator[tuple[str, float]]:
         """The error of every attack and control, by its name and the number of known records."""
-        model = SplitClassifier(
-            embedding=width,
-            bottom=_bottom,
-            top=_top,
-            learning_rate=1e-3,
-            batch_size=64,
-            epochs=EPOCHS[self.name],
-            n_iter_no_change=None,
-        )
-        honest = simulate(model.fit, self.tables, roles=ROLES, seed=self.seed, instead={BANK: _watched}).results[BANK]
+        model = self.model(width, EPOCHS[self.name] // (20 if quick else 1))
+        honest = simulate(model.fit, self.tables, roles=ROLES, seed=self.seed, instead={BANK: watched}).results[BANK]
         own = filled_with_labels(self.tables[BANK])
         counts = [known for name, e, known in FEW + CELLS if (name, e) == (self.name, width)]
         for known in counts[1:2] if quick else counts:
@@ -135,7 +135,7 @@ class Problem:
                 guesses = [guess(points, grant) for points, grant in zip(lines, grants, strict=True)]
                 yield f"passive_{method}_{known}", self.error(guesses, grants)
             attacks = {"inversion": ActiveInversion(fill="zero")}
-            if width == 16 and known == counts[1]:
+            if not quick and width == 16 and known == counts[1]:
                 attacks["inversion_filled"] = ActiveInversion()
                 attacks["inversion_matched"] = ActiveInversion(matched=True)
             for name, attack in attacks.items():
@@ -155,6 +155,19 @@ class Problem:
         }
         for name, made in list(generative.items())[: 2 if quick else None]:
             yield name, self.error([rebuilt(self.attacked(model, made, grant), grant) for grant in grants], grants)
+
+    @staticmethod
+    def model(width: int, epochs: int) -> SplitClassifier:
+        """A network that is cut at a width."""
+        return SplitClassifier(
+            embedding=width,
+            bottom=_bottom,
+            top=_top,
+            learning_rate=1e-3,
+            batch_size=64,
+            epochs=epochs,
+            n_iter_no_change=None,
+        )
 
     def attacked(self, model: SplitClassifier, attack: Tamperer, grant: Grant) -> Tampering:
         """What a dishonest label party has after a run."""
@@ -195,6 +208,18 @@ class Problem:
         told = Grant(0, np.arange(len(own), len(points.rows)), columns=grant.columns, records=grant.prior[grant.owner])
         return ridge_guess(points, told).only(np.arange(len(points.rows)) < len(own))
 
+    def images(self, rows: np.ndarray[Any, Any], guesses: list[Guess] | None) -> np.ndarray[Any, Any]:
+        """Some rows of digits as images; the label party's pixels are true, the others as guessed, if they were."""
+        pixels = {name: table.column(name)[rows] for table in self.tables.values() for name in table.columns}
+        for owner, guess in zip(OWNERS, guesses or (), strict=False):
+            table = self.tables[owner]
+            assert guess.values is not None
+            for place, name in enumerate(centred(table)[1]):
+                column = table.column(name)
+                said = guess.values[np.searchsorted(guess.rows, rows), place] * column.std() + column.mean()
+                pixels[name] = np.clip(said, 0, 1)
+        return np.stack([pixels[name] for name in sorted(pixels)], axis=1).reshape(len(rows), 8, 8)
+
     def error(self, guesses: list[Guess], grants: list[Grant]) -> float:
         """The mean squared error per column, in columns' own units, on rows that are not known."""
         total, n_columns = 0.0, 0
@@ -209,7 +234,7 @@ class Problem:
         return total / n_columns
 
 
-def _watched(party: Party, honest: Any) -> Watching:
+def watched(party: Party, honest: Any) -> Watching:
     """An honest label party that notes the embeddings it receives."""
     hook = Watching(own_numbers(party))
     played(party, honest, hook)

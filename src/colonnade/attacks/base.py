@@ -60,12 +60,16 @@ class Guess:
 class ExampleRun:
     """A small run on which an attack can be tried: a model of the catalogue with some parameters.
 
+    Attributes:
+        predicts: Whether the run is a prediction with the trained model, and not the training.
+
     >>> ExampleRun(parameters={"epochs": 2}).model
     'split-classifier'
     """
 
     model: str = "split-classifier"
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    predicts: bool = False
 
 
 class Attack(ABC):

@@ -150,11 +150,7 @@ def report_on(setting: Setting, attacks: Sequence[AnyAttack]) -> PrivacyReport:
         disclosures=sent,
         budget=budget(sent, setting.ledgers, setting.delta),
         attacks=tuple(findings),
-        untested=(
-            *untested,
-            *setting.unmeasured(findings),
-            *never_attacked(sent, findings, {attack.about for attack in attacks}),
-        ),
+        untested=(*untested, *setting.unmeasured(findings), *unattacked),
         stated=self_reported_leaks(setting.transcripts),
         over_runs=budget_over_runs(setting.ledgers, setting.delta),
     )

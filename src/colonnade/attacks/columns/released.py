@@ -54,6 +54,7 @@ class EqualitySolving(PassiveRidge):
     """
 
     needs = Needs(messages=(PartialScores, MaskedScores, PartialPrediction), known_records=KNOWN_RECORDS)
+    example_run = ExampleRun("linear-regression", predicts=True)
 
     def why_not(self, view: View) -> str | None:
         return why_not_regressed(self.points(view), view, "scores")
