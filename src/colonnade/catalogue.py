@@ -53,6 +53,7 @@ ATTACKS: Names[type[Attack] | type[ActiveAttack]] = Names(
     {
         "active-generative": ("attacks.columns.generation", "ActiveGenerative"),
         "active-inversion": ("attacks.columns.inversion", "ActiveInversion"),
+        "binary-columns": ("attacks.columns.binary", "BinaryColumns"),
         "boxed-sums": ("attacks.columns.sums", "BoxedSums"),
         "coefficient-score": ("attacks.labels.regression", "CoefficientScore"),
         "direct-label": ("attacks.labels.gradients", "DirectLabel"),

@@ -2,6 +2,7 @@ from .base import ActiveAttack as ActiveAttack
 from .base import Attack as Attack
 from .base import ExampleRun as ExampleRun
 from .base import Guess as Guess
+from .columns.binary import BinaryColumns as BinaryColumns
 from .columns.generation import ActiveGenerative as ActiveGenerative
 from .columns.generation import FeatureHijacking as FeatureHijacking
 from .columns.inversion import ActiveInversion as ActiveInversion
