@@ -202,7 +202,10 @@ def applies(attack, run):
     setting = Simulated(run)
     subject = SUBJECTS[attack.about]
     pairs = [(owner, name) for owner in setting.owners(subject, attack) for name in setting.attackers(owner)]
-    return any(isinstance(setting.attempt(subject, attack, name, owner), Attempt) for owner, name in pairs)
+    attempts = [setting.attempt(subject, attack, name, owner) for owner, name in pairs]
+    found = [attempt for attempt in attempts if isinstance(attempt, Attempt)]
+    # Whether a dishonest party can play its part is only seen where it does.
+    return any(len(attempt.guess(run.simulation, lambda: run).rows) for attempt in found[:1])
 
 
 def test_the_documentation_names_attacks_on_columns_for_every_model():

@@ -85,6 +85,7 @@ THOROUGH = frozenset(
     {
         "active-generative",
         "active-inversion",
+        "binary-columns",
         "feature-hijacking",
         "passive-network",
     }

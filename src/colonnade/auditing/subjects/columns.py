@@ -220,11 +220,13 @@ class ColumnsSubject(Subject):
 
 def _reconstruction(truth: ColumnTruth, guess: Guess, column: str, honest: Mapping[str, float]) -> Reconstruction:
     """How well a guess rebuilds whole records; `honest` is the R² of an honest ridge regression, by column."""
-    said, wanted = guess.values, truth.values[guess.rows]
-    assert said is not None
+    assert guess.values is not None
+    wanted = truth.values[guess.rows]
+    # A column may miss in all rows that are scored.
+    present = ~np.isnan(wanted).all(axis=0)
+    said, wanted, names = guess.values[:, present], wanted[:, present], np.array(truth.columns)[present]
     found = truth.rebuilt(guess)
     errors, spread = random_error(wanted), (wanted - np.nanmean(wanted, axis=0)) ** 2
-    names = np.array(truth.columns)
     by_chance = [np.nansum(errors[:, names == name]) / np.nansum(spread[:, names == name]) for name in found]
     controls = {"random guess": float(np.mean(by_chance)), "mean": 1.0}
     if truth.imputed is not None:
@@ -242,7 +244,7 @@ def _reconstruction(truth: ColumnTruth, guess: Guess, column: str, honest: Mappi
         singled_out_at_best=best,
         median_rank=rank,
         rows=min(len(wanted), MOST_ROWS),
-        categories=named_categories(said, wanted, truth.columns),
+        categories=named_categories(said, wanted, tuple(names)),
         psnr=psnr,
         ssim=ssim,
     )
