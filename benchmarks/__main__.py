@@ -27,14 +27,15 @@ BENCHMARKS: Mapping[str, str] = {
     "psi_large": "two parties intersect ten million ids each, in bounded memory",
     "glm": "logistic regression with and without an arbiter, per row and per epoch",
     "walks": "files and calls that a reader of three walks through the source meets",
+    "reconstruction": "columns rebuilt by dishonest and by passive label parties",
     "resume": "from the return of a killed party to the next step",
     "functional": "boosting of curves: the solver, a step, a whole fit",
     "functional_accuracy": "boosting of curves: errors against their limits, under privacy and on real data",
 }
 
 
-# Takes about an hour, so that it runs only if it is named.
-ALONE = ("psi_large",)
+# Each takes up to an hour, so that it runs only if it is named.
+ALONE = ("psi_large", "reconstruction")
 
 
 @dataclass(frozen=True)

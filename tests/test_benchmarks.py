@@ -36,6 +36,7 @@ FIGURES = {
     "psi_large": {"bytes_per_id", "rr22_bytes_per_id"},
     "glm": {"us_per_row", "fate_ratio", "shares_fate_ratio", "default_processor_s", "default_epoch_mb"},
     "walks": {"split_step_files", "regression_files", "multiplication_calls"},
+    "reconstruction": {"inversion_over_passive_cancer_16_18", "imputed_over_generative_cancer"},
     "resume": {"resume_s"},
     "functional": {"cached_over_kronecker", "step_ratio_32k_to_500", "fit_ms"},
     "functional_accuracy": {
@@ -49,6 +50,7 @@ FIGURES = {
 MARKS = {
     "encrypted": [pytest.mark.slow],
     "histograms": [pytest.mark.slow],
+    "reconstruction": [pytest.mark.slow],
     "regression_accuracy": [pytest.mark.slow],
     "secureboost": [pytest.mark.slow, pytest.mark.network],
     "trees_equality": [pytest.mark.slow],

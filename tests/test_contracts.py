@@ -1,5 +1,6 @@
 """Everything in the catalogue, and every transport, keeps its contract."""
 
+import re
 import tempfile
 import threading
 from dataclasses import replace
@@ -8,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from colonnade.catalogue import ATTACKS, DEFENCES, MODELS
+from colonnade.auditing.attempt import Attempt
+from colonnade.auditing.settings import Simulated
+from colonnade.auditing.subjects.by_secret import SUBJECTS
+from colonnade.catalogue import ATTACKS, DEFENCES, MODELS, THOROUGH
 from colonnade.curves import BSplines
 from colonnade.data import load
 from colonnade.data.functional.generator import FunctionalSetting
@@ -73,6 +77,12 @@ TRANSPORTS = {
 THREE = Roles(label="bank", features=("shop", "telco"))
 JUDGED = replace(THREE, arbiter="judge")
 SERVED = replace(THREE, server="cloud")
+PAGE = Path(__file__).parents[1] / "docs" / "attacks-on-columns.md"
+COLUMN_ATTACKS = {
+    model: re.findall(r"`([\w-]+)`", cells)
+    for models, cells in re.findall(r"^\| (`[^|]*`) \|([^|]*)\|[^|]*\|$", PAGE.read_text(), re.MULTILINE)
+    for model in re.findall(r"`([\w-]+)`", models)
+}
 KILLING = "a_killed_run_resumes_to_the_same_end"
 LONG = (
     "a_fresh_interpreter_makes_the_same_guess",
@@ -137,7 +147,8 @@ def runs(setups):
         key = str(example)
         if key not in made:
             setup = setups(example.model)
-            made[key] = replace(setup, make=lambda: setup.make().set_params(**example.parameters)).fit(seed=1)
+            setup = replace(setup, make=lambda make=setup.make: make().set_params(**example.parameters))
+            made[key] = setup.both(seed=1)[1] if example.predicts else setup.fit(seed=1)
         return made[key]
 
     return run_for
@@ -168,10 +179,38 @@ def test_a_peer_that_restarts_with_other_values_learns_nothing_from_parties_that
 
 
 @pytest.mark.parametrize("check", named(ATTACK_CHECKS))
-@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize(
+    "attack", [pytest.param(name, marks=[pytest.mark.slow] if name in THOROUGH else []) for name in ATTACKS]
+)
 def test_an_attack_keeps_its_contract(attack, check, runs):
     run = runs(attack)
-    check(attempt_on(run, ATTACKS[attack]()), run)
+    check(attempt_on(run, ATTACKS[attack].example()), run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS)
+def test_every_attack_on_columns_that_the_documentation_names_for_a_model_applies_to_it(model, setups):
+    parameters = {"keep_record": True} if model.startswith("secureboost") else {}
+    setup = setups(model)
+    runs = replace(setup, make=lambda: setup.make().set_params(**parameters)).both(seed=1)
+    assert COLUMN_ATTACKS[model]
+    for name in COLUMN_ATTACKS[model]:
+        assert any(applies(ATTACKS[name](), run) for run in runs), f"{name} does not apply to {model}"
+
+
+def applies(attack, run):
+    setting = Simulated(run)
+    subject = SUBJECTS[attack.about]
+    pairs = [(owner, name) for owner in setting.owners(subject, attack) for name in setting.attackers(owner)]
+    attempts = [setting.attempt(subject, attack, name, owner) for owner, name in pairs]
+    found = [attempt for attempt in attempts if isinstance(attempt, Attempt)]
+    # Whether a dishonest party can play its part is only seen where it does.
+    return any(len(attempt.guess(run.simulation, lambda: run).rows) for attempt in found[:1])
+
+
+def test_the_documentation_names_attacks_on_columns_for_every_model():
+    assert COLUMN_ATTACKS.keys() == set(MODELS)
+    assert {name for names in COLUMN_ATTACKS.values() for name in names} <= set(ATTACKS)
 
 
 @pytest.mark.parametrize("check", named(DEFENCE_CHECKS))

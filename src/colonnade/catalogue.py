@@ -10,7 +10,7 @@ from colonnade.errors import MissingExtra, PlanError
 from colonnade.text import nearest
 
 if TYPE_CHECKING:
-    from colonnade.attacks.base import ActiveAttack, Attack
+    from colonnade.attacks.base import ActiveAttack, AnyAttack, Attack
     from colonnade.models.base import Estimator
     from colonnade.runtime.party import Defence
 
@@ -51,27 +51,46 @@ class Names(Mapping[str, T], Generic[T]):
 ATTACKS: Names[type[Attack] | type[ActiveAttack]] = Names(
     "attack",
     {
+        "active-generative": ("attacks.columns.generation", "ActiveGenerative"),
+        "active-inversion": ("attacks.columns.inversion", "ActiveInversion"),
+        "binary-columns": ("attacks.columns.binary", "BinaryColumns"),
         "boxed-sums": ("attacks.columns.sums", "BoxedSums"),
         "coefficient-score": ("attacks.labels.regression", "CoefficientScore"),
         "direct-label": ("attacks.labels.gradients", "DirectLabel"),
         "direction-score": ("attacks.labels.gradients", "DirectionScore"),
         "embedding-clusters": ("attacks.labels.clustering", "EmbeddingClusters"),
         "embedding-nearest": ("attacks.labels.clustering", "EmbeddingNearest"),
+        "equality-solving": ("attacks.columns.released", "EqualitySolving"),
+        "feature-hijacking": ("attacks.columns.generation", "FeatureHijacking"),
         "fit-membership": ("attacks.members.curves", "FitMembership"),
         "gradient-clusters": ("attacks.labels.clustering", "GradientClusters"),
         "gradient-completion": ("attacks.labels.completion", "GradientCompletion"),
         "gradient-nearest": ("attacks.labels.clustering", "GradientNearest"),
         "group-sums": ("attacks.labels.regression", "GroupSums"),
+        "informed-ridge": ("attacks.columns.passive", "InformedRidge"),
         "lattice-labels": ("attacks.labels.lattice", "LatticeLabels"),
         "linear-sums": ("attacks.columns.sums", "LinearSums"),
         "model-completion": ("attacks.labels.completion", "ModelCompletion"),
         "norm-score": ("attacks.labels.gradients", "NormScore"),
+        "passive-network": ("attacks.columns.network", "PassiveNetwork"),
         "passive-ridge": ("attacks.columns.passive", "PassiveRidge"),
         "release-membership": ("attacks.members.curves", "ReleaseMembership"),
+        "released-records": ("attacks.columns.released", "ReleasedRecords"),
         "residue": ("attacks.labels.regression", "Residue"),
         "split-narrowing": ("attacks.columns.narrowing", "SplitNarrowing"),
     },
 )
+
+THOROUGH = frozenset(
+    {
+        "active-generative",
+        "active-inversion",
+        "binary-columns",
+        "feature-hijacking",
+        "passive-network",
+    }
+)
+"""Attacks that take long, or that seldom find more than another: only a thorough audit makes them."""
 
 DEFENCES: Names[type[Defence]] = Names(
     "defence",
@@ -116,3 +135,10 @@ MODELS: Names[type[Estimator]] = Names(
         "u-shape-regressor": ("models.networks.server", "UShapeRegressor"),
     },
 )
+
+
+def attacks_of_audit(*, thorough: bool = False) -> tuple[AnyAttack, ...]:
+    """The attacks that an audit makes if none are named; a thorough one makes all, each in several forms."""
+    if thorough:
+        return tuple(form for name in ATTACKS for form in ATTACKS[name].variants())
+    return tuple(ATTACKS[name]() for name in ATTACKS if name not in THOROUGH)

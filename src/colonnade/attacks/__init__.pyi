@@ -2,8 +2,16 @@ from .base import ActiveAttack as ActiveAttack
 from .base import Attack as Attack
 from .base import ExampleRun as ExampleRun
 from .base import Guess as Guess
+from .columns.binary import BinaryColumns as BinaryColumns
+from .columns.generation import ActiveGenerative as ActiveGenerative
+from .columns.generation import FeatureHijacking as FeatureHijacking
+from .columns.inversion import ActiveInversion as ActiveInversion
 from .columns.narrowing import SplitNarrowing as SplitNarrowing
+from .columns.network import PassiveNetwork as PassiveNetwork
+from .columns.passive import InformedRidge as InformedRidge
 from .columns.passive import PassiveRidge as PassiveRidge
+from .columns.released import EqualitySolving as EqualitySolving
+from .columns.released import ReleasedRecords as ReleasedRecords
 from .columns.relinking import RelinkedSums as RelinkedSums
 from .columns.sums import BoxedSums as BoxedSums
 from .columns.sums import LinearSums as LinearSums

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,12 +60,16 @@ class Guess:
 class ExampleRun:
     """A small run on which an attack can be tried: a model of the catalogue with some parameters.
 
+    Attributes:
+        predicts: Whether the run is a prediction with the trained model, and not the training.
+
     >>> ExampleRun(parameters={"epochs": 2}).model
     'split-classifier'
     """
 
     model: str = "split-classifier"
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    predicts: bool = False
 
 
 class Attack(ABC):
@@ -83,6 +87,16 @@ class Attack(ABC):
     about: ClassVar[Secret] = Secret.LABELS
     example_run: ClassVar[ExampleRun] = ExampleRun()
 
+    @classmethod
+    def example(cls) -> Self:
+        """The attack with little effort, for contract tests."""
+        return cls()
+
+    @classmethod
+    def variants(cls) -> Sequence[Self]:
+        """The forms that a thorough audit makes; an ordinary audit makes the attack with its default settings."""
+        return (cls(),)
+
     def why_not(self, view: View) -> str | None:
         """Why the attack does not apply to this view; None if it does."""
         return None
@@ -98,6 +112,20 @@ class ActiveAttack(ABC):
     needs: ClassVar[Needs]
     about: ClassVar[Secret] = Secret.LABELS
     example_run: ClassVar[ExampleRun] = ExampleRun()
+
+    @classmethod
+    def example(cls) -> Self:
+        """The attack with little effort, for contract tests."""
+        return cls()
+
+    @classmethod
+    def variants(cls) -> Sequence[Self]:
+        """The forms that a thorough audit makes; an ordinary audit makes the attack with its default settings."""
+        return (cls(),)
+
+    def why_not(self, view: View) -> str | None:
+        """Why the attack does not apply, by what an honest attacker saw of the run; None if it does."""
+        return None
 
     @abstractmethod
     def play(self, party: Party, honest: Protocol[Any], grant: Grant) -> Guess:

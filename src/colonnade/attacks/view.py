@@ -33,7 +33,7 @@ class Needs:
         forest: The kinds of messages whose content it reads from what the attacker saw of a forest.
         known_labels: How many labels per class it must be told; the audit draws them and never scores them.
         known_records: How many records it must be told, with their rows; the audit never scores them.
-        prior: How many records it must be told without their rows, as a sample of the population; never scored.
+        prior: How many whole records it must be told without their rows, as a sample of the population; never scored.
         inference_rows: Whether rows that were not trained on are scored as well, in attacks on columns.
         candidates: What it must be told of people who may or may not have been in the run: one party's "curves", or
             whole "records", with everybody's curves and the output; None if nothing.
@@ -62,7 +62,8 @@ class Grant:
         owner: The party whose secret the attack is about.
         columns: For each number of a record, the column that it comes from.
         records: The records of `rows`, as standardised numbers; text is one number per level.
-        prior: Records of nobody knows which rows.
+        prior: Whole records of nobody knows which rows, by party: the owner's as in `records`, those of others with
+            their labels, as `filled_with_labels` gives them.
     """
 
     n_classes: int
@@ -72,7 +73,7 @@ class Grant:
     owner: str = ""
     columns: Sequence[str] = ()
     records: Float64Array = field(default_factory=lambda: np.zeros((0, 0)))
-    prior: Float64Array = field(default_factory=lambda: np.zeros((0, 0)))
+    prior: Mapping[str, Float64Array] = field(default_factory=dict)
 
     def cut(self, needs: Needs) -> Grant:
         """As much of this grant as an attack declared."""

@@ -20,7 +20,7 @@ from typing import Any
 
 from colonnade.attacks.base import ActiveAttack, AnyAttack
 from colonnade.auditing.attempt import name_of, tried
-from colonnade.auditing.contents import EVERYBODY, Finding, Granted
+from colonnade.auditing.contents import EVERYBODY, Finding, Granted, Reconstruction
 from colonnade.auditing.report import PrivacyReport, budget, budget_over_runs, never_attacked, self_reported_leaks
 from colonnade.auditing.settings import Mirror, Setting, Simulated
 from colonnade.auditing.subjects.base import Judgement, Made
@@ -144,12 +144,13 @@ def report_on(setting: Setting, attacks: Sequence[AnyAttack]) -> PrivacyReport:
     """Audit in a setting."""
     findings, untested = examine(setting, attacks)
     sent = setting.disclosures
+    unattacked = never_attacked(sent, findings, {attack.about for attack in attacks})
     return PrivacyReport(
         run=setting.identity,
         disclosures=sent,
         budget=budget(sent, setting.ledgers, setting.delta),
         attacks=tuple(findings),
-        untested=(*untested, *setting.unmeasured(findings), *never_attacked(sent, findings)),
+        untested=(*untested, *setting.unmeasured(findings), *unattacked),
         stated=self_reported_leaks(setting.transcripts),
         over_runs=budget_over_runs(setting.ledgers, setting.delta),
     )
@@ -246,4 +247,5 @@ def _finding(made: Made, judged: Judgement) -> Finding:
         coverage=len(made.guess.rows) / len(made.truth.scored_rows),
         plain=judged.plain,
         up_to_naming=judged.up_to_naming,
+        rebuilt=judged.measured if isinstance(judged.measured, Reconstruction) else None,
     )

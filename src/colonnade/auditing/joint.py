@@ -196,7 +196,7 @@ class JointAudit:
             classes = NOTHING if guess.classes is None else guess.classes
             scores = np.zeros(0) if guess.scores is None else guess.scores
             line.send(LabelGuess(number, "", guess.rows, classes, scores))
-            alone = SUBJECTS[Secret.LABELS].baseline(attempt, guess.rows, party.table, random)
+            alone = SUBJECTS[Secret.LABELS].baseline(attempt, guess.rows, record, random)
             methods = {**alone.named, **alone.unnamed}
             line.send(AloneRatings(number, alone.rows, list(methods), len(alone.named), list(methods.values())))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
@@ -20,6 +20,7 @@ from colonnade.auditing.contents import (
     Evidence,
     Finding,
     Granted,
+    Reconstruction,
     ReportContents,
     RunIdentity,
     Score,
@@ -150,8 +151,13 @@ def _finding(item: Mapping[str, Any]) -> Finding:
         "granted": granted,
         "plain": _evidence(item["plain"]),
         "up_to_naming": None if item["up_to_naming"] is None else _evidence(item["up_to_naming"]),
+        "rebuilt": None if item.get("rebuilt") is None else _rebuilt(item["rebuilt"]),
     }
     return Finding(**{name: value for name, value in {**item, **parts}.items() if name != "verdict"})
+
+
+def _rebuilt(item: Mapping[str, Any]) -> Reconstruction:
+    return Reconstruction(**{**item, "categories": {name: tuple(each) for name, each in item["categories"].items()}})
 
 
 def _evidence(item: Mapping[str, Any]) -> Evidence:
@@ -213,13 +219,16 @@ def _digests(transcript: Transcript, peer: str, kind: str, *, sent: bool) -> lis
     return [e.digest for e in transcript.entries if (e.peer, e.kind, e.sent) == (peer, kind, sent)]
 
 
-def never_attacked(sent: Iterable[Disclosure], findings: Sequence[Finding]) -> Iterator[str]:
-    """What was revealed to a party without an attack that made use of it."""
+def never_attacked(
+    sent: Iterable[Disclosure], findings: Sequence[Finding], tried: Collection[Secret] = ()
+) -> Iterator[str]:
+    """What was revealed to a party without an attack that made use of it; `tried` is what attacks were about."""
     for (receiver, sender, secret), kinds in revealed(sent).items():
         made = [f for f in findings if (f.attacker, f.owner, f.about) == (receiver, sender, secret)]
         unread = [kind for kind in kinds if not any(finding.reads(kind) for finding in made)]
         if unread:
-            reason = "no attack read them" if made else "no attack was made"
+            unused = "no attack of this audit can use them" if secret in tried else "no attack was made"
+            reason = "no attack read them" if made else unused
             yield f"{receiver} about {sender}'s {secret}, given {' and '.join(unread)}: {reason}"
 
 

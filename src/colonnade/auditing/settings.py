@@ -176,10 +176,11 @@ class Simulated(Setting):
 
     def baseline(self, made: Made) -> Any:
         attempt, rows = made.attempt, made.guess.rows
-        key = (attempt.attack.about, attempt.attacker, attempt.attack.needs, np.sort(rows).tobytes())
+        whose = attempt.attack.about, attempt.attacker, attempt.grant.owner
+        key = (*whose, attempt.attack.needs, np.sort(rows).tobytes())
         if key not in self._baselines:
-            table = self.tables.get(attempt.attacker)
-            self._baselines[key] = SUBJECTS[attempt.attack.about].baseline(attempt, rows, table, self.random)
+            record = self.record(attempt.attacker)
+            self._baselines[key] = SUBJECTS[attempt.attack.about].baseline(attempt, rows, record, self.random)
         return self._baselines[key]
 
     def _staged(self, attempt: Attempt) -> Run[Any]:

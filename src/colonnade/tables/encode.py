@@ -14,6 +14,7 @@ Readers differ only in the form they ask for:
     Design.matrix        numbers, flags, 0 and 1 for each level, an intercept: for linear models; may be sparse
     centred              numbers of one variance for each column, curves too, gaps left open: for audits of columns
     filled               the same with gaps at the mean, and flags: for what an attacker could do alone
+    filled_with_labels   the same beside the labels: for what a label party could do alone
 """
 
 from __future__ import annotations
@@ -288,6 +289,17 @@ def filled(table: Table) -> NDArray[np.float64]:
     missing = np.isnan(values)
     flags = np.unique(missing[:, missing.any(axis=0)].astype(np.float64), axis=1)
     return np.concatenate([np.where(missing, 0.0, values), flags - flags.mean(axis=0)], axis=1)
+
+
+def filled_with_labels(table: Table) -> NDArray[np.float64]:
+    """The numbers of `filled` beside the labels, if there are some: one number for each class where there are few."""
+    if table.labels is None:
+        return filled(table)
+    numbers, _ = centred(Table.of(table.select([]).to_arrow(), ids=table.id_name))
+    classes = np.unique(numbers)
+    if numbers.shape[1] == 1 and 2 < len(classes) <= COMMONEST:
+        numbers = (numbers == classes).astype(np.float64)
+    return np.concatenate([filled(table), np.nan_to_num(numbers)], axis=1)
 
 
 def present_rows(table: Table) -> NDArray[np.bool_]:

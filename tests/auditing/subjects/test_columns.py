@@ -93,7 +93,7 @@ class Means(Attack):
     about = Secret.FEATURES
 
     def guess(self, view):
-        told = np.concatenate([view.grant.records, view.grant.prior])
+        told = np.concatenate([view.grant.records, view.grant.prior[view.grant.owner]])
         assert told.shape == (12, len(view.grant.columns))
         return Guess(np.arange(60), values=np.tile(told.mean(axis=0), (60, 1)))
 

@@ -9,13 +9,15 @@ The baseline of every stronger attack on columns: most of their power lies in th
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 
-from colonnade.attacks.base import Attack, Guess, Needs, View
+from colonnade.attacks.base import Attack, Grant, Guess, Needs, View
 from colonnade.attacks.points import Points
 from colonnade.models.networks.messages import Embedding
 from colonnade.secret import Secret
+from colonnade.tables.encode import filled_with_labels
 
 KNOWN_RECORDS = 50
 PENALTIES = np.logspace(-3, 3, 13)
@@ -32,21 +34,45 @@ class PassiveRidge(Attack):
     about = Secret.FEATURES
 
     def why_not(self, view: View) -> str | None:
-        points = Points.of_embeddings(view, received_from=view.grant.owner)
-        if not len(points.rows):
-            return f"it received no embeddings from {view.grant.owner}"
-        n_known = int(np.isin(view.grant.rows, points.rows).sum())
-        return f"it received embeddings of only {n_known} known records" if n_known < 2 else None
+        return why_not_regressed(Points.of_embeddings(view, received_from=view.grant.owner), view, "embeddings")
 
     def guess(self, view: View) -> Guess:
-        from sklearn.linear_model import RidgeCV
+        return ridge_guess(self.points(view), view.grant)
 
-        points = Points.of_embeddings(view, received_from=view.grant.owner).standardised()
-        has_point = np.isin(view.grant.rows, points.rows)
-        known = np.searchsorted(points.rows, view.grant.rows[has_point])
-        with warnings.catch_warnings():
-            # An ill-conditioned fit is a weak attack, and counts as it is.
-            warnings.simplefilter("ignore")
-            ridge = RidgeCV(PENALTIES, alpha_per_target=True).fit(points.values[known], view.grant.records[has_point])
-        values = np.asarray(ridge.predict(points.values), np.float64).reshape(len(points.rows), -1)
-        return Guess(points.rows, values=values)
+    def points(self, view: View) -> Points:
+        """What each row's record is predicted from."""
+        return Points.of_embeddings(view, received_from=view.grant.owner)
+
+
+class InformedRidge(PassiveRidge):
+    """Each column is a linear function of the embedding and of the attacker's own columns and labels."""
+
+    needs = replace(PassiveRidge.needs, own_features=True)
+
+    def points(self, view: View) -> Points:
+        points = super().points(view)
+        own = filled_with_labels(view.own.table)[points.rows]
+        return Points(points.rows, np.concatenate([points.values, own], axis=1))
+
+
+def ridge_guess(points: Points, grant: Grant) -> Guess:
+    """A guess of every point's record, by a ridge regression that is fitted to the known records."""
+    from sklearn.linear_model import RidgeCV
+
+    points = points.standardised()
+    has_point = np.isin(grant.rows, points.rows)
+    known = np.searchsorted(points.rows, grant.rows[has_point])
+    with warnings.catch_warnings():
+        # An ill-conditioned fit is a weak attack, and counts as it is.
+        warnings.simplefilter("ignore")
+        ridge = RidgeCV(PENALTIES, alpha_per_target=True).fit(points.values[known], grant.records[has_point])
+    values = np.asarray(ridge.predict(points.values), np.float64).reshape(len(points.rows), -1)
+    return Guess(points.rows, values=values)
+
+
+def why_not_regressed(points: Points, view: View, called: str) -> str | None:
+    """Why points of an owner's rows cannot be regressed on known records; None if they can."""
+    if not len(points.rows):
+        return f"it received no {called} from {view.grant.owner}"
+    n_known = int(np.isin(view.grant.rows, points.rows).sum())
+    return f"it received {called} of only {n_known} known records" if n_known < 2 else None

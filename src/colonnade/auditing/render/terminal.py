@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 STYLES: dict[words.Answer, str] = {
     "leaks": "bold red",
     "leaks, classes unnamed": "bold yellow",
+    "leaks, nobody singled out": "bold yellow",
     "no more than alone": "bold magenta",
     "no leak found": "bold blue",
     "measured by its owner": "bold magenta",
@@ -44,6 +45,7 @@ def terminal(report: ReportContents) -> RenderableType:
         parts.append(_text(question.sentence))
         if question.findings:
             parts.append(_findings_table(question.findings))
+            parts += [_text(f"{f.attack}: {f.rebuilt}", "dim") for f in question.findings if f.rebuilt is not None]
     parts += [_text(""), Rule("Messages", align="left", style="dim")]
     if run.insecure:
         parts.append(_text(words.IN_THE_CLEAR, "bold red"))

@@ -26,9 +26,14 @@ _ORDER: tuple[Answer, ...] = (
     "no leak found",
     "measured by its owner",
     "no more than alone",
+    "leaks, nobody singled out",
     "leaks, classes unnamed",
     "leaks",
 )
+_RESERVES: dict[Answer, str] = {
+    "leaks, classes unnamed": ", under the best names of the classes",
+    "leaks, nobody singled out": ", but tells nobody's record from those of others",
+}
 IN_THE_CLEAR = "TLS was off in this run: anyone on the network path could read and change every message."
 KNOWN_NOISE = (
     "Noise followed from the plan's seed in this run: all who know the plan can subtract it. No epsilon holds."
@@ -93,9 +98,10 @@ class Question:
             )
             without = "without them" if self.is_repeated else "by luck"
             most, reached = number(evidence.null_threshold, worst.measure), alone(evidence, worst.measure)
+            if worst.is_active and evidence.alone is not None:
+                return f"{told} ({said}; {without} at most {most}), but an honest {self.attacker} reaches {reached}."
             return f"{told} ({said}; {without} at most {most}), but {self.attacker} reaches {reached} by itself."
-        naming = ", under the best names of the classes" if self.answer == "leaks, classes unnamed" else ""
-        found = f"{worst.attack} {self._success(worst, said)}{naming}."
+        found = f"{worst.attack} {self._success(worst, said)}{_RESERVES.get(self.answer, '')}."
         chance = number(evidence.chance, worst.measure)
         by_chance = f"A column's mean reaches {chance}" if worst.measure == "R²" else f"By chance it would be {chance}"
         if evidence.alone is None:
@@ -173,7 +179,7 @@ def _severity(finding: Finding) -> tuple[int, float]:
 def headline(report: ReportContents) -> str:
     """The whole report in one line."""
     asked = questions(report)
-    if leaks := _by_attackers(asked, "leaks", "leaks, classes unnamed"):
+    if leaks := _by_attackers(asked, *(answer for answer in _ORDER if answer.startswith("leaks"))):
         return "; ".join(f"{_listed(secrets)} can be inferred by {who}" for who, secrets in leaks.items())
     if known := _by_attackers(asked, "no more than alone"):
         return "; ".join(

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self, TypeAlias
 import numpy as np
 
 from colonnade.attacks.base import AnyAttack, Grant, Guess, Needs
-from colonnade.auditing.attempt import Attempt, training_rows
+from colonnade.auditing.attempt import Attempt, PartyRecord, training_rows
 from colonnade.auditing.contents import Evidence, Measure
 from colonnade.errors import PlanError
 from colonnade.privacy.ledger import Ledger
@@ -197,8 +197,8 @@ class Subject(ABC):
         this name returned, or None where nobody knows it.
         """
 
-    def baseline(self, attempt: Attempt, rows: Int64Array, table: Table | None, random: Randomness) -> Any:
-        """What the attacker could say by itself about the guessed rows, given its table; None where not needed."""
+    def baseline(self, attempt: Attempt, rows: Int64Array, record: PartyRecord, random: Randomness) -> Any:
+        """What an honest attacker could say about the guessed rows, given its record; None where not needed."""
         return None
 
     def null_group(self, attempt: Attempt) -> str:

@@ -1,11 +1,13 @@
 """Columns: every party guesses the values in every other party's columns.
 
 A guess is scored by R², one minus its squared error relative to that of the column's mean, column by column. The score
-is that of the worst column: the one whose R² exceeds most what the attacker could impute by itself.
+is that of the worst column: the one whose R² exceeds most what the attacker could impute by itself. Beside it stands
+how well whole records are rebuilt (`rebuilding`). Columns leak if the worst one does and rows are singled out.
 
-Granted: some records with their rows. Null: the run again with the rows of all other tables shuffled, scored against
-the true ones. Baseline: the column's mean, and imputation from the attacker's own columns, and labels where it has
-them, learned from the same known records.
+Granted: some records with their rows, or whole records without them. Null: the run again with the rows of all other
+tables shuffled, scored against the true ones. Baseline: the column's mean, and imputation from the attacker's own
+columns, and labels where it has them, learned from the same records. A dishonest attacker must also exceed what an
+honest one rebuilds by a ridge regression from embeddings to the same known records.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from colonnade.attacks.base import AnyAttack, Grant, Guess
-from colonnade.attacks.columns.passive import PENALTIES
-from colonnade.auditing.attempt import Attempt
-from colonnade.auditing.contents import BestBaseline, Evidence, Measure, Score
+from colonnade.attacks.base import ActiveAttack, AnyAttack, Grant, Guess
+from colonnade.attacks.columns.passive import PENALTIES, InformedRidge, PassiveRidge
+from colonnade.auditing.attempt import Attempt, PartyRecord
+from colonnade.auditing.contents import BestBaseline, Evidence, Measure, Reconstruction, Score
 from colonnade.auditing.subjects.base import (
     RESAMPLES,
     TAILS,
@@ -32,10 +34,18 @@ from colonnade.auditing.subjects.base import (
     Values,
     deviation,
 )
+from colonnade.auditing.subjects.rebuilding import (
+    MOST_ROWS,
+    Pixels,
+    named_categories,
+    near_share,
+    random_error,
+    singled_out,
+)
 from colonnade.privacy.randomness import Randomness
 from colonnade.roles import Roles
 from colonnade.secret import Secret
-from colonnade.tables.encode import centred, filled
+from colonnade.tables.encode import centred, filled, filled_with_labels
 from colonnade.tables.table import Table
 from colonnade.wire.message import Float64Array, Int64Array
 
@@ -51,12 +61,14 @@ class ColumnTruth(Truth):
         columns: For each number, the column that it comes from.
         granted: The rows that are not scored.
         imputed: The R² that the attacker reaches by itself, by column; None where that is not known.
+        pixels: What turns the numbers into pixels, where columns are pixels.
     """
 
     values: Float64Array
     columns: tuple[str, ...]
     granted: Int64Array
     imputed: Mapping[str, BestBaseline] | None = None
+    pixels: Pixels | None = None
 
     @property
     def n_rows(self) -> int:
@@ -149,7 +161,9 @@ class ColumnsSubject(Subject):
             return f"it must be told {told} records, and only {len(drawn)} rows were trained on"
         known, sample = np.sort(drawn[: needs.known_records]), drawn[needs.known_records : told]
         records = np.nan_to_num(values, nan=0.0)
-        return Grant(0, known, owner=owner, columns=columns, records=records[known], prior=records[sample])
+        prior = {name: records if name == owner else filled_with_labels(table) for name, table in tables.items()}
+        prior = {name: each[sample] for name, each in prior.items()} if needs.prior else {}
+        return Grant(0, known, owner=owner, columns=columns, records=records[known], prior=prior)
 
     def truth(self, attempt: Attempt, tables: Tables, rows: Int64Array, random: Randomness) -> ColumnTruth:
         needs, grant = attempt.attack.needs, attempt.grant
@@ -157,9 +171,10 @@ class ColumnsSubject(Subject):
         order = random.generator("grant").permutation(len(values))
         told = order[np.isin(order, rows)][: needs.known_records + needs.prior]
         trained = rows if not needs.inference_rows else np.arange(len(values))
-        truth = ColumnTruth(values, columns, told).without(np.setdiff1d(order, trained))
+        pixels = Pixels.of(tables[grant.owner], columns)
+        truth = ColumnTruth(values, columns, told, pixels=pixels).without(np.setdiff1d(order, trained))
         table = tables.get(attempt.attacker)
-        return replace(truth, imputed=None if table is None else _imputed(truth, grant, table))
+        return replace(truth, imputed=None if table is None else _imputed(truth, np.sort(told), table))
 
     def shuffled(self, tables: Tables, roles: Roles, attacker: str, random: Randomness) -> dict[str, Table]:
         return {
@@ -171,18 +186,68 @@ class ColumnsSubject(Subject):
     def null_group(self, attempt: Attempt) -> str:
         return attempt.attacker
 
+    def baseline(self, attempt: Attempt, rows: Int64Array, record: PartyRecord, random: Randomness) -> Guess | None:
+        """The guess of an honest ridge regression from embeddings to the same known records; None without those."""
+        control = PassiveRidge() if record.table is None else InformedRidge()
+        honest = replace(attempt, attack=control)
+        if not len(attempt.grant.rows) or honest.why_not(record) is not None:
+            return None
+        guess = control.guess(honest.view_on(record))
+        return guess.only(np.isin(guess.rows, rows))
+
     def judge(
         self, made: Made, null: Sequence[Values], baseline: Any, random: np.random.Generator, delta: float
     ) -> Judgement:
-        truth = made.truth
+        truth, guess = made.truth, made.guess
         assert isinstance(truth, ColumnTruth)
-        column, _ = truth.worst(made.guess)
-        score, alone = truth.interval(made.guess, column, random), truth.alone(column)
+        honest = {} if baseline is None else truth.rebuilt(baseline)
+        rivals = truth
+        if isinstance(made.attempt.attack, ActiveAttack) and honest:
+            reached = {name: BestBaseline(found, "an honest ridge regression") for name, found in honest.items()}
+            both = {name: max(truth.alone(name), reached[name], key=lambda each: each.value) for name in reached}
+            rivals = replace(truth, imputed=both)
+        column, _ = rivals.worst(guess)
+        score, alone = truth.interval(guess, column, random), rivals.alone(column)
         # Null runs are compared by their worst excess over the baseline, whichever column has it.
-        values = tuple(alone.value + each.plain for each in null)
-        evidence = Evidence(score, MEAN.value, values, None if truth.imputed is None else alone)
-        rest = f"relative MSE {1 - score.value:.2f} (0 is everything, 1 nothing)"
-        return Judgement(evidence, remark=f"The worst column is {column!r}: {rest}.")
+        values = tuple(truth.alone(column).value + each.plain for each in null)
+        evidence = Evidence(score, MEAN.value, values, None if rivals.imputed is None else alone)
+        return Judgement(
+            evidence,
+            remark=f"The worst column is {column!r}: relative MSE {1 - score.value:.2f} (0 is everything, 1 nothing).",
+            measured=_reconstruction(truth, guess, column, honest),
+        )
+
+
+def _reconstruction(truth: ColumnTruth, guess: Guess, column: str, honest: Mapping[str, float]) -> Reconstruction:
+    """How well a guess rebuilds whole records; `honest` is the R² of an honest ridge regression, by column."""
+    assert guess.values is not None
+    wanted = truth.values[guess.rows]
+    # A column may miss in all rows that are scored.
+    present = ~np.isnan(wanted).all(axis=0)
+    said, wanted, names = guess.values[:, present], wanted[:, present], np.array(truth.columns)[present]
+    found = truth.rebuilt(guess)
+    errors, spread = random_error(wanted), (wanted - np.nanmean(wanted, axis=0)) ** 2
+    by_chance = [np.nansum(errors[:, names == name]) / np.nansum(spread[:, names == name]) for name in found]
+    controls = {"random guess": float(np.mean(by_chance)), "mean": 1.0}
+    if truth.imputed is not None:
+        controls["imputation"] = 1 - float(np.mean([truth.alone(name).value for name in found]))
+    if honest:
+        controls["honest ridge"] = 1 - float(np.mean(list(honest.values())))
+    share, best, rank = singled_out(said, wanted)
+    psnr, ssim = (None, None) if truth.pixels is None else truth.pixels.quality(said, wanted)
+    return Reconstruction(
+        relative_mse=1 - float(np.mean(list(found.values()))),
+        controls=controls,
+        worst_column=column,
+        near=near_share(said, wanted),
+        singled_out=share,
+        singled_out_at_best=best,
+        median_rank=rank,
+        rows=min(len(wanted), MOST_ROWS),
+        categories=named_categories(said, wanted, tuple(names)),
+        psnr=psnr,
+        ssim=ssim,
+    )
 
 
 def _r2(error: Float64Array, spread: Float64Array) -> float:
@@ -190,15 +255,15 @@ def _r2(error: Float64Array, spread: Float64Array) -> float:
     return round(1 - float(error.sum()) / max(float(spread.sum()), 1e-300), 4)
 
 
-def _imputed(truth: ColumnTruth, grant: Grant, table: Table) -> dict[str, BestBaseline]:
+def _imputed(truth: ColumnTruth, known: Int64Array, table: Table) -> dict[str, BestBaseline]:
     """What the attacker's own columns, and its labels if it has some, tell of each column by themselves."""
     from sklearn.linear_model import RidgeCV
     from sklearn.neighbors import KNeighborsRegressor
 
-    known, rows = grant.rows, truth.scored_rows
+    rows, records = truth.scored_rows, np.nan_to_num(truth.values[known])
     own = {"its own columns": filled(table)}
     if table.label_name is not None:
-        own["its own columns and labels"] = filled(Table.of(table.to_arrow(), ids=table.id_name))
+        own["its own columns and labels"] = filled_with_labels(table)
     best: dict[str, BestBaseline] = {}
     for source, x in own.items():
         if not x.shape[1] or len(known) < 2:
@@ -211,7 +276,7 @@ def _imputed(truth: ColumnTruth, grant: Grant, table: Table) -> dict[str, BestBa
             with warnings.catch_warnings():
                 # The suite runs at fixed effort; an ill-conditioned fit counts as it is.
                 warnings.simplefilter("ignore")
-                predicted = model.fit(x[known], grant.records).predict(x[rows])
+                predicted = model.fit(x[known], records).predict(x[rows])
             guess = Guess(rows, values=np.asarray(predicted, np.float64).reshape(len(rows), -1))
             for column, found in truth.rebuilt(guess).items():
                 reached = BestBaseline(found, f"{method} on {source}")

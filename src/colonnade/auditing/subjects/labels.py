@@ -20,7 +20,7 @@ import numpy as np
 
 from colonnade.attacks.base import AnyAttack, Grant, Guess
 from colonnade.attacks.points import cluster_votes, distances
-from colonnade.auditing.attempt import Attempt
+from colonnade.auditing.attempt import Attempt, PartyRecord
 from colonnade.auditing.contents import BestBaseline, Evidence, Measure
 from colonnade.auditing.subjects.base import Judgement, Made, Subject, Tables, Values
 from colonnade.auditing.subjects.classes import ClassTruth, best_named, chance, value, with_interval
@@ -71,9 +71,9 @@ class LabelsSubject(Subject):
         table = tables[roles.label]
         return {roles.label: table.with_labels(random.generator("labels").permutation(np.asarray(table.labels)))}
 
-    def baseline(self, attempt: Attempt, rows: Int64Array, table: Table | None, random: Randomness) -> Baseline:
+    def baseline(self, attempt: Attempt, rows: Int64Array, record: PartyRecord, random: Randomness) -> Baseline:
         generator = random.generator("alone", attempt.attacker, attempt.attack.needs.known_labels)
-        return attacker_alone(table, attempt.grant, rows, generator)
+        return attacker_alone(record.table, attempt.grant, rows, generator)
 
     def judge(
         self, made: Made, null: Sequence[Values], baseline: Any, random: np.random.Generator, delta: float
