@@ -171,7 +171,7 @@ def test_a_peer_that_restarts_with_other_values_learns_nothing_from_parties_that
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_an_attack_keeps_its_contract(attack, check, runs):
     run = runs(attack)
-    check(attempt_on(run, ATTACKS[attack]()), run)
+    check(attempt_on(run, ATTACKS[attack].example()), run)
 
 
 @pytest.mark.parametrize("check", named(DEFENCE_CHECKS))

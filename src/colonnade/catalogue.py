@@ -51,6 +51,8 @@ class Names(Mapping[str, T], Generic[T]):
 ATTACKS: Names[type[Attack] | type[ActiveAttack]] = Names(
     "attack",
     {
+        "active-completion": ("attacks.labels.completion", "ActiveCompletion"),
+        "batch-labels": ("attacks.labels.matching", "BatchLabels"),
         "boxed-sums": ("attacks.columns.sums", "BoxedSums"),
         "coefficient-score": ("attacks.labels.regression", "CoefficientScore"),
         "direct-label": ("attacks.labels.gradients", "DirectLabel"),
@@ -62,6 +64,7 @@ ATTACKS: Names[type[Attack] | type[ActiveAttack]] = Names(
         "gradient-completion": ("attacks.labels.completion", "GradientCompletion"),
         "gradient-nearest": ("attacks.labels.clustering", "GradientNearest"),
         "group-sums": ("attacks.labels.regression", "GroupSums"),
+        "hint-score": ("attacks.labels.gradients", "HintScore"),
         "lattice-labels": ("attacks.labels.lattice", "LatticeLabels"),
         "linear-sums": ("attacks.columns.sums", "LinearSums"),
         "model-completion": ("attacks.labels.completion", "ModelCompletion"),
@@ -69,6 +72,7 @@ ATTACKS: Names[type[Attack] | type[ActiveAttack]] = Names(
         "passive-ridge": ("attacks.columns.passive", "PassiveRidge"),
         "release-membership": ("attacks.members.curves", "ReleaseMembership"),
         "residue": ("attacks.labels.regression", "Residue"),
+        "surrogate-top": ("attacks.labels.matching", "SurrogateTop"),
         "split-narrowing": ("attacks.columns.narrowing", "SplitNarrowing"),
     },
 )

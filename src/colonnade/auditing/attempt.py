@@ -81,7 +81,7 @@ class Attempt:
         if needs.own_features and record.table is None:
             return f"it needs a table and {attacker} has none"
         if isinstance(self.attack, ActiveAttack):
-            return None
+            return self.attack.why_not(record.plan, attacker)
         if needs.own_model and record.model is None:
             return f"it needs {attacker}'s share of the model, and this run left none"
         if needs.forest and record.forest is None:
