@@ -16,13 +16,12 @@ from statistics import mean
 from typing import Any
 
 from colonnade import simulate
-from colonnade.catalogue import ATTACKS, DEFENCES
+from colonnade.catalogue import DEFENCES, attack_knowing, attacks_of_audit
 from colonnade.errors import PlanError
 from colonnade.experiment.compare import Standing, averaged, best_of, standings
 from colonnade.experiment.quality import quality
 from colonnade.experiment.sweep import Trial
 from colonnade.models import LabelDPShadow, SplitClassifier
-from experiments.posterior import RandomisedPosterior
 from experiments.sets import ROLES, halves
 
 # Rows to draw at most of the sets on which every defence is held.
@@ -33,7 +32,7 @@ EPSILONS = (0.5, 1.0, 2.0, 4.0)
 SEEDS = (0, 1, 2)
 NULLS, QUICK_NULLS = 5, 2
 EPOCHS = 30
-VERSION = 1
+VERSION = 2
 
 
 def trials(*, quick: bool) -> list[Trial]:
@@ -74,10 +73,10 @@ def measure(trial: Trial) -> Mapping[str, Any]:
     torch.set_num_threads(1)
     cell = trial.configuration
     train, test = halves(cell["set"], trial.seed, quick=cell["quick"], most=SETS.get(cell["set"]))
-    attacks: list[Any] = [make() for make in ATTACKS.values()]
+    attacks: list[Any] = [*attacks_of_audit(), *map(attack_knowing, _held(cell))]
     model: Any = SplitClassifier(epochs=EPOCHS, n_iter_no_change=None)
     if cell["part"] == "label-dp":
-        model, attacks = LabelDPShadow(epsilon=cell["epsilon"]), [*attacks, RandomisedPosterior()]
+        model = LabelDPShadow(epsilon=cell["epsilon"])
     try:
         run = simulate(model.fit, train, roles=ROLES, seed=trial.seed, defences={"bank": _held(cell)})
     except PlanError as refusal:

@@ -10,7 +10,7 @@ from colonnade.errors import MissingExtra, PlanError
 from colonnade.text import nearest
 
 if TYPE_CHECKING:
-    from colonnade.attacks.base import ActiveAttack, Attack
+    from colonnade.attacks.base import ActiveAttack, AnyAttack, Attack
     from colonnade.models.base import Estimator
     from colonnade.runtime.party import Defence
 
@@ -52,17 +52,24 @@ ATTACKS: Names[type[Attack] | type[ActiveAttack]] = Names(
     "attack",
     {
         "active-completion": ("attacks.labels.completion", "ActiveCompletion"),
+        "averaged-gradients": ("attacks.labels.averaging", "AveragedGradients"),
         "batch-labels": ("attacks.labels.matching", "BatchLabels"),
         "boxed-sums": ("attacks.columns.sums", "BoxedSums"),
+        "co-training": ("attacks.labels.cotraining", "CoTraining"),
         "coefficient-score": ("attacks.labels.regression", "CoefficientScore"),
+        "column-spreading": ("attacks.labels.spreading", "ColumnSpreading"),
         "direct-label": ("attacks.labels.gradients", "DirectLabel"),
         "direction-score": ("attacks.labels.gradients", "DirectionScore"),
+        "distillation": ("attacks.labels.distillation", "Distillation"),
         "embedding-clusters": ("attacks.labels.clustering", "EmbeddingClusters"),
         "embedding-nearest": ("attacks.labels.clustering", "EmbeddingNearest"),
+        "embedding-probe": ("attacks.labels.probes", "EmbeddingProbe"),
+        "embedding-spreading": ("attacks.labels.spreading", "EmbeddingSpreading"),
         "fit-membership": ("attacks.members.curves", "FitMembership"),
         "gradient-clusters": ("attacks.labels.clustering", "GradientClusters"),
         "gradient-completion": ("attacks.labels.completion", "GradientCompletion"),
         "gradient-nearest": ("attacks.labels.clustering", "GradientNearest"),
+        "gradient-probe": ("attacks.labels.probes", "GradientProbe"),
         "group-sums": ("attacks.labels.regression", "GroupSums"),
         "hint-score": ("attacks.labels.gradients", "HintScore"),
         "lattice-labels": ("attacks.labels.lattice", "LatticeLabels"),
@@ -70,12 +77,35 @@ ATTACKS: Names[type[Attack] | type[ActiveAttack]] = Names(
         "model-completion": ("attacks.labels.completion", "ModelCompletion"),
         "norm-score": ("attacks.labels.gradients", "NormScore"),
         "passive-ridge": ("attacks.columns.passive", "PassiveRidge"),
+        "penalty-classes": ("attacks.labels.penalties", "PenaltyClasses"),
+        "permuted-labels": ("attacks.labels.averaging", "PermutedLabels"),
+        "randomised-posterior": ("attacks.labels.randomised", "RandomisedPosterior"),
         "release-membership": ("attacks.members.curves", "ReleaseMembership"),
         "residue": ("attacks.labels.regression", "Residue"),
-        "surrogate-top": ("attacks.labels.matching", "SurrogateTop"),
+        "shared-nodes": ("attacks.labels.forests", "SharedNodes"),
+        "spectral-clusters": ("attacks.labels.spectral", "SpectralClusters"),
+        "spectral-score": ("attacks.labels.spectral", "SpectralScore"),
         "split-narrowing": ("attacks.columns.narrowing", "SplitNarrowing"),
+        "surrogate-top": ("attacks.labels.matching", "SurrogateTop"),
     },
 )
+
+THOROUGH = frozenset(
+    {
+        "active-completion",
+        "batch-labels",
+        "distillation",
+        "embedding-probe",
+        "embedding-spreading",
+        "gradient-probe",
+        "hint-score",
+        "penalty-classes",
+        "permuted-labels",
+        "spectral-clusters",
+        "surrogate-top",
+    }
+)
+"""Attacks that take long, or that seldom find more than another: only a thorough audit makes them."""
 
 DEFENCES: Names[type[Defence]] = Names(
     "defence",
@@ -120,3 +150,16 @@ MODELS: Names[type[Estimator]] = Names(
         "u-shape-regressor": ("models.networks.server", "UShapeRegressor"),
     },
 )
+
+
+def attacks_of_audit(*, thorough: bool = False) -> tuple[AnyAttack, ...]:
+    """The attacks that an audit makes if none are named; a thorough one makes all, each in several forms."""
+    if thorough:
+        return tuple(form for name in ATTACKS for form in ATTACKS[name].variants())
+    return tuple(ATTACKS[name]() for name in ATTACKS if name not in THOROUGH)
+
+
+def attack_knowing(defence: Defence) -> AnyAttack:
+    """The attack that knows how a defence works."""
+    name, settings = defence.known_by
+    return ATTACKS[name](**settings)

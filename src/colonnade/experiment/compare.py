@@ -8,7 +8,7 @@ from statistics import mean
 
 from colonnade.attacks.base import AnyAttack
 from colonnade.auditing import audit
-from colonnade.catalogue import ATTACKS
+from colonnade.catalogue import attacks_of_audit
 from colonnade.models.base import Estimator
 from colonnade.runtime.simulate import Run
 from colonnade.secret import Secret
@@ -48,11 +48,11 @@ def standings(
 
     Args:
         run: The run to attack.
-        attacks: What to attack with; if None, every attack of the catalogue. Those that do not apply are left out.
+        attacks: What to attack with; if None, those of an ordinary audit. Those that do not apply are left out.
         nulls: How many times the run is repeated with permuted labels.
         seed: Grants, permutations and the attacks' own randomness follow from it.
     """
-    made = [make() for make in ATTACKS.values()] if attacks is None else attacks
+    made = attacks_of_audit() if attacks is None else attacks
     on_labels = [attack for attack in made if attack.about is Secret.LABELS]
     report = audit(run, on_labels, nulls=nulls, seed=seed, progress=False)
     found: dict[str, Standing] = {}

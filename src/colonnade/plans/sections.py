@@ -165,10 +165,11 @@ class PlannedAudit:
     """How the run is audited.
 
     Attributes:
-        attacks: Names of the catalogue; all of it when None.
+        attacks: Names of the catalogue; when None, those that are strong and quick.
         nulls: How many runs with permuted labels each score is compared with.
         seed: Which labels are granted, and how labels are permuted.
         delta: The delta at which the privacy budget is told.
+        thorough: Make every attack of the catalogue in several forms, where none are named.
 
     >>> len(PlannedAudit(attacks=("norm-score",)).build())
     1
@@ -178,6 +179,7 @@ class PlannedAudit:
     nulls: int = 20
     seed: int = 0
     delta: float = 1e-5
+    thorough: bool = False
 
     def __post_init__(self) -> None:
         """Refuse unknown attacks and impossible numbers; no attack is imported, because some need an extra."""
@@ -192,10 +194,11 @@ class PlannedAudit:
 
     def build(self) -> tuple[Attack | ActiveAttack, ...]:
         """The attacks."""
-        from colonnade.catalogue import ATTACKS
+        from colonnade.catalogue import ATTACKS, attacks_of_audit
 
-        names = tuple(ATTACKS) if self.attacks is None else self.attacks
-        return tuple(ATTACKS[name]() for name in names)
+        if self.attacks is None:
+            return attacks_of_audit(thorough=self.thorough)
+        return tuple(ATTACKS[name]() for name in self.attacks)
 
 
 @dataclass(frozen=True)
