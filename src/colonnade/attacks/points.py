@@ -150,7 +150,9 @@ def chosen_rows(n: int, most: int, known: Int64Array, random: np.random.Generato
     return np.union1d(known, random.choice(others, most - len(known), replace=False))
 
 
-def k_means(points: Float64Array, n: int, random: np.random.Generator) -> tuple[Int64Array, Float64Array]:
+def k_means(
+    points: Float64Array, n: int, random: np.random.Generator, *, restarts: int = RESTARTS
+) -> tuple[Int64Array, Float64Array]:
     """Which cluster each point is in, and the clusters' centres: the best of several starts."""
     from sklearn.cluster import KMeans
 
@@ -159,7 +161,7 @@ def k_means(points: Float64Array, n: int, random: np.random.Generator) -> tuple[
         # A defence may leave fewer different points than clusters.
         warnings.filterwarnings("ignore", message="Number of distinct clusters")
         seed = int(random.integers(2**31))
-        model = KMeans(n, n_init=RESTARTS, max_iter=ITERATIONS, random_state=seed).fit(fitted)
+        model = KMeans(n, n_init=restarts, max_iter=ITERATIONS, random_state=seed).fit(fitted)
     return model.predict(points).astype(np.int64), model.cluster_centers_
 
 

@@ -91,7 +91,7 @@ class InformationBottleneck(_NetworksBehind):
     'InformationBottleneck(weight=0.1)'
     """
 
-    known_by = ("averaged-gradients", {})
+    known_by = ("co-training", {})
     named_by = "weight"
     limits: ClassVar[Mapping[str, Limit]] = {"weight": number(0)}
 

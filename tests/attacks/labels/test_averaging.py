@@ -4,9 +4,14 @@ import pytest
 from colonnade.attacks.labels.averaging import AveragedGradients, PermutedLabels
 from colonnade.attacks.labels.clustering import GradientClusters, GradientNearest
 from colonnade.attacks.labels.distillation import Distillation
+from colonnade.attacks.labels.gradients import DirectionScore
 from colonnade.attacks.labels.probes import GradientProbe
 from colonnade.attacks.labels.randomised import RandomisedPosterior
 from colonnade.attacks.labels.spreading import ColumnSpreading
+from colonnade.experiment.compare import standings
+from colonnade.models.networks.labeldp import LabelDPShadow
+from colonnade.roles import Roles
+from colonnade.runtime.simulate import simulate
 
 RANDOM = np.random.default_rng(3)
 
@@ -63,6 +68,14 @@ def test_randomised_labels_of_many_rows_are_read_learned_and_corrected(gradient_
     known = 40 if attack.__class__ is RandomisedPosterior else 400
     guess = attack.guess(gradient_view(attack, gradients, labels, per_class=known, columns=columns))
     assert hits(guess, labels) > (randomised == labels).mean() + 0.1
+
+
+def test_labels_randomised_once_are_read_off_gradients_and_taught_to_a_classifier(tables):
+    """At epsilon 2 the posterior tells more than the randomised labels by themselves, on rows it was not told."""
+    run = simulate(LabelDPShadow(epsilon=2.0).fit, tables, roles=Roles(label="bank", features=("shop",)), seed=0)
+    found = standings(run, [DirectionScore(), RandomisedPosterior()], nulls=1, seed=0)
+    assert found["RandomisedPosterior"].score > found["DirectionScore"].score
+    assert found["RandomisedPosterior"].score > 0.9
 
 
 def test_epsilon_is_read_from_the_plan_where_the_plan_says_it(gradient_view):

@@ -25,7 +25,7 @@ from colonnade.attacks.base import Attack, Guess, Needs, View
 from colonnade.attacks.labels.cotraining import believed
 from colonnade.attacks.points import KNOWN_PER_CLASS, Points, k_means, why_no_gradients
 from colonnade.models.networks.messages import Embedding, Gradient
-from colonnade.parameters import Limit, check_parameters, choice
+from colonnade.parameters import Limit, check_parameters, choice, count
 from colonnade.wire.message import Float64Array, Int64Array
 
 Penalty: TypeAlias = Literal["wandering", "potential-energy", "distance-correlation"]
@@ -41,17 +41,22 @@ class PenaltyClasses(Attack):
 
     Args:
         penalty: Which one the label party added to its loss.
+        starts: From how many clusterings of a batch's gradients to start.
 
     >>> PenaltyClasses(penalty="potential-energy").needs.known_labels
     4
     """
 
     needs = Needs(messages=(Embedding, Gradient), own_features=True, known_labels=KNOWN_PER_CLASS)
-    limits: ClassVar[Mapping[str, Limit]] = {"penalty": choice(*PENALTIES)}
+    limits: ClassVar[Mapping[str, Limit]] = {"penalty": choice(*PENALTIES), "starts": count()}
 
-    def __init__(self, *, penalty: Penalty = "wandering") -> None:
-        self.penalty = penalty
+    def __init__(self, *, penalty: Penalty = "wandering", starts: int = STARTS) -> None:
+        self.penalty, self.starts = penalty, starts
         check_parameters(self)
+
+    @classmethod
+    def example(cls) -> Self:
+        return cls(starts=1)
 
     @classmethod
     def variants(cls) -> Sequence[Self]:
@@ -70,7 +75,7 @@ class PenaltyClasses(Attack):
         beliefs[view.grant.rows] = np.log(0.01 / n_classes + 0.99 * np.eye(n_classes))[view.grant.labels]
         rows, ratings = [], []
         for about, z, g in first_batches(view):
-            unlike = solved(z, g, n_classes, self.penalty, beliefs[about].argmax(axis=1), view.random)
+            unlike = solved(z, g, n_classes, self.penalty, beliefs[about].argmax(axis=1), view.random, self.starts)
             member = np.eye(n_classes)[unlike.argmin(axis=1)]
             _, name = linear_sum_assignment(member.T @ beliefs[about], maximize=True)
             rated = np.empty_like(unlike)
@@ -101,6 +106,7 @@ def solved(
     penalty: Penalty,
     believed_classes: Int64Array | None,
     random: np.random.Generator,
+    n_starts: int = STARTS,
 ) -> Float64Array:
     """How unlike the gradient of each row is to what each class would lead to (rows, classes), by the best cut.
 
@@ -111,6 +117,7 @@ def solved(
         penalty: What the label party added to its loss.
         believed_classes: Classes to start from, besides clusters of gradients.
         random: Where clusters start.
+        n_starts: How many clusterings to start from.
     """
     lengths = np.linalg.norm(z, axis=1, keepdims=True)
     units = z / np.maximum(lengths, TINY)
@@ -118,7 +125,8 @@ def solved(
     pull = g * lengths if angular else g
     pull = pull / max(float(np.abs(pull).mean()), TINY)
     starts = [] if believed_classes is None else [believed_classes]
-    starts += [k_means(pull, n_classes, random)[0] for _ in range(STARTS if len(z) >= n_classes else 0)]
+    if len(z) >= n_classes:
+        starts += [k_means(pull, n_classes, random, restarts=1)[0] for _ in range(n_starts)]
     pushes = None if penalty == "wandering" else _pushes(units if angular else z, penalty)
     best, found = np.inf, np.zeros((len(z), n_classes))
     for classes in starts:

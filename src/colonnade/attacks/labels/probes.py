@@ -78,6 +78,10 @@ class EmbeddingProbe(_Probe):
         check_parameters(self)
 
     @classmethod
+    def example(cls) -> Self:
+        return cls(kind="neighbours")
+
+    @classmethod
     def variants(cls) -> Sequence[Self]:
         return [cls(kind=kind) for kind in KINDS]
 

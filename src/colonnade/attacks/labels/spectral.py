@@ -60,7 +60,7 @@ class SpectralClusters(Attack):
         known, labels = points.known(view.grant)
         landmarks = chosen_rows(len(points.rows), LANDMARKS, known, view.random)
         n = len(landmarks)
-        links = neighbour_links(points.values[landmarks])
+        links = neighbour_links(points.values[landmarks]).toarray()
         slow = eigh(links, subset_by_index=(n - min(n, n_classes), n - 1))[1]
         slow = Points(landmarks, slow).directions().values
         member, centres = k_means(slow, n_classes, view.random)

@@ -10,6 +10,8 @@ Zhou et al. 2004, "Learning with local and global consistency".
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from colonnade.attacks.base import Attack, Guess, Needs, View
@@ -23,6 +25,9 @@ from colonnade.attacks.points import (
 )
 from colonnade.models.networks.messages import Embedding, Gradient
 from colonnade.wire.message import Float64Array, Int64Array
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 NEIGHBOURS, FOLLOWED = 10, 5
 SPREADING, ROUNDS = 0.95, 30
@@ -82,14 +87,18 @@ def spread(
     return followed(x, landmarks, found)
 
 
-def neighbour_links(x: Float64Array) -> Float64Array:
+def neighbour_links(x: Float64Array) -> csr_array:
     """How strongly rows are joined with their nearest neighbours, normalised by both rows' degrees."""
-    near = np.argsort(_squared(x, x), axis=1)[:, 1 : NEIGHBOURS + 1]
-    links = np.zeros((len(x), len(x)))
-    links[np.arange(len(x))[:, None], near] = 1
-    links = (links + links.T) / 2
-    degrees = np.sqrt(np.maximum(links.sum(axis=1), 1e-12))
-    return np.asarray(links / degrees[:, None] / degrees)
+    from scipy.sparse import csr_array, diags_array
+
+    n, n_near = len(x), min(NEIGHBOURS, len(x) - 1)
+    far = _squared(x, x)
+    np.fill_diagonal(far, np.inf)
+    near = np.argpartition(far, n_near - 1, axis=1)[:, :n_near]
+    joined = csr_array((np.ones(near.size), (np.repeat(np.arange(n), n_near), near.ravel())), shape=(n, n))
+    links = (joined + joined.T) / 2
+    scale = diags_array(1 / np.sqrt(np.maximum(links.sum(axis=1), 1e-12)))
+    return csr_array(scale @ links @ scale)
 
 
 def followed(x: Float64Array, landmarks: Int64Array, found: Float64Array) -> Float64Array:
