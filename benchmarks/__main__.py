@@ -15,6 +15,7 @@ BENCHMARKS: Mapping[str, str] = {
     "split": "a split network in one process and over the network, against central training",
     "import_time": "importing the package",
     "transport": "bytes between two processes under TLS, against bare gRPC",
+    "attacks": "time and memory of every attack on labels, at 10,000 to a million rows",
     "wandering": "the boundary-wandering loss against a matrix of all pairs, and per step of training",
     "encrypted": "an encrypted gradient of 100,000 x 20, against Paillier",
     "histograms": "sums of trees under encryption, against xgboost",

@@ -17,6 +17,7 @@ FIGURES = {
     "split": {"process_ratio", "network_ratio"},
     "import_time": {"import_s", "read_plan_s"},
     "transport": {"step_ratio", "bulk_ratio", "receiver_mb"},
+    "attacks": {"epochs_memory_ratio"},
     "wandering": {"closed_form_share", "step_overhead"},
     "encrypted": {"paillier_2048_ratio"},
     "histograms": {
@@ -56,6 +57,7 @@ MARKS = {
     "trees_equality": [pytest.mark.slow],
     "glm": [pytest.mark.slow],
     "split_overhead": [pytest.mark.slow],
+    "attacks": [pytest.mark.slow],
     "wandering": [pytest.mark.slow],
     "split": [pytest.mark.slow, pytest.mark.network],
     "transport": [pytest.mark.slow, pytest.mark.network],

@@ -12,8 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from colonnade import Roles, audit, simulate
-from colonnade.attacks.labels.gradients import DirectionScore
 from colonnade.catalogue import DEFENCES
 from colonnade.data import load, train_test_split
 from colonnade.experiment.sweep import Trial
@@ -154,25 +152,6 @@ def test_a_refusal_is_told_on_the_page(defences):
     cell = next(t.configuration for t in defences.trials(quick=True) if t.configuration.get("defence") == "marvell")
     row = {**cell, "refused": "Two classes only.", "trial.state": "done", "trial.seed": 0, "trial.key": "k"}
     assert "| marvell | refused: Two classes only. |" in defences.page([row], quick=True)
-
-
-def test_labels_randomised_once_are_read_off_gradients_and_taught_to_a_classifier(defences):
-    """At epsilon 2 the posterior tells more than the randomised labels by themselves, on rows it was not told."""
-    train = load("breast-cancer").split()
-    run = simulate(LabelDPShadow(epsilon=2.0).fit, train, roles=Roles(label="bank", features=("shop",)), seed=0)
-    attacks = [DirectionScore(), defences.RandomisedPosterior()]
-    found = defences.standings(run, attacks, nulls=1, seed=0)
-    assert found["RandomisedPosterior"].score > found["DirectionScore"].score
-    assert found["RandomisedPosterior"].score > 0.9
-
-
-def test_the_posterior_is_for_runs_with_randomised_labels_only(defences):
-    roles = Roles(label="bank", features=("shop",))
-    run = simulate(SplitClassifier(epochs=1).fit, load("breast-cancer").split(), roles=roles)
-    (reason, *_) = audit(run, [defences.RandomisedPosterior()], nulls=1).untested
-    assert reason == (
-        "RandomisedPosterior by shop: the model's settings name no epsilon with which labels were randomised"
-    )
 
 
 def flat(row):

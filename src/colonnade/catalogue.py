@@ -51,22 +51,32 @@ class Names(Mapping[str, T], Generic[T]):
 ATTACKS: Names[type[Attack] | type[ActiveAttack]] = Names(
     "attack",
     {
+        "active-completion": ("attacks.labels.completion", "ActiveCompletion"),
         "active-generative": ("attacks.columns.generation", "ActiveGenerative"),
         "active-inversion": ("attacks.columns.inversion", "ActiveInversion"),
+        "averaged-gradients": ("attacks.labels.averaging", "AveragedGradients"),
+        "batch-labels": ("attacks.labels.matching", "BatchLabels"),
         "binary-columns": ("attacks.columns.binary", "BinaryColumns"),
         "boxed-sums": ("attacks.columns.sums", "BoxedSums"),
+        "co-training": ("attacks.labels.cotraining", "CoTraining"),
         "coefficient-score": ("attacks.labels.regression", "CoefficientScore"),
+        "column-spreading": ("attacks.labels.spreading", "ColumnSpreading"),
         "direct-label": ("attacks.labels.gradients", "DirectLabel"),
         "direction-score": ("attacks.labels.gradients", "DirectionScore"),
+        "distillation": ("attacks.labels.distillation", "Distillation"),
         "embedding-clusters": ("attacks.labels.clustering", "EmbeddingClusters"),
         "embedding-nearest": ("attacks.labels.clustering", "EmbeddingNearest"),
+        "embedding-probe": ("attacks.labels.probes", "EmbeddingProbe"),
+        "embedding-spreading": ("attacks.labels.spreading", "EmbeddingSpreading"),
         "equality-solving": ("attacks.columns.released", "EqualitySolving"),
         "feature-hijacking": ("attacks.columns.generation", "FeatureHijacking"),
         "fit-membership": ("attacks.members.curves", "FitMembership"),
         "gradient-clusters": ("attacks.labels.clustering", "GradientClusters"),
         "gradient-completion": ("attacks.labels.completion", "GradientCompletion"),
         "gradient-nearest": ("attacks.labels.clustering", "GradientNearest"),
+        "gradient-probe": ("attacks.labels.probes", "GradientProbe"),
         "group-sums": ("attacks.labels.regression", "GroupSums"),
+        "hint-score": ("attacks.labels.gradients", "HintScore"),
         "informed-ridge": ("attacks.columns.passive", "InformedRidge"),
         "lattice-labels": ("attacks.labels.lattice", "LatticeLabels"),
         "linear-sums": ("attacks.columns.sums", "LinearSums"),
@@ -74,20 +84,38 @@ ATTACKS: Names[type[Attack] | type[ActiveAttack]] = Names(
         "norm-score": ("attacks.labels.gradients", "NormScore"),
         "passive-network": ("attacks.columns.network", "PassiveNetwork"),
         "passive-ridge": ("attacks.columns.passive", "PassiveRidge"),
+        "penalty-classes": ("attacks.labels.penalties", "PenaltyClasses"),
+        "permuted-labels": ("attacks.labels.averaging", "PermutedLabels"),
+        "randomised-posterior": ("attacks.labels.randomised", "RandomisedPosterior"),
         "release-membership": ("attacks.members.curves", "ReleaseMembership"),
         "released-records": ("attacks.columns.released", "ReleasedRecords"),
         "residue": ("attacks.labels.regression", "Residue"),
+        "shared-nodes": ("attacks.labels.forests", "SharedNodes"),
+        "spectral-clusters": ("attacks.labels.spectral", "SpectralClusters"),
+        "spectral-score": ("attacks.labels.spectral", "SpectralScore"),
         "split-narrowing": ("attacks.columns.narrowing", "SplitNarrowing"),
+        "surrogate-top": ("attacks.labels.matching", "SurrogateTop"),
     },
 )
 
 THOROUGH = frozenset(
     {
+        "active-completion",
         "active-generative",
         "active-inversion",
+        "batch-labels",
         "binary-columns",
+        "distillation",
+        "embedding-probe",
+        "embedding-spreading",
         "feature-hijacking",
+        "gradient-probe",
+        "hint-score",
         "passive-network",
+        "penalty-classes",
+        "permuted-labels",
+        "spectral-clusters",
+        "surrogate-top",
     }
 )
 """Attacks that take long, or that seldom find more than another: only a thorough audit makes them."""
@@ -142,3 +170,9 @@ def attacks_of_audit(*, thorough: bool = False) -> tuple[AnyAttack, ...]:
     if thorough:
         return tuple(form for name in ATTACKS for form in ATTACKS[name].variants())
     return tuple(ATTACKS[name]() for name in ATTACKS if name not in THOROUGH)
+
+
+def attack_knowing(defence: Defence) -> AnyAttack:
+    """The attack that knows how a defence works."""
+    name, settings = defence.known_by
+    return ATTACKS[name](**settings)

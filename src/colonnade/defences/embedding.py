@@ -40,6 +40,7 @@ class DistanceCorrelation(Defence):
     'DistanceCorrelation(weight=0.1)'
     """
 
+    known_by = ("penalty-classes", {"penalty": "distance-correlation"})
     named_by = "weight"
     limits: ClassVar[Mapping[str, Limit]] = {"weight": number(above=0)}
 
@@ -76,6 +77,7 @@ class PotentialEnergy(Defence):
     'PotentialEnergy(weight=2)'
     """
 
+    known_by = ("penalty-classes", {"penalty": "potential-energy"})
     reads_labels = True
     named_by = "weight"
     limits: ClassVar[Mapping[str, Limit]] = {"weight": number(above=0)}

@@ -91,6 +91,7 @@ class InformationBottleneck(_NetworksBehind):
     'InformationBottleneck(weight=0.1)'
     """
 
+    known_by = ("co-training", {})
     named_by = "weight"
     limits: ClassVar[Mapping[str, Limit]] = {"weight": number(0)}
 
@@ -136,6 +137,7 @@ class EarlierCut(_NetworksBehind):
     'EarlierCut(layers=3)'
     """
 
+    known_by = ("model-completion", {"layers": 2})
     named_by = "layers"
     limits: ClassVar[Mapping[str, Limit]] = {"layers": count()}
 

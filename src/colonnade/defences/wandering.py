@@ -57,6 +57,7 @@ class BoundaryWandering(Defence):
     'BoundaryWandering(received)'
     """
 
+    known_by = ("penalty-classes", {})
     reads_labels = True
     limits: ClassVar[Mapping[str, Limit]] = {
         "alpha": number(0),

@@ -9,21 +9,28 @@ Liu and Lyu 2022, "Clustering label inference attack against practical split lea
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Self
 
 import numpy as np
 
-from colonnade.attacks.base import Attack, Grant, Guess, Needs, View
-from colonnade.attacks.points import WHEN, Points, When, cluster_votes, distances, why_no_gradients
+from colonnade.attacks.base import Attack, Guess, Needs, View
+from colonnade.attacks.points import (
+    KNOWN_PER_CLASS,
+    WHEN,
+    WHENS,
+    Points,
+    When,
+    cluster_names,
+    distances,
+    k_means,
+    why_no_gradients,
+)
 from colonnade.models.networks.messages import Embedding, Gradient
 from colonnade.parameters import Limit, check_parameters, count
-from colonnade.wire.message import Float64Array, Int64Array
 
-KNOWN_PER_CLASS = 4
-RESTARTS = 5
-ITERATIONS = 50
+# Clusters per class that a thorough audit tries.
+PER_CLASS = (1, 2, 4)
 
 
 class _Geometric(Attack):
@@ -53,10 +60,15 @@ class _Clusters(_Geometric):
         return super().why_not(view)
 
     def guess(self, view: View) -> Guess:
-        points = self._points(view)
-        n_clusters = self.per_class * view.grant.n_classes
-        member, centres = _k_means(points.values, n_clusters, seed=int(view.random.integers(2**31)))
-        return Guess(points.rows, classes=_names(points, member, centres, view.grant)[member])
+        points, n_classes = self._points(view), view.grant.n_classes
+        member, centres = k_means(points.values, self.per_class * n_classes, view.random)
+        known, classes = points.known(view.grant)
+        names = cluster_names(member, known, classes, distances(centres, points.values[known]), n_classes)
+        # A class is as near as the nearest of its clusters; a class without a cluster is farther than all others.
+        near = -distances(points.values, centres)
+        furthest = near.min(initial=0.0) - 1
+        ratings = np.stack([near[:, names == k].max(axis=1, initial=furthest) for k in range(n_classes)], axis=1)
+        return Guess.classified(points.rows, ratings)
 
 
 class _Nearest(_Geometric):
@@ -65,8 +77,9 @@ class _Nearest(_Geometric):
     def guess(self, view: View) -> Guess:
         points = self._points(view)
         known, classes = points.known(view.grant)
-        nearest = distances(points.values, points.values[known]).argmin(axis=1)
-        return Guess(points.rows, classes=classes[nearest])
+        near = -distances(points.values, points.values[known])
+        ratings = np.stack([near[:, classes == k].max(axis=1) for k in range(view.grant.n_classes)], axis=1)
+        return Guess.classified(points.rows, ratings)
 
 
 class EmbeddingClusters(_Clusters):
@@ -87,6 +100,10 @@ class EmbeddingClusters(_Clusters):
         self.per_class, self.angular = per_class, angular
         check_parameters(self)
 
+    @classmethod
+    def variants(cls) -> Sequence[Self]:
+        return [cls(per_class=n) for n in PER_CLASS]
+
 
 class GradientClusters(_Clusters):
     """Clusters of the gradients that the attacker received are the classes.
@@ -106,6 +123,10 @@ class GradientClusters(_Clusters):
     def __init__(self, *, per_class: int = 1, when: When = "mean", angular: bool = True) -> None:
         self.per_class, self.when, self.angular = per_class, when, angular
         check_parameters(self)
+
+    @classmethod
+    def variants(cls) -> Sequence[Self]:
+        return [cls(per_class=n, when=when) for when in WHENS for n in PER_CLASS]
 
 
 class EmbeddingNearest(_Nearest):
@@ -142,26 +163,6 @@ class GradientNearest(_Nearest):
         self.when, self.angular = when, angular
         check_parameters(self)
 
-
-def _names(points: Points, member: Int64Array, centres: Float64Array, grant: Grant) -> Int64Array:
-    """A class for each cluster."""
-    from scipy.optimize import linear_sum_assignment
-
-    known, classes = points.known(grant)
-    far = distances(centres, points.values[known])
-    if len(centres) == grant.n_classes:
-        costs = np.stack([far[:, classes == k].mean(axis=1) for k in range(grant.n_classes)], axis=1)
-        return np.asarray(linear_sum_assignment(costs)[1])
-    # More clusters than classes: the majority of its known rows names a cluster, or else the nearest known row.
-    return np.asarray(cluster_votes(member, known, classes, far, grant.n_classes).argmax(axis=1))
-
-
-def _k_means(points: Float64Array, n: int, *, seed: int) -> tuple[Int64Array, Float64Array]:
-    """Which cluster each point is in, and the clusters' centres: the best of several starts."""
-    from sklearn.cluster import KMeans
-
-    with warnings.catch_warnings():
-        # A defence may leave fewer different points than clusters.
-        warnings.filterwarnings("ignore", message="Number of distinct clusters")
-        model = KMeans(n, n_init=RESTARTS, max_iter=ITERATIONS, random_state=seed).fit(points)
-    return model.labels_.astype(np.int64), model.cluster_centers_
+    @classmethod
+    def variants(cls) -> Sequence[Self]:
+        return [cls(when=when) for when in WHENS]

@@ -9,21 +9,38 @@ learning".
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 
-from colonnade.attacks.base import Attack, ExampleRun, Guess, Needs, View
-from colonnade.attacks.points import Points, why_no_gradients
+from colonnade.attacks.base import Attack, ExampleRun, Grant, Guess, Needs, View
+from colonnade.attacks.points import Points, distances, why_no_gradients
 from colonnade.models.networks.messages import Gradient
-from colonnade.wire.message import Float32Array, Int64Array
+from colonnade.parameters import Limit, check_parameters, choice
+from colonnade.wire.message import Float32Array, Float64Array, Int64Array
 
 
 class DirectLabel(Attack):
-    """The smallest coordinate of a row's gradient, in the first epoch, is its class."""
+    """The smallest coordinate of a row's gradient, in the first epoch, is its class.
+
+    Args:
+        first_negative: Take the first coordinate below 0 as published, or a class at random where there is none;
+            without a defence both are the same, and under noise the smallest tells more.
+
+    >>> DirectLabel(first_negative=True).needs.known_labels
+    0
+    """
 
     needs = Needs(messages=(Gradient,))
     example_run = ExampleRun(parameters={"fusion": "sum", "top": None})
+
+    def __init__(self, *, first_negative: bool = False) -> None:
+        self.first_negative = first_negative
+
+    @classmethod
+    def variants(cls) -> Sequence[Self]:
+        return cls(), cls(first_negative=True)
 
     def why_not(self, view: View) -> str | None:
         first = next(_first_epoch(view), None)
@@ -35,11 +52,17 @@ class DirectLabel(Attack):
         return None
 
     def guess(self, view: View) -> Guess:
-        rows, classes = [], []
+        rows, ratings = [], []
         for about, gradients in _first_epoch(view):
             rows.append(about)
-            classes.append(gradients.argmin(axis=1))
-        return Guess(np.concatenate(rows), classes=np.concatenate(classes).astype(np.int64))
+            ratings.append(-gradients.astype(np.float64))
+        rated = np.concatenate(ratings)
+        if self.first_negative:
+            is_negative = rated > 0
+            at_random = view.random.integers(rated.shape[1], size=len(rated))
+            classes = np.where(is_negative.any(axis=1), is_negative.argmax(axis=1), at_random)
+            rated = np.eye(rated.shape[1])[classes]
+        return Guess.classified(np.concatenate(rows), rated)
 
 
 class _Score(Attack):
@@ -70,9 +93,42 @@ class DirectionScore(_Score):
     def guess(self, view: View) -> Guess:
         """Score each row by the cosine between its mean gradient and that of the known rows of the last class."""
         points = Points.of_gradients(view, "mean").directions()
-        known, labels = points.known(view.grant)
-        known = known[labels == view.grant.n_classes - 1]
-        return Guess(points.rows, scores=points.values @ points.values[known].mean(axis=0))
+        return Guess(points.rows, scores=points.values @ _hints(points, view.grant).mean(axis=0))
+
+
+class HintScore(_Score):
+    """Gradients near those of a few known rows of the last class, the hints, are of the last class.
+
+    Args:
+        by: "distance": the nearer the nearest hint, the higher. "inner-product": the product with the longest hint.
+
+    >>> HintScore(by="inner-product").needs.known_labels
+    3
+    """
+
+    needs = Needs(messages=(Gradient,), known_labels=3)
+    limits: ClassVar[Mapping[str, Limit]] = {"by": choice("distance", "inner-product")}
+
+    def __init__(self, *, by: Literal["distance", "inner-product"] = "distance") -> None:
+        self.by = by
+        check_parameters(self)
+
+    @classmethod
+    def variants(cls) -> Sequence[Self]:
+        return cls(), cls(by="inner-product")
+
+    def guess(self, view: View) -> Guess:
+        points = Points.of_gradients(view, "mean")
+        hints = _hints(points, view.grant)
+        if self.by == "distance":
+            return Guess(points.rows, scores=-distances(points.values, hints).min(axis=1))
+        return Guess(points.rows, scores=points.values @ max(hints, key=np.linalg.norm))
+
+
+def _hints(points: Points, grant: Grant) -> Float64Array:
+    """The gradients of the known rows of the last class."""
+    known, labels = points.known(grant)
+    return np.asarray(points.values[known[labels == grant.n_classes - 1]])
 
 
 def _first_epoch(view: View) -> Iterator[tuple[Int64Array, Float32Array]]:

@@ -72,7 +72,7 @@ class PaillierAsking:
             counts = np.array([len(rows) for rows in nodes], np.int64)
             members = np.concatenate([np.zeros(0, np.int64), *(np.sort(places[rows]) for rows in nodes)])
             for line in self._lines:
-                line.send(NodeRows(tree, counts, members), epoch=tree)
+                line.send(NodeRows(tree, counts, members), rows=self._fold, epoch=tree)
             return
         numbers = dict.fromkeys(self._fold.tolist(), 0)
         for place, rows in enumerate(nodes):
@@ -110,18 +110,19 @@ class PaillierAnswering:
     def __init__(self, party: Party, bins: BinMatrix, folds: Sequence[Int64Array], *, revealed: bool) -> None:
         self._line, self._revealed, self._tree = party.label_party, revealed, -1
         self._key = PublicKey.from_bytes(self._line.receive(SumsKey).key.tobytes())
-        self._members = [_membership(bins, rows) for rows in folds]
+        self._folds = [(rows, _membership(bins, rows)) for rows in folds]
 
     def prepare(self, tree: int, fold: int) -> None:
         """Take the fold of the tree."""
-        self._inside = self._members[fold]
+        self._fold, self._inside = self._folds[fold]
 
     def answer(self, tree: int, spend: Callable[[int, int], None]) -> Share:
         """Answer a query; `spend` is told of how many nodes, before anything is computed."""
         if self._revealed:
             if self._tree != tree:
                 self._tree, (self._rows, _) = tree, self._received_rows(tree, (0, 0))
-            nodes = self._nodes(self._line.receive(NodeRows, fields={"tree": tree}, epoch=tree))
+            message = self._line.receive(NodeRows, fields={"tree": tree}, rows=self._fold, epoch=tree)
+            nodes = self._nodes(message)
             spend(len(nodes), len(nodes))
             for rows in nodes:
                 self._send_sums(tree, self._rows[rows], self._inside[rows])

@@ -1,0 +1,45 @@
+import numpy as np
+
+from colonnade.attacks.labels.forests import SharedNodes
+from colonnade.attacks.view import Grant, View
+from colonnade.models.trees.messages import NodeRows
+from colonnade.roles import PublicPlan, Roles
+from colonnade.wire.codec import encode
+from colonnade.wire.recording.recording import Recording
+
+ROLES = Roles(label="bank", features=("shop",))
+
+
+def view_of(nodes, fold, grant):
+    """What a shop saw that was told the rows of these nodes, numbered within a fold."""
+    recording = Recording("shop", keep="all")
+    for tree, groups in enumerate(nodes):
+        counts = np.array([len(group) for group in groups], np.int64)
+        message = NodeRows(tree, counts, np.concatenate(groups).astype(np.int64))
+        recording.add(message, encode(message), sent=False, peer="bank", rows=fold, epoch=tree)
+    plan = PublicPlan(ROLES, "SecureBoostClassifier.fit")
+    return View.cut(SharedNodes.needs, recording.transcript(), public=plan, grant=grant)
+
+
+def test_rows_that_share_nodes_share_labels():
+    random = np.random.default_rng(0)
+    fold = np.arange(100, 200)
+    labels = random.integers(2, size=200)
+    places = np.arange(100)
+    nodes = []
+    for _ in range(4):
+        leaves = 2 * labels[fold] + random.integers(2, size=100)
+        nodes.append([places[leaves == leaf] for leaf in range(4)])
+    known = np.concatenate([fold[labels[fold] == k][:4] for k in (0, 1)])
+    known.sort()
+    attack = SharedNodes()
+    view = view_of(nodes, fold, Grant(2, known, labels[known]))
+    assert attack.why_not(view) is None
+    guess = attack.guess(view)
+    assert guess.rows.tolist() == fold.tolist()
+    assert ((guess.scores > 0) == labels[fold]).mean() > 0.95
+
+
+def test_hidden_membership_leaves_nothing_to_attack():
+    view = view_of([], np.arange(3), Grant(2))
+    assert SharedNodes().why_not(view) == "shop was not told which rows nodes have"

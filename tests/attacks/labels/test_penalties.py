@@ -1,0 +1,67 @@
+"""A penalty's own gradient gives the classes away, even where embeddings are noise."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import linear_sum_assignment
+
+from colonnade.attacks.labels.penalties import PenaltyClasses, solved
+from colonnade.data import load
+from colonnade.defences.embedding import distance_correlation, potential_energy
+from colonnade.defences.wandering import BoundaryWandering, wandering_loss
+from colonnade.models.networks.split import SplitClassifier
+from colonnade.roles import Roles
+from colonnade.runtime.simulate import simulate
+from colonnade.testing import attempt_on
+
+K = 10
+
+
+def noise(n=256, width=16, seed=0):
+    """Embeddings that have nothing to do with the labels."""
+    random = np.random.default_rng(seed)
+    return torch.tensor(random.standard_normal((n, width))), torch.tensor(random.integers(K, size=n))
+
+
+def gradient_of(penalty, z, labels):
+    z = z.clone().requires_grad_()
+    if penalty == "wandering":
+        loss = wandering_loss(z, labels, K)
+    elif penalty == "potential-energy":
+        loss = potential_energy(z, labels, angular=True)
+    else:
+        loss = distance_correlation(z, torch.nn.functional.one_hot(labels, K).double())
+    return torch.autograd.grad(loss, z)[0].numpy()
+
+
+def share_right(unlike, labels):
+    """Up to the names of classes."""
+    met = np.zeros((K, K))
+    np.add.at(met, (unlike.argmin(axis=1), np.asarray(labels)), 1)
+    return met[linear_sum_assignment(met, maximize=True)].sum() / len(labels)
+
+
+@pytest.mark.parametrize("penalty", ["wandering", "potential-energy", "distance-correlation"])
+def test_the_classes_of_noise_are_recovered_from_a_penaltys_raw_gradient(penalty):
+    z, labels = noise()
+    found = solved(z.numpy(), gradient_of(penalty, z, labels), K, penalty, None, np.random.default_rng(0))
+    assert share_right(found, labels) >= 0.99
+
+
+def test_gradients_of_labels_that_are_independent_of_the_truth_tell_nothing():
+    z, labels = noise()
+    other = torch.tensor(np.random.default_rng(9).permutation(labels.numpy()))
+    found = solved(z.numpy(), gradient_of("wandering", z, other), K, "wandering", None, np.random.default_rng(0))
+    assert share_right(found, other) >= 0.99
+    assert share_right(found, labels) < 0.25
+
+
+@pytest.mark.slow
+def test_wandering_on_received_embeddings_falls_to_the_attack_that_knows_it():
+    tables = load("digits").split()
+    held = {"bank": [BoundaryWandering(scope="received")]}
+    model = SplitClassifier(epochs=2, n_iter_no_change=None)
+    run = simulate(model.fit, tables, roles=Roles(label="bank", features=("shop",)), defences=held)
+    attempt = attempt_on(run, PenaltyClasses())
+    guess = attempt.attack.guess(attempt.view(run))
+    assert (guess.classes == np.asarray(tables["bank"].labels)[guess.rows]).mean() > 0.9
