@@ -41,9 +41,9 @@ SHARE_BITS, MOST_SHARE_BITS = 12, 15
 # Of the squared privacy loss mu^2: for each of two scalars, and for the first stage; the rest is for the second.
 SCALAR_SHARE = 0.02
 FIRST_SHARE = 0.35
-_LIMB_BITS = 16
-_LIMBS = 4
-_MOST_ROWS = 2**20
+_LIMB_BITS = 22
+_LIMBS = 3
+_ROWS_AT_ONCE = 2**9
 LEAST_BITS = 8
 MOST_BITS = 22
 
@@ -473,17 +473,17 @@ def uniform(random: Randomness, shape: tuple[int, ...], *path: Step) -> UInt64Ar
 
 
 def ring_product(left: UInt64Array, right: UInt64Array) -> UInt64Array:
-    """Left' right modulo 2^64: exact products of 16-bit pieces in floating point, which is fast.
+    """Left' right modulo 2^64: exact products of 22-bit pieces in floating point, which is fast.
 
     >>> a = np.array([[2**63, 3], [5, 2**64 - 1]], dtype=np.uint64)
     >>> bool((ring_product(a, a) == a.T @ a).all())
     True
     """
     total: UInt64Array = np.zeros((left.shape[1], right.shape[1]), np.uint64)
-    # 16 + 16 bits and 2^20 rows make 52 bits, which a double holds exactly.
-    for start in range(0, len(left), _MOST_ROWS):
-        lefts = _limbs(left[start : start + _MOST_ROWS])
-        rights = _limbs(right[start : start + _MOST_ROWS])
+    # 22 + 22 bits and 2^9 rows make 53 bits, which a double holds exactly.
+    for start in range(0, len(left), _ROWS_AT_ONCE):
+        lefts = _limbs(left[start : start + _ROWS_AT_ONCE])
+        rights = _limbs(right[start : start + _ROWS_AT_ONCE])
         for i in range(_LIMBS):
             for j in range(_LIMBS - i):
                 product = (lefts[i].T @ rights[j]).astype(np.uint64)
