@@ -37,7 +37,7 @@ FIGURES = {
     "glm": {"us_per_row", "fate_ratio", "shares_fate_ratio"},
     "walks": {"split_step_files", "regression_files", "multiplication_calls"},
     "resume": {"resume_s"},
-    "functional": {"cached_over_kronecker", "step_ratio_32k_to_500", "fit_ms"},
+    "functional": {"cached_over_kronecker", "step_ratio_32k_to_500", "fit_cpu_ms", "noisy_fit_cpu_ms"},
     "functional_accuracy": {
         "missed_active",
         "false_selected",
@@ -45,6 +45,7 @@ FIGURES = {
         "low_rank_ril2",
         "worst_guarded_ril2",
     },
+    "functional_guard": {"share_worse_than_the_mean"},
 }
 MARKS = {
     "encrypted": [pytest.mark.slow],
@@ -63,6 +64,7 @@ MARKS = {
     "resume": [pytest.mark.slow, pytest.mark.network],
     "functional": [pytest.mark.slow],
     "functional_accuracy": [pytest.mark.slow],
+    "functional_guard": [pytest.mark.slow],
 }
 
 

@@ -39,7 +39,8 @@ def quality(run: Run[Estimator], tables: Mapping[str, Table]) -> dict[str, float
     if isinstance(prediction, CurvePrediction):
         name = tables[label].label_name
         assert name is not None
-        return {"rows": len(tables[label]), **curve_metrics(prediction.curves, tables[label].curves(name))}
+        observed, mean = tables[label].curves(name), run.results[label].centers_["y"]
+        return {"rows": len(observed), **curve_metrics(prediction.curves, observed, mean=mean)}
     truth = np.asarray(tables[label].labels)
     if run.results[label].task == "classification":
         return {"rows": len(truth), **_of_classes(prediction, truth)}

@@ -38,8 +38,10 @@ from colonnade.wire.message import Int64Array, UInt64Array
 MOMENT_NOISE = "moment noise"
 MOST_ROWS = 10_000_000
 SHARE_BITS, MOST_SHARE_BITS = 12, 15
-# Of the squared privacy loss mu^2: for each of two scalars, and for the first stage; the rest is for the second.
-SCALAR_SHARE = 0.02
+# Of the squared privacy loss mu^2: for each of two scalars, for the mean of the output, and for the first stage; the
+# rest is for the second.
+SCALAR_SHARE = 0.015
+MEAN_SHARE = 0.01
 FIRST_SHARE = 0.35
 _LIMB_BITS = 22
 _LIMBS = 3
@@ -114,6 +116,11 @@ class MomentBudget:
         return self._reach(self._squared_y**2, SCALAR_SHARE)
 
     @property
+    def mean(self) -> Reach:
+        """The sum of the outputs."""
+        return self._reach(4 * self._squared_y, MEAN_SHARE)
+
+    @property
     def first(self) -> Reach:
         """All products of inputs and output."""
         return self._reach(4 * self._squared_x * self._squared_y * self.inputs, FIRST_SHARE)
@@ -121,7 +128,7 @@ class MomentBudget:
     def second(self, chosen: int) -> Reach:
         """All products among chosen inputs and the output."""
         squared = 2 * (chosen * self._squared_x + self._squared_y) ** 2
-        return self._reach(squared, 1 - FIRST_SHARE - 2 * SCALAR_SHARE)
+        return self._reach(squared, 1 - FIRST_SHARE - MEAN_SHARE - 2 * SCALAR_SHARE)
 
     @property
     def first_deviation(self) -> float:
