@@ -32,6 +32,7 @@ BENCHMARKS: Mapping[str, str] = {
     "resume": "from the return of a killed party to the next step",
     "functional": "boosting of curves: the solver, a step, a whole fit",
     "functional_accuracy": "boosting of curves: errors against their limits, under privacy and on real data",
+    "functional_guard": "noisy fits of real curves: how often one is worse than predicting the mean",
 }
 
 

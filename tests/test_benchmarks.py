@@ -39,7 +39,7 @@ FIGURES = {
     "walks": {"split_step_files", "regression_files", "multiplication_calls"},
     "reconstruction": {"inversion_over_passive_cancer_16_18", "imputed_over_generative_cancer"},
     "resume": {"resume_s"},
-    "functional": {"cached_over_kronecker", "step_ratio_32k_to_500", "fit_ms"},
+    "functional": {"cached_over_kronecker", "step_ratio_32k_to_500", "fit_cpu_ms", "noisy_fit_cpu_ms"},
     "functional_accuracy": {
         "missed_active",
         "false_selected",
@@ -47,6 +47,7 @@ FIGURES = {
         "low_rank_ril2",
         "worst_guarded_ril2",
     },
+    "functional_guard": {"share_worse_than_the_mean"},
 }
 MARKS = {
     "encrypted": [pytest.mark.slow],
@@ -67,6 +68,7 @@ MARKS = {
     "resume": [pytest.mark.slow, pytest.mark.network],
     "functional": [pytest.mark.slow],
     "functional_accuracy": [pytest.mark.slow],
+    "functional_guard": [pytest.mark.slow],
 }
 
 

@@ -46,6 +46,7 @@ def test_every_replicate_number_of_workers_and_fold_is_measured(results):
         "RMSE_mean",
         "IL2_mean",
         "RIL2_mean",
+        "OverMean_mean",
         "Sensitivity_mean",
         "Specificity_mean",
         "Time_hours_mean",
@@ -131,3 +132,12 @@ def test_the_measures_are_their_formulas():
     norm = np.einsum("nq,qr,nr->n", observed.coefficients, basis.gram, observed.coefficients).mean()
     assert found["IL2"] == pytest.approx(il2)
     assert found["RIL2"] == pytest.approx(il2 / norm)
+
+
+def test_predicting_the_mean_has_the_error_of_the_mean():
+    basis = BSplines((0, 100), 8)
+    observed = Curves(7 + np.random.default_rng(0).normal(size=(5, 8)), basis)
+    own, other = (Curves(np.tile(mean, (5, 1)), basis) for mean in (observed.coefficients.mean(axis=0), np.full(8, 7)))
+    assert curve_metrics(own, observed)["OverMean"] == pytest.approx(1)
+    assert curve_metrics(other, observed, mean=other.take([0]))["OverMean"] == pytest.approx(1)
+    assert curve_metrics(other, observed)["OverMean"] > 1 > 20 * curve_metrics(own, observed)["RIL2"]

@@ -109,7 +109,7 @@ class Ring:
         out = np.empty((*integers.shape[:-1], len(self.primes), integers.shape[-1]), np.uint32)
         for limb, p in enumerate(self.primes):
             wrapped = np.concatenate([np.arange(128), np.arange(-128, 0) + int(p)]).astype(np.uint32)
-            out[..., limb, :] = wrapped[integers.view(np.uint8)]
+            np.take(wrapped, integers.view(np.uint8), out=out[..., limb, :], mode="clip")
         return out
 
     def integers(self, residues: Residues) -> NDArray[Any]:

@@ -189,8 +189,7 @@ class PublicKey(additive.PublicKey):
         errors = ring.small(stream.errors(2 * count * ring.n).reshape(count, 2, ring.n))
         errors[:, 0] = ring.add(errors[:, 0], messages)
         ring.forward(errors)
-        products = np.stack([ring.times(u, each) for each in self._pair], axis=1)
-        return ring.add(errors, products)
+        return ring.add(errors, ring.dot(u[:, None], self._pair[:, None]))
 
 
 class SecretKey(additive.SecretKey):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,14 +35,25 @@ class CurvesType(pa.ExtensionType):  # type: ignore[misc]
         super().__init__(pa.list_(pa.float64(), basis.size), "colonnade.curves")
 
     def __arrow_ext_serialize__(self) -> bytes:
-        return json.dumps(self.basis.describe(), sort_keys=True).encode()
+        return _description(self.basis)
 
     @classmethod
     def __arrow_ext_deserialize__(cls, storage_type: pa.DataType, serialized: bytes) -> CurvesType:
-        return cls(basis_of(json.loads(serialized)))
+        return cls(_described(serialized))
 
     def __reduce__(self) -> tuple[type[CurvesType], tuple[Basis]]:
         return CurvesType, (self.basis,)
+
+
+@lru_cache(maxsize=256)
+def _description(basis: Basis) -> bytes:
+    return json.dumps(basis.describe(), sort_keys=True).encode()
+
+
+@lru_cache(maxsize=256)
+def _described(serialized: bytes) -> Basis:
+    """The basis that a column's type names; Arrow asks whenever a column is touched."""
+    return basis_of(json.loads(serialized))
 
 
 _EXAMPLE = json.loads('{"kind": "fourier", "domain": [0, 1], "size": 1, "period": null}')

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from colonnade.errors import PlanError
 from colonnade.models.base import Estimator, Prediction
 from colonnade.models.functional.metrics import curve_metrics
-from colonnade.models.functional.model import CurvePrediction
+from colonnade.models.functional.model import CurveModel, CurvePrediction
 from colonnade.runtime.simulate import Run, simulate
 from colonnade.tables.table import Table
 
@@ -37,9 +37,11 @@ def quality(run: Run[Estimator], tables: Mapping[str, Table]) -> dict[str, float
             "Name a label party, and its label column."
         )
     if isinstance(prediction, CurvePrediction):
-        name = tables[label].label_name
+        name, model = tables[label].label_name, run.results[label]
         assert name is not None
-        return {"rows": len(tables[label]), **curve_metrics(prediction.curves, tables[label].curves(name))}
+        assert isinstance(model, CurveModel)
+        observed, mean = tables[label].curves(name), model.centers_["y"]
+        return {"rows": len(observed), **curve_metrics(prediction.curves, observed, mean=mean)}
     truth = np.asarray(tables[label].labels)
     if run.results[label].task == "classification":
         return {"rows": len(truth), **_of_classes(prediction, truth)}

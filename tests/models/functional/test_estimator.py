@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from colonnade.curves import BSplines, Curves, Fourier
-from colonnade.data.functional.generator import FunctionalSetting
+from colonnade.data.functional.generator import FunctionalData, FunctionalSetting
 from colonnade.errors import BudgetSpent, DataError, PlanError, ProtocolError
 from colonnade.models.functional.estimator import FunctionalBoost, FunctionalRegression
 from colonnade.models.functional.messages import Offer, PartialPrediction, ReleasedCurves, Surface
@@ -180,6 +180,28 @@ def test_noise_that_leaves_nothing_makes_it_predict_the_mean(data):
     answer = predicted(run, data).results["label"]
     assert relative_error(answer, data) <= 1.02
     np.testing.assert_allclose(answer.curves.coordinates, np.tile(model.y_mean_, (60, 1)), atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", [1, 7])
+def test_a_guarded_fit_of_curves_that_vary_along_few_directions_is_no_worse_than_the_mean(seed):
+    """With these seeds a fit to all rows is six to twelve times as large as what the folds judged."""
+    rng, hours, basis, n = np.random.default_rng(seed), np.arange(24.0), BSplines((0, 23), 12), 260
+    common = np.cumsum(rng.normal(size=(2 * n, 24)), axis=1) / 3
+    columns = [Curves.smooth(common + 0.3 * rng.normal(size=common.shape), hours, basis) for _ in range(7)]
+    curves = FunctionalData(tuple(columns[:6]), columns[6], (1,))
+    protection = Protection(clip=10.0, epsilon=12.0, n_curves=6)
+    run = simulate(
+        FunctionalRegression(protection=protection, inputs="partial").fit,
+        curves.take(np.arange(n)).tables(2),
+        roles=ROLES,
+        seed=seed,
+    )
+    shares = {name: share.predict for name, share in run.results.items()}
+    test = curves.take(np.arange(n, 2 * n))
+    found = simulate(shares, test.tables(2), roles=ROLES).results["label"].curves
+    mean = run.results["label"].centers_["y"].coordinates
+    y = test.y.coordinates
+    assert ((found.coordinates - y) ** 2).sum() <= 1.02 * ((mean - y) ** 2).sum()
 
 
 def test_a_feature_party_is_sent_nothing_in_training(data):

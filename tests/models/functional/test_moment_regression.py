@@ -6,7 +6,7 @@ import pytest
 from colonnade.attacks.members.curves import FitMembership
 from colonnade.auditing import measure_membership
 from colonnade.curves import BSplines, Curves
-from colonnade.data.functional.generator import FunctionalSetting
+from colonnade.data.functional.generator import FunctionalData, FunctionalSetting
 from colonnade.errors import BudgetSpent, DataError, PlanError, ProtocolError
 from colonnade.models.functional.messages import Correction, Layout, Masked, Terms
 from colonnade.models.functional.moment_regression import MomentRegression
@@ -45,14 +45,15 @@ def test_with_next_to_no_noise_it_is_ridge_regression_on_clipped_curves(data):
     model = fitted(MomentRegression(epsilon=1e12, **SETTINGS), data).results["label"]
     assert set(model.selected_) == {"x01", "x04"}
 
-    def clipped(curves, radius):
-        z = curves.coordinates
+    def clipped(z, radius):
         return z * np.minimum(1, radius / np.linalg.norm(z, axis=1, keepdims=True))
 
     train = data.take(TRAIN)
     # x01 and x04 belong to worker 1, who has both.
-    z = np.concatenate([clipped(train.x[j], 3.0) for j in (0, 3)], axis=1)
-    y = clipped(train.y, 4.0)
+    z = np.concatenate([clipped(train.x[j].coordinates, 3.0) for j in (0, 3)], axis=1)
+    mean = clipped(train.y.coordinates, 4.0).mean(axis=0)
+    np.testing.assert_allclose(model.y_mean_, mean, atol=1e-4)
+    y = clipped(train.y.coordinates - mean, 4.0)
     wanted = np.linalg.solve(z.T @ z / 800 + 1e-3 * np.eye(16), z.T @ y / 800)
     places = [model.design_.names.index(name) for name in ("x01", "x04")]
     np.testing.assert_allclose(model.w_[places].reshape(16, 8), wanted, atol=1e-3)
@@ -67,7 +68,7 @@ def test_products_between_feature_parties_come_out_right_too(data):
     train = correlated.take(TRAIN)
     order = [model.design_.names.index(name) for name in model.selected_]
     z = np.concatenate([train.x[int(name[1:]) - 1].coordinates for name in model.selected_], axis=1)
-    y = train.y.coordinates
+    y = train.y.coordinates - train.y.coordinates.mean(axis=0)
     wanted = np.linalg.solve(z.T @ z / 800 + 1e-3 * np.eye(z.shape[1]), z.T @ y / 800)
     assert {"x01", "x02"} <= set(model.selected_)
     np.testing.assert_allclose(model.w_[order].reshape(-1, 8), wanted, atol=2e-3)
@@ -79,10 +80,25 @@ def test_a_generous_budget_gives_a_good_model(data):
     assert relative_error(run, data) < 0.35
 
 
-def test_a_budget_that_leaves_nothing_predicts_zero(data):
+def test_a_budget_that_leaves_nothing_of_curves_without_a_mean_predicts_zero(data):
     run = fitted(MomentRegression(epsilon=0.1, **SETTINGS), data)
     assert run.results["label"].is_mean_
     assert relative_error(run, data) == pytest.approx(1.0)
+
+
+def test_where_inputs_say_nothing_the_released_mean_is_predicted(data):
+    """Curves far from zero, whose inputs were dealt out to other records."""
+    order = np.random.default_rng(0).permutation(900)
+    far = Curves(0.2 + 0.3 * data.y.coefficients, data.y.basis)
+    idle = FunctionalData(tuple(x.take(order) for x in data.x), far, data.active)
+    run = fitted(MomentRegression(epsilon=30.0, **SETTINGS), idle)
+    model, mean = run.results["label"], far.take(TRAIN).coordinates.mean(axis=0)
+    assert model.is_mean_
+    assert ((model.y_mean_ - mean) ** 2).sum() < 0.01 * (mean**2).sum()
+    answer = simulate({name: share.predict for name, share in run.results.items()}, idle.tables(3), roles=ROLES)
+    np.testing.assert_allclose(answer.results["label"].curves.coordinates, np.tile(model.y_mean_, (900, 1)), atol=1e-9)
+    # The mean and the length of the output are the label party's own releases; all else is the arbiter's.
+    assert sum(run.ledgers["label"].events.values()) == 2
 
 
 def test_the_ledgers_say_what_was_agreed_for_inputs_and_outputs_together(data):
@@ -90,8 +106,8 @@ def test_the_ledgers_say_what_was_agreed_for_inputs_and_outputs_together(data):
     spent = compose(run.ledgers.values(), 1e-5)
     mus = sum(spent[secret].rho for secret in (Secret.FEATURES,)) * 2
     budget = MomentBudget(3.0, 4.0, 200.0, 1e-5, 6)
-    scalar = (budget.scalar_y.sensitivity / budget.scalar_y.sigma) ** 2
-    assert mus + scalar == pytest.approx(budget.mu**2, rel=1e-9)
+    own = sum((reach.sensitivity / reach.sigma) ** 2 for reach in (budget.scalar_y, budget.mean))
+    assert mus + own == pytest.approx(budget.mu**2, rel=1e-9)
     assert spent[Secret.FEATURES].epsilon < 200.0
     assert spent[Secret.LABELS].epsilon < 200.0
 

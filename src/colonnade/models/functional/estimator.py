@@ -19,7 +19,7 @@ fitting rules are those of colonnade.models.functional.rules, the release that o
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
@@ -33,7 +33,7 @@ from colonnade.models.functional.legacy import LegacyRule
 from colonnade.models.functional.model import CurveModel, CurvePrediction, LearnedCurves, combined, response
 from colonnade.models.functional.path import PathStopping
 from colonnade.models.functional.release import Protection, Release, cost
-from colonnade.models.functional.rules import BoostingRule, FittingRule, JointRule
+from colonnade.models.functional.rules import BoostingRule, FittingRule, JointRule, RuleFit
 from colonnade.models.functional.solve import Penalties
 from colonnade.parameters import Limit, check_parameters, choice, is_integer, number, optional, settings_of, truth
 from colonnade.runtime.party import Party
@@ -41,6 +41,8 @@ from colonnade.storage import Tree
 
 _PENALTIES, _PROTECTION, _STOPPING = Penalties(0.05, 0.05), Protection(), PathStopping()
 _SHARE = number(0, most=1)
+# How many folds choose how much noise is taken off; the others judge that choice alone, which takes less time.
+CHOOSING_FOLDS = 2
 _FOLD = Limit(
     lambda value: (
         isinstance(value, list | tuple)
@@ -58,8 +60,8 @@ class LearnedFit(LearnedCurves):
     """What the label party learns, and how.
 
     Attributes:
-        path: The columns in the order they were selected; all for a regression.
-        traces: Criteria along the way.
+        path: The columns in the order they were selected, one fit after the other; all for a regression.
+        traces: Criteria along the way, likewise.
         factor: How much of the fit is taken.
         fitted: The fits to the rows that were trained on.
     """
@@ -127,7 +129,7 @@ class FunctionalEstimator(CurveModel):
         return own
 
     def _learned(self, party: Party) -> LearnedFit:
-        """The label party's side: collect all columns, let folds judge the rule, and fit to all rows."""
+        """The label party's side: collect all columns, and fit; under noise folds judge what is taken."""
         y = response(party)
         design = CurveDesign.collected(party, self._protection, type(self).__name__)
         z = design.receive(party)
@@ -140,32 +142,36 @@ class FunctionalEstimator(CurveModel):
         order = party.shared.generator("parts").permutation(len(y)).astype(np.int64)
         signs = rule.signs(party, y.coefficients.shape)
         rows = TrainingRows.of(z, y.coordinates, design.noise, order, signs)
-        correction, factor = self._judged(party, rows, rule)
-        found = rule.fit(party, rows, correction)
-        w, z_mean, y_mean = factor * found.w, z.mean(axis=0), rows.y.mean(axis=0)
-        path = [design.names[place] for place in found.selected]
-        traces = {name: list(trace) for name, trace in found.traces.items()}
+        factor, fits = self._fitted(party, rows, rule)
+        w, z_mean, y_mean = factor * np.mean([fit.w for fit in fits], axis=0), z.mean(axis=0), rows.y.mean(axis=0)
+        names = design.names
+        path = [names[place] for fit in fits for place in fit.selected]
+        traces = {name: [each for fit in fits for each in fit.traces[name]] for name in fits[0].traces}
         fitted = Curves.of_coordinates(combined(z, z_mean, w, y_mean), y.basis)
         selected = tuple(dict.fromkeys(path)) if factor else ()
         return LearnedFit(design, y.basis, w, z_mean, y_mean, selected, path, traces, factor, fitted)
 
-    def _judged(self, party: Party, rows: TrainingRows, rule: FittingRule) -> tuple[float, float]:
-        """How much of the noise to take off the moments, and how much of the fit to take.
+    def _fitted(self, party: Party, rows: TrainingRows, rule: FittingRule) -> tuple[float, Sequence[RuleFit]]:
+        """How much of a fit to take, and the fits whose mean it is, with as much noise taken off as is best.
 
-        Each fold judges fits to the others. Without noise there is nothing to take off and nothing to judge.
+        Each fold judges a fit to the others; the first ones choose how much noise is taken off. A guard promises only
+        what was judged. It takes those fits, and none to all rows: where noise leaves the moments nearly singular, such
+        a fit can be a thousand times as large. Without noise there is nothing to take off and nothing to judge.
         """
-        if not rule.is_judged:
-            return 1.0, 1.0
-        if not rows.noise.any() or (self.correction != "cv" and not self.guard):
-            return 1.0 if self.correction == "cv" else float(self.correction), 1.0
-        verdicts = {}
-        for correction in rows.corrections() if self.correction == "cv" else (float(self.correction),):
-            fits = [rule.fit(party, rows, correction, without=fold).w for fold in rows.folds]
-            verdicts[correction] = rows.judge(fits, self.inputs)
-        if not self.guard:
-            return max(verdicts, key=lambda each: verdicts[each].gain), 1.0
-        best = max(verdicts, key=lambda each: verdicts[each].sure_gain)
-        return best, verdicts[best].factor
+        share = 1.0 if self.correction == "cv" else float(self.correction)
+        if not (rule.is_judged and rows.noise.any()) or (self.correction != "cv" and not self.guard):
+            return 1.0, [rule.fit(party, rows, share if rule.is_judged else 1.0)]
+        fits: dict[float, list[RuleFit]] = {
+            correction: [] for correction in (rows.corrections() if self.correction == "cv" else (share,))
+        }
+        for fold in rows.folds:
+            for correction, found in fits.items():
+                found.append(rule.fit(party, rows, correction, without=fold))
+            if fold in (CHOOSING_FOLDS - 1, len(rows.folds) - 1):
+                verdicts = {each: rows.judge([fit.w for fit in fits[each]], self.inputs) for each in fits}
+                best = max(verdicts, key=lambda each: verdicts[each].merit if self.guard else verdicts[each].gain)
+                fits = {best: fits[best]}
+        return (verdicts[best].factor, fits[best]) if self.guard else (1.0, [rule.fit(party, rows, best)])
 
     def predict(self, party: Party) -> CurvePrediction | None:
         """Predict together with the other parties; only the label party learns the result.

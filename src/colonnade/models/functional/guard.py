@@ -5,19 +5,19 @@ A fit scaled by c gains on unseen rows, over predicting their mean,
     2 c a - c^2 b        a = <y, f>,   b = |f|^2,   f = z w of inputs without noise
 
 so that the best factor is a / b. Released inputs give both without bias, b once the noise that f carries is taken off:
-centred by their own mean, n rows carry n - 1 times tr(w' Sigma w). Of a they say much. Of b they say little under much
-noise, because it is the small difference of two large sums. The noise itself says more: if inputs varied in all
-directions in proportion to their noise, b were tr(w' Sigma w) times the ratio r of all their variance to all the noise,
-which is known well. That value is taken as far as the rows do not refute it: moved into the interval of three standard
-errors around what they say. The factor is (a - 2 standard errors) / b, at most 1, and none where that is not positive:
-then the mean is predicted.
+centred by their own mean, n rows carry n - 1 times tr(w' Sigma w). Under much noise they say little of b, the small
+difference of two large sums: inputs may vary far more along a fit than on average, and a fit that is taken too large
+is worse than the mean. So both are also taken from their unfavourable ends, three standard errors away. The factor is
+a / b, at most 1, and at most the largest by which a fit would gain at those ends. Where none would, the mean is
+predicted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
+from operator import add
 
 import numpy as np
 
@@ -26,10 +26,9 @@ from colonnade.models.functional.exchange import NewInputs
 from colonnade.models.functional.moments import Moments, form_moments
 from colonnade.wire.message import Int64Array
 
-FOLDS = 3
-# What is gained must be significant: two standard errors are the usual 95 %.
-SIGNIFICANT = 2.0
-REFUTED = 3.0
+FOLDS = 5
+# In how many standard errors a fit must gain: chance exceeds three once in 700 times, and several fits are judged.
+CAUTION = 3.0
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,7 @@ class TrainingRows:
     noise: FloatArray
     parts: Mapping[tuple[int, str], Int64Array]
     signs: FloatArray | None = None
+    _sums: dict[tuple[str, int | None], Moments] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def of(
@@ -73,18 +73,22 @@ class TrainingRows:
             for cell, rows in self.parts.items()
         }
 
-    def moments(self, half: str, *, without: int | None = None) -> Moments:
-        """The moments of one half, perhaps without the rows of a fold."""
-        found = [m for (fold, name), m in self._moments.items() if name == half and fold != without]
-        total = found[0]
-        for each in found[1:]:
-            total = total + each
-        return total
+    def moments(self, which: str, *, without: int | None = None) -> Moments:
+        """The moments of half A, of half B or of both (F), perhaps without the rows of a fold.
+
+        Those of the last fold are kept, because several fits ask for them.
+        """
+        if any(fold != without for _, fold in self._sums):
+            self._sums.clear()
+        if (which, without) not in self._sums:
+            found = [m for (fold, half), m in self._moments.items() if which in (half, "F") and fold != without]
+            self._sums[which, without] = reduce(add, found)
+        return self._sums[which, without]
 
     @cached_property
     def variance_over_noise(self) -> float:
         """What all inputs vary in all, over all noise that is in them."""
-        moments = self.moments("A") + self.moments("B")
+        moments = self.moments("F")
         noise = float(np.trace(self.noise, axis1=1, axis2=2).sum())
         return max(float(np.trace(moments.gram)) / moments.freedom, 0.0) / noise
 
@@ -98,12 +102,12 @@ class TrainingRows:
         return tuple(dict.fromkeys((1.0, *(each for each in near_all if each > 0.5), 0.5, 0.0)))
 
     def judge(self, fits: Sequence[FloatArray], inputs: NewInputs) -> GuardVerdict:
-        """What each fold says about coefficients that were fitted without it.
+        """What each fold says about coefficients that were fitted without it; fits of the first folds come first.
 
         With inputs "released" new inputs will carry noise as these do, and what it adds to an error counts.
         """
-        products, squares, expected = [], [], 0.0
-        for fold, w in zip(self.folds, fits, strict=True):
+        products, squares = [], []
+        for fold, w in enumerate(fits):
             noise = float(np.einsum("jqk,jqr,jrk->", w, self.noise, w))
             for half in "AB":
                 rows = self.parts[fold, half]
@@ -113,8 +117,7 @@ class TrainingRows:
                 taken_off = noise * (1 - 1 / n) if inputs == "partial" else 0.0
                 products.append((y * fitted).sum(axis=1))
                 squares.append((fitted**2).sum(axis=1) - taken_off)
-                expected += n * noise * (self.variance_over_noise + (inputs == "released"))
-        return GuardVerdict.of(np.concatenate(products), np.concatenate(squares), expected)
+        return GuardVerdict.of(np.concatenate(products), np.concatenate(squares))
 
 
 @dataclass(frozen=True)
@@ -124,26 +127,27 @@ class GuardVerdict:
     Attributes:
         gain: What the fit as it is gains over the mean, without bias.
         factor: How much of it to take; none if what it gains is not significant.
-        sure_gain: What so much of it gains, judged with caution.
+        merit: What its best part gains, judged with some caution: the larger, the better is the fit.
     """
 
     gain: float
     factor: float
-    sure_gain: float
+    merit: float
 
     @classmethod
-    def of(cls, products: FloatArray, squares: FloatArray, expected: float) -> GuardVerdict:
+    def of(cls, products: FloatArray, squares: FloatArray) -> GuardVerdict:
         """The verdict of rows: products of their outputs and fits, and squares of their fits, noise taken off.
 
-        `expected` is what the squares were in all if inputs varied in proportion to their noise.
-
         >>> rows = np.random.default_rng(0).normal(size=(2, 400)) + 3
-        >>> round(GuardVerdict.of(rows[0], 2 * rows[1], 2400.0).factor, 1)
+        >>> round(GuardVerdict.of(rows[0], 2 * rows[1]).factor, 1)
         0.5
         """
-        root = np.sqrt(len(products))
-        a = float(products.sum() - SIGNIFICANT * products.std(ddof=1) * root)
-        told, reach = float(squares.sum()), REFUTED * float(squares.std(ddof=1)) * float(root)
-        b = min(max(expected, told - reach), told + reach)
-        factor = min(1.0, a / b) if a > 0 < b else 0.0
-        return cls(float(2 * products.sum() - told), factor, 2 * factor * a - factor**2 * b)
+        a, b = float(products.sum()), float(squares.sum())
+        a_error, b_error = (float(np.sqrt(len(each)) * each.std(ddof=1)) for each in (products, squares))
+        least, most = a - CAUTION * a_error, b + CAUTION * b_error
+        factor = min(1.0, 2 * least / most, a / b if b > 0 else np.inf) if least > 0 < most else 0.0
+        # One standard error away, what the best part of a fit gains; what has no good part is the worse the larger.
+        likely, wide = a - a_error, max(b + b_error, 1e-300)
+        part = min(1.0, likely / wide)
+        merit = 2 * part * likely - part**2 * wide
+        return cls(2 * a - b, factor, merit if likely > 0 else -merit)

@@ -14,14 +14,15 @@
          ◀───────── Surface(column)                                        once per column of a prediction
          PartialPrediction ─────────▶                                      once per prediction
 
-Stage 1 releases the products of all inputs with the output; inputs that stand out are chosen. Stage 2 releases all
-products among the chosen inputs and with the output. Two parties do this alone, by encryption
-(colonnade.models.functional.moments_shared). With an arbiter, products are computed on masked numbers
-(colonnade.models.functional.moments_masked), and the arbiter, who deals the masks, adds the noise to its term. The
-label party learns the noisy products and nothing else of the inputs; a feature party learns which inputs were chosen;
-the arbiter learns how many rows and columns there are, and which were chosen. The arbiter must not collude with the
-label party: together they could unmask every curve. Coefficients depend on noisy products alone, so that giving them
-away is covered; a prediction still gives the label party the exact part that an owner's columns make.
+The label party releases the mean of the output with noise, and centres the output by it. Stage 1 releases the products
+of all inputs with the output; inputs that stand out are chosen. Stage 2 releases all products among the chosen inputs
+and with the output. Two parties do this alone, by encryption (colonnade.models.functional.moments_shared). With an
+arbiter, products are computed on masked numbers (colonnade.models.functional.moments_masked), and the arbiter, who
+deals the masks, adds the noise to its term. The label party learns the noisy products and nothing else of the inputs; a
+feature party learns which inputs were chosen; the arbiter learns how many rows and columns there are, and which were
+chosen. The arbiter must not collude with the label party: together they could unmask every curve. Coefficients depend
+on noisy products alone, so that giving them away is covered; a prediction still gives the label party the exact part
+that an owner's columns make.
 
 Noise on products, in the norm in which it is isotropic: Dwork, Talwar, Thakurta & Zhang 2014, "Analyze Gauss".
 """
@@ -35,6 +36,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from colonnade.curves import Curves
 from colonnade.curves.basis import FloatArray
 from colonnade.errors import PlanError
 from colonnade.models.functional.exchange import MOST_BASIS_SIZE, MOST_COLUMNS, CurveDesign, OwnCurves
@@ -63,13 +65,13 @@ from colonnade.storage import Tree
 from colonnade.wire.message import Int64Array
 
 _PENALTIES = Penalties()
-# The least gain by the first release with which a fit is kept, in standard errors.
+# By how many standard errors a fit must gain by the first release, and a mean stand out from its noise, to be kept.
 GUARD = 3.0
 
 
 @dataclass(frozen=True)
 class LearnedMoments(LearnedCurves):
-    """What the label party learns, and whether it predicts zero because nothing certain is to be gained."""
+    """What the label party learns, and whether the mean is predicted because nothing certain is to be gained."""
 
     is_mean: bool
 
@@ -78,7 +80,8 @@ class MomentRegression(CurveModel):
     """Regression of curves on curves from noisy products, private for inputs and outputs together.
 
     Curves are clipped and their products released once: between two parties by encryption, and with several feature
-    parties through masks that an arbiter deals. They are not centred: subtract public mean curves first.
+    parties through masks that an arbiter deals. Outputs are centred by their mean, which is released with noise as far
+    as it stands out from that noise. Inputs are not centred: subtract public mean curves first.
 
     Args:
         clip_x: The radius to which every input is clipped; it must not depend on the data.
@@ -218,7 +221,8 @@ class MomentRegression(CurveModel):
         for line in party.peers.values():
             line.send(layout)
         budget = self._budget(party, inputs)
-        clipped = Release(self.clip_y, 0.0).clipped(y)
+        mean = self._released_mean(party, y, budget)
+        clipped = Release(self.clip_y, 0.0).clipped(Curves.of_coordinates(y.coordinates - mean, y.basis))
         opened = OpenedShares if party.roles.arbiter is None else OpenedProducts
         products = opened(party, layout, clipped, budget)
         length, crosses = products.first()
@@ -230,9 +234,18 @@ class MomentRegression(CurveModel):
         w = np.zeros((inputs, size, outputs))
         w[chosen] = 0.0 if found is None else found.reshape(-1, size, outputs)
         selected = () if found is None else tuple(design.names[place] for place in chosen)
-        # Curves are not centred.
-        means = np.zeros((inputs, size)), np.zeros(outputs)
-        return LearnedMoments(design, y.basis, w, *means, selected, found is None)
+        # Inputs are not centred.
+        return LearnedMoments(design, y.basis, w, np.zeros((inputs, size)), mean, selected, found is None)
+
+    def _released_mean(self, party: Party, y: Curves, budget: MomentBudget) -> FloatArray:
+        """The mean of the clipped outputs with noise, and no more of it than stands out from that noise."""
+        n, size = y.coordinates.shape
+        bits = budget.bits(n)
+        clipped = clipped_to_ring(Release(self.clip_y, 0.0).clipped(y), bits, clip=self.clip_y, size=size)
+        total = clipped.sum(axis=0, dtype=np.uint64)
+        mean = from_ring(noisy(party, total, budget.mean.on_ring(bits), "output mean", (Secret.LABELS,)), bits) / n
+        chance = (budget.mean.sigma / n) ** 2 * (size + GUARD * math.sqrt(2 * size))
+        return np.asarray(mean * max(0.0, 1 - chance / float((mean**2).sum())))
 
     def _variance_y(self, party: Party, clipped: FloatArray, budget: MomentBudget, n: int) -> float:
         bits = budget.bits(n)
@@ -316,7 +329,7 @@ class MomentRegression(CurveModel):
             "The label party learns noisy products. A feature party learns which inputs were chosen.",
         ]
         if hasattr(self, "w_"):
-            used = ", ".join(self.selected_) or "none: zero is predicted"
+            used = ", ".join(self.selected_) or "none: the mean is predicted"
             lines.append(f"This share: coefficients of {len(self.design_.names)} columns; used are {used}.")
         return "\n".join(lines)
 

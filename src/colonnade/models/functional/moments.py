@@ -12,6 +12,7 @@ Scores and cross-validation use the unrepaired matrix, which is unbiased.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -73,11 +74,22 @@ class Moments:
         """The same with a Gram matrix that is positive; all of the noise taken off is unbiased, less of it shrinks."""
         if not self.noise.any():
             return self
-        gram = _add_blocks(self.gram, (1 - correction) * self.freedom * self.noise)
-        if correction > 0:
-            values, vectors = np.linalg.eigh((gram + gram.T) / 2)
-            gram = (vectors * np.maximum(values, floor * self.freedom)) @ vectors.T
-        return replace(self, gram=gram)
+        left, level = (1 - correction) * self.freedom, self.noise[0, 0, 0]
+        if correction == 0 or (self.noise != level * np.eye(self.noise.shape[1])).any():
+            changed = replace(self, gram=_add_blocks(self.gram, left * self.noise))
+            if correction == 0:
+                return changed
+            values, vectors = changed._spectrum
+        else:
+            # Noise that is the same in all directions moves eigenvalues only.
+            values, vectors = self._spectrum
+            values = values + left * level
+        return replace(self, gram=(vectors * np.maximum(values, floor * self.freedom)) @ vectors.T)
+
+    @cached_property
+    def _spectrum(self) -> tuple[FloatArray, FloatArray]:
+        values, vectors = np.linalg.eigh((self.gram + self.gram.T) / 2)
+        return values, vectors
 
 
 def form_moments(

@@ -38,12 +38,14 @@ from colonnade.wire.message import Int64Array, UInt64Array
 MOMENT_NOISE = "moment noise"
 MOST_ROWS = 10_000_000
 SHARE_BITS, MOST_SHARE_BITS = 12, 15
-# Of the squared privacy loss mu^2: for each of two scalars, and for the first stage; the rest is for the second.
-SCALAR_SHARE = 0.02
+# Of the squared privacy loss mu^2: for each of two scalars, for the mean of the output, and for the first stage; the
+# rest is for the second.
+SCALAR_SHARE = 0.015
+MEAN_SHARE = 0.01
 FIRST_SHARE = 0.35
-_LIMB_BITS = 16
-_LIMBS = 4
-_MOST_ROWS = 2**20
+_LIMB_BITS = 22
+_LIMBS = 3
+_ROWS_AT_ONCE = 2**9
 LEAST_BITS = 8
 MOST_BITS = 22
 
@@ -114,6 +116,11 @@ class MomentBudget:
         return self._reach(self._squared_y**2, SCALAR_SHARE)
 
     @property
+    def mean(self) -> Reach:
+        """The sum of the outputs."""
+        return self._reach(4 * self._squared_y, MEAN_SHARE)
+
+    @property
     def first(self) -> Reach:
         """All products of inputs and output."""
         return self._reach(4 * self._squared_x * self._squared_y * self.inputs, FIRST_SHARE)
@@ -121,7 +128,7 @@ class MomentBudget:
     def second(self, chosen: int) -> Reach:
         """All products among chosen inputs and the output."""
         squared = 2 * (chosen * self._squared_x + self._squared_y) ** 2
-        return self._reach(squared, 1 - FIRST_SHARE - 2 * SCALAR_SHARE)
+        return self._reach(squared, 1 - FIRST_SHARE - MEAN_SHARE - 2 * SCALAR_SHARE)
 
     @property
     def first_deviation(self) -> float:
@@ -473,17 +480,17 @@ def uniform(random: Randomness, shape: tuple[int, ...], *path: Step) -> UInt64Ar
 
 
 def ring_product(left: UInt64Array, right: UInt64Array) -> UInt64Array:
-    """Left' right modulo 2^64: exact products of 16-bit pieces in floating point, which is fast.
+    """Left' right modulo 2^64: exact products of 22-bit pieces in floating point, which is fast.
 
     >>> a = np.array([[2**63, 3], [5, 2**64 - 1]], dtype=np.uint64)
     >>> bool((ring_product(a, a) == a.T @ a).all())
     True
     """
     total: UInt64Array = np.zeros((left.shape[1], right.shape[1]), np.uint64)
-    # 16 + 16 bits and 2^20 rows make 52 bits, which a double holds exactly.
-    for start in range(0, len(left), _MOST_ROWS):
-        lefts = _limbs(left[start : start + _MOST_ROWS])
-        rights = _limbs(right[start : start + _MOST_ROWS])
+    # 22 + 22 bits and 2^9 rows make 53 bits, which a double holds exactly.
+    for start in range(0, len(left), _ROWS_AT_ONCE):
+        lefts = _limbs(left[start : start + _ROWS_AT_ONCE])
+        rights = _limbs(right[start : start + _ROWS_AT_ONCE])
         for i in range(_LIMBS):
             for j in range(_LIMBS - i):
                 product = (lefts[i].T @ rights[j]).astype(np.uint64)

@@ -4,7 +4,7 @@
          Offer ───────────────────────────────────▶          once
          ◀─────────────────────────────── Layout             once
          ◀───────────────────── EncryptedOutputs             once
-         MaskedProducts ──────────────────────────▶          once per stage
+         MaskedProducts ──────────────────────────▶          once
          NoisyShares ─────────────────────────────▶          once per stage
          ◀─────────────────────────────── Chosen             once
          ◀────────────────────── Surface(column)             once per column of a prediction
@@ -13,11 +13,11 @@
 The label party encrypts its outputs under a key of its own. The feature party multiplies its columns with them, adds
 masks that are uniform modulo 2^64 and a flood, and sends that back: what the label party decrypts is its share, minus
 the masks the feature party's. Each adds noise to its share, and the feature party sends its own: their sum is the
-product with noise of both. Either knows its own noise, and could subtract it from what it sees or is given later; the
-other's, which alone is as much as the budget asks for, remains. So the label party's view is private for the inputs, by
-the feature party's noise and ledger, and what the feature party is given for the outputs, by the label party's.
-Products of inputs with inputs are the feature party's own and carry its noise only. Two parties only: with more of
-them, products between feature parties take an arbiter.
+product with noise of both. The second stage takes the same shares with noise of its own. Either knows its own noise,
+and could subtract it from what it sees or is given later; the other's, which alone is as much as the budget asks for,
+remains. So the label party's view is private for the inputs, by the feature party's noise and ledger, and what the
+feature party is given for the outputs, by the label party's. Products of inputs with inputs are the feature party's own
+and carry its noise only. Two parties only: with more of them, products between feature parties take an arbiter.
 
 Masks and noise are the same after a crash, and each party holds the other to what it said before
 (`colonnade.runtime.replay`). So the label party encrypts the same outputs to the same bytes.
@@ -88,7 +88,7 @@ class GivenShares:
         """Give noisy shares of the products of both stages."""
         party, line, bits = self._party, self._party.label_party, 2 * self._bits
         budget, about = self._budget, (Secret.FEATURES,)
-        share = self._shared(1, np.arange(self._x.shape[1]))
+        share = self._shared()
         length = noisy(party, ring_length(self._x), budget.scalar_x.on_ring(bits), "length", about)
         cross = noisy(party, share, budget.first.on_ring(bits), "first", about)
         line.send(NoisyShares(1, [length, cross]), under=(MOMENT_NOISE,))
@@ -97,29 +97,27 @@ class GivenShares:
         if not len(chosen):
             return
         own = ProductBlocks.of(widths_of(party, self._layout), chosen, self._layout.size).kept[party.name]
-        share, x = self._shared(2, own), self._x[:, own]
-        products = _bordered(share)
+        x, products = self._x[:, own], _bordered(share[own])
         products[: len(own), : len(own)] = ring_product(x, x)
         mechanism = budget.second(len(chosen)).on_ring(bits)
         released = noisy(party, products, mechanism, second_stage(chosen), about, symmetric=True)
         gram, cross = released[: len(own), : len(own)], released[: len(own), len(own) :]
         line.send(NoisyShares(2, [gram, cross]), under=(MOMENT_NOISE,))
 
-    def _shared(self, stage: int, columns: Int64Array) -> UInt64Array:
-        """Multiply columns with every output, send the products masked, and return the share that stays here."""
-        key, matrix = self._key, np.ascontiguousarray(self._x[:, columns].view(np.int64))
-        # After a crash the masks are the same, and so is the share that was given; of other columns they would not be.
-        source = self._party.random.child("masks", stage, str(columns.tolist()))
-        masks = uniform(source, (len(columns), len(self._outputs)))
+    def _shared(self) -> UInt64Array:
+        """Multiply all columns with every output, send the products masked, and return the share that stays here."""
+        key, matrix = self._key, self._x.view(np.int64)
+        # After a crash the masks are the same, and so is the share that was given.
+        masks = uniform(self._party.random.child("masks"), (matrix.shape[1], len(self._outputs)))
         prepared = key.prepare(matrix, self._block, cached=rlwe.fits_cache(matrix.size))
         sent = []
         for place, output in enumerate(self._outputs):
             sums = key.product(prepared, output)
-            masked, _ = key.masked(sums, self._block, len(columns), masks[:, place])
+            masked, _ = key.masked(sums, self._block, len(masks), masks[:, place])
             self._answered.spend(len(masked) * key.coefficients)
             sent.append(masked)
         products = sealed(np.concatenate(sent), key)
-        self._party.label_party.send(MaskedProducts(stage, products), under=HIDDEN)
+        self._party.label_party.send(MaskedProducts(1, products), under=HIDDEN)
         return np.uint64(0) - masks
 
 
@@ -156,9 +154,9 @@ class OpenedShares:
     def first(self) -> tuple[float, FloatArray]:
         """The noisy squared length of all inputs, and the noisy products of every input with the output."""
         outputs = self._layout.outputs
-        own = self._decrypted(1, self._width)
-        theirs = stage_terms(self._line, NoisyShares, 1, [(1, 1), own.shape])
-        own = noisy(self._party, own, self._budget.first.on_ring(2 * self._bits), "first", (Secret.LABELS,))
+        self._share = self._decrypted()
+        theirs = stage_terms(self._line, NoisyShares, 1, [(1, 1), self._share.shape])
+        own = noisy(self._party, self._share, self._budget.first.on_ring(2 * self._bits), "first", (Secret.LABELS,))
         cross = from_ring(own + theirs[1], 2 * self._bits)
         length = float(from_ring(theirs[0], 2 * self._bits)[0, 0])
         return length, cross.reshape(-1, self._layout.size, outputs)
@@ -166,10 +164,10 @@ class OpenedShares:
     def second(self, chosen: Int64Array) -> tuple[FloatArray, FloatArray]:
         """The noisy products among chosen inputs, and with the output."""
         self._line.send(Chosen(chosen))
-        n_own, outputs = len(chosen) * self._layout.size, self._layout.outputs
+        places = ProductBlocks.of(widths_of(self._party, self._layout), chosen, self._layout.size).kept[self._line.peer]
+        own, n_own = self._share[places], len(places)
         if not n_own:
-            return np.zeros((0, 0)), np.zeros((0, outputs))
-        own = self._decrypted(2, n_own)
+            return np.zeros((0, 0)), np.zeros(own.shape)
         theirs = stage_terms(self._line, NoisyShares, 2, [(n_own, n_own), own.shape])
         mechanism = self._budget.second(len(chosen)).on_ring(2 * self._bits)
         stage, about = second_stage(chosen), (Secret.LABELS,)
@@ -177,10 +175,10 @@ class OpenedShares:
         gram = from_ring(theirs[0], 2 * self._bits)
         return (gram + gram.T) / 2, from_ring(released[:n_own, n_own:] + theirs[1], 2 * self._bits)
 
-    def _decrypted(self, stage: int, n_columns: int) -> UInt64Array:
-        """The label party's share of the products of some columns with every output."""
-        message = self._line.receive(MaskedProducts, fields={"stage": stage})
-        public, outputs = self._key.public, self._layout.outputs
+    def _decrypted(self) -> UInt64Array:
+        """The label party's share of the products of all columns with every output."""
+        message = self._line.receive(MaskedProducts, fields={"stage": 1})
+        public, outputs, n_columns = self._key.public, self._layout.outputs, self._width
         size = public.masked_size(n_columns, self._block)
         data = unsealed(message.products, public, outputs * size, self._line.peer)
         parts = data.reshape(outputs, size, *data.shape[1:])

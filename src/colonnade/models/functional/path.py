@@ -8,6 +8,9 @@
 Three honest paths (all rows, half A, half B) share nothing but the sequence of selected features; the two halves score
 each other. The moments of evaluation are corrected for noise and unbiased, cross-terms of old and new coefficients
 included, because the residual moments carry them.
+
+Each path has coordinates of its own, in which P is the identity: residuals are turned once by P', coefficients are
+turned back at the end, and a step's increments are products number by number.
 """
 
 from __future__ import annotations
@@ -40,10 +43,17 @@ class Halves:
     evaluate: dict[str, Moments]
 
     @classmethod
-    def of(cls, a: Moments, b: Moments, correction: float = 1.0) -> Halves:
-        """Both halves and all rows, the latter centred half by half."""
-        every = {"A": a, "B": b, "F": a + b}
-        return cls({name: each.for_training(correction) for name, each in every.items()}, {"A": a, "B": b})
+    def of(cls, moments: Mapping[str, Moments], correction: float = 1.0) -> Halves:
+        """Both halves, A and B, and all rows, F, the latter centred half by half."""
+        train = {name: moments[name].for_training(correction) for name in PATHS}
+        return cls(train, {name: moments[name] for name in TESTS})
+
+    def rotated(self, rotation: FloatArray) -> Halves:
+        """The same with outputs turned."""
+        train, evaluate = (
+            {name: each.rotated(rotation) for name, each in some.items()} for some in (self.train, self.evaluate)
+        )
+        return Halves(train, evaluate)
 
 
 @dataclass(frozen=True)
@@ -87,7 +97,7 @@ class PathStopping:
 
 @dataclass
 class BestStep:
-    """The coefficients at the best step so far."""
+    """The coefficients at the best step so far, in the path's own coordinates."""
 
     criterion: float = np.inf
     steps: int = 0
@@ -117,19 +127,18 @@ class BoostingPath:
             BlockSolver(m.blocks / m.freedom, roughness.x, roughness.rotation[0], penalties) for m in self._train
         ]
         # All paths stand in one array, so that a step is a handful of products of arrays.
-        self._left_of = np.stack([each.left / m.freedom for each, m in zip(solvers, self._train, strict=True)])
+        self._left = np.stack([each.left for each in solvers])
         self._left_t = np.stack([each.left_t for each in solvers])
-        self._gains = np.stack([each.gains for each in solvers])
-        self._grams = np.stack([m.gram for m in self._train])
-        self._test_grams = np.stack([m.gram for m in self._test])
-        self._diagonal = np.stack([m.blocks for m in self._test])
+        self._gains = np.stack([each.gains / m.freedom for each, m in zip(solvers, self._train, strict=True)])
+        self._diagonal = self._left_t[1:] @ np.stack([m.blocks for m in self._test]) @ self._left[1:]
+        self._turned_grams: dict[int, tuple[FloatArray, FloatArray]] = {}
         first = self._train[0]
         self._features, self._size = first.noise.shape[:2]
         self._outputs = first.cross.shape[1]
         shape = (self._features, self._size, self._outputs)
         self._b = np.zeros((len(PATHS), *shape))
-        self._own = np.stack([m.cross for m in self._train])
-        self._other = np.stack([m.cross for m in self._test])
+        self._own = self._turned(np.stack([m.cross for m in self._train]), self._left_t)
+        self._other = self._turned(np.stack([m.cross for m in self._test]), self._left_t[1:])
         self._left_out = float(sum(m.total for m in self._test))
         self._sse = first.total
         self.selected: list[int] = []
@@ -154,28 +163,38 @@ class BoostingPath:
 
     def step(self) -> None:
         """Add an increment of the feature that the halves agree on."""
-        shape = (-1, self._features, self._size, self._outputs)
-        halves = self._left_of[1:] @ ((self._left_t[1:] @ self._own[1:].reshape(shape)) * self._gains[1:])
-        scores = (halves * (self._diagonal @ halves - 2 * self._other.reshape(shape))).sum(axis=(0, 2, 3))
+        halves = self._own[1:] * self._gains[1:]
+        scores = (halves * (self._diagonal @ halves - 2 * self._other)).sum(axis=(0, 2, 3))
         chosen = int(np.argmin(scores))
-        rows = slice(chosen * self._size, (chosen + 1) * self._size)
-        # The path on all rows has no say in the choice, so that it needs one feature's increment only.
-        whole = self._left_of[0, chosen] @ ((self._left_t[0, chosen] @ self._own[0, rows]) * self._gains[0, chosen])
-        added = self.shrinkage * np.concatenate([whole[None], halves[:, chosen]])
+        added = self.shrinkage * self._own[:, chosen] * self._gains[:, chosen]
         full, seen = added[0], added[1:]
-        change = self._diagonal[:, chosen] @ seen - 2 * self._other[:, rows]
-        self._left_out += float((seen * change).sum())
-        self._sse += float((full * (self._grams[0, rows, rows] @ full - 2 * self._own[0, rows])).sum())
+        train, test = self._grams_of(chosen)
+        self._left_out += float((seen * (self._diagonal[:, chosen] @ seen - 2 * self._other[:, chosen])).sum())
+        self._sse += float((full * (train[0, chosen] @ full - 2 * self._own[0, chosen])).sum())
         if self.stopping.criterion != "cv":
-            self._update_freedom(chosen, rows)
+            self._update_freedom(chosen, slice(chosen * self._size, (chosen + 1) * self._size))
         self._b[:, chosen] += added
-        # Gram matrices are symmetric, and their rows lie together in memory.
-        self._own -= self._grams[:, rows].transpose(0, 2, 1) @ added
-        self._other -= self._test_grams[:, rows].transpose(0, 2, 1) @ seen
+        flat = (-1, self._features * self._size)
+        self._own -= (train.reshape(*flat, self._size) @ added).reshape(self._own.shape)
+        self._other -= (test.reshape(*flat, self._size) @ seen).reshape(self._other.shape)
         self.selected.append(chosen)
         self.traces["cv"].append(self._left_out)
         self.traces["sse"].append(self._sse)
         self._judge()
+
+    def _turned(self, values: FloatArray, left_t: FloatArray) -> FloatArray:
+        """Numbers for every feature, in each path's own coordinates: shape (paths, features, size, columns)."""
+        return np.asarray(left_t @ values.reshape(len(values), self._features, self._size, -1))
+
+    def _grams_of(self, chosen: int) -> tuple[FloatArray, FloatArray]:
+        """What an increment of a feature takes off every residual, in the rows trained on and in those that judge."""
+        if chosen not in self._turned_grams:
+            # Gram matrices are symmetric, and their rows lie together in memory.
+            rows, left = slice(chosen * self._size, (chosen + 1) * self._size), self._left[:, None, chosen]
+            train, test = (np.stack([m.gram[rows].T for m in each]) for each in (self._train, self._test))
+            turned = self._turned(train, self._left_t) @ left, self._turned(test, self._left_t[1:]) @ left[1:]
+            self._turned_grams[chosen] = turned
+        return self._turned_grams[chosen]
 
     def _judge(self) -> None:
         criterion = self.traces["cv"][-1]
@@ -203,7 +222,7 @@ class BoostingPath:
         row j. Only blocks of features that were ever selected are kept.
         """
         full, nu = self._train[0], self.shrinkage
-        left, left_t, gains = self._left_of[0, chosen], self._left_t[0, chosen], self._gains[0, chosen]
+        left, left_t, gains = self._left[0, chosen], self._left_t[0, chosen], self._gains[0, chosen]
         if self.stopping.freedom == "hutchinson":
             delta = nu * (left @ ((left_t @ self._probe_left[:, rows]) * gains))
             self._probed[:, chosen] += delta
@@ -226,8 +245,8 @@ class BoostingPath:
     def coefficients(self) -> tuple[FloatArray, int]:
         """The coefficients from all rows at the best step, and how many steps that is."""
         if self.best.coefficients is None:
-            return self._b[0], len(self.selected)
-        return self.best.coefficients, self.best.steps
+            return self._left[0] @ self._b[0], len(self.selected)
+        return self._left[0] @ self.best.coefficients, self.best.steps
 
     def state(self) -> Tree:
         """What the next step depends on."""

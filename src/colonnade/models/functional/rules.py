@@ -18,7 +18,7 @@ from colonnade.curves import Basis
 from colonnade.curves.basis import FloatArray
 from colonnade.models.functional.guard import TrainingRows
 from colonnade.models.functional.moments import Moments
-from colonnade.models.functional.path import BoostingPath, Halves, PathStopping
+from colonnade.models.functional.path import PATHS, BoostingPath, Halves, PathStopping
 from colonnade.models.functional.solve import Penalties, SurfaceRoughness, solve_penalised
 from colonnade.runtime.party import Party
 
@@ -68,7 +68,7 @@ class JointRule(FittingRule):
     """All inputs at once, by penalised least squares."""
 
     def fit(self, party: Party, rows: TrainingRows, correction: float, *, without: int | None = None) -> RuleFit:
-        unbiased = rows.moments("A", without=without) + rows.moments("B", without=without)
+        unbiased = rows.moments("F", without=without)
         moments = unbiased.for_training(correction)
         w = joint_fit(moments, self.roughness, self._absolute(moments))
         return RuleFit(w, tuple(range(len(w))), {"sse": [unbiased.total, unbiased.squared_error(w)]})
@@ -91,8 +91,8 @@ class BoostingRule(FittingRule):
     def fit(self, party: Party, rows: TrainingRows, correction: float, *, without: int | None = None) -> RuleFit:
         # Outputs are turned so that their roughness is diagonal, and the coefficients turned back.
         roughness, rotation = self.roughness, self.roughness.rotation[1]
-        a, b = (rows.moments(half, without=without).rotated(rotation) for half in "AB")
-        halves = Halves.of(a, b, correction)
+        every = {name: rows.moments(name, without=without) for name in PATHS}
+        halves = Halves.of(every, correction).rotated(rotation)
         penalties = self._absolute(halves.train["F"])
         path = BoostingPath(halves, roughness, penalties, self.stopping, shrinkage=self.shrinkage, n_rows=len(rows.y))
         judged = "" if without is None else f" without fold {without}"
@@ -109,7 +109,7 @@ class BoostingRule(FittingRule):
             diagonal = SurfaceRoughness(roughness.x, np.diag(roughness.rotation[0]))
             w = joint_fit(halves.train["F"], diagonal, penalties, selected)
         if self.refit == "low-rank":
-            w = low_rank(w, halves.train["F"], a + b)
+            w = low_rank(w, halves.train["F"], every["F"].rotated(rotation))
         return RuleFit(w @ rotation.T, selected, path.traces)
 
 
