@@ -165,7 +165,7 @@ class HiddenSums:
             keys = self._queries.prepare(2 ** (depth - 1), [self._reader])
             self._holder.prepare(keys)
         self.n_bytes["queries"] += keys.data.nbytes
-        amount = needed_for_tree(depth, n_candidates(self.columns))
+        amount = needed_for_tree(2**depth - 1, n_candidates(self.columns))
         (first, second), (one, other) = self._sessions, self._reserves
         self._between("ahead", fill_first(first, one, amount), fill_second(second, other, amount))
 

@@ -185,7 +185,7 @@ def growth(*, quick: bool) -> list[tuple[str, int, dict[str, float]]]:
     usual = Size(2000, 3, 8, 3) if quick else Size()
     varied = {name: (value, 2 * value) for name, value in vars(usual).items()} if quick else VARIED
     return [
-        (name, value, encrypted_forest(replace(usual, **{name: value}), 1, 2 if quick else 20))
+        (name, value, encrypted_forest(replace(usual, **{name: value}), 1 if quick else 4, 2 if quick else 20))
         for name, values in varied.items()
         for value in values
     ]

@@ -5,8 +5,9 @@ before that tree, and nodes are compared from the root down. Nodes below a node 
 are counted apart: splits that gain exactly as much as xgboost's, and splits with a child whose whole-number hessians
 sum to exactly min_child_weight, so that rounding alone decides whether the child is heavy enough. Whole forests: both
 grow from their own scores on seven tenths of the rows, and areas under the ROC curve are those of the other rows,
-averaged over classes against the rest where there are more than two. Beside the same bins xgboost is given raw columns.
-Trees are grown on one table, which the forest of several parties equals.
+averaged over classes against the rest where there are more than two. Beside the same bins xgboost is given raw columns,
+and then the difference is a mean over seeds: 6,000 held-out rows tell areas to about 0.006 each. Trees are grown on one
+table, which the forest of several parties equals.
 
 Data sets are those of `colonnade.data` that are present, at most 20,000 rows of each; without any, generated rows.
 Levels of categorical columns count as numbers here, since xgboost puts levels in another order. Figures without a data
@@ -74,15 +75,13 @@ def binned(table: Table, train: NDArray[np.int64]) -> BinMatrix:
     return BinMatrix(tuple(Column(each.n_bins, each.missing) for each in encoded.columns), encoded.codes)
 
 
-def raw(table: Table, bins: BinMatrix) -> NDArray[np.float32]:
+def raw(table: Table) -> NDArray[np.float32]:
     """Columns as they are, levels as if they were numbers."""
-    kinds = [table.kinds[name] for name in table.columns]
-    given = fed(bins)
-    parts = [
-        given[:, place] if kind == "categorical" else np.asarray(table.column(name), np.float32)
-        for place, (name, kind) in enumerate(zip(table.columns, kinds, strict=True))
-    ]
-    return np.stack(parts, axis=1)
+    found = {name: table.to_arrow().column(name) for name in table.columns}
+    for name, kind in table.kinds.items():
+        if kind == "categorical":
+            found[name] = found[name].combine_chunks().dictionary_encode().indices
+    return np.stack([each.cast("float32").to_numpy() for each in found.values()], axis=1)
 
 
 class Theirs:
@@ -255,7 +254,7 @@ def auc_off(
     n_classes: int = 1,
     columns: NDArray[np.float32] | None = None,
 ) -> list[float]:
-    """How far the areas under the ROC curve of our forest and xgboost's are apart on rows that neither learns from.
+    """How much larger the area under the ROC curve of our forest is than xgboost's, on rows that neither learns from.
 
     xgboost learns from the same bins, and in a second run from `columns` where these are given.
     """
@@ -277,7 +276,7 @@ def auc_off(
         np.mean([roc_auc_score(labels[held] == number, each[:, k]) for number, k in zip(classes, places, strict=True)])
         for each in predicted
     ]
-    return [float(abs(areas[0] - area)) for area in areas[1:]]
+    return [float(areas[0] - area) for area in areas[1:]]
 
 
 def measure(*, quick: bool) -> dict[str, float]:
@@ -287,7 +286,7 @@ def measure(*, quick: bool) -> dict[str, float]:
     tasks = [task for task in REAL if task.data in present]
     parameters, figures = TreeParameters(max_depth=DEPTH), {}
     for task in tasks or GENERATED:
-        nodes, off = Compared(), [0.0, 0.0]
+        nodes, off = Compared(), []
         for seed in range(n_seeds):
             table, labels = task.rows(n_rows, seed)
             held = np.random.default_rng(seed).random(len(labels)) < 0.3
@@ -301,10 +300,13 @@ def measure(*, quick: bool) -> dict[str, float]:
             nodes.equal, nodes.different = nodes.equal + found.equal, nodes.different + found.different
             nodes.tied += found.tied
             learned = binned(table, np.flatnonzero(~held))
-            off = list(map(max, off, auc_off(learned, labels, held, *how, raw(table, learned))))
+            off.append(auc_off(learned, labels, held, *how, raw(table)))
         figures[f"{task.name}.nodes"] = float(nodes.equal + nodes.different)
         figures[f"{task.name}.ties"] = float(nodes.tied)
         figures[f"{task.name}.different_share"] = 1 - nodes.share
-        figures[f"{task.name}.auc_off"], figures[f"{task.name}.auc_off_raw"] = off
+        same, others = np.array(off).T
+        figures[f"{task.name}.auc_off"] = float(np.abs(same).max())
+        figures[f"{task.name}.auc_off_raw"] = float(abs(others.mean()))
+        figures[f"{task.name}.auc_off_raw_of_one_seed"] = float(np.abs(others).max())
     worst = {key: max(value for name, value in figures.items() if name.endswith(f".{key}")) for key in TARGETS}
     return {**worst, "data_sets": float(len(tasks)), **figures}

@@ -67,6 +67,7 @@ ATTACKS: Names[type[Attack] | type[ActiveAttack]] = Names(
         "model-completion": ("attacks.labels.completion", "ModelCompletion"),
         "norm-score": ("attacks.labels.gradients", "NormScore"),
         "passive-ridge": ("attacks.columns.passive", "PassiveRidge"),
+        "relinked-sums": ("attacks.columns.relinking", "RelinkedSums"),
         "release-membership": ("attacks.members.curves", "ReleaseMembership"),
         "residue": ("attacks.labels.regression", "Residue"),
         "split-narrowing": ("attacks.columns.narrowing", "SplitNarrowing"),

@@ -9,9 +9,10 @@ from colonnade.crypto import hinted
 from colonnade.crypto.histograms import HistogramBins
 from colonnade.crypto.profiles import HISTOGRAM, Budget
 from colonnade.models.trees.bins import BinMatrix, Column, starts
-from colonnade.models.trees.grow import Joined, PlainSums, grow
+from colonnade.models.trees.grow import PlainSums, grow
 from colonnade.models.trees.losses import Gradients, Logistic
 from colonnade.models.trees.splits import TreeParameters
+from tests.models.trees.sources import Joined
 
 COLUMNS = (Column(7, True), Column(4), Column(5, True, True), Column(1), Column(3, False, True), Column(9))
 

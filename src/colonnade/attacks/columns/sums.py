@@ -97,13 +97,17 @@ class Equations:
             values, vectors = values[kept], vectors[:, kept]
         found = []
         for sums, allowed in zip(self.sums, possible, strict=True):
-            uniform = allowed / allowed.sum(axis=1, keepdims=True)
-            spread = allowed.shape[1] ** 2 / max(allowed.shape[1] - 1, 1)
+            uniform, width = allowed / allowed.sum(axis=1, keepdims=True), allowed.shape[1]
+            spread = width**2 / max(width - 1, 1)
+            # The last bin has the noise of all others.
+            share = np.append(np.ones(width - 1), max(width - 1, 1)) * noisy
 
-            def nearest(x: Float64Array, firmness: float, sums: Float64Array = sums) -> Float64Array:
+            def nearest(
+                x: Float64Array, firmness: float, sums: Float64Array = sums, share: Float64Array = share
+            ) -> Float64Array:
                 """The numbers nearest to x that fulfil the equations, or do so as well as noise allows."""
                 rest = vectors.T @ (self.matrix @ x - sums)
-                scaled = rest / (np.maximum(values, 0) + (firmness if noisy else 0.0))[:, None]
+                scaled = rest / (np.maximum(values, 0)[:, None] + firmness * share)
                 return np.asarray(x - self.matrix.T @ (vectors @ scaled), np.float64)
 
             x = nearest(uniform, spread)
@@ -158,8 +162,6 @@ class LinearSums(Attack):
 
     def why_not(self, view: View) -> str | None:
         reason = why_no_forest(view, sums=True)
-        if reason is None and view.own.forest.shuffled:
-            return "the sums change places from tree to tree; RelinkedSums puts them back"
         return reason or why_no_columns(view, self._columns(view.own.forest, view.grant.owner))
 
     def guess(self, view: View) -> Guess:

@@ -97,8 +97,7 @@ class SecureBoost(ScoringEstimator):
         sums: What the label party sees of the sums over a feature party's bins. "exact" shows them, under
             `leak_budget`. "noisy" shows them with noise, so that all sums of a training cost a record (epsilon, delta);
             the sides of rows stay exact. "hidden" keeps them as shares and opens the winning split alone; it takes
-            depthwise trees of a set depth, without reg_alpha and max_delta_step, and categorical columns then send one
-            level to the left.
+            trees without reg_alpha and max_delta_step, and categorical columns then send one level to the left.
         epsilon: With noisy sums, what all sums of a training together cost a record of a feature party.
         delta: The probability with which this may fail.
         leak_budget: With exact sums, how many sums about each of a feature party's columns the label party may learn,
@@ -335,11 +334,6 @@ class SecureBoost(ScoringEstimator):
             **{field.name: getattr(self, field.name) for field in fields(TreeParameters) if field.name != "eta"},
         )
         if self.sums == "hidden":
-            if self.grow_policy != "depthwise" or not self.max_depth:
-                raise PlanError(
-                    f'sums="hidden" requires grow_policy="depthwise" and a max_depth above 0, but grow_policy is '
-                    f"{self.grow_policy!r} and max_depth is {self.max_depth}. Change them, or choose other sums."
-                )
             trees = hidden_parameters(trees)
         given = {field.name: getattr(self, field.name) for field in fields(BoostSettings) if field.name != "trees"}
         noise = NoiseSettings(self.epsilon, self.delta) if self.sums == "noisy" else None

@@ -122,18 +122,15 @@ def needed(n_nodes: int, n_candidates: int) -> Amount:
     return Amount(seeds=n_nodes * factors) + each * (n_nodes * n_candidates) + _tournament(n_nodes, n_candidates + 1)
 
 
-def needed_for_tree(depth: int, n_candidates: int, n_parties: int = 1) -> Amount:
+def needed_for_tree(n_nodes: int, n_candidates: int, n_parties: int = 1) -> Amount:
     """What a tree takes at most between the label party and the first feature party; the others take no more.
 
     Args:
-        depth: How many levels are split.
+        n_nodes: At how many nodes a split is looked for.
         n_candidates: How many candidates the feature party has.
         n_parties: How many feature parties there are.
     """
-    total = Amount()
-    for level in range(depth):
-        total = total + needed(2**level, n_candidates) + _tournament(2**level, n_parties)
-    return total
+    return needed(n_nodes, n_candidates) + _tournament(n_nodes, n_parties)
 
 
 def _tournament(n_nodes: int, n: int) -> Amount:

@@ -40,7 +40,8 @@ class SeenTree:
         sums: For each feature party the sums (bins, 2) of each of these nodes, in the order of `nodes`.
         sides: For each feature party the sides of rows under its splits.
         noise: For each feature party the deviations of the noise in sums of gradients and of hessians, in their units;
-            a party that is not named here tells exact sums.
+            a party that is not named here tells exact sums. The last bin of a column, which is the node's sum less
+            those over the other bins, has the noise of all of these.
     """
 
     gradients: Gradients
@@ -57,7 +58,6 @@ class ForestRecord:
     Attributes:
         n_rows: How many rows there are.
         columns: What it knows of each feature party's columns.
-        shuffled: Whether the bins of each column change places from tree to tree.
         trees: The trees.
 
     >>> ForestRecord(3, {"shop": (Column(2),)}).released("shop")
@@ -66,7 +66,6 @@ class ForestRecord:
 
     n_rows: int
     columns: Mapping[str, tuple[Column, ...]]
-    shuffled: bool = False
     trees: list[SeenTree] = field(default_factory=list)
 
     def released(self, owner: str) -> bool:
@@ -83,7 +82,6 @@ class ForestRecord:
         return {
             "n_rows": self.n_rows,
             "columns": {name: [list(vars(each).values()) for each in found] for name, found in self.columns.items()},
-            "shuffled": self.shuffled,
             "trees": [
                 {
                     "gradients": dict(vars(tree.gradients)),
@@ -110,7 +108,7 @@ class ForestRecord:
             )
             for each in tree["trees"]
         ]
-        return cls(tree["n_rows"], columns, tree["shuffled"], trees)
+        return cls(tree["n_rows"], columns, trees)
 
 
 @runtime_checkable
