@@ -53,7 +53,7 @@ class Size:
     @property
     def numbers(self) -> int:
         """How many encrypted numbers of two nodes a full tree asks for."""
-        return 1 + sum(-(-(2**level) // 4) for level in range(1, self.depth))
+        return 1 + sum(-(-(1 << level) // 4) for level in range(1, self.depth))
 
     def data(self) -> tuple[BinMatrix, np.ndarray[Any, Any]]:
         """Bins, and labels that depend on half of the columns."""

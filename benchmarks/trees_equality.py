@@ -201,7 +201,7 @@ def compared(
             ) -> bool:
                 """Whether xgboost's split gains exactly as much as ours, or one of our children is at its limit."""
                 limit = parameters.min_child_weight * 2.0**gradients.h_bits
-                if tree.splits[node] is not None and limit in (tree.totals[each][1] for each in tree.children[node]):
+                if tree.splits[node] is not None and limit in [tree.totals[each][1] for each in tree.children[node]]:
                     return True
                 (side,) = source.left([(split, at[node])])
                 totals = np.array(tree.totals[node])

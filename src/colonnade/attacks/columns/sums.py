@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -81,6 +82,15 @@ class Equations:
         scale = 1 / np.maximum(spread_of_noise if spread_of_noise.any() else exact, 1e-12)
         return cls(sparse.diags(scale) @ matrix, [part * scale[:, None] for part in parts], spread_of_noise)
 
+    @cached_property
+    def _spectrum(self) -> tuple[Float64Array, Float64Array]:
+        """Eigenvalues and eigenvectors of the products of equations, without those that exact sums say nothing by."""
+        from scipy.linalg import eigh
+
+        values, vectors = eigh((self.matrix @ self.matrix.T).toarray(), overwrite_a=True, check_finite=False)
+        kept = self.noise.any() | (values > _RANK * values[-1])
+        return values[kept], vectors[:, kept]
+
     def solved(self, possible: list[NDArray[np.bool_]], iterations: int) -> list[Float64Array]:
         """For each column how likely each bin is, row by row; linear without iterations, boxed with some.
 
@@ -88,13 +98,7 @@ class Equations:
             possible: For each column which bins are possible, row by row.
             iterations: How many steps ADMM takes at most.
         """
-        from scipy.linalg import eigh
-
-        noisy = bool(self.noise.any())
-        values, vectors = eigh((self.matrix @ self.matrix.T).toarray(), overwrite_a=True, check_finite=False)
-        if not noisy:
-            kept = values > _RANK * values[-1]
-            values, vectors = values[kept], vectors[:, kept]
+        noisy, (values, vectors) = bool(self.noise.any()), self._spectrum
         found = []
         for sums, allowed in zip(self.sums, possible, strict=True):
             uniform, width = allowed / allowed.sum(axis=1, keepdims=True), allowed.shape[1]
