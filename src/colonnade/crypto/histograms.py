@@ -52,6 +52,14 @@ class HistogramBins:
         """How many sums an answer has for each number."""
         return sum(width - 1 for width in self.widths)
 
+    def narrowed(self, columns: NDArray[np.bool_]) -> HistogramBins:
+        """Some of the columns alone."""
+        return HistogramBins(self.codes[columns], np.array(self.widths)[columns].tolist())
+
+    def sums_of(self, columns: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which of the sums are over bins of some columns."""
+        return np.repeat(columns, np.array(self.widths) - 1)
+
     @cached_property
     def digest(self) -> bytes:
         """What tells these bins from others."""

@@ -130,6 +130,17 @@ def test_a_hundred_trees_tell_every_bin_of_five_thousand_rows_as_published():
             assert (likely.argmax(axis=1) == codes[:, USED]).mean() == pytest.approx(share, abs=0.05)
 
 
+@pytest.mark.parametrize("attack", [LinearSums(), RelinkedSums()])
+def test_a_column_is_attacked_by_the_trees_that_tell_its_sums(small, attack):
+    told = np.arange(USED + 4) != USED
+    record = first(small[0], 6)
+    trees = [replace(tree, told={"shop": told}) if place % 2 else tree for place, tree in enumerate(record.trees)]
+    alone = replace(record, trees=record.trees[::2])
+    for column, expected in ((USED, alone), (USED + 1, record)):
+        (found,) = attack.likely(replace(record, trees=trees), "shop", [column])
+        assert (found == attack.likely(expected, "shop", [column])[0]).all()
+
+
 def test_columns_that_win_are_easier(small):
     record, codes = first(small[0], 8), small[1]
     most = [int(each) for each in np.argsort(-record.n_splits("shop"))[:2]]

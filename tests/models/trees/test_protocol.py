@@ -15,20 +15,13 @@ from colonnade.storage import pack
 from colonnade.tables.table import Table
 from colonnade.wire.channel import Channel
 
-# Every kind of message of a training, in the order in which a run first sends one.
+# A message of every phase: what comes once, keys, sums, splits, sides, held-out rows, the end.
 EXACT = [
-    "columns",
-    "outline",
-    "seed-commitment",
     "seed-nonce",
     "hint",
-    "transfer-point",
-    "transfer-points",
     "query-keys",
-    "next-act",
     "sums-query",
     "sums-answer",
-    "chosen-splits",
     "side-choices",
     "row-sides",
     "verdict",
@@ -69,12 +62,10 @@ def live(sums, directory, kind, when):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("sums", "kinds"), [("exact", EXACT), ("hidden", HIDDEN)])
-def test_a_run_killed_at_every_kind_of_message_ends_with_the_same_forest(sums, kinds, tmp_path):
+def test_a_run_killed_in_every_phase_ends_with_the_same_forest(sums, kinds, tmp_path):
     straight = train(sums, tmp_path / "straight")
     seen = {entry.kind for transcript in straight.transcripts.values() for entry in transcript.entries}
     assert {f"trees/{kind}" for kind in kinds} <= seen
-    if sums == "exact":
-        assert seen == {f"trees/{kind}" for kind in kinds}
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
     for kind, when in zip(kinds, cycle(["before", "after"]), strict=False):

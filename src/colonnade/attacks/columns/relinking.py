@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from colonnade.attacks.columns.sums import BoxedSums
+from colonnade.attacks.columns.sums import BoxedSums, Equations
 from colonnade.models.trees.bins import starts
 from colonnade.models.trees.record import ForestRecord, SeenTree
 from colonnade.wire.message import Float64Array, Int64Array
@@ -22,8 +22,8 @@ from colonnade.wire.message import Float64Array, Int64Array
 class RelinkedSums(BoxedSums):
     """A bin's sums in one tree are linked to those in the next by their values; then as with sums in place."""
 
-    def likely(self, record: ForestRecord, owner: str, columns: list[int]) -> list[Float64Array]:
-        return super().likely(relinked(record, owner), owner, columns)
+    def equations(self, record: ForestRecord, owner: str, columns: list[int]) -> Equations:
+        return super().equations(relinked(record, owner), owner, columns)
 
 
 def relinked(record: ForestRecord, owner: str) -> ForestRecord:

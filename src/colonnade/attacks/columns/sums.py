@@ -176,10 +176,24 @@ class LinearSums(Attack):
 
     def likely(self, record: ForestRecord, owner: str, columns: list[int]) -> list[Float64Array]:
         """For each of some columns how likely each bin is, row by row."""
-        equations = Equations.of(record, owner, columns, self.most_equations)
-        possible = possible_bins(record, owner, columns) if self.iterations else None
         shapes = [(record.n_rows, record.columns[owner][column].width) for column in columns]
-        return equations.solved(possible or [np.ones(shape, np.bool_) for shape in shapes], self.iterations)
+        every = [np.ones(shape, np.bool_) for shape in shapes]
+        possible = dict(zip(columns, possible_bins(record, owner, columns) if self.iterations else every, strict=True))
+        # Columns whose sums were told in the same trees share their equations.
+        groups: dict[tuple[bool, ...], list[int]] = {}
+        for column in columns:
+            groups.setdefault(tuple(tree.tells(owner, column) for tree in record.trees), []).append(column)
+        found: dict[int, Float64Array] = {column: each.astype(np.float64) for column, each in possible.items()}
+        for told, group in groups.items():
+            if any(told):
+                equations = self.equations(record.about(owner, group[0]), owner, group)
+                solved = equations.solved([possible[column] for column in group], self.iterations)
+                found |= dict(zip(group, solved, strict=True))
+        return [found[column] for column in columns]
+
+    def equations(self, record: ForestRecord, owner: str, columns: list[int]) -> Equations:
+        """The equations of trees in all of which sums over the bins of some columns were told."""
+        return Equations.of(record, owner, columns, self.most_equations)
 
     def _columns(self, record: ForestRecord, owner: str) -> list[int]:
         return attacked_columns(record, owner, self.most_columns, never_chosen=self.never_chosen)

@@ -88,7 +88,8 @@ class SecureBoost(ScoringEstimator):
         max_cat_to_onehot: Categorical columns with fewer levels send one level to the left.
         subsample: The share of rows that a round learns from. 1/2, 1/3 and so on take public folds in turn, which cuts
             bytes and time; other shares are drawn for each round.
-        colsample_bytree: The share of all parties' columns that a tree may split by, drawn in public.
+        colsample_bytree: The share of all parties' columns that a tree may split by, drawn in public. Sums of other
+            columns are not told, and a party without a column of the tree is not asked.
         top_rate: With GOSS, the share of rows with the largest gradients that are kept; 0 for no GOSS.
         other_rate: With GOSS, the share of rows that is drawn among the others.
         early_stopping_rounds: After how many rounds without a better loss on rows held out boosting ends; None never.

@@ -8,7 +8,7 @@ by its deviation. The label party could keep all of this in any run, so an audit
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -42,6 +42,7 @@ class SeenTree:
         noise: For each feature party the deviations of the noise in sums of gradients and of hessians, in their units;
             a party that is not named here tells exact sums. The last bin of a column, which is the node's sum less
             those over the other bins, has the noise of all of these.
+        told: For each feature party of which columns sums were told, where these were not all; other sums are 0.
     """
 
     gradients: Gradients
@@ -49,6 +50,11 @@ class SeenTree:
     sums: dict[str, list[NDArray[Any]]] = field(default_factory=dict)
     sides: dict[str, list[Sides]] = field(default_factory=dict)
     noise: dict[str, tuple[float, float]] = field(default_factory=dict)
+    told: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
+
+    def tells(self, owner: str, column: int) -> bool:
+        """Whether sums over the bins of a party's column were told."""
+        return bool(self.sums.get(owner)) and (owner not in self.told or bool(self.told[owner][column]))
 
 
 @dataclass
@@ -70,7 +76,11 @@ class ForestRecord:
 
     def released(self, owner: str) -> bool:
         """Whether sums of a party were told."""
-        return any(tree.sums.get(owner) for tree in self.trees)
+        return any(tree.tells(owner, column) for tree in self.trees for column in range(len(self.columns[owner])))
+
+    def about(self, owner: str, column: int) -> ForestRecord:
+        """The trees in which sums over the bins of a party's column were told."""
+        return replace(self, trees=[tree for tree in self.trees if tree.tells(owner, column)])
 
     def n_splits(self, owner: str) -> Int64Array:
         """How often each of a party's columns was chosen."""
@@ -89,6 +99,7 @@ class ForestRecord:
                     "sums": {name: list(found) for name, found in tree.sums.items()},
                     "sides": {name: [_stored(each) for each in found] for name, found in tree.sides.items()},
                     "noise": {name: list(deviations) for name, deviations in tree.noise.items()},
+                    "told": dict(tree.told),
                 }
                 for tree in self.trees
             ],
@@ -105,6 +116,7 @@ class ForestRecord:
                 {name: list(found) for name, found in each["sums"].items()},
                 {name: [_sides(some) for some in found] for name, found in each["sides"].items()},
                 {name: (g, h) for name, (g, h) in each["noise"].items()},
+                dict(each["told"]),
             )
             for each in tree["trees"]
         ]
