@@ -39,14 +39,13 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from colonnade.crypto.histograms import HistogramBins
+from colonnade.crypto.histograms import HistogramBins, kept_hints
 from colonnade.crypto.packing import n_words, packed, unpacked_wide
 from colonnade.crypto.profiles import HISTOGRAM, Budget, Profile
 from colonnade.crypto.sampling import SEED_BYTES, Stream
 from colonnade.crypto.shares import Share
 from colonnade.crypto.wide import PRIME_BITS, Float64Array, mirrored, wide_ring_of
 from colonnade.errors import CryptoError, KeyMismatch, Overflow
-from colonnade.storage import explained, write_atomically
 
 # No honest noise below the flood exceeds this after the division by p_0: errors, which are far below p_0, what hints
 # are off by, 1/2 for each of 8,192 coefficients, and the last rounding.
@@ -227,8 +226,8 @@ class Holder:
     ) -> None:
         assert bins.n_rows == public.n_rows
         self._bins, self._public, self.budget = bins, public, budget
-        self._told, self._some = bins, np.ones(bins.n_sums, np.bool_)
-        self._bare = _kept_hints(bins, public, folder)
+        self.narrow(None)
+        self._bare = kept_hints(bins, public.ring, public.blocks, public.seed + public.profile.fingerprint, folder)
         self._masks = np.zeros((0, 0), np.uint8)
         self._keyed: dict[int, NDArray[np.int64]] = {}
         self._rooms: dict[int, NDArray[np.uint64]] = {}
@@ -254,15 +253,11 @@ class Holder:
             out[some] = packed(ring.canonical(ring.rescaled(hinted)), PRIME_BITS)
         return out
 
-    @property
-    def n_sums(self) -> int:
-        """How many sums an answer has for each number."""
-        return self._told.n_sums
-
     def narrow(self, columns: NDArray[np.bool_] | None) -> None:
         """Answer for some columns only from now on; None for all."""
-        self._told = self._bins if columns is None else self._bins.narrowed(columns)
-        self._some = self._bins.sums_of(np.ones(len(self._bins.widths), np.bool_) if columns is None else columns)
+        columns = np.ones(len(self._bins.widths), np.bool_) if columns is None else columns
+        self.told = self._bins if columns.all() else self._bins.narrowed(columns)
+        self._some = self._bins.sums_of(columns)
 
     def drop(self, before: int) -> None:
         """Forget the keys of queries with lower numbers, which will not come."""
@@ -301,7 +296,7 @@ class Holder:
 
         A query that comes again gets the same bytes; another one needs higher numbers.
         """
-        return self._replied(query, self._flooded, n_values=self._told.n_sums * len(query.words))[0]
+        return self._replied(query, self._flooded, n_values=self.told.n_sums * len(query.words))[0]
 
     def share(self, query: Query) -> tuple[NDArray[np.uint64], Share]:
         """The sums hidden altogether: what the asker gets, and this side's shares (Q, sums, 2) of the sums.
@@ -364,7 +359,7 @@ class Holder:
         from colonnade.crypto import wide_kernels
 
         limits, count = self._public.ring.limits, len(query.words)
-        out = np.empty((self._told.n_sums, count, len(limits)), np.uint64)
+        out = np.empty((self.told.n_sums, count, len(limits)), np.uint64)
         for first in range(0, count, 2):
             some = range(first, min(first + 2, count))
             values = self._room(len(limits) * len(some))
@@ -375,7 +370,7 @@ class Holder:
                     raise CryptoError(
                         "A query should hold residues below their primes and does not. The asker is faulty."
                     )
-            found = self._told.sums(values, np.tile(limits, len(some)))
+            found = self.told.sums(values, np.tile(limits, len(some)))
             out[:, first : first + len(some)] = found.reshape(len(found), len(some), len(limits))
         return out
 
@@ -603,23 +598,3 @@ def _ternary_products(by_threes: NDArray[np.uint8], numbers: NDArray[Any]) -> ND
     out = np.empty((len(by_threes), numbers.shape[1]), np.int64)
     wide_kernels.ternary_products(by_threes, np.ascontiguousarray(numbers, np.int64), out)
     return out
-
-
-def _kept_hints(bins: HistogramBins, public: PublicMatrix, folder: Path | None) -> Float64Array:
-    """Bare hints, from the folder if an earlier start of this training left them there."""
-    if folder is None:
-        return bins.hints(public.ring, public.blocks)
-    ring, profile = public.ring, public.profile
-    name = blake3(public.seed + profile.fingerprint + bins.digest).hexdigest()
-    path, shape = folder / f"hints-{name}", (bins.n_sums, len(ring.primes), n_words(profile.n, PRIME_BITS))
-    if path.exists():
-        with explained(f"read {path.name}"):
-            data = path.read_bytes()
-        content, digest = data[:-32], data[-32:]
-        if compare_digest(blake3(content).digest(), digest) and len(content) == 8 * int(np.prod(shape)):
-            words = np.frombuffer(content, "<u8").astype(np.uint64, copy=False).reshape(shape)
-            return ring.centred(unpacked_wide(words, profile.n, PRIME_BITS))
-    bare = bins.hints(public.ring, public.blocks)
-    content = packed(ring.canonical(bare), PRIME_BITS).astype("<u8", copy=False).tobytes()
-    write_atomically(path, content + blake3(content).digest())
-    return bare

@@ -149,6 +149,7 @@ class SecureBoost(ScoringEstimator):
     }
     local_params: ClassVar[frozenset[str]] = frozenset({"leak_budget", "keep_record"})
     dry_run_params: ClassVar[Mapping[str, Any]] = {"leak_budget": None}
+    label_columns_spare: ClassVar[bool] = True
 
     n_estimators: int = 100
     learning_rate: float = 0.3

@@ -316,7 +316,7 @@ class HintedAnswering:
             return own
         words, under = self._holder.answer(query), _ANSWER
         if self._noise is not None:
-            shape = self._holder.n_sums, len(query.words), self._nodes_per_number
+            shape = self._holder.told.n_sums, len(query.words), self._nodes_per_number
             drawn = self._noise.draw(shape, query.words.tobytes() + query.tails.tobytes())
             words, under = noised(self._public, words, drawn), (*_ANSWER, BY)
         self._line.send(SumsAnswer(tree, words), under=under, epoch=tree)

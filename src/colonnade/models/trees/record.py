@@ -116,7 +116,7 @@ class ForestRecord:
                 {name: list(found) for name, found in each["sums"].items()},
                 {name: [_sides(some) for some in found] for name, found in each["sides"].items()},
                 {name: (g, h) for name, (g, h) in each["noise"].items()},
-                dict(each["told"]),
+                dict(each.get("told", {})),
             )
             for each in tree["trees"]
         ]
