@@ -205,12 +205,12 @@ def plot_growth(found: list[tuple[str, int, dict[str, float]]], path: str) -> No
     for ax, name in zip(axes, VARIED, strict=True):
         chosen = [(value, figures) for varied, value, figures in found if varied == name]
         for key, (words, style) in lines.items():
-            ax.plot([value for value, _ in chosen], [figures[key] for _, figures in chosen], style, label=words)
-        ax.set_xscale("linear" if name == "depth" else "log")
-        ax.set_yscale("log")
+            ax.semilogy([figures[key] for _, figures in chosen], style, label=words if ax is axes[0] else None)
+        # Each value is twice the one before, or one more.
+        ax.set_xticks(range(len(chosen)), [f"{value // 1000}k" if value >= 1000 else str(value) for value, _ in chosen])
         ax.set_xlabel(name)
     axes[0].set_ylabel("for one tree")
-    axes[0].legend(frameon=False)
+    figure.legend(loc="outside upper center", ncols=len(lines), frameon=False)
     figure.savefig(path, dpi=120)
 
 

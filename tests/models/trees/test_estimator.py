@@ -656,14 +656,14 @@ def test_a_label_party_that_asks_for_sides_in_more_turns_than_a_tree_has_levels_
     tables, read = tables_of(1, "binary"), []
 
     def asks(side, step):
-        side._asking.prepare(step, 0)
+        side._asking.prepare(step, 0, side._told_in(step))
         (name, fetching), everybody = next(iter(side._fetching.items())), np.arange(N)
         for cut in range(side.parts[name][0].n_bins - 1):
-            side._say(SIDES)
+            side._say(SIDES, side._lines)
             side._lines[0].send(ChosenSplits(step, splits_array([Split(0, cut, None, False)])))
             fetching.ask(step, [everybody], N)
             read.append(fetching.read(step)[0])
-        side._say(END)
+        side._say(END, side._lines)
 
     monkeypatch.setattr(LabelSide, "train", asks)
     with pytest.raises(ProtocolError, match="Expected at most 7 splits in 3 turns in a tree from bank, got more"):
