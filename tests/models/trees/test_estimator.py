@@ -9,7 +9,7 @@ from scipy import stats
 
 from colonnade.crypto import hinted
 from colonnade.errors import DataError, LeakBudgetSpent, Overflow, PlanError, ProtocolError
-from colonnade.models.trees import prediction
+from colonnade.models.trees import prediction, protocol
 from colonnade.models.trees.bins import BinMatrix, Bins, starts
 from colonnade.models.trees.boosting import Boosting, Sampling
 from colonnade.models.trees.estimator import SecureBoostClassifier, SecureBoostRegressor
@@ -216,6 +216,12 @@ def test_a_party_is_asked_about_the_columns_of_a_tree_alone():
             assert [seen.tells(name, column) for column in range(3)] == [
                 chosen[tree] == 3 * place + column for column in range(3)
             ]
+
+
+def test_a_label_party_that_asks_about_columns_of_other_trees_is_refused(monkeypatch):
+    monkeypatch.setattr(protocol, "asked_lines", lambda party, told: party.feature_parties)
+    with pytest.raises(ProtocolError, match=r"Expected no query in tree \d from bank, since no column of this party"):
+        fitted(model_of("binary", n_estimators=6, colsample_bytree=0.12), tables_of(2, "binary"))
 
 
 def test_sampled_columns_cut_the_bytes_of_answers():

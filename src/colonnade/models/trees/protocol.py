@@ -401,6 +401,11 @@ class FeatureSide:
         trees, n_turns = self._settings.boost.trees, 0
         while act := self._line.receive(NextAct, fields={"tree": step}, within={"act": (END, SIDES)}, epoch=step).act:
             if act == SUMS:
+                if told is not None and not told.any():
+                    raise ProtocolError(
+                        f"Expected no query in tree {step} from {self._line.peer}, since no column of this party may "
+                        "split there, got one. Check that both parties run the same plan."
+                    )
                 shares = self._answering.answer(step, self._spend)
                 if self._settings.hidden:
                     self._hidden.rank(step, shares)
