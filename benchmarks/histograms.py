@@ -1,10 +1,9 @@
-"""The sums of boosted trees under encryption, 100,000 rows of 20 columns in 32 bins, trees of depth 5.
+"""The sums of boosted trees under encryption: the kernel of `secureboost`.
 
 Both parties run in this process, by one thread, and all times are processor seconds. xgboost (hist, one thread) runs
 beside them on the same bins, its own binning excluded as ours is. Every tree is compared with the one grown from plain
 sums. What is prepared ahead depends on secrets only; online is what waits for gradients. Growth itself, that is
-choosing splits and sending rows to their sides, is left out of both parties' times. Targets are ratios to xgboost and
-megabytes.
+choosing splits and sending rows to their sides, is left out of both parties' times.
 
 The same with hidden sums: queries, what is prepared ahead for comparisons, and the comparisons themselves, in processor
 seconds and megabytes of both parties for one tree.
@@ -13,8 +12,9 @@ seconds and megabytes of both parties for one tree.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from time import process_time
 from typing import Any
 
@@ -40,15 +40,30 @@ from colonnade.models.trees.hidden import (
 from colonnade.models.trees.losses import Gradients, Logistic
 from colonnade.models.trees.splits import TreeParameters
 
-TARGETS: Mapping[str, float] = {
-    "all_ratio": 20.0,
-    "slower_party_ratio": 10.0,
-    "online_ratio": 8.0,
-    "mb_per_tree": 26.0,
-    "hidden_cpu_s": 2.5,
-    "hidden_mb": 200.0,
-}
-ROWS, COLUMNS, BINS, DEPTH = 100_000, 20, 32, 5
+
+@dataclass(frozen=True)
+class Size:
+    """What a forest is grown on, and how deep."""
+
+    rows: int = 100_000
+    columns: int = 20
+    bins: int = 32
+    depth: int = 5
+
+    @property
+    def numbers(self) -> int:
+        """How many encrypted numbers of two nodes a full tree asks for."""
+        return 1 + sum(-(-(1 << level) // 4) for level in range(1, self.depth))
+
+    def data(self) -> tuple[BinMatrix, np.ndarray[Any, Any]]:
+        """Bins, and labels that depend on half of the columns."""
+        random = np.random.default_rng(0)
+        codes = random.integers(0, self.bins, (self.rows, self.columns)).astype(np.uint8)
+        strength = random.normal(size=self.columns) * (np.arange(self.columns) % 2)
+        score = (codes - self.bins / 2) @ strength / self.bins + random.normal(size=self.rows)
+        return BinMatrix((Column(self.bins),) * self.columns, codes), (score > 0).astype(np.float64)
+
+
 TREES_AHEAD = 8
 AHEAD = ("label: secrets", "label: pads", "feature: keys")
 
@@ -144,13 +159,13 @@ class HiddenSums:
         yield
         self.seconds[phase] += process_time() - start
 
-    def prepare(self, n_trees: int) -> None:
-        """Secrets of queries, and what comparisons take, for the next trees."""
+    def prepare(self, depth: int) -> None:
+        """Secrets of queries, and what comparisons take, for the next tree."""
         with self.timed("queries"):
-            keys = self._queries.prepare(n_trees * 2 ** (DEPTH - 1), [self._reader])
+            keys = self._queries.prepare(2 ** (depth - 1), [self._reader])
             self._holder.prepare(keys)
         self.n_bytes["queries"] += keys.data.nbytes
-        amount = needed_for_tree(DEPTH, n_candidates(self.columns)) * n_trees
+        amount = needed_for_tree(2**depth - 1, n_candidates(self.columns))
         (first, second), (one, other) = self._sessions, self._reserves
         self._between("ahead", fill_first(first, one, amount), fill_second(second, other, amount))
 
@@ -196,20 +211,12 @@ class HiddenSums:
         return found
 
 
-def data(n_rows: int, n_columns: int) -> tuple[BinMatrix, np.ndarray[Any, Any]]:
-    """HistogramBins, and labels that depend on half of the columns."""
-    random = np.random.default_rng(0)
-    codes = random.integers(0, BINS, (n_rows, n_columns)).astype(np.uint8)
-    strength = random.normal(size=n_columns) * (np.arange(n_columns) % 2)
-    score = (codes - BINS / 2) @ strength / BINS + random.normal(size=n_rows)
-    return BinMatrix((Column(BINS),) * n_columns, codes), (score > 0).astype(np.float64)
-
-
-def xgboost_seconds(bins: BinMatrix, labels: np.ndarray[Any, Any], n_trees: int) -> float:
+def xgboost_seconds(size: Size, bins: BinMatrix, labels: np.ndarray[Any, Any], n_trees: int) -> float:
     """Processor seconds of xgboost for one tree."""
     import xgboost
 
-    given = {"objective": "binary:logistic", "tree_method": "hist", "max_bin": 256, "max_depth": DEPTH, "nthread": 1}
+    given: dict[str, Any] = {"objective": "binary:logistic", "tree_method": "hist", "max_bin": 256, "nthread": 1}
+    given["max_depth"] = size.depth
     rows = xgboost.DMatrix(bins.codes.astype(np.float32), label=labels)
     xgboost.train(given, rows, 1)
     start = process_time()
@@ -217,11 +224,10 @@ def xgboost_seconds(bins: BinMatrix, labels: np.ndarray[Any, Any], n_trees: int)
     return (process_time() - start) / n_trees
 
 
-def forest(source: EncryptedSums, bins: BinMatrix, labels: np.ndarray[Any, Any], n_trees: int) -> None:
+def forest(size: Size, source: EncryptedSums, bins: BinMatrix, labels: np.ndarray[Any, Any], n_trees: int) -> None:
     """Grow trees from encrypted sums, each compared with the one from plain sums."""
-    parameters, loss = TreeParameters(max_depth=DEPTH), Logistic()
-    scores = np.zeros((len(labels), 1))
-    per_tree = 1 + sum(-(-(2**level) // 4) for level in range(1, DEPTH))
+    parameters, loss = TreeParameters(max_depth=size.depth), Logistic()
+    scores, per_tree = np.zeros((len(labels), 1)), size.numbers
     for tree in range(n_trees):
         if tree % TREES_AHEAD == 0:
             source.prepare(per_tree * min(TREES_AHEAD, n_trees - tree))
@@ -234,12 +240,13 @@ def forest(source: EncryptedSums, bins: BinMatrix, labels: np.ndarray[Any, Any],
         scores[:, 0] += added
 
 
-def hidden_forest(bins: BinMatrix, labels: np.ndarray[Any, Any], n_trees: int) -> dict[str, float]:
+def hidden_forest(size: Size, n_trees: int) -> dict[str, float]:
     """Seconds and megabytes for one tree with hidden sums, and the share of nodes that split as with plain sums."""
-    source, parameters, loss = HiddenSums(bins), hidden_parameters(TreeParameters(max_depth=DEPTH)), Logistic()
+    bins, labels = size.data()
+    source, parameters, loss = HiddenSums(bins), hidden_parameters(TreeParameters(max_depth=size.depth)), Logistic()
     scores, same, splits = np.zeros((len(labels), 1)), 0, 0
     for _ in range(n_trees):
-        source.prepare(1)
+        source.prepare(size.depth)
         g, h = loss.gradients(scores, labels)
         gradients = Gradients.of(g[:, 0], h[:, 0], most_total=MOST_TOTAL)
         grown = source.tree(gradients, parameters)
@@ -257,14 +264,15 @@ def hidden_forest(bins: BinMatrix, labels: np.ndarray[Any, Any], n_trees: int) -
     }
 
 
-def measure(*, quick: bool) -> dict[str, float]:
+def encrypted_forest(size: Size, n_trees: int, n_plain: int) -> dict[str, float]:
     """Milliseconds per tree by phase, megabytes, and ratios to xgboost."""
-    bins, labels = data(ROWS if not quick else 5000, COLUMNS if not quick else 3)
-    n_trees = 1 if quick else 2 * TREES_AHEAD
-    forest(EncryptedSums(data(100, 2)[0]), *data(100, 2), 1)
+    small = Size(100, 2, depth=size.depth)
+    # Kernels are compiled at their first use.
+    forest(small, EncryptedSums(small.data()[0]), *small.data(), 1)
+    bins, labels = size.data()
     source = EncryptedSums(bins)
-    forest(source, bins, labels, n_trees)
-    plain = xgboost_seconds(bins, labels, 2 if quick else 20)
+    forest(size, source, bins, labels, n_trees)
+    plain = xgboost_seconds(size, bins, labels, n_plain)
     phases = {name: seconds / n_trees for name, seconds in source.seconds.items() if not name.startswith("once")}
     once = {name: seconds for name, seconds in source.seconds.items() if name.startswith("once")}
     parties = [sum(value for name, value in phases.items() if name.startswith(who)) for who in ("label", "feature")]
@@ -275,8 +283,8 @@ def measure(*, quick: bool) -> dict[str, float]:
         "online_ratio": (sum(parties) - ahead) / plain,
         "mb_per_tree": source.n_bytes / n_trees / 1e6,
         "hint_mb": source.hint_bytes / 1e6,
+        "all_ms": 1e3 * sum(parties),
         "xgboost_ms": 1e3 * plain,
         **{f"{name.replace(': ', '_').replace(' ', '_')}_ms": 1e3 * value for name, value in phases.items()},
         **{f"{name.replace(': ', '_').replace(' ', '_')}_s": value for name, value in once.items()},
-        **hidden_forest(bins, labels, 1 if quick else 4),
     }

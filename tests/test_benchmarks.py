@@ -20,17 +20,18 @@ FIGURES = {
     "attacks": {"epochs_memory_ratio"},
     "wandering": {"closed_form_share", "step_overhead"},
     "encrypted": {"paillier_2048_ratio"},
-    "histograms": {
+    "regression_accuracy": {"off_shares", "off_arbiter"},
+    "secureboost": {
         "all_ratio",
         "slower_party_ratio",
         "online_ratio",
         "mb_per_tree",
         "hidden_cpu_s",
         "hidden_mb",
+        "paillier_2048_ratio",
+        "secretflow_ratio",
     },
-    "regression_accuracy": {"off_shares", "off_arbiter"},
-    "secureboost": {"secretflow_ratio", "auc_off_bins", "auc_off_raw"},
-    "trees_equality": {"different_share", "auc_off"},
+    "trees_equality": {"different_share", "auc_off", "auc_off_raw"},
     "comparisons": {"cpu_s", "mb"},
     "lattice": {"distance_ratio", "primal_ratio"},
     "psi": {"cpu_ratio", "above_idle_mb", "rr22_ratio", "partition_cpu_s"},
@@ -51,7 +52,6 @@ FIGURES = {
 }
 MARKS = {
     "encrypted": [pytest.mark.slow],
-    "histograms": [pytest.mark.slow],
     "reconstruction": [pytest.mark.slow],
     "regression_accuracy": [pytest.mark.slow],
     "secureboost": [pytest.mark.slow, pytest.mark.network],

@@ -87,6 +87,7 @@ ATTACKS: Names[type[Attack] | type[ActiveAttack]] = Names(
         "penalty-classes": ("attacks.labels.penalties", "PenaltyClasses"),
         "permuted-labels": ("attacks.labels.averaging", "PermutedLabels"),
         "randomised-posterior": ("attacks.labels.randomised", "RandomisedPosterior"),
+        "relinked-sums": ("attacks.columns.relinking", "RelinkedSums"),
         "release-membership": ("attacks.members.curves", "ReleaseMembership"),
         "released-records": ("attacks.columns.released", "ReleasedRecords"),
         "residue": ("attacks.labels.regression", "Residue"),

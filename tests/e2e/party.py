@@ -170,9 +170,9 @@ def catalogued(party):
 
 
 def clusters():
-    """Two classes that every holder's columns tell something about."""
+    """Classes that every holder's columns tell something about; numbers to a regression."""
     generator = np.random.default_rng(SEED)
-    labels = np.arange(120) % 2
+    labels = np.arange(120) % CONFIG.get("classes", 2)
     tables = {}
     for name in ROLES.holders:
         values = generator.standard_normal((120, 3)) + labels[:, None]

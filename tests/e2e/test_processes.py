@@ -278,6 +278,23 @@ CATALOGUE = {
         "settings": {"n_estimators": 4, "max_depth": 3, "max_bin": 8, "leak_budget": None},
         "features": ("shop", "telco"),
     },
+    "trees of three classes": {
+        "model": "secureboost-classifier",
+        "settings": {"n_estimators": 2, "max_depth": 2, "max_bin": 4, "leak_budget": None},
+        "classes": 3,
+    },
+    "trees of counts, leaf by leaf": {
+        "model": "secureboost-regressor",
+        "settings": {
+            "objective": "count:poisson",
+            "grow_policy": "lossguide",
+            "max_leaves": 4,
+            "n_estimators": 3,
+            "max_bin": 4,
+            "leak_budget": None,
+        },
+        "classes": 4,
+    },
     "trees with hidden sums": {
         "model": "secureboost-classifier",
         "settings": {"n_estimators": 2, "max_depth": 2, "max_bin": 4, "sums": "hidden"},

@@ -14,7 +14,7 @@ from colonnade.data import load
 from colonnade.data.functional.generator import FunctionalSetting
 from colonnade.errors import DataError
 from colonnade.models.base import Estimator
-from colonnade.models.estimate import TrafficEstimate, estimate, may_stop_early
+from colonnade.models.estimate import TrafficEstimate, estimate, is_at_most
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
 from colonnade.tables.table import Table
@@ -174,12 +174,21 @@ def test_an_estimate_does_not_miss_rare_levels():
 
 
 def test_a_training_that_may_stop_early_sends_at_most_what_is_estimated():
-    assert may_stop_early(MODELS["split-classifier"](n_iter_no_change=3))
-    assert not may_stop_early(MODELS["split-classifier"](n_iter_no_change=None))
+    assert is_at_most(MODELS["split-classifier"](n_iter_no_change=3))
+    assert not is_at_most(MODELS["split-classifier"](n_iter_no_change=None))
     tables, model = mixed(), MODELS["split-classifier"](epochs=30, n_iter_no_change=1, batch_size=64, learning_rate=0.5)
     run = simulate(model.fit, tables, roles=THREE, keep="digests")
     sent = sum(e.size for e in run.transcripts["bank"].entries if e.peer == "shop")
     assert sent < both_ends(model, THREE, tables)["bank", "shop"].total
+
+
+def test_trees_send_at_most_what_is_estimated_where_the_label_party_has_columns_too():
+    model, tables = MODELS["secureboost-classifier"](**TREES), {name: classes()[name] for name in TWO.holders}
+    assert is_at_most(model)
+    run = simulate(model.fit, tables, roles=TWO, keep="digests")
+    sent = sum(entry.size for entry in run.transcripts["bank"].entries)
+    found = both_ends(model, TWO, tables)["bank", "shop"]
+    assert 0.7 * found.total < sent <= 1.02 * found.total
 
 
 def test_a_table_that_the_model_cannot_take_is_refused_as_in_the_run():

@@ -39,14 +39,13 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from colonnade.crypto.histograms import HistogramBins
+from colonnade.crypto.histograms import HistogramBins, kept_hints
 from colonnade.crypto.packing import n_words, packed, unpacked_wide
 from colonnade.crypto.profiles import HISTOGRAM, Budget, Profile
 from colonnade.crypto.sampling import SEED_BYTES, Stream
 from colonnade.crypto.shares import Share
 from colonnade.crypto.wide import PRIME_BITS, Float64Array, mirrored, wide_ring_of
 from colonnade.errors import CryptoError, KeyMismatch, Overflow
-from colonnade.storage import explained, write_atomically
 
 # No honest noise below the flood exceeds this after the division by p_0: errors, which are far below p_0, what hints
 # are off by, 1/2 for each of 8,192 coefficients, and the last rounding.
@@ -227,7 +226,8 @@ class Holder:
     ) -> None:
         assert bins.n_rows == public.n_rows
         self._bins, self._public, self.budget = bins, public, budget
-        self._bare = _kept_hints(bins, public, folder)
+        self.narrow(None)
+        self._bare = kept_hints(bins, public.ring, public.blocks, public.seed + public.profile.fingerprint, folder)
         self._masks = np.zeros((0, 0), np.uint8)
         self._keyed: dict[int, NDArray[np.int64]] = {}
         self._rooms: dict[int, NDArray[np.uint64]] = {}
@@ -252,6 +252,16 @@ class Holder:
             hinted = ring.with_errors(ring.inverse(hidden), stream)
             out[some] = packed(ring.canonical(ring.rescaled(hinted)), PRIME_BITS)
         return out
+
+    def narrow(self, columns: NDArray[np.bool_] | None) -> None:
+        """Answer for some columns only from now on; None for all."""
+        columns = np.ones(len(self._bins.widths), np.bool_) if columns is None else columns
+        self.told = self._bins if columns.all() else self._bins.narrowed(columns)
+        self._some = self._bins.sums_of(columns)
+
+    def drop(self, before: int) -> None:
+        """Forget the keys of queries with lower numbers, which will not come."""
+        self._keyed = {number: products for number, products in self._keyed.items() if number >= before}
 
     def prepare(self, keys: Keys) -> None:
         """Multiply the masks by the keys of queries that will come."""
@@ -282,11 +292,11 @@ class Holder:
         self._keyed |= {keys.first + i: np.ascontiguousarray(products[:, i]) for i in range(len(residues))}
 
     def answer(self, query: Query) -> NDArray[np.uint64]:
-        """The flooded sums over every bin, for each number of a query: (sums, L - 1, Q) residues, packed.
+        """The flooded sums over every bin that is told, for each number of a query: (sums, L - 1, Q) residues, packed.
 
         A query that comes again gets the same bytes; another one needs higher numbers.
         """
-        return self._replied(query, self._flooded, n_values=self._bins.n_sums * len(query.words))[0]
+        return self._replied(query, self._flooded, n_values=self.told.n_sums * len(query.words))[0]
 
     def share(self, query: Query) -> tuple[NDArray[np.uint64], Share]:
         """The sums hidden altogether: what the asker gets, and this side's shares (Q, sums, 2) of the sums.
@@ -309,7 +319,7 @@ class Holder:
             self.budget.spend(n_values)
         sums = self._sums(query)
         # A key serves once.
-        keyed = np.stack([self._keyed.pop(query.first + i) for i in range(len(query.words))], axis=1)
+        keyed = np.stack([self._keyed.pop(query.first + i)[self._some] for i in range(len(query.words))], axis=1)
         hidden, own = hide(sums, keyed)
         ring = self._public.ring
         reply = packed(ring.canonical(ring.rescaled(hidden)).reshape(-1), PRIME_BITS), own
@@ -349,7 +359,7 @@ class Holder:
         from colonnade.crypto import wide_kernels
 
         limits, count = self._public.ring.limits, len(query.words)
-        out = np.empty((self._bins.n_sums, count, len(limits)), np.uint64)
+        out = np.empty((self.told.n_sums, count, len(limits)), np.uint64)
         for first in range(0, count, 2):
             some = range(first, min(first + 2, count))
             values = self._room(len(limits) * len(some))
@@ -360,7 +370,7 @@ class Holder:
                     raise CryptoError(
                         "A query should hold residues below their primes and does not. The asker is faulty."
                     )
-            found = self._bins.sums(values, np.tile(limits, len(some)))
+            found = self.told.sums(values, np.tile(limits, len(some)))
             out[:, first : first + len(some)] = found.reshape(len(found), len(some), len(limits))
         return out
 
@@ -400,9 +410,9 @@ class Reader:
                 f"Expected hints of {limbs} times {n_words(n, PRIME_BITS)} words, got an array of shape {hint.shape}. "
                 "Check that both parties run the same version."
             )
-        self._public, self.n_sums = public, len(hint)
-        self._numbers = np.empty((n, self.n_sums * limbs), np.int64)
-        for start in range(0, self.n_sums, _ROWS_AT_ONCE):
+        self._public, self._some = public, np.ones(len(hint), np.bool_)
+        self._numbers = np.empty((n, len(hint) * limbs), np.int64)
+        for start in range(0, len(hint), _ROWS_AT_ONCE):
             residues = unpacked_wide(hint[start : start + _ROWS_AT_ONCE], n, PRIME_BITS)
             if (residues >= ring.limits[1:, None]).any():
                 raise CryptoError("A hint should hold residues below their primes and does not. The holder is faulty.")
@@ -413,9 +423,22 @@ class Reader:
     def __reduce__(self) -> NoReturn:
         raise CryptoError("A reader holds secrets of open queries and cannot be copied. Make a new one from the hint.")
 
+    @property
+    def n_sums(self) -> int:
+        """How many sums an answer has for each number."""
+        return int(self._some.sum())
+
+    def narrow(self, sums: NDArray[np.bool_] | None) -> None:
+        """Expect answers for some sums only from now on, as the holder does; None for all."""
+        self._some = np.ones(len(self._some), np.bool_) if sums is None else sums
+
+    def drop(self, before: int) -> None:
+        """Forget what was prepared for queries with lower numbers, which are over."""
+        self._products = {number: products for number, products in self._products.items() if number >= before}
+
     def prepare(self, first: int, secrets: NDArray[np.uint8]) -> None:
         """Multiply the hint by the secrets of queries, given by threes; `Queries.prepare` calls this."""
-        products = _ternary_products(secrets, self._numbers).reshape(len(secrets), self.n_sums, -1)
+        products = _ternary_products(secrets, self._numbers).reshape(len(secrets), len(self._some), -1)
         products %= self._public.ring.limits[1:].astype(np.int64)
         self._products |= {first + i: products[i] for i in range(len(secrets))}
 
@@ -458,7 +481,7 @@ class Reader:
         if (residues >= limits[:, None]).any():
             raise CryptoError("An answer should hold residues below their primes and does not. The holder is faulty.")
         try:
-            products = np.stack([self._products.pop(query.first + i) for i in range(count)])
+            products = np.stack([self._products.pop(query.first + i)[self._some] for i in range(count)])
         except KeyError:
             raise CryptoError(
                 f"Expected the answer to an open query, got one to number {query.first}, which is read or was never "
@@ -575,23 +598,3 @@ def _ternary_products(by_threes: NDArray[np.uint8], numbers: NDArray[Any]) -> ND
     out = np.empty((len(by_threes), numbers.shape[1]), np.int64)
     wide_kernels.ternary_products(by_threes, np.ascontiguousarray(numbers, np.int64), out)
     return out
-
-
-def _kept_hints(bins: HistogramBins, public: PublicMatrix, folder: Path | None) -> Float64Array:
-    """Bare hints, from the folder if an earlier start of this training left them there."""
-    if folder is None:
-        return bins.hints(public.ring, public.blocks)
-    ring, profile = public.ring, public.profile
-    name = blake3(public.seed + profile.fingerprint + bins.digest).hexdigest()
-    path, shape = folder / f"hints-{name}", (bins.n_sums, len(ring.primes), n_words(profile.n, PRIME_BITS))
-    if path.exists():
-        with explained(f"read {path.name}"):
-            data = path.read_bytes()
-        content, digest = data[:-32], data[-32:]
-        if compare_digest(blake3(content).digest(), digest) and len(content) == 8 * int(np.prod(shape)):
-            words = np.frombuffer(content, "<u8").astype(np.uint64, copy=False).reshape(shape)
-            return ring.centred(unpacked_wide(words, profile.n, PRIME_BITS))
-    bare = bins.hints(public.ring, public.blocks)
-    content = packed(ring.canonical(bare), PRIME_BITS).astype("<u8", copy=False).tobytes()
-    write_atomically(path, content + blake3(content).digest())
-    return bare

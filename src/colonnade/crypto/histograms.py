@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from hmac import compare_digest
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from colonnade.crypto.wide import Float64Array, WideRing, mirrored
+from colonnade.crypto.packing import n_words, packed, unpacked_wide
+from colonnade.crypto.wide import PRIME_BITS, Float64Array, WideRing, mirrored
 from colonnade.errors import DataError
+from colonnade.storage import explained, write_atomically
 
 # Pairs of columns with at most this number of pairs of bins are added up together.
 _MOST_CELLS = 1024
@@ -51,6 +55,14 @@ class HistogramBins:
     def n_sums(self) -> int:
         """How many sums an answer has for each number."""
         return sum(width - 1 for width in self.widths)
+
+    def narrowed(self, columns: NDArray[np.bool_]) -> HistogramBins:
+        """Some of the columns alone."""
+        return HistogramBins(self.codes[columns], np.array(self.widths)[columns].tolist())
+
+    def sums_of(self, columns: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which of the sums are over bins of some columns."""
+        return np.repeat(columns, np.array(self.widths) - 1)
 
     @cached_property
     def digest(self) -> bytes:
@@ -102,6 +114,27 @@ class HistogramBins:
                 add(cells[some], values[some], totals)
                 wide_kernels.margins(totals, limits, one, two)
         return np.concatenate([each[:-1] for each in found])
+
+
+def kept_hints(
+    bins: HistogramBins, ring: WideRing, blocks: Float64Array, seed: bytes, folder: Path | None
+) -> Float64Array:
+    """Bare hints, from the folder if an earlier start of the training with this seed left them there."""
+    if folder is None:
+        return bins.hints(ring, blocks)
+    name = blake3(seed + bins.digest).hexdigest()
+    path, shape = folder / f"hints-{name}", (bins.n_sums, len(ring.primes), n_words(ring.n, PRIME_BITS))
+    if path.exists():
+        with explained(f"read {path.name}"):
+            data = path.read_bytes()
+        content, digest = data[:-32], data[-32:]
+        if compare_digest(blake3(content).digest(), digest) and len(content) == 8 * int(np.prod(shape)):
+            words = np.frombuffer(content, "<u8").astype(np.uint64, copy=False).reshape(shape)
+            return ring.centred(unpacked_wide(words, ring.n, PRIME_BITS))
+    bare = bins.hints(ring, blocks)
+    content = packed(ring.canonical(bare), PRIME_BITS).astype("<u8", copy=False).tobytes()
+    write_atomically(path, content + blake3(content).digest())
+    return bare
 
 
 def _rows_at_once(cells: NDArray[np.uint16]) -> int:

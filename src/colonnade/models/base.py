@@ -109,6 +109,8 @@ class Estimator(ABC):
     """The parameters that are a party's own affair: no part of the public plan, and free to differ between parties."""
     dry_run_params: ClassVar[Mapping[str, Any]] = {}
     """Parameters of a dry run on few rows in one process: limits that would refuse so few, and protect nobody there."""
+    label_columns_spare: ClassVar[bool] = False
+    """Whether the label party's columns spare others messages; a dry run leaves these out and finds the most."""
 
     @classmethod
     def example(cls) -> Self:

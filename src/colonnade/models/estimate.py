@@ -147,9 +147,9 @@ def _unlogged() -> Iterator[None]:
         log.setLevel(before)
 
 
-def may_stop_early(model: Estimator) -> bool:
-    """Whether training may end before its last epoch, so that an estimate is of the most that is sent."""
-    return any(model.get_params().get(key) for key in STOPPING)
+def is_at_most(model: Estimator) -> bool:
+    """Whether training may send less than its estimate: it may end early, or the label party's columns spare some."""
+    return model.label_columns_spare or any(model.get_params().get(key) for key in STOPPING)
 
 
 def _tally(entries: Iterable[Entry]) -> _Tally:
@@ -202,7 +202,11 @@ def _tables(model: Estimator, roles: Roles, name: str, own: Table, *, narrow: bo
         labels = _labels(model, features, n_classes=3 if narrow else 2)
         label = tables[roles.label].select([]) if "curves" in features.kinds.values() else tables[roles.label]
         tables[roles.label] = label.with_labels(labels)
-    return {**tables, name: own}
+    tables[name] = own
+    if roles.label is not None and model.label_columns_spare:
+        label, weights = tables[roles.label], model.get_params().get("sample_weight")
+        tables[roles.label] = label.select([column for column in label.columns if column == weights])
+    return tables
 
 
 def _stand_in(own: Table) -> Table:

@@ -11,10 +11,11 @@ from colonnade.crypto.histograms import HistogramBins
 from colonnade.crypto.profiles import HISTOGRAM, Budget
 from colonnade.errors import ProtocolError
 from colonnade.models.trees.bins import BinMatrix, Column, starts
-from colonnade.models.trees.grow import Joined, PlainSums, grow
+from colonnade.models.trees.grow import PlainSums, grow
 from colonnade.models.trees.hinted_sums import _with_own
 from colonnade.models.trees.losses import Gradients, Logistic
 from colonnade.models.trees.splits import TreeParameters
+from tests.models.trees.sources import Joined
 
 COLUMNS = (Column(7, True), Column(4), Column(5, True, True), Column(1), Column(3, False, True), Column(9))
 

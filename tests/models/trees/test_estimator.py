@@ -1,6 +1,7 @@
 """SecureBoost: the forest of one table, at each number of parties; what crosses, and what is refused."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -8,8 +9,8 @@ from scipy import stats
 
 from colonnade.crypto import hinted
 from colonnade.errors import DataError, LeakBudgetSpent, Overflow, PlanError, ProtocolError
-from colonnade.models.trees import prediction
-from colonnade.models.trees.bins import BinMatrix, Bins
+from colonnade.models.trees import prediction, protocol
+from colonnade.models.trees.bins import BinMatrix, Bins, starts
 from colonnade.models.trees.boosting import Boosting, Sampling
 from colonnade.models.trees.estimator import SecureBoostClassifier, SecureBoostRegressor
 from colonnade.models.trees.grow import PlainSums
@@ -154,7 +155,14 @@ def test_every_parameter_gives_the_forest_of_one_table(changes):
 
 @pytest.mark.parametrize(
     ("n_features", "labels", "changes"),
-    [(1, "binary", {}), (2, "multiclass", {"n_estimators": 1}), (3, "squared", {"colsample_bytree": 0.6})],
+    [
+        (1, "binary", {}),
+        (2, "multiclass", {"n_estimators": 1}),
+        (3, "squared", {"colsample_bytree": 0.6}),
+        (1, "binary", {"grow_policy": "lossguide", "max_depth": 0, "max_leaves": 5}),
+        (2, "squared", {"grow_policy": "lossguide", "max_leaves": 6, "n_estimators": 2}),
+        (1, "binary", {"max_depth": 0, "max_leaves": 4, "n_estimators": 2}),
+    ],
 )
 def test_hidden_sums_give_the_forest_of_one_table(n_features, labels, changes):
     """At these sizes no two candidates of a node gain nearly the same, so that splits are equal without exception."""
@@ -166,8 +174,6 @@ def test_hidden_sums_give_the_forest_of_one_table(n_features, labels, changes):
 @pytest.mark.parametrize(
     ("labels", "changes", "words"),
     [
-        ("binary", {"grow_policy": "lossguide"}, 'requires grow_policy="depthwise"'),
-        ("binary", {"max_depth": 0, "max_leaves": 4}, "a max_depth above 0"),
         ("binary", {"reg_alpha": 1.0}, "require reg_alpha = 0"),
         ("poisson", {}, "require max_delta_step = 0, but max_delta_step is 0.7"),
     ],
@@ -191,6 +197,38 @@ def test_folds_cut_the_bytes_of_queries():
     for subsample in (1.0, 0.5):
         entries = fitted(model_of("binary", n_estimators=2, subsample=subsample), tables).transcripts["bank"].entries
         sizes.append(sum(entry.size for entry in entries if entry.kind == "trees/sums-query"))
+    assert sizes[1] < 0.6 * sizes[0]
+
+
+def test_a_party_is_asked_about_the_columns_of_a_tree_alone():
+    """One column of nine may split in each tree, so that one party at most is asked."""
+    tables, model = tables_of(2, "binary"), model_of("binary", n_estimators=6, colsample_bytree=0.12, keep_record=True)
+    run, _ = assert_equal_to_central(model, tables)
+    sampling = Sampling(model._settings().boost, N, shared_randomness(run.plan, run.id_digest))
+    (chosen,) = zip(*(np.flatnonzero(sampling.allowed(tree, 9)) for tree in range(6)), strict=True)
+    assert len({column // 3 for column in chosen}) > 1
+    record = run.results["bank"].forest_record
+    for place, name in enumerate(("shop", "telco"), 1):
+        entries = run.transcripts[name].entries
+        asked = {entry.epoch for entry in entries if entry.kind == "trees/sums-query"}
+        assert asked == {tree for tree, column in enumerate(chosen) if column // 3 == place}
+        for tree, seen in enumerate(record.trees):
+            assert [seen.tells(name, column) for column in range(3)] == [
+                chosen[tree] == 3 * place + column for column in range(3)
+            ]
+
+
+def test_a_label_party_that_asks_about_columns_of_other_trees_is_refused(monkeypatch):
+    monkeypatch.setattr(protocol, "asked_lines", lambda party, told: party.feature_parties)
+    with pytest.raises(ProtocolError, match=r"Expected no query in tree \d from bank, since no column of this party"):
+        fitted(model_of("binary", n_estimators=6, colsample_bytree=0.12), tables_of(2, "binary"))
+
+
+def test_sampled_columns_cut_the_bytes_of_answers():
+    sizes = []
+    for share in (1.0, 0.5):
+        run = fitted(model_of("binary", colsample_bytree=share), tables_of(1, "binary", own=False))
+        sizes.append(sum(entry.size for entry in run.transcripts["bank"].entries if entry.kind == "trees/sums-answer"))
     assert sizes[1] < 0.6 * sizes[0]
 
 
@@ -522,6 +560,20 @@ def test_the_record_has_the_noise_of_each_party_and_tree():
         assert 0.5 < np.std(found) < 2
 
 
+def test_sampled_columns_have_noise_of_their_own():
+    tables = tables_of(1, "binary")
+    model = model_of("binary", sums="noisy", epsilon=1e6, colsample_bytree=0.5, keep_record=True)
+    record, own = fitted(model, tables).results["bank"].forest_record, tables["shop"]
+    plain = PlainSums(Bins.learned(own, np.arange(N), max_bin=5).encode(own))
+    ends = starts(plain.columns)
+    for tree in record.trees:
+        off = np.array(tree.sums["shop"]) - plain.sums(tree.gradients, tree.nodes)
+        for column, (first, end) in enumerate(pairwise(ends)):
+            found = np.abs(off[:, first : end - 1]).max(axis=(0, 1))
+            within = (found > 0).all() and (found < np.multiply(6, tree.noise["shop"])).all()
+            assert within == tree.tells("shop", column)
+
+
 def test_nothing_is_recorded_unless_asked_for():
     assert fitted(model_of("binary", n_estimators=1), tables_of(1, "binary")).results["bank"].forest_record is None
 
@@ -529,7 +581,8 @@ def test_nothing_is_recorded_unless_asked_for():
 @pytest.mark.parametrize("membership", ["hidden", "revealed"])
 def test_paillier_gives_the_same_forest(membership):
     pytest.importorskip("gmpy2")
-    model = model_of("binary", n_estimators=1, max_depth=2, backend="paillier", membership=membership)
+    sampled = {"colsample_bytree": 0.7} if membership == "hidden" else {}
+    model = model_of("binary", n_estimators=1, max_depth=2, backend="paillier", membership=membership, **sampled)
     run, _ = assert_equal_to_central(model, tables_of(1, "binary", n_rows=60))
     kinds = {entry.kind for entry in run.transcripts["shop"].entries if not entry.sent}
     assert ("trees/node-rows" in kinds) is (membership == "revealed")
@@ -609,14 +662,14 @@ def test_a_label_party_that_asks_for_sides_in_more_turns_than_a_tree_has_levels_
     tables, read = tables_of(1, "binary"), []
 
     def asks(side, step):
-        side._asking.prepare(step, 0)
+        side._asking.prepare(step, 0, side._told_in(step))
         (name, fetching), everybody = next(iter(side._fetching.items())), np.arange(N)
         for cut in range(side.parts[name][0].n_bins - 1):
-            side._say(SIDES)
+            side._say(SIDES, side._lines)
             side._lines[0].send(ChosenSplits(step, splits_array([Split(0, cut, None, False)])))
             fetching.ask(step, [everybody], N)
             read.append(fetching.read(step)[0])
-        side._say(END)
+        side._say(END, side._lines)
 
     monkeypatch.setattr(LabelSide, "train", asks)
     with pytest.raises(ProtocolError, match="Expected at most 7 splits in 3 turns in a tree from bank, got more"):

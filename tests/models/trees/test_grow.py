@@ -8,9 +8,10 @@ import pytest
 
 from colonnade.errors import PlanError
 from colonnade.models.trees.bins import BinMatrix, Column
-from colonnade.models.trees.grow import Joined, PlainSums, grow
+from colonnade.models.trees.grow import PlainSums, grow
 from colonnade.models.trees.losses import Gradients
 from colonnade.models.trees.splits import Candidates, Split, TreeParameters
+from tests.models.trees.sources import Joined
 
 MIXED = (Column(5), Column(4, True), Column(3, False, True), Column(6, True, True), Column(2, True, True), Column(1))
 

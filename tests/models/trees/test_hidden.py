@@ -10,7 +10,7 @@ from colonnade.crypto.reserves import Reserve, begin_first, begin_second, fill_f
 from colonnade.crypto.transfers import in_turns
 from colonnade.errors import CryptoError, PlanError
 from colonnade.models.trees.bins import BinMatrix, Column, starts
-from colonnade.models.trees.grow import Joined, Node, PlainSums, grow
+from colonnade.models.trees.grow import Node, PlainSums, grow
 from colonnade.models.trees.hidden import (
     MOST_TOTAL,
     HiddenChooser,
@@ -23,6 +23,7 @@ from colonnade.models.trees.hidden import (
 )
 from colonnade.models.trees.losses import Gradients, Logistic, Squared
 from colonnade.models.trees.splits import Candidates, TreeParameters, split_gains
+from tests.models.trees.sources import Joined
 
 COLUMNS = (Column(7, True), Column(4), Column(5, True, True), Column(1), Column(3, False, True), Column(20))
 OFF = 9
@@ -67,7 +68,7 @@ class Parties:
         self.reserves, self.sides = [], []
         for place, source in enumerate(self.sources):
             pair = sessions[2][place]
-            amount = needed_for_tree(depth, n_candidates(source.columns), len(self.sources))
+            amount = needed_for_tree(2**depth - 1, n_candidates(source.columns), len(self.sources))
             in_turns(fill_first(sessions[0], pair[0], amount), fill_second(sessions[1], pair[1], amount))
             some = None if allowed is None else allowed[edges[place + 1] : edges[place + 2]]
             self.reserves.append(pair)
@@ -276,7 +277,7 @@ def test_a_batch_of_nodes_takes_exactly_what_the_page_says(sessions, n_columns):
     assert tree.splits[0] is not None
     count = n_candidates(columns)
     used = needed(1, count) + needed(2, count)
-    assert needed_for_tree(2, count) == used
+    assert needed_for_tree(parameters.most_nodes, count) == used
     for was, reserve in zip(before, parties.reserves[0], strict=True):
         assert reserve.left + used == was
 

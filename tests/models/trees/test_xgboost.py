@@ -71,6 +71,23 @@ def test_a_column_that_comes_twice_is_a_tie_that_the_first_one_wins():
     assert found.tied == 0
 
 
+def test_a_child_exactly_at_its_least_weight_counts_as_a_tie_and_one_above_it_does_not():
+    """Squared loss: a hessian is 1, so that a child's weight is its number of rows."""
+    codes = np.repeat(np.arange(4), [3, 5, 40, 52]).astype(np.uint8)[:, None]
+    bins, labels = BinMatrix((Column(4),), codes), np.where(codes[:, 0] == 0, 9.0, codes[:, 0] == 3)
+    # xgboost is told that a child needs a little more than three rows, or four.
+    for least, tied in ((3.0, 1), (2.0, 0)):
+        found = compared(
+            bins,
+            labels,
+            "reg:squarederror",
+            1,
+            TreeParameters(max_depth=1, min_child_weight=least),
+            theirs={"min_child_weight": least + 1.5},
+        )
+        assert (found.tied, found.different > 0) == (tied, not tied)
+
+
 def test_a_comparison_notices_trees_on_other_bins():
     bins, score = generated(2000, 4)
     moved = BinMatrix(bins.columns, np.where(bins.codes > 3, bins.codes - 1, bins.codes).astype(np.uint8))
@@ -131,4 +148,4 @@ def test_trees_of_seven_classes_on_real_data_are_those_of_xgboost():
 def test_a_forest_from_its_own_scores_predicts_as_well_as_that_of_xgboost(file, label, dropped, seed):
     bins, labels = real(file, label, dropped, 32)
     held = np.random.default_rng(seed).random(len(labels)) < 0.3
-    assert auc_off(bins, labels, held, "binary:logistic", 50, TreeParameters(max_depth=5)) <= 1e-4
+    assert abs(auc_off(bins, labels, held, "binary:logistic", 50, TreeParameters(max_depth=5))[0]) <= 1e-4

@@ -1,8 +1,9 @@
-"""Relinking: bins of a column that change places from tree to tree are put back by their sums.
+"""Relinking: bins of a column are known again from tree to tree by their sums alone.
 
-The label party knows all gradients. Within each node of one tree it regresses the next tree's gradients on this one's,
-and so predicts from a bin's sums what the next tree's sums over the same bin are. The assignment of bins to bins that
-fits best links the two trees, and so on along the forest.
+A feature party might tell the sums over a column's bins in a new order for each tree. This attack uses no order, so its
+score says what that would hide. The label party knows all gradients. Within each node of one tree it regresses the next
+tree's gradients on this one's, and so predicts from a bin's sums what the next tree's sums over the same bin are. The
+assignment of bins to bins that fits best links the two trees, and so on along the forest.
 """
 
 from __future__ import annotations
@@ -12,25 +13,17 @@ from itertools import pairwise
 
 import numpy as np
 
-from colonnade.attacks.base import View
-from colonnade.attacks.columns.bins import why_no_forest
-from colonnade.attacks.columns.sums import BoxedSums
+from colonnade.attacks.columns.sums import BoxedSums, Equations
 from colonnade.models.trees.bins import starts
 from colonnade.models.trees.record import ForestRecord, SeenTree
 from colonnade.wire.message import Float64Array, Int64Array
 
 
 class RelinkedSums(BoxedSums):
-    """Bins that change places from tree to tree are linked by their sums; then as with sums in place."""
+    """A bin's sums in one tree are linked to those in the next by their values; then as with sums in place."""
 
-    def why_not(self, view: View) -> str | None:
-        reason = why_no_forest(view, sums=True)
-        if reason is None and not view.own.forest.shuffled:
-            return "the sums of this forest stay in their places; BoxedSums reads them"
-        return reason
-
-    def likely(self, record: ForestRecord, owner: str, columns: list[int]) -> list[Float64Array]:
-        return super().likely(relinked(record, owner), owner, columns)
+    def equations(self, record: ForestRecord, owner: str, columns: list[int]) -> Equations:
+        return super().equations(relinked(record, owner), owner, columns)
 
 
 def relinked(record: ForestRecord, owner: str) -> ForestRecord:
@@ -43,7 +36,7 @@ def relinked(record: ForestRecord, owner: str) -> ForestRecord:
         links = [first + _link(predicted[first:end], found[first:end], spread) for first, end in pairwise(ends)]
         order = np.concatenate(links)[order]
         trees.append(replace(after, sums={**after.sums, owner: [each[order] for each in after.sums[owner]]}))
-    return replace(record, trees=trees, shuffled=False)
+    return replace(record, trees=trees)
 
 
 def _root_sums(tree: SeenTree, owner: str) -> Float64Array:

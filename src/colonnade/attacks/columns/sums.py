@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -81,6 +82,15 @@ class Equations:
         scale = 1 / np.maximum(spread_of_noise if spread_of_noise.any() else exact, 1e-12)
         return cls(sparse.diags(scale) @ matrix, [part * scale[:, None] for part in parts], spread_of_noise)
 
+    @cached_property
+    def _spectrum(self) -> tuple[Float64Array, Float64Array]:
+        """Eigenvalues and eigenvectors of the products of equations, without those that exact sums say nothing by."""
+        from scipy.linalg import eigh
+
+        values, vectors = eigh((self.matrix @ self.matrix.T).toarray(), overwrite_a=True, check_finite=False)
+        kept = self.noise.any() | (values > _RANK * values[-1])
+        return values[kept], vectors[:, kept]
+
     def solved(self, possible: list[NDArray[np.bool_]], iterations: int) -> list[Float64Array]:
         """For each column how likely each bin is, row by row; linear without iterations, boxed with some.
 
@@ -88,22 +98,20 @@ class Equations:
             possible: For each column which bins are possible, row by row.
             iterations: How many steps ADMM takes at most.
         """
-        from scipy.linalg import eigh
-
-        noisy = bool(self.noise.any())
-        values, vectors = eigh((self.matrix @ self.matrix.T).toarray(), overwrite_a=True, check_finite=False)
-        if not noisy:
-            kept = values > _RANK * values[-1]
-            values, vectors = values[kept], vectors[:, kept]
+        noisy, (values, vectors) = bool(self.noise.any()), self._spectrum
         found = []
         for sums, allowed in zip(self.sums, possible, strict=True):
-            uniform = allowed / allowed.sum(axis=1, keepdims=True)
-            spread = allowed.shape[1] ** 2 / max(allowed.shape[1] - 1, 1)
+            uniform, width = allowed / allowed.sum(axis=1, keepdims=True), allowed.shape[1]
+            spread = width**2 / max(width - 1, 1)
+            # The last bin has the noise of all others.
+            share = np.append(np.ones(width - 1), max(width - 1, 1)) * noisy
 
-            def nearest(x: Float64Array, firmness: float, sums: Float64Array = sums) -> Float64Array:
+            def nearest(
+                x: Float64Array, firmness: float, sums: Float64Array = sums, share: Float64Array = share
+            ) -> Float64Array:
                 """The numbers nearest to x that fulfil the equations, or do so as well as noise allows."""
                 rest = vectors.T @ (self.matrix @ x - sums)
-                scaled = rest / (np.maximum(values, 0) + (firmness if noisy else 0.0))[:, None]
+                scaled = rest / (np.maximum(values, 0)[:, None] + firmness * share)
                 return np.asarray(x - self.matrix.T @ (vectors @ scaled), np.float64)
 
             x = nearest(uniform, spread)
@@ -158,8 +166,6 @@ class LinearSums(Attack):
 
     def why_not(self, view: View) -> str | None:
         reason = why_no_forest(view, sums=True)
-        if reason is None and view.own.forest.shuffled:
-            return "the sums change places from tree to tree; RelinkedSums puts them back"
         return reason or why_no_columns(view, self._columns(view.own.forest, view.grant.owner))
 
     def guess(self, view: View) -> Guess:
@@ -170,10 +176,24 @@ class LinearSums(Attack):
 
     def likely(self, record: ForestRecord, owner: str, columns: list[int]) -> list[Float64Array]:
         """For each of some columns how likely each bin is, row by row."""
-        equations = Equations.of(record, owner, columns, self.most_equations)
-        possible = possible_bins(record, owner, columns) if self.iterations else None
         shapes = [(record.n_rows, record.columns[owner][column].width) for column in columns]
-        return equations.solved(possible or [np.ones(shape, np.bool_) for shape in shapes], self.iterations)
+        every = [np.ones(shape, np.bool_) for shape in shapes]
+        possible = dict(zip(columns, possible_bins(record, owner, columns) if self.iterations else every, strict=True))
+        # Columns whose sums were told in the same trees share their equations.
+        groups: dict[tuple[bool, ...], list[int]] = {}
+        for column in columns:
+            groups.setdefault(tuple(tree.tells(owner, column) for tree in record.trees), []).append(column)
+        found: dict[int, Float64Array] = {column: each.astype(np.float64) for column, each in possible.items()}
+        for told, group in groups.items():
+            if any(told):
+                equations = self.equations(record.about(owner, group[0]), owner, group)
+                solved = equations.solved([possible[column] for column in group], self.iterations)
+                found |= dict(zip(group, solved, strict=True))
+        return [found[column] for column in columns]
+
+    def equations(self, record: ForestRecord, owner: str, columns: list[int]) -> Equations:
+        """The equations of trees in all of which sums over the bins of some columns were told."""
+        return Equations.of(record, owner, columns, self.most_equations)
 
     def _columns(self, record: ForestRecord, owner: str) -> list[int]:
         return attacked_columns(record, owner, self.most_columns, never_chosen=self.never_chosen)

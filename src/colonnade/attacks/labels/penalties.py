@@ -17,7 +17,7 @@ batches are solved.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar, Literal, Self, TypeAlias
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 
@@ -87,7 +87,7 @@ class PenaltyClasses(Attack):
 
 def first_batches(view: View) -> Iterator[tuple[Int64Array, Float64Array, Float64Array]]:
     """Rows, embeddings and gradients of the first batches of the first epoch."""
-    sent: dict[int, Float64Array] = {}
+    sent: dict[int, Any] = {}
     n_found = 0
     for each in view.messages(Embedding, sent=True):
         if each.epoch == 0 and each.rows is not None and len(sent) < BATCHES:

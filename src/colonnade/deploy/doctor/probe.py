@@ -23,7 +23,7 @@ import numpy as np
 from colonnade.deploy.doctor.checklist import Check, Checklist
 from colonnade.deploy.doctor.self_report import SelfReport, compare, compare_rows
 from colonnade.errors import AuthError, PeerRestarted, PeerUnreachable, ProtocolError, WireError
-from colonnade.models.estimate import TrafficEstimate, may_stop_early
+from colonnade.models.estimate import TrafficEstimate, is_at_most
 from colonnade.plans.plan import Plan
 from colonnade.secret import Secret
 from colonnade.wire.certs.credentials import Credentials
@@ -222,7 +222,7 @@ class PeerProbe:
         expected = self.traffic.get(peer, TrafficEstimate()).compared(theirs.traffic)
         if not expected.total:
             return
-        most = "at most about" if may_stop_early(self.plan.model.build()) else "about"
+        most = "at most about" if is_at_most(self.plan.model.build()) else "about"
         seconds = expected.seconds(link.latency, link.bandwidth)
         words = f"training sends {most} {expected.total / 1e6:.1f} MB in {expected.round_trips:,} round trips"
         found.note("estimate", f"{words}, which takes this line {most} {_duration(seconds)}, besides computing")

@@ -49,6 +49,11 @@ class Column:
         return self.n_bins + self.missing
 
 
+def told_columns(columns: Sequence[Column], allowed: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
+    """Of which columns sums are told where some may split; None for all."""
+    return None if allowed is None else allowed & np.array([column.width > 1 for column in columns], np.bool_)
+
+
 def starts(columns: Sequence[Column]) -> Int64Array:
     """Where each column's sums begin among those of all columns, and at last how many there are.
 

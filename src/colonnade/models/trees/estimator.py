@@ -88,7 +88,8 @@ class SecureBoost(ScoringEstimator):
         max_cat_to_onehot: Categorical columns with fewer levels send one level to the left.
         subsample: The share of rows that a round learns from. 1/2, 1/3 and so on take public folds in turn, which cuts
             bytes and time; other shares are drawn for each round.
-        colsample_bytree: The share of all parties' columns that a tree may split by, drawn in public.
+        colsample_bytree: The share of all parties' columns that a tree may split by, drawn in public. Sums of other
+            columns are not told, and a party without a column of the tree is not asked.
         top_rate: With GOSS, the share of rows with the largest gradients that are kept; 0 for no GOSS.
         other_rate: With GOSS, the share of rows that is drawn among the others.
         early_stopping_rounds: After how many rounds without a better loss on rows held out boosting ends; None never.
@@ -97,8 +98,7 @@ class SecureBoost(ScoringEstimator):
         sums: What the label party sees of the sums over a feature party's bins. "exact" shows them, under
             `leak_budget`. "noisy" shows them with noise, so that all sums of a training cost a record (epsilon, delta);
             the sides of rows stay exact. "hidden" keeps them as shares and opens the winning split alone; it takes
-            depthwise trees of a set depth, without reg_alpha and max_delta_step, and categorical columns then send one
-            level to the left.
+            trees without reg_alpha and max_delta_step, and categorical columns then send one level to the left.
         epsilon: With noisy sums, what all sums of a training together cost a record of a feature party.
         delta: The probability with which this may fail.
         leak_budget: With exact sums, how many sums about each of a feature party's columns the label party may learn,
@@ -149,6 +149,7 @@ class SecureBoost(ScoringEstimator):
     }
     local_params: ClassVar[frozenset[str]] = frozenset({"leak_budget", "keep_record"})
     dry_run_params: ClassVar[Mapping[str, Any]] = {"leak_budget": None}
+    label_columns_spare: ClassVar[bool] = True
 
     n_estimators: int = 100
     learning_rate: float = 0.3
@@ -335,11 +336,6 @@ class SecureBoost(ScoringEstimator):
             **{field.name: getattr(self, field.name) for field in fields(TreeParameters) if field.name != "eta"},
         )
         if self.sums == "hidden":
-            if self.grow_policy != "depthwise" or not self.max_depth:
-                raise PlanError(
-                    f'sums="hidden" requires grow_policy="depthwise" and a max_depth above 0, but grow_policy is '
-                    f"{self.grow_policy!r} and max_depth is {self.max_depth}. Change them, or choose other sums."
-                )
             trees = hidden_parameters(trees)
         given = {field.name: getattr(self, field.name) for field in fields(BoostSettings) if field.name != "trees"}
         noise = NoiseSettings(self.epsilon, self.delta) if self.sums == "noisy" else None

@@ -96,35 +96,6 @@ class Sums(Protocol):
 
 
 @dataclass(frozen=True)
-class Joined:
-    """Several sources as one: the columns of the first, then those of the second, and so on."""
-
-    parts: tuple[Sums, ...]
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """The columns of all parts."""
-        return tuple(column for part in self.parts for column in part.columns)
-
-    def sums(self, gradients: Gradients, nodes: Sequence[Int64Array]) -> NDArray[Any]:
-        """The sums of all parts, one part after the other."""
-        return np.concatenate([part.sums(gradients, nodes) for part in self.parts], axis=1)
-
-    def left(self, asked: Sequence[tuple[Split, Int64Array]]) -> list[NDArray[np.bool_]]:
-        """The sides of rows, each split asked of the part that has its column."""
-        out: list[NDArray[np.bool_]] = [np.zeros(0, np.bool_)] * len(asked)
-        first = 0
-        for part in self.parts:
-            end = first + len(part.columns)
-            own = [place for place, (split, _) in enumerate(asked) if first <= split.column < end]
-            moved = [(_renumbered(asked[place][0], -first), asked[place][1]) for place in own]
-            for place, sides in zip(own, part.left(moved) if own else [], strict=True):
-                out[place] = sides
-            first = end
-        return out
-
-
-@dataclass(frozen=True)
 class PlainSums:
     """Sums over codes that are at hand: the label party's own columns, or the whole of a centralised run."""
 
@@ -317,7 +288,3 @@ def _filled(
         tree.values[node] = float(parameters.eta * parameters.weights(totals))
         added[rows] = tree.values[node]
     return added
-
-
-def _renumbered(split: Split, by: int) -> Split:
-    return Split(split.column + by, split.bin, split.levels, split.missing_left)

@@ -86,26 +86,34 @@ def hidden_parameters(parameters: TreeParameters) -> TreeParameters:
     """Parameters as trees with hidden sums take them.
 
     Raises:
-        PlanError: reg_alpha or max_delta_step is set, for which gains cannot be compared without a division.
+        PlanError: reg_alpha or max_delta_step is set. Each of them makes a gain another formula on each side of a
+            threshold, and on which side a sum is, nobody may see.
     """
     for name in ("reg_alpha", "max_delta_step"):
         if getattr(parameters, name):
             raise PlanError(
-                f"Hidden sums require {name} = 0, but {name} is {getattr(parameters, name)}. "
-                f"Set {name} to 0, or choose other sums."
+                f"Hidden sums require {name} = 0, but {name} is {getattr(parameters, name)}: the formula of a gain "
+                f"would depend on the signs and sizes of sums that nobody may see. Set {name} to 0, or choose other "
+                "sums; count:poisson has a max_delta_step of its own."
             )
     return replace(parameters, max_cat_to_onehot=MOST_BINS + 1)
 
 
-def filled(sums: NDArray[Any], columns: Sequence[Column], totals: NDArray[Any]) -> NDArray[Any]:
+def filled(
+    sums: NDArray[Any], columns: Sequence[Column], totals: NDArray[Any], told: NDArray[np.bool_] | None = None
+) -> NDArray[Any]:
     """Sums over all bins (nodes, bins, 2), from those over all but the last bin of each column and the nodes' totals.
 
-    It serves for shares too, where one side takes the totals and the other one zeros.
+    It serves for shares too, where one side takes the totals and the other one zeros. Sums of columns that are not told
+    are 0.
     """
-    ends = starts(columns)
-    out = np.zeros((len(sums), int(ends[-1]), 2), sums.dtype)
-    out[:, np.setdiff1d(np.arange(ends[-1]), ends[1:] - 1)] = sums
-    out[:, ends[1:] - 1] = totals[:, None] - np.add.reduceat(out, ends[:-1], axis=1, dtype=out.dtype)
+    ends, widths = starts(columns), [column.width for column in columns]
+    told = np.ones(len(columns), np.bool_) if told is None else told
+    out, inside = np.zeros((len(totals), int(ends[-1]), 2), sums.dtype), np.repeat(told, widths)
+    inside[ends[1:] - 1] = False
+    out[:, inside] = sums
+    rest = totals[:, None] - np.add.reduceat(out, ends[:-1], axis=1, dtype=out.dtype)
+    out[:, (ends[1:] - 1)[told]] = rest[:, told]
     return out
 
 
@@ -122,18 +130,15 @@ def needed(n_nodes: int, n_candidates: int) -> Amount:
     return Amount(seeds=n_nodes * factors) + each * (n_nodes * n_candidates) + _tournament(n_nodes, n_candidates + 1)
 
 
-def needed_for_tree(depth: int, n_candidates: int, n_parties: int = 1) -> Amount:
+def needed_for_tree(n_nodes: int, n_candidates: int, n_parties: int = 1) -> Amount:
     """What a tree takes at most between the label party and the first feature party; the others take no more.
 
     Args:
-        depth: How many levels are split.
+        n_nodes: At how many nodes a split is looked for.
         n_candidates: How many candidates the feature party has.
         n_parties: How many feature parties there are.
     """
-    total = Amount()
-    for level in range(depth):
-        total = total + needed(2**level, n_candidates) + _tournament(2**level, n_parties)
-    return total
+    return needed(n_nodes, n_candidates) + _tournament(n_nodes, n_parties)
 
 
 def _tournament(n_nodes: int, n: int) -> Amount:

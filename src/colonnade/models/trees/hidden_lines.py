@@ -54,7 +54,7 @@ def amount(
     columns: Sequence[Column], allowed: NDArray[np.bool_] | None, parameters: TreeParameters, n_parties: int
 ) -> Amount:
     """What a tree takes of the reserve between the label party and one feature party, at most."""
-    return needed_for_tree(parameters.max_depth, n_candidates(columns, allowed), n_parties)
+    return needed_for_tree(parameters.most_nodes, n_candidates(columns, allowed), n_parties)
 
 
 class HiddenAsking:

@@ -5,7 +5,7 @@
          SeedNonce ────────────────────────────────▶          once; all of them come back
          Hint ─────────────────────────────────────▶          once, for each fold of rows
          ◀──────────────────────────────── QueryKeys          per tree, ahead of gradients
-         ◀──────────────────────────────── SumsQuery          the same to all feature parties
+         ◀──────────────────────────────── SumsQuery          the same to all that have a column of the tree
          SumsAnswer ───────────────────────────────▶          or SharedSums, where sums stay shares
 
 A query hides which rows are in a node: rows outside are encrypted zeros. The label party opens exact sums for each bin
@@ -20,6 +20,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from hmac import compare_digest
+from typing import TypeAlias
 
 import numpy as np
 from blake3 import blake3
@@ -33,7 +34,7 @@ from colonnade.crypto.sampling import SEED_BYTES
 from colonnade.crypto.shares import Share
 from colonnade.crypto.wide import PRIME_BITS
 from colonnade.errors import ProtocolError
-from colonnade.models.trees.bins import BinMatrix
+from colonnade.models.trees.bins import BinMatrix, Column
 from colonnade.models.trees.losses import Gradients
 from colonnade.models.trees.messages import (
     Hint,
@@ -54,6 +55,8 @@ _DRAWN_AT_ONCE = 72
 _QUERY = (HISTOGRAM.name,)
 _ANSWER: tuple[str, ...] = (HISTOGRAM.name, "flood")
 _SHARED = (HISTOGRAM.name, "mask")
+Told: TypeAlias = NDArray[np.bool_] | None
+"""Of which of a party's columns sums are told in a tree; None for all."""
 
 
 def agreed_seed(party: Party) -> bytes:
@@ -100,6 +103,11 @@ def _with_own(values: list[bytes], own: bytes, place: int, line: Channel) -> lis
     return values
 
 
+def asked_lines(party: Party, told: Mapping[str, Told]) -> list[Channel]:
+    """The lines to feature parties that tell sums of any column in a tree."""
+    return [line for line in party.feature_parties if (chosen := told[line.peer]) is None or chosen.any()]
+
+
 def slots_of(folds: Sequence[Int64Array], *, shared: bool = False) -> hinted.Slots:
     """How nodes share encrypted numbers, whichever fold is asked about."""
     return hinted.Slots.of(max(map(len, folds)), shared=shared)
@@ -114,7 +122,7 @@ class HintedAsking:
 
     Args:
         party: The label party.
-        n_sums: How many sums each feature party answers for a node, by party.
+        columns: The columns of each party.
         n_rows: How many rows there are.
         folds: The rows of each fold.
         most_numbers: How many encrypted numbers a tree asks for at most.
@@ -124,7 +132,7 @@ class HintedAsking:
     def __init__(
         self,
         party: Party,
-        n_sums: Mapping[str, int],
+        columns: Mapping[str, Sequence[Column]],
         n_rows: int,
         folds: Sequence[Int64Array],
         most_numbers: int,
@@ -134,15 +142,15 @@ class HintedAsking:
         self._party, self._most, self._shared = party, most_numbers, shared
         seed = agreed_seed(party)
         self._folds = [
-            _AskedFold(party, n_sums, n_rows, _fold_seed(seed, number), number, rows, shared)
+            _AskedFold(party, columns, n_rows, _fold_seed(seed, number), number, rows, shared)
             for number, rows in enumerate(folds)
         ]
         self._fold = self._folds[0]
 
-    def prepare(self, tree: int, fold: int) -> None:
+    def prepare(self, tree: int, fold: int, told: Mapping[str, Told]) -> None:
         """Send the keys of the queries that a tree may ask."""
-        self._fold = self._folds[fold]
-        keys = self._fold.keys(self._most)
+        self._fold, self._told = self._folds[fold], told
+        keys = self._fold.keys(self._most, told)
         for line in self._party.feature_parties:
             line.send(QueryKeys(tree, keys.first, keys.data), under=_QUERY, epoch=tree)
 
@@ -153,7 +161,7 @@ class HintedAsking:
     def ask(self, tree: int, nodes: Sequence[Int64Array]) -> None:
         """Ask all feature parties for the sums of nodes, given by their rows."""
         query = self._fold.ask(nodes)
-        for line in self._party.feature_parties:
+        for line in asked_lines(self._party, self._told):
             line.send(SumsQuery(tree, query.first, query.words, query.tails), under=_QUERY, epoch=tree)
         # Pads depend on secrets only: those of the next level are computed while others answer.
         self._fold.pad(2 * len(query.words))
@@ -171,7 +179,7 @@ class _AskedFold:
     def __init__(
         self,
         party: Party,
-        n_sums: Mapping[str, int],
+        columns: Mapping[str, Sequence[Column]],
         n_rows: int,
         seed: bytes,
         number: int,
@@ -183,11 +191,12 @@ class _AskedFold:
         self._places = np.full(n_rows, -1, np.int64)
         self._places[rows] = np.arange(len(rows))
         self._readers = {}
+        self._widths = {name: np.array([each.width - 1 for each in held]) for name, held in columns.items()}
         for line in party.feature_parties:
-            words = line.receive(Hint, fields={"fold": number}).words
-            if len(words) != n_sums[line.peer]:
+            words, n_sums = line.receive(Hint, fields={"fold": number}).words, int(self._widths[line.peer].sum())
+            if len(words) != n_sums:
                 raise ProtocolError(
-                    f"Expected hints for {n_sums[line.peer]} bins from {line.peer}, got {len(words)}. "
+                    f"Expected hints for {n_sums} bins from {line.peer}, got {len(words)}. "
                     "Check that both parties run the same version."
                 )
             self._readers[line.peer] = hinted.Reader(self._public, words)
@@ -195,8 +204,12 @@ class _AskedFold:
         self._keys: list[NDArray[np.uint64]] = []
         self._n_sent = 0
 
-    def keys(self, most: int) -> hinted.Keys:
-        """The keys that are missing before `most` numbers can be asked for."""
+    def keys(self, most: int, told: Mapping[str, Told]) -> hinted.Keys:
+        """The keys that are missing before `most` numbers can be asked for about some columns."""
+        for name, reader in self._readers.items():
+            chosen = told[name]
+            reader.narrow(None if chosen is None else np.repeat(chosen, self._widths[name]))
+            reader.drop(self._queries.next)
         missing = most - (self._n_sent - self._queries.next)
         if len(self._keys) < missing:
             drawn = self._queries.prepare(max(_DRAWN_AT_ONCE, missing), list(self._readers.values()))
@@ -257,7 +270,6 @@ class HintedAnswering:
         self._folder = None if checkpoints is None else checkpoints / "hints"
         seed, self._holders, self._publics = agreed_seed(party), [], []
         widths = [column.width for column in bins.columns]
-        self._n_sums = sum(width - 1 for width in widths)
         for number, rows in enumerate(folds):
             public = hinted.PublicMatrix(_fold_seed(seed, number), len(rows))
             private = HistogramBins(np.ascontiguousarray(bins.codes[rows].T), widths)
@@ -269,15 +281,18 @@ class HintedAnswering:
         self._holder, self._public = self._holders[0], self._publics[0]
         self._nodes_per_number = slots_of(folds, shared=shared).nodes
 
-    def prepare(self, tree: int, fold: int) -> None:
+    def prepare(self, tree: int, fold: int, told: Told) -> None:
         """Take the keys of the queries that a tree may ask."""
         self._holder, self._public = self._holders[fold], self._publics[fold]
+        if told is None or told.any():
+            self._holder.narrow(told)
         message = self._line.receive(QueryKeys, fields={"tree": tree}, epoch=tree)
         if len(message.keys) > self._most:
             raise ProtocolError(
                 f"Expected at most {self._most} keys for tree {tree} from {self._line.peer}, got {len(message.keys)}. "
                 "Check that both parties run the same plan."
             )
+        self._holder.drop(message.first + len(message.keys) - self._most)
         if len(message.keys):
             self._holder.prepare(hinted.Keys(message.first, message.keys))
 
@@ -301,7 +316,7 @@ class HintedAnswering:
             return own
         words, under = self._holder.answer(query), _ANSWER
         if self._noise is not None:
-            shape = self._n_sums, len(query.words), self._nodes_per_number
+            shape = self._holder.told.n_sums, len(query.words), self._nodes_per_number
             drawn = self._noise.draw(shape, query.words.tobytes() + query.tails.tobytes())
             words, under = noised(self._public, words, drawn), (*_ANSWER, BY)
         self._line.send(SumsAnswer(tree, words), under=under, epoch=tree)

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from colonnade.crypto.paillier import KEY_BITS, PublicKey, SecretKey
 from colonnade.crypto.shares import Share
 from colonnade.errors import ProtocolError
-from colonnade.models.trees.bins import BinMatrix
+from colonnade.models.trees.bins import BinMatrix, Column
+from colonnade.models.trees.hinted_sums import Told, asked_lines
 from colonnade.models.trees.losses import Gradients
 from colonnade.models.trees.messages import EncryptedRows, EncryptedSums, NodeRows, SumsKey
 from colonnade.runtime.party import Party
@@ -39,21 +40,26 @@ class PaillierAsking:
 
     Args:
         party: The label party.
-        n_sums: How many sums each feature party answers for a node, by party.
+        columns: The columns of each party.
         folds: The rows of each fold.
         revealed: Whether feature parties are told which rows a node has.
     """
 
-    def __init__(self, party: Party, n_sums: Mapping[str, int], folds: Sequence[Int64Array], *, revealed: bool) -> None:
-        self._lines, self._n_sums, self._folds, self._revealed = party.feature_parties, n_sums, folds, revealed
+    def __init__(
+        self, party: Party, columns: Mapping[str, Sequence[Column]], folds: Sequence[Int64Array], *, revealed: bool
+    ) -> None:
+        self._party, self._columns, self._folds, self._revealed = party, columns, folds, revealed
         # A new key after a crash: nothing is lost, since no ciphertext outlives a tree.
         self._key = SecretKey()
-        for line in self._lines:
+        for line in party.feature_parties:
             line.send(SumsKey(np.frombuffer(self._key.public.to_bytes(), np.uint8)))
 
-    def prepare(self, tree: int, fold: int) -> None:
-        """Take the fold of the tree."""
-        self._fold = self._folds[fold]
+    def prepare(self, tree: int, fold: int, told: Mapping[str, Told]) -> None:
+        """Take the fold of the tree, and of which columns sums are told."""
+        self._fold, self._lines = self._folds[fold], asked_lines(self._party, told)
+        self._n_sums = {
+            line.peer: int(_of_columns(self._columns[line.peer], told[line.peer]).sum()) for line in self._lines
+        }
 
     def begin(self, gradients: Gradients, reach: tuple[int, int] = (0, 0)) -> None:
         """Take the gradients of the tree."""
@@ -108,13 +114,14 @@ class PaillierAnswering:
     """
 
     def __init__(self, party: Party, bins: BinMatrix, folds: Sequence[Int64Array], *, revealed: bool) -> None:
-        self._line, self._revealed, self._tree = party.label_party, revealed, -1
+        self._line, self._columns, self._revealed, self._tree = party.label_party, bins.columns, revealed, -1
         self._key = PublicKey.from_bytes(self._line.receive(SumsKey).key.tobytes())
         self._folds = [(rows, _membership(bins, rows)) for rows in folds]
 
-    def prepare(self, tree: int, fold: int) -> None:
-        """Take the fold of the tree."""
-        self._fold, self._inside = self._folds[fold]
+    def prepare(self, tree: int, fold: int, told: Told) -> None:
+        """Take the fold of the tree, and of which columns sums are told."""
+        self._fold, members = self._folds[fold]
+        self._inside = members[:, _of_columns(self._columns, told)]
 
     def answer(self, tree: int, spend: Callable[[int, int], None]) -> Share:
         """Answer a query; `spend` is told of how many nodes, before anything is computed."""
@@ -161,6 +168,11 @@ def _membership(bins: BinMatrix, rows: Int64Array) -> NDArray[np.int64]:
     codes = bins.codes[rows]
     parts = [codes[:, [place]] == np.arange(column.width - 1) for place, column in enumerate(bins.columns)]
     return np.concatenate(parts, axis=1).astype(np.int64)
+
+
+def _of_columns(columns: Sequence[Column], told: Told) -> NDArray[np.bool_]:
+    """Which of all sums over bins are those of columns that are told."""
+    return np.repeat(np.ones(len(columns), np.bool_) if told is None else told, [each.width - 1 for each in columns])
 
 
 def _are_below(rows: Int64Array, n_rows: int) -> bool:

@@ -25,7 +25,7 @@ and other parties' columns nothing. `equations` counts what sums tell, and `docs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
@@ -36,13 +36,13 @@ from numpy.typing import NDArray
 
 from colonnade.crypto.shares import Share
 from colonnade.errors import DataError, ProtocolError
-from colonnade.models.trees.bins import MOST_BINS, BinMatrix, Column
+from colonnade.models.trees.bins import MOST_BINS, BinMatrix, Column, told_columns
 from colonnade.models.trees.boosting import Boosting, BoostSettings, Sampling
 from colonnade.models.trees.equations import EquationBudget
 from colonnade.models.trees.grow import PlainSums, Tree
 from colonnade.models.trees.hidden import filled
 from colonnade.models.trees.hidden_lines import HiddenAnswering, HiddenAsking
-from colonnade.models.trees.hinted_sums import HintedAnswering, HintedAsking, slots_of
+from colonnade.models.trees.hinted_sums import HintedAnswering, HintedAsking, Told, asked_lines, slots_of
 from colonnade.models.trees.losses import Gradients
 from colonnade.models.trees.messages import (
     ChosenSplits,
@@ -125,8 +125,8 @@ def most_numbers(parameters: TreeParameters, nodes_per_number: int) -> tuple[int
 class SumsAsking(Protocol):
     """The label party's half of a scheme under which sums cross."""
 
-    def prepare(self, tree: int, fold: int) -> None:
-        """Exchange what a tree needs before there are gradients."""
+    def prepare(self, tree: int, fold: int, told: Mapping[str, Told]) -> None:
+        """Exchange what a tree needs before there are gradients; of each party's columns some are told."""
 
     def begin(self, gradients: Gradients, reach: tuple[int, int] = (0, 0)) -> None:
         """Take the gradients of the tree, and how far noise on sums of gradients and of hessians may reach."""
@@ -141,8 +141,8 @@ class SumsAsking(Protocol):
 class SumsAnswering(Protocol):
     """A feature party's half of a scheme under which sums cross."""
 
-    def prepare(self, tree: int, fold: int) -> None:
-        """Exchange what a tree needs before there are gradients."""
+    def prepare(self, tree: int, fold: int, told: Told) -> None:
+        """Exchange what a tree needs before there are gradients; of this party's columns some are told."""
 
     def answer(self, tree: int, spend: Callable[[int, int], None]) -> Share:
         """Answer a query; `spend` is told of how many nodes and numbers, before anything is computed."""
@@ -186,15 +186,14 @@ class LabelSide:
             self.record = ForestRecord(
                 len(self._own.bins.codes), {each.peer: self.parts[each.peer] for each in self._lines}
             )
-        n_sums = {name: sum(column.width - 1 for column in columns) for name, columns in self.parts.items()}
         sampling = self.boosting.sampling
         shared, folds = self._settings.hidden, sampling.folds
         most = most_numbers(self._settings.boost.trees, slots_of(folds, shared=shared).nodes)[0]
         self._asking: SumsAsking
         if self._settings.backend == "paillier":
-            self._asking = PaillierAsking(self._party, n_sums, folds, revealed=self._settings.revealed)
+            self._asking = PaillierAsking(self._party, self.parts, folds, revealed=self._settings.revealed)
         else:
-            self._asking = HintedAsking(self._party, n_sums, sampling.n_rows, folds, most, shared=shared)
+            self._asking = HintedAsking(self._party, self.parts, sampling.n_rows, folds, most, shared=shared)
         if self._settings.noise is not None:
             self._n_releases = most_releases(self._settings.boost, sampling, self.boosting.loss.n_scores)
             self._n_noisy = max(_n_columns(columns) for columns in self.parts.values())
@@ -209,13 +208,14 @@ class LabelSide:
     def train(self, step: int) -> dict[str, float]:
         """Grow one tree; returns figures to be shown."""
         boosting, self._tree, self._gradients = self.boosting, step, None
-        self._asking.prepare(step, boosting.sampling.fold_of(step // boosting.loss.n_scores))
+        self._told = self._told_in(step)
+        self._asking.prepare(step, boosting.sampling.fold_of(step // boosting.loss.n_scores), self._told)
         if self._settings.hidden:
             self._hidden.prepare(step, boosting.sampling.allowed(step, len(self.columns)))
             tree = boosting.grow(step, self, partial(self._hidden.chooser, step))
         else:
             tree = boosting.grow(step, self)
-        self._say(END)
+        self._say(END, self._lines)
         held_out = {"held-out loss": boosting.losses[-1]} if boosting.losses else {}
         return {"leaves": float(tree.n_leaves), "MB": self._party.recording.n_bytes / 1e6, **held_out}
 
@@ -253,14 +253,19 @@ class LabelSide:
         if gradients is not self._gradients:
             self._gradients = gradients
             if self.record is not None:
-                self.record.trees.append(SeenTree(gradients))
+                told = {name: each for name, each in self._told.items() if each is not None}
+                self.record.trees.append(SeenTree(gradients, told=told))
             self._asking.begin(gradients, self._bounded(gradients))
-        self._say(SUMS)
-        self._asking.ask(self._tree, nodes)
+        asked = asked_lines(self._party, self._told)
+        self._say(SUMS, asked)
+        if asked:
+            self._asking.ask(self._tree, nodes)
         totals = np.array([(gradients.g[rows].sum(), gradients.h[rows].sum()) for rows in nodes], np.int64)
         found = [self._own.sums(gradients, nodes)]
+        nothing = np.zeros((len(nodes), 0, 2), np.int64)
         for line in self._lines:
-            found.append(filled(self._asking.read(self._tree, line), self.parts[line.peer], totals))
+            sums = self._asking.read(self._tree, line) if line in asked else nothing
+            found.append(filled(sums, self.parts[line.peer], totals, self._told[line.peer]))
         if self.record is not None and not self._settings.hidden:
             seen = self.record.trees[-1]
             seen.nodes += nodes
@@ -270,7 +275,7 @@ class LabelSide:
 
     def left(self, asked: Sequence[tuple[Split, Int64Array]]) -> list[NDArray[np.bool_]]:
         """For each split and the rows of its node, which of these rows go to the left."""
-        self._say(SIDES)
+        self._say(SIDES, self._lines)
         first, n_rows, owned = 0, self.boosting.sampling.n_rows, {}
         for name, columns in self.parts.items():
             owned[name] = [
@@ -315,8 +320,17 @@ class LabelSide:
         g, h = (mechanism(each, n_columns, self._n_releases, self._settings.noise).sigma for each in most)
         return float(g), float(h)
 
-    def _say(self, act: int) -> None:
-        for line in self._lines:
+    def _told_in(self, tree: int) -> dict[str, Told]:
+        """Of which columns of each party sums are told in a tree."""
+        allowed, told, first = self.boosting.sampling.allowed(tree, len(self.columns)), {}, 0
+        for name, columns in self.parts.items():
+            some = None if allowed is None or self._settings.hidden else allowed[first : first + len(columns)]
+            told[name] = told_columns(columns, some)
+            first += len(columns)
+        return told
+
+    def _say(self, act: int, lines: Sequence[Channel]) -> None:
+        for line in lines:
             line.send(NextAct(self._tree, act), epoch=self._tree)
 
 
@@ -375,9 +389,11 @@ class FeatureSide:
 
     def train(self, step: int) -> dict[str, float]:
         """Help to grow one tree."""
-        self._answering.prepare(step, self._sampling.fold_of(step // self.n_scores))
+        allowed = self._allowed(step)
+        told = None if self._settings.hidden else told_columns(self._bins.columns, allowed)
+        self._answering.prepare(step, self._sampling.fold_of(step // self.n_scores), told)
         if self._settings.hidden:
-            self._hidden.prepare(step, self._allowed(step))
+            self._hidden.prepare(step, allowed)
         if self._noise is not None:
             bounds = self._line.receive(GradientBounds, fields={"tree": step}, within=_GRADIENT_BOUNDS, epoch=step)
             self._noise.begin(bounds.g, bounds.h)
@@ -385,6 +401,11 @@ class FeatureSide:
         trees, n_turns = self._settings.boost.trees, 0
         while act := self._line.receive(NextAct, fields={"tree": step}, within={"act": (END, SIDES)}, epoch=step).act:
             if act == SUMS:
+                if told is not None and not told.any():
+                    raise ProtocolError(
+                        f"Expected no query in tree {step} from {self._line.peer}, since no column of this party may "
+                        "split there, got one. Check that both parties run the same plan."
+                    )
                 shares = self._answering.answer(step, self._spend)
                 if self._settings.hidden:
                     self._hidden.rank(step, shares)

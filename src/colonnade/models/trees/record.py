@@ -8,7 +8,7 @@ by its deviation. The label party could keep all of this in any run, so an audit
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -40,7 +40,9 @@ class SeenTree:
         sums: For each feature party the sums (bins, 2) of each of these nodes, in the order of `nodes`.
         sides: For each feature party the sides of rows under its splits.
         noise: For each feature party the deviations of the noise in sums of gradients and of hessians, in their units;
-            a party that is not named here tells exact sums.
+            a party that is not named here tells exact sums. The last bin of a column, which is the node's sum less
+            those over the other bins, has the noise of all of these.
+        told: For each feature party of which columns sums were told, where these were not all; other sums are 0.
     """
 
     gradients: Gradients
@@ -48,6 +50,11 @@ class SeenTree:
     sums: dict[str, list[NDArray[Any]]] = field(default_factory=dict)
     sides: dict[str, list[Sides]] = field(default_factory=dict)
     noise: dict[str, tuple[float, float]] = field(default_factory=dict)
+    told: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
+
+    def tells(self, owner: str, column: int) -> bool:
+        """Whether sums over the bins of a party's column were told."""
+        return bool(self.sums.get(owner)) and (owner not in self.told or bool(self.told[owner][column]))
 
 
 @dataclass
@@ -57,7 +64,6 @@ class ForestRecord:
     Attributes:
         n_rows: How many rows there are.
         columns: What it knows of each feature party's columns.
-        shuffled: Whether the bins of each column change places from tree to tree.
         trees: The trees.
 
     >>> ForestRecord(3, {"shop": (Column(2),)}).released("shop")
@@ -66,12 +72,15 @@ class ForestRecord:
 
     n_rows: int
     columns: Mapping[str, tuple[Column, ...]]
-    shuffled: bool = False
     trees: list[SeenTree] = field(default_factory=list)
 
     def released(self, owner: str) -> bool:
         """Whether sums of a party were told."""
-        return any(tree.sums.get(owner) for tree in self.trees)
+        return any(tree.tells(owner, column) for tree in self.trees for column in range(len(self.columns[owner])))
+
+    def about(self, owner: str, column: int) -> ForestRecord:
+        """The trees in which sums over the bins of a party's column were told."""
+        return replace(self, trees=[tree for tree in self.trees if tree.tells(owner, column)])
 
     def n_splits(self, owner: str) -> Int64Array:
         """How often each of a party's columns was chosen."""
@@ -83,7 +92,6 @@ class ForestRecord:
         return {
             "n_rows": self.n_rows,
             "columns": {name: [list(vars(each).values()) for each in found] for name, found in self.columns.items()},
-            "shuffled": self.shuffled,
             "trees": [
                 {
                     "gradients": dict(vars(tree.gradients)),
@@ -91,6 +99,7 @@ class ForestRecord:
                     "sums": {name: list(found) for name, found in tree.sums.items()},
                     "sides": {name: [_stored(each) for each in found] for name, found in tree.sides.items()},
                     "noise": {name: list(deviations) for name, deviations in tree.noise.items()},
+                    "told": dict(tree.told),
                 }
                 for tree in self.trees
             ],
@@ -107,10 +116,11 @@ class ForestRecord:
                 {name: list(found) for name, found in each["sums"].items()},
                 {name: [_sides(some) for some in found] for name, found in each["sides"].items()},
                 {name: (g, h) for name, (g, h) in each["noise"].items()},
+                dict(each.get("told", {})),
             )
             for each in tree["trees"]
         ]
-        return cls(tree["n_rows"], columns, tree["shuffled"], trees)
+        return cls(tree["n_rows"], columns, trees)
 
 
 @runtime_checkable

@@ -90,6 +90,18 @@ class TreeParameters:
         by_levels = self.grow_policy == "depthwise" and self.max_depth
         return min(self.max_depth, self.most_splits) if by_levels else self.most_splits
 
+    @property
+    def most_nodes(self) -> int:
+        """How many nodes of a tree a split is looked for at, at most.
+
+        >>> TreeParameters(max_depth=4).most_nodes, TreeParameters(max_depth=4, max_leaves=6).most_nodes
+        (15, 9)
+        """
+        by_depth, by_leaves = (1 << self.max_depth) - 1, max(1, 2 * self.max_leaves - 3)
+        if not (self.max_depth and self.max_leaves):
+            return by_depth if self.max_depth else by_leaves
+        return min(by_depth, by_leaves)
+
     def weights(self, sums: Float64Array) -> Float64Array:
         """Weights of leaves with sums (..., 2), before eta."""
         g, h = sums[..., 0], sums[..., 1]
