@@ -27,11 +27,14 @@ psi-fast: .venv-psi-fast/.ready
 demo: setup
 	$(BIN)/colonnade demo
 
+# Each worker begins with tests that stand together, so that what they share is made once, and takes over from others.
+SHARING := -n $(WORKERS) --dist worksteal
+
 test: setup
-	$(BIN)/pytest -n $(WORKERS) -m "not slow and not gpu" --doctest-modules src tests
+	$(BIN)/pytest $(SHARING) -m "not slow and not gpu" --doctest-modules src tests
 
 test-slow: setup
-	$(BIN)/pytest -n $(WORKERS) -m "slow and not gpu" --timeout 1800 tests
+	$(BIN)/pytest $(SHARING) -m "slow and not gpu" --timeout 1800 tests
 	$(MAKE) gate
 
 # Wide enough for a busy machine: what ends with 1 here has become several times slower.

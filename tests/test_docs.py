@@ -296,7 +296,7 @@ def test_the_page_on_curves_names_every_option():
 @pytest.mark.slow
 def test_the_tutorial_on_curves_runs_and_finds_what_its_text_says(elsewhere, data_folder):
     page = run_page(DOCS / "tutorial-functional.md")
-    assert set(page["company"].selected_) == {"temperature", "humidity"}
+    assert set(page["company"].selected_) == {"temperature", "humidity", "wind"}
     assert page["ratio"] == pytest.approx(0.75, abs=0.02)
     assert not page["report"].budget["features"].is_private
     errors = {epsilon: round(float(error), 2) for epsilon, (error, _) in page["findings"].items()}
