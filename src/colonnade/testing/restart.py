@@ -200,7 +200,7 @@ class _Restart:
         setup, story = self.setup, Story()
         addresses: dict[str, str | None] = {name: f"127.0.0.1:{free_port()}" for name in setup.roles.parties}
         # Other ids are refused in greetings, by whichever party is called; the other parties then wait in vain.
-        wait = 1.5 if self.change == "ids" else SECONDS
+        wait = 3.0 if self.change == "ids" else SECONDS
         patience = Patience(start=SECONDS, rejoin=wait, silence=20, message=SECONDS, heartbeat=0.1)
 
         def live(name: str) -> None:
