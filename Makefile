@@ -6,7 +6,7 @@ READY := .venv/.ready
 # The theme's notice about its successor would otherwise stand in every log.
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: setup psi-fast demo test test-slow mutants check bench docs docs-serve
+.PHONY: setup psi-fast demo test test-slow mutants check bench gate docs docs-serve
 
 setup: $(READY)
 
@@ -16,19 +16,30 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 # An environment of its own for the engine rr22, whose library wants other versions than we do. It needs Python 3.11.
-psi-fast:
+psi-fast: .venv-psi-fast/.ready
+	@echo "export COLONNADE_PSI_FAST=$(CURDIR)/.venv-psi-fast/bin/python"
+
+.venv-psi-fast/.ready:
 	test -x .venv-psi-fast/bin/python || $(PYTHON) -m venv .venv-psi-fast
 	.venv-psi-fast/bin/python -m pip install --quiet --no-deps spu==0.9.5
-	@echo "export COLONNADE_PSI_FAST=$(CURDIR)/.venv-psi-fast/bin/python"
+	touch $@
 
 demo: setup
 	$(BIN)/colonnade demo
 
+# Each worker begins with tests that stand together, so that what they share is made once, and takes over from others.
+SHARING := -n $(WORKERS) --dist worksteal
+
 test: setup
-	$(BIN)/pytest -n $(WORKERS) -m "not slow and not gpu" --doctest-modules src tests
+	$(BIN)/pytest $(SHARING) -m "not slow and not gpu" --doctest-modules src tests
 
 test-slow: setup
-	$(BIN)/pytest -n $(WORKERS) -m "slow and not gpu" --timeout 1800 tests
+	$(BIN)/pytest $(SHARING) -m "slow and not gpu" --timeout 1800 tests
+	$(MAKE) gate
+
+# Wide enough for a busy machine: what ends with 1 here has become several times slower.
+gate: setup
+	$(BIN)/python -m benchmarks codec channel import_time encrypted functional --gate 3
 
 # One fault at a time in a copy of the source, which the tests named beside the fault must notice.
 mutants: setup

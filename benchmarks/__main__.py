@@ -1,12 +1,15 @@
-"""`python -m benchmarks NAME` or `--all`: measure a claim about speed; the last line is the outcome as JSON."""
+"""`python -m benchmarks NAME ...` or `--all`: measure claims; the last line is the outcome as JSON."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+import os
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
+from statistics import median
 
 BENCHMARKS: Mapping[str, str] = {
     "codec": "a message of 256 KiB to a frame and back",
@@ -35,63 +38,142 @@ BENCHMARKS: Mapping[str, str] = {
 }
 
 
-# Each takes up to an hour, so that it runs only if it is named.
 ALONE = ("psi_large", "reconstruction")
+"""Each takes up to an hour, so that it runs only if it is named."""
+
+TURNS = 3
+ONCE = (
+    *(
+        "functional_accuracy",
+        "functional_guard",
+        "regression_accuracy",
+        "secureboost",
+        "trees_equality",
+        "reconstruction",
+    ),
+    *("lattice", "walks", "psi", "psi_large"),
+)
+"""Measured in one turn: they count or compare instead of timing, or take turns among themselves for many minutes."""
+
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was measured, the most it may be, and whether it is no more."""
+    """What was measured: medians over turns, the least and the largest of each, and what each may be.
+
+    A figure below its least value cannot be, such as a split network that is faster than its own centre: the machine
+    did something else meanwhile. `load` is the mean number of running processes of the last minute, before and after.
+    """
 
     name: str
     figures: Mapping[str, float]
+    spread: Mapping[str, tuple[float, float]]
     targets: Mapping[str, float]
+    least: Mapping[str, float]
+    load: tuple[float, float]
     holds: bool
 
     @classmethod
-    def of(cls, name: str, figures: Mapping[str, float], targets: Mapping[str, float]) -> Outcome:
-        """Compare figures with their targets."""
-        rounded = {key: float(f"{value:.4g}") for key, value in figures.items()}
-        return cls(name, rounded, targets, all(rounded[key] <= most for key, most in targets.items()))
+    def of(
+        cls,
+        name: str,
+        turns: Sequence[Mapping[str, float]],
+        targets: Mapping[str, float],
+        least: Mapping[str, float],
+        load: tuple[float, float],
+    ) -> Outcome:
+        """Compare the medians with their targets."""
+        figures = {key: _rounded(median(turn[key] for turn in turns)) for key in turns[0]}
+        spread = {key: (_rounded(min(t[key] for t in turns)), _rounded(max(t[key] for t in turns))) for key in turns[0]}
+        holds = all(figures[key] <= most for key, most in targets.items())
+        return cls(name, figures, spread, targets, least, load, holds and not _invalid(figures, least))
 
     @classmethod
-    def of_all(cls, outcomes: list[Outcome]) -> Outcome:
+    def of_all(cls, outcomes: Sequence[Outcome]) -> Outcome:
         """Several outcomes as one, each figure under the name of its benchmark."""
-        figures = {f"{o.name}.{key}": value for o in outcomes for key, value in o.figures.items()}
-        targets = {f"{o.name}.{key}": value for o in outcomes for key, value in o.targets.items()}
-        return cls("all", figures, targets, all(o.holds for o in outcomes))
+
+        def named(part: str) -> dict[str, float]:
+            return {f"{o.name}.{key}": value for o in outcomes for key, value in getattr(o, part).items()}
+
+        spread = {f"{o.name}.{key}": value for o in outcomes for key, value in o.spread.items()}
+        load = (outcomes[0].load[0], outcomes[-1].load[1])
+        holds = all(o.holds for o in outcomes)
+        return cls("all", named("figures"), spread, named("targets"), named("least"), load, holds)
+
+    def clear_misses(self, factor: float) -> list[str]:
+        """The figures that are invalid, or above their targets by more than a factor."""
+        missed = [key for key, most in self.targets.items() if self.figures[key] > factor * most]
+        return missed + _invalid(self.figures, self.least)
 
     def table(self) -> str:
         """The outcome for a reader."""
-        lines = [f"{self.name}: {BENCHMARKS[self.name]}"]
+        lines = [f"{self.name}: {BENCHMARKS[self.name]}; load {self.load[0]:.1f} before, {self.load[1]:.1f} after"]
+        invalid = _invalid(self.figures, self.least)
         for key, value in self.figures.items():
-            most = self.targets.get(key)
-            verdict = "" if most is None else f"  at most {most:<6g} {'holds' if value <= most else 'MISSED'}"
-            lines.append(f"    {key:<26}{value:>10g}{verdict}")
+            low, high = self.spread[key]
+            span = "" if low == high else f"{low:g} to {high:g}"
+            verdict = ""
+            if (most := self.targets.get(key)) is not None:
+                verdict = f"  at most {most:<6g} {'holds' if value <= most else 'MISSED'}"
+            if key in invalid:
+                verdict = f"  INVALID: it cannot be below {self.least[key]:g}"
+            lines.append(f"    {key:<26}{value:>10g}  {span:<22}{verdict}".rstrip())
         return "\n".join(lines)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _invalid(figures: Mapping[str, float], least: Mapping[str, float]) -> list[str]:
+    return [key for key, value in least.items() if figures[key] < value]
 
 
 def measure(name: str, *, quick: bool) -> Outcome:
     """Run one benchmark."""
     module = import_module(f"benchmarks.{name}")
-    return Outcome.of(name, module.measure(quick=quick), module.TARGETS)
+    before = os.getloadavg()[0]
+    turns = [module.measure(quick=quick) for _ in range(1 if quick or name in ONCE else TURNS)]
+    load = (_rounded(before), _rounded(os.getloadavg()[0]))
+    return Outcome.of(name, turns, module.TARGETS, getattr(module, "LEAST", {}), load)
 
 
 def main() -> None:
     """Read the command line and measure."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure a claim about speed.")
-    parser.add_argument("name", nargs="?", choices=BENCHMARKS, help="the benchmark; without one they are listed")
+    # `choices` would refuse the empty list that stands for no name.
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a benchmark; without one they are listed")
     parser.add_argument("--all", action="store_true", help="run all of them but psi_large")
     parser.add_argument("--quick", action="store_true", help="measure so briefly that the figures mean little")
+    parser.add_argument(
+        "--gate",
+        type=float,
+        nargs="?",
+        const=1.5,
+        metavar="FACTOR",
+        help="end with 1 if a figure is invalid or above its target by more than this factor, by default 1.5",
+    )
     options = parser.parse_args()
-    if not options.all and options.name is None:
+    for name in options.names:
+        if name not in BENCHMARKS:
+            parser.error(f"{name!r} is no benchmark; the benchmarks are {', '.join(BENCHMARKS)}")
+    names = [name for name in BENCHMARKS if name not in ALONE] if options.all else options.names
+    if not names:
         print("\n".join(f"{name:<22}{claim}" for name, claim in BENCHMARKS.items()))
         return
+    # Read by libraries when a benchmark imports them, and by the processes that it starts.
+    os.environ.update(ONE_THREAD)
     outcomes = []
-    for name in [name for name in BENCHMARKS if name not in ALONE] if options.all else [options.name]:
+    for name in names:
         outcomes.append(measure(name, quick=options.quick))
         print(outcomes[-1].table(), flush=True)
-    print(json.dumps(asdict(Outcome.of_all(outcomes) if options.all else outcomes[0])))
+    outcome = outcomes[0] if len(outcomes) == 1 else Outcome.of_all(outcomes)
+    missed = [] if options.gate is None else outcome.clear_misses(options.gate)
+    if missed:
+        print(f"clearly missed or invalid: {', '.join(missed)}")
+    print(json.dumps(asdict(outcome)))
+    sys.exit(1 if missed else 0)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
 """A split network, trained in one process, against the same network trained centrally in plain PyTorch.
 
 30,000 rows, two parties with 12 columns each, bottoms with a hidden layer of 64 and an embedding of 32, batches of
-1,024, one thread. Both ways start from the parties' tables and the same weights and use the same batches and Adam with
-the same settings, so both reach the same loss; that is checked. The central network has the implementation of Adam that
-PyTorch takes by default, the parties have the fused one, as always; `digests_ratio_fused` and `audit_ratio_fused`
-compare with a central network that has that, too, and have no target.
+1,024, one thread. Both ways start from the parties' tables and the same weights and use the same batches and PyTorch's
+fused Adam with the same settings, so both reach the same loss; that is checked. The ratios of processor time feel other
+processes less than those of the clock, which have the targets.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from colonnade.tables.encode import Inputs
 from colonnade.wire.recording.recording import Keep
 
 TARGETS: Mapping[str, float] = {"digests_ratio": 1.35, "audit_ratio": 1.6}
+LEAST: Mapping[str, float] = {"digests_ratio": 1.0, "audit_ratio": 1.0}
 ROLES = Roles(label="bank", features=("shop",))
 N_ROWS, N_COLUMNS, EMBEDDING = 30_000, 12, 32
 
@@ -68,8 +68,6 @@ def train_centrally(
     tables: Mapping[str, Table],
     shared: Randomness,
     device: str = "cpu",
-    *,
-    fused: bool | None = None,
 ) -> float:
     """Train the same network in one table; returns the mean loss of the last epoch."""
     rows = np.arange(N_ROWS)
@@ -80,7 +78,7 @@ def train_centrally(
     joint = top(2 * EMBEDDING, 2).to(device)
     parameters = [*own.parameters(), *others.parameters(), *joint.parameters()]
     assert isinstance(model.learning_rate, float)
-    optimiser = torch.optim.Adam(parameters, model.learning_rate, fused=fused)
+    optimiser = torch.optim.Adam(parameters, model.learning_rate, fused=True)
     batches = Batches(rows, model.batch_size, shared)
     losses = []
     for step in range(model.epochs * batches.per_epoch):
@@ -113,7 +111,7 @@ class Timings:
 def measure(*, quick: bool) -> dict[str, float]:
     """Ratios of median times: of the wall clock, and of the processor, which feels other processes less."""
     torch.set_num_threads(1)
-    epochs, repetitions = (1, 1) if quick else (20, 7)
+    epochs, repetitions = (1, 1) if quick else (20, 3)
     model = SplitClassifier(
         embedding=EMBEDDING, bottom=bottom, top=top, batch_size=1024, epochs=epochs, n_iter_no_change=None
     )
@@ -125,7 +123,6 @@ def measure(*, quick: bool) -> dict[str, float]:
         raise RuntimeError(f"Both ways of training should reach one loss, but they reach {apart} and {together}.")
     ways: dict[str, Callable[[], object]] = {
         "central": lambda: train_centrally(model, tables, shared),
-        "fused": lambda: train_centrally(model, tables, shared, fused=True),
         "digests": lambda: train_apart(model, tables, "digests"),
         "audit": lambda: train_apart(model, tables, "audit"),
     }
@@ -138,8 +135,6 @@ def measure(*, quick: bool) -> dict[str, float]:
     return {
         "digests_ratio": wall["digests"] / wall["central"],
         "audit_ratio": wall["audit"] / wall["central"],
-        "digests_ratio_fused": wall["digests"] / wall["fused"],
-        "audit_ratio_fused": wall["audit"] / wall["fused"],
         "digests_processor_ratio": processor["digests"] / processor["central"],
         "audit_processor_ratio": processor["audit"] / processor["central"],
         **{f"{name}_epoch_ms": 1e3 * seconds / epochs for name, seconds in wall.items()},

@@ -1,4 +1,7 @@
-"""`python -m experiments NAME`: run what is not in the journal yet, and write docs/results/NAME.md and .csv."""
+"""`python -m experiments NAME`: run what is not in the journal yet, and write docs/results/NAME.md and .csv.
+
+`--page` runs nothing: it writes the page again from the figures in the .csv.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ import pyarrow as pa
 
 from colonnade.experiment.sweep import Journal, sweep
 from colonnade.runtime.executor import Local
+from experiments.tables import read
 
 EXPERIMENTS = {
     "wandering": "boundary-wandering learning in both of its forms, on five data sets",
@@ -32,8 +36,14 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=None, help="trials at the same time; as many as cores by default")
     parser.add_argument("--journal", type=Path, default=None, help="where finished trials are kept")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the results are written")
+    parser.add_argument("--page", action="store_true", help="write the page again from the figures that are there")
     options = parser.parse_args()
     module = import_module(f"experiments.{options.name}")
+    if options.page:
+        rows = read((options.out / options.name).with_suffix(".csv"))
+        page = module.page(rows, quick=options.quick)
+        (options.out / options.name).with_suffix(".md").write_text(page, encoding="utf-8")
+        return
     trials = module.trials(quick=options.quick)
     path = options.journal or Path("runs") / f"{options.name}.sqlite"
     with Journal(path) as journal:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from statistics import mean
 from typing import Any
 
 from colonnade import simulate
@@ -23,6 +22,7 @@ from colonnade.experiment.quality import quality
 from colonnade.experiment.sweep import Trial
 from colonnade.models import LabelDPShadow, SplitClassifier
 from experiments.sets import ROLES, halves
+from experiments.tables import held_out, over_seeds, told_seeds
 
 # Rows to draw at most of the sets on which every defence is held.
 SETS = {"digits": None, "credit-default": 3_000}
@@ -99,15 +99,15 @@ def _held(cell: Mapping[str, Any]) -> list[Any]:
 
 def page(rows: Sequence[Mapping[str, Any]], *, quick: bool) -> str:
     """The results for a reader."""
-    n_seeds, flag = len({row["trial.seed"] for row in rows}), " --quick" if quick else ""
+    flag = " --quick" if quick else ""
     lines = [
         "# Defences, measured",
         "",
         *(__doc__ or "").strip().splitlines()[2:],
         "",
-        f"Means over {n_seeds} seed{'s' if n_seeds > 1 else ''}, {EPOCHS} epochs, 70 % of the rows to train on"
+        f"{told_seeds(rows)}, {EPOCHS} epochs, 70 % of the rows to train on"
         + (", at most 4,000 rows: the reduced grid" if quick else "")
-        + f"; made with `python -m experiments defences{flag}`. "
+        + f"; scores of attacks are means. Made with `python -m experiments defences{flag}`. "
         "`defences.csv` beside this page has every figure of each trial.",
         "",
         "An attack's score is a balanced accuracy, or AUC where it ranks rows of two classes, on rows whose labels it "
@@ -132,8 +132,11 @@ def _catalogue(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if not rows:
         return
     sets = [name for name in SETS if any(row["set"] == name for row in rows)]
-    yield "| defence | " + " | ".join(f"{name}: accuracy | best attack | score / null / alone" for name in sets) + " |"
-    yield "|" + "---|" * (1 + 3 * len(sets))
+    for name in sets:
+        yield from held_out([row for row in rows if row["set"] == name], name)
+    heads = (f"{name}: accuracy | AUC | best attack | score / null / alone" for name in sets)
+    yield "| defence | " + " | ".join(heads) + " |"
+    yield "|" + "---|" * (1 + 4 * len(sets))
     for defence in ("none", *DEFENCES):
         held = [row for row in rows if row["defence"] == defence]
         if not held:
@@ -143,11 +146,11 @@ def _catalogue(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             mine = [row for row in held if row["set"] == name]
             refusals = [row["refused"] for row in mine if row.get("refused")]
             if refusals or not mine:
-                cells += [f"refused: {refusals[0]}" if refusals else "", "", ""]
+                cells += [f"refused: {refusals[0]}" if refusals else "", "", "", ""]
                 continue
             found = _standings(mine)
             best = best_of(found)
-            cells += [f"{mean(row['accuracy'] for row in mine):.3f}", best, _all_of(found[best])]
+            cells += [over_seeds(mine, "accuracy"), over_seeds(mine, "AUC"), best, _all_of(found[best])]
         yield f"| {defence} | {' | '.join(cells)} |"
 
 
@@ -176,6 +179,7 @@ def _label_dp(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     if not rows:
         return
     attacks = sorted(_standings(rows))
+    yield from held_out(rows, "adult")
     yield (
         "*excess* is by how many points the attack that exceeds the attacker alone by most does so, measured alike. "
         "`predict` uses the main network, whose accuracy and AUC these are. Each attack's score / null / alone."
@@ -191,7 +195,7 @@ def _label_dp(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         most = max(found, key=lambda name: found[name].excess)
         shown = [
             f"{epsilon:g}",
-            *(f"{mean(row[key] for row in mine):.3f}" for key in ("accuracy", "AUC")),
+            *(over_seeds(mine, key) for key in ("accuracy", "AUC")),
             best_of(found),
             f"{100 * found[most].excess:+.0f}",
             most,
@@ -216,7 +220,7 @@ def _standings(rows: Sequence[Mapping[str, Any]]) -> dict[str, Standing]:
 
 def _scores(rows: Sequence[Mapping[str, Any]], attacks: Sequence[str]) -> str:
     found = _standings(rows)
-    cells = [f"{mean(row['accuracy'] for row in rows):.3f}"]
+    cells = [over_seeds(rows, "accuracy")]
     cells += [_all_of(found[name]) if name in found else "" for name in attacks]
     return " | ".join(cells) + " |"
 

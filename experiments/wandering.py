@@ -18,10 +18,12 @@ import numpy as np
 
 from colonnade import audit, simulate
 from colonnade.catalogue import ATTACKS, DEFENCES
+from colonnade.experiment.quality import classification_quality
 from colonnade.experiment.sweep import Trial
 from colonnade.experiment.tune import GEOMETRIC
 from colonnade.models import SplitClassifier
 from experiments.sets import ROLES, ROWS, halves
+from experiments.tables import held_out, over_seeds, told_seeds
 
 ALPHAS = (0.0, 0.1, 1.0, 10.0)
 SEEDS = (0, 1, 2)
@@ -77,7 +79,8 @@ def measure(trial: Trial) -> Mapping[str, Any]:
         shares = {name: partial(share.predict, head=head) for name, share in run.results.items()}
         prediction = simulate(shares, test, roles=ROLES, seed=trial.seed, defences={"bank": held}).results["bank"]
         assert prediction is not None
-        figures[head] = float((prediction.values == truth).mean())
+        found = classification_quality(prediction, truth)
+        figures |= {head: found.pop("accuracy"), f"{head} AUC": found.pop("AUC", None), **found}
     report = audit(run, [ATTACKS[name]() for name in ATTACKED_BY], nulls=cell["nulls"], seed=trial.seed)
     for finding in report.attacks:
         for way, evidence in (("plain", finding.plain), ("renamed", finding.up_to_naming)):
@@ -99,21 +102,21 @@ def _wandering(alpha: float, scope: str) -> Any:
 
 def page(rows: Sequence[Mapping[str, Any]], *, quick: bool) -> str:
     """The results for a reader."""
-    n_seeds = len({row["trial.seed"] for row in rows})
     lines = [
         "# Boundary-wandering learning, measured",
         "",
         *(__doc__ or "").strip().splitlines()[2:],
         "",
-        f"Means over {n_seeds} seed{'s' if n_seeds > 1 else ''}, {EPOCHS} epochs, 70 % of the rows to train on"
+        f"{told_seeds(rows)}, {EPOCHS} epochs, 70 % of the rows to train on"
         + (", at most 4,000 rows: the reduced grid, made with `python -m experiments wandering --quick`." if quick else
-           "; made with `python -m experiments wandering`."),
+           "; made with `python -m experiments wandering`.") + " Scores of attacks are means.",
         "`wandering.csv` beside this page has every figure of every trial.",
         "",
-        "*main* is the accuracy on held-out rows of the head that predicts (the local one of two tracks), *federated* "
-        "of the other. An attack's column has its score, on rows it was not told, under the names of classes that suit "
-        "it best, in brackets what the attacker reaches alone with the same help. *null* rows say how high the attack "
-        "gets, at the 95th percentile of 20 runs, where labels were permuted before training.",
+        "*main* is the accuracy on held-out rows of the head that predicts (the local one of two tracks), *AUC* its "
+        "area under the ROC curve, *federated* the accuracy of the other. An attack's column has its score, on rows it "
+        "was not told, under the names of classes that suit it best, in brackets what the attacker reaches alone with "
+        "the same help. *null* rows say how high the attack gets, at the 95th percentile of 20 runs, where labels were "
+        "permuted before training.",
         "",
         "Attacks that solve for the classes in the penalty's own gradient, which a feature party is sent where the "
         "scope is *received* or *both*, are not among those tried: low figures there are no proof that labels are "
@@ -122,7 +125,7 @@ def page(rows: Sequence[Mapping[str, Any]], *, quick: bool) -> str:
     for name in ROWS:
         of_set = [row for row in rows if row["set"] == name]
         if of_set:
-            lines += ["", f"## {name}", "", *_table(of_set)]
+            lines += ["", f"## {name}", "", *held_out(of_set, name), *_table(of_set)]
     return "\n".join(lines) + "\n"
 
 
@@ -130,18 +133,17 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     attacks = sorted({key.removesuffix(".score") for row in rows for key in row if key.endswith(" renamed.score")})
     attacks = [attack for attack in attacks if any(row.get(f"{attack}.score") is not None for row in rows)]
     yield (
-        "| form | alpha | scope | private by | main | federated | "
+        "| form | alpha | scope | private by | main | AUC | federated | "
         + " | ".join(attack.removesuffix(" renamed") for attack in attacks)
         + " |"
     )
-    yield "|" + "---|" * (6 + len(attacks))
+    yield "|" + "---|" * (7 + len(attacks))
     for cell in _cells():
         mine = [row for row in rows if all(row[key] == value for key, value in cell.items())]
         if not mine:
             continue
-        federated, local = _mean(mine, "federated"), _mean(mine, "local")
-        figures = [federated if local is None else local, federated]
-        shown = [f"{figure:.3f}" for figure in figures if figure is not None]
+        main = "federated" if _mean(mine, "local") is None else "local"
+        shown = [over_seeds(mine, key) for key in (main, f"{main} AUC", "federated")]
         for attack in attacks:
             score, alone = _mean(mine, f"{attack}.score"), _mean(mine, f"{attack}.alone")
             shown.append("" if score is None or alone is None else f"{score:.2f} ({alone:.2f})")
@@ -150,7 +152,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         if nulls:
             high = [_mean(nulls, f"{attack}.null_high") for attack in attacks]
             cells = ["" if value is None else f"{value:.2f}" for value in high]
-            yield f"| {cell['form']} | {cell['alpha']:g} | *null* | | | | {' | '.join(cells)} |"
+            yield f"| {cell['form']} | {cell['alpha']:g} | *null* | | | | | {' | '.join(cells)} |"
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:

@@ -1,3 +1,4 @@
+import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,6 +20,14 @@ def one_torch_thread() -> None:
         import torch
 
         torch.set_num_threads(1)
+
+
+@pytest.fixture
+def data_folder(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of data sets that $COLONNADE_DATA names, or else slices of them."""
+    folder = os.environ.get("COLONNADE_DATA") or str(Path(__file__).parent / "data" / "slices")
+    monkeypatch.setenv("COLONNADE_DATA", folder)
+    return Path(folder)
 
 
 @pytest.fixture

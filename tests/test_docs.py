@@ -6,7 +6,6 @@ import dataclasses
 import importlib
 import inspect
 import io
-import os
 import re
 import subprocess
 import sys
@@ -294,14 +293,10 @@ def test_the_page_on_curves_names_every_option():
     assert [option for option in options if f"| `{option}` |" not in text] == []
 
 
-needs_folder = pytest.mark.skipif(not os.environ.get("COLONNADE_DATA"), reason="COLONNADE_DATA is not set")
-
-
 @pytest.mark.slow
-@needs_folder
-def test_the_tutorial_on_curves_runs_and_finds_what_its_text_says(elsewhere):
+def test_the_tutorial_on_curves_runs_and_finds_what_its_text_says(elsewhere, data_folder):
     page = run_page(DOCS / "tutorial-functional.md")
-    assert set(page["company"].selected_) == {"temperature", "humidity"}
+    assert set(page["company"].selected_) == {"temperature", "humidity", "wind"}
     assert page["ratio"] == pytest.approx(0.75, abs=0.02)
     assert not page["report"].budget["features"].is_private
     errors = {epsilon: round(float(error), 2) for epsilon, (error, _) in page["findings"].items()}
@@ -312,8 +307,7 @@ def test_the_tutorial_on_curves_runs_and_finds_what_its_text_says(elsewhere):
 
 
 @pytest.mark.slow
-@needs_folder
-def test_the_script_of_bike_sharing_runs(tmp_path):
+def test_the_script_of_bike_sharing_runs(tmp_path, data_folder):
     said = run_script(sys.executable, EXAMPLES / "bike_sharing.py", folder=tmp_path)
     assert "has selected temperature, humidity" in said
     assert (tmp_path / "bike-surface.png").exists()

@@ -23,6 +23,11 @@ class Names(Mapping[str, T], Generic[T]):
     def __init__(self, what: str, homes: Mapping[str, tuple[str, str]]) -> None:
         self._what, self._homes = what, homes
 
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Where the classes are, without importing anything."""
+        return tuple(dict.fromkeys(f"colonnade.{module}" for module, _ in self._homes.values()))
+
     def require(self, name: str) -> None:
         """Refuse an unknown name, without importing anything."""
         if name not in self._homes:

@@ -645,8 +645,8 @@ def test_composite_keys_are_matched():
     ]
 
 
-def test_febrl_records_with_their_dirty_keys_are_aligned_as_far_as_a_key_is_clean():
-    arrow = _febrl()
+def test_febrl_records_with_their_dirty_keys_are_aligned_as_far_as_a_key_is_clean(data_folder):
+    arrow = pq.read_table(data_folder / "febrl_1.parquet")
     flags = np.asarray(arrow.column("is_duplicate"))
     sides = {"bank": arrow.filter(pa.array(~flags)), "shop": arrow.filter(pa.array(flags))}
     held = {name: Table.of(side, ids="rec_id") for name, side in sides.items()}
@@ -660,12 +660,6 @@ def test_febrl_records_with_their_dirty_keys_are_aligned_as_far_as_a_key_is_clea
     assert len(entity["bank"]) > 400
     left_out = run.results["shop"].take(held["shop"])
     assert "soc_sec_id" not in left_out.columns
-
-
-def _febrl():
-    if "COLONNADE_DATA" not in os.environ:
-        pytest.skip("the folder of data sets is not named")
-    return pq.read_table(Path(os.environ["COLONNADE_DATA"]) / "febrl_1.parquet")
 
 
 def _joined_in_the_clear(sides, keys, columns):

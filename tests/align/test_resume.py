@@ -1,7 +1,6 @@
 """An alignment that is killed, in whatever phase or bucket, resumes to the alignment it would have been."""
 
 import itertools
-import multiprocessing
 import os
 import shutil
 import signal
@@ -16,6 +15,7 @@ from colonnade.align import Align, Limits, Settings
 from colonnade.align import messages as kinds
 from colonnade.align import settings as settings_module
 from colonnade.errors import PrivacyError, StorageError
+from colonnade.testing.resume import forking
 from colonnade.wire.channel import Channel
 from colonnade.wire.memory import MemoryTransport
 
@@ -68,9 +68,7 @@ def dies(how, directory, act, number):
     # The new process looks for this module where this one does.
     if str(ROOT) not in sys.path:
         sys.path.append(str(ROOT))
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "colonnade.align", "numba"])
-    process = context.Process(target=live, args=(how, directory, act, number))
+    process = forking().Process(target=live, args=(how, directory, act, number))
     process.start()
     process.join()
     assert process.exitcode in (0, -signal.SIGKILL)

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
-import os
+from hashlib import sha256
 from pathlib import Path
+from shutil import copy
 
 import numpy as np
 import pandas as pd
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from colonnade.data import available, intersect, load, require_same_rows
+from colonnade.data.datasets import DatasetInfo
 from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.tables.table import Table
 
@@ -16,7 +18,11 @@ INFO = {info.name: info for info in available()}
 BUILT_IN = [name for name, info in INFO.items() if info.built_in]
 EXTERNAL = [name for name, info in INFO.items() if not info.built_in]
 
-needs_folder = pytest.mark.skipif(not os.environ.get("COLONNADE_DATA"), reason="COLONNADE_DATA is not set")
+
+@pytest.fixture
+def info(data_folder: Path) -> dict[str, DatasetInfo]:
+    """What is listed where the folder is the one that is set, or that of slices."""
+    return {each.name: each for each in available()}
 
 
 def test_the_list_names_the_built_in_sets_and_tells_the_others_apart():
@@ -136,23 +142,23 @@ def test_a_file_with_another_checksum_is_refused(tmp_path, monkeypatch):
     )
 
 
-@needs_folder
-def test_one_changed_byte_is_noticed(tmp_path, monkeypatch):
-    data = bytearray((Path(os.environ["COLONNADE_DATA"]) / "febrl_1.parquet").read_bytes())
+def test_one_changed_byte_is_noticed(tmp_path, monkeypatch, data_folder):
+    data = bytearray((data_folder / "febrl_1.parquet").read_bytes())
     data[1000] ^= 1
+    if (data_folder / "datasets.toml").exists():
+        copy(data_folder / "datasets.toml", tmp_path)
     (tmp_path / "febrl_1.parquet").write_bytes(data)
     monkeypatch.setenv("COLONNADE_DATA", str(tmp_path))
     with pytest.raises(DataError, match="the file is damaged or another version"):
         load("febrl-1")
 
 
-@needs_folder
 @pytest.mark.parametrize("name", [name for name in EXTERNAL if name != "cifar10" and INFO[name].task != "alignment"])
-def test_an_external_set_is_as_listed(name):
+def test_an_external_set_is_as_listed(name, info):
     dataset = load(name)
     tables = dataset.split()
-    assert sum(map(len, dataset.columns.values())) == INFO[name].columns
-    assert {len(table) for table in tables.values()} == {INFO[name].rows}
+    assert sum(map(len, dataset.columns.values())) == info[name].columns
+    assert {len(table) for table in tables.values()} == {info[name].rows}
     assert dataset.label_party == "bank"
     # Where there are only curves, the label party has just the curve to predict.
     assert all(dataset.columns.values()) or INFO[name].task == "curves"
@@ -163,20 +169,45 @@ def test_an_external_set_is_as_listed(name):
         table.checked(party)
 
 
-@needs_folder
+def test_a_folder_that_describes_its_own_files_is_believed_for_rows_and_checksums(tmp_path, monkeypatch):
+    (tmp_path / "adult.parquet").write_bytes(b"PAR1")
+    digest = sha256(b"PAR1").hexdigest()
+    (tmp_path / "datasets.toml").write_text(f'[adult]\nrows = 3\nsha256 = "{digest}"\n')
+    monkeypatch.setenv("COLONNADE_DATA", str(tmp_path))
+    assert {each.name: each.rows for each in available()} == {name: each.rows for name, each in INFO.items()} | {
+        "adult": 3
+    }
+    with pytest.raises(pa.ArrowInvalid, match="Parquet file size is 4 bytes"):
+        load("adult")
+
+
+@pytest.mark.parametrize("line", ['[adultt]\nrows = 3\nsha256 = "00"', '[adult]\nlabels = "age"'])
+def test_a_folder_that_describes_something_else_is_refused(line, tmp_path, monkeypatch):
+    (tmp_path / "datasets.toml").write_text(line)
+    monkeypatch.setenv("COLONNADE_DATA", str(tmp_path))
+    with pytest.raises(DataError, match=r"datasets\.toml should say rows and sha256 .* name is 'adult'\. Correct"):
+        available()
+
+
+def test_the_slices_are_small_and_have_every_set():
+    folder = Path(__file__).parent / "slices"
+    files = {info.file for info in INFO.values() if info.file is not None}
+    assert {path.name for path in folder.iterdir()} == files | {"datasets.toml"}
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 10**6
+
+
 @pytest.mark.parametrize("name", ["febrl-1", "febrl-2", "febrl-3"])
-def test_originals_and_altered_copies_are_two_parties_tables(name):
+def test_originals_and_altered_copies_are_two_parties_tables(name, info):
     dataset = load(name)
     assert dataset.label_party is None
-    assert sum(map(len, dataset.tables.values())) == INFO[name].rows
+    assert sum(map(len, dataset.tables.values())) == info[name].rows
     assert dataset.columns["bank"] == dataset.columns["shop"]
-    assert len(dataset.columns["bank"]) == INFO[name].columns
+    assert len(dataset.columns["bank"]) == info[name].columns
     assert set(dataset.tables["shop"].ids.to_pylist()) <= set(dataset.tables["bank"].ids.to_pylist())
     dataset.tables["bank"].checked("bank")
 
 
-@needs_folder
-def test_the_suggested_cuts_are_those_of_the_published_comparison():
+def test_the_suggested_cuts_are_those_of_the_published_comparison(data_folder):
     credit = load("credit-default", rows=10).columns
     assert len(credit["shop"]) == 12
     assert all(name.startswith("PAY_") for name in credit["shop"])
@@ -185,10 +216,9 @@ def test_the_suggested_cuts_are_those_of_the_published_comparison():
     assert adult["bank"] == ("age", "marital_status", "relationship", "capital_gain", "capital_loss")
 
 
-@needs_folder
-def test_cifar_images_are_pixels_by_colour():
+def test_cifar_images_are_pixels_by_colour(info):
     pytest.importorskip("PIL")
-    dataset = load("cifar10", rows=500)
+    dataset = load("cifar10", rows=min(500, info["cifar10"].rows))
     images = dataset.joined()
     assert len(images.columns) == 3072
     means = [

@@ -225,16 +225,15 @@ ACTS = {
 
 
 def plant(act, number, when, deed):
-    """Do something to oneself before or after the n-th time of an act."""
+    """Do something to oneself before or after the n-th time of an act; one that fails has no after."""
     owner, name = ACTS[act]
     honest, times = getattr(owner, name), itertools.count(1)
 
     def act_or_end(*arguments, **named):
-        due = next(times) == number
-        if due and when == "before":
+        if when == "before" and next(times) == number:
             os.kill(os.getpid(), getattr(signal, deed))
         outcome = honest(*arguments, **named)
-        if due and when == "after":
+        if when == "after" and next(times) == number:
             os.kill(os.getpid(), getattr(signal, deed))
         return outcome
 

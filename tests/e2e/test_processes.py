@@ -264,6 +264,9 @@ def test_a_split_network_whose_training_or_prediction_was_killed_is_the_same(fed
 
 BRIEF = {"epochs": 2, "batch_size": 32}
 CATALOGUE = {
+    "split": {"protocol": "split"},
+    "alignment": {"protocol": "align", "features": THREE},
+    "curves": {"protocol": "functional", "features": THREE},
     "regression with an arbiter": {
         "model": "logistic-regression",
         "settings": {"max_iter": 4, "rows_per_column": 10, "fewest_rows": 1},
@@ -303,11 +306,17 @@ CATALOGUE = {
 }
 
 
+TWICE = ("split", "alignment", "curves", "regression with an arbiter", "regression on shares")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("chosen", CATALOGUE)
-def test_a_model_of_which_every_party_was_killed_once_is_the_same(federation, undisturbed, certificates, chosen):
-    expected = undisturbed("catalogued", **CATALOGUE[chosen])
-    run, draw, deaths = federation("catalogued", certs=certificates, **CATALOGUE[chosen]), random.Random(chosen), {}
+@pytest.mark.parametrize(("chosen", "seed"), [*((each, 0) for each in CATALOGUE), *((each, 1) for each in TWICE)])
+def test_a_model_of_which_every_party_was_killed_once_at_random_is_the_same(
+    federation, undisturbed, certificates, chosen, seed
+):
+    arrangement = {"protocol": "catalogued", **CATALOGUE[chosen]}
+    expected = undisturbed(**arrangement)
+    run, draw, deaths = federation(certs=certificates, **arrangement), random.Random(chosen + " again" * seed), {}
     for name in run.names:
         act, number = draw.choice(sorted(expected[name]["numbers"].items()))
         deaths[name] = (act, draw.randint(1, number), draw.choice(["before", "after"]))

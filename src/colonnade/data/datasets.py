@@ -1,6 +1,7 @@
 """Data sets by name: built-in ones, and files of a folder the user names in $COLONNADE_DATA.
 
-What each set is (file, checksum, licence, labels, suggested cut) stands in ``datasets.toml``.
+What each set is (file, checksum, licence, labels, suggested cut) stands in ``datasets.toml``. A folder that holds other
+rows of a set, such as a slice of them, says so in a ``datasets.toml`` of its own: `rows` and `sha256` by name.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import io
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import resources
@@ -31,6 +32,7 @@ from colonnade.tables.table import Table
 from colonnade.text import nearest
 
 FOLDER_VARIABLE = "COLONNADE_DATA"
+DESCRIPTION = "datasets.toml"
 
 Task: TypeAlias = Literal["binary", "classes", "count", "regression", "curves", "alignment"]
 
@@ -148,10 +150,28 @@ def load(name: str, *, rows: int | None = None, seed: int = 0) -> Dataset:
     return Dataset(name, tables, entry.task, entry.licence)
 
 
-@cache
 def _entries() -> Mapping[str, _Entry]:
-    text = resources.files("colonnade.data").joinpath("datasets.toml").read_text(encoding="utf-8")
-    return {name: _Entry(name=name, **values) for name, values in tomllib.loads(text).items()}
+    folder = os.environ.get(FOLDER_VARIABLE)
+    return _described(Path(folder) / DESCRIPTION if folder else None)
+
+
+@cache
+def _described(path: Path | None) -> Mapping[str, _Entry]:
+    """All sets, with what a folder's own description says of them."""
+    text = resources.files("colonnade.data").joinpath(DESCRIPTION).read_text(encoding="utf-8")
+    entries = {name: _Entry(name=name, **values) for name, values in tomllib.loads(text).items()}
+    if path is None or not path.is_file():
+        return entries
+    with explained(f"read {path}"):
+        own = tomllib.loads(path.read_text(encoding="utf-8"))
+    for name, values in own.items():
+        if name not in entries or set(values) != {"rows", "sha256"}:
+            raise DataError(
+                f"{path} should say rows and sha256 of data sets that are known, but says {', '.join(values)} of "
+                f"{name!r}.{nearest(name, entries)} Correct the file."
+            )
+        entries[name] = replace(entries[name], **values)
+    return entries
 
 
 def _tables(entry: _Entry, rows: int | None, seed: int) -> dict[str, Table]:

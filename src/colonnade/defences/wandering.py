@@ -96,8 +96,9 @@ class BoundaryWandering(Defence):
         classes = classes_of(at, "BoundaryWandering compares rows of one class")
         if at.epoch == at.step == 0:
             self._warn_if_few(at.labels, classes)
-        penalties = [self._penalty(z, labels, classes) for z, labels in self._embeddings(at, at.labels)]
-        return loss + self.alpha * torch.stack(penalties).sum().to(loss.dtype) if penalties else loss
+        for embedding, labels in self._embeddings(at, at.labels):
+            loss = loss + self.alpha * self._penalty(embedding, labels, classes).to(loss.dtype)
+        return loss
 
     def _embeddings(self, at: HookContext, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """The embeddings in scope, each with the labels of its rows."""

@@ -44,15 +44,17 @@ def quality(run: Run[Estimator], tables: Mapping[str, Table]) -> dict[str, float
         return {"rows": len(observed), **curve_metrics(prediction.curves, observed, mean=mean)}
     truth = np.asarray(tables[label].labels)
     if run.results[label].task == "classification":
-        return {"rows": len(truth), **_of_classes(prediction, truth)}
+        return classification_quality(prediction, truth)
     from sklearn.metrics import r2_score
 
     return {"rows": len(truth), "R2": float(r2_score(truth, prediction.values))}
 
 
-def _of_classes(prediction: Prediction, truth: NDArray[Any]) -> dict[str, float]:
+def classification_quality(prediction: Prediction, truth: NDArray[Any]) -> dict[str, float]:
+    """The figures that `quality` has of a classifier, from one prediction."""
     counts = np.unique(truth, return_counts=True)[1]
-    figures = {
+    figures: dict[str, float] = {
+        "rows": len(truth),
         "accuracy": float((prediction.values == truth).mean()),
         "commonest": float(counts.max() / counts.sum()),
     }

@@ -70,6 +70,11 @@ def index_of(defence: Defence, party: Party) -> int:
     return next((place for place, held in enumerate(party.defences) if held is defence), 0)
 
 
+def is_used(hook: str, defences: Sequence[Defence]) -> bool:
+    """Whether a defence makes use of a hook; where none does, what the hook would be shown need not be made."""
+    return any(getattr(type(defence), hook) is not getattr(Defence, hook) for defence in defences)
+
+
 def applied(defences: Sequence[Defence], hook: str, value: T, at: HookContext) -> tuple[T, tuple[str, ...]]:
     """What is left of a value after a hook of all defences, and the names of those that changed it."""
     names = []

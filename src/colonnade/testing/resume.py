@@ -9,9 +9,11 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from colonnade.catalogue import MODELS
 from colonnade.models.base import Estimator
 from colonnade.runtime.party import Defence
 from colonnade.runtime.simulate import Run
@@ -59,13 +61,23 @@ def _fit(setup: Setup, defences: Defences, directory: Path) -> Run[Estimator]:
     return setup.fit(defences=defences, directory=directory, checkpoint_every=CHECKPOINT_EVERY)
 
 
+def forking(*modules: str) -> ForkServerContext:
+    """What starts processes that have imported these modules, and those of all models, before they begin.
+
+    Forking this process would copy the state of libraries that cannot bear it; spawning would import them each time.
+    """
+    context = multiprocessing.get_context("forkserver")
+    # What the first caller asks for is what all later ones get: one server forks all processes.
+    # PyTorch imports its compiler, for seconds, with the first optimiser.
+    context.set_forkserver_preload([__name__, "colonnade.align", *MODELS.modules, "torch._dynamo", *modules])
+    return context
+
+
 def _dies(setup: Setup, defences: Defences, directory: Path, act: Act, number: int) -> bool:
     """Run in a process that kills itself at the n-th act; False if it came to its end before."""
-    # Forking this process would copy the state of libraries that cannot bear it; spawning would import them each time.
-    # PyTorch imports its compiler, for seconds, with the first optimiser.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, type(setup.make()).__module__, "torch._dynamo"])
-    process = context.Process(target=_live, args=(setup, defences, directory, act, number, _torch_threads()))
+    process = forking(type(setup.make()).__module__).Process(
+        target=_live, args=(setup, defences, directory, act, number, _torch_threads())
+    )
     process.start()
     process.join()
     code = process.exitcode

@@ -45,7 +45,7 @@ from colonnade.models.networks.tracks import Head, TracksChoice, head_of, tracks
 from colonnade.models.networks.training import PRECISIONS, Machine, NetworkSide, as_array, require_known
 from colonnade.parameters import Limit, check_parameters, choice, number
 from colonnade.runtime.context import HookContext, Phase, Tensor
-from colonnade.runtime.hooks import applied, applied_where
+from colonnade.runtime.hooks import applied, applied_where, is_used
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.tables.encode import present_rows
@@ -123,7 +123,7 @@ class SplitLabelSide(LabelledSide):
 
     def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
         """Collect embeddings, compute the losses of all tracks, send gradients back."""
-        joint, defences = self.joint, self.party.defences
+        joint = self.joint
         passed = joint.forward(step, rows, "train", epoch)
         truth = self.labels.index_select(0, passed.index)
         received, held = dict(joint.collector.received), joint.collector.held
@@ -134,8 +134,9 @@ class SplitLabelSide(LabelledSide):
         at = HookContext(step, epoch, rows, "train", own=own, received=received, held=held, inputs=inputs)
         loss, at, under = self.loss(passed.outputs, truth, at)
         self.optimizers.forget_gradients()
-        loss.backward(retain_graph=bool(defences))  # type: ignore[no-untyped-call]
-        asked = gradient_if(self.target.loss, passed.outputs) if defences else None
+        asks = is_used("outgoing", self.party.defences)
+        loss.backward(retain_graph=asks)  # type: ignore[no-untyped-call]
+        asked = gradient_if(self.target.loss, passed.outputs) if asks else None
         joint.collector.send_gradients(step, at, asked, under)
         passed.trace_back()
         figures = {"loss": loss.item()}
@@ -219,7 +220,7 @@ class Bottom:
         message = self.line.receive(Gradient, fields={"step": step}, shape=shape, finite=True, rows=rows, epoch=epoch)
         held = self._held(rows)
         gradient = _only(self.machine.tensor(message.values), held)
-        if self.party.defences:
+        if is_used("incoming", self.party.defences):
             own = {self.name: embedding.detach()}
             at = HookContext(step, epoch, rows, "train", self.line.peer, Gradient, own=own, inputs=self.inputs)
             gradient, _ = applied_where(held, self.party.defences, "incoming", gradient, at)
@@ -237,7 +238,8 @@ class Bottom:
         self, embedding: Tensor, at: HookContext, held: Tensor | None
     ) -> tuple[Tensor | None, tuple[str, ...]]:
         # This party's defences add to a loss that this party does not know.
-        if not embedding.requires_grad or (held is not None and not held.any()):
+        unused = not is_used("loss", self.party.defences)
+        if unused or not embedding.requires_grad or (held is not None and not held.any()):
             return None, ()
         nothing = embedding.sum() * 0
         penalty, names = applied(self.party.defences, "loss", nothing, at if held is None else at.about(held))
@@ -269,7 +271,7 @@ class EmbeddingCollector:
             values = self._filled(message, line.peer) if self.partial else message.values
             came = self.machine.tensor(values, requires_grad=phase == "train")
             self.received[line.peer] = used = came
-            if self.party.defences:
+            if is_used("incoming", self.party.defences):
                 at = HookContext(step, epoch or 0, rows, phase, peer=line.peer, message=Embedding)
                 used, names = applied_where(self.held.get(line.peer), self.party.defences, "incoming", came, at)
                 self.changed += names
@@ -293,12 +295,14 @@ class EmbeddingCollector:
         """Send every peer the gradient in its embedding: zeros for rows it does not hold, whatever a defence does."""
         for line in self.lines:
             came, held = self.received[line.peer], self.held.get(line.peer)
-            gradient, names = torch.zeros_like(came) if came.grad is None else _only(came.grad, held), under
-            if self.party.defences:
+            gradient = torch.zeros_like(came) if came.grad is None else _only(came.grad, held)
+            names = self.changed + under
+            if is_used("outgoing", self.party.defences):
                 hypothetical = None if asked is None else partial(asked, came)
                 about = replace(at, peer=line.peer, message=Gradient, gradient_if=hypothetical)
                 gradient, blurred = applied_where(held, self.party.defences, "outgoing", gradient, about)
-                names = tuple(dict.fromkeys(self.changed + under + blurred))
+                names += blurred
+            names = tuple(dict.fromkeys(names))
             line.send(Gradient(step, as_array(gradient)), under=names, rows=at.rows, epoch=at.epoch)
 
     def _filled(self, message: Embedding, peer: str) -> Float32Array:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from inspect import unwrap
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -85,7 +86,7 @@ class Machine:
 
     def tensor(self, values: Float32Array, *, requires_grad: bool = False) -> Tensor:
         """A copy of an array on the device."""
-        return torch.tensor(values, device=self.device, requires_grad=requires_grad)
+        return torch.from_numpy(values.copy()).to(self.device).requires_grad_(requires_grad)
 
     def forward(self, network: nn.Module, *given: Any, train: bool) -> Tensor:
         """What a network makes of its inputs, in this precision; with a graph only in training."""
@@ -146,8 +147,10 @@ class Optimizers:
 
     def step(self) -> None:
         """Move all parameters along their gradients."""
-        for optimizer in self.all:
-            optimizer.step()
+        # Around its step an optimizer calls PyTorch's profiler and compiler, which takes as long as the step itself.
+        with torch.no_grad():
+            for optimizer in self.all:
+                unwrap(type(optimizer).step)(optimizer)
 
     def state(self) -> Tree:
         return [copied(optimizer.state_dict()) for optimizer in self.all]

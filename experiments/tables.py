@@ -1,0 +1,51 @@
+"""Figures of several trials as a reader is shown them, and as a file of comma-separated values keeps them."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+
+def over_seeds(rows: Sequence[Mapping[str, Any]], key: str, digits: int = 3) -> str:
+    """The mean of a figure over trials and, where there are several, their standard deviation.
+
+    >>> over_seeds([{"AUC": 0.75}, {"AUC": 0.77}], "AUC")
+    '0.760 ± 0.014'
+    """
+    values = [row[key] for row in rows if row.get(key) is not None]
+    if not values:
+        return ""
+    return f"{mean(values):.{digits}f}" + (f" ± {stdev(values):.{digits}f}" if len(values) > 1 else "")
+
+
+def told_seeds(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What the figures of a page are, for a sentence."""
+    n_seeds = len({row["trial.seed"] for row in rows})
+    return "Figures of one seed" if n_seeds == 1 else f"Means and standard deviations over {n_seeds} seeds"
+
+
+def held_out(rows: Sequence[Mapping[str, Any]], name: str) -> list[str]:
+    """A paragraph on the rows that the figures of a set are about; none where no trial says."""
+    sized = [row for row in rows if row.get("rows") is not None]
+    if not sized:
+        return []
+    n_rows, share = max(row["rows"] for row in sized), mean(row["commonest"] for row in sized)
+    return [f"{name}: {n_rows:,.0f} held-out rows; a constant guess is right in {share:.3f} of them.", ""]
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The trials of a file that `python -m experiments` wrote."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return [{key: _value(text) for key, text in row.items()} for row in csv.DictReader(file)]
+
+
+def _value(text: str) -> Any:
+    if text in ("", "True", "False"):
+        return {"": None, "True": True, "False": False}[text]
+    try:
+        return float(text)
+    except ValueError:
+        return text
