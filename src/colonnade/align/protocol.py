@@ -70,6 +70,7 @@ class Align:
     process: SideProcess = field(default_factory=SideProcess)
 
     aligns_rows: ClassVar[bool] = True
+    then: ClassVar[None] = None
 
     def __call__(self, party: Party) -> Alignment:
         """Align this party's rows with the others'.

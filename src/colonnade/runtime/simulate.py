@@ -20,11 +20,13 @@ from colonnade.privacy.history import History, Records, history_path
 from colonnade.privacy.ledger import Ledger
 from colonnade.progress import Bars
 from colonnade.roles import PublicPlan, Roles
+from colonnade.runtime.alignment import Alignment
 from colonnade.runtime.checkpoint import Checkpoints, GlobalGenerators, Watcher
 from colonnade.runtime.join import join
 from colonnade.runtime.party import Defence, Party, shared_randomness
 from colonnade.runtime.protocol import (
     Protocol,
+    after_alignment,
     aligns_rows,
     describe,
     describe_protocol,
@@ -146,6 +148,7 @@ class Simulation(Generic[R_co]):
         with Bars(progress) as bars:
             watcher = _leading(names[0], bars) if bars.shown else None
             parties: dict[str, Party] = {}
+            alignments: dict[str, Alignment] = {}
             digests, generators = Digests(), GlobalGenerators()
 
             def live(name: str, transport: MemoryTransport) -> R_co:
@@ -169,6 +172,7 @@ class Simulation(Generic[R_co]):
                     checkpoints=checkpoints[name],
                     watcher=watcher,
                     answer_log=folder and folder / "answers",
+                    on_aligned=partial(alignments.__setitem__, name),
                 )
                 parties[name] = party
                 honest = self.protocol[name] if isinstance(self.protocol, Mapping) else own_copy(self.protocol)
@@ -192,7 +196,8 @@ class Simulation(Generic[R_co]):
         status.write("finished")
         for held in checkpoints.values():
             held.erase()
-        return Run(results, transcripts, {name: parties[name].ledger for name in names}, self, plan, digest)
+        ledgers = {name: parties[name].ledger for name in names}
+        return Run(results, transcripts, ledgers, self, plan, digest, alignments)
 
     def changed(
         self,
@@ -257,7 +262,10 @@ class Simulation(Generic[R_co]):
 
 @dataclass(frozen=True)
 class Run(Generic[R_co]):
-    """One execution of a protocol by all its parties, with what each saw."""
+    """One execution of a protocol by all its parties, with what each saw.
+
+    `alignments` says, by party, which rows the protocol went on with, if it began by aligning them.
+    """
 
     results: Mapping[str, R_co]
     transcripts: Mapping[str, Transcript]
@@ -265,6 +273,29 @@ class Run(Generic[R_co]):
     simulation: Simulation[R_co] = field(repr=False)
     plan: PublicPlan = field(repr=False)
     id_digest: str = field(repr=False)
+    alignments: Mapping[str, Alignment] = field(default_factory=dict, repr=False)
+
+    def on_aligned_rows(self) -> Run[R_co]:
+        """The same run as if its tables had been aligned beforehand; the run itself if it aligned nothing.
+
+        Messages of training are about places in the common order, so whatever compares them with rows, or runs the
+        training again, needs tables in this order. A row is known by its place, because parties may write the id of
+        one person differently, and a row without a partner has none.
+
+        Raises:
+            PlanError: The run did nothing with the aligned rows.
+        """
+        simulation = self.simulation
+        if not aligns_rows(simulation.protocol):
+            return self
+        if not self.alignments:
+            raise PlanError(
+                "A run should train on the rows that it aligned, but this run only aligned. Simulate "
+                "Aligned(Align(), model.fit)."
+            )
+        tables = {name: self.alignments[name].take(table).numbered() for name, table in simulation.tables.items()}
+        changed = replace(simulation, protocol=after_alignment(simulation.protocol), tables=tables)
+        return replace(self, simulation=changed, id_digest=tables[self.plan.roles.holders[0]].id_digest())
 
     def again(
         self,
