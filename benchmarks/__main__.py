@@ -19,6 +19,7 @@ BENCHMARKS: Mapping[str, str] = {
     "encrypted": "an encrypted gradient of 100,000 x 20, against Paillier",
     "histograms": "sums of trees under encryption, against xgboost",
     "regression_accuracy": "logistic regression on real tables beside scikit-learn's",
+    "small_tables": "split networks at their defaults on small tables, beside a tuned central network",
     "secureboost": "a forest between two processes under TLS, against SecretFlow and xgboost",
     "trees_equality": "trees on real data against xgboost, node by node",
     "comparisons": "signs of shared numbers by oblivious transfer, for one tree with hidden sums",

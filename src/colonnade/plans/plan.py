@@ -235,6 +235,10 @@ class Plan:
         """The plan as TOML that `read` understands anywhere on this machine: its paths are absolute."""
         data = asdict(self.data)
         files = data.pop("tables")
+        for file in files.values():
+            if not file["hashed"]:
+                # A plan that says nothing of it has the hash that it had before the key existed.
+                del file["hashed"]
         tree = {
             "name": self.name,
             "seed": self.seed,

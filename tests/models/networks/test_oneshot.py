@@ -247,3 +247,26 @@ def test_nuisance_columns_do_not_make_it_worse_than_the_label_party_alone(digits
         run = simulate(SplitClassifier().fit, alone[0], roles=BOTH, seed=seed)
         accuracies["alone"].append((predicted(run, alone[1]).values == labels_of(test)).mean())
     assert np.mean(accuracies["one shot"]) >= np.mean(accuracies["alone"])
+
+
+@pytest.mark.parametrize("name", ["breast-cancer", "digits", "bank-shop-telco"])
+def test_no_column_is_rebuilt_above_the_bound_by_default(name):
+    from colonnade.data import load
+
+    tables = {party: table.take(np.arange(500)) for party, table in load(name).split().items()}
+    roles = Roles(label="bank", features=tuple(party for party in tables if party != "bank"))
+    budget = dict.fromkeys(roles.features, 1.0)
+    run = simulate(OneShotClassifier(leak_budget=budget, epochs=1).fit, tables, roles=roles)
+    free = simulate(OneShotClassifier(leak_budget=budget, epochs=1, most_rebuilt=1.0).fit, tables, roles=roles)
+    assert max(run.results[party].leak_.worst_r2 for party in roles.features) <= 0.95
+    assert max(free.results[party].leak_.worst_r2 for party in roles.features) > 0.95
+    for party in roles.features:
+        assert 1 < run.results["bank"].stated_[party]["width"] <= free.results["bank"].stated_[party]["width"]
+
+
+def test_an_only_column_is_sent_for_it_cannot_be_hidden(cancer):
+    tables = {**cancer, "shop": cancer["shop"].select(cancer["shop"].columns[:1])}
+    run = simulate(OneShotClassifier(leak_budget=ALL, epochs=1).fit, tables, roles=BOTH)
+    assert run.results["shop"].leak_.worst_r2 > 0.99
+    with pytest.raises(LeakBudgetSpent, match="allows 90% of any column's variance to be rebuilt"):
+        simulate(OneShotClassifier(leak_budget=ALL, column_budget={"shop": 0.9}, epochs=1).fit, tables, roles=BOTH)

@@ -126,6 +126,8 @@ def _look_at_table(home: Checklist, plan: Plan, name: str) -> Table | None:
             _require_labels(table, name)
         elif not table.columns:
             raise DataError(f"{name} is a feature party but its table has no columns besides the ids. Bring some.")
+        for sentence in plan.model.build().check_table(table, is_label=name == plan.roles.label):
+            home.note("model", sentence)
         home.good("model", f"the table has what {plan.model.name} needs of {name}")
     return table
 

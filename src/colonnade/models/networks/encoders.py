@@ -35,8 +35,8 @@ class Encoder(ABC):
 
     @classmethod
     @abstractmethod
-    def learned(cls, x: Float64Array, n_components: int, party: Party) -> Self:
-        """Learn the map from a party's columns."""
+    def learned(cls, x: Float64Array, components: Sequence[int], party: Party) -> Self:
+        """Learn the map from a party's columns; `components` are the numbers of the principal ones to use."""
 
     @abstractmethod
     def encode(self, x: Float64Array) -> Float32Array:
@@ -65,10 +65,11 @@ class PCA(Encoder):
     directions: Float64Array
 
     @classmethod
-    def learned(cls, x: Float64Array, n_components: int, party: Party) -> Self:
-        """The directions of most variance, each scaled to unit variance."""
+    def learned(cls, x: Float64Array, components: Sequence[int], party: Party) -> Self:
+        """Directions of most variance, each scaled to unit variance."""
         variances, directions = principal_directions(x)
-        return cls(x.mean(axis=0), directions[:, :n_components] / np.sqrt(variances[:n_components]))
+        kept = list(components)
+        return cls(x.mean(axis=0), directions[:, kept] / np.sqrt(variances[kept]))
 
     def encode(self, x: Float64Array) -> Float32Array:
         return ((x - self.mean) @ self.directions).astype(np.float32)
@@ -90,10 +91,10 @@ class RandomFourier(Encoder):
     phases: Float64Array
 
     @classmethod
-    def learned(cls, x: Float64Array, n_components: int, party: Party) -> Self:
+    def learned(cls, x: Float64Array, components: Sequence[int], party: Party) -> Self:
         """Draw frequencies with standard deviation 1 / (median pairwise distance)."""
-        random = party.random.generator("fourier")
-        first = PCA.learned(x, n_components, party)
+        random, n_components = party.random.generator("fourier"), len(components)
+        first = PCA.learned(x, components, party)
         sample = first.encode(x[random.permutation(len(x))[:300]]).astype(np.float64)
         distances = np.linalg.norm(sample[:, None] - sample[None], axis=-1)
         scale = 1 / max(float(np.median(distances)), 1e-12)
@@ -125,8 +126,9 @@ class Autoencoder(Encoder):
     network: _Rebuilding
 
     @classmethod
-    def learned(cls, x: Float64Array, n_components: int, party: Party) -> Self:
-        """Train on all rows, alone; the number of steps stays private."""
+    def learned(cls, x: Float64Array, components: Sequence[int], party: Party) -> Self:
+        """Train on all rows, alone; the number of steps stays private. Only the number of components counts."""
+        n_components = len(components)
         network = _Rebuilding(x.shape[1], n_components)
         mean = x.mean(axis=0)
         side = _AutoencoderSide(party, network, torch.from_numpy((x - mean).astype(np.float32)))

@@ -22,7 +22,7 @@ Principal components after Hotelling 1933; random Fourier features after Rahimi 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
@@ -44,11 +44,13 @@ from colonnade.runtime.hooks import applied
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.tables.encode import Inputs
+from colonnade.tables.table import Table
 from colonnade.text import nearest
 from colonnade.wire.message import Float32Array, Float64Array, Message
 
 STATEMENT_BOUNDS = {"width": (1, 100_000), "relative_mse": (0, 1), "worst_r2": (0, 1)}
 ROWS_PER_MESSAGE = 65_536
+MOST_LEVELS = 1_000
 KNOWN_SHARE, LEAST_KNOWN, MOST_KNOWN, MOST_SCORED = 0.05, 50, 1_000, 2_000
 
 
@@ -97,8 +99,12 @@ class OneShotNetwork(LabelOnlyModel):
         column_budget: Likewise for any single column of a party, where its owner sets such a bound.
         encoder: "pca", "rff" for random Fourier features, or "autoencoder".
         components: How many components the embedding has; if None, as many principal components as explain
-            `variance`, up to 64. With "rff" the embedding is twice as wide, with the others as wide.
-        variance: The share of the columns' variance that is explained.
+            `variance`, up to 64, without those by which more than `most_rebuilt` of a column could be rebuilt. With
+            "rff" the embedding is twice as wide, with the others as wide.
+        variance: The share of the columns' variance that is explained, before components are left out.
+        most_rebuilt: How much of a column's variance may be rebuilt by the components that are chosen where
+            `components` is None; 1 leaves none out. A party's only column cannot be hidden, and is sent all the same:
+            `leak_budget` and `column_budget` refuse.
 
     The other settings are those of `NetworkModel`, and are about the label party's networks.
     """
@@ -114,6 +120,7 @@ class OneShotNetwork(LabelOnlyModel):
         "encoder": choice(*ENCODERS),
         "components": optional(count()),
         "variance": number(above=0, most=1),
+        "most_rebuilt": number(above=0, most=1),
     }
 
     leak_budget: Mapping[str, float] | None = None
@@ -121,6 +128,7 @@ class OneShotNetwork(LabelOnlyModel):
     encoder: EncoderName = "pca"
     components: int | None = None
     variance: float = 0.95
+    most_rebuilt: float = 0.95
 
     encoder_: Encoder | None = field(init=False)
     leak_: Leak | None = field(init=False)
@@ -174,7 +182,9 @@ class OneShotNetwork(LabelOnlyModel):
         super().take_share(tree)
 
     def summary(self) -> str:
-        explaining = f"as many components as explain {self.variance:.0%} of the variance"
+        explaining = f"the components that explain {self.variance:.0%} of the variance"
+        if self.most_rebuilt < 1:
+            explaining += f" and rebuild at most {self.most_rebuilt:.0%} of a column"
         components = f"{self.components} components" if self.components else explaining
         lines = [
             f"{type(self).__name__}: an embedding by {self.encoder} of {components}, sent once.",
@@ -189,17 +199,29 @@ class OneShotNetwork(LabelOnlyModel):
                 lines.append(f"Of {peer}'s columns, by its own measurement: {figures}, at width {said['width']}.")
         return "\n".join(lines)
 
+    def check_table(self, table: Table, *, is_label: bool) -> tuple[str, ...]:
+        if is_label:
+            return super().check_table(table, is_label=is_label)
+        Inputs.learned(table, np.arange(len(table))).require_few_levels(table, MOST_LEVELS)
+        return ()
+
     def _encode(self, party: Party) -> None:
         """Learn an encoder, see what its embedding gives away, and send it if that is allowed."""
         require_columns(party)
         self.inputs_ = Inputs.learned(party.own_table, np.arange(len(party.own_table)))
+        self.inputs_.require_few_levels(party.own_table, MOST_LEVELS)
         x, owners = self.inputs_.one_hot(party.own_table)
-        n_components = self._n_components(x)
-        if not n_components:
+        most = len(principal_directions(x)[0])
+        if not most:
             raise DataError(
                 f"{party.name} should have a column whose values vary, but all {len(x)} rows are alike. Bring others."
             )
-        self.encoder_ = ENCODERS[self.encoder].learned(x, n_components, party)
+        components: Sequence[int] = range(min(self.components or most, most))
+        if self.components is None:
+            components = chosen_components(
+                x, owners, self.variance, self.most_rebuilt, lambda: party.random.generator("leak")
+            )
+        self.encoder_ = ENCODERS[self.encoder].learned(x, components, party)
         values, under = self._sent(party, "train")
         leak = measured_leak(values.astype(np.float64), x, owners, party.random.generator("leak"))
         # Both were looked at before anything was computed.
@@ -208,11 +230,6 @@ class OneShotNetwork(LabelOnlyModel):
         self.leak_ = leak
         party.label_party.send(LeakStatement(values.shape[1], leak.relative_mse, leak.worst_r2))
         _send(party, values, under)
-
-    def _n_components(self, x: Float64Array) -> int:
-        """How many components an embedding of these numbers is of; 0 where all rows are alike."""
-        most = len(principal_directions(x)[0])
-        return min(self.components or width_by_variance(x, self.variance), most) if most else 0
 
     def _sent(self, party: Party, phase: Phase) -> tuple[Float32Array, tuple[str, ...]]:
         """The embedding of all rows as it will leave, and the defences that had a hand in it."""
@@ -313,6 +330,38 @@ def measured_leak(embedding: Float64Array, x: Float64Array, owners: Sequence[str
         left = float(errors[:, mine].sum(axis=1).min() / spread[mine].sum()) if varies else 1.0
         columns[name] = float(np.clip(1 - left, 0, 1))
     return Leak(float(np.clip(relative, 0, 1)), columns)
+
+
+def chosen_components(
+    x: Float64Array,
+    owners: Sequence[str],
+    variance: float,
+    most_rebuilt: float,
+    random: Callable[[], np.random.Generator],
+) -> list[int]:
+    """The principal components that explain a share of the variance, without those by which a column could be rebuilt.
+
+    A component is left out if least squares from this one and those before could rebuild more than `most_rebuilt` of a
+    column. Then, as long as `measured_leak` finds such a column, the component that tells most about the column is left
+    out. The first is used if nothing else is left.
+    """
+    variances, directions = principal_directions(x)
+    names = np.array(owners)
+    by_column = {name: (directions[names == name] ** 2 * variances).sum(axis=0) for name in dict.fromkeys(owners)}
+    told = {name: each / each.sum() for name, each in by_column.items() if each.sum() > 0}
+    kept: list[int] = []
+    for component in range(width_by_variance(x, variance)):
+        if most_rebuilt == 1 or all(each[[*kept, component]].sum() <= most_rebuilt for each in told.values()):
+            kept.append(component)
+    while most_rebuilt < 1 and kept:
+        embedding = (x - x.mean(axis=0)) @ (directions[:, kept] / np.sqrt(variances[kept]))
+        leak = measured_leak(embedding.astype(np.float32).astype(np.float64), x, owners, random())
+        rebuilt = [name for name, r2 in leak.columns.items() if r2 > most_rebuilt]
+        if not rebuilt:
+            break
+        telling = {max(kept, key=lambda component, name=name: told[name][component]) for name in rebuilt}
+        kept = [component for component in kept if component not in telling]
+    return kept or [0]
 
 
 def require_budgets(
