@@ -28,7 +28,9 @@ def test_it_learns_from_a_label_free_embedding(digits, predicted, encoder):
 
 
 def test_it_regresses(numbers, predicted):
-    model = OneShotRegressor(leak_budget=ALL, epochs=80, n_iter_no_change=None, learning_rate=0.01, batch_size=64)
+    model = OneShotRegressor(
+        leak_budget=ALL, epochs=80, n_iter_no_change=None, learning_rate=0.01, batch_size=64, most_rebuilt=1.0
+    )
     prediction = predicted(simulate(model.fit, numbers, roles=BOTH), numbers)
     truth = labels_of(numbers)
     assert 1 - ((prediction.values - truth) ** 2).mean() / truth.var() > 0.95
@@ -119,7 +121,7 @@ def test_a_budget_for_single_columns_is_kept(cancer):
 
 def test_a_budget_of_nothing_says_what_could_be_rebuilt_and_lets_nothing_leave(cancer):
     with pytest.raises(LeakBudgetSpent, match=r"shop allows 0% of .* but 9\d\.\d% could be \(relative MSE 0\.0\d"):
-        simulate(OneShotClassifier(leak_budget={"shop": 0}).fit, cancer, roles=BOTH)
+        simulate(OneShotClassifier(leak_budget={"shop": 0}, most_rebuilt=1.0).fit, cancer, roles=BOTH)
 
 
 def test_a_party_over_its_budget_sends_nothing_though_others_may_have_sent(cancer):

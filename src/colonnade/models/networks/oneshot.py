@@ -32,7 +32,7 @@ import torch
 from colonnade.errors import DataError, LeakBudgetSpent, PlanError
 from colonnade.models.base import Prediction
 from colonnade.models.batches import ordered_batches
-from colonnade.models.networks.encoders import ENCODERS, Encoder, EncoderName, principal_directions, width_by_variance
+from colonnade.models.networks.encoders import ENCODERS, Encoder, EncoderName, whitened_directions, width_by_variance
 from colonnade.models.networks.label_only import LabelOnlyModel, TrainingInputs
 from colonnade.models.networks.messages import Embedding, LeakStatement
 from colonnade.models.networks.share import require_columns
@@ -50,7 +50,7 @@ from colonnade.wire.message import Float32Array, Float64Array, Message
 
 STATEMENT_BOUNDS = {"width": (1, 100_000), "relative_mse": (0, 1), "worst_r2": (0, 1)}
 ROWS_PER_MESSAGE = 65_536
-MOST_LEVELS = 1_000
+MOST_LEVELS, STEADY = 1_000, 1e-4
 KNOWN_SHARE, LEAST_KNOWN, MOST_KNOWN, MOST_SCORED = 0.05, 50, 1_000, 2_000
 
 
@@ -99,12 +99,12 @@ class OneShotNetwork(LabelOnlyModel):
         column_budget: Likewise for any single column of a party, where its owner sets such a bound.
         encoder: "pca", "rff" for random Fourier features, or "autoencoder".
         components: How many components the embedding has; if None, as many principal components as explain
-            `variance`, up to 64, without those by which more than `most_rebuilt` of a column could be rebuilt. With
-            "rff" the embedding is twice as wide, with the others as wide.
-        variance: The share of the columns' variance that is explained, before components are left out.
-        most_rebuilt: How much of a column's variance may be rebuilt by the components that are chosen where
-            `components` is None; 1 leaves none out. A party's only column cannot be hidden, and is sent all the same:
-            `leak_budget` and `column_budget` refuse.
+            `variance`, up to 64 and up to half of all, blended so that at most `most_rebuilt` of a column could be
+            rebuilt (`bounded_directions`). With "rff" the embedding is twice as wide, with the others as wide.
+        variance: The share of the columns' variance that is explained.
+        most_rebuilt: How much of a column's variance may be rebuilt from the components where `components` is None; 1
+            sets no bound. A party's only column cannot be hidden, and is sent all the same: `leak_budget` and
+            `column_budget` refuse.
 
     The other settings are those of `NetworkModel`, and are about the label party's networks.
     """
@@ -184,7 +184,7 @@ class OneShotNetwork(LabelOnlyModel):
     def summary(self) -> str:
         explaining = f"the components that explain {self.variance:.0%} of the variance"
         if self.most_rebuilt < 1:
-            explaining += f" and rebuild at most {self.most_rebuilt:.0%} of a column"
+            explaining += f", blended to rebuild at most {self.most_rebuilt:.0%} of a column"
         components = f"{self.components} components" if self.components else explaining
         lines = [
             f"{type(self).__name__}: an embedding by {self.encoder} of {components}, sent once.",
@@ -211,17 +211,17 @@ class OneShotNetwork(LabelOnlyModel):
         self.inputs_ = Inputs.learned(party.own_table, np.arange(len(party.own_table)))
         self.inputs_.require_few_levels(party.own_table, MOST_LEVELS)
         x, owners = self.inputs_.one_hot(party.own_table)
-        most = len(principal_directions(x)[0])
-        if not most:
+        directions = whitened_directions(x)
+        if not directions.shape[1]:
             raise DataError(
                 f"{party.name} should have a column whose values vary, but all {len(x)} rows are alike. Bring others."
             )
-        components: Sequence[int] = range(min(self.components or most, most))
         if self.components is None:
-            components = chosen_components(
-                x, owners, self.variance, self.most_rebuilt, lambda: party.random.generator("leak")
-            )
-        self.encoder_ = ENCODERS[self.encoder].learned(x, components, party)
+            width, bound = width_by_variance(x, self.variance), self.most_rebuilt
+            directions = bounded_directions(x, owners, directions, width, bound, lambda: party.random.generator("leak"))
+        else:
+            directions = directions[:, : self.components]
+        self.encoder_ = ENCODERS[self.encoder].learned(x, directions, party)
         values, under = self._sent(party, "train")
         leak = measured_leak(values.astype(np.float64), x, owners, party.random.generator("leak"))
         # Both were looked at before anything was computed.
@@ -332,36 +332,38 @@ def measured_leak(embedding: Float64Array, x: Float64Array, owners: Sequence[str
     return Leak(float(np.clip(relative, 0, 1)), columns)
 
 
-def chosen_components(
+def bounded_directions(
     x: Float64Array,
     owners: Sequence[str],
-    variance: float,
+    directions: Float64Array,
+    width: int,
     most_rebuilt: float,
     random: Callable[[], np.random.Generator],
-) -> list[int]:
-    """The principal components that explain a share of the variance, without those by which a column could be rebuilt.
+) -> Float64Array:
+    """Principal directions by which no column can be rebuilt above a bound, as `measured_leak` measures it.
 
-    A component is left out if least squares from this one and those before could rebuild more than `most_rebuilt` of a
-    column. Then, as long as `measured_leak` finds such a column, the component that tells most about the column is left
-    out. The first is used if nothing else is left.
+    Each component is blended with one of the last components, which takes 1 - `most_rebuilt` of its variance. The last
+    components tell little about anything, are no part of the embedding otherwise, and cannot be taken out of the blend.
+    So at most half of the components are used. While the measurement still finds a column above the bound, the
+    component that tells most about the column is left out. A party's only component is used as it is.
     """
-    variances, directions = principal_directions(x)
-    names = np.array(owners)
-    by_column = {name: (directions[names == name] ** 2 * variances).sum(axis=0) for name in dict.fromkeys(owners)}
-    told = {name: each / each.sum() for name, each in by_column.items() if each.sum() > 0}
-    kept: list[int] = []
-    for component in range(width_by_variance(x, variance)):
-        if most_rebuilt == 1 or all(each[[*kept, component]].sum() <= most_rebuilt for each in told.values()):
-            kept.append(component)
-    while most_rebuilt < 1 and kept:
-        embedding = (x - x.mean(axis=0)) @ (directions[:, kept] / np.sqrt(variances[kept]))
+    # A direction without variance to speak of would make a new row that leaves it an outlier.
+    variances = 1 / (directions**2).sum(axis=0)
+    n = int((variances > STEADY * variances[0]).sum())
+    if most_rebuilt == 1 or n == 1:
+        return directions[:, :width]
+    directions = directions[:, :n]
+    width = min(width, n // 2)
+    kept = np.sqrt(most_rebuilt) * directions[:, :width]
+    kept = kept + np.sqrt(1 - most_rebuilt) * directions[:, ::-1][:, :width]
+    names, centred = np.array(owners), x - x.mean(axis=0)
+    while True:
+        embedding = centred @ kept
         leak = measured_leak(embedding.astype(np.float32).astype(np.float64), x, owners, random())
-        rebuilt = [name for name, r2 in leak.columns.items() if r2 > most_rebuilt]
-        if not rebuilt:
-            break
-        telling = {max(kept, key=lambda component, name=name: told[name][component]) for name in rebuilt}
-        kept = [component for component in kept if component not in telling]
-    return kept or [0]
+        if leak.worst_r2 <= most_rebuilt or kept.shape[1] == 1:
+            return kept
+        told = ((embedding.T @ centred[:, names == leak.worst_column]) ** 2).sum(axis=1)
+        kept = np.delete(kept, told.argmax(), axis=1)
 
 
 def require_budgets(
