@@ -44,9 +44,7 @@ def test_only_text_that_is_there_is_hashed():
 def test_one_shot_refuses_thousands_of_levels_and_names_the_way_out():
     tables = streets(1_100)
     model = OneShotClassifier(leak_budget={"shop": 1.0}, epochs=1)
-    words = (
-        r"at most 1,000 levels together.* have 1,100, 1,100 of them in 'street'. Hash it with Table.hashed"
-    )
+    words = r"at most 1,000 levels together.* have 1,100, 1,100 of them in 'street'. Hash it with Table.hashed"
     with pytest.raises(DataError, match=words):
         simulate(model.fit, tables, roles=BOTH)
     with pytest.raises(DataError, match=words):
