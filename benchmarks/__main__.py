@@ -22,6 +22,7 @@ BENCHMARKS: Mapping[str, str] = {
     "wandering": "the boundary-wandering loss against a matrix of all pairs, and per step of training",
     "encrypted": "an encrypted gradient of 100,000 x 20, against Paillier",
     "regression_accuracy": "logistic regression on real tables beside scikit-learn's",
+    "small_tables": "split networks at their defaults on small tables, beside a tuned central network",
     "secureboost": "boosted trees: the kernel, a forest between two processes under TLS, growth, against their peers",
     "trees_equality": "trees on real data against xgboost, node by node",
     "comparisons": "signs of shared numbers by oblivious transfer, for one tree with hidden sums",

@@ -81,7 +81,7 @@ def train_centrally(
     optimiser = torch.optim.Adam(parameters, model.learning_rate, fused=True)
     batches = Batches(rows, model.batch_size, shared)
     losses = []
-    for step in range(model.epochs * batches.per_epoch):
+    for step in range(model.epochs_on(len(rows)) * batches.per_epoch):
         batch = torch.from_numpy(batches.at(step)[1]).to(device)
         x = values[batch]
         embeddings = torch.cat([own(x[:, :N_COLUMNS]), others(x[:, N_COLUMNS:])], dim=1)

@@ -359,6 +359,13 @@ def test_the_script_of_dirty_ids_finds_the_two_whom_both_know(tmp_path):
     assert "'s-8'" in shop
 
 
+@pytest.mark.slow
+def test_the_script_of_joins_trains_on_rows_found_by_two_keys_and_audits_them(tmp_path):
+    said = run_script(sys.executable, EXAMPLES / "join_by_keys.py", folder=tmp_path)
+    assert "400 aligned rows." in said
+    assert "leak" in said.splitlines()[-1]
+
+
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
 def test_an_example_plan_can_be_read(path):
     assert Plan.read(path).name == path.stem

@@ -91,6 +91,11 @@ def optional(limit: Limit) -> Limit:
     return Limit(lambda value: value is None or limit.holds(value), f"None or {limit.words}", wrong)
 
 
+def or_auto(limit: Limit) -> Limit:
+    """The word "auto", or what another limit allows."""
+    return Limit(lambda value: value == "auto" or limit.holds(value), f"'auto' or {limit.words}", limit.wrong)
+
+
 def each(limit: Limit) -> Limit:
     """What another limit allows, or a mapping from names to such values."""
 

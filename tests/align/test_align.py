@@ -1127,14 +1127,56 @@ def test_training_on_a_left_join_learns_what_stands_in_for_the_rows_that_each_pa
             assert (np.isnan(recorded.message.values).all(axis=1) == ~present[recorded.rows]).all()
 
 
-def test_a_run_that_aligned_its_rows_by_itself_is_not_audited_against_tables_in_another_order():
+ALIGNED_IN_MANY_WAYS = {
+    "ids written differently": ({"keys": ("text",)}, {}, {}),
+    "another key column": ({"keys": ("integer",)}, {"bank": ["person"], "shop": ["person"]}, {}),
+    "rows without a partner": ({"join": "left"}, {}, {"overlap": "partial"}),
+    "repeated ids": ({"duplicates": "all"}, {}, {}),
+    "repeated ids and rows without a partner": ({"duplicates": "all", "join": "left"}, {}, {"overlap": "partial"}),
+}
+
+
+@pytest.mark.parametrize("case", ALIGNED_IN_MANY_WAYS)
+def test_a_run_that_aligned_its_rows_is_audited_against_rows_in_the_common_order(case):
     from colonnade import audit
     from colonnade.attacks import NormScore
+    from colonnade.auditing.settings import Simulated
     from colonnade.models.networks.split import SplitClassifier
 
-    held = load("bank-shop-telco", rows=300).tables
-    run = simulate(Aligned(Align(), SplitClassifier(epochs=1).fit), held, roles=THREE)
-    with pytest.raises(PlanError, match=r"began with tables that it had to align.*a plan with a section \[align\]"):
+    how, columns, parameters = ALIGNED_IN_MANY_WAYS[case]
+    random = np.random.default_rng(0)
+    people = {"bank": random.permutation(60), "shop": random.permutation(80)[:50]}
+    if "repeated" in case:
+        people["bank"] = np.concatenate([people["bank"], people["bank"][:20]])
+    held = {
+        name: Table.of(
+            {
+                "id": [f"{'P' if name == 'bank' else ' p'}{number}" for number in found],
+                "person": found,
+                "value": found.astype(float),
+                **({"late": random.integers(0, 2, len(found))} if name == "bank" else {}),
+            },
+            labels="late" if name == "bank" else None,
+        )
+        for name, found in people.items()
+    }
+    align = Align(Settings(**how), columns, limits=ANY_SIZE)
+    fit = SplitClassifier(epochs=1, n_iter_no_change=None, **parameters).fit
+    run = simulate(Aligned(align, fit), held, roles=PAIR)
+    report = audit(run, [NormScore()], nulls=1)
+    assert [(finding.attacker, finding.rows) for finding in report.attacks] == [("shop", run.alignments["bank"].size)]
+    assert "align/masked" in {disclosure.kind for disclosure in report.disclosures}
+    used = Simulated(run, nulls=1).tables
+    here, there = (used[name].column("value") for name in ("bank", "shop"))
+    assert (here == there).sum() == (~np.isnan(there)).sum() > 20
+
+
+def test_a_run_that_only_aligned_is_not_audited():
+    from colonnade import audit
+    from colonnade.attacks import NormScore
+
+    run = simulate(Align(limits=ANY_SIZE), tables("abc", "bcd"), roles=PAIR)
+    with pytest.raises(PlanError, match=r"this run only aligned. Simulate Aligned\(Align\(\), model.fit\)"):
         audit(run, [NormScore()])
 
 

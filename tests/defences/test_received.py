@@ -73,7 +73,7 @@ def test_training_begins_with_the_networks_on_the_device_of_the_holders_own(tabl
         def train(self, step, epoch, rows):
             return {}
 
-        def ends_after(self, epoch, held_out):
+        def ends_by(self, epoch, held_out):
             return True
 
     class Elsewhere(SplitClassifier):

@@ -121,6 +121,7 @@ class AlignAndTell:
 
     __name__ = "align"
     aligns_rows = True
+    then = None
 
     def own_copy(self):
         return self

@@ -3,7 +3,7 @@
 protocol       Align and Aligned: what a party runs
 settings       what all parties agree on beforehand
 limits         what a party refuses, and how often it aligns with a peer
-identifiers    how ids are read; phone reads telephone numbers
+identifiers    how ids are read; phone reads telephone numbers, phonetic the sound of names
 opening        who takes part, and what they agree on before they compare
 star, ring     one topology each, both roles, from the first list to the agreed order
 order          how all check that they have the same order

@@ -10,6 +10,8 @@ A *key* is what people are matched by: one rule, or several joined by `+` for co
                    in it, counts as missing
     phone:41       digits in E.164; a number without a country code gets this code; a value that is no number counts as
                    missing
+    soundex        a name by its sound in English, each word by itself; a value without a letter counts as missing
+    cologne        a name by its sound in German, likewise
 
 All rules but `exact` first take the Unicode normal form NFKC, drop invisible characters (format characters such as a
 zero-width space), and write digits of every script as 0 to 9, dashes as -, apostrophes as '.
@@ -39,6 +41,7 @@ import pyarrow.compute as pc
 from blake3 import blake3
 
 from colonnade.align.phone import e164, is_code, metadata_version
+from colonnade.align.phonetic import cologne, soundex
 from colonnade.errors import DataError, PlanError
 from colonnade.tables.columns import whole_numbers
 from colonnade.tables.table import Table
@@ -59,7 +62,8 @@ class Identifiers:
 
     Args:
         keys: Rules, tried in this order; equal at all parties.
-        columns: For each key the party's own column, or columns joined by `+`. The id column if there is one key only.
+        columns: For each key the party's own column, or columns joined by `+`; empty where the party has no id under
+            the key. The id column if there is one key only.
 
     >>> Identifiers(("email", "text+integer"), ("mail", "surname+born")).columns_of(1)
     ('surname', 'born')
@@ -77,7 +81,7 @@ class Identifiers:
                 "were named. Name one for each key."
             )
         for key, columns in zip(self.keys, self.columns, strict=True):
-            if len(key.split("+")) != len(columns.split("+")):
+            if columns and len(key.split("+")) != len(columns.split("+")):
                 raise PlanError(
                     f"The key {key!r} has {len(key.split('+'))} parts, but {columns!r} names {len(columns.split('+'))} "
                     "columns. Join as many columns by '+'."
@@ -114,16 +118,21 @@ class Identifiers:
 
     @property
     def enumerable(self) -> tuple[str, ...]:
-        """The keys under which a party could list all ids there are: whole numbers and telephone numbers.
+        """The keys under which a party could list all ids there are: numbers and sounds of names.
 
         >>> Identifiers(("phone:41", "email"), ("mobile", "mail")).enumerable
         ('phone:41',)
         """
-        return tuple(key for key in self.keys if all(_is_enumerable(rule) for rule in key.split("+")))
+        return tuple(self.keys[key] for key in self.held if all(map(_is_enumerable, self.keys[key].split("+"))))
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        """The numbers of the keys under which the party has ids."""
+        return tuple(key for key, columns in enumerate(self.columns) if columns)
 
     def columns_of(self, key: int) -> tuple[str, ...]:
         """The party's columns that a key is in."""
-        return tuple(self.columns[key].split("+"))
+        return tuple(filter(None, self.columns[key].split("+")))
 
     def digests(
         self, table: Table, key: int, salt: bytes
@@ -169,6 +178,8 @@ class Identifiers:
     def read(self, table: Table, key: int) -> Iterator[tuple[list[bytes], npt.NDArray[np.int64]]]:
         """The ids under a key as the rules read them, and the numbers of their rows, chunk by chunk."""
         rules, names = self.keys[key].split("+"), self.columns_of(key)
+        if not names:
+            return
         arrow = table.to_arrow()
         for name in names:
             if arrow.schema.get_field_index(name) < 0:
@@ -217,9 +228,9 @@ def normalised(values: pa.Array, rule: str, *, column: str = "ids", owner: str |
     if pa.types.is_integer(values.type):
         if name == "integer":
             return values.cast(pa.large_string())
-        if name == "email":
+        if name in ("email", "soundex", "cologne"):
             raise DataError(
-                f"{owner or 'The party'} should bring text for the rule 'email', but its column {column!r} holds "
+                f"{owner or 'The party'} should bring text for the rule {name!r}, but its column {column!r} holds "
                 "whole numbers. Name another column, or another rule at all parties."
             )
     elif not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
@@ -305,6 +316,8 @@ _READERS: Mapping[str, Callable[[str, str], str | None]] = {
     "integer": _as_integer,
     "email": _as_email,
     "phone": _as_phone,
+    "soundex": lambda value, _: soundex(as_text(value)),
+    "cologne": lambda value, _: cologne(as_text(value)),
 }
 RULES = ("exact", "text", *_READERS)
 
@@ -345,7 +358,7 @@ def _joined(parts: tuple[bytes, ...]) -> bytes:
 
 
 def _is_enumerable(rule: str) -> bool:
-    return rule.partition(":")[0] in ("integer", "phone")
+    return rule.partition(":")[0] in ("integer", "phone", "soundex", "cologne")
 
 
 def enumerable_warning(party: str, key: str) -> str:

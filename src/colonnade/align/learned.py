@@ -24,9 +24,9 @@ class Learned:
 
     def from_sizes(self, ids: Sequence[int]) -> Iterator[str]:
         """Yield what others learn about this party when it tells how many ids it has."""
-        counts = " and ".join(f"{n:,}" for n in ids)
         rounded = ", rounded up to a power of two" if self.settings.pad else ""
         for peer in self.names.compared:
+            counts = self._counts(ids, peer if self.names.leads else self.names.me)
             yield f"{peer} learns that {self.names.me} has {counts} ids{rounded}"
         for peer in (*self.names.apart, *self.names.without_tables):
             yield f"{peer} learns {self._cut}"
@@ -39,7 +39,7 @@ class Learned:
             if settings.reveal == "both" or (settings.reveal == "one" and peer == names.leader):
                 of_pair = names.star and (self._shows_pairs(agreement) or peer == names.leader)
                 common = f"{me} has" if of_pair else "all parties have"
-                yield f"{peer} learns which of its own ids {common}{_by_key(agreement)}"
+                yield f"{peer} learns which of its own ids {common}{self._by_key}"
                 if of_pair and peer != names.leader and self._shows_whole(agreement):
                     yield f"{peer} learns which of its own ids all parties have"
             elif settings.reveal == "size":
@@ -50,6 +50,8 @@ class Learned:
                 yield f"{peer} learns how many ids each group of parties has in common{in_each}"
             if settings.join == "left" and names.leads:
                 yield f"{peer} learns how many rows {me} keeps"
+            if settings.by_party and names.leads:
+                yield f"{peer} learns in which of the aligned rows each of its ids stands"
         if settings.reveal == "both" and settings.join == "inner":
             for peer in names.apart:
                 yield f"{peer} learns which of its own ids all parties have"
@@ -64,10 +66,14 @@ class Learned:
     def by_all(self, agreement: Agreement, size: int | None) -> Iterator[str]:
         """Yield what each party has learned, a sentence each, as far as this party knows."""
         reveal, leader, star = self.settings.reveal, self.names.leader, self.names.star
-        sizes = ", ".join(f"{name} {' and '.join(f'{n:,}' for n in n_ids)}" for name, n_ids in agreement.ids.items())
+        me, follower = self.names.me, None if self.names.leads else self.names.me
+        sizes = ", ".join(
+            f"{name} {self._counts(n_ids, follower or (None if name == me else name))}"
+            for name, n_ids in agreement.ids.items()
+        )
         rounded = "rounded up to a power of two, " if self.settings.pad else ""
         yield f"Told to those who compare: how many ids there are ({rounded}{sizes})."
-        by_key, in_each = _by_key(agreement), _in_each_bucket(agreement)
+        by_key, in_each = self._by_key, _in_each_bucket(agreement)
         rows = "" if size is None else f" ({size:,} rows)"
         if reveal == "size":
             yield "Every party learned how many ids are common, and nobody which."
@@ -92,6 +98,8 @@ class Learned:
             yield f"{leader} learned besides how many ids each group of parties has in common{in_each}, but not which."
         if self.settings.join == "left":
             yield f"Every other party learned how many rows {leader} keeps."
+        if self.settings.by_party:
+            yield "Every other party learned in which of the aligned rows each of its ids stands."
         yield from self.by_bystanders()
         if self.settings.engine == "rr22":
             yield "The side processes talked over a connection of their own, which is not in the recording."
@@ -106,11 +114,20 @@ class Learned:
 
     def _shows_pairs(self, agreement: Agreement) -> bool:
         """Whether a star shows each other party what it has in common with the leader alone."""
-        return self.settings.engine == "rr22" or self.settings.join == "left" or agreement.n_keys > 1
+        return self.settings.engine == "rr22" or self.settings.join == "left" or self.settings.several_keys
 
     def _shows_whole(self, agreement: Agreement) -> bool:
         """Whether a star that shows pairs also shows the others which of their ids all parties have."""
         return self._shows_pairs(agreement) and self.settings.join == "inner" and len(self.names.order) > 2
+
+    def _counts(self, ids: Sequence[int], feature_party: str | None) -> str:
+        """Numbers of ids by key; if a feature party is named, under the keys that it is matched by."""
+        told = [n for key, n in enumerate(ids) if feature_party is None or self.settings.matches(feature_party, key)]
+        return " and ".join(f"{n:,}" for n in told)
+
+    @property
+    def _by_key(self) -> str:
+        return ", and by which key" if self.settings.several_keys else ""
 
     @property
     def _cut(self) -> str:
@@ -126,10 +143,6 @@ class Learned:
     @property
     def _counted_ids(self) -> str:
         return f"id that {self.names.leader} keeps" if self.settings.join == "left" else "common id"
-
-
-def _by_key(agreement: Agreement) -> str:
-    return ", and by which key" if agreement.n_keys > 1 else ""
 
 
 def _in_each_bucket(agreement: Agreement) -> str:

@@ -51,6 +51,7 @@ class Participants:
     def of(cls, roles: Roles, settings: Settings, me: str) -> Participants:
         """The parties of these roles; raises `PlanError` if they are too few, or too many for the settings."""
         order, star = roles.holders, settings.topology == "star"
+        settings.check_parties(order)
         if len(order) < 2:
             raise PlanError(f"An alignment needs two parties with tables, but there is only {order[0]}. Name another.")
         if settings.reveal == "size" and star and len(order) > 2:
@@ -139,8 +140,8 @@ def open_as_leader(
     salt = party.random.child("align", "salt").key
     veils = {name: party.once(f"veil of the alignment with {name}", make_key) for name in participants.others}
     shown = (me,) if participants.star else participants.order
-    counts = [count for name in shown for count in ids[name]]
     for name in participants.others:
+        counts = [count * settings.matches(name, key) for one in shown for key, count in enumerate(ids[one])]
         party.peers[name].send(AlignOpening(salt, veils[name], len(mine.ids), n, list(shown), counts))
     for name in participants.without_tables:
         party.peers[name].send(AlignOpening(b"", b"", len(mine.ids), n, [], []))

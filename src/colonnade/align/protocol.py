@@ -26,7 +26,7 @@ from colonnade.align.messages import AlignOpening, AlignTerms
 from colonnade.align.opening import Agreement, Participants, open_as_follower, open_as_leader
 from colonnade.align.order import Match, hear_outcome
 from colonnade.align.rr22 import SideProcess
-from colonnade.align.settings import Settings
+from colonnade.align.settings import KeyColumns, Settings, check_features
 from colonnade.align.state import AlignState, DurableStep, bucket_step
 from colonnade.crypto.curve import make_key
 from colonnade.privacy.ledger import Event
@@ -34,6 +34,7 @@ from colonnade.runtime.alignment import Alignment
 from colonnade.runtime.party import Party
 from colonnade.runtime.protocol import Protocol, describe_protocol, own_copy
 from colonnade.secret import Secret
+from colonnade.tables.table import Table
 
 R = TypeVar("R")
 
@@ -49,7 +50,10 @@ class Align:
     Attributes:
         settings: What all parties agree on.
         columns: For each party the columns of its keys, one per key, several joined by `+`. A party uses its own entry
-            only; a party without an entry is matched by its id column.
+            only; a party without an entry is matched by its id column. If each feature party has a key of its own, the
+            label party's entry is a mapping from feature parties to columns.
+        features: For each party the columns of its keys that are features too; others are left out of the aligned
+            table. A party uses its own entry only.
         limits: What this party refuses.
         workers: How many processes compute; one per core if None.
         process: Where the side process of the engine rr22 finds what it needs.
@@ -64,12 +68,18 @@ class Align:
     """
 
     settings: Settings = field(default_factory=Settings)
-    columns: Mapping[str, Sequence[str]] = field(default_factory=dict, hash=False)
+    columns: Mapping[str, KeyColumns] = field(default_factory=dict, hash=False)
     limits: Limits = field(default_factory=Limits)
     workers: int | None = None
     process: SideProcess = field(default_factory=SideProcess)
+    features: Mapping[str, Sequence[str]] = field(default_factory=dict, hash=False)
 
     aligns_rows: ClassVar[bool] = True
+    then: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        """Raise `PlanError` for features that are no columns of keys."""
+        check_features(self.features, self.columns)
 
     def __call__(self, party: Party) -> Alignment:
         """Align this party's rows with the others'.
@@ -94,15 +104,19 @@ class Align:
                 return _stand_by(party, settings, learned)
 
         def check_sizes(whose: str, ids: Sequence[int]) -> None:
-            for n, own in zip(ids, n_own, strict=True):
-                limits.check_size(me, whose, n, run, padded=settings.pad and whose != me)
+            follower = whose if names.leads else me
+            for key in identifiers.held:
+                if whose != me and not settings.matches(follower, key):
+                    continue
+                limits.check_size(me, whose, ids[key], run, padded=settings.pad and whose != me)
                 if whose != me:
-                    limits.check_most(me, whose, n, own, run)
+                    limits.check_most(me, whose, ids[key], n_own[key], run)
 
         table = party.table
-        identifiers = Identifiers.of(table, settings.keys, self.columns.get(me))
+        settings.check_table(table, me, leads=names.leads)
+        identifiers = settings.identifiers(table, self.columns.get(me), me, leads=names.leads)
         known = np.zeros(len(table), bool)
-        n_own, repeated = self._count(party, identifiers, known)
+        n_own, repeated = self._count(party, identifiers, known, looks_up=bool(settings.by_party) and names.leads)
         check_sizes(me, n_own)
         if party.session is not None:
             for key in identifiers.enumerable:
@@ -133,30 +147,36 @@ class Align:
                     step.result = star.follow(state, process).tree()
             state.close()
         match = Match.of(step.result)
-        columns = {name for key in range(len(identifiers.keys)) for name in identifiers.columns_of(key)}
         return Alignment(
             **vars(match),
-            keys=tuple(sorted(columns - {table.id_name, table.label_name})),
+            keys=self._dropped(table, identifiers, me),
             learned=tuple(learned.by_all(agreement, match.size)),
             missing=int((~known).sum()),
             repeated=repeated,
         )
 
-    def _count(self, party: Party, identifiers: Identifiers, known: npt.NDArray[np.bool_]) -> tuple[list[int], int]:
+    def _count(
+        self, party: Party, identifiers: Identifiers, known: npt.NDArray[np.bool_], *, looks_up: bool
+    ) -> tuple[list[int], int]:
         """How many different ids there are under each key, and how many rows repeat one under the first key.
 
-        Marks in `known` the rows that have an id.
+        Marks in `known` the rows that have an id. A party that looks its rows up may repeat an id.
         """
         table, counted = party.own_table, []
         for key in range(len(identifiers.keys)):
             n_ids, repeated = identifiers.count(table, key, known)
-            if repeated and self.settings.duplicates == "error":
+            if repeated and self.settings.duplicates == "error" and not looks_up:
                 raise identifiers.repetition(table, key, repeated, party.name)
-            if not n_ids and len(table) and self.limits.fewest > 0:
+            if not n_ids and len(table) and self.limits.fewest > 0 and key in identifiers.held:
                 # The set would be refused as too small, but this error says why it is.
                 raise identifiers.absence(table, key, party.name)
             counted.append((n_ids, repeated))
-        return [n_ids for n_ids, _ in counted], counted[0][1]
+        return [n_ids for n_ids, _ in counted], 0 if looks_up else counted[0][1]
+
+    def _dropped(self, table: Table, identifiers: Identifiers, me: str) -> tuple[str, ...]:
+        """The columns of keys that are no features."""
+        columns = {name for key in identifiers.held for name in identifiers.columns_of(key)}
+        return tuple(sorted(columns - {*self.features.get(me, ()), table.id_name, table.label_name}))
 
     def own_copy(self) -> Self:
         """This alignment itself: it holds settings only."""
@@ -206,7 +226,7 @@ class Aligned(Generic[R]):
 def _stand_by(party: Party, settings: Settings, learned: Learned) -> Alignment:
     """Take part without a table: compare nothing, but go through the same steps as all others."""
     leader = party.peers[learned.names.leader]
-    n_keys = 1 if settings.keys is None else len(settings.keys)
+    n_keys = 1 if settings.rules is None else len(settings.rules)
     opening = leader.receive(AlignOpening, fields={"keys": n_keys}, within={"buckets": (1, MOST_BUCKETS)})
     step = DurableStep(party, ORDER_STEP)
     for _ in step:

@@ -29,6 +29,8 @@ What each side learns:
 - With `reveal="one"` the others learn sizes only. With `reveal="size"` so does the leader, but per bucket; if there are
   several buckets, every party has at least about 16,384 ids in each, so that a number tells little about single ids.
 - With `join="left"` the others learn how many rows the leader keeps, and which of their ids the leader has.
+- With a key for each feature party, a feature party learns in which of the aligned rows each of its ids stands, hence
+  how often the leader has the id; and nothing about the keys of others.
 - With `duplicates="all"` all parties learn how many rows each party has for each id that is used: each common id, or
   with `join="left"` each id that the leader keeps.
 
@@ -92,20 +94,21 @@ def lead(state: AlignState, process: SideProcess | None) -> Match:
     """The leader's side: match bucket by bucket, put the common rows into an order, and agree on it."""
     settings, n_rows = state.settings, len(state.party.own_table)
     matched = {line.peer: np.zeros(n_rows, bool) for line in state.others}
+    n_common = dict.fromkeys(matched, 0)
     for key, number, step in state.rounds():
         for _ in step:
             step.result = _match_as_leader(state, process, key, number, matched)
-        for peer in matched:
-            matched[peer][step.result[peer]["rows"]] = True
+        for line in state.compared(key):
+            found = step.result[line.peer]
+            matched[line.peer][found["rows"]] = True
+            n_common[line.peer] += found["n_ids"]
     # By several keys or with rr22 the others have learned what is common bucket by bucket.
-    known = state.agreement.n_keys > 1 or process is not None
+    known = settings.several_keys or process is not None
+    for peer, n_ids in n_common.items():
+        state.check_common(peer, n_ids, told=known)
     if settings.reveal == "size":
-        (peer,) = matched
-        size = sum(tree[peer]["size"] for tree in state.results)
-        state.check_common(peer, size, told=known)
-        return tell_size(state, Match(None, size))
-    for peer, rows in matched.items():
-        state.check_common(peer, int(rows.sum()), told=known)
+        (n_ids,) = n_common.values()
+        return tell_size(state, Match(None, n_ids))
     ordered: list[RowNumbers] = []
     present: dict[str, list[Mask]] = {peer: [] for peer in matched}
     digests: dict[str, list[bytes]] = {peer: [] for peer in matched}
@@ -131,7 +134,10 @@ def follow(state: AlignState, process: SideProcess | None) -> Match:
     matched = np.zeros(len(state.party.own_table), bool)
     for key, number, step in state.rounds():
         for _ in step:
-            step.result = _match_as_follower(state, process, key, number, matched)
+            if settings.matches(state.party.name, key):
+                step.result = _match_as_follower(state, process, key, number, matched)
+            else:
+                step.result = {"rows": np.zeros(0, np.int64), "digests": gathered([]), "places": np.zeros(0, np.int64)}
         matched[step.result["rows"][step.result["places"]]] = True
     if settings.reveal != "both":
         return hear_size(state)
@@ -140,7 +146,8 @@ def follow(state: AlignState, process: SideProcess | None) -> Match:
         ordered.append(rows)
         digests.append(digest)
     rows, whole = np.concatenate(ordered), whole_digest(digests)
-    state.check_common(leader.peer, int((rows >= 0).sum()), told=True)
+    present = rows[rows >= 0]
+    state.check_common(leader.peer, len(np.unique(present)) if settings.by_party else len(present), told=True)
     if settings.duplicates == "all":
         rows, whole = _combine_as_follower(state, rows, whole)
     return agree_as_follower(state, rows, whole)
@@ -150,26 +157,28 @@ def _match_as_leader(
     state: AlignState, process: SideProcess | None, key: int, number: int, matched: dict[str, Mask]
 ) -> Tree:
     """Compare a bucket with each other party's; returns what was found with each, and the ids that may be used."""
-    bucket = state.bucket(key, number)
+    bucket, lines = state.bucket(key, number), state.compared(key)
     pairs: dict[str, Any] = {}
-    left = {peer: bucket.without(rows) for peer, rows in matched.items()}
+    left = {line.peer: bucket.without(matched[line.peer]) for line in lines}
     if process is not None:
-        for line in state.others:
+        for line in lines:
             digests, rows = common(process, state, line, left[line.peer], key, number)
-            places, length = np.arange(len(rows)), len(rows)
-            pairs[line.peer] = {"rows": rows, "theirs": places, "digests": digests, "length": length}
+            n = len(rows)
+            pairs[line.peer] = {"rows": rows, "theirs": np.arange(n), "digests": digests, "length": n, "n_ids": n}
     else:
         lists: dict[str, PaddedBucket] = {}
-        for line in state.others:
+        for line in lines:
             lists[line.peer] = state.padded(left[line.peer], key, number, line.peer)
             state.send_masked(line, number, state.mask(lists[line.peer], state.masking_key(line.peer, key)))
-        for line in state.others:
+        for line in lines:
             slots, masking = state.agreement.slots(line.peer, key), state.masking_key(line.peer, key)
             theirs = gathered(state.receive_masked(line, number, slots, masking))
             mine = gathered(receive_list(line, TwiceMaskedIds, number, len(lists[line.peer].rows)))
             pairs[line.peer] = _pair(state, line, lists[line.peer], mine, theirs)
-            if state.agreement.n_keys > 1:
+            if state.settings.several_keys:
                 line.send(Places(number, np.sort(pairs[line.peer]["theirs"])))
+    if state.settings.by_party:
+        return {peer: _with_copies(bucket, pair) for peer, pair in pairs.items()}
     used = np.full(len(bucket), state.settings.join == "left")
     for pair in pairs.values():
         used |= np.isin(bucket.rows, pair["rows"])
@@ -200,7 +209,7 @@ def _match_as_follower(state: AlignState, process: SideProcess | None, key: int,
         leader.send(TwiceMaskedIds(number, begin, np.ascontiguousarray(part)))
         begin += len(part)
     places = np.zeros(0, np.int64)
-    if state.agreement.n_keys > 1:
+    if state.settings.several_keys:
         places = receive_places(leader, number, listed.rows)
     return own | {"rows": listed.rows, "digests": listed.digests, "places": places}
 
@@ -209,9 +218,20 @@ def _pair(state: AlignState, line: Channel, listed: PaddedBucket, mine: DigestAr
     """What the leader has in common with a peer, from both lists of values."""
     found = positions(distinct(mine, line.peer), distinct(theirs, line.peer))
     if state.settings.reveal == "size":
-        return {"rows": np.zeros(0, np.int64), "size": int((found >= 0).sum())}
+        return {"rows": np.zeros(0, np.int64), "n_ids": int((found >= 0).sum())}
     at = np.flatnonzero((found >= 0) & (listed.rows >= 0))
-    return {"rows": listed.rows[at], "theirs": found[at], "digests": listed.digests[at], "length": len(theirs)}
+    pair = {"rows": listed.rows[at], "theirs": found[at], "digests": listed.digests[at]}
+    return pair | {"length": len(theirs), "n_ids": len(at)}
+
+
+def _with_copies(bucket: Bucket, pair: Tree) -> Tree:
+    """A pair that has every row with a matched id, instead of the one row that stands for the id."""
+    at = rows_among(pair["rows"], bucket.rows)
+    copies = bucket.copies[at]
+    each = np.repeat(np.arange(len(at)), copies)
+    number = np.arange(len(each)) - np.repeat(np.cumsum(copies) - copies, copies)
+    rows = bucket.repeats[bucket.starts[at][each] + number]
+    return {**pair, "rows": rows, "theirs": pair["theirs"][each], "digests": pair["digests"][each]}
 
 
 def _tell_order(state: AlignState, trees: list[Tree]) -> tuple[RowNumbers, dict[str, tuple[Mask, bytes]]]:
@@ -219,7 +239,7 @@ def _tell_order(state: AlignState, trees: list[Tree]) -> tuple[RowNumbers, dict[
 
     Returns the rows, and for each peer that is told, which of them it has and a digest of its order.
     """
-    pairs = {line.peer: _joined([tree[line.peer] for tree in trees]) for line in state.others}
+    pairs = {line.peer: _joined([tree[line.peer] for tree in trees if line.peer in tree]) for line in state.others}
     rows, told = _ordered(state, trees, pairs), {}
     for line in state.others if state.settings.reveal == "both" else ():
         pair = pairs[line.peer]
@@ -236,10 +256,13 @@ def _hear_order(state: AlignState, trees: list[Tree]) -> tuple[RowNumbers, bytes
     """The rows of a stretch in the order that the leader sends, and a digest of the order."""
     listed = np.concatenate([tree["rows"] for tree in trees])
     digests = gathered([tree["digests"] for tree in trees])
-    most = len(listed) + (MOST_KEPT if state.settings.join == "left" else 0)
+    settings = state.settings
+    most = len(listed) + (MOST_KEPT if settings.join == "left" or settings.by_party else 0)
     theirs = receive_order(state.leader, most)
     present = theirs >= 0
-    require_places(theirs[present], listed, state.leader.peer)
+    places = theirs[present]
+    # Several rows of a leader that looks its rows up may have one id.
+    require_places(np.unique(places) if settings.by_party else places, listed, state.leader.peer)
     rows = np.full(len(theirs), -1)
     rows[present] = listed[theirs[present]]
     return rows, order_digest(digests[theirs[present]], present)
@@ -257,16 +280,20 @@ def _joined(found: list[Tree]) -> dict[str, Any]:
 
 def _ordered(state: AlignState, trees: list[Tree], pairs: dict[str, dict[str, Any]]) -> RowNumbers:
     """The leader's rows of a stretch that are used, in their order."""
-    party = state.party
-    listed = np.concatenate([tree["own"]["rows"] for tree in trees])
-    # The first key that a row has an id under counts.
-    rows, first = np.unique(listed, return_index=True)
-    tags = np.concatenate([tree["own"]["tags"] for tree in trees])[first]
-    if state.settings.join == "left":
-        others = np.flatnonzero(~state.known)
-        drawn = party.random.uniform_bits(len(party.own_table), "align", "rows without an id")
-        rows, tags = np.concatenate([rows, others]), np.concatenate([tags, drawn[others]])
+    party, left = state.party, state.settings.join == "left"
+    draw = partial(party.random.uniform_bits, len(party.own_table), "align", "rows without an id")
+    if state.settings.by_party:
+        # A row has another id towards each party, so the order goes by rows.
+        rows, tags = np.arange(len(party.own_table)), draw()
     else:
+        listed = np.concatenate([tree["own"]["rows"] for tree in trees])
+        # The first key that a row has an id under counts.
+        rows, first = np.unique(listed, return_index=True)
+        tags = np.concatenate([tree["own"]["tags"] for tree in trees])[first]
+        if left:
+            others = np.flatnonzero(~state.known)
+            rows, tags = np.concatenate([rows, others]), np.concatenate([tags, draw()[others]])
+    if not left:
         shared = np.logical_and.reduce([np.isin(rows, pair["rows"]) for pair in pairs.values()])
         rows, tags = rows[shared], tags[shared]
     return rows[np.argsort(tags, kind="stable")]

@@ -88,14 +88,15 @@ class AlignState:
         # By one key a person is in the same bucket everywhere, so the order goes bucket by bucket and one bucket at a
         # time is in memory. By several keys a person may be in any bucket. If rows without a partner are kept, the
         # length of a bucket's stretch would tell how many ids are in the bucket.
-        whole = agreement.n_keys > 1 or self.settings.join == "left"
+        whole = agreement.n_keys > 1 or self.settings.join == "left" or bool(self.settings.by_party)
         in_memory = agreement.n_keys * agreement.n_buckets == 1
         self.results = BucketResults(self.folder / "left", in_memory=in_memory, whole=whole)
 
     def _count_points(self) -> int:
         """How many points this party multiplies: its own once per list that it sends, and those of its peers."""
         names = self.participants
-        own = (len(names.compared) if names.star else 1) * self.agreement.total(names.me)
+        n_lists = len(names.compared) if names.star and not self.settings.by_party else 1
+        own = n_lists * self.agreement.total(names.me)
         if self.settings.engine == "rr22":
             return own  # ids are matched, not points
         return own + sum(self.agreement.total(name) for name in self.agreement.ids if name != names.me)
@@ -109,6 +110,10 @@ class AlignState:
     def others(self) -> tuple[Channel, ...]:
         """The lines to the other parties with tables."""
         return tuple(self.party.peers[name] for name in self.participants.others)
+
+    def compared(self, key: int) -> tuple[Channel, ...]:
+        """The lines to the parties that the leader compares ids with by a key."""
+        return tuple(line for line in self.others if self.settings.matches(line.peer, key))
 
     @property
     def bystanders(self) -> tuple[Channel, ...]:

@@ -28,7 +28,6 @@ from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.randomness import Randomness, Source
 from colonnade.roles import PublicPlan
 from colonnade.runtime.executor import Executor
-from colonnade.runtime.protocol import aligns_rows
 from colonnade.runtime.simulate import Run
 from colonnade.secret import Secret
 from colonnade.tables.table import Table
@@ -142,12 +141,7 @@ class Simulated(Setting):
                 "An audit needs at least one null run to tell a leak from what the attacker's own columns say, "
                 f"but nulls is {nulls}. Use 20."
             )
-        if aligns_rows(run.simulation.protocol):
-            raise PlanError(
-                "An audit compares guesses with tables whose rows are in the common order, but this run began with "
-                "tables that it had to align. Simulate the alignment first, then train on what each party's alignment "
-                "takes of its table, or run a plan with a section [align]."
-            )
+        run = run.on_aligned_rows()
         self.run, self.plan, self.tables = run, run.plan, run.simulation.tables
         self.transcripts, self.ledgers = run.transcripts, run.ledgers
         self.random, self.nulls, self.delta = Randomness.seeded(seed), nulls, delta

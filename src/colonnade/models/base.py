@@ -230,6 +230,15 @@ class Estimator(ABC):
         if not self.is_fitted:
             raise PlanError(f"This {type(self).__name__} cannot be {act} before it was fitted. Call fit first.")
 
+    def check_table(self, table: Table, *, is_label: bool) -> tuple[str, ...]:
+        """What the owner of a table should know before training; raises `DataError` if training would refuse it.
+
+        Args:
+            table: A party's own table.
+            is_label: Whether it is the label party's.
+        """
+        return ()
+
     def refuse_defences(self, party: Party) -> None:
         """Refuse the defences that a party holds, none of which this model calls."""
         if party.defences:

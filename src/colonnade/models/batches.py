@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from colonnade.privacy.randomness import Randomness
 from colonnade.wire.message import Int64Array
 
 S = TypeVar("S")
+
+EPOCHS, PATIENCE = (30, 1_000), (5, 100)
+"""At least how many epochs, and how many steps, a network is trained for and waits for an improvement by default."""
 
 IN_FLIGHT = 8
 """How many batches are sent ahead where no batch depends on the answer to another."""
@@ -41,6 +44,18 @@ class Batches:
         if epoch != self._epoch:
             self._epoch, self._order = epoch, self._shared.generator("epoch", epoch).permutation(self.rows)
         return epoch, self._order[self._ends[batch] : self._ends[batch + 1]]
+
+
+def counted(chosen: int | Literal["auto"], least: tuple[int, int], per_epoch: int) -> int:
+    """The chosen number of epochs; "auto" makes at least a number of epochs, and as many as give a number of steps.
+
+    A small table has few steps in an epoch: a number of epochs that suits large tables would end its training early.
+
+    >>> counted("auto", EPOCHS, per_epoch=3), counted("auto", EPOCHS, per_epoch=100), counted(4, EPOCHS, per_epoch=3)
+    (334, 30, 4)
+    """
+    epochs, steps = least
+    return max(epochs, -(-steps // per_epoch)) if chosen == "auto" else chosen
 
 
 def batch_sizes(n_rows: int, size: int) -> list[int]:

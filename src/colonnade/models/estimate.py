@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -90,7 +90,8 @@ class TrafficEstimate:
 def estimate(model: Estimator, roles: Roles, name: str, table: Table) -> dict[str, TrafficEstimate]:
     """What a real training of a model, in its real roles, sends over each line of one party, by peer."""
     epochs = next((key for key in EPOCHS if key in model.get_params()), None)
-    n_epochs = 1 if epochs is None else int(getattr(model, epochs))
+    chosen: Any = 1 if epochs is None else getattr(model, epochs)
+    n_epochs: int = cast(Any, model).epochs_on(len(table)) if chosen == "auto" else int(chosen)
     batch = model.get_params().get("batch_size")
     few, many = (FEW_BATCHES * batch, MANY_BATCHES * batch) if batch else (FEW_ROWS, MANY_ROWS)
     order, n_needed = _covering(table)

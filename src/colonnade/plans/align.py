@@ -11,7 +11,7 @@ from colonnade.align.identifiers import Identifiers
 from colonnade.align.limits import Limits
 from colonnade.align.protocol import Align
 from colonnade.align.rr22 import SideProcess
-from colonnade.align.settings import Settings
+from colonnade.align.settings import Settings, check_features, column_names
 from colonnade.errors import PlanError
 from colonnade.parameters import Limit, count, optional
 from colonnade.text import nearest
@@ -23,7 +23,9 @@ class PlannedAlign(Settings):
     """How the parties of a run find their common rows: the settings that all share, and what each party decides alone.
 
     Attributes:
-        columns: For each party the columns of its keys, several joined by `+`; its id column if it has no entry.
+        columns: For each party the columns of its keys, several joined by `+`; its id column if it has no entry. Where
+            each feature party has a key of its own, the label party's columns by feature party.
+        features: For each party the columns of its keys that are features too.
         fewest: How many ids each party's set must have.
         most_runs: How many alignments with one peer this party's log may hold.
         most_ids: How many ids a peer may bring under each key; None sets no number.
@@ -37,7 +39,8 @@ class PlannedAlign(Settings):
     ('email',)
     """
 
-    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    columns: Mapping[str, tuple[str, ...] | Mapping[str, str]] = field(default_factory=dict, hash=False)
+    features: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
     fewest: int = Limits.fewest
     most_runs: int = Limits.most_runs
     most_ids: int | None = Limits.most_ids
@@ -53,14 +56,14 @@ class PlannedAlign(Settings):
         super().__post_init__()
         for address in self.addresses.values():
             check_address(address, "[align.addresses]")
+        check_features(self.features, self.columns)
         for columns in self.columns.values():
-            if self.keys is not None:
-                Identifiers(self.keys, columns)
+            if self.rules is not None and not self.by_party and not isinstance(columns, Mapping):
+                Identifiers(self.rules, columns)
 
     def key_columns(self, party: str, ids: str) -> tuple[str, ...]:
         """The columns that a party is matched by."""
-        named = self.columns.get(party, (ids,))
-        return tuple(dict.fromkeys(name for columns in named for name in columns.split("+")))
+        return column_names(self.columns.get(party, (ids,)))
 
     @property
     def settings(self) -> Settings:
@@ -71,11 +74,12 @@ class PlannedAlign(Settings):
         """The protocol."""
         process = SideProcess(address=self.addresses.get(party), certificates=certificates)
         limits = Limits(**{name: getattr(self, name) for name in Limits.limits})
-        return Align(self.settings, self.columns, limits, self.workers, process)
+        return Align(self.settings, self.columns, limits, self.workers, process, self.features)
 
     def check(self, holders: tuple[str, ...]) -> None:
-        """Refuse entries of parties without a table."""
-        for key, entries in (("columns", self.columns), ("addresses", self.addresses)):
+        """Refuse entries of parties without a table, and a feature party without a key where others have one."""
+        self.check_parties(holders)
+        for key, entries in (("columns", self.columns), ("features", self.features), ("addresses", self.addresses)):
             for party in (name for name in entries if name not in holders):
                 raise PlanError(
                     f"[align.{key}] has an entry for {party}, who brings no table; the parties with tables are "

@@ -37,6 +37,7 @@ class PlannedTable:
         columns: The columns to use; all when None.
         exclude: Columns that are not used.
         delimiter, encoding, decimal, thousands, missing, dates, types: How a CSV is written; see `Table.read`.
+        hashed: For text columns of very many levels, into how many buckets these are hashed.
 
     >>> PlannedTable(Path("bank.parquet"), ids="customer").path.is_absolute()
     True
@@ -54,9 +55,13 @@ class PlannedTable:
     missing: tuple[str, ...] | None = None
     dates: tuple[str, ...] = ()
     types: Mapping[str, Literal["number", "text", "date"]] = field(default_factory=dict, hash=False)
+    hashed: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        """Make the plan mean the same file wherever it is read."""
+        """Make the plan mean the same file wherever it is read; refuse fewer than two buckets."""
+        for column, n in self.hashed.items():
+            if n < 2:
+                raise PlanError(f"hashed should give column {column!r} at least 2 buckets, but gives {n}. Use 256.")
         object.__setattr__(self, "path", self.path.absolute())
 
     def written(self) -> dict[str, Any]:
@@ -67,7 +72,8 @@ class PlannedTable:
     def read(self, party: str, align: PlannedAlign | None = None) -> Table:
         """The table that a party holds there, with the columns by which it is aligned."""
         keys = () if align is None else align.key_columns(party, self.ids)
-        return Table.read(**vars(self), keys=keys, owner=party)
+        read = Table.read(self.path, ids=self.ids, labels=self.labels, columns=self.columns, keys=keys, owner=party)
+        return read.hashed(self.hashed)
 
 
 @dataclass(frozen=True)

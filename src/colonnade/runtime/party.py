@@ -139,7 +139,7 @@ class Party:
 
     `random` is the party's own, and between machines serves one run; `shared` is equal at all parties and no secret:
     the batch schedule comes from it. `answer_log` is the file in which the party counts, over all its runs, what it
-    answered to whom about its rows.
+    answered to whom about its rows. `on_aligned` is called with the alignment whose rows the party goes on with.
     """
 
     name: str
@@ -155,6 +155,7 @@ class Party:
     watcher: Watcher | None = field(default=None, repr=False)
     session: Session | None = field(default=None, repr=False)
     answer_log: Path | None = None
+    on_aligned: Callable[[Alignment], None] | None = field(default=None, repr=False)
 
     @property
     def roles(self) -> Roles:
@@ -210,6 +211,8 @@ class Party:
             DataError: It was not told which rows are common, there are none, or they are not fit to train on.
         """
         table = None if self.table is None else alignment.take(self.table).checked(self.name, ids=False)
+        if self.on_aligned is not None:
+            self.on_aligned(alignment)
         return replace(self, table=table, shared=shared_randomness(self.plan, alignment.schedule))
 
     def steps(self, n: int, state: Resumable, *, name: str, shared: bool = True) -> Steps:

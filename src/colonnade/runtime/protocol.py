@@ -28,6 +28,10 @@ class ProtocolObject(StructuralType[R_co]):
     def aligns_rows(self) -> bool:
         """Whether the protocol begins by aligning rows, so that the tables it starts from may differ."""
 
+    @property
+    def then(self) -> Protocol[R_co] | None:
+        """What runs on the aligned rows; None if the protocol only aligns."""
+
     def own_copy(self) -> Self:
         """The same protocol for one party, sharing nothing with the others'."""
 
@@ -55,6 +59,15 @@ def aligns_rows(protocol: Protocol[Any] | Mapping[str, Protocol[Any]]) -> bool:
     """Whether a protocol begins by aligning rows."""
     each = protocol.values() if isinstance(protocol, Mapping) else (protocol,)
     return all(isinstance(one, ProtocolObject) and one.aligns_rows for one in each)
+
+
+def after_alignment(protocol: Protocol[R] | Mapping[str, Protocol[R]]) -> Protocol[R] | Mapping[str, Protocol[R]]:
+    """What a protocol that begins by aligning rows runs on the aligned rows."""
+    if isinstance(protocol, Mapping):
+        return {name: cast("Protocol[R]", after_alignment(each)) for name, each in protocol.items()}
+    assert isinstance(protocol, ProtocolObject)
+    assert protocol.then is not None
+    return cast("Protocol[R]", protocol.then)
 
 
 def own_copy(protocol: Protocol[R]) -> Protocol[R]:

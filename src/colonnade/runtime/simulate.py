@@ -21,11 +21,13 @@ from colonnade.privacy.history import History, Records, history_path
 from colonnade.privacy.ledger import Ledger
 from colonnade.progress import Bars
 from colonnade.roles import PublicPlan, Roles
+from colonnade.runtime.alignment import Alignment
 from colonnade.runtime.checkpoint import Checkpoints, GlobalGenerators, Watcher
 from colonnade.runtime.join import join
 from colonnade.runtime.party import Defence, Party, shared_randomness
 from colonnade.runtime.protocol import (
     Protocol,
+    after_alignment,
     aligns_rows,
     describe,
     describe_protocol,
@@ -147,6 +149,7 @@ class Simulation(Generic[R_co]):
         with Bars(progress) as bars:
             watcher = _leading(names[0], bars) if bars.shown else None
             parties: dict[str, Party] = {}
+            alignments: dict[str, Alignment] = {}
             digests, generators = Digests(), GlobalGenerators()
 
             def live(name: str, transport: MemoryTransport) -> R_co:
@@ -170,6 +173,7 @@ class Simulation(Generic[R_co]):
                     checkpoints=checkpoints[name],
                     watcher=watcher,
                     answer_log=folder and folder / "answers",
+                    on_aligned=partial(alignments.__setitem__, name),
                 )
                 parties[name] = party
                 honest = self.protocol[name] if isinstance(self.protocol, Mapping) else own_copy(self.protocol)
@@ -193,7 +197,8 @@ class Simulation(Generic[R_co]):
         status.write("finished")
         for held in checkpoints.values():
             held.erase()
-        return Run(results, transcripts, {name: parties[name].ledger for name in names}, self, plan, digest)
+        ledgers = {name: parties[name].ledger for name in names}
+        return Run(results, transcripts, ledgers, self, plan, digest, alignments)
 
     def changed(
         self,
@@ -264,6 +269,7 @@ class Run(Generic[R_co]):
         results: What each party got: of a training, its share of the model.
         transcripts: What each party sent and received.
         ledgers: What each party's releases cost.
+        alignments: By party, which rows the protocol went on with, if it began by aligning them.
     """
 
     results: Mapping[str, R_co]
@@ -272,6 +278,7 @@ class Run(Generic[R_co]):
     simulation: Simulation[R_co]
     plan: PublicPlan
     id_digest: str
+    alignments: Mapping[str, Alignment] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         sent = [entry for transcript in self.transcripts.values() for entry in transcript.entries if entry.sent]
@@ -309,6 +316,28 @@ class Run(Generic[R_co]):
         name, prediction = next((name, result) for name, result in run.results.items() if result is not None)
         holder = name if name in tables else self.plan.roles.holders[0]
         return prediction.about(tables[holder], getattr(self.results[name], "classes_", None))
+
+    def on_aligned_rows(self) -> Run[R_co]:
+        """The same run as if its tables had been aligned beforehand; the run itself if it aligned nothing.
+
+        Messages of training are about places in the common order, so whatever compares them with rows, or runs the
+        training again, needs tables in this order. A row is known by its place, because parties may write the id of
+        one person differently, and a row without a partner has none.
+
+        Raises:
+            PlanError: The run did nothing with the aligned rows.
+        """
+        simulation = self.simulation
+        if not aligns_rows(simulation.protocol):
+            return self
+        if not self.alignments:
+            raise PlanError(
+                "A run should train on the rows that it aligned, but this run only aligned. Simulate "
+                "Aligned(Align(), model.fit)."
+            )
+        tables = {name: self.alignments[name].take(table).numbered() for name, table in simulation.tables.items()}
+        changed = replace(simulation, protocol=after_alignment(simulation.protocol), tables=tables)
+        return replace(self, simulation=changed, id_digest=tables[self.plan.roles.holders[0]].id_digest())
 
     def again(
         self,

@@ -40,6 +40,8 @@ MOSTLY = 0.9
 SPARSE = 4
 # An audit looks at this many levels of a category.
 COMMONEST = 50
+# With fewer rows for each level of a text column, a network learns rare levels by heart.
+ROWS_PER_LEVEL = 10
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,17 @@ class Inputs:
         """How many columns the array has."""
         return self.n_numbers + len(self.levels)
 
+    def require_few_levels(self, table: Table, most: int) -> None:
+        """Refuse text of very many levels, each of which would become a column of its own."""
+        n_levels = sum(map(len, self.levels.values()))
+        if n_levels > most:
+            widest = max(self.levels, key=lambda name: len(self.levels[name]))
+            raise DataError(
+                f"{table.owner}'s text columns should have at most {most:,} levels together for this model, each of "
+                f"which becomes a column, but have {n_levels:,}, {len(self.levels[widest]):,} of them in {widest!r}. "
+                f"{hashing_advice(table.owner, widest)}"
+            )
+
     def require_columns(self, table: Table) -> None:
         """Refuse a table that lacks a column, or has numbers where there was text or the other way round."""
         for name in (*self.numeric, *self.levels):
@@ -151,11 +164,14 @@ class Inputs:
     def one_hot(self, table: Table) -> tuple[NDArray[np.float64], tuple[str, ...]]:
         """Encoded rows with a column of 0 and 1 for each code, and the column of the table that each number is of."""
         encoded, n = self.encode(table), self.n_numbers
-        parts, owners = [encoded[:, :n].astype(np.float64)], [*self.numeric, *self.flagged]
+        owners = [*self.numeric, *self.flagged]
+        numbers, begin = np.zeros((len(encoded), n + sum(self.level_counts))), n
+        numbers[:, :n] = encoded[:, :n]
         for i, (name, count) in enumerate(zip(self.levels, self.level_counts, strict=True), start=n):
-            parts.append(np.eye(count)[encoded[:, i].astype(np.int64)])
+            numbers[np.arange(len(encoded)), begin + encoded[:, i].astype(np.int64)] = 1
+            begin += count
             owners += [name] * count
-        return np.hstack(parts), tuple(owners)
+        return numbers, tuple(owners)
 
     def plain(self, table: Table) -> NDArray[np.float64]:
         """One number for each column of a table, in its order."""
@@ -253,6 +269,29 @@ class Design:
         """The design that `state` wrote down."""
         inputs, mostly_zero = Inputs.of(tree["inputs"]), tuple(tree["mostly_zero"])
         return cls(inputs, tree["standardised"], tree["intercept"], mostly_zero)
+
+
+def rare_levels(table: Table) -> Iterator[str]:
+    """Yield a sentence for each text column whose levels are so many that a network learns rows by heart.
+
+    >>> list(rare_levels(Table.of({"id": [1, 2], "job": ["nurse", "cook"]})))
+    []
+    """
+    for name, kind in table.kinds.items():
+        n_levels = len(set(table.column(name)) - {None}) if kind == "categorical" else 0
+        if n_levels > COMMONEST and len(table) < ROWS_PER_LEVEL * n_levels:
+            yield (
+                f"{table.owner}'s text column {name!r} has {n_levels:,} levels in {len(table):,} rows: a network "
+                f"learns rare levels by heart. {hashing_advice(table.owner, name)}"
+            )
+
+
+def hashing_advice(owner: str | None, column: str) -> str:
+    """What to do about a text column of very many levels."""
+    return (
+        f"Hash it with Table.hashed({{{column!r}: 256}}), in a plan by {column} = 256 under [data.{owner}.hashed], or "
+        "leave it out."
+    )
 
 
 def centred(table: Table) -> tuple[NDArray[np.float64], tuple[str, ...]]:

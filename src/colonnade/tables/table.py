@@ -294,6 +294,38 @@ class Table:
         labels = [] if self.label_name is None else [self.label_name]
         return replace(self, _arrow=self._arrow.select([self.id_name, *columns, *labels]))
 
+    def hashed(self, buckets: Mapping[str, int]) -> Table:
+        """The same rows with the levels of some text columns hashed into buckets, whose names are the new levels.
+
+        A column of thousands of levels, such as streets or diagnoses, is too wide for most models, and a network
+        learns rare levels by heart. A level is in the same bucket in every table, so a model that was trained on a
+        hashed table predicts on tables that are hashed alike.
+
+        Args:
+            buckets: For each of these columns the number of buckets.
+
+        Raises:
+            DataError: A column does not exist, or does not hold text.
+
+        Example:
+            >>> Table.of({"id": [1, 2, 3], "street": ["Elm", "Oak", "Elm"]}).hashed({"street": 8}).column("street")
+            array(['bucket 5', 'bucket 7', 'bucket 5'], dtype=object)
+        """
+        require_columns(list(buckets), self.columns, self.owner)
+        arrow = self._arrow
+        for name, n in buckets.items():
+            if self.kinds[name] != "categorical":
+                raise DataError(
+                    f"{whose(self.owner)} should have text in the column {name!r} to be hashed, but it holds "
+                    f"{self.kinds[name]} values. Leave the column out of what is hashed."
+                )
+            levels = arrow.column(name).combine_chunks().dictionary_encode()
+            digests = [blake3(level.encode()).digest(8) for level in levels.dictionary.to_pylist()]
+            names = pa.array([f"bucket {int.from_bytes(each, 'little') % n}" for each in digests], pa.large_string())
+            place = arrow.schema.get_field_index(name)
+            arrow = arrow.set_column(place, name, names.take(levels.indices))
+        return replace(self, _arrow=arrow)
+
     def with_labels(self, labels: Any, *, name: str | None = None) -> Table:
         """The same rows with other labels, one per row."""
         values = as_arrow({"labels": labels}, self.owner).column("labels")

@@ -60,7 +60,8 @@ def plans(tmp_path: Path, authority: Path) -> dict[str, Plan]:
     write(tmp_path / "bank.csv", list(range(N)), income=list(range(N)), late=[i % 2 for i in range(N)])
     write(tmp_path / "shop.csv", list(range(N)), spend=list(range(N)))
     network = PlannedNetwork({"bank": PlannedAddress(f"127.0.0.1:{free_port()}")}, authority)
-    roles, model = Roles(label="bank", features=("shop",)), PlannedModel("split-classifier", {"n_iter_no_change": None})
+    roles = Roles(label="bank", features=("shop",))
+    model = PlannedModel("split-classifier", {"epochs": 30, "n_iter_no_change": None})
     tables = {
         "bank": PlannedTable(tmp_path / "bank.csv", "id", labels="late"),
         "shop": PlannedTable(tmp_path / "shop.csv", "id"),

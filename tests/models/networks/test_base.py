@@ -19,6 +19,7 @@ from colonnade.models.networks.messages import Embedding
 from colonnade.models.networks.oneshot import OneShotClassifier
 from colonnade.models.networks.server import ServedClassifier
 from colonnade.models.networks.split import SplitClassifier
+from colonnade.privacy.randomness import Randomness
 from colonnade.roles import Roles
 from colonnade.runtime.party import Defence
 from colonnade.runtime.simulate import simulate
@@ -156,3 +157,20 @@ def test_a_shadow_predicts_with_the_defences_of_its_training(cancer, predicted):
     run = simulate(LabelDPShadow(**QUICK).fit, cancer, roles=BOTH, defences={"bank": [EarlierCut()]})
     with pytest.raises(PlanError, match=refusal("bank", "EarlierCut(layers=2)", "none")):
         predicted(run, cancer, head="federated")
+
+
+@pytest.mark.parametrize(
+    ("settings", "n_rows", "epochs", "patience"),
+    [
+        ({}, 600, 334, 34),  # 540 rows to train on are three steps
+        ({}, 100_000, 30, 5),
+        ({"batch_size": 32}, 600, 59, 6),
+        ({"epochs": 30, "n_iter_no_change": 5}, 600, 30, 5),
+        ({"n_iter_no_change": None}, 600, 334, None),
+    ],
+)
+def test_by_default_a_small_table_is_trained_for_as_many_steps_as_a_large_one(settings, n_rows, epochs, patience):
+    model = SplitClassifier(**settings)
+    schedule = model.schedule(None, n_rows, Randomness.seeded(0))
+    assert (schedule.epochs, schedule.patience) == (epochs, patience)
+    assert model.epochs_on(n_rows) == epochs

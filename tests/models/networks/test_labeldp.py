@@ -86,7 +86,8 @@ def test_a_budget_below_epsilon_is_refused(cancer):
 def test_impossible_settings_are_refused(cancer, predicted):
     with pytest.raises(PlanError, match="LabelDPShadow's epsilon should be a number, above 0, but is 0"):
         simulate(LabelDPShadow(epsilon=0.0).fit, cancer, roles=BOTH)
-    with pytest.raises(PlanError, match="LabelDPShadow's epochs should be a whole number, at least 1, but is 0"):
+    words = "LabelDPShadow's epochs should be 'auto' or a whole number, at least 1, but is 0"
+    with pytest.raises(PlanError, match=words):
         simulate(LabelDPShadow(epochs=0).fit, cancer, roles=BOTH)
     run = simulate(LabelDPShadow(epochs=1).fit, cancer, roles=BOTH)
     with pytest.raises(PlanError, match="A prediction uses the head 'local' or 'federated', but 'main' was asked for"):

@@ -28,7 +28,9 @@ def test_it_learns_from_a_label_free_embedding(digits, predicted, encoder):
 
 
 def test_it_regresses(numbers, predicted):
-    model = OneShotRegressor(leak_budget=ALL, epochs=80, n_iter_no_change=None, learning_rate=0.01, batch_size=64)
+    model = OneShotRegressor(
+        leak_budget=ALL, epochs=80, n_iter_no_change=None, learning_rate=0.01, batch_size=64, most_rebuilt=1.0
+    )
     prediction = predicted(simulate(model.fit, numbers, roles=BOTH), numbers)
     truth = labels_of(numbers)
     assert 1 - ((prediction.values - truth) ** 2).mean() / truth.var() > 0.95
@@ -119,7 +121,7 @@ def test_a_budget_for_single_columns_is_kept(cancer):
 
 def test_a_budget_of_nothing_says_what_could_be_rebuilt_and_lets_nothing_leave(cancer):
     with pytest.raises(LeakBudgetSpent, match=r"shop allows 0% of .* but 9\d\.\d% could be \(relative MSE 0\.0\d"):
-        simulate(OneShotClassifier(leak_budget={"shop": 0}).fit, cancer, roles=BOTH)
+        simulate(OneShotClassifier(leak_budget={"shop": 0}, most_rebuilt=1.0).fit, cancer, roles=BOTH)
 
 
 def test_a_party_over_its_budget_sends_nothing_though_others_may_have_sent(cancer):
@@ -247,3 +249,26 @@ def test_nuisance_columns_do_not_make_it_worse_than_the_label_party_alone(digits
         run = simulate(SplitClassifier().fit, alone[0], roles=BOTH, seed=seed)
         accuracies["alone"].append((predicted(run, alone[1]).values == labels_of(test)).mean())
     assert np.mean(accuracies["one shot"]) >= np.mean(accuracies["alone"])
+
+
+@pytest.mark.parametrize("name", ["breast-cancer", "digits", "bank-shop-telco"])
+def test_no_column_is_rebuilt_above_the_bound_by_default(name):
+    from colonnade.data import load
+
+    tables = {party: table.take(np.arange(500)) for party, table in load(name).split().items()}
+    roles = Roles(label="bank", features=tuple(party for party in tables if party != "bank"))
+    budget = dict.fromkeys(roles.features, 1.0)
+    run = simulate(OneShotClassifier(leak_budget=budget, epochs=1).fit, tables, roles=roles)
+    free = simulate(OneShotClassifier(leak_budget=budget, epochs=1, most_rebuilt=1.0).fit, tables, roles=roles)
+    assert max(run.results[party].leak_.worst_r2 for party in roles.features) <= 0.95
+    assert max(free.results[party].leak_.worst_r2 for party in roles.features) > 0.95
+    for party in roles.features:
+        assert 1 < run.results["bank"].stated_[party]["width"] <= free.results["bank"].stated_[party]["width"]
+
+
+def test_an_only_column_is_sent_for_it_cannot_be_hidden(cancer):
+    tables = {**cancer, "shop": cancer["shop"].select(cancer["shop"].columns[:1])}
+    run = simulate(OneShotClassifier(leak_budget=ALL, epochs=1).fit, tables, roles=BOTH)
+    assert run.results["shop"].leak_.worst_r2 > 0.99
+    with pytest.raises(LeakBudgetSpent, match="allows 90% of any column's variance to be rebuilt"):
+        simulate(OneShotClassifier(leak_budget=ALL, column_budget={"shop": 0.9}, epochs=1).fit, tables, roles=BOTH)

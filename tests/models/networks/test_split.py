@@ -172,11 +172,11 @@ def test_a_summary_says_what_each_role_learns(cancer):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"epochs": 0}, "SplitClassifier's epochs should be a whole number, at least 1, but is 0"),
-        ({"epochs": "3"}, "epochs should be a whole number, at least 1, but is '3'"),
-        ({"epochs": 2.5}, "epochs should be a whole number, at least 1, but is 2.5"),
+        ({"epochs": 0}, "SplitClassifier's epochs should be 'auto' or a whole number, at least 1, but is 0"),
+        ({"epochs": "3"}, "epochs should be 'auto' or a whole number, at least 1, but is '3'"),
+        ({"epochs": 2.5}, "epochs should be 'auto' or a whole number, at least 1, but is 2.5"),
         ({"batch_size": True}, "batch_size should be a whole number, at least 1, but is True"),
-        ({"n_iter_no_change": 0}, "n_iter_no_change should be None or a whole number, at least 1, but is 0"),
+        ({"n_iter_no_change": 0}, "n_iter_no_change should be None or 'auto' or a whole number, at least 1, but is 0"),
         (
             {"learning_rate": "fast"},
             "learning_rate should be a number, above 0, or a mapping of such values, but is 'fast'",

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from colonnade.align.identifiers import Identifiers, enumerable_warning
+from colonnade.align.identifiers import enumerable_warning
 from colonnade.curves import CurvesType
 from colonnade.deploy.doctor.checklist import Check, Checklist
 from colonnade.deploy.doctor.columns import odd_columns, odd_labels, told_labels
@@ -117,7 +117,7 @@ def _look_at_table(home: Checklist, plan: Plan, name: str) -> Table | None:
         return None
     with home.trying("ids"):
         if plan.align is not None:
-            _look_at_keys(home, table, name, plan.align)
+            _look_at_keys(home, table, name, plan.align, leads=name == plan.roles.holders[0])
         else:
             _look_at_ids(home, table, name)
     if plan.model is None:
@@ -129,6 +129,8 @@ def _look_at_table(home: Checklist, plan: Plan, name: str) -> Table | None:
             _look_at_labels(home, table, name)
         elif not table.columns:
             raise DataError(f"{name} is a feature party but its table has no columns besides the ids. Bring some.")
+        for sentence in plan.model.build().check_table(table, is_label=name == plan.roles.label):
+            home.note("model", sentence)
         home.good("model", f"the table has what {plan.model.name} needs of {name}")
     return table
 
@@ -141,14 +143,17 @@ def _look_at_ids(home: Checklist, table: Table, name: str) -> None:
         home.note("ids", oddity, "Write them alike at all parties.")
 
 
-def _look_at_keys(home: Checklist, table: Table, name: str, align: PlannedAlign) -> None:
-    """Look at ids as an alignment reads them."""
-    identifiers = Identifiers.of(table, align.keys, align.columns.get(name))
+def _look_at_keys(home: Checklist, table: Table, name: str, align: PlannedAlign, *, leads: bool) -> None:
+    """Look at ids as an alignment reads them, and at columns that its rows may lack."""
+    align.check_table(table, name, leads=leads)
+    identifiers = align.identifiers(table, align.columns.get(name), name, leads=leads)
     known = np.zeros(len(table), np.bool_)
-    for number, key in enumerate(identifiers.keys):
+    looks_up = bool(align.by_party) and leads
+    for number in identifiers.held:
+        key = identifiers.keys[number]
         n_ids, repeated = identifiers.count(table, number, known)
         columns = " and ".join(repr(column) for column in identifiers.columns_of(number))
-        if repeated and align.duplicates == "error":
+        if repeated and align.duplicates == "error" and not looks_up:
             raise identifiers.repetition(table, number, repeated, name)
         if not n_ids and len(table) and align.fewest > 0:
             raise identifiers.absence(table, number, name)
@@ -156,7 +161,8 @@ def _look_at_keys(home: Checklist, table: Table, name: str, align: PlannedAlign)
         if key in identifiers.enumerable:
             home.note("ids", enumerable_warning(name, key))
         if repeated:
-            taken = "only the first row of each is used" if align.duplicates == "first" else "all of them are used"
+            first = align.duplicates == "first" and not looks_up
+            taken = "only the first row of each is used" if first else "all of them are used"
             home.note("ids", f"{repeated:,} of {len(table):,} rows repeat an id of an earlier one; {taken}")
     if missing := int((~known).sum()):
         home.note(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from colonnade.errors import DataError, PlanError
 from colonnade.models.base import Estimator
-from colonnade.models.batches import Batches, hold_out, ordered_batches
+from colonnade.models.batches import EPOCHS, PATIENCE, Batches, batch_sizes, counted, hold_out, ordered_batches
 from colonnade.models.networks.modules import BottomFactory, TopFactory
 from colonnade.models.networks.targets import Classes, Target
 from colonnade.models.networks.tracks import holds_factory
@@ -23,12 +23,14 @@ from colonnade.models.networks.training import (
     PerNetwork,
     as_array,
 )
-from colonnade.parameters import Limit, choice, count, each, number, optional
+from colonnade.parameters import Limit, choice, count, each, number, optional, or_auto
 from colonnade.privacy.randomness import Randomness
 from colonnade.runtime.context import HookContext, Tensor
 from colonnade.runtime.hooks import applied, prepare_defences
 from colonnade.runtime.party import Defence, Party
 from colonnade.storage import Tree
+from colonnade.tables.encode import rare_levels
+from colonnade.tables.table import Table
 from colonnade.wire.message import Float32Array, Int64Array
 
 
@@ -44,9 +46,9 @@ class NetworkModel(Estimator):
         learning_rate: How far a step goes.
         weight_decay: At every party.
         batch_size: Rows per step.
-        epochs: Passes over the training rows, at most.
-        n_iter_no_change: Epochs without improvement on held-out rows before training stops; None trains to the end,
-            and then nothing is held out.
+        epochs: Passes over the training rows, at most; "auto" makes 30, or as many as give 1,000 steps.
+        n_iter_no_change: Epochs without improvement on held-out rows before training stops; "auto" waits for 5, or as
+            many as give 100 steps. None trains to the end, and then nothing is held out.
         validation_fraction: The share of rows held out for early stopping.
         device: "cpu", "cuda", or "auto" for a GPU where there is one; parties may differ.
     """
@@ -59,8 +61,8 @@ class NetworkModel(Estimator):
         "learning_rate": each(number(above=0)),
         "weight_decay": number(0),
         "batch_size": count(),
-        "epochs": count(),
-        "n_iter_no_change": optional(count()),
+        "epochs": or_auto(count()),
+        "n_iter_no_change": optional(or_auto(count())),
         "validation_fraction": number(above=0, below=1),
         "device": choice(*DEVICES),
     }
@@ -77,8 +79,8 @@ class NetworkModel(Estimator):
     learning_rate: PerNetwork[float] = 3e-3
     weight_decay: float = 0.0
     batch_size: int = 256
-    epochs: int = 30
-    n_iter_no_change: int | None = 5
+    epochs: int | Literal["auto"] = "auto"
+    n_iter_no_change: int | Literal["auto"] | None = "auto"
     validation_fraction: float = 0.1
     device: Literal["cpu", "cuda", "auto"] = "cpu"
 
@@ -89,6 +91,9 @@ class NetworkModel(Estimator):
     @classmethod
     def example(cls) -> Self:
         return cls(epochs=3, batch_size=32, embedding=4, n_iter_no_change=2)
+
+    def check_table(self, table: Table, *, is_label: bool) -> tuple[str, ...]:
+        return tuple(rare_levels(table))
 
     @property
     def classes_(self) -> NDArray[Any]:
@@ -107,6 +112,11 @@ class NetworkModel(Estimator):
         """What the optimizers of a party's networks are made from."""
         return OptimizerSettings(self.optimizer, self.learning_rate, momentum, self.weight_decay)
 
+    def epochs_on(self, n_rows: int) -> int:
+        """How many epochs a training on this number of rows takes at most."""
+        n_held_out = round(self.validation_fraction * n_rows) if self.n_iter_no_change else 0
+        return counted(self.epochs, EPOCHS, len(batch_sizes(n_rows - n_held_out, self.batch_size)))
+
     def schedule(self, party: Party, n_rows: int, random: Randomness) -> EpochSchedule:
         """The rows to train on and those held out, in batches that follow from a source of randomness."""
         share = self.validation_fraction if self.n_iter_no_change else 0.0
@@ -116,8 +126,9 @@ class NetworkModel(Estimator):
                 f"{party.name} has {n_rows} rows and none is left to train on when validation_fraction = "
                 f"{share} of them are held out. Bring more rows or set n_iter_no_change to None."
             )
-        held_out_batches = ordered_batches(held_out, self.batch_size)
-        return EpochSchedule(Batches(train, self.batch_size, random), held_out_batches, self.epochs)
+        batches, held_out_batches = Batches(train, self.batch_size, random), ordered_batches(held_out, self.batch_size)
+        patience = self.n_iter_no_change and counted(self.n_iter_no_change, PATIENCE, batches.per_epoch)
+        return EpochSchedule(batches, held_out_batches, self.epochs_on(n_rows), patience)
 
     def admit_defences(self, party: Party) -> None:
         """Ready a party's defences for a run; refuses those that the model would never ask."""

@@ -35,8 +35,8 @@ class Encoder(ABC):
 
     @classmethod
     @abstractmethod
-    def learned(cls, x: Float64Array, n_components: int, party: Party) -> Self:
-        """Learn the map from a party's columns."""
+    def learned(cls, x: Float64Array, directions: Float64Array, party: Party) -> Self:
+        """Learn the map from a party's columns; `directions` give components of unit variance, one for each column."""
 
     @abstractmethod
     def encode(self, x: Float64Array) -> Float32Array:
@@ -65,10 +65,9 @@ class PCA(Encoder):
     directions: Float64Array
 
     @classmethod
-    def learned(cls, x: Float64Array, n_components: int, party: Party) -> Self:
-        """The directions of most variance, each scaled to unit variance."""
-        variances, directions = principal_directions(x)
-        return cls(x.mean(axis=0), directions[:, :n_components] / np.sqrt(variances[:n_components]))
+    def learned(cls, x: Float64Array, directions: Float64Array, party: Party) -> Self:
+        """The components themselves."""
+        return cls(x.mean(axis=0), directions)
 
     def encode(self, x: Float64Array) -> Float32Array:
         return ((x - self.mean) @ self.directions).astype(np.float32)
@@ -90,10 +89,10 @@ class RandomFourier(Encoder):
     phases: Float64Array
 
     @classmethod
-    def learned(cls, x: Float64Array, n_components: int, party: Party) -> Self:
+    def learned(cls, x: Float64Array, directions: Float64Array, party: Party) -> Self:
         """Draw frequencies with standard deviation 1 / (median pairwise distance)."""
-        random = party.random.generator("fourier")
-        first = PCA.learned(x, n_components, party)
+        random, n_components = party.random.generator("fourier"), directions.shape[1]
+        first = PCA.learned(x, directions, party)
         sample = first.encode(x[random.permutation(len(x))[:300]]).astype(np.float64)
         distances = np.linalg.norm(sample[:, None] - sample[None], axis=-1)
         scale = 1 / max(float(np.median(distances)), 1e-12)
@@ -125,8 +124,9 @@ class Autoencoder(Encoder):
     network: _Rebuilding
 
     @classmethod
-    def learned(cls, x: Float64Array, n_components: int, party: Party) -> Self:
-        """Train on all rows, alone; the number of steps stays private."""
+    def learned(cls, x: Float64Array, directions: Float64Array, party: Party) -> Self:
+        """Train on all rows, alone; the number of steps stays private. Only the number of components counts."""
+        n_components = directions.shape[1]
         network = _Rebuilding(x.shape[1], n_components)
         mean = x.mean(axis=0)
         side = _AutoencoderSide(party, network, torch.from_numpy((x - mean).astype(np.float32)))
@@ -187,6 +187,12 @@ def principal_directions(x: Float64Array) -> tuple[Float64Array, Float64Array]:
     # A direction and its opposite are as good; the sign must not depend on the library.
     signs = np.sign(directions[np.abs(directions).argmax(axis=0), np.arange(directions.shape[1])])
     return variances[kept], (directions * signs)[:, kept]
+
+
+def whitened_directions(x: Float64Array) -> Float64Array:
+    """The principal directions, each scaled so that its component has unit variance; none without variance."""
+    variances, directions = principal_directions(x)
+    return np.asarray(directions / np.sqrt(variances))
 
 
 def width_by_variance(x: Float64Array, share: float) -> int:

@@ -145,7 +145,6 @@ class LabelOnlySide(NetworkSide[LabelOnlyNetwork]):
         self, model: LabelOnlyModel, party: Party, network: LabelOnlyNetwork, inputs: TrainingInputs, labels: Tensor
     ) -> None:
         self.machine, self.target, self.inputs = model.machine(), model.require_target(), inputs
-        self.n_iter_no_change = model.n_iter_no_change
         self.network, self.labels = network.to(self.machine.device), labels.to(self.machine.device)
         super().__init__(party, {"label_only": network}, model.optimizer_settings(), network)
 
@@ -166,7 +165,7 @@ class LabelOnlySide(NetworkSide[LabelOnlyNetwork]):
         for step, rows in enumerate(held_out):
             _, outputs, truth = self._pass(step, epoch, rows, "validate")
             total += self.target.loss(outputs, truth, "sum").item()
-        return bool(self.verdict(epoch, total / sum(map(len, held_out)), self.n_iter_no_change).stop)
+        return bool(self.verdict(epoch, total / sum(map(len, held_out))).stop)
 
     def _pass(self, step: int, epoch: int, rows: Int64Array, phase: Phase) -> tuple[HookContext, Tensor, Tensor]:
         index, train = self.machine.index(rows), phase == "train"

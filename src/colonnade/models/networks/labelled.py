@@ -106,7 +106,7 @@ class LabelledSide(NetworkSide[SplitShare]):
             labels, relabelled = applied(self.party.defences, "labels", truth, about)
             total += self.target.loss(outputs, labels, "sum").item()
             under |= dict.fromkeys(relabelled)
-        verdict = self.verdict(epoch, total / sum(map(len, held_out)), self.settings.n_iter_no_change)
+        verdict = self.verdict(epoch, total / sum(map(len, held_out)))
         for line in lines:
             line.send(verdict, under=tuple(under))
         return bool(verdict.stop)

@@ -22,7 +22,7 @@ Principal components after Hotelling 1933; random Fourier features after Rahimi 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
@@ -32,7 +32,7 @@ import torch
 from colonnade.errors import DataError, LeakBudgetSpent, PlanError
 from colonnade.models.base import Prediction
 from colonnade.models.batches import ordered_batches
-from colonnade.models.networks.encoders import ENCODERS, Encoder, EncoderName, principal_directions, width_by_variance
+from colonnade.models.networks.encoders import ENCODERS, Encoder, EncoderName, whitened_directions, width_by_variance
 from colonnade.models.networks.label_only import LabelOnlyModel, TrainingInputs
 from colonnade.models.networks.messages import Embedding, LeakStatement
 from colonnade.models.networks.share import require_columns
@@ -44,11 +44,13 @@ from colonnade.runtime.hooks import applied
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.tables.encode import Inputs
+from colonnade.tables.table import Table
 from colonnade.text import nearest
 from colonnade.wire.message import Float32Array, Float64Array, Message
 
 STATEMENT_BOUNDS = {"width": (1, 100_000), "relative_mse": (0, 1), "worst_r2": (0, 1)}
 ROWS_PER_MESSAGE = 65_536
+MOST_LEVELS, STEADY = 1_000, 1e-4
 KNOWN_SHARE, LEAST_KNOWN, MOST_KNOWN, MOST_SCORED = 0.05, 50, 1_000, 2_000
 
 
@@ -97,8 +99,12 @@ class OneShotNetwork(LabelOnlyModel):
         column_budget: Likewise for any single column of a party, where its owner sets such a bound.
         encoder: "pca", "rff" for random Fourier features, or "autoencoder".
         components: How many components the embedding has; if None, as many principal components as explain
-            `variance`, up to 64. With "rff" the embedding is twice as wide, with the others as wide.
+            `variance`, up to 64 and up to half of all, blended so that at most `most_rebuilt` of a column could be
+            rebuilt (`bounded_directions`). With "rff" the embedding is twice as wide, with the others as wide.
         variance: The share of the columns' variance that is explained.
+        most_rebuilt: How much of a column's variance may be rebuilt from the components where `components` is None; 1
+            sets no bound. A party's only column cannot be hidden, and is sent all the same: `leak_budget` and
+            `column_budget` refuse.
 
     The other settings are those of `NetworkModel`, and are about the label party's networks.
     """
@@ -114,6 +120,7 @@ class OneShotNetwork(LabelOnlyModel):
         "encoder": choice(*ENCODERS),
         "components": optional(count()),
         "variance": number(above=0, most=1),
+        "most_rebuilt": number(above=0, most=1),
     }
 
     leak_budget: Mapping[str, float] | None = None
@@ -121,6 +128,7 @@ class OneShotNetwork(LabelOnlyModel):
     encoder: EncoderName = "pca"
     components: int | None = None
     variance: float = 0.95
+    most_rebuilt: float = 0.95
 
     encoder_: Encoder | None = field(init=False)
     leak_: Leak | None = field(init=False)
@@ -174,7 +182,9 @@ class OneShotNetwork(LabelOnlyModel):
         super().take_share(tree)
 
     def summary(self) -> str:
-        explaining = f"as many components as explain {self.variance:.0%} of the variance"
+        explaining = f"the components that explain {self.variance:.0%} of the variance"
+        if self.most_rebuilt < 1:
+            explaining += f", blended to rebuild at most {self.most_rebuilt:.0%} of a column"
         components = f"{self.components} components" if self.components else explaining
         lines = [
             f"{type(self).__name__}: an embedding by {self.encoder} of {components}, sent once.",
@@ -189,17 +199,29 @@ class OneShotNetwork(LabelOnlyModel):
                 lines.append(f"Of {peer}'s columns, by its own measurement: {figures}, at width {said['width']}.")
         return "\n".join(lines)
 
+    def check_table(self, table: Table, *, is_label: bool) -> tuple[str, ...]:
+        if is_label:
+            return super().check_table(table, is_label=is_label)
+        Inputs.learned(table, np.arange(len(table))).require_few_levels(table, MOST_LEVELS)
+        return ()
+
     def _encode(self, party: Party) -> None:
         """Learn an encoder, see what its embedding gives away, and send it if that is allowed."""
         require_columns(party)
         self.inputs_ = Inputs.learned(party.own_table, np.arange(len(party.own_table)))
+        self.inputs_.require_few_levels(party.own_table, MOST_LEVELS)
         x, owners = self.inputs_.one_hot(party.own_table)
-        n_components = self._n_components(x)
-        if not n_components:
+        directions = whitened_directions(x)
+        if not directions.shape[1]:
             raise DataError(
                 f"{party.name} should have a column whose values vary, but all {len(x)} rows are alike. Bring others."
             )
-        self.encoder_ = ENCODERS[self.encoder].learned(x, n_components, party)
+        if self.components is None:
+            width, bound = width_by_variance(x, self.variance), self.most_rebuilt
+            directions = bounded_directions(x, owners, directions, width, bound, lambda: party.random.generator("leak"))
+        else:
+            directions = directions[:, : self.components]
+        self.encoder_ = ENCODERS[self.encoder].learned(x, directions, party)
         values, under = self._sent(party, "train")
         leak = measured_leak(values.astype(np.float64), x, owners, party.random.generator("leak"))
         # Both were looked at before anything was computed.
@@ -208,11 +230,6 @@ class OneShotNetwork(LabelOnlyModel):
         self.leak_ = leak
         party.label_party.send(LeakStatement(values.shape[1], leak.relative_mse, leak.worst_r2))
         _send(party, values, under)
-
-    def _n_components(self, x: Float64Array) -> int:
-        """How many components an embedding of these numbers is of; 0 where all rows are alike."""
-        most = len(principal_directions(x)[0])
-        return min(self.components or width_by_variance(x, self.variance), most) if most else 0
 
     def _sent(self, party: Party, phase: Phase) -> tuple[Float32Array, tuple[str, ...]]:
         """The embedding of all rows as it will leave, and the defences that had a hand in it."""
@@ -313,6 +330,40 @@ def measured_leak(embedding: Float64Array, x: Float64Array, owners: Sequence[str
         left = float(errors[:, mine].sum(axis=1).min() / spread[mine].sum()) if varies else 1.0
         columns[name] = float(np.clip(1 - left, 0, 1))
     return Leak(float(np.clip(relative, 0, 1)), columns)
+
+
+def bounded_directions(
+    x: Float64Array,
+    owners: Sequence[str],
+    directions: Float64Array,
+    width: int,
+    most_rebuilt: float,
+    random: Callable[[], np.random.Generator],
+) -> Float64Array:
+    """Principal directions by which no column can be rebuilt above a bound, as `measured_leak` measures it.
+
+    Each component is blended with one of the last components, which takes 1 - `most_rebuilt` of its variance. The last
+    components tell little about anything, are no part of the embedding otherwise, and cannot be taken out of the blend.
+    So at most half of the components are used. While the measurement still finds a column above the bound, the
+    component that tells most about the column is left out. A party's only component is used as it is.
+    """
+    # A direction without variance to speak of would make a new row that leaves it an outlier.
+    variances = 1 / (directions**2).sum(axis=0)
+    n = int((variances > STEADY * variances[0]).sum())
+    if most_rebuilt == 1 or n == 1:
+        return directions[:, :width]
+    directions = directions[:, :n]
+    width = min(width, n // 2)
+    kept: Float64Array = np.sqrt(most_rebuilt) * directions[:, :width]
+    kept = kept + np.sqrt(1 - most_rebuilt) * directions[:, ::-1][:, :width]
+    names, centred = np.array(owners), x - x.mean(axis=0)
+    while True:
+        embedding = centred @ kept
+        leak = measured_leak(embedding.astype(np.float32).astype(np.float64), x, owners, random())
+        if leak.worst_r2 <= most_rebuilt or kept.shape[1] == 1:
+            return kept
+        told = ((embedding.T @ centred[:, names == leak.worst_column]) ** 2).sum(axis=1)
+        kept = np.delete(kept, told.argmax(), axis=1)
 
 
 def require_budgets(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -21,9 +22,11 @@ from colonnade.runtime.context import HookContext, Tensor
 from colonnade.runtime.hooks import applied
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
-from colonnade.tables.encode import Inputs, present_rows
+from colonnade.tables.encode import Inputs, present_rows, rare_levels
 from colonnade.tables.table import Table
 from colonnade.wire.message import Int64Array
+
+_log = logging.getLogger(__name__)
 
 Fusion: TypeAlias = Literal["concat", "sum", "mean"]
 
@@ -44,7 +47,6 @@ class SplitSettings:
     fusion: Fusion
     tracks: Tracks
     partial: bool
-    n_iter_no_change: int | None
     optimizers: OptimizerSettings
     device: str
     precision: str
@@ -209,6 +211,8 @@ class SplitShare:
                     f"{party.name} should hold some of the rows to train on, but all its columns are empty in all of "
                     "them. Check the ids it was aligned by."
                 )
+        for sentence in rare_levels(table):
+            _log.warning("%s", sentence)
         return Inputs.learned(table, train)
 
     def _new_local(self, inputs: Inputs) -> LocalTrack:

@@ -466,7 +466,6 @@ class SplitNetwork(NetworkModel):
             fusion=self.fusion,
             tracks=tracks_of(self.tracks),
             partial=self.overlap == "partial",
-            n_iter_no_change=self.n_iter_no_change,
             optimizers=self.optimizer_settings(self.momentum),
             device=self.device,
             precision=self.precision,

@@ -162,11 +162,16 @@ class Optimizers:
 
 @dataclass(frozen=True)
 class EpochSchedule:
-    """Which rows are trained on in which step, which are held out, and for how many epochs at most."""
+    """Which rows are trained on in which step, which are held out, and for how many epochs at most.
+
+    Attributes:
+        patience: After how many epochs without improvement on held-out rows training ends; None if none are held out.
+    """
 
     batches: Batches
     held_out: list[Int64Array]
     epochs: int
+    patience: int | None = None
 
 
 class NetworkSide(ABC, Generic[L]):
@@ -195,6 +200,7 @@ class NetworkSide(ABC, Generic[L]):
         self.history: list[dict[str, float]] = []
         self.losses: dict[str, list[float]] = {}
         self.best: list[Tree] = []
+        self.patience: int | None = None
 
     @abstractmethod
     def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
@@ -209,7 +215,7 @@ class NetworkSide(ABC, Generic[L]):
 
         Checkpoints call the loop by its name; it is shared if the other parties take the same steps.
         """
-        batches = schedule.batches
+        batches, self.patience = schedule.batches, schedule.patience
         steps = self.party.steps(schedule.epochs * batches.per_epoch, self, name=name, shared=shared)
         for step in steps:
             epoch, rows = batches.at(step)
@@ -235,14 +241,14 @@ class NetworkSide(ABC, Generic[L]):
             self.losses.setdefault(name, []).append(value)
         return figures
 
-    def verdict(self, epoch: int, loss: float, n_iter_no_change: int | None) -> EpochVerdict:
+    def verdict(self, epoch: int, loss: float) -> EpochVerdict:
         """Judge an epoch by its loss on held-out rows, and keep the networks if it was the best."""
-        assert n_iter_no_change is not None
+        assert self.patience is not None
         self.history[-1]["validation_loss"] = loss
         best = min(range(len(self.history)), key=lambda i: self.history[i]["validation_loss"])
         since = len(self.history) - 1 - best
         self._keep_if_best(not since)
-        return EpochVerdict(epoch, int(not since), int(since >= n_iter_no_change))
+        return EpochVerdict(epoch, int(not since), int(since >= self.patience))
 
     def await_verdict(self, epoch: int, judge: Channel) -> bool:
         """Wait for the verdict on an epoch, and keep the networks if it was the best; returns whether training ends."""

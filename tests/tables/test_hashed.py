@@ -1,0 +1,105 @@
+"""Text columns of very many levels: hashed into buckets, or refused with the way out."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+
+from colonnade import Roles, Table, simulate
+from colonnade.errors import DataError, PlanError
+from colonnade.models import OneShotClassifier, SplitClassifier
+from colonnade.plans.plan import Plan
+from colonnade.tables.encode import Inputs, rare_levels
+
+BOTH = Roles(label="bank", features=("shop",))
+
+
+def streets(n_levels: int, n: int = 1_200) -> dict[str, Table]:
+    random = np.random.default_rng(0)
+    names = [f"street {number}" for number in np.arange(n) % n_levels]
+    return {
+        "bank": Table.of({"id": range(n), "own": random.normal(size=n), "late": np.arange(n) % 2}, labels="late"),
+        "shop": Table.of({"id": range(n), "street": names, "spend": random.normal(size=n)}, owner="shop"),
+    }
+
+
+def test_a_level_is_in_the_same_bucket_in_every_table_and_a_missing_value_stays_missing():
+    first = Table.of({"id": [1, 2, 3], "street": ["Elm", None, "Oak"], "n": [1, 2, 3]}).hashed({"street": 16})
+    second = Table.of({"id": [4, 5], "street": ["Oak", "Elm"], "n": [4, 5]}).hashed({"street": 16})
+    assert first.column("street")[[2, 0]].tolist() == second.column("street").tolist()
+    assert first.column("street")[1] is None
+    assert first.column("n").tolist() == [1, 2, 3]
+    assert len(set(streets(1_000)["shop"].hashed({"street": 64}).column("street"))) == 64
+
+
+def test_only_text_that_is_there_is_hashed():
+    with pytest.raises(DataError, match="should have text in the column 'spend' to be hashed, but it holds numeric"):
+        streets(3)["shop"].hashed({"spend": 8})
+    with pytest.raises(DataError, match="'avenue'"):
+        streets(3)["shop"].hashed({"avenue": 8})
+
+
+def test_one_shot_refuses_thousands_of_levels_and_names_the_way_out():
+    tables = streets(1_100)
+    model = OneShotClassifier(leak_budget={"shop": 1.0}, epochs=1)
+    words = r"at most 1,000 levels together.* have 1,100, 1,100 of them in 'street'. Hash it with Table.hashed"
+    with pytest.raises(DataError, match=words):
+        simulate(model.fit, tables, roles=BOTH)
+    with pytest.raises(DataError, match=words):
+        model.check_table(tables["shop"], is_label=False)
+    hashed = {**tables, "shop": tables["shop"].hashed({"street": 8})}
+    assert simulate(model.fit, hashed, roles=BOTH).results["bank"].is_fitted
+
+
+def test_a_split_network_warns_of_levels_that_it_would_learn_by_heart(caplog):
+    tables = streets(400)
+    with caplog.at_level(logging.WARNING):
+        simulate(SplitClassifier(epochs=1).fit, tables, roles=BOTH)
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "shop's text column 'street' has 400 levels in 1,200 rows" in said
+    assert "street = 256 under [data.shop.hashed]" in said
+    assert SplitClassifier().check_table(tables["shop"], is_label=False) == (said,)
+    assert list(rare_levels(tables["shop"].hashed({"street": 64}))) == []
+
+
+def test_one_hot_columns_are_those_of_the_codes():
+    table = Table.of({"id": [1, 2, 3], "a": [1.0, 2.0, None], "job": ["cook", None, "nurse"], "town": ["x", "y", "x"]})
+    inputs = Inputs.learned(table, np.arange(3))
+    numbers, owners = inputs.one_hot(table)
+    assert owners == ("a", "a", "job", "job", "job", "town", "town", "town")
+    assert numbers[:, 2:].tolist() == [[0, 1, 0, 0, 1, 0], [1, 0, 0, 0, 0, 1], [0, 0, 1, 0, 1, 0]]
+
+
+PLAN = """
+[data.bank]
+path = "bank.parquet"
+ids = "id"
+labels = "late"
+[data.shop]
+path = "shop.parquet"
+ids = "id"
+[data.shop.hashed]
+street = 8
+[roles]
+label = "bank"
+features = ["shop"]
+[model]
+name = "split-classifier"
+"""
+
+
+def test_a_plan_hashes_columns_of_a_partys_file(tmp_path):
+    import pyarrow.parquet as pq
+
+    for name, table in streets(50).items():
+        pq.write_table(table.to_arrow(), tmp_path / f"{name}.parquet")
+    (tmp_path / "plan.toml").write_text(PLAN)
+    plan = Plan.read(tmp_path / "plan.toml")
+    assert set(plan.tables().train["shop"].column("street")) == {f"bucket {number}" for number in range(8)}
+    (tmp_path / "again.toml").write_text(plan.to_toml())
+    assert Plan.read(tmp_path / "again.toml").hash == plan.hash
+    (tmp_path / "plan.toml").write_text(PLAN.replace("street = 8", "street = 1"))
+    with pytest.raises(PlanError, match="hashed should give column 'street' at least 2 buckets, but gives 1"):
+        Plan.read(tmp_path / "plan.toml")
