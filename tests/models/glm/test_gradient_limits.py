@@ -382,9 +382,10 @@ class TestRounding:
         n_rows = 2000
         tables = {"bank": bank(coin(n_rows)), "shop": shop(numbers(n_rows, 2))}
         exact, rounded = (
-            trained(tables, LogisticRegression(max_iter=30, gradient_bits=bits)).results["shop"] for bits in (None, 24)
+            trained(tables, LogisticRegression(max_iter=30, gradient_bits=bits)).results["shop"] for bits in (None, 26)
         )
         assert not (exact.gradients_[0] == rounded.gradients_[0]).any()
-        np.testing.assert_allclose(rounded.coef_, exact.coef_, atol=1e-4)
+        # A row whose score falls on the other side of a boundary of the table moves coefficients as well.
+        np.testing.assert_allclose(rounded.coef_, exact.coef_, atol=5e-4)
         with pytest.raises(PlanError, match="gradient_bits should be None or a whole number, from 20 to 53, but is 8"):
             trained(tables, LogisticRegression(gradient_bits=8))

@@ -27,7 +27,7 @@ from colonnade.models.glm.messages import PairedWords
 from colonnade.wire.channel import Channel
 
 PAIRED = ("transfers",)
-PLACE_BITS = 20
+PLACE_BITS = 17
 """How many bits a score has in steps of a table, sign included, before it is clipped to the table."""
 _ROWS_AT_ONCE = 2**14
 
@@ -61,7 +61,7 @@ class PairedLine:
             step: The step that the scores belong to.
             epoch: Likewise.
             table: What the means are read from.
-            scores: Shares of scores below 2^15 in absolute value.
+            scores: Shares of scores below 2^12 in absolute value.
             bits: How many bits scores have behind the point.
             value_bits: How many bits means have behind the point.
         """

@@ -96,7 +96,7 @@ if TYPE_CHECKING:
 COLUMN_BITS, COEFFICIENT_BITS, VALUE_BITS = 10, 24, 20
 MOST_COLUMN_BITS = PENALTY_BITS = 16
 HIDDEN = (SHARES.name, "mask", "flood")
-MOST_SCORE = 2.0**15
+MOST_SCORE = 2.0**12
 """Larger scores could not be told from others in a table, nor be multiplied without wrapping around."""
 
 T = TypeVar("T")
