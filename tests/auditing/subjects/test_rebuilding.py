@@ -79,7 +79,6 @@ def test_images_are_compared_in_their_own_units():
     psnr, ssim = pixels.quality((noisy - pixels.means) / pixels.deviations, values)
     assert psnr == pytest.approx(20.0)
     assert ssim < 1
-    assert Pixels.of(table.select([]), ()) is None or not table.select([]).columns
     assert Pixels.of(Table.of({"a": X[:, 0]}, ids=None), ("a",)) is None
 
 
