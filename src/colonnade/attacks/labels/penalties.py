@@ -26,7 +26,7 @@ from colonnade.attacks.labels.cotraining import believed
 from colonnade.attacks.points import KNOWN_PER_CLASS, Points, k_means, why_no_gradients
 from colonnade.models.networks.messages import Embedding, Gradient
 from colonnade.parameters import Limit, check_parameters, choice, count
-from colonnade.wire.message import Float64Array, Int64Array
+from colonnade.wire.message import Float32Array, Float64Array, Int64Array
 
 Penalty: TypeAlias = Literal["wandering", "potential-energy", "distance-correlation"]
 PENALTIES: tuple[Penalty, ...] = ("wandering", "potential-energy", "distance-correlation")
@@ -87,7 +87,7 @@ class PenaltyClasses(Attack):
 
 def first_batches(view: View) -> Iterator[tuple[Int64Array, Float64Array, Float64Array]]:
     """Rows, embeddings and gradients of the first batches of the first epoch."""
-    sent = {}
+    sent: dict[int, Float32Array] = {}
     n_found = 0
     for each in view.messages(Embedding, sent=True):
         if each.epoch == 0 and each.rows is not None and len(sent) < BATCHES:
@@ -156,7 +156,7 @@ def _unlike_sums(units: Float64Array, pull: Float64Array, classes: Int64Array, n
     along = units @ shared.T
     # |pull - P_i S|^2, where P_i takes away the part along the row itself.
     squared = (pull**2).sum(axis=1)[:, None] - 2 * (pull @ shared.T - along * (pull * units).sum(axis=1)[:, None])
-    return np.maximum(squared + (shared**2).sum(axis=1) - along**2, 0.0)
+    return np.asarray(np.maximum(squared + (shared**2).sum(axis=1) - along**2, 0.0))
 
 
 def _pushes(z: Float64Array, penalty: Penalty) -> Float64Array:

@@ -124,7 +124,7 @@ def _by_neighbours(x: Float64Array, known: Int64Array, labels: Int64Array, n_cla
     votes = 1 / (np.take_along_axis(far, near, axis=1) + 1e-6)
     ratings = np.zeros((len(x), n_classes))
     np.add.at(ratings, (np.arange(len(x))[:, None], labels[near]), votes)
-    return ratings / ratings.sum(axis=1, keepdims=True)
+    return np.asarray(ratings / ratings.sum(axis=1, keepdims=True))
 
 
 def _by_network(
