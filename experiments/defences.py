@@ -4,7 +4,7 @@ Three questions, each on rows that were held out and against every attack that a
 defence of the catalogue in turn, at its default settings, on digits and on credit default. Second, boundary wandering
 on digits: on the label party's own embedding ("public") or on those of the feature party ("received"), with either
 kernel, and on received embeddings with a defence of gradients after it. Third, the label-private shadow on adult. Made
-are the attacks of an ordinary audit and, beside each defence, the attack that knows how it works.
+are the attacks of an ordinary audit and, beside each defence, the attacks that know how it works.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from colonnade import simulate
 from colonnade.auditing.attempt import name_of
-from colonnade.catalogue import DEFENCES, attack_knowing, attacks_of_audit
+from colonnade.catalogue import DEFENCES, attacks_knowing, attacks_of_audit
 from colonnade.errors import PlanError
 from colonnade.experiment.compare import Standing, averaged, best_of, standings
 from colonnade.experiment.quality import quality
@@ -73,7 +73,7 @@ def measure(trial: Trial) -> Mapping[str, Any]:
     torch.set_num_threads(1)
     cell = trial.configuration
     train, test = halves(cell["set"], trial.seed, quick=cell["quick"], most=SETS.get(cell["set"]))
-    made = (*attacks_of_audit(), *map(attack_knowing, _held(cell)))
+    made = (*attacks_of_audit(), *(attack for held in _held(cell) for attack in attacks_knowing(held)))
     attacks = list({name_of(attack): attack for attack in made}.values())
     model: Any = SplitClassifier(epochs=EPOCHS, n_iter_no_change=None)
     if cell["part"] == "label-dp":

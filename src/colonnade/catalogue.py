@@ -178,7 +178,6 @@ def attacks_of_audit(*, thorough: bool = False) -> tuple[AnyAttack, ...]:
     return tuple(ATTACKS[name]() for name in ATTACKS if name not in THOROUGH)
 
 
-def attack_knowing(defence: Defence) -> AnyAttack:
-    """The attack that knows how a defence works."""
-    name, settings = defence.known_by
-    return ATTACKS[name](**settings)
+def attacks_knowing(defence: Defence) -> tuple[AnyAttack, ...]:
+    """The attacks that know how a defence works."""
+    return tuple(ATTACKS[name](**settings) for name, settings in defence.known_by)

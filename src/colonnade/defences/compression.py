@@ -32,7 +32,7 @@ class SparseGradient(Defence):
     'SparseGradient(keep=0.25)'
     """
 
-    known_by = ("co-training", {})
+    known_by = (("averaged-gradients", {}), ("co-training", {}))
     acts_on = GRADIENTS
     named_by = "keep"
     limits: ClassVar[Mapping[str, Limit]] = {
@@ -105,7 +105,7 @@ class DiscreteGradient(Defence):
     'DiscreteGradient(bins=6)'
     """
 
-    known_by = ("averaged-gradients", {})
+    known_by = (("averaged-gradients", {}), ("co-training", {}))
     acts_on = GRADIENTS
     named_by = "bins"
     limits: ClassVar[Mapping[str, Limit]] = {"bins": count(), "bound": optional(number(above=0))}
@@ -147,7 +147,7 @@ class AverageGradient(Defence):
     'AverageGradient'
     """
 
-    known_by = ("averaged-gradients", {})
+    known_by = (("averaged-gradients", {}), ("co-training", {}))
     acts_on = GRADIENTS
 
     def outgoing(self, tensor: Tensor, at: HookContext) -> Tensor:

@@ -49,7 +49,7 @@ class ConfusionalAutoencoder(Defence):
     'ConfusionalAutoencoder(entropy=0.5)'
     """
 
-    known_by = ("permuted-labels", {})
+    known_by = (("permuted-labels", {}), ("co-training", {}))
     reads_labels = True
     named_by = "entropy"
     limits: ClassVar[Mapping[str, Limit]] = {"entropy": number(0)}

@@ -40,7 +40,7 @@ class DistanceCorrelation(Defence):
     'DistanceCorrelation(weight=0.1)'
     """
 
-    known_by = ("penalty-classes", {"penalty": "distance-correlation"})
+    known_by = (("penalty-classes", {"penalty": "distance-correlation"}), ("co-training", {}))
     named_by = "weight"
     limits: ClassVar[Mapping[str, Limit]] = {"weight": number(above=0)}
 
@@ -77,7 +77,7 @@ class PotentialEnergy(Defence):
     'PotentialEnergy(weight=2)'
     """
 
-    known_by = ("penalty-classes", {"penalty": "potential-energy"})
+    known_by = (("penalty-classes", {"penalty": "potential-energy"}), ("co-training", {}))
     reads_labels = True
     named_by = "weight"
     limits: ClassVar[Mapping[str, Limit]] = {"weight": number(above=0)}

@@ -44,7 +44,7 @@ class RandomisedLabels(Defence):
     'RandomisedLabels(epsilon=0.5)'
     """
 
-    known_by = ("randomised-posterior", {})
+    known_by = (("randomised-posterior", {}), ("averaged-gradients", {}), ("co-training", {}))
     reads_labels = True
     named_by = "epsilon"
     limits: ClassVar[Mapping[str, Limit]] = {"epsilon": number(above=0)}

@@ -50,7 +50,7 @@ def blur(shape: tuple[int, ...], scale: float, kind: Kind, random: Randomness, p
 class NoisyGradient(Defence):
     """A defence that changes every gradient that leaves by noise of its own."""
 
-    known_by = ("co-training", {})
+    known_by = (("averaged-gradients", {}), ("co-training", {}))
     acts_on = GRADIENTS
 
     def before_run(self, party: Party) -> None:
@@ -166,6 +166,7 @@ class MaxNorm(NoisyGradient):
     'MaxNorm'
     """
 
+    known_by = (("gradient-completion", {}), ("co-training", {}))
     limits: ClassVar[Mapping[str, Limit]] = {"least": number(1), "most": number(1)}
 
     def __init__(self, *, least: float = 1.0, most: float = 10.0) -> None:

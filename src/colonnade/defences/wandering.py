@@ -57,7 +57,7 @@ class BoundaryWandering(Defence):
     'BoundaryWandering(received)'
     """
 
-    known_by = ("penalty-classes", {})
+    known_by = (("penalty-classes", {}), ("co-training", {}))
     reads_labels = True
     limits: ClassVar[Mapping[str, Limit]] = {
         "alpha": number(0),

@@ -68,8 +68,8 @@ class Defence:
     """Whether it is of use only where labels are."""
     named_by: ClassVar[str] = ""
     """The parameter whose value is part of the name; none if empty."""
-    known_by: ClassVar[tuple[str, Mapping[str, Any]]] = ("", {})
-    """The attack that knows how it works: a name of the catalogue and settings; empty where there is none."""
+    known_by: ClassVar[tuple[tuple[str, Mapping[str, Any]], ...]] = ()
+    """The attacks that know how it works: names of the catalogue with settings; empty where there are none."""
 
     @property
     def name(self) -> str:

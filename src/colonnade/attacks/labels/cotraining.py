@@ -42,7 +42,7 @@ class CoTraining(Attack):
         first = believed(columns, known, labels, n_classes, view.random)
         nearest = labels[distances(points.values, points.values[known]).argmin(axis=1)]
         best, found = -np.inf, first
-        for belief in (first, np.eye(n_classes)[nearest]):
+        for belief in (first.copy(), np.eye(n_classes)[nearest]):
             for _ in range(ROUNDS):
                 belief[known] = told
                 said = cross_fitted(points.values, belief, view.random)

@@ -17,7 +17,7 @@ batches are solved.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, Self, TypeAlias
+from typing import ClassVar, Literal, Self, TypeAlias
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from colonnade.attacks.labels.cotraining import believed
 from colonnade.attacks.points import KNOWN_PER_CLASS, Points, k_means, why_no_gradients
 from colonnade.models.networks.messages import Embedding, Gradient
 from colonnade.parameters import Limit, check_parameters, choice, count
-from colonnade.wire.message import Float64Array, Int64Array
+from colonnade.wire.message import Float32Array, Float64Array, Int64Array
 
 Penalty: TypeAlias = Literal["wandering", "potential-energy", "distance-correlation"]
 PENALTIES: tuple[Penalty, ...] = ("wandering", "potential-energy", "distance-correlation")
@@ -87,7 +87,7 @@ class PenaltyClasses(Attack):
 
 def first_batches(view: View) -> Iterator[tuple[Int64Array, Float64Array, Float64Array]]:
     """Rows, embeddings and gradients of the first batches of the first epoch."""
-    sent: dict[int, Any] = {}
+    sent: dict[int, Float32Array] = {}
     n_found = 0
     for each in view.messages(Embedding, sent=True):
         if each.epoch == 0 and each.rows is not None and len(sent) < BATCHES:
