@@ -50,7 +50,7 @@ def blur(shape: tuple[int, ...], scale: float, kind: Kind, random: Randomness, p
 class NoisyGradient(Defence):
     """A defence that changes every gradient that leaves by noise of its own."""
 
-    known_by = (("averaged-gradients", {}), ("co-training", {}))
+    known_by: ClassVar[tuple[tuple[str, Mapping[str, Any]], ...]] = (("averaged-gradients", {}), ("co-training", {}))
     acts_on = GRADIENTS
 
     def before_run(self, party: Party) -> None:
