@@ -81,7 +81,7 @@ def raw(table: Table) -> NDArray[np.float32]:
     for name, kind in table.kinds.items():
         if kind == "categorical":
             found[name] = found[name].combine_chunks().dictionary_encode().indices
-    return np.stack([each.cast("float32").to_numpy() for each in found.values()], axis=1)
+    return np.stack([each.cast("float32").to_numpy(zero_copy_only=False) for each in found.values()], axis=1)
 
 
 class Theirs:
