@@ -36,7 +36,7 @@ FIGURES = {
     "psi_large": {"bytes_per_id", "rr22_bytes_per_id"},
     "glm": {"us_per_row", "fate_ratio", "shares_fate_ratio"},
     "walks": {"split_step_files", "regression_files", "multiplication_calls"},
-    "reconstruction": {"inversion_over_passive_cancer_16_18", "imputed_over_generative_cancer"},
+    "reconstruction": {"worst_inversion_over_passive", "worst_imputed_over_generative"},
     "resume": {"resume_s"},
     "functional": {"cached_over_kronecker", "step_ratio_32k_to_500", "fit_ms"},
     "functional_accuracy": {
