@@ -39,10 +39,7 @@ CELLS = [("cancer", 16, 18), ("cancer", 16, 70), ("cancer", 4, 18), ("cancer", 4
 CELLS += [("digits", 16, 50), ("digits", 16, 200), ("digits", 4, 50), ("digits", 4, 200)]
 FEW = [("cancer", 16, 5), ("cancer", 4, 5), ("digits", 16, 10), ("digits", 4, 10)]
 EPOCHS = {"cancer": 200, "digits": 80}
-TARGETS: Mapping[str, float] = {
-    **{f"inversion_over_passive_{name}_{width}_{known}": 1.0 for name, width, known in CELLS},
-    **{f"imputed_over_generative_{name}": 1.0 for name in EPOCHS},
-}
+TARGETS: Mapping[str, float] = {"worst_inversion_over_passive": 1.0, "worst_imputed_over_generative": 1.0}
 
 
 def measure(*, quick: bool) -> dict[str, float]:
@@ -71,8 +68,7 @@ def _errors(name: str, width: int, seed: int, *, quick: bool) -> list[tuple[str,
 
 
 def _ratios(errors: Mapping[str, float]) -> dict[str, float]:
-    # A quick run has one cell; what it lacks cannot exceed anything.
-    found = dict.fromkeys(TARGETS, 0.0)
+    found: dict[str, float] = {}
     for name, width, known in CELLS:
         cell = f"{known}_{name}_{width}"
         if f"passive_ridge_{cell}" in errors:
@@ -82,7 +78,8 @@ def _ratios(errors: Mapping[str, float]) -> dict[str, float]:
         if f"generative_{name}_16" in errors:
             least = min(errors[f"generative_{name}_16"], errors[f"generative_unconditioned_{name}_16"])
             found[f"imputed_over_generative_{name}"] = errors[f"imputed_from_prior_{name}_16"] / least
-    return found
+    worst = {start: max(each for name, each in found.items() if name.startswith(start)) for start in ("inv", "imp")}
+    return found | {"worst_inversion_over_passive": worst["inv"], "worst_imputed_over_generative": worst["imp"]}
 
 
 @dataclass(frozen=True)

@@ -61,9 +61,10 @@ class EqualitySolving(PassiveRidge):
 
     def points(self, view: View) -> Points:
         owner = view.grant.owner
-        found: list[Float64Array] = []
-        found += [recorded.message.values for recorded in view.messages(PartialScores, peer=owner, sent=False)]
-        found += [recorded.message.values for recorded in view.messages(PartialPrediction, peer=owner, sent=False)]
+        scores = view.messages(PartialScores, peer=owner, sent=False)
+        predictions = view.messages(PartialPrediction, peer=owner, sent=False)
+        found: list[Float64Array] = [recorded.message.values for recorded in scores]
+        found += [recorded.message.values for recorded in predictions]
         masked = {recorded.peer: recorded.message.values for recorded in view.messages(MaskedScores, sent=False)}
         if owner in masked:
             total = np.sum(list(masked.values()), axis=0, dtype=np.uint64)
