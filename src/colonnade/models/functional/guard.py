@@ -29,6 +29,8 @@ from colonnade.wire.message import Int64Array
 FOLDS = 5
 # In how many standard errors a fit must gain: chance exceeds three once in 700 times, and several fits are judged.
 CAUTION = 3.0
+# A fit that has no good part, and hardly any length, is no worse than so many times as bad.
+_FAR = 1e9
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,6 @@ class GuardVerdict:
         factor = min(1.0, 2 * least / most, a / b if b > 0 else np.inf) if least > 0 < most else 0.0
         # One standard error away, what the best part of a fit gains; what has no good part is the worse the larger.
         likely, wide = a - a_error, max(b + b_error, 1e-300)
-        part = min(1.0, likely / wide)
+        part = float(np.clip(likely / wide, -_FAR, 1.0))
         merit = 2 * part * likely - part**2 * wide
         return cls(2 * a - b, factor, merit if likely > 0 else -merit)
