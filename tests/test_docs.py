@@ -17,7 +17,7 @@ from textwrap import dedent
 
 import pytest
 
-from colonnade.catalogue import DEFENCES
+from colonnade.catalogue import DEFENCES, MODELS
 from colonnade.crypto.profiles import ARBITER, HISTOGRAM, SHARES
 from colonnade.data import load, split
 from colonnade.models.functional import estimator, moment_regression, moments_shared
@@ -97,10 +97,16 @@ def elsewhere(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_the_readme_runs_and_finds_what_its_sentence_says(elsewhere):
-    report = run_page(ROOT / "README.md")["report"]
-    assert verdicts(report)["shop", "DirectionScore"] == "leaks"
-    assert "can be inferred by shop" in (elsewhere / "report.html").read_text()
+def test_the_readme_prints_a_good_models_quality_and_sends_the_shop_no_readable_gradient(elsewhere):
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        page = run_page(ROOT / "README.md")
+    assert ast.literal_eval(printed.getvalue())["AUC"] > 0.95
+    assert verdicts(page["report"]) == {("bank", "SplitNarrowing"): "leaks"}
+    assert page["report"].attacks[0].plain.score.value == pytest.approx(0.31, abs=0.05)
+    kinds = {entry.kind for entry in page["run"].transcripts["shop"].entries if not entry.sent}
+    assert "trees/sums-query" in kinds
+    assert not {kind for kind in kinds if "gradient" in kind.lower()}
+    assert "can be inferred by bank" in (elsewhere / "report.html").read_text()
 
 
 def test_what_the_readme_does_not_run_fits_the_code():
@@ -204,6 +210,42 @@ def test_the_page_on_alignment_runs_and_draws_what_the_module_draws(elsewhere):
     drawing = dedent("\n".join(line for line in star.__doc__.splitlines() if line.startswith("    ")))
     assert "OrderDigest" in drawing
     assert drawing in (DOCS / "protocols" / "alignment.md").read_text()
+
+
+def test_the_four_plans_of_an_arbiters_federation_are_of_one_run_and_have_the_lines_they_need(tmp_path):
+    found = {block.info: block.text for block in blocks(DOCS / "network.md") if block.info.startswith("toml title=")}
+    common = found.pop('toml title="in all four plans"')
+    plans = {}
+    for info, own in found.items():
+        party = info.removeprefix('toml title="').removesuffix('"')
+        (tmp_path / "plan.toml").write_text(f"{common}\n{own}")
+        plans[party] = Plan.read(tmp_path / "plan.toml")
+    roles = plans["judge"].roles
+    assert plans.keys() == set(roles.parties)
+    assert len({plan.public().hash for plan in plans.values()}) == 1
+    addresses = plans["judge"].network.addresses(roles.parties)
+    assert sum(address is None for address in addresses.values()) == 1, "so each two parties have a line"
+
+
+def test_every_message_of_the_page_on_trouble_is_one_of_the_products():
+    source = "".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    messages = re.findall(r"^\| `([^`]+)` \|", (DOCS / "troubleshooting.md").read_text(), re.MULTILINE)
+    assert len(messages) > 20
+    assert [message for message in messages if message not in source] == []
+
+
+def test_the_page_on_machines_has_a_row_for_every_exit_code():
+    from colonnade import errors
+
+    codes = {each.exit_code for each in vars(errors).values() if hasattr(each, "exit_code")}
+    text = (DOCS / "network.md").read_text()
+    assert [code for code in sorted(codes) if f"\n| {code} | " not in text] == []
+
+
+@pytest.mark.parametrize("page", ["plans", "which-model"])
+def test_a_page_for_choosing_names_every_model(page):
+    text = (DOCS / f"{page}.md").read_text()
+    assert [name for name in MODELS if f"`{name}`" not in text] == []
 
 
 def test_the_page_on_plans_names_every_key_of_an_alignment():

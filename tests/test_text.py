@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colonnade.text import nearest, printable
+from colonnade.text import data_size, nearest, printable
 
 
 @given(st.text())
@@ -24,3 +24,12 @@ def test_line_breaks_stay_only_where_they_are_wanted(text: str) -> None:
 def test_no_name_is_near_to_one_that_is_unlike_all() -> None:
     assert nearest("zzz", ["income", "age"]) == ""
     assert nearest("INCOME", ["income"]) == " The nearest name is 'income'."
+
+
+def test_from_a_billion_bytes_on_a_size_is_in_gigabytes() -> None:
+    assert [data_size(n_bytes) for n_bytes in (0, 999_900_000, 10**9, 119_808_000_000)] == [
+        "0.0 MB",
+        "999.9 MB",
+        "1.0 GB",
+        "119.8 GB",
+    ]

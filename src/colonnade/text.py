@@ -1,4 +1,4 @@
-"""Text for people: the nearest of known names, and a peer's words made safe for a terminal."""
+"""Text for people: the nearest of known names, sizes, and a peer's words made safe for a terminal."""
 
 from __future__ import annotations
 
@@ -24,3 +24,12 @@ def printable(text: str, *, lines: bool = False) -> str:
     '1.0?[31m'
     """
     return "".join(letter if letter.isprintable() or (lines and letter == "\n") else "?" for letter in text)
+
+
+def data_size(n_bytes: int) -> str:
+    """A number of bytes in a unit that people read.
+
+    >>> data_size(250_000), data_size(119_808_000_000)
+    ('0.2 MB', '119.8 GB')
+    """
+    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.1f} MB"

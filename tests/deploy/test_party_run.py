@@ -231,6 +231,13 @@ def test_a_prediction_needs_a_model_of_its_plan(trained: Path, tmp_path: Path) -
     assert missing.startswith(f"Could not read {tmp_path / 'none' / 'run.json'}: No such file or directory.")
 
 
+def test_a_report_before_an_audit_names_the_command_that_makes_one(tmp_path: Path) -> None:
+    bank = side(tmp_path)
+    assert refusal(StorageError, bank.report) == (
+        f"{bank.path} should hold a report, but the run was not audited yet. Run: colonnade audit {bank.path}"
+    )
+
+
 def test_a_prediction_is_written_as_csv_or_parquet_only(trained: Path, tmp_path: Path) -> None:
     two = side(tmp_path, plan=replace(PLAN, roles=Roles(label="bank", features=("shop",))))
     assert refusal(PlanError, lambda: two.predict(trained, out=tmp_path / "p.txt")) == (

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from colonnade.cli.console import say
+from colonnade.cli.console import say, warn
 
 certs = typer.Typer(no_args_is_help=True, help="Certificates, by which parties know each other.")
 
@@ -106,6 +107,8 @@ def show_cert(
             f"{identity.owner} of {identity.federation}, from {identity.not_before:%Y-%m-%d} to "
             f"{identity.not_after:%Y-%m-%d}."
         )
+        if identity.not_after < datetime.now(UTC):
+            warn("This certificate has expired. Have it issued or signed again.")
     say(f"Fingerprint: {words_of(pem)}")
     if words is not None:
         if from_words(words) != from_words(words_of(pem)):

@@ -373,6 +373,10 @@ class PartyRun:
         """The report of the last audit."""
         from colonnade.auditing.report import PrivacyReport
 
+        if not (self.path / "report.json").exists():
+            raise StorageError(
+                f"{self.path} should hold a report, but the run was not audited yet. Run: colonnade audit {self.path}"
+            )
         with explained(f"read {self.path / 'report.json'}"):
             return PrivacyReport.from_json((self.path / "report.json").read_text(encoding="utf-8"))
 

@@ -102,7 +102,7 @@ class RunFolder:
                 return cls(path, Plan.read(path / "plan.toml"))
         raise StorageError(
             f"The folder of a run was expected at {path}, but that {found}. "
-            "Name a folder that `colonnade simulate` made."
+            "Name a folder that `colonnade simulate` made, or a party's folder within one that `colonnade join` made."
         )
 
     @property

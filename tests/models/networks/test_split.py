@@ -167,6 +167,8 @@ def test_a_summary_says_what_each_role_learns(cancer):
     share = simulate(SplitClassifier(**QUICK).fit, cancer, roles=BOTH).results["bank"]
     assert "A feature party learns gradients at the cut, hence maybe labels." in share.summary()
     assert "weights after 2 epochs" in share.summary()
+    share.history_ = share.history_[:1]
+    assert share.summary().endswith("weights after 1 epoch.")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,9 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from hypothesis import example, given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from colonnade.cli.main import app
 from colonnade.errors import AuthError, PlanError, StorageError
 from colonnade.wire.certs import authority as certs
 from colonnade.wire.certs.credentials import (
@@ -343,6 +345,15 @@ def test_a_certificate_that_does_not_name_exactly_one_party_is_refused(names: li
         AuthError, match=r"^Expected .*bank\.pem to be one that a Colonnade authority made, but it cannot"
     ):
         show(folder / "bank.pem")
+
+
+def test_showing_an_expired_certificate_says_expired(folder: Path) -> None:
+    good = CliRunner().invoke(app, ["certs", "show", str(folder / "bank.pem")])
+    assert (good.exit_code, good.stderr) == (0, "")
+    expire(folder, "bank")
+    ended = CliRunner().invoke(app, ["certs", "show", str(folder / "bank.pem")])
+    assert ended.exit_code == 0
+    assert "This certificate has expired. Have it issued or signed again." in ended.stderr
 
 
 @given(st.data())

@@ -26,6 +26,7 @@ from colonnade.errors import AuthError, PeerRestarted, PeerUnreachable, Protocol
 from colonnade.models.estimate import TrafficEstimate, is_at_most
 from colonnade.plans.plan import Plan
 from colonnade.secret import Secret
+from colonnade.text import data_size
 from colonnade.wire.certs.credentials import Credentials
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Message, UInt8Array
@@ -224,7 +225,7 @@ class PeerProbe:
             return
         most = "at most about" if is_at_most(self.plan.model.build()) else "about"
         seconds = expected.seconds(link.latency, link.bandwidth)
-        words = f"training sends {most} {expected.total / 1e6:.1f} MB in {expected.round_trips:,} round trips"
+        words = f"training sends {most} {data_size(expected.total)} in {expected.round_trips:,} round trips"
         found.note("estimate", f"{words}, which takes this line {most} {_duration(seconds)}, besides computing")
 
     def _explained(self, peer: str, transport: GrpcTransport) -> WireError:

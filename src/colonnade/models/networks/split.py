@@ -491,7 +491,9 @@ class SplitNetwork(NetworkModel):
             *self.disclosures(),
         ]
         if self.is_fitted:
-            lines.append(f"This share: {self.learned().n_weights} weights after {len(self.history_)} epochs.")
+            n_epochs = len(self.history_)
+            epochs = "1 epoch" if n_epochs == 1 else f"{n_epochs} epochs"
+            lines.append(f"This share: {self.learned().n_weights} weights after {epochs}.")
         return "\n".join(lines)
 
     def disclosures(self) -> tuple[str, ...]:
