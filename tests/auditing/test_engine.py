@@ -184,7 +184,7 @@ def test_attacks_that_do_not_apply_are_listed_with_their_reasons(toy: SimpleName
         "NormScore by shop: shop sent and received no split/gradient",
         "Silent by shop: it guessed no row that had not been granted",
         "DirectionScore by shop: shop sent and received no split/gradient",
-        "shop about bank's labels, given audit-tests/hint: no attack of this audit can use them",
+        "shop about bank's labels, given audit-tests/hint: none of the attacks that were tried applies",
     )
 
 

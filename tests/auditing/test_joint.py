@@ -122,7 +122,7 @@ def test_what_was_received_but_not_kept_cannot_be_attacked(toy: SimpleNamespace)
     protocols["shop"] = replace(protocols["shop"], transcript=digests)
     assert play(run, protocols).results["bank"].untested == (
         "ReadHint by shop: the run kept only digests of audit-tests/hint; run with keep_received='audit'",
-        "shop about bank's labels, given audit-tests/hint: no attack was made",
+        "shop about bank's labels, given audit-tests/hint: none of the attacks that were tried applies",
     )
 
 
@@ -147,7 +147,7 @@ def test_what_cannot_be_made_or_scored_is_listed(toy: SimpleNamespace) -> None:
         "TakePart by shop: it takes part in a run, and the one that a joint audit looks at is over",
         "AboutModel by shop: guesses about model cannot be scored, only those about labels, features, membership",
         "NeedsModel by shop: it needs shop's share of the model, and this run left none",
-        "shop about bank's labels, given audit-tests/hint: no attack was made",
+        "shop about bank's labels, given audit-tests/hint: none of the attacks that were tried applies",
     )
     rare = toy.run(labels=["rare"] * 2 + ["common"] * 198)
     assert attacked(rare, [toy.NearestKnown()]).untested[0] == (

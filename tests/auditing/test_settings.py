@@ -153,7 +153,7 @@ def test_what_needs_the_peers_own_is_listed_as_untested(toy: SimpleNamespace) ->
         "AboutModel: guesses about model cannot be scored, only those about labels, features, membership",
         "NormScore by shop: it needs split/gradient, but bank sent shop none",
         "Silent by shop: it guessed no row that had not been granted",
-        "shop about bank's labels, given audit-tests/hint: no attack of this audit can use them",
+        "shop about bank's labels, given audit-tests/hint: none of the attacks that were tried applies",
     )
 
 

@@ -225,7 +225,7 @@ def test_an_error_at_a_party_is_followed_by_its_name(tmp_path: Path) -> None:
     result = call("simulate", plan, "--out", tmp_path / "runs")
     assert result.exit_code == 2
     sentence, note = result.stderr.splitlines()
-    assert "SplitClassifier's epochs should be a whole number, at least 1, but is 0." in sentence
+    assert "SplitClassifier's epochs should be 'auto' or a whole number, at least 1, but is 0." in sentence
     assert note == "This happened at bank."
 
 

@@ -227,7 +227,7 @@ def never_attacked(
         made = [f for f in findings if (f.attacker, f.owner, f.about) == (receiver, sender, secret)]
         unread = [kind for kind in kinds if not any(finding.reads(kind) for finding in made)]
         if unread:
-            unused = "no attack of this audit can use them" if secret in tried else "no attack was made"
+            unused = "none of the attacks that were tried applies" if secret in tried else "no attack was made"
             reason = "no attack read them" if made else unused
             yield f"{receiver} about {sender}'s {secret}, given {' and '.join(unread)}: {reason}"
 

@@ -72,8 +72,8 @@ class PlannedTable:
     def read(self, party: str, align: PlannedAlign | None = None) -> Table:
         """The table that a party holds there, with the columns by which it is aligned."""
         keys = () if align is None else align.key_columns(party, self.ids)
-        read = Table.read(self.path, ids=self.ids, labels=self.labels, columns=self.columns, keys=keys, owner=party)
-        return read.hashed(self.hashed)
+        written = {key: value for key, value in vars(self).items() if key != "hashed"}
+        return Table.read(**written, keys=keys, owner=party).hashed(self.hashed)
 
 
 @dataclass(frozen=True)

@@ -309,7 +309,7 @@ class Table:
 
         Example:
             >>> Table.of({"id": [1, 2, 3], "street": ["Elm", "Oak", "Elm"]}).hashed({"street": 8}).column("street")
-            array(['bucket 5', 'bucket 7', 'bucket 5'], dtype=object)
+            array(['bucket 3', 'bucket 2', 'bucket 3'], dtype=object)
         """
         require_columns(list(buckets), self.columns, self.owner)
         arrow = self._arrow

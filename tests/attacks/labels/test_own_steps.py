@@ -1,5 +1,7 @@
 """What a party does to its own network: the rest of the run is honest."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -81,7 +83,8 @@ def test_mixmatch_completes_a_frozen_bottom(few):
 @pytest.mark.parametrize("attack", [ActiveCompletion(), BatchLabels()])
 def test_only_a_feature_party_of_a_split_network_has_a_network_of_its_own_to_change(few, attack):
     run = simulate(SplitClassifier(epochs=1).fit, few, roles=BOTH)
-    assert attack.why_not(run.plan, "shop") is None
-    assert attack.why_not(run.plan, "bank") == "bank has no part of a split network without labels"
+    view = attempt_on(run, attack).view(run)
+    assert attack.why_not(view) is None
+    assert attack.why_not(replace(view, party="bank")) == "bank has no part of a split network without labels"
     regression = PublicPlan(BOTH, "LogisticRegression.fit")
-    assert "this run trains none" in attack.why_not(regression, "shop")
+    assert "this run trains none" in attack.why_not(replace(view, public=regression))
