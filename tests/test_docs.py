@@ -101,7 +101,7 @@ def test_the_readme_prints_a_good_models_quality_and_sends_the_shop_no_readable_
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         page = run_page(ROOT / "README.md")
     assert ast.literal_eval(printed.getvalue())["AUC"] > 0.95
-    assert verdicts(page["report"]) == {("bank", "SplitNarrowing"): "leaks"}
+    assert verdicts(page["report"]) == {("bank", "SplitNarrowing"): "leaks, nobody singled out"}
     assert page["report"].attacks[0].plain.score.value == pytest.approx(0.31, abs=0.05)
     kinds = {entry.kind for entry in page["run"].transcripts["shop"].entries if not entry.sent}
     assert "trees/sums-query" in kinds
