@@ -387,6 +387,29 @@ class TestRounding:
         sums = np.ldexp(share.gradients_[0], scales + widths.residual_bits - 6).astype(np.int64)
         return -sums % 2 ** (SUM_BITS - share.gradient_bits)
 
+    def test_epochs_of_one_run_narrow_the_sums_of_labels_where_the_party_knows_the_scores(self, monkeypatch):
+        sides, scores, honest = [], [], glm_arbiter.EncryptedFeatureSide._own_scores
+
+        def kept(side, rows):
+            found = honest(side, rows)
+            sides.append(side)
+            scores.append(np.ldexp(found.view(np.int64).astype(np.float64), -glm_arbiter.SCORE_BITS))
+            return found
+
+        monkeypatch.setattr(glm_arbiter.EncryptedFeatureSide, "_own_scores", kept)
+        labels, epochs = coin(150), 12
+        tables = {"bank": bank(labels).select([]), "shop": shop(numbers(150, 2))}
+        run = trained(tables, LogisticRegression(max_iter=epochs, tol=0, fit_intercept=False))
+        columns, fraction = np.asarray(sides[0].integers, np.float64), sides[0].fraction
+        unit = 2.0 ** (SUM_BITS - run.results["shop"].gradient_bits)
+        means = np.rint(np.ldexp(LogisticRegression.family.table(np.array(scores)), fraction))
+        told = means @ columns - np.ldexp(run.results["shop"].gradients_, sides[0].scales + fraction)
+        low, high = (told - unit / 2).max(axis=0), (told + unit / 2).min(axis=0)
+        exact = np.ldexp(labels @ columns, fraction)
+        assert (low <= exact).all()
+        assert (exact <= high).all()
+        assert (high - low).mean() < 4 * unit / epochs
+
     @pytest.mark.slow
     def test_rounded_gradients_keep_the_fit_and_lose_the_low_bits(self):
         n_rows = 2000

@@ -10,8 +10,8 @@
 
 All of this is computed by oblivious transfers (`colonnade.crypto.paired`): either party sees uniform words. The mean
 lies between 0 and the table's largest value for scores up to `MOST_SCORE`, and is at most twice that value for any
-other, so that steps cannot grow without bound. For semi-honest parties: a party that deviates in its base transfers
-reads the other's shares.
+other, so that steps cannot grow without bound. For semi-honest parties: a party that does not lead and deviates in its
+base transfers reads the other's choices, which are shares of places.
 """
 
 from __future__ import annotations
