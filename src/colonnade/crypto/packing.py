@@ -33,7 +33,7 @@ def packed(residues: NDArray[np.uint32] | NDArray[np.uint64], bits: int = RESIDU
     flat = np.ascontiguousarray(residues).reshape(-1, n)
     words = np.zeros((len(flat), n_words(n, bits)), np.uint64)
     kernels.pack(flat, words, bits)
-    return words.reshape(*outer, -1)
+    return words.reshape(*outer, words.shape[1])
 
 
 def unpacked(words: NDArray[np.uint64], n: int) -> NDArray[np.uint32]:

@@ -174,7 +174,7 @@ class PublicKey(additive.PublicKey):
         if chosen is not None:
             sums = masks[:, ::block].ravel()
             sums[:n_values] = chosen
-            masks[:, ::block] = sums.reshape(len(data), -1)
+            masks[:, ::block] = sums.reshape(masks[:, ::block].shape)
         out = np.empty_like(data)
         for some in _portions(len(data)):
             hiding = self._ring.scaled(masks[some].view(np.int64), bits)

@@ -319,10 +319,14 @@ def test_its_surfaces_predict_and_are_drawn_as_those_of_other_models(data):
     model = fitted(MomentRegression(epsilon=1e12, **SETTINGS), data).results["label"]
     test = data.take(TEST)
     z = np.stack([test.x[int(name[1:]) - 1].coordinates for name in model.design_.names], axis=1)
-    raw = sum(test.x[int(name[1:]) - 1].coefficients @ model.B_[name] for name in model.selected_)
+    centre = model.centers_["y"].coefficients
+    raw = centre + sum(test.x[int(name[1:]) - 1].coefficients @ model.B_[name] for name in model.selected_)
     np.testing.assert_allclose(model.combined(z) @ model.y_basis_.inverse_root, raw, atol=1e-9)
     assert model.plot_surface("x01").get_title() == "x01"
-    assert not model.centers_["y"].coefficients.any()
+    # Outputs are centred by their released mean, inputs are not centred.
+    np.testing.assert_allclose(centre, model.y_mean_[None] @ model.y_basis_.inverse_root, atol=1e-12)
+    assert centre.any()
+    assert not model.z_mean_.any()
 
 
 def test_membership_in_a_fit_to_moments_can_be_measured(data):

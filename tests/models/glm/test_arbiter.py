@@ -613,6 +613,15 @@ def test_a_label_party_without_columns_has_its_intercept():
     assert run.results["bank"].coefficients["intercept"] == pytest.approx(labels.mean(), rel=1e-2)
 
 
+def test_a_label_party_without_columns_and_intercept_opens_nothing():
+    values = columns(2)
+    tables = made(values, labels_of(LinearRegression, values))
+    tables["bank"] = tables["bank"].select([])
+    run = simulate(LinearRegression(max_iter=2, fit_intercept=False).fit, tables, roles=roles())
+    assert run.results["bank"].coef_.size == 0
+    assert run.results["judge"].opened_ == run.results["shop"].gradients_.size
+
+
 def test_without_intercept_there_is_none():
     values = columns(2)
     labels = labels_of(LinearRegression, values) - 100

@@ -260,6 +260,16 @@ class TestRuns:
         with pytest.raises(PrivacyError, match=r"shop has 1 columns and had about 4\.0 others opened on these rows"):
             self.runs(tmp_path, 5)
 
+    def test_of_three_classes_each_column_counts_three_times_at_label_party_and_arbiter(self, tmp_path):
+        tables = {"bank": bank(np.arange(600) % 3), "shop": shop(numbers(600, 2))}
+        trained(tables, LogisticRegression(max_iter=1), directory=tmp_path)
+        for who, counted in (("bank", {"shop": 6}), ("judge", {"bank": 6, "shop": 6})):
+            lines = map(json.loads, (tmp_path / who / f"openings-of-{who}").read_text().splitlines())
+            assert {line["peer"]: line["columns"] for line in lines} == counted
+        tables = {"bank": bank(np.arange(300) % 3), "shop": shop(numbers(300, 2))}
+        with pytest.raises(PrivacyError, match=r"shop has 6 columns, so a batch needs more than 384 rows"):
+            trained(tables, LogisticRegression(max_iter=1))
+
     def test_the_same_columns_are_counted_once(self, tmp_path):
         self.runs(tmp_path, 6, columns=lambda i: numbers(300, 1))
         assert len((tmp_path / "openings-of-bank").read_text().splitlines()) == 1
@@ -376,6 +386,29 @@ class TestRounding:
         scales = column_scales(np.abs(share.design_.matrix(table)).max(axis=0), widths.column_bits)
         sums = np.ldexp(share.gradients_[0], scales + widths.residual_bits - 6).astype(np.int64)
         return -sums % 2 ** (SUM_BITS - share.gradient_bits)
+
+    def test_epochs_of_one_run_narrow_the_sums_of_labels_where_the_party_knows_the_scores(self, monkeypatch):
+        sides, scores, honest = [], [], glm_arbiter.EncryptedFeatureSide._own_scores
+
+        def kept(side, rows):
+            found = honest(side, rows)
+            sides.append(side)
+            scores.append(np.ldexp(found.view(np.int64).astype(np.float64), -glm_arbiter.SCORE_BITS))
+            return found
+
+        monkeypatch.setattr(glm_arbiter.EncryptedFeatureSide, "_own_scores", kept)
+        labels, epochs = coin(150), 12
+        tables = {"bank": bank(labels).select([]), "shop": shop(numbers(150, 2))}
+        run = trained(tables, LogisticRegression(max_iter=epochs, tol=0, fit_intercept=False))
+        columns, fraction = np.asarray(sides[0].integers, np.float64), sides[0].fraction
+        unit = 2.0 ** (SUM_BITS - run.results["shop"].gradient_bits)
+        means = np.rint(np.ldexp(LogisticRegression.family.table(np.array(scores)), fraction))
+        told = means @ columns - np.ldexp(run.results["shop"].gradients_, sides[0].scales + fraction)
+        low, high = (told - unit / 2).max(axis=0), (told + unit / 2).min(axis=0)
+        exact = np.ldexp(labels @ columns, fraction)
+        assert (low <= exact).all()
+        assert (exact <= high).all()
+        assert (high - low).mean() < 4 * unit / epochs
 
     @pytest.mark.slow
     def test_rounded_gradients_keep_the_fit_and_lose_the_low_bits(self):

@@ -50,7 +50,7 @@ def sums_of_first_step(held, monkeypatch):
 
     def spy(side, step, data, n_values, chosen):
         if step == 0:
-            z = -np.ldexp(side.loss.labels[0], side.fraction) if side.party.holds_labels else None
+            z = -np.ldexp(side.loss.labels, side.fraction) if side.party.holds_labels else None
             found[side.party.name] = side.integers, z
             found["mechanism"] = found.get("mechanism") or getattr(side, "mechanism", None)
         return honest(side, step, data, n_values, chosen)
@@ -59,7 +59,7 @@ def sums_of_first_step(held, monkeypatch):
         patch.setattr(glm_arbiter.EncryptedSide, "opened", spy)
         trained(noisy(max_iter=1), held)
     residuals = found["bank"][1]
-    joint = np.concatenate([residuals @ np.asarray(found[name][0], float) for name in ("bank", "shop")])
+    joint = np.hstack([residuals @ np.asarray(found[name][0], float) for name in ("bank", "shop")])
     return joint, found["mechanism"]
 
 
@@ -79,6 +79,18 @@ def test_one_label_moves_all_opened_sums_by_no_more_than_the_stated_integer_and_
     assert max(moved) <= mechanism.sensitivity
     # The shop's part is at its bound, the bank's is not.
     assert max(moved) > 0.6 * mechanism.sensitivity
+
+
+def test_of_three_classes_one_label_moves_the_sums_of_two_models_and_the_noise_is_made_for_both(monkeypatch):
+    labels = np.arange(600) % 3
+    held = tables(labels=labels)
+    joint, mechanism = sums_of_first_step(held, monkeypatch)
+    longest = np.argmax(np.abs(np.asarray(held["shop"].column("w"))) + np.abs(np.asarray(held["bank"].column("x"))))
+    labels[longest] = (labels[longest] + 1) % 3
+    other, same = sums_of_first_step(tables(labels=labels), monkeypatch)
+    moved = float(np.linalg.norm(other - joint))
+    assert same == mechanism
+    assert mechanism.sensitivity / np.sqrt(2) < moved <= mechanism.sensitivity
 
 
 @pytest.mark.parametrize("kind", [np.asarray, csr_array])

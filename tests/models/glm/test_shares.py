@@ -353,7 +353,7 @@ def test_three_classes_on_shares_are_one_model_each_against_the_others():
 def test_training_on_shares_that_diverges_is_refused():
     values = columns(2)
     labels = labels_of(LinearRegression, values)
-    with pytest.raises(Overflow, match=r"'s scores should be at most 2048 .* training diverged. Lower learning_rate"):
+    with pytest.raises(Overflow, match=r"'s scores should be at most 1024 .* training diverged. Lower learning_rate"):
         simulate(LinearRegression(learning_rate=20.0, max_iter=12).fit, made(values, labels), roles=roles(), seed=3)
 
 

@@ -62,7 +62,7 @@ from colonnade.models.glm.matrix import (
     whitened,
     with_entries,
 )
-from colonnade.models.glm.means import PLACE_BITS, PairedLine
+from colonnade.models.glm.means import MOST_SCORE, PairedLine
 from colonnade.models.glm.messages import (
     COLUMN_BOUNDS,
     SCHEDULE_BOUNDS,
@@ -123,9 +123,7 @@ class Scores:
 
     def most_bits(self, residual_bits: int, n_parties: int) -> int:
         """How many bits the scores of one party may have, so that the sum over all parties fits."""
-        whole = residual_bits
-        if self.table is not None:
-            whole = SCORE_BITS + PLACE_BITS - 1 - self.table.step_bits
+        whole = residual_bits if self.table is None else SCORE_BITS + int(log2(MOST_SCORE))
         return whole - ceil(log2(n_parties))
 
     def begin(self) -> None:
@@ -403,7 +401,9 @@ class EncryptedSide(ColumnSide):
         super().restore(tree | {"descent": self.descent, "key": key})
 
     def finish(self) -> LearnedRegression:
-        gradients = np.array(self.descent.gradients).reshape(-1, self.n_columns, self.n_outputs)
+        gradients = np.array(self.descent.gradients).reshape(
+            len(self.descent.gradients), self.n_columns, self.n_outputs
+        )
         return LearnedRegression(self.descent.coefficients.T * self.label_scale, gradients.transpose(0, 2, 1))
 
 

@@ -12,8 +12,8 @@ of at most clip * 2^scale; the label party's intercept adds 2^scale. All parties
 
     sensitivity^2 = min(n_outputs, 2) * 4^fraction * 4^scale * (n_parties * clip^2 + 1)
 
-A row is in one batch of an epoch, so an epoch costs a label one release. Nobody but its owner can see that rows are
-clipped: the promise holds against parties that keep to the protocol.
+A row is in one batch of an epoch, so an epoch costs a label one release. How many classes there are is public. Nobody
+but its owner can see that rows are clipped: the promise holds against parties that keep to the protocol.
 """
 
 from __future__ import annotations

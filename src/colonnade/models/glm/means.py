@@ -9,7 +9,9 @@
     mean       the table's word at the place, 0 below the table, the last value above it
 
 All of this is computed by oblivious transfers (`colonnade.crypto.paired`): either party sees uniform words. The mean
-lies between 0 and the table's largest value whatever the scores are, so that steps cannot grow without bound.
+lies between 0 and the table's largest value for scores up to `MOST_SCORE`, and is at most twice that value for any
+other, so that steps cannot grow without bound. For semi-honest parties: a party that does not lead and deviates in its
+base transfers reads the other's choices, which are shares of places.
 """
 
 from __future__ import annotations
@@ -27,8 +29,10 @@ from colonnade.models.glm.messages import PairedWords
 from colonnade.wire.channel import Channel
 
 PAIRED = ("transfers",)
-PLACE_BITS = 17
-"""How many bits a score has in steps of a table, sign included, before it is clipped to the table."""
+MOST_SCORE = 2.0**11
+"""Larger scores could not be told from others in a table, nor be multiplied without wrapping around."""
+# The sign of a place, counted from either end of a table of 2^8 steps of 1/16, has room for twice `MOST_SCORE`.
+_PLACE_BITS = 17
 _ROWS_AT_ONCE = 2**14
 
 T = TypeVar("T")
@@ -61,7 +65,7 @@ class PairedLine:
             step: The step that the scores belong to.
             epoch: Likewise.
             table: What the means are read from.
-            scores: Shares of scores below 2^12 in absolute value.
+            scores: Shares of scores of at most `MOST_SCORE` in absolute value.
             bits: How many bits scores have behind the point.
             value_bits: How many bits means have behind the point.
         """
@@ -73,7 +77,7 @@ class PairedLine:
             at = self.take(step, epoch, self.pair.floored(some, bits - table.step_bits))
             at = at - self.public(round(np.ldexp(table.first, table.step_bits)))
             beyond = np.concatenate([at, at - self.public(len(table.values))])
-            below, not_above = np.split(self.take(step, epoch, self.pair.negative(beyond, PLACE_BITS)), 2)
+            below, not_above = np.split(self.take(step, epoch, self.pair.negative(beyond, _PLACE_BITS)), 2)
             found = self.take(step, epoch, self.pair.looked_up(at, values[:-1]))
             largest = np.full(len(at), values[-1] if self.leading else 0, np.uint64)
             within = np.concatenate([below ^ not_above, not_above ^ self.leading]).astype(np.uint8)

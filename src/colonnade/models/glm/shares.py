@@ -64,7 +64,7 @@ from colonnade.models.glm.matrix import (
     with_entries,
     words,
 )
-from colonnade.models.glm.means import PairedLine
+from colonnade.models.glm.means import MOST_SCORE, PairedLine
 from colonnade.models.glm.messages import (
     COLUMN_BOUNDS,
     LAYOUT_BOUNDS,
@@ -96,8 +96,6 @@ if TYPE_CHECKING:
 COLUMN_BITS, COEFFICIENT_BITS, VALUE_BITS = 10, 24, 20
 MOST_COLUMN_BITS = PENALTY_BITS = 16
 HIDDEN = (SHARES.name, "mask", "flood")
-MOST_SCORE = 2.0**12
-"""Larger scores could not be told from others in a table, nor be multiplied without wrapping around."""
 
 T = TypeVar("T")
 
