@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,10 @@ import pytest
 from colonnade import Roles, Table, simulate
 from colonnade.align import Align, Limits, Settings
 from colonnade.align.messages import AlignTerms
+from colonnade.align.protocol import Aligned
 from colonnade.errors import DataError, PlanError, PrivacyError, ProtocolError
+from colonnade.models.networks.messages import Gradient
+from colonnade.models.networks.split import SplitClassifier
 from colonnade.plans.plan import Plan
 from colonnade.wire.channel import Channel
 
@@ -121,14 +125,22 @@ def test_a_count_of_ids_under_another_partys_key_is_refused():
 
 
 def test_rows_that_many_rows_look_up_count_once_as_common():
-    for join in ("inner", "left"):
-        run = aligned(flights(), join=join)
-        fleet, airline = run.results["fleet"].rows, run.results["airline"]
-        assert run.results["fleet"].n_common == len(set(fleet[fleet >= 0])) < (fleet >= 0).sum()
-        if join == "left":
-            assert airline.n_common == min(mask.sum() for mask in airline.partners.values()) < len(airline.rows)
-        else:
-            assert airline.n_common == len(airline.rows)
+    run = aligned(flights(), join="left")
+    fleet, airline = run.results["fleet"].rows, run.results["airline"]
+    assert run.results["fleet"].n_common == len(set(fleet[fleet >= 0])) < (fleet >= 0).sum()
+    assert airline.n_common == min(mask.sum() for mask in airline.partners.values()) < len(airline.rows)
+    assert replace(airline, partners={}).n_common == len(airline.rows), "an inner join has no partners to count with"
+
+
+def test_an_aligned_run_is_repeated_on_the_rows_that_it_trained_on():
+    align = Align(Settings(keys=KEYS), COLUMNS, Limits(fewest=1), workers=1)
+    run = simulate(Aligned(align, SplitClassifier(epochs=1, batch_size=32).fit), flights(), roles=ROLES)
+    again = pickle.loads(pickle.dumps(run.on_aligned_rows().simulation)).run()
+    trained = [
+        [recorded.rows.tolist() for recorded in each.transcripts["fleet"].messages(Gradient)] for each in (run, again)
+    ]
+    assert trained[0] == trained[1]
+    assert run.on_aligned_rows().simulation.changed(seed=1).shared is None
 
 
 def test_every_pair_counts_one_alignment(tmp_path):
