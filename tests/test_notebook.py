@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from colonnade import Roles, audit, simulate
+from colonnade import Roles, Table, audit, simulate
 from colonnade.attacks import NormScore
 from colonnade.data import load
 from colonnade.defences import GradientNoise
 from colonnade.models import LogisticRegression, SplitClassifier, Vertical
+from colonnade.models.base import Prediction
 from colonnade.progress import Bars
 from colonnade.runtime.simulate import Run
 
@@ -50,6 +51,12 @@ def test_a_run_predicts_and_the_prediction_has_ids(run: Run[SplitClassifier], tm
     assert (tmp_path / "p.csv").read_text().count("\n") == len(frame) + 1
     assert repr(prediction) == f"Prediction({len(frame):,} rows, with probabilities of 2 classes)"
     assert prediction._repr_html_().count("<tr>") == 11
+
+
+def test_ids_stay_beside_predictions_though_their_column_is_called_prediction() -> None:
+    rows = Table.of({"prediction": ["a", "b"]}, ids="prediction")
+    held = Prediction(np.array([1, 0])).about(rows, None).to_arrow().to_pydict()
+    assert held == {"id prediction": ["a", "b"], "prediction": [1, 0]}
 
 
 def test_a_table_becomes_a_frame_and_shows_no_value() -> None:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from colonnade import Roles, Table, simulate
 from colonnade.align import Align, Limits, Settings
-from colonnade.errors import DataError, PlanError, PrivacyError
+from colonnade.align.messages import AlignTerms
+from colonnade.align.protocol import Aligned
+from colonnade.errors import DataError, PlanError, PrivacyError, ProtocolError
+from colonnade.models.networks.messages import Gradient
+from colonnade.models.networks.split import SplitClassifier
 from colonnade.plans.plan import Plan
+from colonnade.wire.channel import Channel
 
 ROLES = Roles(label="airline", features=("weather", "fleet"))
 KEYS = {"fleet": "text", "weather": "text+integer"}
@@ -100,6 +108,41 @@ def test_the_limits_hold_for_each_key(limits, words):
         aligned(flights(), limits=Limits(**limits))
 
 
+def test_a_count_of_ids_under_another_partys_key_is_refused():
+    class Crooked(Channel):
+        def send(self, message, **options):
+            if isinstance(message, AlignTerms):
+                message = replace(message, ids=[message.ids[0], 10**9])
+            super().send(message, **options)
+
+    def play(party, honest):
+        lines = {name: Crooked(name, line._transport, line._recording) for name, line in party.peers.items()}
+        return honest(replace(party, peers=lines))
+
+    align = Align(Settings(keys=KEYS), COLUMNS, Limits(fewest=1), workers=1)
+    with pytest.raises(ProtocolError, match="Expected fleet to count ids under its pair's own key only"):
+        simulate(align, flights(), roles=ROLES, instead={"fleet": play})
+
+
+def test_rows_that_many_rows_look_up_count_once_as_common():
+    run = aligned(flights(), join="left")
+    fleet, airline = run.results["fleet"].rows, run.results["airline"]
+    assert run.results["fleet"].n_common == len(set(fleet[fleet >= 0])) < (fleet >= 0).sum()
+    assert airline.n_common == min(mask.sum() for mask in airline.partners.values()) < len(airline.rows)
+    assert replace(airline, partners={}).n_common == len(airline.rows), "an inner join has no partners to count with"
+
+
+def test_an_aligned_run_is_repeated_on_the_rows_that_it_trained_on():
+    align = Align(Settings(keys=KEYS), COLUMNS, Limits(fewest=1), workers=1)
+    run = simulate(Aligned(align, SplitClassifier(epochs=1, batch_size=32).fit), flights(), roles=ROLES)
+    again = pickle.loads(pickle.dumps(run.on_aligned_rows().simulation)).run()
+    trained = [
+        [recorded.rows.tolist() for recorded in each.transcripts["fleet"].messages(Gradient)] for each in (run, again)
+    ]
+    assert trained[0] == trained[1]
+    assert run.on_aligned_rows().simulation.changed(seed=1).shared is None
+
+
 def test_every_pair_counts_one_alignment(tmp_path):
     aligned(flights(), limits=Limits(fewest=1, log=tmp_path / "log"))
     assert (tmp_path / "log").read_text().count('"aligned"') == 4, "two at airline, one at each other party"
@@ -143,6 +186,9 @@ def test_every_feature_party_needs_a_key_and_the_label_party_a_column_for_each()
     for columns in ({}, {"airline": {"fleet": "tail"}}, {"airline": ["tail"]}):
         with pytest.raises(PlanError, match="airline should name its columns for each of fleet, weather"):
             aligned(flights(), columns=columns)
+    for wrong in (["place", "h"], {"weather": "place+h"}, []):
+        with pytest.raises(PlanError, match="weather should name its columns for one key, as a list of one text"):
+            aligned(flights(), columns={**COLUMNS, "weather": wrong})
     with pytest.raises(PlanError, match="columns of airline should be a list with one for each key, but are given by"):
         simulate(Align(Settings(keys=("text",)), COLUMNS), flights(), roles=ROLES)
 

@@ -2,6 +2,7 @@
 
 import datetime
 import gzip
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,10 @@ def test_text_keeps_its_zeros_and_its_letters(tmp_path):
         ("id\tx\n1\t2\n", {}, r"seem to be apart by '\t'. Write delimiter = '\t'."),
         ("id,x\n1,Müller\n".encode("latin-1"), {}, "but column 'x' is not. Name another one, such as encoding = 'lat"),
         ("id,x\nMüller,1\n".encode("latin-1"), {}, "but line 2 is not. Name another one, such as encoding = 'latin-1"),
+        (b"id,x\n1,secret\x81\n", {"encoding": "cp1252"}, "in the encoding that was named, or in utf-8, but a later"),
+        (b"id,x\n1,secret\n", {"encoding": "utf-16"}, "in the encoding that was named, or in utf-8, but a later"),
+        ("id,x\n1,2\n", {"encoding": "rot13"}, "encoding should be one that Python knows, but is 'rot13'"),
+        ("id,x\n1,2\n", {"exclude": ["id"]}, "exclude should name columns that are not used, but names 'id', which"),
         ("id,x\n1,2\n3,4,secret\n", {}, "should have 2 fields in every line, but has 3 in line 3. Quote fields"),
         ("", {}, "but it is empty. Check the file"),
         ("id,x,x\n1,2,3\n", {}, "should have columns of different names, but two are named 'x'. Rename one."),
@@ -78,7 +83,13 @@ def test_what_cannot_be_read_is_refused_with_line_and_reason_and_without_a_value
     with pytest.raises((DataError, StorageError)) as error:
         read(tmp_path, text, **written)
     assert words in str(error.value)
-    assert "secret" not in str(error.value)
+    assert "secret" not in "".join(traceback.format_exception(error.value))
+
+
+def test_values_of_several_lines_are_read_in_files_of_several_blocks(tmp_path):
+    address = "Elm Street\n" * 1_000
+    table = read(tmp_path, "id,x\n" + "".join(f'{row},"{address}"\n' for row in range(1_600)))
+    assert set(table.column("x")) == {address}
 
 
 def test_a_spreadsheet_is_called_one(tmp_path):

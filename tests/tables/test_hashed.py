@@ -35,6 +35,8 @@ def test_a_level_is_in_the_same_bucket_in_every_table_and_a_missing_value_stays_
 
 
 def test_only_text_that_is_there_is_hashed():
+    with pytest.raises(DataError, match="hashed should give column 'street' at least 2 buckets, but gives 0"):
+        streets(3)["shop"].hashed({"street": 0})
     with pytest.raises(DataError, match="should have text in the column 'spend' to be hashed, but it holds numeric"):
         streets(3)["shop"].hashed({"spend": 8})
     with pytest.raises(DataError, match="'avenue'"):
@@ -100,6 +102,9 @@ def test_a_plan_hashes_columns_of_a_partys_file(tmp_path):
     assert set(plan.tables().train["shop"].column("street")) == {f"bucket {number}" for number in range(8)}
     (tmp_path / "again.toml").write_text(plan.to_toml())
     assert Plan.read(tmp_path / "again.toml").hash == plan.hash
+    (tmp_path / "plan.toml").write_text(PLAN + '[align]\nkeys = ["text"]\n[align.columns]\nshop = ["street"]\n')
+    with pytest.raises(PlanError, match="should name columns that nobody is matched by, but names 'street'"):
+        Plan.read(tmp_path / "plan.toml").tables()
     (tmp_path / "plan.toml").write_text(PLAN.replace("street = 8", "street = 1"))
     with pytest.raises(PlanError, match="hashed should give column 'street' at least 2 buckets, but gives 1"):
         Plan.read(tmp_path / "plan.toml")

@@ -174,8 +174,9 @@ class Limits:
         if n_common < fewest:
             raise PrivacyError(
                 f"{party} should train on at least {fewest:,} of its {n_own:,} rows, but {n_common:,} are common to "
-                "all parties: gradients about a few people tell much about each. Check at all parties that the right "
-                f"columns were matched by the right rules, or lower fewest_common under [align] at {party}."
+                "all parties, or after a left join to a pair: gradients about a few people tell much about each. Check "
+                "at all parties that the right columns were matched by the right rules, or lower fewest_common under "
+                f"[align] at {party}."
             )
 
     def _note(self, peer: str, run: str, what: str, why: str) -> None:

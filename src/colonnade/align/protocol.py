@@ -22,7 +22,7 @@ from colonnade.align.buckets import MOST_BUCKETS
 from colonnade.align.identifiers import Identifiers, enumerable_warning
 from colonnade.align.learned import Learned
 from colonnade.align.limits import Limits
-from colonnade.align.messages import AlignOpening, AlignTerms
+from colonnade.align.messages import AlignOpening, AlignTerms, unexpected
 from colonnade.align.opening import Agreement, Participants, open_as_follower, open_as_leader
 from colonnade.align.order import Match, hear_outcome
 from colonnade.align.rr22 import SideProcess
@@ -105,12 +105,15 @@ class Align:
 
         def check_sizes(whose: str, ids: Sequence[int]) -> None:
             follower = whose if names.leads else me
-            for key in identifiers.held:
+            for key, n in enumerate(ids):
                 if whose != me and not settings.matches(follower, key):
-                    continue
-                limits.check_size(me, whose, ids[key], run, padded=settings.pad and whose != me)
-                if whose != me:
-                    limits.check_most(me, whose, ids[key], n_own[key], run)
+                    # A number that no limit looks at would decide how many buckets all parties have.
+                    if n:
+                        raise unexpected(whose, "count ids under its pair's own key only", f"{n:,} under another key")
+                elif key in identifiers.held:
+                    limits.check_size(me, whose, n, run, padded=settings.pad and whose != me)
+                    if whose != me:
+                        limits.check_most(me, whose, n, n_own[key], run)
 
         table = party.table
         settings.check_table(table, me, leads=names.leads)

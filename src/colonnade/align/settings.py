@@ -152,10 +152,15 @@ class Settings:
                 f"but names {'none' if columns is None else ', '.join(columns)}. Write [align.columns.{party}], and "
                 f'under it {self.by_party[0]} = "column".'
             )
-        if isinstance(columns, Mapping):
-            return Identifiers.of(table, self.rules, [columns.get(name, "") for name in self.by_party])
-        (own,) = columns or (table.id_name,)
-        return Identifiers.of(table, self.rules, [own if name == party else "" for name in self.by_party])
+        if leads and isinstance(columns, Mapping):
+            return Identifiers.of(table, self.rules, [columns[name] for name in self.by_party])
+        own = (table.id_name,) if columns is None else tuple(columns)
+        if isinstance(columns, Mapping) or len(own) != 1:
+            raise PlanError(
+                f"{party} should name its columns for one key, as a list of one text with several joined by '+', but "
+                f"names {', '.join(own) or 'none'}. Correct {party} under [align.columns]."
+            )
+        return Identifiers.of(table, self.rules, [own[0] if name == party else "" for name in self.by_party])
 
     def n_buckets(self, ids: Sequence[int]) -> int:
         """The number of buckets that sets of these sizes are cut into.

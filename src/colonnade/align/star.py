@@ -30,7 +30,7 @@ What each side learns:
   several buckets, every party has at least about 16,384 ids in each, so that a number tells little about single ids.
 - With `join="left"` the others learn how many rows the leader keeps, and which of their ids the leader has.
 - With a key for each feature party, a feature party learns in which of the aligned rows each of its ids stands, hence
-  how often the leader has the id; and nothing about the keys of others.
+  how often the leader has the id; and about the keys of others the number of buckets only.
 - With `duplicates="all"` all parties learn how many rows each party has for each id that is used: each common id, or
   with `join="left"` each id that the leader keeps.
 

@@ -423,10 +423,9 @@ class PartyRun:
 
         def keep(alignment: Alignment) -> None:
             alignment.save(path)
-            n_common = None if alignment.rows is None else int((alignment.rows >= 0).sum())
-            tell(n_common)
-            if trains and party.table is not None and n_common is not None:
-                align.limits.check_training(self.name, n_common, len(party.table))
+            tell(alignment.n_common)
+            if trains and party.table is not None and alignment.n_common is not None:
+                align.limits.check_training(self.name, alignment.n_common, len(party.table))
 
         return Aligned(align, protocol, keep)
 

@@ -58,7 +58,7 @@ class Prediction:
         ids, name = np.arange(len(self.values)), "row"
         if self.rows is not None:
             ids, name = self.rows.ids, self.rows.id_name
-        columns: dict[str, Any] = {name: ids}
+        columns: dict[str, Any] = {}
         if self.values.ndim == 1:
             columns["prediction"] = self.values
         else:
@@ -66,7 +66,7 @@ class Prediction:
         if self.probabilities is not None:
             classes = range(self.probabilities.shape[1]) if self.classes is None else self.classes
             columns |= {f"probability {each}": self.probabilities[:, i] for i, each in enumerate(classes)}
-        return pa.table(columns)
+        return pa.table({f"id {name}" if name in columns else name: ids} | columns)
 
     def to_frame(self) -> Any:
         """Ids, predictions and probabilities as a pandas frame."""

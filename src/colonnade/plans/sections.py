@@ -72,6 +72,11 @@ class PlannedTable:
     def read(self, party: str, align: PlannedAlign | None = None) -> Table:
         """The table that a party holds there, with the columns by which it is aligned."""
         keys = () if align is None else align.key_columns(party, self.ids)
+        for column in (column for column in self.hashed if column in keys):
+            raise PlanError(
+                f"[data.{party}.hashed] should name columns that nobody is matched by, but names {column!r}, which a "
+                "key is in: people of one bucket would be one person. Leave it out."
+            )
         written = {key: value for key, value in vars(self).items() if key != "hashed"}
         return Table.read(**written, keys=keys, owner=party).hashed(self.hashed)
 

@@ -58,6 +58,20 @@ class Alignment:
             return None
         return np.asarray(self.rows >= 0)
 
+    @property
+    def n_common(self) -> int | None:
+        """How many different rows of this party another party has too; None if it may not know them.
+
+        The label party counts them with each feature party after a left join, and the fewest are told.
+
+        >>> Alignment(np.array([2, 2, -1, 0]), 4, "d", "s").n_common
+        2
+        """
+        if self.rows is None:
+            return None
+        shared = self.partners.values() or [self.rows >= 0]
+        return min(len(np.unique(self.rows[mask])) for mask in shared)
+
     def take(self, table: Table) -> Table:
         """A table's rows in the common order, without the columns that people were matched by.
 

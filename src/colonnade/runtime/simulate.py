@@ -19,6 +19,7 @@ from colonnade._version import __version__
 from colonnade.errors import PlanError, StorageError
 from colonnade.privacy.history import History, Records, history_path
 from colonnade.privacy.ledger import Ledger
+from colonnade.privacy.randomness import Randomness
 from colonnade.progress import Bars
 from colonnade.roles import PublicPlan, Roles
 from colonnade.runtime.alignment import Alignment
@@ -101,7 +102,10 @@ def simulate(
 
 @dataclass(frozen=True)
 class Simulation(Generic[R_co]):
-    """All that is needed to run a protocol in one process, as often as one likes."""
+    """All that is needed to run a protocol in one process, as often as one likes.
+
+    `shared` is the randomness that all parties share; None lets it follow from the plan and the rows.
+    """
 
     protocol: Protocol[R_co] | Mapping[str, Protocol[R_co]]
     tables: Mapping[str, Table]
@@ -111,6 +115,7 @@ class Simulation(Generic[R_co]):
     instead: Mapping[str, Callable[[Party, Protocol[R_co]], Any]]
     keep: Keep
     budgets: Mapping[str, Mapping[Secret, tuple[float, float]]] = field(default_factory=dict)
+    shared: Randomness | None = None
 
     @property
     def plan(self) -> PublicPlan:
@@ -161,7 +166,7 @@ class Simulation(Generic[R_co]):
                     plan=plan,
                     table=tables.get(name),
                     random=private_randomness(self.seed, name, plan),
-                    shared=shared_randomness(plan, digest),
+                    shared=self.shared or shared_randomness(plan, digest),
                     peers={
                         peer: Channel(peer, transport, recording, on_arrival=generators.lose_half_draw, hear=guard.hear)
                         for peer in names
@@ -219,6 +224,7 @@ class Simulation(Generic[R_co]):
             tables=changed,
             instead=self.instead if instead is None else dict(instead),
             seed=self.seed if seed is None else seed,
+            shared=self.shared if seed is None else None,
         )
 
     def _identity(self, tables: Mapping[str, Table], checkpoint_every: int) -> dict[str, Any]:
@@ -336,7 +342,9 @@ class Run(Generic[R_co]):
                 "Aligned(Align(), model.fit)."
             )
         tables = {name: self.alignments[name].take(table).numbered() for name, table in simulation.tables.items()}
-        changed = replace(simulation, protocol=after_alignment(simulation.protocol), tables=tables)
+        # The same rows are held out in every repetition, so that what is granted about trained rows helps there too.
+        shared = shared_randomness(self.plan, next(iter(self.alignments.values())).schedule)
+        changed = replace(simulation, protocol=after_alignment(simulation.protocol), tables=tables, shared=shared)
         return replace(self, simulation=changed, id_digest=tables[self.plan.roles.holders[0]].id_digest())
 
     def again(

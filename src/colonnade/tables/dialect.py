@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -51,7 +50,7 @@ class Dialect:
                 f"{self.decimal!r} and {self.thousands!r}. Correct one of them."
             )
         try:
-            codecs.lookup(self.encoding)
+            "".encode(self.encoding)
         except LookupError as error:
             raise DataError(
                 f"encoding should be one that Python knows, but is {self.encoding!r}. Write utf-8, latin-1 or cp1252."
@@ -83,7 +82,7 @@ class Dialect:
             null_values=None if self.missing is None else ["", *self.missing],
         )
         return ds.CsvFileFormat(
-            parse_options=csv.ParseOptions(delimiter=self.delimiter_of(path)),
+            parse_options=csv.ParseOptions(delimiter=self.delimiter_of(path), newlines_in_values=True),
             # Types are inferred from the first block, so it is made large.
             read_options=csv.ReadOptions(block_size=2**24, encoding=self.encoding),
             convert_options=convert,

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Reading: TypeAlias = Callable[[Any], Any]
 """How texts of a CSV become numbers; None if something would be lost."""
+UNREADABLE = (pa.ArrowException, OSError, UnicodeError)
+"""What reading raises; its words quote values, so it is no cause of the errors that are raised instead."""
 
 
 def read_arrow(
@@ -44,6 +46,11 @@ def read_arrow(
         dialect.check_columns(path, source.schema, set(names if columns is None else columns) - set(exclude))
     require_ids_and_labels(ids, labels, names, owner)
     require_columns(exclude, names, owner, "Correct exclude.")
+    for name in (name for name in exclude if name in (ids, labels)):
+        raise DataError(
+            f"exclude should name columns that are not used, but names {name!r}, which holds the "
+            f"{'ids' if name == ids else 'labels'}. Take {name!r} out of exclude."
+        )
     columns = [name for name in (names if columns is None else columns) if name not in exclude]
     require_columns(columns, names, owner)
     require_columns(keys, names, owner, "Correct the columns that people are matched by.")
@@ -53,7 +60,8 @@ def read_arrow(
         texts = [name for name in wanted if pa.types.is_string(source.schema.field(name).type)]
         readings = _readings(source, {name: _of_whole_numbers for name in matched}, path)
         others = [name for name in texts if name not in matched and dialect.types.get(name) != "text"]
-        readings |= _readings(source, dict.fromkeys(others, dialect.numbers), path)
+        if dialect.thousands is not None:
+            readings |= _readings(source, dict.fromkeys(others, dialect.numbers), path)
         for name, kind in dialect.types.items():
             if kind == "number" and name in others and name not in readings:
                 raise DataError(
@@ -77,8 +85,8 @@ def _readings(source: ds.Dataset, tried: Mapping[str, Reading], path: Path) -> d
             kept = {name: reading for name, reading in kept.items() if reading(batch.column(name)) is not None}
             if not kept:
                 break
-    except (pa.ArrowException, OSError) as error:
-        raise _unreadable(path, error) from error
+    except UNREADABLE as error:
+        raise _unreadable(path, error) from None
     return kept
 
 
@@ -109,8 +117,8 @@ def _open(path: Path, text: Iterable[str], dialect: Dialect) -> ds.Dataset:
         for part in source.get_fragments():
             _require_same_columns(part, source.schema, path)
         return source
-    except (pa.ArrowException, OSError) as error:
-        raise _unreadable(path, error) from error
+    except UNREADABLE as error:
+        raise _unreadable(path, error) from None
 
 
 def _require_same_columns(part: ds.Fragment, schema: pa.Schema, path: Path) -> None:
@@ -143,8 +151,8 @@ def _batches(
             rows = _read_as(pa.Table.from_batches([batch]), readings)
             yield normalised(rows, ids, labels, owner, n_rows)
             n_rows += len(batch)
-    except (pa.ArrowException, OSError) as error:
-        raise _unreadable(path, error, source.schema.names) from error
+    except UNREADABLE as error:
+        raise _unreadable(path, error, source.schema.names) from None
 
 
 def _read_as(rows: pa.Table, readings: Mapping[str, Reading]) -> pa.Table:
@@ -157,7 +165,7 @@ def _unreadable(path: Path, error: Exception, names: Sequence[str] = ()) -> Data
     """The error for a file Arrow could not read, without Arrow's own words: they quote values."""
     said = str(error)
     line = f"line {int(found[1]):,}" if (found := re.search(r"Row #(\d+)", said)) else "a later line"
-    if "invalid UTF8 data" in said:
+    if "invalid UTF8 data" in said or isinstance(error, UnicodeError):
         return wrong_encoding(path, line)
     if found := re.search(r"In CSV column #(\d+):.* conversion error to (\w+)", said):
         column = f"column {names[int(found[1])]!r}" if names else f"its column {int(found[1]) + 1}"

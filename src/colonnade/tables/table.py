@@ -305,7 +305,7 @@ class Table:
             buckets: For each of these columns the number of buckets.
 
         Raises:
-            DataError: A column does not exist, or does not hold text.
+            DataError: A column does not exist or does not hold text, or there are fewer than two buckets.
 
         Example:
             >>> Table.of({"id": [1, 2, 3], "street": ["Elm", "Oak", "Elm"]}).hashed({"street": 8}).column("street")
@@ -319,6 +319,8 @@ class Table:
                     f"{whose(self.owner)} should have text in the column {name!r} to be hashed, but it holds "
                     f"{self.kinds[name]} values. Leave the column out of what is hashed."
                 )
+            if n < 2:
+                raise DataError(f"hashed should give column {name!r} at least 2 buckets, but gives {n}. Use 256.")
             levels = arrow.column(name).combine_chunks().dictionary_encode()
             digests = [blake3(level.encode()).digest(8) for level in levels.dictionary.to_pylist()]
             names = pa.array([f"bucket {int.from_bytes(each, 'little') % n}" for each in digests], pa.large_string())

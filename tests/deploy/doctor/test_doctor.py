@@ -128,7 +128,11 @@ def test_two_parties_that_fit_are_told_that_nothing_is_wrong(plans: dict[str, Pl
             r"training sends at most about 0\.0 MB in 4 round trips, which takes",
         ),
         ("one-shot", {"leak_budget": {"shop": 1.0}}, r"training sends at most about 0\.0 MB in 0 round trips"),
-        ("label-dp-shadow", {"epochs": 30, "n_iter_no_change": None}, r"training sends about 0\.\d MB in 31 round trips"),
+        (
+            "label-dp-shadow",
+            {"epochs": 30, "n_iter_no_change": None},
+            r"training sends about 0\.\d MB in 31 round trips",
+        ),
         ("logistic-regression", {"max_iter": 3}, r"training sends at most about \d+\.\d MB in \d+ round trips"),
     ],
 )

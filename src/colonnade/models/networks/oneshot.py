@@ -21,6 +21,7 @@ Principal components after Hotelling 1933; random Fourier features after Rahimi 
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,6 +48,8 @@ from colonnade.tables.encode import Inputs
 from colonnade.tables.table import Table
 from colonnade.text import nearest
 from colonnade.wire.message import Float32Array, Float64Array, Message
+
+_log = logging.getLogger(__name__)
 
 STATEMENT_BOUNDS = {"width": (1, 100_000), "relative_mse": (0, 1), "worst_r2": (0, 1)}
 ROWS_PER_MESSAGE = 65_536
@@ -103,8 +106,8 @@ class OneShotNetwork(LabelOnlyModel):
             rebuilt (`bounded_directions`). With "rff" the embedding is twice as wide, with the others as wide.
         variance: The share of the columns' variance that is explained.
         most_rebuilt: How much of a column's variance may be rebuilt from the components where `components` is None; 1
-            sets no bound. A party's only column cannot be hidden, and is sent all the same: `leak_budget` and
-            `column_budget` refuse.
+            sets no bound. A party's only column cannot be hidden, nor can levels that tell rows apart; both are sent
+            all the same, with a warning: `leak_budget` and `column_budget` refuse.
 
     The other settings are those of `NetworkModel`, and are about the label party's networks.
     """
@@ -227,6 +230,15 @@ class OneShotNetwork(LabelOnlyModel):
         # Both were looked at before anything was computed.
         allowed, per_column = (self.leak_budget or {})[party.name], (self.column_budget or {}).get(party.name)
         require_within_budget(leak, party.name, allowed, per_column)
+        if self.components is None and leak.worst_r2 > self.most_rebuilt:
+            _log.warning(
+                "%s's column %r could be rebuilt to %.0f%% from what is sent, though most_rebuilt is %g. Leave the "
+                "column out, name fewer components, or set column_budget to refuse.",
+                party.name,
+                leak.worst_column,
+                100 * leak.worst_r2,
+                self.most_rebuilt,
+            )
         self.leak_ = leak
         party.label_party.send(LeakStatement(values.shape[1], leak.relative_mse, leak.worst_r2))
         _send(party, values, under)
@@ -346,6 +358,10 @@ def bounded_directions(
     components tell little about anything, are no part of the embedding otherwise, and cannot be taken out of the blend.
     So at most half of the components are used. While the measurement still finds a column above the bound, the
     component that tells most about the column is left out. A party's only component is used as it is.
+
+    Where rows are of a few kinds, as columns of 0 and 1 for levels make them, each component alone tells the kinds
+    apart. If leaving out does not help down to the last component, nothing is left out: it would cost all accuracy and
+    hide nothing.
     """
     # A direction without variance to speak of would make a new row that leaves it an outlier.
     variances = 1 / (directions**2).sum(axis=0)
@@ -354,14 +370,16 @@ def bounded_directions(
         return directions[:, :width]
     directions = directions[:, :n]
     width = min(width, n // 2)
-    kept: Float64Array = np.sqrt(most_rebuilt) * directions[:, :width]
-    kept = kept + np.sqrt(1 - most_rebuilt) * directions[:, ::-1][:, :width]
-    names, centred = np.array(owners), x - x.mean(axis=0)
+    blended: Float64Array = np.sqrt(most_rebuilt) * directions[:, :width]
+    blended = blended + np.sqrt(1 - most_rebuilt) * directions[:, ::-1][:, :width]
+    kept, names, centred = blended, np.array(owners), x - x.mean(axis=0)
     while True:
         embedding = centred @ kept
         leak = measured_leak(embedding.astype(np.float32).astype(np.float64), x, owners, random())
-        if leak.worst_r2 <= most_rebuilt or kept.shape[1] == 1:
+        if leak.worst_r2 <= most_rebuilt:
             return kept
+        if kept.shape[1] == 1:
+            return blended
         told = ((embedding.T @ centred[:, names == leak.worst_column]) ** 2).sum(axis=1)
         kept = np.delete(kept, told.argmax(), axis=1)
 
