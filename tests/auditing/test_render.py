@@ -236,6 +236,10 @@ def test_what_an_attack_was_given_is_put_into_words(report: PrivacyReport) -> No
     assert knowledge(replace(finding, granted=everything)) == (
         "the messages split/gradient, its own columns, its own model and 4 known labels per class"
     )
+    sampled = replace(finding, is_active=True, granted=replace(finding.granted, known_labels=0, prior=60))
+    assert knowledge(sampled) == (
+        "its own part in the run, the messages split/gradient and a sample of 60 whole records"
+    )
     nothing = replace(finding.granted, messages=(), known_labels=0)
     assert knowledge(replace(finding, granted=nothing)) == "nothing but its own part in the run"
 

@@ -60,7 +60,7 @@ class BatchLabels(ActiveAttack):
     0
     """
 
-    needs = Needs(own_features=True, own_model=True)
+    needs = Needs(messages=(Gradient,), own_features=True, own_model=True)
     example_run = ExampleRun(parameters={"epochs": 1, "batch_size": 64, "fusion": "sum", "top": None})
     limits: ClassVar[Mapping[str, Limit]] = {"steps": count(), "learning_rate": number(above=0)}
 

@@ -258,7 +258,8 @@ def size(n_bytes: int) -> str:
 def knowledge(finding: Finding) -> str:
     """What an attack was given, in words."""
     granted = finding.granted
-    parts = [f"the messages {' and '.join(granted.messages)}"] if granted.messages else []
+    parts = ["its own part in the run"] if finding.is_active else []
+    parts += [f"the messages {' and '.join(granted.messages)}"] if granted.messages else []
     parts += ["its own columns"] if granted.own_features else []
     parts += ["its own model"] if granted.own_model else []
     parts += ["what it saw of the forest"] if granted.forest else []
@@ -266,6 +267,8 @@ def knowledge(finding: Finding) -> str:
         parts.append(f"{granted.known_labels} known label{'s' if granted.known_labels > 1 else ''} per class")
     if granted.known_records:
         parts.append(f"{granted.known_records} known record{'s' if granted.known_records > 1 else ''}")
+    if granted.prior:
+        parts.append(f"a sample of {granted.prior} whole records")
     return _listed(parts) if parts else "nothing but its own part in the run"
 
 
