@@ -71,7 +71,7 @@ def ridge_guess(points: Points, grant: Grant) -> Guess:
 
 
 def ridge(x: Float64Array, records: Float64Array) -> tuple[Float64Array, Float64Array]:
-    """The weights (numbers, numbers of a record) and the intercept of a ridge regression; columns have own penalties."""
+    """The weights (numbers, numbers of a record) and the intercept of a ridge regression, penalised by column."""
     from sklearn.linear_model import RidgeCV
 
     with warnings.catch_warnings():
