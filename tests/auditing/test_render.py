@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from colonnade.auditing.contents import BestBaseline, Score
+from colonnade.auditing.contents import HONEST_RIDGE, BestBaseline, Score
 from colonnade.auditing.render.html import html
 from colonnade.auditing.render.words import IN_THE_CLEAR, KNOWN_NOISE, headline, knowledge, luck, questions, size
 from colonnade.auditing.report import PrivacyReport
@@ -151,6 +151,22 @@ def test_the_sentence_about_an_auc_says_what_is_told_apart(report: PrivacyReport
         "have guessed. By chance it would be 0.500; without collaboration shop reaches 0.934. "
         "What split/outline and split/verdict may give away has not been measured."
     )
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0.9, "By chance it would be 0.500; an honest shop reaches 0.900."),
+        (0.996, "(0.994; without them at most 0.552), but an honest shop reaches 0.996."),
+    ],
+)
+def test_what_an_honest_party_reaches_in_the_run_is_not_called_its_own_doing(
+    report: PrivacyReport, value: float, words: str
+) -> None:
+    (direction,) = (f for f in report.attacks if f.attack == "DirectionScore")
+    evidence = replace(direction.plain, score=Score(0.994, 0.99, 0.997), alone=BestBaseline(value, HONEST_RIDGE))
+    found = replace(report, attacks=(replace(direction, plain=evidence, up_to_naming=None),))
+    assert words in questions(found)[0].sentence
 
 
 def test_a_leak_up_to_naming_is_called_so(report: PrivacyReport) -> None:

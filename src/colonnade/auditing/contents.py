@@ -25,6 +25,8 @@ Verdict: TypeAlias = Literal[
 NULL_QUANTILE = 0.95
 # Rows are singled out if this many times as many as by chance are nearest to what was rebuilt of them.
 SINGLED_OUT = 5
+# The method of a baseline that takes honest part in the run; others need nobody else.
+HONEST_RIDGE = "an honest ridge regression"
 # The owner of a secret that all parties hold together.
 EVERYBODY = "everybody"
 

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 from colonnade.auditing.contents import (
     EVERYBODY,
+    HONEST_RIDGE,
     Disclosure,
     Evidence,
     Finding,
@@ -98,9 +99,9 @@ class Question:
             )
             without = "without them" if self.is_repeated else "by luck"
             most, reached = number(evidence.null_threshold, worst.measure), alone(evidence, worst.measure)
-            if worst.is_active and evidence.alone is not None:
-                return f"{told} ({said}; {without} at most {most}), but an honest {self.attacker} reaches {reached}."
-            return f"{told} ({said}; {without} at most {most}), but {self.attacker} reaches {reached} by itself."
+            rival = f"an honest {self.attacker}" if _is_honest(evidence) else self.attacker
+            by_itself = "" if _is_honest(evidence) else " by itself"
+            return f"{told} ({said}; {without} at most {most}), but {rival} reaches {reached}{by_itself}."
         found = f"{worst.attack} {self._success(worst, said)}{_RESERVES.get(self.answer, '')}."
         chance = number(evidence.chance, worst.measure)
         by_chance = f"A column's mean reaches {chance}" if worst.measure == "R²" else f"By chance it would be {chance}"
@@ -110,7 +111,8 @@ class Question:
         if evidence.alone.value <= evidence.chance:
             return f"{found} {by_chance}, and {self.attacker} alone does no better."
         reached = alone(evidence, worst.measure)
-        return f"{found} {by_chance}; without collaboration {self.attacker} reaches {reached}."
+        rival = "an honest" if _is_honest(evidence) else "without collaboration"
+        return f"{found} {by_chance}; {rival} {self.attacker} reaches {reached}."
 
     def _success(self, worst: Finding, said: str) -> str:
         share = f", {worst.coverage:.0%} of those it could have guessed" if round(worst.coverage, 2) < 1 else ""
@@ -238,6 +240,11 @@ def number(value: float, measure: Measure) -> str:
 def alone(evidence: Evidence, measure: Measure) -> str:
     """What the attacker reached by itself, if that was measured."""
     return "not measured" if evidence.alone is None else number(evidence.alone.value, measure)
+
+
+def _is_honest(evidence: Evidence) -> bool:
+    """Whether the best baseline takes honest part in the run, and does not do without it."""
+    return evidence.alone is not None and evidence.alone.method == HONEST_RIDGE
 
 
 def interval(evidence: Evidence, measure: Measure) -> str:

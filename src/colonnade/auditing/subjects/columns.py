@@ -21,7 +21,7 @@ import numpy as np
 from colonnade.attacks.base import ActiveAttack, AnyAttack, Grant, Guess
 from colonnade.attacks.columns.passive import InformedRidge, PassiveRidge, ridge
 from colonnade.auditing.attempt import Attempt, PartyRecord
-from colonnade.auditing.contents import BestBaseline, Evidence, Measure, Reconstruction, Score
+from colonnade.auditing.contents import HONEST_RIDGE, BestBaseline, Evidence, Measure, Reconstruction, Score
 from colonnade.auditing.subjects.base import (
     RESAMPLES,
     TAILS,
@@ -202,7 +202,7 @@ class ColumnsSubject(Subject):
         honest = {} if baseline is None else truth.rebuilt(baseline)
         rivals = truth
         if isinstance(made.attempt.attack, ActiveAttack) and honest:
-            reached = {name: BestBaseline(found, "an honest ridge regression") for name, found in honest.items()}
+            reached = {name: BestBaseline(found, HONEST_RIDGE) for name, found in honest.items()}
             both = {name: max(truth.alone(name), reached[name], key=lambda each: each.value) for name in reached}
             rivals = replace(truth, imputed=both)
         column, _ = rivals.worst(guess)
