@@ -33,7 +33,7 @@ _ORDER: tuple[Answer, ...] = (
 )
 _RESERVES: dict[Answer, str] = {
     "leaks, classes unnamed": ", under the best names of the classes",
-    "leaks, nobody singled out": ", but tells nobody's record from those of others",
+    "leaks, nobody singled out": ", but singles hardly anybody out",
 }
 IN_THE_CLEAR = "TLS was off in this run: anyone on the network path could read and change every message."
 KNOWN_NOISE = (
