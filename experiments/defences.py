@@ -14,8 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 from colonnade import simulate
-from colonnade.auditing.attempt import name_of
-from colonnade.catalogue import DEFENCES, attacks_knowing, attacks_of_audit
+from colonnade.catalogue import DEFENCES, attacks_of_audit
 from colonnade.errors import PlanError
 from colonnade.experiment.compare import Standing, averaged, best_of, standings
 from colonnade.experiment.quality import quality
@@ -73,8 +72,7 @@ def measure(trial: Trial) -> Mapping[str, Any]:
     torch.set_num_threads(1)
     cell = trial.configuration
     train, test = halves(cell["set"], trial.seed, quick=cell["quick"], most=SETS.get(cell["set"]))
-    made = (*attacks_of_audit(), *(attack for held in _held(cell) for attack in attacks_knowing(held)))
-    attacks = list({name_of(attack): attack for attack in made}.values())
+    attacks = attacks_of_audit(defences=_held(cell))
     model: Any = SplitClassifier(epochs=EPOCHS, n_iter_no_change=None)
     if cell["part"] == "label-dp":
         model = LabelDPShadow(epsilon=cell["epsilon"])

@@ -11,7 +11,6 @@ Zou et al. 2024, "VFLAIR", arXiv 2310.09827; the logged figures are those of the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
@@ -38,6 +37,7 @@ from colonnade.models import SplitClassifier
 from colonnade.models.networks.messages import Gradient
 from colonnade.models.networks.modules import perceptron
 from colonnade.tables.encode import Inputs
+from experiments.tables import over_seeds, told_seeds
 
 ROLES = Roles(label="bank", features=("shop",))
 SEEDS = tuple(range(5))
@@ -150,14 +150,13 @@ def _held(name: str) -> list[Defence]:
 
 def page(rows: Sequence[Mapping[str, Any]], *, quick: bool) -> str:
     """The results for a reader."""
-    n_seeds, flag = len({row["trial.seed"] for row in rows}), " --quick" if quick else ""
+    flag = " --quick" if quick else ""
     lines = [
         "# Label inference on MNIST beside VFLAIR",
         "",
         *(__doc__ or "").strip().splitlines()[2:],
         "",
-        f"Means and standard deviations over {n_seeds} seed{'s' if n_seeds > 1 else ''}; made with "
-        f"`python -m experiments vflair_mnist{flag}`.",
+        f"{told_seeds(rows)}; made with `python -m experiments vflair_mnist{flag}`.",
         "",
         "| defence | accuracy | logged | batch | logged | direct | logged | smallest |",
         "|" + "---|" * 8,
@@ -171,10 +170,6 @@ def _lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         mine = [row for row in rows if row["defence"] == name]
         if not mine:
             continue
-        shown = {key: _spread([row[key] for row in mine]) for key in ("accuracy", "batch", "direct", "smallest")}
+        shown = {key: over_seeds(mine, key) for key in ("accuracy", "batch", "direct", "smallest")}
         cells = [f"{shown[key]} | {value:.3f}" for key, value in zip(shown, logged, strict=False)]
         yield f"| {name} | {' | '.join(cells)} | {shown['smallest']} |"
-
-
-def _spread(values: Sequence[float]) -> str:
-    return f"{mean(values):.3f}" + (f" ± {stdev(values):.3f}" if len(values) > 1 else "")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from colonnade.errors import MissingExtra, PlanError
 from colonnade.text import nearest
@@ -171,11 +171,17 @@ MODELS: Names[type[Estimator]] = Names(
 )
 
 
-def attacks_of_audit(*, thorough: bool = False) -> tuple[AnyAttack, ...]:
-    """The attacks that an audit makes if none are named; a thorough one makes all, each in several forms."""
+def attacks_of_audit(*, thorough: bool = False, defences: Iterable[Defence] = ()) -> tuple[AnyAttack, ...]:
+    """The attacks that an audit makes if none are named: those that are quick, and those that know a run's defences.
+
+    A thorough audit makes all attacks, each in several forms.
+    """
     if thorough:
         return tuple(form for name in ATTACKS for form in ATTACKS[name].variants())
-    return tuple(ATTACKS[name]() for name in ATTACKS if name not in THOROUGH)
+    quick: list[tuple[str, Mapping[str, Any]]] = [(name, {}) for name in ATTACKS if name not in THOROUGH]
+    made = quick + [known for defence in defences for known in defence.known_by]
+    once = [each for place, each in enumerate(made) if each not in made[:place]]
+    return tuple(ATTACKS[name](**settings) for name, settings in once)
 
 
 def attacks_knowing(defence: Defence) -> tuple[AnyAttack, ...]:

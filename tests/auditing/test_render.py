@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from colonnade.auditing.contents import BestBaseline, Score
+from colonnade.auditing.contents import HONEST_RIDGE, BestBaseline, Score
 from colonnade.auditing.render.html import html
 from colonnade.auditing.render.words import IN_THE_CLEAR, KNOWN_NOISE, headline, knowledge, luck, questions, size
 from colonnade.auditing.report import PrivacyReport
@@ -153,6 +153,22 @@ def test_the_sentence_about_an_auc_says_what_is_told_apart(report: PrivacyReport
     )
 
 
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0.9, "By chance it would be 0.500; an honest shop reaches 0.900."),
+        (0.996, "(0.994; without them at most 0.552), but an honest shop reaches 0.996."),
+    ],
+)
+def test_what_an_honest_party_reaches_in_the_run_is_not_called_its_own_doing(
+    report: PrivacyReport, value: float, words: str
+) -> None:
+    (direction,) = (f for f in report.attacks if f.attack == "DirectionScore")
+    evidence = replace(direction.plain, score=Score(0.994, 0.99, 0.997), alone=BestBaseline(value, HONEST_RIDGE))
+    found = replace(report, attacks=(replace(direction, plain=evidence, up_to_naming=None),))
+    assert words in questions(found)[0].sentence
+
+
 def test_a_leak_up_to_naming_is_called_so(report: PrivacyReport) -> None:
     (direct,) = (f for f in report.attacks if f.attack == "DirectLabel")
     swapped = replace(report, attacks=(replace(direct, plain=replace(direct.plain, chance=1.0)),))
@@ -235,6 +251,10 @@ def test_what_an_attack_was_given_is_put_into_words(report: PrivacyReport) -> No
     everything = replace(finding.granted, own_features=True, own_model=True, known_labels=4)
     assert knowledge(replace(finding, granted=everything)) == (
         "the messages split/gradient, its own columns, its own model and 4 known labels per class"
+    )
+    sampled = replace(finding, is_active=True, granted=replace(finding.granted, known_labels=0, prior=60))
+    assert knowledge(sampled) == (
+        "its own part in the run, the messages split/gradient and a sample of 60 whole records"
     )
     nothing = replace(finding.granted, messages=(), known_labels=0)
     assert knowledge(replace(finding, granted=nothing)) == "nothing but its own part in the run"

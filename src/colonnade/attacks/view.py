@@ -26,6 +26,9 @@ M = TypeVar("M", bound=Message)
 class Needs:
     """What an attack asks for. What is not named here is not in the view.
 
+    An attack that takes part in the run has its own table and share of the model in any case; it names what it cannot
+    do without.
+
     Attributes:
         messages: The kinds of messages it reads, on all of the attacker's lines.
         own_features: Whether it reads the attacker's own table.

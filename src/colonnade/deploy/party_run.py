@@ -288,7 +288,7 @@ class PartyRun:
             )
         report = audit_own_side(
             self._transcript(),
-            planned.build(),
+            planned.build(self.plan.defences),
             plan=self.plan.public(),
             table=table,
             ledger=self._ledger(table),

@@ -222,7 +222,7 @@ class RunFolder:
         from colonnade.auditing import audit
 
         planned = planned or self.plan.audit
-        attacks, run = planned.build(), self.load()
+        attacks, run = planned.build(self.plan.defences), self.load()
         report = audit(run, attacks, nulls=planned.nulls, seed=planned.seed, delta=planned.delta, executor=executor)
         self._write("report.json", report.to_json())
         report.to_html(self.path / "report.html")

@@ -191,7 +191,8 @@ class PlannedAudit:
     """How the run is audited.
 
     Attributes:
-        attacks: Names of the catalogue; when None, those that are strong and quick.
+        attacks: Names of the catalogue; when None, those that are strong and quick, and those that know a
+            defence of the run.
         nulls: How many runs with permuted labels each score is compared with.
         seed: Which labels are granted, and how labels are permuted.
         delta: The delta at which the privacy budget is told.
@@ -218,12 +219,12 @@ class PlannedAudit:
         if not 0 <= self.delta < 1:
             raise PlanError(f"[audit] delta should be at least 0 and below 1, but is {self.delta}. Choose 1e-5 or so.")
 
-    def build(self) -> tuple[Attack | ActiveAttack, ...]:
-        """The attacks."""
+    def build(self, defences: Iterable[PlannedDefence] = ()) -> tuple[Attack | ActiveAttack, ...]:
+        """The attacks; where none are named, those that know the run's defences are among them."""
         from colonnade.catalogue import ATTACKS, attacks_of_audit
 
         if self.attacks is None:
-            return attacks_of_audit(thorough=self.thorough)
+            return attacks_of_audit(thorough=self.thorough, defences=[planned.build() for planned in defences])
         return tuple(ATTACKS[name]() for name in self.attacks)
 
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 from scipy.optimize import linear_sum_assignment
 
+from colonnade.attacks.labels import penalties
 from colonnade.attacks.labels.penalties import PenaltyClasses, solved
 from colonnade.data import load
 from colonnade.defences.embedding import distance_correlation, potential_energy
@@ -65,3 +66,14 @@ def test_wandering_on_received_embeddings_falls_to_the_attack_that_knows_it():
     attempt = attempt_on(run, PenaltyClasses())
     guess = attempt.attack.guess(attempt.view(run))
     assert (guess.classes == np.asarray(tables["bank"].labels)[guess.rows]).mean() > 0.9
+
+
+def test_pairs_of_very_many_rows_are_not_compared(monkeypatch):
+    monkeypatch.setattr(penalties, "LANDMARKS", 50)
+    tables = load("breast-cancer", rows=120).split()
+    model = SplitClassifier(epochs=1, batch_size=64)
+    run = simulate(model.fit, tables, roles=Roles(label="bank", features=("shop",)))
+    view = attempt_on(run, PenaltyClasses()).view(run)
+    reasons = {penalty: PenaltyClasses(penalty=penalty).why_not(view) for penalty in penalties.PENALTIES}
+    refused = "batches have 64 rows, and it compares at most 50 with one another"
+    assert reasons == {"wandering": None, "potential-energy": refused, "distance-correlation": refused}

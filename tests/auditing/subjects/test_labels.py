@@ -106,3 +106,13 @@ def test_wide_tables_are_also_tried_on_their_principal_components() -> None:
     x = np.random.default_rng(3).normal(size=(N, 40))
     suite = attacker_alone(numeric(x), granted(labelled(), 1), np.arange(N), np.random.default_rng(2))
     assert "label spreading on principal components" in suite.named
+
+
+def test_the_suite_has_what_attacks_make_of_own_columns_before_they_look_at_messages() -> None:
+    labels = labelled(5)
+    x = np.random.default_rng(3).normal(size=(N, 40))
+    x[:, :5] += 3 * np.eye(5)[labels]
+    suite = attacker_alone(numeric(x), granted(labels, 4), np.arange(N), np.random.default_rng(2))
+    right = {method: (ratings.argmax(axis=1) == labels).mean() for method, ratings in suite.named.items()}
+    # By chance it would be 0.2.
+    assert min(right[method] for method in ("network", "first beliefs of co-training", "distillation")) > 0.4

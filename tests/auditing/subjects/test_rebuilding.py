@@ -102,6 +102,8 @@ def test_controls_that_are_not_beaten_are_named():
     controls = {"random guess": 5.0, "mean": 1.0, "imputation": 0.3, "honest ridge": 0.2}
     assert "That is no better than imputation and honest ridge." in str(rebuilt(controls=controls))
     assert "no better" not in str(rebuilt(controls={"mean": 1.0, "imputation": 0.5}))
+    tied = rebuilt(relative_mse=1.0, controls={"mean": 1.0, "honest ridge": 1.0})
+    assert tied.failed == ("mean",)
 
 
 @pytest.fixture(scope="module")

@@ -31,19 +31,21 @@ from numpy.typing import NDArray
 from torch import nn
 
 from colonnade.attacks.base import ActiveAttack, Grant, Guess, Needs, View
+from colonnade.attacks.columns.passive import ridge
 from colonnade.attacks.columns.tampering import (
+    HIDDEN,
     Batch,
     Objective,
     Ranges,
     Tampering,
     descend,
     own_numbers,
-    perceptron,
     played,
     rebuilt,
     why_no_gradients_sent,
 )
 from colonnade.models.networks.messages import Embedding, Gradient
+from colonnade.models.networks.modules import perceptron
 from colonnade.parameters import Limit, check_parameters, count, number, optional, truth
 from colonnade.runtime.context import Tensor
 from colonnade.runtime.party import Party
@@ -176,6 +178,23 @@ def _blocks(columns: Any, records: Float64Array) -> list[Tensor]:
     return [torch.from_numpy(block) for block in found if len(block) > 1 and two_valued[block].all()]
 
 
+def _generator(n_in: int, n_out: int) -> nn.Sequential:
+    """Two hidden layers with LayerNorm."""
+    layers: list[nn.Module] = []
+    for size in (n_in, HIDDEN):
+        layers += [nn.Linear(size, HIDDEN), nn.LayerNorm(HIDDEN), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(HIDDEN, n_out))
+
+
+def _critic(n_in: int) -> nn.Sequential:
+    """Two hidden layers of leaky units, and one logit; spectral norms bound every layer."""
+    bounded = nn.utils.parametrizations.spectral_norm
+    layers: list[nn.Module] = []
+    for size in (n_in, HIDDEN):
+        layers += [bounded(nn.Linear(size, HIDDEN)), nn.LeakyReLU(0.2)]
+    return nn.Sequential(*layers, bounded(nn.Linear(HIDDEN, 1)))
+
+
 def _believed(critic: nn.Module, record: Tensor, belief: float) -> Tensor:
     """The binary cross-entropy of a critic's logits with what it should believe of every row."""
     logits = critic(record)
@@ -192,8 +211,8 @@ class _Generation(Objective):
     def begin(self, first: Batch, random: torch.Generator) -> None:
         n_own, n_record = self.sample.own.shape[1], self.sample.records.shape[1]
         self.random = random
-        self.generator = perceptron(self._read(first).shape[1], n_record, layers=2, normalised=True)
-        self.critic = perceptron(n_own + n_record, 1, layers=2, critic=True)
+        self.generator = _generator(self._read(first).shape[1], n_record)
+        self.critic = _critic(n_own + n_record)
         rate = RATE if self.anchor is None else ANCHORED_RATE
         self.generating = torch.optim.Adam(self.generator.parameters(), rate, BETAS)
         self.criticising = torch.optim.Adam(self.critic.parameters(), RATE, BETAS)
@@ -242,9 +261,9 @@ class _Hijacking(Objective):
         n_own, n_record = self.sample.own.shape[1], self.sample.records.shape[1]
         width = first.embeddings[self.sample.owner].shape[1]
         self.random = random
-        self.encoder = perceptron(n_record, width)
-        self.decoder = perceptron(width + n_own, n_record)
-        self.critic = perceptron(width + n_own, 1, layers=2, critic=True)
+        self.encoder = perceptron(n_record, (HIDDEN,), width)
+        self.decoder = perceptron(width + n_own, (HIDDEN,), n_record)
+        self.critic = _critic(width + n_own)
         coded = [*self.encoder.parameters(), *self.decoder.parameters()]
         self.coding = torch.optim.Adam(coded, ENCODER_RATE)
         self.criticising = torch.optim.Adam(self.critic.parameters(), RATE, BETAS)
@@ -269,13 +288,7 @@ class _Hijacking(Objective):
 
 def _imputation(sample: _Sample) -> Any:
     """A ridge regression of the owner's columns on the attacker's own, fitted to the sample."""
-    from sklearn.linear_model import RidgeCV
-
-    from colonnade.attacks.columns.passive import PENALTIES
-
     if not sample.own.shape[1]:
         return lambda own: sample.records.mean(dim=0).expand(len(own), -1)
-    ridge = RidgeCV(PENALTIES, alpha_per_target=True).fit(sample.own.numpy(), sample.records.numpy())
-    weights = torch.from_numpy(np.atleast_2d(ridge.coef_)).float()
-    intercept = torch.from_numpy(np.atleast_1d(ridge.intercept_)).float()
-    return lambda own: own @ weights.T + intercept
+    weights, intercept = (torch.from_numpy(part).float() for part in ridge(sample.own.numpy(), sample.records.numpy()))
+    return lambda own: own @ weights + intercept

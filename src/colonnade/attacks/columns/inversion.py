@@ -26,6 +26,7 @@ from colonnade.attacks.base import ActiveAttack, Grant, Guess, Needs, View
 from colonnade.attacks.columns.passive import KNOWN_RECORDS, ridge_guess
 from colonnade.attacks.columns.tampering import (
     FILL,
+    HIDDEN,
     Batch,
     Fill,
     Objective,
@@ -33,12 +34,12 @@ from colonnade.attacks.columns.tampering import (
     Tampering,
     descend,
     own_numbers,
-    perceptron,
     played,
     rebuilt,
     why_no_gradients_sent,
 )
 from colonnade.models.networks.messages import Embedding, Gradient
+from colonnade.models.networks.modules import perceptron
 from colonnade.parameters import Limit, check_parameters, choice, truth
 from colonnade.runtime.context import Tensor
 from colonnade.runtime.party import Party
@@ -61,7 +62,7 @@ class ActiveInversion(ActiveAttack):
     50
     """
 
-    needs = Needs(messages=(Embedding, Gradient), own_features=False, known_records=KNOWN_RECORDS, inference_rows=True)
+    needs = Needs(messages=(Embedding, Gradient), known_records=KNOWN_RECORDS, inference_rows=True)
     about = Secret.FEATURES
     limits: ClassVar[Mapping[str, Limit]] = {
         "fill": FILL,
@@ -104,7 +105,7 @@ class _Inversion(Objective):
         self.records = self.ranges.scaled(grant.records[order])
 
     def begin(self, first: Batch, random: torch.Generator) -> None:
-        self.network = perceptron(first.joined().shape[1], self.records.shape[1])
+        self.network = perceptron(first.joined().shape[1], (HIDDEN,), self.records.shape[1])
         self.optimizer = torch.optim.Adam(self.network.parameters(), RATE, weight_decay=DECAY)
 
     def learn(self, batch: Batch) -> NDArray[np.bool_]:

@@ -6,15 +6,15 @@ The comparison that is usual in publications. A ridge regression (`passive`) on 
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 
 import numpy as np
 import torch
 
 from colonnade.attacks.base import Grant, Guess, View
 from colonnade.attacks.columns.passive import InformedRidge
-from colonnade.attacks.columns.tampering import Ranges, descend, perceptron
+from colonnade.attacks.columns.tampering import HIDDEN, Ranges, descend
 from colonnade.attacks.points import Points
+from colonnade.models.networks.modules import perceptron
 
 STEPS, EVERY, BATCH = 600, 20, 64
 RATE, DECAY = 2e-3, 1e-4
@@ -26,8 +26,6 @@ class PassiveNetwork(InformedRidge):
     >>> PassiveNetwork().needs.own_features
     True
     """
-
-    needs = replace(InformedRidge.needs)
 
     def guess(self, view: View) -> Guess:
         return network_guess(self.points(view), view.grant, seed=int(view.random.integers(2**31)))
@@ -45,7 +43,7 @@ def network_guess(points: Points, grant: Grant, *, seed: int) -> Guess:
     n_held_out = max(1, len(known) // 5)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        network = perceptron(x.shape[1], wanted.shape[1])
+        network = perceptron(x.shape[1], (HIDDEN,), wanted.shape[1])
         optimizer = torch.optim.Adam(network.parameters(), RATE, weight_decay=DECAY)
         best, kept = np.inf, copy.deepcopy(network)
         for step in range(STEPS):

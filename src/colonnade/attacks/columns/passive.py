@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from colonnade.attacks.points import Points
 from colonnade.models.networks.messages import Embedding
 from colonnade.secret import Secret
 from colonnade.tables.encode import filled_with_labels
+from colonnade.wire.message import Float64Array
 
 KNOWN_RECORDS = 50
 PENALTIES = np.logspace(-3, 3, 13)
@@ -26,15 +28,19 @@ PENALTIES = np.logspace(-3, 3, 13)
 class PassiveRidge(Attack):
     """Each column is a linear function of the embedding, fitted by ridge regression to a few known records.
 
+    Attributes:
+        received: What records are predicted from, in words.
+
     >>> PassiveRidge().needs.known_records
     50
     """
 
     needs = Needs(messages=(Embedding,), known_records=KNOWN_RECORDS, inference_rows=True)
     about = Secret.FEATURES
+    received: ClassVar[str] = "embeddings"
 
     def why_not(self, view: View) -> str | None:
-        return why_not_regressed(Points.of_embeddings(view, received_from=view.grant.owner), view, "embeddings")
+        return why_not_regressed(self.points(view), view, self.received)
 
     def guess(self, view: View) -> Guess:
         return ridge_guess(self.points(view), view.grant)
@@ -57,17 +63,22 @@ class InformedRidge(PassiveRidge):
 
 def ridge_guess(points: Points, grant: Grant) -> Guess:
     """A guess of every point's record, by a ridge regression that is fitted to the known records."""
-    from sklearn.linear_model import RidgeCV
-
     points = points.standardised()
     has_point = np.isin(grant.rows, points.rows)
     known = np.searchsorted(points.rows, grant.rows[has_point])
+    weights, intercept = ridge(points.values[known], grant.records[has_point])
+    return Guess(points.rows, values=points.values @ weights + intercept)
+
+
+def ridge(x: Float64Array, records: Float64Array) -> tuple[Float64Array, Float64Array]:
+    """The weights (numbers, numbers of a record) and the intercept of a ridge regression, penalised by column."""
+    from sklearn.linear_model import RidgeCV
+
     with warnings.catch_warnings():
-        # An ill-conditioned fit is a weak attack, and counts as it is.
+        # An ill-conditioned fit is a weak one, and counts as it is.
         warnings.simplefilter("ignore")
-        ridge = RidgeCV(PENALTIES, alpha_per_target=True).fit(points.values[known], grant.records[has_point])
-    values = np.asarray(ridge.predict(points.values), np.float64).reshape(len(points.rows), -1)
-    return Guess(points.rows, values=values)
+        fitted = RidgeCV(PENALTIES, alpha_per_target=True).fit(x, records)
+    return np.atleast_2d(fitted.coef_).T, np.atleast_1d(fitted.intercept_)
 
 
 def why_not_regressed(points: Points, view: View, called: str) -> str | None:

@@ -17,13 +17,12 @@ from __future__ import annotations
 import numpy as np
 
 from colonnade.attacks.base import ExampleRun, Needs, View
-from colonnade.attacks.columns.passive import KNOWN_RECORDS, PassiveRidge, why_not_regressed
+from colonnade.attacks.columns.passive import KNOWN_RECORDS, PassiveRidge
 from colonnade.attacks.points import Points
 from colonnade.models.functional.messages import PartialPrediction, ReleasedCurves
+from colonnade.models.glm.masked_sum import FRACTION_BITS
 from colonnade.models.glm.messages import MaskedScores, PartialScores
 from colonnade.wire.message import Float64Array
-
-FRACTION_BITS = 32
 
 
 class ReleasedRecords(PassiveRidge):
@@ -35,9 +34,7 @@ class ReleasedRecords(PassiveRidge):
 
     needs = Needs(messages=(ReleasedCurves,), known_records=KNOWN_RECORDS)
     example_run = ExampleRun("functional-boost")
-
-    def why_not(self, view: View) -> str | None:
-        return why_not_regressed(self.points(view), view, "released curves")
+    received = "released curves"
 
     def points(self, view: View) -> Points:
         released = view.messages(ReleasedCurves, peer=view.grant.owner, sent=False)
@@ -55,9 +52,7 @@ class EqualitySolving(PassiveRidge):
 
     needs = Needs(messages=(PartialScores, MaskedScores, PartialPrediction), known_records=KNOWN_RECORDS)
     example_run = ExampleRun("linear-regression", predicts=True)
-
-    def why_not(self, view: View) -> str | None:
-        return why_not_regressed(self.points(view), view, "scores")
+    received = "scores"
 
     def points(self, view: View) -> Points:
         owner = view.grant.owner

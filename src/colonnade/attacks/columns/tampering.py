@@ -18,7 +18,6 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from colonnade.attacks.base import Grant, Guess, View
 from colonnade.attacks.points import Points
@@ -33,6 +32,7 @@ from colonnade.wire.message import Float32Array, Float64Array, Int64Array
 Fill: TypeAlias = Literal["zero", "honest"]
 FILL = choice("zero", "honest")
 HIDDEN = 64
+"""The units of a hidden layer in an attacker's networks."""
 
 
 @dataclass(frozen=True)
@@ -199,20 +199,6 @@ def descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
-
-
-def perceptron(
-    n_in: int, n_out: int, *, layers: int = 1, normalised: bool = False, critic: bool = False
-) -> nn.Sequential:
-    """A small network; a critic has spectral norms and leaky units, a normalised one LayerNorm."""
-    parts: list[nn.Module] = []
-    bounded: Any = nn.utils.parametrizations.spectral_norm if critic else lambda layer: layer
-    for _ in range(layers):
-        parts.append(bounded(nn.Linear(n_in, HIDDEN)))
-        parts += [nn.LayerNorm(HIDDEN)] if normalised else []
-        parts.append(nn.LeakyReLU(0.2) if critic else nn.ReLU())
-        n_in = HIDDEN
-    return nn.Sequential(*parts, bounded(nn.Linear(n_in, n_out)))
 
 
 @dataclass(frozen=True)

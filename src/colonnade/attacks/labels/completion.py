@@ -126,7 +126,7 @@ class ActiveCompletion(ActiveAttack):
     4
     """
 
-    needs = Needs(own_features=True, own_model=True, known_labels=KNOWN_PER_CLASS)
+    needs = Needs(messages=(Gradient,), own_features=True, own_model=True, known_labels=KNOWN_PER_CLASS)
     example_run = ExampleRun(parameters={"epochs": 1, "batch_size": 128})
     limits: ClassVar[Mapping[str, Limit]] = {
         "gain": number(0),

@@ -60,7 +60,7 @@ class BatchLabels(ActiveAttack):
     0
     """
 
-    needs = Needs(own_features=True, own_model=True)
+    needs = Needs(messages=(Gradient,), own_features=True, own_model=True)
     example_run = ExampleRun(parameters={"epochs": 1, "batch_size": 64, "fusion": "sum", "top": None})
     limits: ClassVar[Mapping[str, Limit]] = {"steps": count(), "learning_rate": number(above=0)}
 
@@ -151,11 +151,16 @@ class SurrogateTop(Attack):
         return cls(steps=3)
 
     def why_not(self, view: View) -> str | None:
-        return why_no_gradients(view) or Points.of_gradients(view, "first").why_not(view.grant)
+        return why_no_gradients(view) or self._points(view)[0].why_not(view.grant)
+
+    def _points(self, view: View) -> tuple[Points, Points]:
+        """First gradients and first embeddings, of the rows that have both."""
+        gradients, embeddings = Points.of_gradients(view, "first"), Points.of_embeddings(view, when="first")
+        rows = np.intersect1d(gradients.rows, embeddings.rows)
+        return Points(rows, gradients.at(rows)), Points(rows, embeddings.at(rows))
 
     def guess(self, view: View) -> Guess:
-        gradients = Points.of_gradients(view, "first")
-        embeddings = Points.of_embeddings(view, when="first")
+        gradients, embeddings = self._points(view)
         known, classes = gradients.known(view.grant)
         rows = gradients.rows[chosen_rows(len(gradients.rows), LANDMARKS, known, view.random)]
         g, e = gradients.at(rows), embeddings.at(rows)

@@ -23,7 +23,7 @@ import numpy as np
 
 from colonnade.attacks.base import Attack, Guess, Needs, View
 from colonnade.attacks.labels.cotraining import believed
-from colonnade.attacks.points import KNOWN_PER_CLASS, Points, k_means, why_no_gradients
+from colonnade.attacks.points import KNOWN_PER_CLASS, LANDMARKS, Points, k_means, why_no_gradients
 from colonnade.models.networks.messages import Embedding, Gradient
 from colonnade.parameters import Limit, check_parameters, choice, count
 from colonnade.wire.message import Float32Array, Float64Array, Int64Array
@@ -63,8 +63,11 @@ class PenaltyClasses(Attack):
         return [cls(penalty=penalty) for penalty in PENALTIES]
 
     def why_not(self, view: View) -> str | None:
-        if next(first_batches(view), None) is None:
+        first = next(first_batches(view), None)
+        if first is None:
             return why_no_gradients(view) or "no embeddings and gradients of the first epoch were kept"
+        if self.penalty != "wandering" and len(first[0]) > LANDMARKS:
+            return f"batches have {len(first[0]):,} rows, and it compares at most {LANDMARKS:,} with one another"
         return Points.of_gradients(view, "first").why_not(view.grant)
 
     def guess(self, view: View) -> Guess:

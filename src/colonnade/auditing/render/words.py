@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 from colonnade.auditing.contents import (
     EVERYBODY,
+    HONEST_RIDGE,
     Disclosure,
     Evidence,
     Finding,
@@ -32,7 +33,7 @@ _ORDER: tuple[Answer, ...] = (
 )
 _RESERVES: dict[Answer, str] = {
     "leaks, classes unnamed": ", under the best names of the classes",
-    "leaks, nobody singled out": ", but tells nobody's record from those of others",
+    "leaks, nobody singled out": ", but singles hardly anybody out",
 }
 IN_THE_CLEAR = "TLS was off in this run: anyone on the network path could read and change every message."
 KNOWN_NOISE = (
@@ -98,9 +99,9 @@ class Question:
             )
             without = "without them" if self.is_repeated else "by luck"
             most, reached = number(evidence.null_threshold, worst.measure), alone(evidence, worst.measure)
-            if worst.is_active and evidence.alone is not None:
-                return f"{told} ({said}; {without} at most {most}), but an honest {self.attacker} reaches {reached}."
-            return f"{told} ({said}; {without} at most {most}), but {self.attacker} reaches {reached} by itself."
+            rival = f"an honest {self.attacker}" if _is_honest(evidence) else self.attacker
+            by_itself = "" if _is_honest(evidence) else " by itself"
+            return f"{told} ({said}; {without} at most {most}), but {rival} reaches {reached}{by_itself}."
         found = f"{worst.attack} {self._success(worst, said)}{_RESERVES.get(self.answer, '')}."
         chance = number(evidence.chance, worst.measure)
         by_chance = f"A column's mean reaches {chance}" if worst.measure == "R²" else f"By chance it would be {chance}"
@@ -110,7 +111,8 @@ class Question:
         if evidence.alone.value <= evidence.chance:
             return f"{found} {by_chance}, and {self.attacker} alone does no better."
         reached = alone(evidence, worst.measure)
-        return f"{found} {by_chance}; without collaboration {self.attacker} reaches {reached}."
+        rival = "an honest" if _is_honest(evidence) else "without collaboration"
+        return f"{found} {by_chance}; {rival} {self.attacker} reaches {reached}."
 
     def _success(self, worst: Finding, said: str) -> str:
         share = f", {worst.coverage:.0%} of those it could have guessed" if round(worst.coverage, 2) < 1 else ""
@@ -240,6 +242,11 @@ def alone(evidence: Evidence, measure: Measure) -> str:
     return "not measured" if evidence.alone is None else number(evidence.alone.value, measure)
 
 
+def _is_honest(evidence: Evidence) -> bool:
+    """Whether the best baseline takes honest part in the run, and does not do without it."""
+    return evidence.alone is not None and evidence.alone.method == HONEST_RIDGE
+
+
 def interval(evidence: Evidence, measure: Measure) -> str:
     """The ends of a score's interval."""
     return f"{number(evidence.score.low, measure)} to {number(evidence.score.high, measure)}"
@@ -258,7 +265,8 @@ def size(n_bytes: int) -> str:
 def knowledge(finding: Finding) -> str:
     """What an attack was given, in words."""
     granted = finding.granted
-    parts = [f"the messages {' and '.join(granted.messages)}"] if granted.messages else []
+    parts = ["its own part in the run"] if finding.is_active else []
+    parts += [f"the messages {' and '.join(granted.messages)}"] if granted.messages else []
     parts += ["its own columns"] if granted.own_features else []
     parts += ["its own model"] if granted.own_model else []
     parts += ["what it saw of the forest"] if granted.forest else []
@@ -266,6 +274,8 @@ def knowledge(finding: Finding) -> str:
         parts.append(f"{granted.known_labels} known label{'s' if granted.known_labels > 1 else ''} per class")
     if granted.known_records:
         parts.append(f"{granted.known_records} known record{'s' if granted.known_records > 1 else ''}")
+    if granted.prior:
+        parts.append(f"a sample of {granted.prior} whole records")
     return _listed(parts) if parts else "nothing but its own part in the run"
 
 

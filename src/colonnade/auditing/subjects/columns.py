@@ -12,7 +12,6 @@ honest one rebuilds by a ridge regression from embeddings to the same known reco
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from colonnade.attacks.base import ActiveAttack, AnyAttack, Grant, Guess
-from colonnade.attacks.columns.passive import PENALTIES, InformedRidge, PassiveRidge
+from colonnade.attacks.columns.passive import InformedRidge, PassiveRidge, ridge
 from colonnade.auditing.attempt import Attempt, PartyRecord
-from colonnade.auditing.contents import BestBaseline, Evidence, Measure, Reconstruction, Score
+from colonnade.auditing.contents import HONEST_RIDGE, BestBaseline, Evidence, Measure, Reconstruction, Score
 from colonnade.auditing.subjects.base import (
     RESAMPLES,
     TAILS,
@@ -203,7 +202,7 @@ class ColumnsSubject(Subject):
         honest = {} if baseline is None else truth.rebuilt(baseline)
         rivals = truth
         if isinstance(made.attempt.attack, ActiveAttack) and honest:
-            reached = {name: BestBaseline(found, "an honest ridge regression") for name, found in honest.items()}
+            reached = {name: BestBaseline(found, HONEST_RIDGE) for name, found in honest.items()}
             both = {name: max(truth.alone(name), reached[name], key=lambda each: each.value) for name in reached}
             rivals = replace(truth, imputed=both)
         column, _ = rivals.worst(guess)
@@ -257,7 +256,6 @@ def _r2(error: Float64Array, spread: Float64Array) -> float:
 
 def _imputed(truth: ColumnTruth, known: Int64Array, table: Table) -> dict[str, BestBaseline]:
     """What the attacker's own columns, and its labels if it has some, tell of each column by themselves."""
-    from sklearn.linear_model import RidgeCV
     from sklearn.neighbors import KNeighborsRegressor
 
     rows, records = truth.scored_rows, np.nan_to_num(truth.values[known])
@@ -268,15 +266,13 @@ def _imputed(truth: ColumnTruth, known: Int64Array, table: Table) -> dict[str, B
     for source, x in own.items():
         if not x.shape[1] or len(known) < 2:
             continue
+        weights, intercept = ridge(x[known], records)
+        neighbours = KNeighborsRegressor(min(NEIGHBOURS, len(known))).fit(x[known], records)
         methods = {
-            "ridge regression": RidgeCV(PENALTIES, alpha_per_target=True),
-            "nearest known records": KNeighborsRegressor(min(NEIGHBOURS, len(known))),
+            "ridge regression": x[rows] @ weights + intercept,
+            "nearest known records": neighbours.predict(x[rows]),
         }
-        for method, model in methods.items():
-            with warnings.catch_warnings():
-                # The suite runs at fixed effort; an ill-conditioned fit counts as it is.
-                warnings.simplefilter("ignore")
-                predicted = model.fit(x[known], records).predict(x[rows])
+        for method, predicted in methods.items():
             guess = Guess(rows, values=np.asarray(predicted, np.float64).reshape(len(rows), -1))
             for column, found in truth.rebuilt(guess).items():
                 reached = BestBaseline(found, f"{method} on {source}")

@@ -4,8 +4,10 @@ Granted: some labels of each class. Null: the run again with shuffled labels, sc
 
 Baseline: a suite of ordinary methods on the attacker's own columns, with the same known labels. The best method is
 chosen *by the truth*. That choice favours the control: an attack must beat the best that its party could have done at
-home. With known labels: nearest known row, class centroids, logistic regression, self-training, label spreading, and
-clusters named by the known rows. Clusters and principal components without names are compared up to naming only.
+home. With known labels: nearest known row, class centroids, logistic regression, a network, self-training, label
+spreading, clusters named by the known rows, distillation, and what co-training starts from. An attack that joins own
+columns with messages leans on the last two; its null runs do so less, because shuffled gradients mislead it. Clusters
+and principal components without names are compared up to naming only.
 Without a single known label nothing at home says which cluster is which class, so alone means chance.
 """
 
@@ -19,7 +21,9 @@ from typing import Any
 import numpy as np
 
 from colonnade.attacks.base import AnyAttack, Grant, Guess
-from colonnade.attacks.points import cluster_votes, distances
+from colonnade.attacks.labels.cotraining import believed
+from colonnade.attacks.labels.discriminants import compressed, foretold
+from colonnade.attacks.points import Points, cluster_votes, distances, k_means
 from colonnade.auditing.attempt import Attempt, PartyRecord
 from colonnade.auditing.contents import BestBaseline, Evidence, Measure
 from colonnade.auditing.subjects.base import Judgement, Made, Subject, Tables, Values
@@ -34,6 +38,7 @@ from colonnade.wire.message import Float64Array, Int64Array
 
 ROWS = 5_000
 COMPONENTS = 16
+HIDDEN = 64
 
 
 class LabelsSubject(Subject):
@@ -172,11 +177,14 @@ def attacker_alone(table: Table | None, grant: Grant, about: Int64Array, random:
             if len(known):
                 named |= {m + space: r for m, r in _from_known(x, known, grant, seed)}
             unnamed |= {m + space: r for m, r in _from_nothing(x, grant.n_classes, seed)}
+        if len(known):
+            named |= dict(_as_attacks_begin(features, known, grant, seed))
     return Baseline(rows, {m: _finite(r) for m, r in named.items()}, {m: _finite(r) for m, r in unnamed.items()})
 
 
 def _from_known(x: Float64Array, known: Int64Array, grant: Grant, seed: int) -> Iterator[tuple[str, Float64Array]]:
     from sklearn.linear_model import LogisticRegression
+    from sklearn.neural_network import MLPClassifier
     from sklearn.semi_supervised import LabelSpreading, SelfTrainingClassifier
 
     n, k = len(x), grant.n_classes
@@ -190,6 +198,8 @@ def _from_known(x: Float64Array, known: Int64Array, grant: Grant, seed: int) -> 
     for strength in (0.01, 1.0):
         model = LogisticRegression(C=strength).fit(x[known], grant.labels)
         yield f"logistic regression (C={strength:g})", model.predict_proba(x)
+    network = MLPClassifier((HIDDEN,), solver="lbfgs", max_iter=100, random_state=seed).fit(x[known], grant.labels)
+    yield "network", network.predict_proba(x)
     partly = np.full(n, -1)
     partly[known] = grant.labels
     yield "self-training", SelfTrainingClassifier(LogisticRegression(), threshold=0.8).fit(x, partly).predict_proba(x)
@@ -198,25 +208,32 @@ def _from_known(x: Float64Array, known: Int64Array, grant: Grant, seed: int) -> 
         yield "label spreading", spreading.label_distributions_
     for factor in (1, 2, 4):
         if factor * k <= n:
-            member, centres = _clusters(x, factor * k, seed)
+            member, centres = k_means(x, factor * k, np.random.default_rng(seed))
             votes = cluster_votes(member, known, grant.labels, distances(centres, x[known]), k)
             yield f"{factor * k} named clusters", votes[member]
 
 
+def _as_attacks_begin(
+    x: Float64Array, known: Int64Array, grant: Grant, seed: int
+) -> Iterator[tuple[str, Float64Array]]:
+    """What attacks that join own columns with messages make of the columns alone."""
+    columns, random, k = Points(np.arange(len(x)), x), np.random.default_rng(seed), grant.n_classes
+    yield "first beliefs of co-training", believed(columns, known, grant.labels, k, random)
+    white = compressed(columns).values
+    if white.shape[1]:
+        centroids = np.stack([white[known[grant.labels == number]].mean(axis=0) for number in range(k)])
+        guessed = distances(white, centroids).argmin(axis=1)
+        guessed[known] = grant.labels
+        yield "distillation", foretold(white, guessed, k, random)
+
+
 def _from_nothing(x: Float64Array, n_classes: int, seed: int) -> Iterator[tuple[str, Float64Array]]:
     if n_classes <= len(x):
-        _, centres = _clusters(x, n_classes, seed)
+        _, centres = k_means(x, n_classes, np.random.default_rng(seed))
         yield f"{n_classes} clusters", -distances(x, centres)
     if n_classes == 2:
         for number, component in enumerate(_principal_components(x, 3).T, start=1):
             yield f"principal component {number}", np.stack([-component, component], axis=1)
-
-
-def _clusters(x: Float64Array, n: int, seed: int) -> tuple[Int64Array, Float64Array]:
-    from sklearn.cluster import KMeans
-
-    model: Any = KMeans(n, n_init=3, random_state=seed).fit(x)
-    return model.labels_.astype(np.int64), model.cluster_centers_
 
 
 def _principal_components(x: Float64Array, n: int) -> Float64Array:
