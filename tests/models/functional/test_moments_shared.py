@@ -36,8 +36,7 @@ def fitted(model, data, **more):
     return simulate(model.fit, data.tables(1), roles=TWO, **more)
 
 
-def clipped(curves, radius):
-    z = curves.coordinates
+def clipped(z, radius):
     return z * np.minimum(1, radius / np.linalg.norm(z, axis=1, keepdims=True))
 
 
@@ -45,8 +44,10 @@ def test_with_next_to_no_noise_it_is_ridge_regression_on_clipped_curves(data):
     """Oracle: the products of clipped curves in one place; numbers have 12 bits behind the point."""
     model = fitted(MomentRegression(epsilon=1e12, **SETTINGS), data).results["label"]
     assert set(model.selected_) == {"x01", "x02"}
-    z = np.concatenate([clipped(data.x[j], 3.0) for j in (0, 1)], axis=1)
-    y = clipped(data.y, 4.0)
+    z = np.concatenate([clipped(data.x[j].coordinates, 3.0) for j in (0, 1)], axis=1)
+    mean = clipped(data.y.coordinates, 4.0).mean(axis=0)
+    np.testing.assert_allclose(model.y_mean_, mean, atol=1e-4)
+    y = clipped(data.y.coordinates - mean, 4.0)
     wanted = np.linalg.solve(z.T @ z / 500 + 1e-3 * np.eye(12), z.T @ y / 500)
     np.testing.assert_allclose(model.w_[:2].reshape(12, 6), wanted, atol=3e-3)
 
@@ -98,9 +99,11 @@ def test_each_party_is_charged_what_its_own_noise_hides(data):
     run = fitted(MomentRegression(epsilon=200.0, **SETTINGS), data)
     budget = MomentBudget(3.0, 4.0, 200.0, 1e-5, 3, 2)
     spent = compose(run.ledgers.values(), 1e-5)
-    scalar = (budget.scalar_y.sensitivity / budget.scalar_y.sigma) ** 2
-    for secret, party in ((Secret.FEATURES, "worker 1"), (Secret.LABELS, "label")):
-        assert 2 * spent[secret].rho + scalar == pytest.approx(budget.mu**2, rel=1e-9)
+    length, mean = ((reach.sensitivity / reach.sigma) ** 2 for reach in (budget.scalar_y, budget.mean))
+    # Lengths cost both parties the same; the mean of the output is the label party's alone.
+    assert budget.scalar_x.mu == pytest.approx(budget.scalar_y.mu)
+    for secret, party, others in ((Secret.FEATURES, "worker 1", length + mean), (Secret.LABELS, "label", length)):
+        assert 2 * spent[secret].rho + others == pytest.approx(budget.mu**2, rel=1e-9)
         assert {event.protects for event in run.ledgers[party].events} == {secret}
 
 
