@@ -359,6 +359,12 @@ def test_symmetric_noise_has_half_the_variance_off_the_diagonal_and_no_other_cor
     assert np.abs(drawn[:, rows, columns].mean(axis=0)).max() < 6 / math.sqrt(times)
 
 
+def test_no_noise_on_the_diagonal_stands_above_it_with_either_sign() -> None:
+    """One stream for both would make about half of the numbers on the diagonal again, in the same order."""
+    drawn = released(np.zeros((40, 40), np.int64), symmetric=True)
+    assert not np.isin(np.abs(np.diag(drawn)), np.abs(drawn[np.triu_indices(40, 1)])).any()
+
+
 def test_symmetric_noise_fills_every_bit_on_and_off_the_diagonal() -> None:
     size = 300
     drawn = released(np.zeros((size, size), np.int64), symmetric=True)

@@ -91,8 +91,8 @@ def test_an_output_of_the_label_partys_choice_reads_no_curve_through_an_arbiter(
     assert curves_read(low[10:], x["bank"], half) == 0
 
 
-def exact(curves, bits, clip):
-    z = curves.coordinates
+def exact(curves, bits, clip, center=0.0):
+    z = curves.coordinates - center
     z = z * np.minimum(1, clip / np.linalg.norm(z, axis=1, keepdims=True))
     return clipped_to_ring(z, bits, clip=clip, size=z.shape[1])
 
@@ -101,6 +101,8 @@ def require_uniform(noise, sigma):
     """Every low part is uniform, whichever bits it is made of; sigma is in units of the ring."""
     noise = noise.ravel().view(np.uint64)
     assert sigma > 2**26
+    # Were products subtracted that are not under the noise, numbers modulo 2^64 would be left, uniform as well.
+    assert np.abs(noise.view(np.int64)).max() < 6 * sigma
     for n_bits in (8, 16, 24):
         share = (noise % np.uint64(2**n_bits)).astype(float) / 2**n_bits
         assert stats.kstest(share, stats.uniform.cdf).pvalue >= 1e-6
@@ -126,16 +128,17 @@ def test_all_but_one_record_known_the_feature_partys_products_tell_no_low_bits_o
     x, y = related
     owned, decrypted = [], OpenedShares._decrypted
 
-    def spy(self, stage, n_columns):
-        owned.append(decrypted(self, stage, n_columns))
+    def spy(self):
+        owned.append(decrypted(self))
         return owned[-1]
 
     monkeypatch.setattr(OpenedShares, "_decrypted", spy)
     budget = MomentBudget(5.5, 5.0, 50.0, 1e-5, 1, 2)
     run, _ = opened(monkeypatch, moments_shared, MomentRegression(epsilon=50.0, **CLIPS), {"shop": x}, y, TWO)
     sent = [each.message.values for each in run.transcripts["label"].messages(NoisyShares, sent=False)]
-    assert len(sent) == len(owned) == 2
-    zx, zy = exact(x, 12, 5.5), exact(y, 12, 5.0)
+    # One share serves both stages, each with noise of its own.
+    assert (len(sent), len(owned)) == (2, 1)
+    zx, zy = exact(x, 12, 5.5), exact(y, 12, 5.0, run.results["label"].y_mean_)
     cross = ring_product(zx, zy)
     off_diagonal = np.triu_indices(10, 1)
     gram = sent[1][0] - ring_product(zx, zx)
@@ -143,7 +146,8 @@ def test_all_but_one_record_known_the_feature_partys_products_tell_no_low_bits_o
     units = 2.0**24
     first, second = budget.first.sigma * units, budget.second(1).sigma * units
     require_uniform(sent[0][1] + owned[0] - cross, first)
-    require_uniform(sent[1][1] + owned[1] - cross, second / np.sqrt(2))
+    require_uniform(sent[1][1] + owned[0] - cross, second / np.sqrt(2))
+    require_uniform(sent[1][1] - sent[0][1], np.hypot(first, second / np.sqrt(2)))
     require_uniform(gram[off_diagonal], second / np.sqrt(2))
     require_uniform(np.diag(gram).copy(), second)
 
@@ -153,9 +157,10 @@ def test_all_but_one_record_known_products_through_an_arbiter_tell_no_low_bits_o
     budget = MomentBudget(5.5, 5.0, 50.0, 1e-5, 2)
     half = budget.bits(N)
     model = MomentRegression(epsilon=50.0, **CLIPS)
-    _, seen = opened(monkeypatch, moments_masked, model, {"shop": x, "bank": x}, y, THREE)
+    run, seen = opened(monkeypatch, moments_masked, model, {"shop": x, "bank": x}, y, THREE)
     (first, bits), (length, _), (gram, _), (second, _) = seen
-    zx, zy = np.tile(exact(x, half, 5.5), (1, 2)), exact(y, half, 5.0)
+    center = run.results["label"].y_mean_
+    zx, zy = np.tile(exact(x, half, 5.5), (1, 2)), exact(y, half, 5.0, center)
     units = 2.0**bits
     require_uniform(first - ring_product(zx, zy), budget.first.sigma * units)
     require_uniform(second - ring_product(zx, zy), budget.second(2).sigma * units / np.sqrt(2))

@@ -9,7 +9,7 @@ from colonnade.curves import BSplines, Curves
 from colonnade.data.functional.generator import FunctionalData, FunctionalSetting
 from colonnade.errors import BudgetSpent, DataError, PlanError, ProtocolError
 from colonnade.models.functional.messages import Correction, Layout, Masked, Terms
-from colonnade.models.functional.moment_regression import MomentRegression
+from colonnade.models.functional.moment_regression import MomentRegression, standing_out
 from colonnade.models.functional.moments_masked import MomentBudget, OpenedProducts
 from colonnade.models.functional.solve import Penalties
 from colonnade.privacy.ledger import Ledger, compose
@@ -99,6 +99,22 @@ def test_where_inputs_say_nothing_the_released_mean_is_predicted(data):
     np.testing.assert_allclose(answer.results["label"].curves.coordinates, np.tile(model.y_mean_, (900, 1)), atol=1e-9)
     # The mean and the length of the output are the label party's own releases; all else is the arbiter's.
     assert sum(run.ledgers["label"].events.values()) == 2
+
+
+@pytest.mark.parametrize("deviation", [8.0, 0.25])
+def test_noise_rarely_passes_for_a_mean_and_never_for_one_longer_than_the_radius(deviation):
+    """Curves without a mean: chance exceeds three standard deviations once in 740 times, here about 16 times."""
+    noise = deviation * np.random.default_rng(0).normal(size=(12_000, 8))
+    lengths = np.array([np.linalg.norm(standing_out(each, deviation, 2.0)) for each in noise])
+    assert 2 < np.count_nonzero(lengths) < 32
+    # Of noise that is far longer than the radius, next to nothing is left.
+    assert lengths.max() < (0.2 if deviation == 8.0 else 1.0)
+
+
+def test_a_mean_of_the_radius_that_noise_does_not_reach_is_kept():
+    mean = np.full(4, 1.0)
+    np.testing.assert_allclose(standing_out(mean, 0.01, 2.0), mean, rtol=1e-3)
+    assert not standing_out(mean, 1.0, 2.0).any()
 
 
 def test_the_ledgers_say_what_was_agreed_for_inputs_and_outputs_together(data):
@@ -319,14 +335,15 @@ def test_its_surfaces_predict_and_are_drawn_as_those_of_other_models(data):
     model = fitted(MomentRegression(epsilon=1e12, **SETTINGS), data).results["label"]
     test = data.take(TEST)
     z = np.stack([test.x[int(name[1:]) - 1].coordinates for name in model.design_.names], axis=1)
-    centre = model.centers_["y"].coefficients
-    raw = centre + sum(test.x[int(name[1:]) - 1].coefficients @ model.B_[name] for name in model.selected_)
+    raw = sum(test.x[int(name[1:]) - 1].coefficients @ model.B_[name] for name in model.selected_)
+    raw += model.centers_["y"].coefficients
     np.testing.assert_allclose(model.combined(z) @ model.y_basis_.inverse_root, raw, atol=1e-9)
     assert model.plot_surface("x01").get_title() == "x01"
-    # Outputs are centred by their released mean, inputs are not centred.
-    np.testing.assert_allclose(centre, model.y_mean_[None] @ model.y_basis_.inverse_root, atol=1e-12)
-    assert centre.any()
-    assert not model.z_mean_.any()
+    # Outputs are centred by the released mean of the clipped ones, inputs by nothing.
+    released = data.take(TRAIN).y.coordinates
+    released = released * np.minimum(1, 4.0 / np.linalg.norm(released, axis=1, keepdims=True))
+    np.testing.assert_allclose(model.centers_["y"].coordinates[0], released.mean(axis=0), atol=1e-4)
+    assert not any(center.coefficients.any() for center in model.centers_["x"].values())
 
 
 def test_membership_in_a_fit_to_moments_can_be_measured(data):

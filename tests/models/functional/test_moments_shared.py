@@ -99,12 +99,11 @@ def test_each_party_is_charged_what_its_own_noise_hides(data):
     run = fitted(MomentRegression(epsilon=200.0, **SETTINGS), data)
     budget = MomentBudget(3.0, 4.0, 200.0, 1e-5, 3, 2)
     spent = compose(run.ledgers.values(), 1e-5)
-    # Each party is spared what the other releases alone: the label party the length of the inputs, the feature party
-    # the length and the mean of the output.
-    spared = {Secret.FEATURES: (budget.scalar_y, budget.mean), Secret.LABELS: (budget.scalar_x,)}
-    for secret, party in ((Secret.FEATURES, "worker 1"), (Secret.LABELS, "label")):
-        left = sum((reach.sensitivity / reach.sigma) ** 2 for reach in spared[secret])
-        assert 2 * spent[secret].rho + left == pytest.approx(budget.mu**2, rel=1e-9)
+    length, mean = ((reach.sensitivity / reach.sigma) ** 2 for reach in (budget.scalar_y, budget.mean))
+    # Lengths cost both parties the same; the mean of the output is the label party's alone.
+    assert budget.scalar_x.mu == pytest.approx(budget.scalar_y.mu)
+    for secret, party, others in ((Secret.FEATURES, "worker 1", length + mean), (Secret.LABELS, "label", length)):
+        assert 2 * spent[secret].rho + others == pytest.approx(budget.mu**2, rel=1e-9)
         assert {event.protects for event in run.ledgers[party].events} == {secret}
 
 

@@ -244,8 +244,7 @@ class MomentRegression(CurveModel):
         clipped = clipped_to_ring(Release(self.clip_y, 0.0).clipped(y), bits, clip=self.clip_y, size=size)
         total = clipped.sum(axis=0, dtype=np.uint64)
         mean = from_ring(noisy(party, total, budget.mean.on_ring(bits), "output mean", (Secret.LABELS,)), bits) / n
-        chance = (budget.mean.sigma / n) ** 2 * (size + GUARD * math.sqrt(2 * size))
-        return np.asarray(mean * max(0.0, 1 - chance / float((mean**2).sum())))
+        return standing_out(mean, budget.mean.sigma / n, self.clip_y)
 
     def _variance_y(self, party: Party, clipped: FloatArray, budget: MomentBudget, n: int) -> float:
         bits = budget.bits(n)
@@ -343,6 +342,21 @@ class MomentRegression(CurveModel):
         check_parameters(self)
         # Every party refuses penalties that make no sense, whether or not its side reads them.
         _ = self._penalties
+
+
+def standing_out(mean: FloatArray, deviation: float, longest: float) -> FloatArray:
+    """As much of a mean with noise of a standard deviation as stands out from that noise.
+
+    No mean of clipped curves is longer than their radius, and much noise is: what stands out from it further is noise.
+
+    >>> standing_out(np.array([0.3, 0.3]), 0.1, 2.0).round(3).tolist()
+    [0.075, 0.075]
+    """
+    # The cubic root of the squared length of noise is nearly normal (Wilson & Hilferty 1931).
+    spread = 2 / (9 * len(mean))
+    chance = deviation**2 * len(mean) * (1 - spread + GUARD * math.sqrt(spread)) ** 3
+    signal = min(max(float((mean**2).sum()) - chance, 0.0), longest**2)
+    return np.asarray(mean * (signal / (signal + chance)))
 
 
 def _begin(party: Party) -> None:
