@@ -28,9 +28,10 @@ def test_quality_stands_beside_what_could_be_rebuilt(tables):
     model = OneShotClassifier(leak_budget={"shop": 0.0}, epochs=20, batch_size=64, learning_rate=0.01)
     tuning = tune_components(model, tables, roles=BOTH, components=(1, 6, None), tolerance=0.02)
     one, six, rule = tuning.tried
-    assert one.worst_r2 < rule.worst_r2 <= 0.95 < six.worst_r2
-    assert one.rebuilt < six.rebuilt
-    assert six.quality > 0.9
+    assert rule.worst_r2 <= 0.95 < one.worst_r2 < six.worst_r2
+    assert one.rebuilt < rule.rebuilt < six.rebuilt
+    assert six.quality > 0.85
+    assert rule.quality > 0.75
     assert tuning.chosen in (1, None)
     lines = str(tuning).splitlines()
     assert [line.split()[0] for line in lines if "*" in line] == ["*"]

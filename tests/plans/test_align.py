@@ -73,7 +73,10 @@ def test_what_parties_must_agree_on_is_in_the_public_plan_and_the_rest_is_not() 
         ("workers = 0", "workers should be None or a whole number, at least 1, but is 0"),
         ('[align.columns]\nbnak = ["a"]', r"\[align.columns\] has an entry for bnak, who brings no table.*'bank'"),
         ('[align.addresses]\nbank = "here"', r"\[align.addresses\] should be a host and a port"),
-        ('[align.columns]\nbank = "mail"', r"\[align\] columns.bank should be a list of texts, but is \"mail\""),
+        (
+            '[align.columns]\nbank = "mail"',
+            r"\[align\] columns.bank should be a list of texts or a section, but is \"mail\"",
+        ),
         ('keys = ["text"]\n[align.columns]\nbank = ["a", "b"]', "Each of the 1 keys .* but 2 were named"),
     ],
 )

@@ -287,3 +287,15 @@ def test_an_only_column_is_sent_for_it_cannot_be_hidden(cancer):
     assert run.results["shop"].leak_.worst_r2 > 0.99
     with pytest.raises(LeakBudgetSpent, match="allows 90% of any column's variance to be rebuilt"):
         simulate(OneShotClassifier(leak_budget=ALL, column_budget={"shop": 0.9}, epochs=1).fit, tables, roles=BOTH)
+
+
+def test_columns_of_few_values_are_recognised_in_any_mixture_and_cost_few_components(cancer):
+    flags = np.eye(12, dtype=int)[np.random.default_rng(0).integers(12, size=len(cancer["bank"]))]
+    shop = Table.of({"id": cancer["shop"].ids, **{f"soil_{i}": flags[:, i] for i in range(12)}}, owner="shop")
+    widths = []
+    for bound in (0.95, 1.0):
+        model = OneShotClassifier(leak_budget=ALL, epochs=1, most_rebuilt=bound)
+        run = simulate(model.fit, {**cancer, "shop": shop}, roles=BOTH)
+        widths.append(run.results["bank"].stated_["shop"]["width"])
+        assert run.results["shop"].leak_.worst_r2 > 0.95
+    assert 0.75 * widths[1] < widths[0] <= widths[1]

@@ -21,9 +21,8 @@ Principal components after Hotelling 1933; random Fourier features after Rahimi 
 
 from __future__ import annotations
 
-import logging
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
@@ -49,11 +48,9 @@ from colonnade.tables.table import Table
 from colonnade.text import nearest
 from colonnade.wire.message import Float32Array, Float64Array, Message
 
-_log = logging.getLogger(__name__)
-
 STATEMENT_BOUNDS = {"width": (1, 100_000), "relative_mse": (0, 1), "worst_r2": (0, 1)}
 ROWS_PER_MESSAGE = 65_536
-MOST_LEVELS, STEADY = 1_000, 1e-4
+MOST_LEVELS, STEADY, MOST_TURNS, MOST_MEASURED = 1_000, 1e-4, 20, 20
 KNOWN_SHARE, LEAST_KNOWN, MOST_KNOWN, MOST_SCORED = 0.05, 50, 1_000, 2_000
 
 
@@ -102,12 +99,12 @@ class OneShotNetwork(LabelOnlyModel):
         column_budget: Likewise for any single column of a party, where its owner sets such a bound.
         encoder: "pca", "rff" for random Fourier features, or "autoencoder".
         components: How many components the embedding has; if None, as many principal components as explain
-            `variance`, up to 64 and up to half of all, blended so that at most `most_rebuilt` of a column could be
-            rebuilt (`bounded_directions`). With "rff" the embedding is twice as wide, with the others as wide.
+            `variance`, up to 64, turned so that least squares rebuild at most `most_rebuilt` of a column
+            (`bounded_directions`). With "rff" the embedding is twice as wide, with the others as wide.
         variance: The share of the columns' variance that is explained.
         most_rebuilt: How much of a column's variance may be rebuilt from the components where `components` is None; 1
-            sets no bound. A party's only column cannot be hidden, nor can levels that tell rows apart; both are sent
-            all the same, with a warning: `leak_budget` and `column_budget` refuse.
+            sets no bound. A party's only column, and one of few values, cannot be hidden and is sent all the same:
+            `leak_budget` and `column_budget` refuse.
 
     The other settings are those of `NetworkModel`, and are about the label party's networks.
     """
@@ -187,7 +184,7 @@ class OneShotNetwork(LabelOnlyModel):
     def summary(self) -> str:
         explaining = f"the components that explain {self.variance:.0%} of the variance"
         if self.most_rebuilt < 1:
-            explaining += f", blended to rebuild at most {self.most_rebuilt:.0%} of a column"
+            explaining += f", turned to let least squares rebuild at most {self.most_rebuilt:.0%} of a column"
         components = f"{self.components} components" if self.components else explaining
         lines = [
             f"{type(self).__name__}: an embedding by {self.encoder} of {components}, sent once.",
@@ -221,24 +218,15 @@ class OneShotNetwork(LabelOnlyModel):
             )
         if self.components is None:
             width, bound = width_by_variance(x, self.variance), self.most_rebuilt
-            directions = bounded_directions(x, owners, directions, width, bound, lambda: party.random.generator("leak"))
+            directions = bounded_directions(x, owners, directions, width, bound)
         else:
             directions = directions[:, : self.components]
         self.encoder_ = ENCODERS[self.encoder].learned(x, directions, party)
         values, under = self._sent(party, "train")
-        leak = measured_leak(values.astype(np.float64), x, owners, party.random.generator("leak"))
+        leak = measured_leak(values.astype(np.float64), x, owners)
         # Both were looked at before anything was computed.
         allowed, per_column = (self.leak_budget or {})[party.name], (self.column_budget or {}).get(party.name)
         require_within_budget(leak, party.name, allowed, per_column)
-        if self.components is None and leak.worst_r2 > self.most_rebuilt:
-            _log.warning(
-                "%s's column %r could be rebuilt to %.0f%% from what is sent, though most_rebuilt is %g. Leave the "
-                "column out, name fewer components, or set column_budget to refuse.",
-                party.name,
-                leak.worst_column,
-                100 * leak.worst_r2,
-                self.most_rebuilt,
-            )
         self.leak_ = leak
         party.label_party.send(LeakStatement(values.shape[1], leak.relative_mse, leak.worst_r2))
         _send(party, values, under)
@@ -315,73 +303,101 @@ def _receive(party: Party, peer: str, width: int) -> Float32Array:
     return np.concatenate(parts)
 
 
-def measured_leak(embedding: Float64Array, x: Float64Array, owners: Sequence[str], random: np.random.Generator) -> Leak:
+def measured_leak(embedding: Float64Array, x: Float64Array, owners: Sequence[str]) -> Leak:
     """Try to rebuild columns from an embedding; `owners` names the column that each number is of.
 
-    The randomness decides which records the rebuilding party knows.
+    The records that the rebuilding party knows are the same at each measurement, so that what is sent depends on the
+    columns alone.
     """
-    order = random.permutation(len(x))
+    order = np.random.default_rng(0).permutation(len(x))
     n_known = min(max(round(KNOWN_SHARE * len(x)), LEAST_KNOWN), MOST_KNOWN, max(len(x) // 2, 1))
     known, scored = order[:n_known], order[n_known : n_known + MOST_SCORED]
     if not len(scored):
         known = scored = order
-    rebuilt = [
-        _ridge(embedding[known], x[known], embedding[scored]),
-        _kernel_ridge(embedding[known], x[known], embedding[scored]),
-        _ridge(embedding, x, embedding[scored]),
+    # From all rows, all are scored: of few, a value that is rare would count too much.
+    tried = [
+        (_ridge(embedding[known], x[known], embedding[scored]), x[scored]),
+        (_kernel_ridge(embedding[known], x[known], embedding[scored]), x[scored]),
+        (_ridge(embedding, x, embedding), x),
     ]
-    truth = x[scored]
-    spread = ((truth - truth.mean(axis=0)) ** 2).sum(axis=0)
-    errors = np.stack([((each - truth) ** 2).sum(axis=0) for each in rebuilt])
-    relative = float((errors.sum(axis=1) / max(spread.sum(), 1e-300)).min())
+    errors = np.stack([((rebuilt - truth) ** 2).sum(axis=0) for rebuilt, truth in tried])
+    spread = np.stack([((truth - truth.mean(axis=0)) ** 2).sum(axis=0) for _, truth in tried])
+    relative = (errors.sum(axis=1) / np.maximum(spread.sum(axis=1), 1e-300)).min()
     names = np.array(owners)
     columns = {}
     for name in dict.fromkeys(owners):
-        mine = names == name
-        varies = spread[mine].sum() > 0
-        left = float(errors[:, mine].sum(axis=1).min() / spread[mine].sum()) if varies else 1.0
-        columns[name] = float(np.clip(1 - left, 0, 1))
+        left, whole = (part[:, names == name].sum(axis=1) for part in (errors, spread))
+        # A column that varies in no scored row is not rebuilt there.
+        columns[name] = float(np.clip(1 - left / np.where(whole > 0, whole, np.inf), 0, 1)[whole > 0].max(initial=0))
     return Leak(float(np.clip(relative, 0, 1)), columns)
 
 
 def bounded_directions(
-    x: Float64Array,
-    owners: Sequence[str],
-    directions: Float64Array,
-    width: int,
-    most_rebuilt: float,
-    random: Callable[[], np.random.Generator],
+    x: Float64Array, owners: Sequence[str], directions: Float64Array, width: int, most_rebuilt: float
 ) -> Float64Array:
-    """Principal directions by which no column can be rebuilt above a bound, as `measured_leak` measures it.
+    """Principal directions, turned as little as is needed for no column to be rebuilt above a bound.
 
-    Each component is blended with one of the last components, which takes 1 - `most_rebuilt` of its variance. The last
-    components tell little about anything, are no part of the embedding otherwise, and cannot be taken out of the blend.
-    So at most half of the components are used. While the measurement still finds a column above the bound, the
-    component that tells most about the column is left out. A party's only component is used as it is.
-
-    Where rows are of a few kinds, as columns of 0 and 1 for levels make them, each component alone tells the kinds
-    apart. If leaving out does not help down to the last component, nothing is left out: it would cost all accuracy and
-    hide nothing.
+    What is sent spans a part of the space of all components, and least squares rebuild a column as far as it lies in
+    that part. While a column lies there by more than the bound, the sent direction that tells most about the column is
+    turned towards what is not sent. Where turning does not reach the bound, one component fewer is sent. Where
+    `measured_leak` finds more than least squares, the directions are turned further; if that does not help, as with
+    columns of few values, which a reader recognises in any blend, they stay as they were. Components of next to no
+    variance have no part in this, and a party's only component is sent as it is.
     """
     # A direction without variance to speak of would make a new row that leaves it an outlier.
     variances = 1 / (directions**2).sum(axis=0)
     n = int((variances > STEADY * variances[0]).sum())
     if most_rebuilt == 1 or n == 1:
         return directions[:, :width]
-    directions = directions[:, :n]
-    width = min(width, n // 2)
-    blended: Float64Array = np.sqrt(most_rebuilt) * directions[:, :width]
-    blended = blended + np.sqrt(1 - most_rebuilt) * directions[:, ::-1][:, :width]
-    kept, names, centred = blended, np.array(owners), x - x.mean(axis=0)
-    while True:
-        embedding = centred @ kept
-        leak = measured_leak(embedding.astype(np.float32).astype(np.float64), x, owners, random())
-        if leak.worst_r2 <= most_rebuilt:
-            return kept
-        if kept.shape[1] == 1:
-            return blended
-        told = ((embedding.T @ centred[:, names == leak.worst_column]) ** 2).sum(axis=1)
-        kept = np.delete(kept, told.argmax(), axis=1)
+    directions, names, centred = directions[:, :n], np.array(owners), x - x.mean(axis=0)
+    correlations, spread = directions.T @ (centred.T @ centred) / len(x), centred.var(axis=0)
+    lying = {
+        name: correlations[:, names == name] / np.sqrt(spread[names == name].sum())
+        for name in dict.fromkeys(owners)
+        if spread[names == name].sum() > 0
+    }
+    bounds = dict.fromkeys(lying, most_rebuilt)
+    for kept in range(min(width, n - 1), 0, -1):
+        axes = np.eye(n)
+        if _turned_within(axes, kept, lying, bounds):
+            break
+    turned = directions @ axes[:, :kept]
+    linear = turned
+    for _ in range(MOST_MEASURED):
+        leak = measured_leak((centred @ turned).astype(np.float32).astype(np.float64), x, owners)
+        above = {name: r2 - most_rebuilt for name, r2 in leak.columns.items() if r2 > most_rebuilt}
+        if not above:
+            return turned
+        for name, excess in above.items():
+            bounds[name] -= 2 * excess + STEADY
+        if not _turned_within(axes, kept, lying, bounds):
+            break
+        turned = directions @ axes[:, :kept]
+    return linear
+
+
+def _turned_within(
+    axes: Float64Array, kept: int, lying: Mapping[str, Float64Array], bounds: Mapping[str, float]
+) -> bool:
+    """Turn the first axes, which are sent, against the others until each column's bound holds; whether it does now."""
+    for _ in range(MOST_TURNS * len(lying)):
+        excess = {name: ((axes[:, :kept].T @ lying[name]) ** 2).sum() - bounds[name] for name in lying}
+        worst = max(excess, key=lambda name: excess[name])
+        if excess[worst] <= STEADY / 10:
+            return True
+        inner, outer = axes[:, :kept], axes[:, kept:]
+        # Bases of both parts begin with the two directions that are turned in their plane.
+        inner[:] = inner @ np.linalg.svd(inner.T @ lying[worst])[0]
+        pull = outer.T @ (lying[worst] @ (lying[worst].T @ inner[:, 0]))
+        outer[:] = outer @ np.linalg.svd(pull[:, None])[0]
+        plane = np.stack([inner[:, 0], outer[:, 0]], axis=1)
+        (a, c), (_, b) = plane.T @ lying[worst] @ lying[worst].T @ plane
+        # Along the turn, the column lies in the first direction by middle + reach * cos(2 * angle - start).
+        middle, reach, start = (a + b) / 2, np.hypot((a - b) / 2, c), np.arctan2(c, (a - b) / 2)
+        opening = np.arccos(np.clip((a - excess[worst] - middle) / reach, -1, 1))
+        angle = min((start - opening) / 2, (start + opening) / 2, key=abs)
+        inner[:, 0], outer[:, 0] = plane @ (np.cos(angle), np.sin(angle)), plane @ (-np.sin(angle), np.cos(angle))
+    return False
 
 
 def require_budgets(
