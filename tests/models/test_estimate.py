@@ -15,8 +15,8 @@ from colonnade.curves import BSplines
 from colonnade.data import load
 from colonnade.data.functional.generator import FunctionalSetting
 from colonnade.errors import DataError
-from colonnade.models.base import Estimator
 from colonnade.models import estimate as dry_runs
+from colonnade.models.base import Estimator
 from colonnade.models.estimate import TrafficEstimate, estimate, is_at_most
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
