@@ -20,7 +20,7 @@ from colonnade import Party, Roles, Table, simulate
 from colonnade.models import LogisticRegression
 
 TARGETS: Mapping[str, float] = {
-    "us_per_row": 100.0,
+    "us_per_row": 20.0,
     "fate_ratio": 1.0,
     "shares_fate_ratio": 1.0,
     "default_processor_s": 10.0,

@@ -14,7 +14,10 @@ import json, sys, tempfile
 from pathlib import Path
 import pyarrow as pa
 from colonnade import Roles, Table, simulate
-from colonnade.align import Align, Settings
+from colonnade.align import Align, Settings, buckets
+
+# Ids are gathered before they are written, at most this many: so few that both alignments gather several times.
+buckets._GATHERED = 1 << 14
 
 # The library's multiplication takes no memory that lasts, and nearly all of the time: here a sum of bits, which can be
 # applied in either order too, stands for it.
@@ -44,15 +47,20 @@ def table(start, n):
 def status(name):
     return 1024 * int(Path("/proc/self/status").read_text().split(name)[1].split()[0])
 
+def align(tables):
+    with tempfile.TemporaryDirectory() as folder:
+        return simulate(
+            Align(Settings(ids_per_bucket=1 << 14, **how), workers=1), tables,
+            roles=Roles(label="bank", features=("shop",)), directory=Path(folder), keep="digests",
+        )
+
 n, how = int(sys.argv[1]), json.loads(sys.argv[2])
 tables = {"bank": table(0, n), "shop": table(n // 2, n)}
+# What is imported, and what one bucket takes, is there before.
+align({"bank": table(0, 1 << 15), "shop": table(0, 1 << 15)})
 Path("/proc/self/clear_refs").write_text("5")
 idle = status("VmRSS:")
-with tempfile.TemporaryDirectory() as folder:
-    run = simulate(
-        Align(Settings(ids_per_bucket=1 << 14, **how), workers=1), tables,
-        roles=Roles(label="bank", features=("shop",)), directory=Path(folder), keep="digests",
-    )
+run = align(tables)
 assert run.results["shop"].size == (n if "join" in how else n - n // 2)
 print(json.dumps(status("VmHWM:") - idle))
 """

@@ -10,7 +10,7 @@ import pytest
 
 from colonnade.attacks.base import Attack, Guess, Needs
 from colonnade.auditing.attempt import Attempt, training_rows
-from colonnade.auditing.null import honesty_check, null_values
+from colonnade.auditing.null import honesty_check, null_values, permuted_truth_values
 from colonnade.auditing.subjects.base import Made
 from colonnade.auditing.subjects.classes import ClassTruth
 from colonnade.auditing.subjects.labels import class_numbers, draw_grant
@@ -70,6 +70,13 @@ def test_an_attack_that_reads_the_messages_is_at_chance_in_the_null(toy: SimpleN
     run = toy.run()
     assert value(run, toy.ReadHint()) > 0.99
     assert np.mean(plain(run, toy.ReadHint())) == pytest.approx(0.5, abs=0.03)
+
+
+def test_a_guess_that_is_right_is_at_chance_against_a_shuffled_truth(toy: SimpleNamespace) -> None:
+    right = made(toy.run(), toy.ReadHint())
+    assert right.truth.scores(right.guess).plain > 0.99
+    found = [each.plain for each in permuted_truth_values(right, 20, Randomness.seeded(0))]
+    assert np.mean(found) == pytest.approx(0.5, abs=0.03)
 
 
 def test_an_attack_on_own_columns_scores_the_same_in_the_null(toy: SimpleNamespace) -> None:

@@ -87,6 +87,13 @@ def test_a_repeated_step_gets_the_same_noise_and_any_other_gets_its_own(held, le
 
 
 @pytest.mark.parametrize("defence", ALL)
+def test_a_step_that_is_repeated_with_another_gradient_gets_other_noise(held, leaving, gradient, defence):
+    ready = held(defence())
+    one, other = (ready.outgoing(sign * gradient, leaving(4000)) - sign * gradient for sign in (1, -1))
+    assert abs(np.corrcoef(one.flatten(), other.flatten())[0, 1]) < 0.05
+
+
+@pytest.mark.parametrize("defence", ALL)
 def test_half_precision_gradients_stay_half(held, leaving, gradient, defence):
     sent = held(defence()).outgoing(gradient.bfloat16(), leaving(4000))
     assert sent.dtype == torch.bfloat16

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +15,7 @@ from colonnade.curves import BSplines
 from colonnade.data import load
 from colonnade.data.functional.generator import FunctionalSetting
 from colonnade.errors import DataError
+from colonnade.models import estimate as dry_runs
 from colonnade.models.base import Estimator
 from colonnade.models.estimate import TrafficEstimate, estimate, is_at_most
 from colonnade.roles import Roles
@@ -194,6 +197,27 @@ def test_trees_send_at_most_what_is_estimated_where_the_label_party_has_columns_
 def test_a_table_that_the_model_cannot_take_is_refused_as_in_the_run():
     with pytest.raises(DataError, match="curves"):
         estimate(MODELS["functional-regression"](), THREE, "shop", numbers()["shop"])
+
+
+def test_models_warn_as_before_after_two_estimates_side_by_side(monkeypatch):
+    log, honest, one_is_done = logging.getLogger("colonnade.models"), dry_runs.simulate, threading.Event()
+    before, table, began = log.level, numbers(600)["shop"], []
+
+    def overlapping(*arguments, **options):
+        began.append(log.level)
+        if len(began) == 1:
+            other.start()
+            one_is_done.wait(0.3)
+        return honest(*arguments, **options)
+
+    model = MODELS["linear-regression"](max_iter=1)
+    other = threading.Thread(target=estimate, args=(model, JUDGED, "shop", table))
+    monkeypatch.setattr(dry_runs, "simulate", overlapping)
+    estimate(model, JUDGED, "shop", table)
+    one_is_done.set()
+    other.join()
+    assert set(began) == {logging.ERROR}
+    assert log.level == before
 
 
 def test_the_larger_of_two_equally_sure_estimates_counts():

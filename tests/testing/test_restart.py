@@ -1,5 +1,6 @@
 """A peer that restarts with other values is refused, or meets new draws and new charges."""
 
+import numpy as np
 import pytest
 
 from colonnade.curves import BSplines
@@ -13,13 +14,14 @@ from colonnade.models import (
     MomentRegression,
     SplitClassifier,
 )
+from colonnade.models.glm.messages import PairedWords
 from colonnade.roles import Roles
 from colonnade.runtime.checkpoint import Checkpoints
 from colonnade.runtime.replay import ReplayGuard
 from colonnade.storage import write_atomically
 from colonnade.tables.table import Table
 from colonnade.testing import Setup
-from colonnade.testing.restart import changed, restarted_peers_learn_nothing
+from colonnade.testing.restart import Life, Place, _demand_new_draws, _Restart, changed, restarted_peers_learn_nothing
 
 PAIR = Roles(label="bank", features=("shop",))
 JUDGED = Roles(label="bank", features=("shop",), arbiter="judge")
@@ -48,6 +50,17 @@ def moments():
 
 def test_on_shares_a_peer_with_other_curves_meets_new_masks_and_noise(curves):
     restarted_peers_learn_nothing(Setup(moments, curves, PAIR), peers=("bank",))
+
+
+def test_a_few_drawn_bits_may_come_again_by_chance_and_a_whole_word_may_not(tmp_path):
+    restart = _Restart(Setup(regression, {}, PAIR), {}, tmp_path, "shop", 3, "columns", claims=False)
+
+    def life(word):
+        return Life({Place("bank", "shop", "step 0 of train", 0): PairedWords(0, np.array([word], np.uint64))})
+
+    _demand_new_draws(restart, "bank", life(0x32), life(0x32), life(0x1C))
+    with pytest.raises(AssertionError, match="bank should draw again for glm/paired-words, but sent the same again"):
+        _demand_new_draws(restart, "bank", life(0x8783488BE83153D4), life(0x8783488BE83153D4), life(0x1C))
 
 
 def without_guard(monkeypatch):

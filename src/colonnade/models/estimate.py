@@ -12,6 +12,7 @@ larger counts, because a stand-in may be narrower than the party in whose place 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -44,6 +45,7 @@ SLOW_S = 4.0
 
 _Tally: TypeAlias = "Counter[tuple[bool, str]]"
 _TURNS = (False, "turns")
+_QUIET = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -140,12 +142,14 @@ def estimate(model: Estimator, roles: Roles, name: str, table: Table) -> dict[st
 def _unlogged() -> Iterator[None]:
     """Keep models from warning that so few epochs do not converge."""
     log = logging.getLogger("colonnade.models")
-    before = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(before)
+    # Two at a time would each take the other's level for the one to restore, and models would never warn again.
+    with _QUIET:
+        before = log.level
+        log.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            log.setLevel(before)
 
 
 def is_at_most(model: Estimator) -> bool:

@@ -151,7 +151,7 @@ def test_coefficients_are_those_of_the_plain_optimiser_on_the_same_integers(mode
     run = fitted(estimator, values, labels, n_parties)
     seen = [entry.rows for entry in run.transcripts["shop"].messages(EncryptedResiduals) if entry.epoch == 0]
     plain = in_plain(estimator, values, labels, seen, family)
-    np.testing.assert_allclose(coefficients(run), plain, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(coefficients(run), plain, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,14 @@ def test_a_recording_cut_back_to_a_checkpoint_goes_on_as_if_nothing_had_happened
     np.testing.assert_array_equal(transcript.row_means(Row), straight.row_means(Row))
 
 
+def test_a_message_that_was_changed_in_the_folder_is_refused(tmp_path):
+    recorded("all", tmp_path).transcript()
+    path = tmp_path / "loop-000-epoch-000001.frames"
+    path.write_bytes(path.read_bytes().replace(np.float32(1).tobytes(), np.float32(2).tobytes()))
+    with pytest.raises(StorageError, match="A recorded test/row of shop is not what was recorded"):
+        list(Transcript.load(tmp_path).messages(Row))
+
+
 def test_a_recording_shorter_than_its_checkpoint_is_refused(tmp_path):
     recording = recorded("all", tmp_path)
     checkpoint = recording.state()
