@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from itertools import combinations, count, product
+from itertools import chain, combinations, count, product
 from pathlib import Path
 from typing import Any
 
@@ -147,8 +147,11 @@ def a_saved_share_predicts_the_same(setup: Setup) -> None:
 
 
 def a_killed_run_resumes_to_the_same_end(setup: Setup) -> None:
-    """Killed at some of its frames and before each rename, it leaves the same shares, recordings and ledgers."""
-    killed_runs_end_alike(setup, {}, renames=count(1))
+    """Killed at some of its frames and before many renames, it leaves the same shares, recordings and ledgers.
+
+    The first renames write what a run draws once; later ones are checkpoints, of which one in five is enough.
+    """
+    killed_runs_end_alike(setup, {}, renames=chain(range(1, 6), count(9, 5)))
 
 
 def a_peer_that_restarts_with_other_values_learns_nothing(setup: Setup) -> None:
