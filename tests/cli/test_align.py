@@ -249,7 +249,7 @@ def test_two_processes_train_predict_and_audit_on_rows_they_align_first(plan):
     sides = {name: next((plan.parent / "runs" / name).glob(f"*/{name}")) for name in ("bank", "shop")}
     found = {name: Alignment.load(side / "alignment.safetensors") for name, side in sides.items()}
     assert [set(people(plan, name, found[name].rows)) for name in found] == [set(COMMON)] * 2
-    assert json.loads((sides["bank"] / "run.json").read_text())["rows"]["common"] == 140
+    assert json.loads((sides["bank"] / "run.json").read_text())["common_rows"] == 140
     notes = [event.note for event in Ledger(path=sides["shop"] / "ledger").events]
     assert "alignment: bank learns which of its own ids shop has" in notes
     predictions = [start(plan, name, "predict", "--model", str(sides[name])) for name in sides]

@@ -407,7 +407,7 @@ class PartyRun:
 
         def tell(n_common: int | None) -> None:
             if party.table is not None and party.session is not None and n_common is not None:
-                party.session.note(rows={"common": n_common, "own": len(party.table)})
+                party.session.note(common_rows=n_common, own_rows=len(party.table))
                 shown.rows(n_common, len(party.table))
 
         if self.plan.align is None:

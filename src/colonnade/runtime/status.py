@@ -44,7 +44,8 @@ class Status:
             self.finished = status == "finished"
 
     def note(self, **facts: Any) -> None:
-        """Write down more about a run that goes on."""
+        """Write down more about a run that goes on, under names that do not say which run it is."""
+        assert not facts.keys() & self._identity.keys(), facts
         self._noted |= facts
         self.write("running")
 
