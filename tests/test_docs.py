@@ -342,7 +342,7 @@ def test_the_tutorial_on_curves_runs_and_finds_what_its_text_says(elsewhere, dat
     assert page["ratio"] == pytest.approx(0.75, abs=0.02)
     assert not page["report"].budget["features"].is_private
     errors = {epsilon: round(float(error), 2) for epsilon, (error, _) in page["findings"].items()}
-    assert errors[10_000.0] < errors[1_000.0] <= errors[100.0] < 1
+    assert errors[10_000.0] < errors[1_000.0] < errors[100.0] <= 1
     assert page["findings"][10_000.0][1].leaks
     assert not page["findings"][100.0][1].leaks
     assert all(found.measured <= found.claimed for _, found in page["findings"].values())
