@@ -266,21 +266,6 @@ def test_no_column_is_rebuilt_above_the_bound_by_default(name):
         assert 1 < run.results["bank"].stated_[party]["width"] <= free.results["bank"].stated_[party]["width"]
 
 
-def test_levels_that_no_width_hides_cost_no_component_and_are_told(caplog):
-    rng = np.random.default_rng(0)
-    kinds = rng.integers(8, size=400)
-    soils = {f"soil {kind}": (kinds == kind).astype(float) for kind in range(8)}
-    tables = {
-        "bank": Table.of({"id": np.arange(400), "late": kinds % 2}, labels="late"),
-        "shop": Table.of({"id": np.arange(400), **soils}),
-    }
-    run = simulate(OneShotClassifier(leak_budget=ALL, epochs=1).fit, tables, roles=BOTH)
-    assert run.results["shop"].leak_.worst_r2 > 0.95
-    assert run.results["bank"].stated_["shop"]["width"] == 3
-    assert "shop's column 'soil" in caplog.text
-    assert "though most_rebuilt is 0.95" in caplog.text
-
-
 def test_an_only_column_is_sent_for_it_cannot_be_hidden(cancer):
     tables = {**cancer, "shop": cancer["shop"].select(cancer["shop"].columns[:1])}
     run = simulate(OneShotClassifier(leak_budget=ALL, epochs=1).fit, tables, roles=BOTH)
