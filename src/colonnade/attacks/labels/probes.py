@@ -7,6 +7,7 @@ coordinates read such codes.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal, Self, TypeAlias
 
@@ -55,8 +56,9 @@ class _Probe(Attack):
             ratings = _by_products(compressed(points).values, known, labels, n_classes)
         return Guess.rated(points.rows, ratings)
 
+    @abstractmethod
     def _points(self, view: View) -> Points:
-        raise NotImplementedError
+        """The points that are probed."""
 
 
 class EmbeddingProbe(_Probe):
