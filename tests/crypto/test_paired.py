@@ -95,6 +95,17 @@ def test_all_messages_of_a_lookup_but_the_chosen_one_are_hidden(pairs):
     assert (found.value.value + own.value.value != 5).all()
 
 
+def test_messages_of_a_lookup_do_not_hide_behind_words_that_others_share(pairs):
+    """Words of halves that served several messages would cancel out in the four corners of a rectangle."""
+    table, (first, second) = np.full(16, 5, np.uint64), shared([3] * 100)
+    honest, showing = pairs[0].looked_up(first, table), pairs[1].looked_up(second, table)
+    sent, _ = next(honest), next(showing)
+    messages = showing.send(sent).reshape(-1, 4, 4)
+    corners = messages[:, 1:] ^ messages[:, :1]
+    corners = corners[:, :, 1:] ^ corners[:, :, :1]
+    assert (corners != 0).all()
+
+
 def test_the_length_is_the_sum_of_squares(pairs):
     values = [3, -4, 12, 2**20, -(2**25)]
     first, second = both(pairs, "length", values)

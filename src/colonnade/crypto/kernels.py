@@ -165,3 +165,37 @@ def transpose_bits(columns: NDArray[np.uint64], rows: NDArray[np.uint64]) -> Non
                 mask ^= mask << np.uint64(size)
             for r in range(64):
                 rows[64 * word + r, part] = square[r]
+
+
+@njit(cache=True, nogil=True)
+def choose_keys(keys: Any, out: NDArray[np.uint64]) -> None:
+    """out[k, b, v] = of both keys[k, b] the one that bit b of v chooses, its first word xored with v."""
+    for k in range(out.shape[0]):
+        for bit in range(out.shape[1]):
+            for value in range(out.shape[2]):
+                key = keys[k, bit, value >> bit & 1]
+                out[k, bit, value, 0] = key[0] ^ np.uint64(value)
+                out[k, bit, value, 1] = key[1]
+
+
+@njit(cache=True, nogil=True)
+def count_blocks(keys: Any, out: NDArray[np.uint64]) -> None:
+    """out[k, v, j] = keys[k, v], its first word xored with j."""
+    for k in range(out.shape[0]):
+        for value in range(out.shape[1]):
+            for j in range(out.shape[2]):
+                out[k, value, j, 0] = keys[k, value, 0] ^ np.uint64(j)
+                out[k, value, j, 1] = keys[k, value, 1]
+
+
+@njit(cache=True, nogil=True)
+def mask_table(table: Any, share: Any, own: Any, low: Any, high: Any, out: NDArray[np.uint64]) -> None:
+    """out[k, i] = (table[i + share[k]] - own[k]) under low[k, low half of i, high half] and high[k, high, low half]."""
+    n_low = low.shape[1]
+    mask = np.uint64(len(table) - 1)
+    for k in range(len(share)):
+        for upper in range(high.shape[1]):
+            for lower in range(n_low):
+                i = upper * n_low + lower
+                word = table[(np.uint64(i) + share[k]) & mask] - own[k]
+                out[k, i] = word ^ low[k, lower, upper] ^ high[k, upper, lower]

@@ -11,8 +11,9 @@
     look up    words of a public table at shared places  x = first + second  modulo 2^k
       sender     draws a word r; its message i is  table[i + second] - r,  for each i
       chooser    chooses i = first; its share is the message, the sender's is r
-      pads       k transfers of one of two give 2k keys, of which the chooser knows k; each message is under the k keys
-                 that the bits of its number choose, each stretched to as many words as it covers
+      pads       k transfers of one of two give 2k keys, of which the chooser knows k; the keys that the bits of a half
+                 of a number choose make the key of that half, which is stretched to a word for each other half;
+                 a message is under the words of both its halves
 
 Bits are shared by exclusive or, words modulo 2^64. One side is the chooser, the first, the other one the sender, the
 second. Transfers are made ahead (`Stock`), or as they are needed (`Pair`). Nothing here is ever written down: a party
@@ -59,7 +60,8 @@ Bits: TypeAlias = NDArray[np.uint8]
 DIGIT_BITS = 4
 _VALUES = 1 << DIGIT_BITS
 MOST_PLACE_BITS = 10
-_ROWS_AT_ONCE = 4096
+# So that the pads of these rows stay in the processor's cache.
+_ROWS_AT_ONCE = 256
 _WORD_BITS = 64
 
 
@@ -260,36 +262,49 @@ def look_up(chooser: Chooser, share: Share, bits: int) -> Turns[Share]:
             "Check that both parties run the same version on as many rows."
         )
     out = came.reshape(-1, 1 << bits)[np.arange(len(share)), places.astype(np.intp)]
-    for bit, own in enumerate(np.moveaxis(keys.reshape(len(share), bits, 2), 1, 0)):
-        # Among the messages with this bit, the place without it.
-        low = np.uint64((1 << bit) - 1)
-        number = (places & low) | ((places >> np.uint64(1)) & ~low)
-        block = hashed(chooser.pad_key, own[:, None] ^ _counters(number >> np.uint64(1))[:, None])[:, 0]
-        out = out ^ np.where(number & np.uint64(1), block[:, 1], block[:, 0])
+    keys = keys.reshape(len(share), bits, 2)
+    low_bits = bits // 2
+    low, high = places & np.uint64((1 << low_bits) - 1), places >> np.uint64(low_bits)
+    for own, half, other in ((keys[:, :low_bits], low, high), (keys[:, low_bits:], high, low)):
+        tweaked = own ^ _counters(half)[:, None]
+        key = np.bitwise_xor.reduce(hashed(chooser.pad_key, tweaked), axis=1)
+        block = hashed(chooser.pad_key, key ^ _counters(other >> np.uint64(1)))
+        out = out ^ np.where(other & np.uint64(1), block[:, 1], block[:, 0])
     return out
 
 
 def show_table(sender: Sender, share: Share, table: NDArray[np.uint64]) -> Turns[Share]:
     """The sender's turns: its shares of the table's words, from its shares of the places modulo the table's length."""
+    from colonnade.crypto import kernels
+
     bits = len(table).bit_length() - 1
     assert len(table) == 1 << bits
     assert 1 <= bits <= MOST_PLACE_BITS
     came = yield NOTHING
     keys = sender.both_keys(len(share) * bits, came).reshape(len(share), bits, 2, 2)
     own = Stream().words(len(share))
-    turned = (share[:, None] + np.arange(len(table), dtype=np.uint64)).astype(np.intp) % len(table)
-    messages = table[turned] - own[:, None]
-    counters = _counters(np.arange(max(len(table) // 4, 1), dtype=np.uint64))
+    messages = np.empty((len(share), len(table)), np.uint64)
+    low_bits = bits // 2
     for start in range(0, len(share), _ROWS_AT_ONCE):
         rows = slice(start, start + _ROWS_AT_ONCE)
-        for bit in range(bits):
-            halves = messages[rows].reshape(-1, len(table) >> bit + 1, 2, 1 << bit)
-            for value in range(2):
-                blocks = hashed(sender.pad_key, keys[rows, bit, value, None] ^ counters)
-                words = blocks.reshape(len(blocks), -1)[:, : len(table) // 2]
-                halves[:, :, value] ^= words.reshape(-1, *halves.shape[1:2], halves.shape[3])
+        low = _stretched(sender.pad_key, keys[rows, :low_bits], bits - low_bits)
+        high = _stretched(sender.pad_key, keys[rows, low_bits:], low_bits)
+        kernels.mask_table(table, share[rows], own[rows], low, high, messages[rows])
     yield messages.ravel()
     return own
+
+
+def _stretched(pad_key: bytes, keys: NDArray[np.uint64], other_bits: int) -> NDArray[np.uint64]:
+    """For each value of one half of a number the words of its key, one for each value of the other half."""
+    from colonnade.crypto import kernels
+
+    count, bits = keys.shape[:2]
+    chosen = np.empty((count, bits, 1 << bits, 2), np.uint64)
+    kernels.choose_keys(keys, chosen)
+    key = np.bitwise_xor.reduce(hashed(pad_key, chosen), axis=1)
+    blocks = np.empty((count, 1 << bits, max((1 << other_bits) // 2, 1), 2), np.uint64)
+    kernels.count_blocks(key, blocks)
+    return hashed(pad_key, blocks).reshape(count, 1 << bits, -1)
 
 
 def _counters(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
