@@ -32,7 +32,7 @@ LAYERS = """
     runtime
     wire
     crypto | privacy | data
-    curves tables roles parameters progress text secret storage errors _version _lazy
+    curves tables roles parameters progress text secret storage devices errors _version _lazy
 """
 PLACES = {
     name: (depth, part)

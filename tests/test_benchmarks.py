@@ -32,6 +32,8 @@ FIGURES = {
         "paillier_2048_ratio",
         "secretflow_ratio",
     },
+    # Without a GPU nothing is asked of it.
+    "trees_gpu": set(),
     "trees_equality": {"different_share", "auc_off", "auc_off_raw"},
     "comparisons": {"cpu_s", "mb"},
     "lattice": {"distance_ratio", "primal_ratio"},
@@ -58,6 +60,7 @@ MARKS = {
     "small_tables": [pytest.mark.slow],
     "secureboost": [pytest.mark.slow, pytest.mark.network],
     "trees_equality": [pytest.mark.slow],
+    "trees_gpu": [pytest.mark.slow],
     "glm": [pytest.mark.slow],
     "split_overhead": [pytest.mark.slow],
     "attacks": [pytest.mark.slow],

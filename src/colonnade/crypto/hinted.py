@@ -39,6 +39,7 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from colonnade.crypto.engines import engine_of
 from colonnade.crypto.histograms import HistogramBins, kept_hints
 from colonnade.crypto.packing import n_words, packed, unpacked_wide
 from colonnade.crypto.profiles import HISTOGRAM, Budget, Profile
@@ -219,10 +220,17 @@ class Holder:
         budget: What the peer may still be answered about this data; see `PublicMatrix.most_values`.
         folder: Where bare hints are kept over restarts of one training, readable by their owner only; None keeps them
             nowhere. They tell the bins, so the folder is as private as the table.
+        device: What adds up: "cpu", "cuda", or "auto" for a GPU where there is one.
     """
 
     def __init__(
-        self, bins: HistogramBins, public: PublicMatrix, budget: Budget, *, folder: Path | None = None
+        self,
+        bins: HistogramBins,
+        public: PublicMatrix,
+        budget: Budget,
+        *,
+        folder: Path | None = None,
+        device: str = "cpu",
     ) -> None:
         assert bins.n_rows == public.n_rows
         self._bins, self._public, self.budget = bins, public, budget
@@ -230,7 +238,7 @@ class Holder:
         self._bare = kept_hints(bins, public.ring, public.blocks, public.seed + public.profile.fingerprint, folder)
         self._masks = np.zeros((0, 0), np.uint8)
         self._keyed: dict[int, NDArray[np.int64]] = {}
-        self._rooms: dict[int, NDArray[np.uint64]] = {}
+        self._engine = engine_of(device)
         self._last = -1
         self._answered: tuple[Query, tuple[NDArray[np.uint64], Share]] | None = None
 
@@ -317,7 +325,7 @@ class Holder:
         self._check(query)
         if n_values:
             self.budget.spend(n_values)
-        sums = self._sums(query)
+        sums = self._engine.sums(self.told, query.words, query.tails, self._public.ring.limits)
         # A key serves once.
         keyed = np.stack([self._keyed.pop(query.first + i)[self._some] for i in range(len(query.words))], axis=1)
         hidden, own = hide(sums, keyed)
@@ -353,32 +361,6 @@ class Holder:
         some = query.words[..., :_ROWS_LOOKED_AT]
         if n_rows > 1 and (some == some[..., :1]).all(axis=-1).any():
             raise CryptoError("A query should look random, but part of it is constant. The asker is faulty.")
-
-    def _sums(self, query: Query) -> NDArray[np.uint64]:
-        """The sums over bins, for each number of a query: (sums, Q, L)."""
-        from colonnade.crypto import wide_kernels
-
-        limits, count = self._public.ring.limits, len(query.words)
-        out = np.empty((self.told.n_sums, count, len(limits)), np.uint64)
-        for first in range(0, count, 2):
-            some = range(first, min(first + 2, count))
-            values = self._room(len(limits) * len(some))
-            for place, number in enumerate(some):
-                if not wide_kernels.unseal(
-                    query.words[number], query.tails[number], limits, values, place * len(limits)
-                ):
-                    raise CryptoError(
-                        "A query should hold residues below their primes and does not. The asker is faulty."
-                    )
-            found = self.told.sums(values, np.tile(limits, len(some)))
-            out[:, first : first + len(some)] = found.reshape(len(found), len(some), len(limits))
-        return out
-
-    def _room(self, lanes: int) -> NDArray[np.uint64]:
-        """Memory for unpacked residues, the same at every call: new memory of this size costs more than its use."""
-        if lanes not in self._rooms:
-            self._rooms[lanes] = np.empty((self._public.n_rows, lanes), np.uint64)
-        return self._rooms[lanes]
 
     def _flooded(self, sums: NDArray[np.uint64], keyed: NDArray[np.int64]) -> tuple[Float64Array, Share]:
         """Sums (sums, Q, L) with the products of masks and keys, and the flood: (sums, L, Q)."""
@@ -494,9 +476,16 @@ class Reader:
 
 
 class Queries:
-    """The side of the private numbers: prepares secrets and pads ahead, and encrypts one query for all holders."""
+    """The side of the private numbers: prepares secrets and pads ahead, and encrypts one query for all holders.
 
-    def __init__(self, public: PublicMatrix, *, first: int = 0) -> None:
+    Args:
+        public: The public polynomials.
+        first: The number of the first query.
+        device: What computes pads: "cpu", "cuda", or "auto" for a GPU where there is one.
+    """
+
+    def __init__(self, public: PublicMatrix, *, first: int = 0, device: str = "cpu") -> None:
+        self._engine = engine_of(device)
         self._public, self.next, self._drawn = public, first, first
         self._secrets: dict[int, Float64Array] = {}
         self._pads: dict[int, Float64Array] = {}
@@ -528,8 +517,8 @@ class Queries:
         for number in range(self.next, min(self.next + count, self._drawn)):
             if number not in self._pads:
                 room = self._rooms.pop() if self._rooms else np.empty(self._public.blocks.shape)
-                ring.times(self._public.blocks, self._secrets.pop(number), out=room)
-                self._pads[number] = ring.with_errors(ring.inverse(room), stream)
+                self._engine.pad(ring, self._public.blocks, self._secrets.pop(number), stream, room)
+                self._pads[number] = room
 
     def ask(self, messages: Messages, places: NDArray[np.int32], n_nodes: int) -> Query:
         """Encrypt the messages of some nodes, each number under a fresh secret.

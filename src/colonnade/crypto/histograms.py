@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from colonnade.crypto.packing import n_words, packed, unpacked_wide
 from colonnade.crypto.wide import PRIME_BITS, Float64Array, WideRing, mirrored
-from colonnade.errors import DataError
+from colonnade.errors import CryptoError, DataError
 from colonnade.storage import explained, write_atomically
 
 # Pairs of columns with at most this number of pairs of bins are added up together.
@@ -114,6 +114,11 @@ class HistogramBins:
                 add(cells[some], values[some], totals)
                 wide_kernels.margins(totals, limits, one, two)
         return np.concatenate([each[:-1] for each in found])
+
+
+def faulty_query() -> CryptoError:
+    """What is raised where a residue of a query is not below its prime."""
+    return CryptoError("A query should hold residues below their primes and does not. The asker is faulty.")
 
 
 def kept_hints(

@@ -63,6 +63,11 @@ class WideRing:
         # For the division by the first prime.
         self.inverses = np.array([float(_centre(pow(primes[0], -1, p), p)) for p in primes[1:]])
 
+    @property
+    def inverse_tables(self) -> tuple[tuple[Float64Array, Float64Array], tuple[Float64Array, Float64Array]]:
+        """The roots of the stages of `inverse` and its last factors (L, n), each of them also over the primes."""
+        return self._roots, self._ends
+
     def forward(self, x: Float64Array) -> Float64Array:
         """Transform polynomials (..., L, n) in place; returns them."""
         from colonnade.crypto import wide_kernels

@@ -9,10 +9,10 @@ from colonnade.catalogue import MODELS
 from colonnade.data import datasets
 from colonnade.data.partition import extend
 from colonnade.defences.received import InformationBottleneck
+from colonnade.devices import DEVICES
 from colonnade.errors import BadFrame, DataError, PlanError
 from colonnade.models.networks.messages import Embedding, EmbeddingWidth, Gradient
 from colonnade.models.networks.split import SplitClassifier, SplitRegressor
-from colonnade.models.networks.training import DEVICES
 from colonnade.roles import PublicPlan, Roles
 from colonnade.runtime.party import Defence
 from colonnade.runtime.protocol import describe_protocol
@@ -391,7 +391,7 @@ def test_a_gpu_that_is_not_there_is_refused(cancer):
     assert simulate(SplitClassifier(device="auto", **QUICK).fit, cancer, roles=BOTH).results["bank"].is_fitted
 
 
-WITH_A_DEVICE = [name for name, model in MODELS.items() if "device" in signature(model).parameters]
+WITH_A_DEVICE = [name for name, model in MODELS.items() if {"device", "batch_size"} <= {*signature(model).parameters}]
 
 
 @pytest.mark.parametrize("name", WITH_A_DEVICE)

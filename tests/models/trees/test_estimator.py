@@ -5,9 +5,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 from colonnade.crypto import hinted
+from colonnade.crypto.accelerator import Accelerator
 from colonnade.errors import DataError, LeakBudgetSpent, Overflow, PlanError, ProtocolError
 from colonnade.models.trees import prediction, protocol
 from colonnade.models.trees.bins import BinMatrix, Bins, starts
@@ -24,6 +26,7 @@ from colonnade.models.vertical import Vertical
 from colonnade.privacy.ledger import Ledger
 from colonnade.roles import Roles
 from colonnade.runtime.party import shared_randomness
+from colonnade.runtime.protocol import public_plan
 from colonnade.runtime.simulate import private_randomness, simulate
 from colonnade.secret import Secret
 from colonnade.tables.table import Table
@@ -511,7 +514,7 @@ def test_noisy_sums_are_charged_what_was_asked_for_and_sides_are_said_to_be_exac
     assert "side of each row" in str(ledger.spent(Secret.FEATURES, 1e-5))
 
 
-@pytest.mark.parametrize(("epsilon", "is_equal"), [(1e6, True), (0.5, False)])
+@pytest.mark.parametrize(("epsilon", "is_equal"), [(1e9, True), (0.5, False)])
 def test_noise_on_sums_changes_splits_as_far_as_it_is_large(epsilon, is_equal):
     tables = tables_of(1, "binary")
     run = fitted(model_of("binary", sums="noisy", epsilon=epsilon), tables)
@@ -578,6 +581,30 @@ def test_nothing_is_recorded_unless_asked_for():
     assert fitted(model_of("binary", n_estimators=1), tables_of(1, "binary")).results["bank"].forest_record is None
 
 
+def test_the_accelerator_gives_the_same_forest(monkeypatch):
+    monkeypatch.setattr(hinted, "engine_of", lambda device: Accelerator("cpu"))
+    assert_equal_to_central(model_of("binary", n_estimators=1, colsample_bytree=0.7), tables_of(1, "binary"))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+@pytest.mark.parametrize("sums", ["exact", "hidden"])
+def test_a_gpu_gives_the_same_forest(sums):
+    assert_equal_to_central(model_of("binary", n_estimators=2, sums=sums, device="cuda"), tables_of(1, "binary"))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_refused():
+    with pytest.raises(PlanError, match="The device 'cuda' needs an NVIDIA GPU, but there is none"):
+        fitted(model_of("binary", device="cuda"), tables_of(1, "binary"))
+    assert fitted(model_of("binary", n_estimators=1, device="auto"), tables_of(1, "binary")).results["bank"].is_fitted
+
+
+def test_where_a_party_computes_is_no_part_of_the_public_plan():
+    plans = [public_plan(model_of("binary", **each).fit, roles(1), 0) for each in ({}, {"device": "auto"})]
+    assert plans[0].hash == plans[1].hash != public_plan(model_of("binary", gamma=1.0).fit, roles(1), 0).hash
+
+
 @pytest.mark.parametrize("membership", ["hidden", "revealed"])
 def test_paillier_gives_the_same_forest(membership):
     pytest.importorskip("gmpy2")
@@ -634,6 +661,7 @@ def test_a_summary_says_what_the_settings_tell(changes, words):
     [
         ({"membership": "revealed"}, 'membership="revealed" requires backend="paillier"'),
         ({"backend": "paillier", "sums": "hidden"}, 'backend="paillier" requires sums="exact", but sums is \'hidden\''),
+        ({"backend": "paillier", "device": "cuda"}, 'device="cuda" requires backend="hinted"'),
         ({"backend": "paillier", "max_depth": 8}, "asks for 31 nodes at once at most"),
     ],
 )

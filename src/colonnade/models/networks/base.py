@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from numpy.typing import NDArray
 
+from colonnade.devices import DEVICES
 from colonnade.errors import DataError, PlanError
 from colonnade.models.base import Estimator
 from colonnade.models.batches import EPOCHS, PATIENCE, Batches, batch_sizes, counted, hold_out, ordered_batches
@@ -15,7 +16,6 @@ from colonnade.models.networks.modules import BottomFactory, TopFactory
 from colonnade.models.networks.targets import Classes, Target
 from colonnade.models.networks.tracks import holds_factory
 from colonnade.models.networks.training import (
-    DEVICES,
     OPTIMIZERS,
     EpochSchedule,
     OptimizerName,

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from colonnade.devices import computes_on_gpu
 from colonnade.errors import PlanError
 from colonnade.models.batches import Batches
 from colonnade.models.networks.messages import EpochVerdict
@@ -32,7 +33,6 @@ PerNetwork: TypeAlias = T | Mapping[str, T]
 """One value for all networks, or values by the name of a network or a party, with the rest under "default"."""
 
 OPTIMIZERS = ("adam", "adamw", "sgd")
-DEVICES = ("cpu", "cuda", "auto")
 PRECISIONS = ("float32", "bfloat16")
 DEFENCE = "defence "
 """What the names of networks that defences bring begin with; their places follow."""
@@ -74,10 +74,7 @@ class Machine:
     @classmethod
     def of(cls, device: str, precision: str) -> Machine:
         """The device of a name; "auto" is a GPU where there is one."""
-        found = torch.cuda.is_available()
-        if device == "cuda" and not found:
-            raise PlanError("The device 'cuda' needs an NVIDIA GPU, but there is none. Use device='auto' or 'cpu'.")
-        return cls(torch.device("cuda" if found and device != "cpu" else "cpu"), precision)
+        return cls(torch.device("cuda" if computes_on_gpu(device) else "cpu"), precision)
 
     def index(self, rows: Int64Array) -> Tensor:
         """Row numbers as an index on the device."""

@@ -35,6 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from colonnade.crypto.profiles import HISTOGRAM
+from colonnade.devices import DEVICES, computes_on_gpu
 from colonnade.errors import DataError, PlanError
 from colonnade.models.base import Prediction, ScoringEstimator, own_labels, require_classes, row_weights
 from colonnade.models.trees.bins import Bins, Column
@@ -106,6 +107,8 @@ class SecureBoost(ScoringEstimator):
 
         backend: "hinted", or "paillier" for the conventional scheme, thousands of times slower, with exact sums only.
         membership: "hidden"; with "paillier" also "revealed", which tells feature parties the rows of each node.
+        device: "cpu", "cuda", or "auto" for a GPU where there is one; parties may differ. A GPU computes the label
+            party's pads and adds up a feature party's words under "hinted"; the forest is the same.
         keep_record: Whether the label party keeps what it saw of sums and sides, so that an audit can attack it.
 
     Attributes:
@@ -145,9 +148,10 @@ class SecureBoost(ScoringEstimator):
         "leak_budget": optional(number(above=0)),
         "backend": choice("hinted", "paillier"),
         "membership": choice("hidden", "revealed"),
+        "device": choice(*DEVICES),
         "keep_record": truth(),
     }
-    local_params: ClassVar[frozenset[str]] = frozenset({"leak_budget", "keep_record"})
+    local_params: ClassVar[frozenset[str]] = frozenset({"leak_budget", "device", "keep_record"})
     dry_run_params: ClassVar[Mapping[str, Any]] = {"leak_budget": None}
     label_columns_spare: ClassVar[bool] = True
 
@@ -177,6 +181,7 @@ class SecureBoost(ScoringEstimator):
     leak_budget: float | None = 0.01
     backend: Literal["hinted", "paillier"] = "hinted"
     membership: Literal["hidden", "revealed"] = "hidden"
+    device: Literal["cpu", "cuda", "auto"] = "cpu"
     keep_record: bool = False
 
     @classmethod
@@ -348,6 +353,7 @@ class SecureBoost(ScoringEstimator):
             self.keep_record,
             self.backend,
             self.membership,
+            self.device,
         )
 
     def _require_scheme(self, trees: TreeParameters) -> None:
@@ -357,7 +363,14 @@ class SecureBoost(ScoringEstimator):
                     'membership="revealed" requires backend="paillier", but backend is "hinted", which gains nothing '
                     "by it. Change one of the two."
                 )
+            # A GPU that is not there is refused before anything crosses.
+            computes_on_gpu(self.device)
             return
+        if self.device == "cuda":
+            raise PlanError(
+                'device="cuda" requires backend="hinted", but backend is "paillier", which no GPU computes. Change one '
+                "of the two."
+            )
         if self.sums != "exact":
             raise PlanError(
                 f'backend="paillier" requires sums="exact", but sums is {self.sums!r}. Change one of the two.'

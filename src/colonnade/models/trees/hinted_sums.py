@@ -127,6 +127,7 @@ class HintedAsking:
         folds: The rows of each fold.
         most_numbers: How many encrypted numbers a tree asks for at most.
         shared: Whether sums stay shares.
+        device: What computes pads.
     """
 
     def __init__(
@@ -138,11 +139,12 @@ class HintedAsking:
         most_numbers: int,
         *,
         shared: bool = False,
+        device: str = "cpu",
     ) -> None:
         self._party, self._most, self._shared = party, most_numbers, shared
         seed = agreed_seed(party)
         self._folds = [
-            _AskedFold(party, columns, n_rows, _fold_seed(seed, number), number, rows, shared)
+            _AskedFold(party, columns, n_rows, _fold_seed(seed, number), number, rows, shared, device)
             for number, rows in enumerate(folds)
         ]
         self._fold = self._folds[0]
@@ -185,6 +187,7 @@ class _AskedFold:
         number: int,
         rows: Int64Array,
         shared: bool,
+        device: str,
     ) -> None:
         self._public = hinted.PublicMatrix(seed, len(rows))
         self._rows, self._shared = rows, shared
@@ -200,7 +203,7 @@ class _AskedFold:
                     "Check that both parties run the same version."
                 )
             self._readers[line.peer] = hinted.Reader(self._public, words)
-        self._queries = hinted.Queries(self._public)
+        self._queries = hinted.Queries(self._public, device=device)
         self._keys: list[NDArray[np.uint64]] = []
         self._n_sent = 0
 
@@ -252,6 +255,7 @@ class HintedAnswering:
         most_numbers: How many encrypted numbers a tree asks for at most.
         shared: Whether sums stay shares.
         noise: What is added to sums.
+        device: What adds up.
     """
 
     def __init__(
@@ -263,6 +267,7 @@ class HintedAnswering:
         *,
         shared: bool = False,
         noise: SumNoise | None = None,
+        device: str = "cpu",
     ) -> None:
         self._shared, self._noise = shared, noise
         self._line, self._most = party.label_party, most_numbers
@@ -274,7 +279,7 @@ class HintedAnswering:
             public = hinted.PublicMatrix(_fold_seed(seed, number), len(rows))
             private = HistogramBins(np.ascontiguousarray(bins.codes[rows].T), widths)
             budget = party.budget(HISTOGRAM, self._line.peer, most=public.most_values)
-            holder = hinted.Holder(private, public, budget, folder=self._folder)
+            holder = hinted.Holder(private, public, budget, folder=self._folder, device=device)
             self._line.send(Hint(number, holder.hint()), under=_QUERY)
             self._holders.append(holder)
             self._publics.append(public)

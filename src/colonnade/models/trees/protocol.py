@@ -87,6 +87,7 @@ class ForestSettings:
     keep_record: bool = False
     backend: Literal["hinted", "paillier"] = "hinted"
     membership: Literal["hidden", "revealed"] = "hidden"
+    device: str = "cpu"
 
     @property
     def revealed(self) -> bool:
@@ -193,7 +194,9 @@ class LabelSide:
         if self._settings.backend == "paillier":
             self._asking = PaillierAsking(self._party, self.parts, folds, revealed=self._settings.revealed)
         else:
-            self._asking = HintedAsking(self._party, self.parts, sampling.n_rows, folds, most, shared=shared)
+            self._asking = HintedAsking(
+                self._party, self.parts, sampling.n_rows, folds, most, shared=shared, device=self._settings.device
+            )
         if self._settings.noise is not None:
             self._n_releases = most_releases(self._settings.boost, sampling, self.boosting.loss.n_scores)
             self._n_noisy = max(_n_columns(columns) for columns in self.parts.values())
@@ -381,7 +384,15 @@ class FeatureSide:
             self._most_at_once = most_numbers(self._settings.boost.trees, 1)[1]
             self._answering = PaillierAnswering(self._party, self._bins, folds, revealed=self._settings.revealed)
         else:
-            self._answering = HintedAnswering(self._party, self._bins, folds, most, shared=shared, noise=self._noise)
+            self._answering = HintedAnswering(
+                self._party,
+                self._bins,
+                folds,
+                most,
+                shared=shared,
+                noise=self._noise,
+                device=self._settings.device,
+            )
         self._note_releases()
         if shared:
             self._hidden = HiddenAnswering(self._party, columns, self._settings.boost.trees)

@@ -1,0 +1,22 @@
+"""Devices: where a party computes, by the names that models take as `device`."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+from colonnade.errors import PlanError, imported
+
+DEVICES = ("cpu", "cuda", "auto")
+
+
+def computes_on_gpu(device: str) -> bool:
+    """Whether a device's name stands for a GPU here; "auto" is a GPU where there is one."""
+    if device == "cpu" or (device == "auto" and find_spec("torch") is None):
+        return False
+    torch: Any = imported("torch", "torch", "The device 'cuda'")
+    if torch.cuda.is_available():
+        return True
+    if device == "cuda":
+        raise PlanError("The device 'cuda' needs an NVIDIA GPU, but there is none. Use device='auto' or 'cpu'.")
+    return False
