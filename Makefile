@@ -5,6 +5,8 @@ READY := .venv/.ready
 
 # The theme's notice about its successor would otherwise stand in every log.
 export NO_MKDOCS_2_WARNING := 1
+# Tests start hundreds of processes, each of which would otherwise compile the library again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup psi-fast demo test test-slow mutants check bench gate docs docs-serve
 

@@ -22,7 +22,7 @@ from colonnade.wire.transport import NAME_BYTES, HeldCheckpoint
 
 pytestmark = pytest.mark.network
 
-BRIEF = Patience(start=2, rejoin=2, silence=10, message=10, heartbeat=0.1)
+BRIEF = Patience(start=1, rejoin=1, silence=10, message=10, heartbeat=0.1)
 
 
 @pytest.fixture(scope="module")
