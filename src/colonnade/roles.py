@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from blake3 import blake3
 
@@ -49,6 +49,19 @@ class Roles:
     def holders(self) -> tuple[str, ...]:
         """The parties that bring a table."""
         return tuple(n for n in (self.label, *self.features) if n is not None)
+
+
+Lines: TypeAlias = frozenset[frozenset[str]]
+"""Pairs of parties between which something is sent."""
+
+
+def star(centre: str | None, others: Iterable[str]) -> Lines:
+    """The lines between one party and others.
+
+    >>> sorted(map(sorted, star("bank", ("bank", "shop", "telco"))))
+    [['bank', 'shop'], ['bank', 'telco']]
+    """
+    return frozenset(frozenset((centre, other)) for other in others if centre not in (None, other))
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,12 @@ from colonnade import Roles, Table, simulate
 from colonnade.errors import DataError, PlanError
 from colonnade.models import OneShotClassifier, SplitClassifier
 from colonnade.plans.plan import Plan
+from colonnade.roles import PublicPlan
+from colonnade.runtime.party import Party
 from colonnade.tables.encode import Inputs, rare_levels
 
 BOTH = Roles(label="bank", features=("shop",))
+PUBLIC = PublicPlan(BOTH, "fit")
 
 
 def streets(n_levels: int, n: int = 1_200) -> dict[str, Table]:
@@ -50,7 +53,7 @@ def test_one_shot_refuses_thousands_of_levels_and_names_the_way_out():
     with pytest.raises(DataError, match=words):
         simulate(model.fit, tables, roles=BOTH)
     with pytest.raises(DataError, match=words):
-        model.check_table(tables["shop"], is_label=False)
+        model.check_table(Party.alone(PUBLIC, "shop", tables["shop"]))
     hashed = {**tables, "shop": tables["shop"].hashed({"street": 8})}
     assert simulate(model.fit, hashed, roles=BOTH).results["bank"].is_fitted
 
@@ -62,7 +65,7 @@ def test_a_split_network_warns_of_levels_that_it_would_learn_by_heart(caplog):
     (said,) = [record.getMessage() for record in caplog.records]
     assert "shop's text column 'street' has 400 levels in 1,200 rows" in said
     assert "street = 256 under [data.shop.hashed]" in said
-    assert SplitClassifier().check_table(tables["shop"], is_label=False) == (said,)
+    assert SplitClassifier().check_table(Party.alone(PUBLIC, "shop", tables["shop"])) == (said,)
     assert list(rare_levels(tables["shop"].hashed({"street": 64}))) == []
 
 

@@ -174,6 +174,15 @@ def open_as_follower(
     return Agreement(opening.salt, {leader.peer: opening.veil}, n_keys, opening.buckets, ids)
 
 
+def differing_rules(me: str, mine: Sequence[str], peer: str, theirs: Sequence[str]) -> PlanError:
+    """The error of two parties that do not read ids by the same rules."""
+    there = ", ".join(theirs) + (" of another version" if theirs == mine else "")
+    return PlanError(
+        f"{me} and {peer} should read ids by the same rules, but {me} reads {', '.join(mine)} and {peer} "
+        f"reads {printable(there[:200])}. Name the same keys under [align] at both, and install the same versions."
+    )
+
+
 def _check_terms(me: str, mine: AlignTerms, peer: str, theirs: AlignTerms) -> None:
     if theirs.run != mine.run:
         raise ProtocolError(
@@ -181,10 +190,6 @@ def _check_terms(me: str, mine: AlignTerms, peer: str, theirs: AlignTerms) -> No
             "same plan."
         )
     if theirs.rules != mine.rules:
-        there = ", ".join(theirs.keys) + (" of another version" if theirs.keys == mine.keys else "")
-        raise PlanError(
-            f"{me} and {peer} should read ids by the same rules, but {me} reads {', '.join(mine.keys)} and {peer} "
-            f"reads {printable(there[:200])}. Name the same keys under [align] at both, and install the same versions."
-        )
+        raise differing_rules(me, mine.keys, peer, theirs.keys)
     if len(theirs.ids) != len(mine.ids) or not all(0 <= n <= MOST_IDS for n in theirs.ids):
         raise unexpected(peer, "say how many ids it has for each key", "other numbers")

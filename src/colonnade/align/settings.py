@@ -10,6 +10,7 @@ from colonnade.align.buckets import n_buckets
 from colonnade.align.identifiers import Identifiers, check_keys
 from colonnade.errors import DataError, PlanError
 from colonnade.parameters import Limit, check_parameters, choice, count, optional
+from colonnade.roles import Lines, Roles, star
 from colonnade.tables.table import Table
 from colonnade.text import nearest
 
@@ -178,6 +179,12 @@ class Settings:
     def counts_by_bucket(self) -> bool:
         """Whether a party is told how many ids are common in each bucket, but not which ones."""
         return self.topology == "ring" or self.reveal == "size"
+
+    def lines(self, roles: Roles) -> Lines:
+        """The pairs of parties between which an alignment sends something."""
+        order = roles.holders
+        ring = {frozenset(pair) for pair in zip(order, (*order[1:], order[0]), strict=True)}
+        return star(order[0], roles.parties) | (ring if self.topology == "ring" else frozenset())
 
     @property
     def bucket_size(self) -> int:

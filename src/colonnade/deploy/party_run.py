@@ -26,6 +26,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from colonnade.deploy.preflight import require_lines, require_ready
 from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.models.base import Estimator, Prediction
 from colonnade.plans.plan import Plan
@@ -187,6 +188,7 @@ class PartyRun:
         self.plan.require_training()
         with self._alone(self.path):
             table = self.table()
+            require_ready(self.plan, self.name, table)
             write_atomically(self.path / "plan.toml", self.plan.to_toml().encode())
             model = self.plan.trained.build()
             party = self._connect(self.plan.public(), table, self.path, shown)
@@ -197,6 +199,7 @@ class PartyRun:
         """Align with the other parties and do nothing else; the outcome lies at `alignment_path`."""
         planned, public = self.plan.aligned, self.plan.public_alignment()
         self._require_new("alignment", resume)
+        require_lines(self.plan)
         with self._alone(self.path):
             write_atomically(self.path / "plan.toml", self.plan.to_toml().encode())
             protocol = self._planned_align(planned)
@@ -243,6 +246,7 @@ class PartyRun:
                 f"{model} should hold a model of this plan, but holds one of another. Name the folder that "
                 "`colonnade join` made for this plan, or use the plan of the folder."
             )
+        require_lines(self.plan)
         share = self._share(Path(model))
         predict: Callable[..., Prediction | None] = share.predict
         if head is not None:

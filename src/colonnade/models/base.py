@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 
 from colonnade._version import __version__
 from colonnade.errors import DataError, PlanError, StorageError
-from colonnade.runtime.hooks import Sides
+from colonnade.parameters import Limit, check_parameters
+from colonnade.roles import Lines, Roles, star
+from colonnade.runtime.hooks import Sides, prepare_defences
 from colonnade.runtime.party import Party
 from colonnade.runtime.protocol import describe
 from colonnade.storage import Tree, read_tree, write_atomically, write_tree
@@ -101,6 +103,8 @@ class Estimator(ABC):
     """
 
     task: ClassVar[Literal["classification", "regression"]]
+    limits: ClassVar[Mapping[str, Limit]] = {}
+    """What the parameters may be."""
     hooks: ClassVar[Mapping[str, frozenset[str]]] = {}
     """The defence hooks called on the side of each role: "label", "feature", "server"."""
     sends: ClassVar[Mapping[str, tuple[type[Message], ...]]] = {}
@@ -230,29 +234,35 @@ class Estimator(ABC):
         if not self.is_fitted:
             raise PlanError(f"This {type(self).__name__} cannot be {act} before it was fitted. Call fit first.")
 
-    def check_table(self, table: Table, *, is_label: bool) -> tuple[str, ...]:
-        """What the owner of a table should know before training; raises `DataError` if training would refuse it.
+    def lines(self, roles: Roles) -> Lines:
+        """The pairs of parties between which `fit` or `predict` sends something."""
+        return star(roles.label, roles.features)
 
-        Args:
-            table: A party's own table.
-            is_label: Whether it is the label party's.
-        """
-        return ()
+    def most_rows(self, roles: Roles) -> int | None:
+        """How many rows `fit` takes at most; None sets no number."""
+        return None
 
-    def refuse_defences(self, party: Party) -> None:
-        """Refuse the defences that a party holds, none of which this model calls."""
-        if party.defences:
-            from colonnade.runtime.hooks import prepare_defences
-
-            prepare_defences(party, frozenset(), (), type(self).__name__)
-
-    def require_roles(self, party: Party) -> None:
-        """Raise `PlanError` unless the roles name a label party and a feature party."""
+    def check_setup(self, party: Party) -> None:
+        """Raise `PlanError` for parameters or roles that `fit` or `predict` would refuse."""
+        check_parameters(self)
         if party.roles.label is None or not party.roles.features:
             raise PlanError(
                 f"{type(self).__name__} needs a label party and at least one feature party, but the roles are "
                 f"{party.roles}. Name both."
             )
+
+    def check_table(self, party: Party) -> tuple[str, ...]:
+        """What a party with a table should know before training; raises what `fit` would before anything is sent.
+
+        The party need have no lines. Nothing is learned or spent.
+        """
+        return ()
+
+    def admit_defences(self, party: Party) -> None:
+        """Ready a party's defences for a run; refuses those that the model would never ask."""
+        sides = self.sides()
+        called, sent = sides.get(role_of(party), (frozenset(), ()))
+        prepare_defences(party, called, sent, type(self).__name__, sides)
 
 
 class ScoringEstimator(Estimator):
@@ -285,6 +295,11 @@ class ScoringEstimator(Estimator):
         if prediction is None or not party.holds_labels:
             return None
         return self._quality(own_labels(party), prediction)
+
+
+def role_of(party: Party) -> str:
+    """What a party is to the hooks of a model: "label", "server" or "feature"."""
+    return "label" if party.holds_labels else "server" if party.name == party.roles.server else "feature"
 
 
 def require_classes(labels: NDArray[Any], owner: str) -> NDArray[Any]:

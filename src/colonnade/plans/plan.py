@@ -109,7 +109,7 @@ class Plan:
                     f"[[defences]] gives {defence.name} to {defence.party}, who has no role; those who have are "
                     f"{', '.join(parties)}.{nearest(defence.party, parties)} Correct the party."
                 )
-        if self.data.tables:
+        if self.data.name is None:
             self._check_files()
         if self.align is not None:
             self.align.check(self.roles.holders)
@@ -259,7 +259,12 @@ class Plan:
 
     def _check_files(self) -> None:
         files, holders, label = self.data.tables, self.roles.holders, self.roles.label
-        # Between machines every organisation names its own file only.
+        # Between machines every organisation names its own file only; an arbiter or a server has none.
+        if not files and (self.network is None or holders == self.roles.parties):
+            raise PlanError(
+                "[data] should have a name or a file for each party, but has neither. "
+                "Write a name that `colonnade data list` shows, or sections such as [data.bank]."
+            )
         if self.network is None:
             require_files(holders, files)
         for party in files:
@@ -275,6 +280,8 @@ class Plan:
 
 
 def _read_plan(tree: Mapping[str, Any], folder: Path) -> Plan:
+    if "network" in tree:
+        tree = {"data": {}, **tree}
     Signature.of(Plan, "The plan").check_names(tree)
     parts: dict[str, Any] = {}
     for key, value in tree.items():

@@ -83,7 +83,7 @@ class PlannedTable:
 
 @dataclass(frozen=True)
 class PlannedData:
-    """The tables of a run: a named set, or a file for each party.
+    """The tables of a run: a named set, or a file for each party; none in the plan of a party without a table.
 
     Attributes:
         name: A name that ``colonnade data list`` shows.
@@ -107,11 +107,6 @@ class PlannedData:
             raise PlanError(
                 f"[data] takes a name or files, but has the name {self.name!r} and files of {', '.join(self.tables)}. "
                 "Leave out one of the two."
-            )
-        if self.name is None and not self.tables:
-            raise PlanError(
-                "[data] should have a name or a file for each party, but has neither. "
-                "Write a name that `colonnade data list` shows, or sections such as [data.bank]."
             )
         if self.rows is not None and self.tables:
             raise PlanError(f"[data] rows is for named sets, but is {self.rows} beside files. Leave it out.")
@@ -395,6 +390,7 @@ def require_files(holders: Iterable[str], files: Mapping[str, PlannedTable]) -> 
     for party in holders:
         if party not in files:
             raise PlanError(
-                f"[roles] names {party}, but [data] has files of {', '.join(files)} only.{nearest(party, files)} "
+                f"[roles] names {party}, but [data] has files of {', '.join(files) or 'nobody'} only."
+                f"{nearest(party, files)} "
                 f"Add a section [data.{party}] or correct the role."
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from typing import Protocol as StructuralType
 
 import numpy as np
@@ -156,6 +156,13 @@ class Party:
     session: Session | None = field(default=None, repr=False)
     answer_log: Path | None = None
     on_aligned: Callable[[Alignment], None] | None = field(default=None, repr=False)
+
+    @classmethod
+    def alone(cls, plan: PublicPlan, name: str, table: Table | None, *, defences: tuple[Defence, ...] = ()) -> Self:
+        """A party without lines, for what it can see of a run before it meets anybody."""
+        shared = shared_randomness(plan, "" if table is None else table.id_digest())
+        own, recording = Randomness.system(), Recording(name, "digests")
+        return cls(name, plan, table, own, shared, {}, Ledger(), recording, defences)
 
     @property
     def roles(self) -> Roles:

@@ -145,11 +145,10 @@ def test_what_a_training_sends_is_told_for_every_model(
         assert re.match(words, told), told
 
 
-def test_a_dry_run_that_fails_says_why(plans: dict[str, Plan]) -> None:
+def test_a_table_that_the_model_cannot_train_on_is_wrong(plans: dict[str, Plan]) -> None:
     moments = PlannedModel("functional-moments", {})
     found = examined({name: replace(plan, model=moments) for name, plan in plans.items()})
-    assert "the dry run failed" in said(found["shop"], "shop", "estimate", "note")[-1]
-    assert "curves" in said(found["shop"], "shop", "estimate", "note")[-1]
+    assert "reads curves, but shop's column 'spend' holds numeric values" in wrong(found["shop"])["shop", "model"].said
     assert said(found["shop"], "bank", "estimate", "note") == []
 
 
@@ -476,7 +475,7 @@ def test_a_peer_that_runs_something_else_says_so(plans: dict[str, Plan], authori
 
 
 def test_a_peer_of_another_version_is_told_and_its_words_are_harmless(plans: dict[str, Plan], authority: Path) -> None:
-    account = replace(SelfReport.of(plans["bank"], None, []), version="9.9\x1b[2J", wrong=["\x1b[31mport"])
+    account = replace(SelfReport.of(plans["bank"], "bank", None, []), version="9.9\x1b[2J", wrong=["\x1b[31mport"])
 
     def serve(transport: GrpcTransport) -> None:
         transport.send("shop", encode(Report(account.to_json())))
@@ -513,7 +512,7 @@ def test_a_peer_that_tells_nonsense_is_refused(plans: dict[str, Plan], authority
 
 def test_a_peer_that_asks_without_end_is_refused(plans: dict[str, Plan], authority: Path) -> None:
     def serve(transport: GrpcTransport) -> None:
-        transport.send("shop", encode(Report(SelfReport.of(plans["bank"], None, []).to_json())))
+        transport.send("shop", encode(Report(SelfReport.of(plans["bank"], "bank", None, []).to_json())))
         for number in range(MOST_PROBES + 1):
             transport.send("shop", encode(Probe(number, 0, 0.0, EMPTY)))
 
@@ -532,3 +531,13 @@ def test_keys_that_can_be_enumerated_are_noted(plans: dict[str, Plan], tmp_path:
     )
     by_text = alone(replace(plans["shop"], align=PlannedAlign(keys=("text",))), "shop", insecure=True)
     assert not any("so few values" in check.said for check in by_text)
+
+
+def test_ids_that_two_parties_read_by_different_rules_are_wrong_before_they_meet(
+    plans: dict[str, Plan], tmp_path: Path
+) -> None:
+    write(tmp_path / "shop.csv", [f"{i:05d}" for i in range(N)], spend=list(range(N)))
+    found = examined({name: replace(plan, align=PlannedAlign()) for name, plan in plans.items()})
+    told = wrong(found["bank"])["shop", "ids"]
+    assert "bank reads integer and shop reads text" in told.said
+    assert told.fix == "Name the same keys under [align] at both, and install the same versions."

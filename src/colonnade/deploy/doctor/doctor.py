@@ -24,6 +24,7 @@ from colonnade.deploy.doctor.columns import odd_columns, odd_labels, told_labels
 from colonnade.deploy.doctor.probe import PeerProbe
 from colonnade.deploy.doctor.self_report import SelfReport, alike
 from colonnade.deploy.party_run import require_network
+from colonnade.deploy.preflight import check_model, require_lines
 from colonnade.errors import ColonnadeError, DataError, PeerUnreachable, PlanError
 from colonnade.models.base import require_classes
 from colonnade.models.estimate import TrafficEstimate, estimate
@@ -76,6 +77,7 @@ def examine(
             ),
         )
     table = _look_at_table(home, plan, name)
+    _look_at_model(home, plan, name, table)
     credentials = _look_at_certificate(home, certificates or network.certificates, network.revoked, name, insecure)
     listen = listen or network.listen(name) or network.addresses([name])[name]
     if insecure:
@@ -85,7 +87,7 @@ def examine(
     if "certificate" in home.wrong or "port" in home.wrong:
         home.note("others", "nobody was visited, for that takes a good certificate and a free port")
         return tuple(home.all)
-    mine = SelfReport.of(plan, table, home.wrong)
+    mine = SelfReport.of(plan, name, table, home.wrong)
     visitor = PeerProbe(plan, name, mine, credentials, listen, wait, clock, _estimate(home, plan, name, table))
     by_peer = visitor.visit_all(told)
     return (*home.all, *(check for peer in plan.roles.parties for check in by_peer.get(peer, ())))
@@ -123,16 +125,24 @@ def _look_at_table(home: Checklist, plan: Plan, name: str) -> Table | None:
     if plan.model is None:
         return table
     with home.trying("model"):
-        if "ids" not in home.wrong:
-            table.checked(name, ids=plan.align is None)
         if name == plan.roles.label:
             _look_at_labels(home, table, name)
         elif not table.columns:
             raise DataError(f"{name} is a feature party but its table has no columns besides the ids. Bring some.")
-        for sentence in plan.model.build().check_table(table, is_label=name == plan.roles.label):
-            home.note("model", sentence)
-        home.good("model", f"the table has what {plan.model.name} needs of {name}")
     return table
+
+
+def _look_at_model(home: Checklist, plan: Plan, name: str, table: Table | None) -> None:
+    if plan.network is not None:
+        with home.trying("lines"):
+            home.good("lines", f"the {require_lines(plan)} that the run needs have an address at one end at least")
+    if plan.model is None or (table is None and name in plan.roles.holders) or {"ids", "model"} & set(home.wrong):
+        return
+    with home.trying("model"):
+        for sentence in check_model(plan, name, table):
+            home.note("model", sentence)
+        has = "the table has" if table is not None else "the plan has"
+        home.good("model", f"{has} what {plan.model.name} needs of {name}")
 
 
 def _look_at_ids(home: Checklist, table: Table, name: str) -> None:

@@ -1,9 +1,10 @@
 """SelfReport: what a party that prepares a run tells the others about itself, and what two of them show together.
 
-A peer learns the public plan, versions, the number of rows and three digests of the ids: in row order, sorted, and
-sorted without regard to type, case and spaces; none of the three if the plan has a section [align]. A digest shows
-whether two lists are equal; a peer that can guess a whole list can check the guess. The peer also learns how long the
-messages on its line will be, which the run itself would show. Failed checks are told by name, never with their values.
+A peer learns the public plan, versions, the number of rows, by which rules [align] reads ids, and three digests of the
+ids: in row order, sorted, and sorted without regard to type, case and spaces; none of the three if the plan has a
+section [align]. A digest shows whether two lists are equal; a peer that can guess a whole list can check the guess. The
+peer also learns how long the messages on its line will be, which the run itself would show. Failed checks are told by
+name, never with their values.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from colonnade._version import __version__
+from colonnade.align.opening import differing_rules
 from colonnade.deploy.doctor.checklist import Checklist
 from colonnade.errors import AuthError, ProtocolError, VersionMismatch, WireError
 from colonnade.models.estimate import TrafficEstimate
@@ -40,8 +42,9 @@ class SelfReport:
         alike: A digest of the sorted ids without regard to type, case and spaces.
         sizes: What the party's dry run says of messages on the line to the peer: a `TrafficEstimate` by name.
         wrong: What the party found wrong on its own side, by topic.
+        rules: By which rules an alignment reads the party's ids; empty if there is none.
 
-    >>> account = SelfReport("1.0", "3.12", "{}", 50, 2, "aa", "bb", "cc", {}, ["port"])
+    >>> account = SelfReport("1.0", "3.12", "{}", 50, 2, "aa", "bb", "cc", {}, ["port"], [])
     >>> SelfReport.read(account.to_json(), "shop") == account
     True
     """
@@ -56,17 +59,23 @@ class SelfReport:
     alike: str
     sizes: dict[str, int]
     wrong: list[str]
+    rules: list[str]
 
     @classmethod
-    def of(cls, plan: Plan, table: Table | None, wrong: list[str]) -> SelfReport:
+    def of(cls, plan: Plan, name: str, table: Table | None, wrong: list[str]) -> SelfReport:
         """The account of a party with this plan and table."""
         public, python = plan.public().to_json(), platform.python_version()
-        account = cls(__version__, python, public, plan.run.checkpoint_every, -1, "", "", "", {}, wrong)
+        account = cls(__version__, python, public, plan.run.checkpoint_every, -1, "", "", "", {}, wrong, [])
         if table is None:
             return account
+        rules: list[str] = []
+        if plan.align is not None and "ids" not in wrong:
+            leads = name == plan.roles.holders[0]
+            rules = plan.align.identifiers(table, plan.align.columns.get(name), name, leads=leads).rules
         return replace(
             account,
             rows=len(table),
+            rules=rules,
             # Where rows are aligned privately, not even a digest of them is told.
             in_order="" if plan.align is not None else table.id_digest(),
             as_set="" if plan.align is not None else _sorted_digest(table.ids),
@@ -82,7 +91,7 @@ class SelfReport:
             account = cls(**{field.name: told[field.name] for field in fields(cls)})
             fits = all(type(told[field.name]) is kinds[str(field.type)] for field in fields(cls))
             fits = fits and all(type(size) is int and 0 <= size < 2**40 for size in told["sizes"].values())
-            if not fits or not all(isinstance(topic, str) for topic in account.wrong):
+            if not fits or not all(isinstance(word, str) for word in (*account.wrong, *account.rules)):
                 raise ValueError
         except (ValueError, KeyError, TypeError) as error:
             raise ProtocolError(
@@ -124,6 +133,8 @@ def compare_rows(name: str, mine: SelfReport, peer: str, theirs: SelfReport, fou
         who = name if mine.rows < 0 else peer
         found.note("rows", f"they could not be compared, for {who} could not read its table")
     elif mine.in_order == theirs.in_order == "":
+        if mine.rules and theirs.rules and mine.rules != theirs.rules:
+            found.fail("ids", differing_rules(name, mine.rules, peer, theirs.rules))
         found.good("rows", f"{mine.rows:,} here and {theirs.rows:,} there, to be aligned in the run")
     elif mine.in_order == theirs.in_order:
         found.good("rows", f"the same {mine.rows:,} ids in the same order")

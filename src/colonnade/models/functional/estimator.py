@@ -35,7 +35,7 @@ from colonnade.models.functional.path import PathStopping
 from colonnade.models.functional.release import Protection, Release, cost
 from colonnade.models.functional.rules import BoostingRule, FittingRule, JointRule, RuleFit
 from colonnade.models.functional.solve import Penalties
-from colonnade.parameters import Limit, check_parameters, choice, is_integer, number, optional, settings_of, truth
+from colonnade.parameters import Limit, choice, is_integer, number, optional, settings_of, truth
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 
@@ -112,8 +112,8 @@ class FunctionalEstimator(CurveModel):
         """How coefficients are fitted to inputs in one basis and outputs in another."""
 
     def fit(self, party: Party) -> Self:
-        self._validate(party)
-        self.refuse_defences(party)
+        self.check_setup(party)
+        self.admit_defences(party)
         if party.holds_labels:
             self.keep(self._learned(party))
         else:
@@ -180,7 +180,7 @@ class FunctionalEstimator(CurveModel):
         an owner is given the coefficients of its columns, and gives the exact part of the prediction that they make.
         """
         self.require_fitted("used to predict")
-        self.refuse_defences(party)
+        self.admit_defences(party)
         if party.holds_labels:
             partial = self.inputs == "partial"
             return self.predicted(self.from_parts(party) if partial else self.combined(self.design_.receive(party)))
@@ -263,9 +263,15 @@ class FunctionalEstimator(CurveModel):
             lines.append(f"This share: coefficients of {len(self.design_.names)} columns; used are {used}.")
         return "\n".join(lines)
 
-    def _validate(self, party: Party) -> None:
-        self.require_roles(party)
-        check_parameters(self)
+    def check_table(self, party: Party) -> tuple[str, ...]:
+        if party.holds_labels:
+            response(party)
+        else:
+            OwnCurves.of(party, self._protection, type(self).__name__)
+        return ()
+
+    def check_setup(self, party: Party) -> None:
+        super().check_setup(party)
         # Every party refuses a mapping that makes no sense, whether or not its side reads it.
         _ = self._penalties, self._protection
 
@@ -339,6 +345,6 @@ class FunctionalBoost(FunctionalEstimator):
             return LegacyRule(self._penalties, x, y, self._stopping, self.shrinkage)
         return BoostingRule(self._penalties, x, y, self._stopping, self.shrinkage, self.refit)
 
-    def _validate(self, party: Party) -> None:
-        super()._validate(party)
+    def check_setup(self, party: Party) -> None:
+        super().check_setup(party)
         _ = self._stopping

@@ -58,7 +58,8 @@ from colonnade.models.functional.moments_masked import (
 from colonnade.models.functional.moments_shared import GivenShares, OpenedShares
 from colonnade.models.functional.release import Protection, Release
 from colonnade.models.functional.solve import Penalties, SurfaceRoughness, solve_penalised
-from colonnade.parameters import Limit, check_parameters, number, settings_of
+from colonnade.parameters import Limit, number, settings_of
+from colonnade.roles import Lines, Roles, star
 from colonnade.runtime.party import Party
 from colonnade.secret import Secret
 from colonnade.storage import Tree
@@ -140,8 +141,8 @@ class MomentRegression(CurveModel):
 
     def fit(self, party: Party) -> Self:
         """Train together with the other parties; afterwards this holds the party's share."""
-        self._validate(party)
-        self.refuse_defences(party)
+        self.check_setup(party)
+        self.admit_defences(party)
         _begin(party)
         if party.name == party.roles.arbiter:
             self.dealt_ = self._dealt(party)
@@ -154,7 +155,7 @@ class MomentRegression(CurveModel):
     def predict(self, party: Party) -> CurvePrediction | None:
         """Predict together; an owner is given its coefficients and gives the exact part that its columns make."""
         self.require_fitted("used to predict")
-        self.refuse_defences(party)
+        self.admit_defences(party)
         if party.name == party.roles.arbiter:
             return None
         if not party.holds_labels:
@@ -332,14 +333,27 @@ class MomentRegression(CurveModel):
             lines.append(f"This share: coefficients of {len(self.design_.names)} columns; used are {used}.")
         return "\n".join(lines)
 
-    def _validate(self, party: Party) -> None:
+    def lines(self, roles: Roles) -> Lines:
+        return star(roles.label, roles.features) | star(roles.arbiter, roles.holders)
+
+    def most_rows(self, roles: Roles) -> int | None:
+        return MOST_ROWS
+
+    def check_table(self, party: Party) -> tuple[str, ...]:
+        if party.holds_labels:
+            response(party)
+        else:
+            OwnCurves.of(party, Protection(clip=self.clip_x), type(self).__name__)
+        return ()
+
+    def check_setup(self, party: Party) -> None:
+        super().check_setup(party)
         roles = party.roles
-        if roles.label is None or not roles.features or (roles.arbiter is None and len(roles.features) > 1):
+        if roles.arbiter is None and len(roles.features) > 1:
             raise PlanError(
                 "MomentRegression needs a label party and one feature party, or several with an arbiter who deals "
                 f"masks, but the roles are {roles}. Name an arbiter."
             )
-        check_parameters(self)
         # Every party refuses penalties that make no sense, whether or not its side reads them.
         _ = self._penalties
 

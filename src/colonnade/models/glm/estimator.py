@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from colonnade.crypto.additive import MOST_ROWS
 from colonnade.crypto.profiles import ARBITER, SHARES
 from colonnade.errors import DataError, PlanError, PrivacyError, StorageError
 from colonnade.models.base import Prediction, ScoringEstimator
@@ -43,8 +44,16 @@ from colonnade.models.batches import fixed_batches
 from colonnade.models.glm.families import LINEAR, LOGISTIC, POISSON, Family
 from colonnade.models.glm.masked_sum import Sending, masked_sum
 from colonnade.models.glm.rare import without_rare
-from colonnade.models.glm.sides import Backend, LearnedRegression, RegressionSettings, RegressionSide, numeric_labels
-from colonnade.parameters import Limit, check_parameters, choice, count, is_integer, number, optional, truth
+from colonnade.models.glm.sides import (
+    Backend,
+    LearnedRegression,
+    RegressionSettings,
+    RegressionSide,
+    mean_weights,
+    numeric_labels,
+)
+from colonnade.parameters import Limit, choice, count, is_integer, number, optional, truth
+from colonnade.roles import Lines, Roles, star
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.tables.encode import Design
@@ -198,8 +207,8 @@ class GeneralisedLinearModel(ScoringEstimator):
 
     def fit(self, party: Party) -> Self:
         """Train together with the other parties; afterwards this holds the party's own coefficients."""
-        self._validate(party)
-        self.refuse_defences(party)
+        self.check_setup(party)
+        self.admit_defences(party)
         side = self._side(party)
         side.begin()
         steps = party.steps(self.max_iter * side.n_batches, side, name="train")
@@ -216,12 +225,9 @@ class GeneralisedLinearModel(ScoringEstimator):
     def scores(self, party: Party) -> Float64Array | None:
         """The joint model's scores before the link, at the asker; None elsewhere."""
         self.require_fitted("used to predict")
-        self.refuse_defences(party)
-        asker = party.roles.label if self.asker == "label" else party.roles.arbiter
-        if asker is None:
-            raise PlanError(f"Predictions go to the {self.asker}, but the roles name none. Name one.")
+        self.admit_defences(party)
         own = None if self.design_ is None else self._own_scores(self.design_, party.own_table)
-        return masked_sum(party, own, asker, self.partial_scores)
+        return masked_sum(party, own, self._asker(party.roles), self.partial_scores)
 
     def share(self) -> Tree:
         learned = {name: value for name, value in vars(self).items() if name.endswith("_") and name != "design_"}
@@ -362,15 +368,39 @@ class GeneralisedLinearModel(ScoringEstimator):
 
         return GradientPrivacy.of(self.gradient_privacy, f"{type(self).__name__}'s gradient_privacy")
 
-    def _validate(self, party: Party) -> None:
-        check_parameters(self)
+    def check_setup(self, party: Party) -> None:
+        super().check_setup(party)
         if self._gradient_privacy is not None:
             self._require_bounded(party)
-        if party.roles.label is None or not party.roles.features:
-            raise PlanError(
-                f"{type(self).__name__} needs a label party and at least one feature party, but the roles are "
-                f"{party.roles}. Name both."
-            )
+        self._asker(party.roles)
+
+    def lines(self, roles: Roles) -> Lines:
+        centres = roles.holders[:2] if roles.arbiter is None else (roles.label, roles.arbiter)
+        asker = self._asker(roles)
+        senders = [name for name in roles.holders if name != asker]
+        masked = senders if self.partial_scores == "masked" else []
+        trained = (star(centre, roles.parties) for centre in centres)
+        return frozenset().union(*trained, star(asker, senders), *(star(sender, masked) for sender in masked))
+
+    def most_rows(self, roles: Roles) -> int | None:
+        return MOST_ROWS if roles.arbiter is None else None
+
+    def check_table(self, party: Party) -> tuple[str, ...]:
+        design = self.clone()._learned_design(party)
+        if party.holds_labels:
+            mean_weights(party, self.sample_weight)
+        elif party.roles.arbiter is not None:
+            from colonnade.models.glm.openings import require_rows
+
+            batches = fixed_batches(len(party.own_table), self.batch_size, party.shared)
+            require_rows(party.name, len(design.names), min(map(len, batches)), self.rows_per_column)
+        return ()
+
+    def _asker(self, roles: Roles) -> str:
+        asker = roles.label if self.asker == "label" else roles.arbiter
+        if asker is None:
+            raise PlanError(f"Predictions go to the {self.asker}, but the roles name none. Name one.")
+        return asker
 
     def _require_bounded(self, party: Party) -> None:
         """Refuse noise where labels are seen elsewhere, or where no bound is known on what one label moves."""

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from colonnade.devices import DEVICES
 from colonnade.errors import DataError, PlanError
-from colonnade.models.base import Estimator
+from colonnade.models.base import Estimator, role_of
 from colonnade.models.batches import EPOCHS, PATIENCE, Batches, batch_sizes, counted, hold_out, ordered_batches
 from colonnade.models.networks.modules import BottomFactory, TopFactory
-from colonnade.models.networks.targets import Classes, Target
+from colonnade.models.networks.share import require_columns
+from colonnade.models.networks.targets import Classes, Target, learned_target
 from colonnade.models.networks.tracks import holds_factory
 from colonnade.models.networks.training import (
     OPTIMIZERS,
@@ -26,11 +27,10 @@ from colonnade.models.networks.training import (
 from colonnade.parameters import Limit, choice, count, each, number, optional, or_auto
 from colonnade.privacy.randomness import Randomness
 from colonnade.runtime.context import HookContext, Tensor
-from colonnade.runtime.hooks import applied, prepare_defences
+from colonnade.runtime.hooks import applied
 from colonnade.runtime.party import Defence, Party
 from colonnade.storage import Tree
 from colonnade.tables.encode import rare_levels
-from colonnade.tables.table import Table
 from colonnade.wire.message import Float32Array, Int64Array
 
 
@@ -92,7 +92,13 @@ class NetworkModel(Estimator):
     def example(cls) -> Self:
         return cls(epochs=3, batch_size=32, embedding=4, n_iter_no_change=2)
 
-    def check_table(self, table: Table, *, is_label: bool) -> tuple[str, ...]:
+    def check_table(self, party: Party) -> tuple[str, ...]:
+        table = party.own_table
+        if party.holds_labels:
+            learned_target(self.target, party)
+        else:
+            require_columns(party)
+        self.schedule(party, len(table), party.shared)
         return tuple(rare_levels(table))
 
     @property
@@ -130,11 +136,6 @@ class NetworkModel(Estimator):
         patience = self.n_iter_no_change and counted(self.n_iter_no_change, PATIENCE, batches.per_epoch)
         return EpochSchedule(batches, held_out_batches, self.epochs_on(n_rows), patience)
 
-    def admit_defences(self, party: Party) -> None:
-        """Ready a party's defences for a run; refuses those that the model would never ask."""
-        sides = self.sides()
-        prepare_defences(party, *sides[_role(party)], type(self).__name__, sides)
-
     def remember_defences(self, party: Party) -> None:
         """Take what predictions need of a party's defences into its share."""
         self.defences_ = [
@@ -160,7 +161,7 @@ class NetworkModel(Estimator):
         return name in ("bottom", "top", "tracks") and holds_factory(value)
 
     def _shaping_predictions(self, party: Party) -> list[Defence]:
-        _, sent = self.sides()[_role(party)]
+        _, sent = self.sides()[role_of(party)]
         return [defence for defence in party.defences if defence.affects_predictions(sent)]
 
 
@@ -176,7 +177,3 @@ def scored(
     at = HookContext(step, 0, rows, "predict", track=track, outputs=outputs, n_classes=target.n_classes)
     scores, _ = applied(party.defences, "prediction", target.scores(outputs), at)
     return as_array(scores)
-
-
-def _role(party: Party) -> str:
-    return "label" if party.holds_labels else "server" if party.name == party.roles.server else "feature"

@@ -35,7 +35,7 @@ from colonnade.models.networks.split import Bottom, EmbeddingCollector, SplitCla
 from colonnade.models.networks.targets import Classes, Target, learned_target
 from colonnade.models.networks.tracks import Head
 from colonnade.models.networks.training import as_array
-from colonnade.parameters import Limit, check_parameters, number
+from colonnade.parameters import Limit, number
 from colonnade.privacy.mechanisms import RandomisedResponse
 from colonnade.runtime.context import HookContext, Tensor
 from colonnade.runtime.party import Defence, Party
@@ -77,7 +77,7 @@ class LabelDPShadow(LabelOnlyModel):
 
     def fit(self, party: Party) -> Self:
         """Train the shadow together on randomised labels, then the main network alone on the true ones."""
-        check_parameters(self)
+        self.check_setup(party)
         self.shadow_ = self._new_shadow()
         self.target_ = self.inputs_ = self.network_ = None
         self.history_, self.n_received_ = [], len(party.feature_parties) if party.holds_labels else 0
@@ -112,6 +112,10 @@ class LabelDPShadow(LabelOnlyModel):
             self._send(party)
             return None
         return self.predict_alone(party, self._collected(party))
+
+    def check_setup(self, party: Party) -> None:
+        super().check_setup(party)
+        self._new_shadow().check_setup(party)
 
     def share(self) -> Tree:
         return {**super().share(), "shadow": self.shadow_.share(), "n_received": self.n_received_}

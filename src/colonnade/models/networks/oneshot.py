@@ -38,13 +38,12 @@ from colonnade.models.networks.messages import Embedding, LeakStatement
 from colonnade.models.networks.share import require_columns
 from colonnade.models.networks.targets import Classes, Numbers, learned_target
 from colonnade.models.networks.training import as_array
-from colonnade.parameters import Limit, check_parameters, choice, count, is_number, number, optional
+from colonnade.parameters import Limit, choice, count, is_number, number, optional
 from colonnade.runtime.context import HookContext, Phase
 from colonnade.runtime.hooks import applied
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.tables.encode import Inputs
-from colonnade.tables.table import Table
 from colonnade.text import nearest
 from colonnade.wire.message import Float32Array, Float64Array, Message
 
@@ -140,9 +139,7 @@ class OneShotNetwork(LabelOnlyModel):
 
     def fit(self, party: Party) -> Self:
         """Send an embedding, or train on those that come."""
-        self.require_roles(party)
-        check_parameters(self)
-        require_budgets(self.leak_budget, self.column_budget, party.roles.features)
+        self.check_setup(party)
         self.admit_defences(party)
         self.target_ = self.inputs_ = self.encoder_ = self.leak_ = self.network_ = None
         self.stated_, self.history_ = {}, []
@@ -199,14 +196,24 @@ class OneShotNetwork(LabelOnlyModel):
                 lines.append(f"Of {peer}'s columns, by its own measurement: {figures}, at width {said['width']}.")
         return "\n".join(lines)
 
-    def check_table(self, table: Table, *, is_label: bool) -> tuple[str, ...]:
-        if is_label:
-            return super().check_table(table, is_label=is_label)
-        Inputs.learned(table, np.arange(len(table))).require_few_levels(table, MOST_LEVELS)
-        return ()
+    def check_setup(self, party: Party) -> None:
+        super().check_setup(party)
+        require_budgets(self.leak_budget, self.column_budget, party.roles.features)
+
+    def check_table(self, party: Party) -> tuple[str, ...]:
+        if party.holds_labels:
+            return super().check_table(party)
+        _, _, leak = self.clone()._embedded(party)
+        return (f"{party.name} would send an embedding: {leak}",)
 
     def _encode(self, party: Party) -> None:
         """Learn an encoder, see what its embedding gives away, and send it if that is allowed."""
+        values, under, self.leak_ = self._embedded(party)
+        party.label_party.send(LeakStatement(values.shape[1], self.leak_.relative_mse, self.leak_.worst_r2))
+        _send(party, values, under)
+
+    def _embedded(self, party: Party) -> tuple[Float32Array, tuple[str, ...], Leak]:
+        """The embedding of all rows, the defences that had a hand in it, and what it gives away, if that is allowed."""
         require_columns(party)
         self.inputs_ = Inputs.learned(party.own_table, np.arange(len(party.own_table)))
         self.inputs_.require_few_levels(party.own_table, MOST_LEVELS)
@@ -227,9 +234,7 @@ class OneShotNetwork(LabelOnlyModel):
         # Both were looked at before anything was computed.
         allowed, per_column = (self.leak_budget or {})[party.name], (self.column_budget or {}).get(party.name)
         require_within_budget(leak, party.name, allowed, per_column)
-        self.leak_ = leak
-        party.label_party.send(LeakStatement(values.shape[1], leak.relative_mse, leak.worst_r2))
-        _send(party, values, under)
+        return values, under, leak
 
     def _sent(self, party: Party, phase: Phase) -> tuple[Float32Array, tuple[str, ...]]:
         """The embedding of all rows as it will leave, and the defences that had a hand in it."""

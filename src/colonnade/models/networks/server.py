@@ -78,6 +78,7 @@ from colonnade.models.networks.split import (
 from colonnade.models.networks.targets import Classes, Numbers, Target, learned_target
 from colonnade.models.networks.tracks import ShadowTop
 from colonnade.models.networks.training import NetworkSide, as_array
+from colonnade.roles import Lines, Roles, star
 from colonnade.runtime.context import HookContext, Phase, Tensor
 from colonnade.runtime.hooks import applied
 from colonnade.runtime.party import Party
@@ -387,8 +388,15 @@ class ServerNetwork(SplitNetwork):
             outputs = end.outputs(step, rows)
             yield outputs if local is None else local.predict(rows, None if sent is None else sent.embedding, [])
 
-    def _validate(self, party: Party) -> None:
-        super()._validate(party)
+    def lines(self, roles: Roles) -> Lines:
+        judged = () if self.end is LABELS_GIVEN else roles.features
+        return star(roles.server, roles.holders) | star(roles.label, judged)
+
+    def most_rows(self, roles: Roles) -> int | None:
+        return MOST_ROWS
+
+    def check_setup(self, party: Party) -> None:
+        super().check_setup(party)
         if party.roles.server is None:
             raise PlanError(
                 f"{type(self).__name__} needs a server that holds the top network, but the roles name none. "

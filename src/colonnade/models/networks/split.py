@@ -420,7 +420,7 @@ class SplitNetwork(NetworkModel):
 
     def fit(self, party: Party) -> Self:
         """Train together with the other parties; afterwards this holds the party's share."""
-        self._validate(party)
+        self.check_setup(party)
         settings = self.settings()
         self.admit_defences(party)
         count = self._row_count(party)
@@ -532,8 +532,8 @@ class SplitNetwork(NetworkModel):
         for name in LEARNED:
             setattr(self, f"{name}_", getattr(share, name))
 
-    def _validate(self, party: Party) -> None:
-        self.require_roles(party)
+    def check_setup(self, party: Party) -> None:
+        super().check_setup(party)
         has_top = Limit(lambda top: top is not None or self.fusion == "sum", "a network unless fusion is 'sum'", ())
         check_parameters(self, {"top": has_top})
         Machine.of(self.device, self.precision)

@@ -39,6 +39,10 @@ class EquationBudget:
         """How many equations there may be about these rows."""
         return float("inf") if self._per_row is None else self._per_row * self._n_rows
 
+    def require_room(self, n_nodes: int) -> None:
+        """Raise `LeakBudgetSpent` if the sums of nodes would exceed the budget, of earlier runs aside."""
+        self._require(EQUATIONS_PER_NODE * n_nodes)
+
     def spend(self, n_nodes: int) -> None:
         """Count the sums of nodes about to be computed.
 

@@ -38,20 +38,22 @@ from colonnade.crypto.profiles import HISTOGRAM
 from colonnade.devices import DEVICES, computes_on_gpu
 from colonnade.errors import DataError, PlanError
 from colonnade.models.base import Prediction, ScoringEstimator, own_labels, require_classes, row_weights
-from colonnade.models.trees.bins import Bins, Column
+from colonnade.models.trees.bins import BinMatrix, Bins, Column
 from colonnade.models.trees.boosting import Boosting, BoostSettings, Sampling
+from colonnade.models.trees.equations import EquationBudget
 from colonnade.models.trees.hidden import MOST_TOTAL, hidden_parameters
 from colonnade.models.trees.hinted_sums import slots_of
 from colonnade.models.trees.losses import Logistic, Loss, Poisson, Softmax, Squared
 from colonnade.models.trees.noise import NoiseSettings
 from colonnade.models.trees.paillier_sums import MOST_NODES
 from colonnade.models.trees.prediction import predict_as_feature_party, predict_as_label_party
-from colonnade.models.trees.protocol import FeatureSide, ForestSettings, LabelSide, most_numbers
+from colonnade.models.trees.protocol import FeatureSide, ForestSettings, LabelSide, most_numbers, require_varied
 from colonnade.models.trees.record import ForestRecord
 from colonnade.models.trees.splits import TreeParameters
 from colonnade.models.trees.storage import splits_array, splits_of, tree_of, tree_state
 from colonnade.models.trees.text import described_splits, described_tree
-from colonnade.parameters import Limit, check_parameters, choice, count, number, optional, truth
+from colonnade.parameters import Limit, choice, count, number, optional, truth
+from colonnade.roles import Lines, Roles, star
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree as Stored
 from colonnade.tables.table import Table
@@ -191,19 +193,9 @@ class SecureBoost(ScoringEstimator):
 
     def fit(self, party: Party) -> Self:
         """Train together with the other parties; afterwards this holds the party's own side of the forest."""
-        check_parameters(self)
-        self.require_roles(party)
-        self.refuse_defences(party)
-        settings = self._settings()
-        sampling = Sampling(settings.boost, len(party.own_table), party.shared)
-        if min(map(len, sampling.folds)) < 2:
-            raise DataError(
-                f"{party.name} should have two rows at least in each fold of rows, but has {len(party.own_table)} rows "
-                "in all. Bring more rows, or raise subsample."
-            )
-        table = self._columns(party)
-        self.bins_ = Bins.learned(table, sampling.parts[0], max_bin=self.max_bin)
-        matrix = self.bins_.encode(table)
+        self.check_setup(party)
+        self.admit_defences(party)
+        settings, sampling, matrix = self._prepared(party)
         if party.holds_labels:
             side: LabelSide | FeatureSide = LabelSide(
                 settings, party, matrix, self._boosting(party, settings, sampling)
@@ -228,7 +220,7 @@ class SecureBoost(ScoringEstimator):
     def scores(self, party: Party) -> Float64Array | None:
         """The joint model's scores before the link (rows, scores), at the label party; None elsewhere."""
         self.require_fitted("used to predict")
-        self.refuse_defences(party)
+        self.admit_defences(party)
         matrix = self.bins_.encode(party.own_table)
         if not party.holds_labels:
             predict_as_feature_party(party, self.splits_, matrix)
@@ -355,6 +347,44 @@ class SecureBoost(ScoringEstimator):
             self.membership,
             self.device,
         )
+
+    def lines(self, roles: Roles) -> Lines:
+        among = star(roles.features[0], roles.features) if self.sums == "hidden" else frozenset()
+        return super().lines(roles) | among
+
+    def most_rows(self, roles: Roles) -> int | None:
+        return HISTOGRAM.most_rows if self.backend == "hinted" else None
+
+    def check_setup(self, party: Party) -> None:
+        super().check_setup(party)
+        self._settings()
+
+    def check_table(self, party: Party) -> tuple[str, ...]:
+        trial = self.clone()
+        settings, sampling, matrix = trial._prepared(party)
+        if party.holds_labels:
+            trial._boosting(party, settings, sampling)
+            return ()
+        require_varied(party.name, matrix, sampling)
+        if self.sums == "exact" and party.roles.label is not None:
+            # Every tree asks about its root at least; early stopping may end after the first.
+            fewest = 1 if self.early_stopping_rounds else self.n_estimators
+            n_rows = len(sampling.parts[0])
+            EquationBudget(party, party.roles.label, n_rows, self.leak_budget).require_room(fewest)
+        return ()
+
+    def _prepared(self, party: Party) -> tuple[ForestSettings, Sampling, BinMatrix]:
+        """What a party's side is made from; learns the bins of its columns."""
+        settings = self._settings()
+        sampling = Sampling(settings.boost, len(party.own_table), party.shared)
+        if min(map(len, sampling.folds)) < 2:
+            raise DataError(
+                f"{party.name} should have two rows at least in each fold of rows, but has {len(party.own_table)} rows "
+                "in all. Bring more rows, or raise subsample."
+            )
+        table = self._columns(party)
+        self.bins_ = Bins.learned(table, sampling.parts[0], max_bin=self.max_bin)
+        return settings, sampling, self.bins_.encode(table)
 
     def _require_scheme(self, trees: TreeParameters) -> None:
         if self.backend == "hinted":

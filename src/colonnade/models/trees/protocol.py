@@ -363,13 +363,7 @@ class FeatureSide:
     def begin(self) -> None:
         """Exchange what is needed before the first tree."""
         columns = self._bins.columns
-        trained = self._bins.codes[self._sampling.parts[0]]
-        if not (trained != trained[:1]).any():
-            raise DataError(
-                f"{self._party.name} should bring a column with two different values at least, but "
-                f"{'each of its columns is constant or empty' if columns else 'has no columns besides the ids'}. Bring "
-                "another column, or leave this party out."
-            )
+        require_varied(self._party.name, self._bins, self._sampling)
         flags = np.array([(column.missing, column.categorical) for column in columns], np.uint8)
         n_bins = np.array([column.n_bins for column in columns], np.int64)
         self._line.send(ColumnOutline(n_bins, flags[:, 0].copy(), flags[:, 1].copy()))
@@ -527,3 +521,14 @@ def _by_batches(splits: Sequence[T]) -> Iterator[Sequence[T]]:
     """Splits by as many as one batch of transfers serves."""
     for start in range(0, len(splits), MOST_SPLITS):
         yield splits[start : start + MOST_SPLITS]
+
+
+def require_varied(name: str, bins: BinMatrix, sampling: Sampling) -> None:
+    """Refuse a feature party without a column that varies among the rows that trees learn from."""
+    trained = bins.codes[sampling.parts[0]]
+    if not (trained != trained[:1]).any():
+        found = "each of its columns is constant or empty" if bins.columns else "has no columns besides the ids"
+        raise DataError(
+            f"{name} should bring a column with two different values at least, but {found}. Bring another column, or "
+            "leave this party out."
+        )

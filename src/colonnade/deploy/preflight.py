@@ -1,0 +1,66 @@
+"""Preflight: what a plan's run needs on one party's side, looked at before anybody is met.
+
+`colonnade doctor` tells all of it; `colonnade join`, `align` and `predict` refuse with the first thing that is missing,
+before an id crosses and before an alignment is counted.
+"""
+
+from __future__ import annotations
+
+from colonnade.errors import DataError, PlanError
+from colonnade.plans.plan import Plan
+from colonnade.roles import Lines, star
+from colonnade.runtime.party import Party
+from colonnade.tables.table import Table
+
+
+def lines_needed(plan: Plan) -> Lines:
+    """The pairs of parties between which a plan's run sends something; the first party meets everybody."""
+    needed = star(plan.roles.parties[0], plan.roles.parties)
+    if plan.align is not None:
+        needed |= plan.align.lines(plan.roles)
+    return needed if plan.model is None else needed | plan.model.build().lines(plan.roles)
+
+
+def require_lines(plan: Plan) -> int:
+    """Raise `PlanError` for two parties that must talk and cannot reach each other; returns how many pairs must."""
+    assert plan.network is not None
+    found, needed = plan.network.addresses(plan.roles.parties), lines_needed(plan)
+    for one, other in sorted(sorted(pair, key=plan.roles.parties.index) for pair in needed):
+        if found[one] is None and found[other] is None:
+            what = "The alignment" if plan.model is None else f"{plan.model.name} in training or prediction"
+            raise PlanError(
+                f"{what} needs a line between {one} and {other}, but [network] gives neither an address. Write "
+                f'address = "host:port" under [network.{one}] or [network.{other}], the same at all parties.'
+            )
+    return len(needed)
+
+
+def check_model(plan: Plan, name: str, table: Table | None) -> tuple[str, ...]:
+    """What a party should know before training; raises what training would refuse on this party's side.
+
+    Args:
+        plan: A plan with a model.
+        name: The party.
+        table: Its table as it is read, before an alignment.
+    """
+    model, aligns = plan.trained.build(), plan.align is not None
+    checked = None if table is None else table.checked(name, ids=not aligns)
+    defences = tuple(planned.build() for planned in plan.defences if planned.party == name)
+    party = Party.alone(plan.public(), name, checked, defences=defences)
+    model.check_setup(party)
+    model.admit_defences(party)
+    if checked is None:
+        return ()
+    most, notes = model.most_rows(plan.roles), []
+    if most is not None and len(checked) > most:
+        words = f"{name} has {len(checked):,} rows, but {plan.trained.name} takes at most {most:,}"
+        if not aligns:
+            raise DataError(f"{words}. Bring fewer rows, or take another model.")
+        notes.append(f"{words}; no more may be common")
+    return (*notes, *model.check_table(party))
+
+
+def require_ready(plan: Plan, name: str, table: Table | None) -> None:
+    """Refuse a training that would fail on this party's side, or for want of a line."""
+    require_lines(plan)
+    check_model(plan, name, table)
