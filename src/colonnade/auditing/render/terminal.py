@@ -21,6 +21,7 @@ STYLES: dict[words.Answer, str] = {
     "no leak found": "bold blue",
     "measured by its owner": "bold magenta",
     "not tested": "dim",
+    "no attack applies": "dim",
 }
 
 
