@@ -375,6 +375,31 @@ def test_names_are_escaped_on_the_page(report: PrivacyReport) -> None:
     assert page.count("&lt;script&gt;") > 10
 
 
+def test_markdown_has_the_content_of_the_page(report: PrivacyReport) -> None:
+    text = of_three(report).to_markdown()
+    for words in (
+        "# bank's labels can be inferred by shop and telco; shop's features and telco's features can be",
+        "Privacy report of 2026-05-31: SplitClassifier.fit on 569 rows, simulated audit.",
+        "| bank's labels | its own | ✖ leaks | ✖ leaks |",
+        "accuracy 0.814, AUC 0.784 on 926 held-out rows",
+        "- Labels: the model one-shot sends nothing that depends on labels",
+        "| DirectLabel | leaks | accuracy | 100.0% | 100.0% to 100.0% | 62.7% |",
+        "| bank | shop | split/gradient | labels | none |",
+        "- labels: not private: ",
+        "- bank about shop's features, given split/embedding: no attack was made",
+    ):
+        assert words in text
+
+
+def test_markdown_obeys_no_words_of_other_parties(report: PrivacyReport) -> None:
+    text = renamed(report, f"{HOSTILE} | [x](y)\n# z").to_markdown()
+    assert not re.search(r"(?<!\\)<", text)
+    assert "\n# z" not in text
+    assert "\\[x\\](y)" in text
+    rows = [re.sub(r"\\.", "", line) for line in text.splitlines() if line.startswith("| ")]
+    assert {line.count("|") for line in rows} == {4, 8, 9}
+
+
 def test_the_page_without_its_extra_says_what_to_install(
     report: PrivacyReport, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -101,6 +101,12 @@ class PrivacyReport(ReportContents):
                 f"({type(error).__name__}: {error}). Write the report again."
             ) from error
 
+    def to_markdown(self) -> str:
+        """The report as Markdown: the content of the page without its drawings."""
+        from colonnade.auditing.render.markdown import markdown
+
+        return markdown(self)
+
     def to_html(self, path: Path | str) -> None:
         """Write the report as one page that needs nothing else."""
         from colonnade.auditing.render.html import html

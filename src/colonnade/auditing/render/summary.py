@@ -77,6 +77,15 @@ def matrix(report: ReportContents) -> tuple[Row, ...]:
     return tuple(rows)
 
 
+def told(cell: Cell) -> str:
+    """A verdict with its sign.
+
+    >>> told("leaks"), told("own")
+    ('✖ leaks', 'its own')
+    """
+    return "its own" if cell == "own" else f"{SIGNS[cell]} {cell}"
+
+
 def worst(report: ReportContents) -> tuple[str, ...]:
     """The two worst findings, each about another secret, in a sentence or two."""
     found: dict[tuple[str, Secret], str] = {}
@@ -107,7 +116,7 @@ def next_steps(report: ReportContents) -> tuple[str, ...]:
     steps: list[str] = []
     kinds = {question.about: question.kinds for question in reversed(leaks)}
     if Gradient.kind in kinds.get(Secret.LABELS, ()):
-        steps += [_told(remedy) for remedy in sufficient(n_classes(report), _held(report))]
+        steps += [_recommended(remedy) for remedy in sufficient(n_classes(report), _held(report))]
     if Embedding.kind in kinds.get(Secret.FEATURES, ()):
         steps.append(
             "Columns: a regression, or boosted trees with hidden sums, sends no embedding of any row. What that costs "
@@ -124,7 +133,7 @@ def next_steps(report: ReportContents) -> tuple[str, ...]:
     return tuple(steps)
 
 
-def _told(remedy: Remedy) -> str:
+def _recommended(remedy: Remedy) -> str:
     """A remedy with its figures."""
     cost = f"AUC {remedy.after['AUC']:.3f} instead of {remedy.before['AUC']:.3f} on {remedy.set.replace('-', ' ')}"
     if remedy.excess is None:

@@ -201,6 +201,12 @@ def headline(report: ReportContents) -> str:
     return "Nothing has been tested"
 
 
+def warnings(report: ReportContents) -> tuple[str, ...]:
+    """What must not be overlooked beside the headline."""
+    run = report.run
+    return tuple(text for text, holds in ((IN_THE_CLEAR, run.insecure), (KNOWN_NOISE, run.noise_is_known)) if holds)
+
+
 def _by_attackers(asked: Iterable[Question], *answers: Answer) -> dict[str, list[str]]:
     """The secrets about which questions have one of some answers, by the parties that attack them."""
     attackers: dict[str, list[str]] = {}
