@@ -146,7 +146,7 @@ def _catalogue(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             if refusals or not mine:
                 cells += [f"refused: {refusals[0]}" if refusals else "", "", "", ""]
                 continue
-            found = _standings(mine)
+            found = averaged_standings(mine)
             best = best_of(found)
             cells += [over_seeds(mine, "accuracy"), over_seeds(mine, "AUC"), best, _all_of(found[best])]
         yield f"| {defence} | {' | '.join(cells)} |"
@@ -158,7 +158,7 @@ def _wandering(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     rows = [row for row in rows if row["part"] == "wandering"]
     if not rows:
         return
-    attacks = sorted(_standings(rows))
+    attacks = sorted(averaged_standings(rows))
     yield "Each attack's score / null / alone."
     yield ""
     yield "| scope | kernel | alpha | then | accuracy | " + " | ".join(attacks) + " |"
@@ -176,7 +176,7 @@ def _label_dp(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     rows = [row for row in rows if row["part"] == "label-dp"]
     if not rows:
         return
-    attacks = sorted(_standings(rows))
+    attacks = sorted(averaged_standings(rows))
     yield from held_out(rows, "adult")
     yield (
         "*excess* is by how many points the attack that exceeds the attacker alone by most does so, measured alike. "
@@ -189,7 +189,7 @@ def _label_dp(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         mine = [row for row in rows if row["epsilon"] == epsilon]
         if not mine:
             continue
-        found = _standings(mine)
+        found = averaged_standings(mine)
         most = max(found, key=lambda name: found[name].excess)
         shown = [
             f"{epsilon:g}",
@@ -202,7 +202,7 @@ def _label_dp(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"| {' | '.join(shown)} |"
 
 
-def _standings(rows: Sequence[Mapping[str, Any]]) -> dict[str, Standing]:
+def averaged_standings(rows: Sequence[Mapping[str, Any]]) -> dict[str, Standing]:
     """What the figures of some trials say of each attack, on average."""
     return averaged(
         [
@@ -217,7 +217,7 @@ def _standings(rows: Sequence[Mapping[str, Any]]) -> dict[str, Standing]:
 
 
 def _scores(rows: Sequence[Mapping[str, Any]], attacks: Sequence[str]) -> str:
-    found = _standings(rows)
+    found = averaged_standings(rows)
     cells = [over_seeds(rows, "accuracy")]
     cells += [_all_of(found[name]) if name in found else "" for name in attacks]
     return " | ".join(cells) + " |"

@@ -28,6 +28,11 @@ class Names(Mapping[str, T], Generic[T]):
         """Where the classes are, without importing anything."""
         return tuple(dict.fromkeys(f"colonnade.{module}" for module, _ in self._homes.values()))
 
+    def class_name(self, name: str) -> str:
+        """What the class of a name is called, without importing it."""
+        self.require(name)
+        return self._homes[name][1]
+
     def require(self, name: str) -> None:
         """Refuse an unknown name, without importing anything."""
         if name not in self._homes:

@@ -233,6 +233,7 @@ def test_an_attacks_own_reason_is_listed(split_run: Run[SplitClassifier]) -> Non
     run = simulate(model.fit, split_run.simulation.tables, roles=split_run.plan.roles)
     report = audit(run, [DirectLabel()], nulls=1)
     assert report.untested[0] == "DirectLabel by shop: a top network stands between the gradients and the classes"
+    assert report.inapplicable == report.untested[:1]
 
 
 class Puzzled(Attack):
@@ -329,6 +330,8 @@ def test_a_class_with_too_few_rows_to_tell_is_a_reason(toy: SimpleNamespace) -> 
     labels = ["rare"] * 2 + ["common"] * 198
     report = audit(toy.run(labels=labels), [toy.NearestKnown()], nulls=1)
     assert report.untested[0] == ("NearestKnown by shop: it must be told 3 labels per class, and one class has fewer")
+    assert report.inapplicable == ()
+    assert report.gaps == report.untested
 
 
 def test_labels_that_are_measurements_are_a_reason(toy: SimpleNamespace) -> None:

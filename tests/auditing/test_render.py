@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium, to 
 PROBE = """
 <script>
 addEventListener("load", () => {
+  for (const folded of document.querySelectorAll("details")) folded.open = true;
   const strip = document.querySelector(".strip > svg"), track = strip.querySelector(".track").getBoundingClientRect();
   const middle = mark => { const box = mark.getBoundingClientRect(); return (box.left + box.right) / 2; };
   const at = name => (middle(strip.querySelector(name)) - track.left) / track.width;
@@ -36,6 +38,49 @@ addEventListener("load", () => {
     background: getComputedStyle(document.body).backgroundColor, title: document.title,
     fontSize: parseFloat(getComputedStyle(strip.querySelector(".tick")).fontSize),
   };
+  parent.postMessage(JSON.stringify(seen), "*");
+});
+</script>
+"""
+
+
+FIRST_SCREEN = """
+<script>
+addEventListener("load", () => {
+  const end = name => document.querySelector(name).getBoundingClientRect().bottom;
+  const seen = { height: document.documentElement.scrollHeight, unfocusable: 0, pale: [] };
+  for (const name of ["matrix", "quality", "next"]) seen[name] = end(`.first > .${name}`);
+  for (const folded of document.querySelectorAll("details")) folded.open = true;
+  for (const line of document.querySelectorAll("summary")) {
+    line.focus();
+    seen.unfocusable += document.activeElement !== line;
+  }
+  const boxes = [...document.querySelectorAll(".scroll")];
+  seen.boxed = boxes.every(box => box.getBoundingClientRect().right <= innerWidth + 1);
+  seen.scrolls = boxes.some(box => box.scrollWidth > box.clientWidth && getComputedStyle(box).overflowX === "auto");
+  const rgb = colour => (colour.match(/[\\d.]+/g) || []).map(Number);
+  const light = colour => {
+    const [r, g, b] = colour.map(v => v / 255).map(v => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
+    return .2126 * r + .7152 * g + .0722 * b;
+  };
+  const behind = element => {
+    for (let each = element; each; each = each.parentElement) {
+      const colour = rgb(getComputedStyle(each).backgroundColor);
+      if (colour.length === 3 || colour[3] > 0) return colour.slice(0, 3);
+    }
+    return [255, 255, 255];
+  };
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  seen.texts = 0;
+  while (texts.nextNode()) {
+    const element = texts.currentNode.parentElement;
+    if (!texts.currentNode.data.trim() || ["SCRIPT", "STYLE"].includes(element.tagName)) continue;
+    const style = getComputedStyle(element), svg = element instanceof SVGElement;
+    const [text, back] = [light(rgb(svg ? style.fill : style.color).slice(0, 3)), light(behind(element))];
+    const ratio = (Math.max(text, back) + .05) / (Math.min(text, back) + .05);
+    seen.texts += 1;
+    if (ratio < 4.5) seen.pale.push(`${ratio.toFixed(2)} ${texts.currentNode.data.trim().slice(0, 30)}`);
+  }
   parent.postMessage(JSON.stringify(seen), "*");
 });
 </script>
@@ -65,17 +110,17 @@ def browser(tmp_path: Path):
 def probed(tmp_path: Path, browser):
     """What a page looks like inside a window of some width, measured by a script that the page itself would refuse."""
 
-    def probe(report: PrivacyReport, width: int, *flags: str) -> dict[str, Any]:
-        page = re.sub(r"<meta http-equiv=[^>]*>", "", html(report)).replace("</body>", PROBE + "</body>")
+    def probe(report: PrivacyReport, width: int, *flags: str, script: str = PROBE, height: int = 800) -> dict[str, Any]:
+        page = re.sub(r"<meta http-equiv=[^>]*>", "", html(report)).replace("</body>", script + "</body>")
         (tmp_path / "page.html").write_text(page)
         frame = tmp_path / "frame.html"
         frame.write_text(
-            f'<iframe src="page.html" width="{width}" height="800" style="border: 0"></iframe>'
+            f'<iframe src="page.html" width="{width}" height="{height}" style="border: 0"></iframe>'
             "<script>onmessage = event => { document.title = event.data; }</script>"
         )
         title = re.search(r"<title>(.*)</title>", browser(frame, "--dump-dom", *flags))
         assert title is not None
-        return dict(json.loads(title[1]))
+        return dict(json.loads(unescape(title[1])))
 
     return probe
 
@@ -330,6 +375,31 @@ def test_names_are_escaped_on_the_page(report: PrivacyReport) -> None:
     assert page.count("&lt;script&gt;") > 10
 
 
+def test_markdown_has_the_content_of_the_page(report: PrivacyReport) -> None:
+    text = of_three(report).to_markdown()
+    for words in (
+        "# bank's labels can be inferred by shop and telco; shop's features and telco's features can be",
+        "Privacy report of 2026-05-31: SplitClassifier.fit on 569 rows, simulated audit.",
+        "| bank's labels | its own | ✖ leaks | ✖ leaks |",
+        "accuracy 0.814, AUC 0.784 on 926 held-out rows",
+        "- Labels: the model one-shot sends nothing that depends on labels",
+        "| DirectLabel | leaks | accuracy | 100.0% | 100.0% to 100.0% | 62.7% |",
+        "| bank | shop | split/gradient | labels | none |",
+        "- labels: not private: ",
+        "- bank about shop's features, given split/embedding: no attack was made",
+    ):
+        assert words in text
+
+
+def test_markdown_obeys_no_words_of_other_parties(report: PrivacyReport) -> None:
+    text = renamed(report, f"{HOSTILE} | [x](y)\n# z").to_markdown()
+    assert not re.search(r"(?<!\\)<", text)
+    assert "\n# z" not in text
+    assert "\\[x\\](y)" in text
+    rows = [re.sub(r"\\.", "", line) for line in text.splitlines() if line.startswith("| ")]
+    assert {line.count("|") for line in rows} == {4, 8, 9}
+
+
 def test_the_page_without_its_extra_says_what_to_install(
     report: PrivacyReport, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -384,3 +454,56 @@ def test_a_browser_takes_a_picture_of_the_page(report: PrivacyReport, browser, t
     browser(tmp_path / "report.html", "--window-size=900,1200", f"--screenshot={tmp_path / 'report.png'}")
     # A page that failed to lay out is one flat colour, which compresses to a few kilobytes.
     assert (tmp_path / "report.png").stat().st_size > 30_000
+
+
+def of_three(report: PrivacyReport) -> PrivacyReport:
+    """A report of three parties in which labels and columns leak, as that of the demonstration."""
+    run = replace(report.run, parties={**report.run.parties, "telco": "feature party"}, date="2026-05-31")
+    by_telco = (replace(f, attacker="telco") for f in report.attacks)
+    of_columns = (
+        replace(f, attacker="bank", owner=owner, about=Secret.FEATURES)
+        for owner in ("shop", "telco")
+        for f in report.attacks
+    )
+    sent = tuple(
+        replace(d, **{side: "telco" for side in ("sender", "receiver") if getattr(d, side) == "shop"})
+        for d in report.disclosures
+    )
+    quality = {"rows": 926.0, "accuracy": 0.814, "commonest": 0.808, "AUC": 0.784}
+    attacks, crossed = (*report.attacks, *by_telco, *of_columns), (*report.disclosures, *sent)
+    return replace(report, run=run, attacks=attacks, disclosures=crossed, quality=quality)
+
+
+@needs_browser
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
+def test_the_first_screen_holds_matrix_quality_and_next_step_and_the_page_is_short(
+    report: PrivacyReport, probed, width: int, height: int
+) -> None:
+    seen = probed(of_three(report), width, script=FIRST_SCREEN, height=height)
+    assert max(seen["matrix"], seen["quality"], seen["next"]) <= height
+    assert seen["height"] <= 4000
+    assert seen["unfocusable"] == 0
+    assert seen["boxed"]
+    assert seen["scrolls"] == (width == 390)
+
+
+@needs_browser
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", [0, 1])
+def test_all_text_stands_out_from_what_is_behind_it(report: PrivacyReport, probed, scheme: int) -> None:
+    flag = f"--blink-settings=preferredColorScheme={scheme}"
+    seen = probed(of_three(known_anyway(report)), 1280, flag, script=FIRST_SCREEN)
+    assert seen["texts"] > 300
+    assert seen["pale"] == []
+
+
+@needs_browser
+@pytest.mark.slow
+def test_a_printed_report_is_unfolded(report: PrivacyReport, browser, tmp_path: Path) -> None:
+    pages = []
+    for name, page in (("as it is", html(report)), ("folded", html(report).replace("::details-content", "::none"))):
+        (tmp_path / f"{name}.html").write_text(page)
+        browser(tmp_path / f"{name}.html", f"--print-to-pdf={tmp_path / name}.pdf")
+        pages.append(len(re.findall(rb"/Type\s*/Page\b", (tmp_path / f"{name}.pdf").read_bytes())))
+    assert pages[0] > pages[1]

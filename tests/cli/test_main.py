@@ -150,19 +150,30 @@ def test_a_run_that_is_there_is_refused_and_resumed_on_demand(audited: Path, tmp
     assert call("simulate", plan, "--out", tmp_path / "runs", "--resume").exit_code == 0
 
 
-def test_an_audit_prints_the_report_and_writes_it(audited: Path, tmp_path: Path) -> None:
+def test_an_audit_prints_a_verdict_of_three_lines_and_writes_the_report(audited: Path, tmp_path: Path) -> None:
     shutil.copytree(audited, tmp_path / "run")
     result = call("audit", tmp_path / "run", "--attack", "direction-score", "--nulls", "1", "--jobs", "1")
     assert result.exit_code == 0, result.stderr
-    assert "What could shop learn about bank's labels?" in result.stdout
-    assert "DirectionScore" in result.stdout
+    lines = result.stdout.splitlines()
+    assert lines[-1].startswith(f"Written to {tmp_path / 'run' / 'report.html'} and report.json beside it.")
+    assert "bank's labels" in lines[-4]
+    assert [line.split(":")[0] for line in lines[-3:-1]] == ["Quality", "Next"]
+    shown = call("report", tmp_path / "run").stdout
+    assert "What could shop learn about bank's labels?" in shown
+    assert "DirectionScore" in shown
     (finding,) = RunFolder.open(tmp_path / "run").report().attacks
     assert (finding.attack, len(finding.plain.null)) == ("DirectionScore", 1)
     assert (tmp_path / "run" / "report.html").exists()
 
 
-def test_a_report_is_printed_as_the_audit_printed_it(audited: Path) -> None:
+def test_a_report_is_printed_in_full_and_as_markdown(audited: Path) -> None:
     assert "NormScore" in call("report", audited).stdout
+    assert call("report", audited, "--markdown").stdout == RunFolder.open(audited).report().to_markdown()
+
+
+def test_a_report_of_a_folder_tells_the_quality_that_the_run_measured(audited: Path) -> None:
+    folder = RunFolder.open(audited)
+    assert folder.report().quality == folder.metrics()
 
 
 def test_a_report_printed_as_json_is_the_one_in_the_folder(audited: Path) -> None:

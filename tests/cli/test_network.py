@@ -343,8 +343,7 @@ def test_a_party_audits_what_it_sent_without_the_other(trained: Trained) -> None
     folder = trained.federation.folder("bank")
     audited = call("audit", folder, "--attack", "direction-score", "--attack", "direct-label")
     assert audited.exit_code == 0, audited.stderr
-    assert "What could shop learn about bank's labels?" in audited.stdout
-    assert "not measured" in audited.stdout
+    assert "bank's labels" in audited.stdout
     assert "Noise followed from the plan's seed in this run" in " ".join(audited.stdout.split())
     report = PrivacyReport.from_json((folder / "report.json").read_text())
     assert (report.run.mode, report.run.randomness, report.run.insecure) == ("mirror", "seeded", False)
@@ -352,6 +351,7 @@ def test_a_party_audits_what_it_sent_without_the_other(trained: Trained) -> None
     shown = call("report", folder)
     assert shown.exit_code == 0
     assert "What could shop learn about bank's labels?" in shown.stdout
+    assert "not measured" in shown.stdout
     of_shop = call("audit", trained.federation.folder("shop"))
     assert of_shop.exit_code == 0
     # The shop has no labels to lose, but its embeddings tell the bank about its columns.
@@ -383,7 +383,7 @@ def test_two_parties_audit_a_run_together_and_the_label_party_gets_the_report(fe
         ("EmbeddingNearest", "shop", "bank"),
     }
     assert all(finding.plain.alone is not None for finding in report.attacks)
-    assert "What could shop learn about bank's labels?" in bank_said
+    assert "bank's labels" in bank_said
     assert "labels told to shop in a joint audit" in report.budget["labels"].notes
     assert (federation.folder("shop") / "audits" / "0001" / "run.json").is_file()
 

@@ -104,6 +104,16 @@ class ExampleRun:
     predicts: bool = False
 
 
+class Inapplicable(str):
+    """Why an attack has nothing to work on in a run like this; any other reason is a gap in an audit.
+
+    >>> Inapplicable("it tells two classes apart and this run has 3")
+    'it tells two classes apart and this run has 3'
+    """
+
+    __slots__ = ()
+
+
 class Attack(ABC):
     """A curious party: a function of what it saw.
 
@@ -130,7 +140,7 @@ class Attack(ABC):
         return (cls(),)
 
     def why_not(self, view: View) -> str | None:
-        """Why the attack does not apply to this view; None if it does."""
+        """Why the attack cannot be made on this view, `Inapplicable` if on no view of such a run; None if it can."""
         return None
 
     @abstractmethod

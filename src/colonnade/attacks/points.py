@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from colonnade.attacks.base import Inapplicable
 from colonnade.attacks.view import Grant, View
 from colonnade.models.networks.messages import Embedding, Gradient
 from colonnade.parameters import choice
@@ -194,4 +195,4 @@ def cluster_votes(
 
 def why_no_gradients(view: View) -> str | None:
     """Why there are no gradients to look at; None if there are."""
-    return None if view.peers(Gradient, sent=False) else f"{view.party} received no {Gradient.kind}"
+    return None if view.peers(Gradient, sent=False) else Inapplicable(f"{view.party} received no {Gradient.kind}")

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from colonnade.attacks.base import ActiveAttack, AnyAttack, Attack, Grant, Guess
+from colonnade.attacks.base import ActiveAttack, AnyAttack, Attack, Grant, Guess, Inapplicable
 from colonnade.attacks.view import View
 from colonnade.errors import PlanError, PrivacyError, UndeclaredAccess
 from colonnade.models.base import Estimator
@@ -79,14 +79,14 @@ class Attempt:
         """
         needs, attacker = self.attack.needs, self.attacker
         if needs.own_features and record.table is None:
-            return f"it needs a table and {attacker} has none"
+            return Inapplicable(f"it needs a table and {attacker} has none")
         if needs.own_model and record.model is None:
             return f"it needs {attacker}'s share of the model, and this run left none"
         if needs.forest and record.forest is None:
-            return f"it needs what {attacker} saw of a forest, and this run left none"
+            return Inapplicable(f"it needs what {attacker} saw of a forest, and this run left none")
         kinds = {message.kind for message in needs.messages}
         if kinds and not kinds & {entry.kind for entry in record.transcript.entries}:
-            return f"{attacker} sent and received no {' or '.join(sorted(kinds))}"
+            return Inapplicable(f"{attacker} sent and received no {' or '.join(sorted(kinds))}")
         if kinds and not any(is_kept(record.transcript, kind) for kind in kinds):
             return f"the run kept only digests of {' and '.join(sorted(kinds))}; run with {setting}"
         return tried(partial(self.attack.why_not, self.view_on(record)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
 from colonnade._version import __version__
@@ -40,6 +41,8 @@ class RunIdentity:
         randomness: "seeded" where all noise follows from a seed; "system" where nobody can know it.
         mode: Who could audit what: "simulated", "mirror" or "joint".
         insecure: Whether messages crossed between machines without TLS.
+        date: The day of the audit, as 2026-05-31; empty in early reports. Two audits that differ in nothing else are
+            equal.
 
     >>> RunIdentity("0" * 64, "SplitClassifier.fit", {"bank": "label party"}, 9, 0, "seeded", "simulated").mode
     'simulated'
@@ -54,6 +57,7 @@ class RunIdentity:
     mode: str
     code_version: str = __version__
     insecure: bool = False
+    date: str = field(default="", compare=False)
 
     @property
     def noise_is_known(self) -> bool:
@@ -83,6 +87,7 @@ class RunIdentity:
             randomness=randomness,
             insecure=insecure,
             mode=mode,
+            date=datetime.now(UTC).date().isoformat(),
         )
 
 
@@ -394,6 +399,9 @@ class ReportContents:
         untested: Attacks that do not apply or were not made, and why.
         stated: What parties themselves found could be rebuilt of their columns.
         over_runs: For each party whose earlier runs are known, what all of them spent on each secret of its records.
+        inapplicable: Those of `untested` that have nothing to work on in a run like this.
+        tried: The secrets that the attacks of this audit are about, applicable or not.
+        quality: How well the model predicts held-out rows, by measure; empty where nobody measured it.
     """
 
     run: RunIdentity
@@ -403,3 +411,11 @@ class ReportContents:
     untested: tuple[str, ...]
     stated: tuple[SelfReportedLeak, ...] = ()
     over_runs: Mapping[str, Mapping[str, Spent]] = field(default_factory=dict)
+    inapplicable: tuple[str, ...] = ()
+    tried: tuple[Secret, ...] = ()
+    quality: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """What an audit could have tested and did not."""
+        return tuple(line for line in self.untested if line not in self.inapplicable)

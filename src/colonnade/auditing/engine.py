@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from colonnade.attacks.base import ActiveAttack, AnyAttack
+from colonnade.attacks.base import ActiveAttack, AnyAttack, Inapplicable
 from colonnade.auditing.attempt import name_of, tried
 from colonnade.auditing.contents import EVERYBODY, Finding, Granted, Reconstruction
 from colonnade.auditing.report import PrivacyReport, budget, budget_over_runs, never_attacked, self_reported_leaks
@@ -144,7 +144,8 @@ def report_on(setting: Setting, attacks: Sequence[AnyAttack]) -> PrivacyReport:
     """Audit in a setting."""
     findings, untested = examine(setting, attacks)
     sent = setting.disclosures
-    unattacked = never_attacked(sent, findings, {attack.about for attack in attacks})
+    tried = {attack.about for attack in attacks}
+    unattacked = never_attacked(sent, findings, tried)
     return PrivacyReport(
         run=setting.identity,
         disclosures=sent,
@@ -153,6 +154,8 @@ def report_on(setting: Setting, attacks: Sequence[AnyAttack]) -> PrivacyReport:
         untested=(*untested, *setting.unmeasured(findings), *unattacked),
         stated=self_reported_leaks(setting.transcripts),
         over_runs=budget_over_runs(setting.ledgers, setting.delta),
+        inapplicable=tuple(line for line in untested if isinstance(line, Inapplicable)),
+        tried=tuple(sorted(tried)),
     )
 
 
@@ -163,7 +166,7 @@ def examine(setting: Setting, attacks: Iterable[AnyAttack]) -> tuple[list[Findin
     for each, judged in zip(made, _judged(setting, made), strict=True):
         attempt = each.attempt
         if isinstance(judged, str):
-            untested.append(f"{_title(attempt.attack, attempt.attacker, attempt.grant.owner)}: {judged}")
+            untested.append(_told(_title(attempt.attack, attempt.attacker, attempt.grant.owner), judged))
         else:
             findings.append(_finding(each, judged))
     return findings, untested
@@ -180,23 +183,29 @@ def make(
     for attack in attacks:
         ended = len(made) + len(untested)
         if reason := setting.why_not_audited(attack):
-            untested.append(f"{setting.title(attack)}: {reason}")
+            untested.append(_told(setting.title(attack), reason))
             continue
         subject = SUBJECTS[attack.about]
         for owner in setting.owners(subject, attack):
             reason = subject.why_not_scorable(owner, setting.tables)
             if reason or owner is None:
-                untested.append(f"{setting.title(attack)}: {reason}")
+                untested.append(_told(setting.title(attack), reason or ""))
                 continue
             for attacker in filter(attackers, setting.attackers(owner)):
                 found = _made(setting, attack, attacker, owner)
                 if isinstance(found, str):
-                    untested.append(f"{_title(attack, attacker, owner)}: {found}")
+                    untested.append(_told(_title(attack, attacker, owner), found))
                 else:
                     made.append(found)
         if len(made) + len(untested) == ended:
-            untested.append(f"{setting.title(attack)}: nobody in this run could make it about another party")
+            nobody = Inapplicable("nobody in this run could make it about another party")
+            untested.append(_told(setting.title(attack), nobody))
     return made, untested
+
+
+def _told(title: str, reason: str) -> str:
+    """Why an attack was not made, in a line that stays `Inapplicable` where the reason is."""
+    return type(reason)(f"{title}: {reason}")
 
 
 def _title(attack: AnyAttack, attacker: str, owner: str) -> str:

@@ -50,7 +50,9 @@ class PrivacyReport(ReportContents):
     """
 
     def to_json(self) -> str:
-        """The report as JSON, which later versions can still read."""
+        """The report as JSON, which later versions can still read; verdicts and summary are there for other readers."""
+        from colonnade.auditing.render.summary import summary
+
         tree = {"version": VERSION, **asdict(self)}
         over_runs = (spent for party in tree["over_runs"].values() for spent in party.values())
         for spent in (*tree["budget"].values(), *over_runs):
@@ -58,6 +60,7 @@ class PrivacyReport(ReportContents):
             spent["epsilon"] = spent["epsilon"] if math.isfinite(spent["epsilon"]) else None
         for finding, told in zip(tree["attacks"], self.attacks, strict=True):
             finding["verdict"] = told.verdict
+        tree["summary"] = summary(self)
         return json.dumps(tree, indent=2, ensure_ascii=False, allow_nan=False)
 
     @classmethod
@@ -88,12 +91,21 @@ class PrivacyReport(ReportContents):
                     party: {secret: _spent(item) for secret, item in spent.items()}
                     for party, spent in tree.get("over_runs", {}).items()
                 },
+                inapplicable=tuple(tree.get("inapplicable", ())),
+                tried=tuple(Secret(name) for name in tree.get("tried", ())),
+                quality=tree.get("quality", {}),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise StorageError(
                 f"A privacy report of version {version} should have all its parts, but this one cannot be read "
                 f"({type(error).__name__}: {error}). Write the report again."
             ) from error
+
+    def to_markdown(self) -> str:
+        """The report as Markdown: the content of the page without its drawings."""
+        from colonnade.auditing.render.markdown import markdown
+
+        return markdown(self)
 
     def to_html(self, path: Path | str) -> None:
         """Write the report as one page that needs nothing else."""

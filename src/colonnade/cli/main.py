@@ -181,6 +181,8 @@ def audit(
     Of a run between machines, give the folder of this party's side. The party then audits alone what it sent. With
     --attacker the label party and the attacker audit together; both run the command at the same time.
     """
+    from colonnade.auditing.render.summary import verdict
+    from colonnade.auditing.render.words import warnings
     from colonnade.deploy.party_run import PartyRun
     from colonnade.runtime.executor import Local
 
@@ -206,8 +208,11 @@ def audit(
         )
     else:
         report = folder.audit(planned, executor=Local(jobs))
-    console().print(report)
-    say(f"Written to {folder.path / 'report.html'} and report.json beside it.")
+    for warning in warnings(report):
+        say(warning, style="bold red")
+    for line in verdict(report):
+        say(line)
+    say(f"Written to {folder.path / 'report.html'} and report.json beside it. In full: colonnade report {folder.path}")
 
 
 @app.command()
@@ -216,6 +221,7 @@ def report(
     *,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as a page.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the report as Markdown.")] = False,
 ) -> None:
     """Show the report of a run's last audit."""
     found = _run_or_side(run).report()
@@ -223,6 +229,8 @@ def report(
         found.to_html(html)
     if json:
         print(found.to_json())
+    elif markdown:
+        print(found.to_markdown(), end="")
     elif html is None:
         console().print(found)
     else:

@@ -173,10 +173,11 @@ def _on_labels(report: PrivacyReport) -> list[Finding]:
 
 
 def _report(console: Console, report: PrivacyReport, folders: tuple[RunFolder, ...]) -> None:
-    from colonnade.auditing.render.words import headline, luck
+    from colonnade.auditing.render.summary import verdict
 
     _ask(console, "The verdict on the run without a defence")
-    _say(console, f"{headline(report)}. {luck(report)}")
+    for line in verdict(report):
+        console.print(line, markup=False)
     _say(console, "The reports say what each party could learn, and how that was measured:")
     for folder in folders:
         console.print(f"  {folder.path / 'report.html'}", markup=False, soft_wrap=True)

@@ -21,6 +21,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -224,6 +225,7 @@ class RunFolder:
         planned = planned or self.plan.audit
         attacks, run = planned.build(self.plan.defences), self.load()
         report = audit(run, attacks, nulls=planned.nulls, seed=planned.seed, delta=planned.delta, executor=executor)
+        report = replace(report, quality=self.metrics())
         self._write("report.json", report.to_json())
         report.to_html(self.path / "report.html")
         return report

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from colonnade.attacks.base import Grant, Guess
+from colonnade.attacks.base import Grant, Guess, Inapplicable
 from colonnade.attacks.view import View
 from colonnade.models.trees.bins import Column
 from colonnade.models.trees.record import ForestRecord
@@ -26,9 +26,9 @@ def why_no_forest(view: View, *, sums: bool) -> str | None:
     """Why a view holds nothing of the owner's columns in a forest; None if it does."""
     record, owner = view.own.forest, view.grant.owner
     if owner not in record.columns:
-        return f"it saw nothing of {owner}'s columns"
+        return Inapplicable(f"it saw nothing of {owner}'s columns")
     if sums and not record.released(owner):
-        return f"no sums over {owner}'s bins were told: they were hidden"
+        return Inapplicable(f"no sums over {owner}'s bins were told: they were hidden")
     return None
 
 

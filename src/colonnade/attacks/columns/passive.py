@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from colonnade.attacks.base import Attack, Grant, Guess, Needs, View
+from colonnade.attacks.base import Attack, Grant, Guess, Inapplicable, Needs, View
 from colonnade.attacks.points import Points
 from colonnade.models.networks.messages import Embedding
 from colonnade.secret import Secret
@@ -84,6 +84,6 @@ def ridge(x: Float64Array, records: Float64Array) -> tuple[Float64Array, Float64
 def why_not_regressed(points: Points, view: View, called: str) -> str | None:
     """Why points of an owner's rows cannot be regressed on known records; None if they can."""
     if not len(points.rows):
-        return f"it received no {called} from {view.grant.owner}"
+        return Inapplicable(f"it received no {called} from {view.grant.owner}")
     n_known = int(np.isin(view.grant.rows, points.rows).sum())
     return f"it received {called} of only {n_known} known records" if n_known < 2 else None

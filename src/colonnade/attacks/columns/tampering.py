@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from colonnade.attacks.base import Grant, Guess, View
+from colonnade.attacks.base import Grant, Guess, Inapplicable, View
 from colonnade.attacks.points import Points
 from colonnade.models.networks.messages import Embedding, Gradient
 from colonnade.parameters import choice
@@ -190,8 +190,8 @@ def why_no_gradients_sent(view: View) -> str | None:
     """Why an attacker has no gradients to tamper with; None if it has."""
     owner = view.grant.owner
     if owner not in view.peers(Embedding, sent=False):
-        return f"it received no embeddings from {owner}"
-    return None if owner in view.peers(Gradient, sent=True) else f"it sent {owner} no gradients"
+        return Inapplicable(f"it received no embeddings from {owner}")
+    return None if owner in view.peers(Gradient, sent=True) else Inapplicable(f"it sent {owner} no gradients")
 
 
 def descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from colonnade.attacks.base import ActiveAttack, Attack, ExampleRun, Grant, Guess, Needs, View
+from colonnade.attacks.base import ActiveAttack, Attack, ExampleRun, Grant, Guess, Inapplicable, Needs, View
 from colonnade.attacks.labels.heads import in_batches, mixmatched, reproducible, self_trained
 from colonnade.attacks.labels.own_steps import played_with, why_no_bottom
 from colonnade.attacks.points import KNOWN_PER_CLASS, WHEN, WHENS, Points, When, why_no_gradients
@@ -72,7 +72,7 @@ class ModelCompletion(Attack):
 
     def why_not(self, view: View) -> str | None:
         if getattr(_trained_jointly(view.own.model), "bottom_", None) is None:
-            return "its share of the model has no bottom network to complete"
+            return Inapplicable("its share of the model has no bottom network to complete")
         return None
 
     def guess(self, view: View) -> Guess:

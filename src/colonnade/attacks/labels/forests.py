@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from colonnade.attacks.base import Attack, ExampleRun, Guess, Needs, View
+from colonnade.attacks.base import Attack, ExampleRun, Guess, Inapplicable, Needs, View
 from colonnade.attacks.labels.spreading import spread
 from colonnade.attacks.points import KNOWN_PER_CLASS, Points
 from colonnade.models.trees.messages import NodeRows
@@ -33,7 +33,7 @@ class SharedNodes(Attack):
 
     def why_not(self, view: View) -> str | None:
         if not view.peers(NodeRows, sent=False):
-            return f"{view.party} was not told which rows nodes have"
+            return Inapplicable(f"{view.party} was not told which rows nodes have")
         return node_points(view).why_not(view.grant)
 
     def guess(self, view: View) -> Guess:

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal, Self
 
 import numpy as np
 
-from colonnade.attacks.base import Attack, ExampleRun, Grant, Guess, Needs, View
+from colonnade.attacks.base import Attack, ExampleRun, Grant, Guess, Inapplicable, Needs, View
 from colonnade.attacks.points import Points, distances, why_no_gradients
 from colonnade.models.networks.messages import Gradient
 from colonnade.parameters import Limit, check_parameters, choice
@@ -48,7 +48,7 @@ class DirectLabel(Attack):
             return "no gradients of the first epoch were kept"
         width = first[1].shape[1]
         if width != view.grant.n_classes or view.public.settings.get("top") is not None:
-            return "a top network stands between the gradients and the classes"
+            return Inapplicable("a top network stands between the gradients and the classes")
         return None
 
     def guess(self, view: View) -> Guess:
@@ -70,7 +70,7 @@ class _Score(Attack):
 
     def why_not(self, view: View) -> str | None:
         if view.grant.n_classes != 2:
-            return f"it tells two classes apart and this run has {view.grant.n_classes}"
+            return Inapplicable(f"it tells two classes apart and this run has {view.grant.n_classes}")
         points = Points.of_gradients(view, "mean")
         return why_no_gradients(view) or points.why_not(view.grant, known=view.needs.known_labels > 0)
 

@@ -26,7 +26,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from colonnade.attacks.base import Attack, ExampleRun, Guess, Needs, View
+from colonnade.attacks.base import Attack, ExampleRun, Guess, Inapplicable, Needs, View
 from colonnade.attacks.labels.regression import (
     first_batches,
     n_outputs,
@@ -69,11 +69,11 @@ class LatticeLabels(Attack):
         if why is not None:
             return why
         if not isinstance(view.own.model, LogisticRegression) or n_outputs(view) > 1:
-            return "it knows the residuals of a logistic regression of two classes only"
+            return Inapplicable("it knows the residuals of a logistic regression of two classes only")
         if view.own.model.gradient_privacy is not None:
-            return "opened sums have noise"
+            return Inapplicable("opened sums have noise")
         weighted = any(len(each.message.weights) for each in view.messages(StepOutline, sent=False))
-        return "rows have weights" if weighted else None
+        return Inapplicable("rows have weights") if weighted else None
 
     def guess(self, view: View) -> Guess:
         batches = first_batches(view)

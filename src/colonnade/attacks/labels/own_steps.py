@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from torch import nn
 
+from colonnade.attacks.base import Inapplicable
 from colonnade.errors import PrivacyError
 from colonnade.models.networks.modules import BottomFactory, bottom_named
 from colonnade.models.networks.split import SplitNetwork
@@ -58,5 +59,5 @@ def played_with(
 def why_no_bottom(public: PublicPlan, party: str) -> str | None:
     """Why a party has no bottom network of its own that learns in a run; None if it has."""
     if "fusion" not in public.settings or public.roles.server is not None:
-        return "it changes its own part of a split network, and this run trains none"
+        return Inapplicable("it changes its own part of a split network, and this run trains none")
     return None if party in public.roles.features else f"{party} has no part of a split network without labels"

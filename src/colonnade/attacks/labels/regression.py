@@ -20,7 +20,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from colonnade.attacks.base import Attack, ExampleRun, Guess, Needs, View
+from colonnade.attacks.base import Attack, ExampleRun, Guess, Inapplicable, Needs, View
 from colonnade.models.glm.estimator import GeneralisedLinearModel
 from colonnade.models.glm.messages import EncryptedResiduals
 from colonnade.parameters import Limit, check_parameters, count
@@ -140,11 +140,11 @@ def shortest_residuals(
 def why_no_regression(view: View) -> str | None:
     """Why a view holds no regression of classes with columns and batches of the attacker; None if it does."""
     if not isinstance(view.own.model, GeneralisedLinearModel):
-        return "it reads the coefficients of a regression"
+        return Inapplicable("it reads the coefficients of a regression")
     if view.own.model.design_ is None:
-        return "the attacker has no columns of its own"
+        return Inapplicable("the attacker has no columns of its own")
     if view.grant.n_classes != max(2, n_outputs(view)):
-        return f"it tells {max(2, n_outputs(view))} classes apart and this run has {view.grant.n_classes}"
+        return Inapplicable(f"it tells {max(2, n_outputs(view))} classes apart and this run has {view.grant.n_classes}")
     if EncryptedResiduals in view.needs.messages and not first_batches(view):
         return "no batches of the first epoch were kept"
     return None

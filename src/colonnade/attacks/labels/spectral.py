@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from colonnade.attacks.base import Attack, Guess, Needs, View
+from colonnade.attacks.base import Attack, Guess, Inapplicable, Needs, View
 from colonnade.attacks.labels.spreading import followed, neighbour_links
 from colonnade.attacks.points import (
     KNOWN_PER_CLASS,
@@ -32,7 +32,7 @@ class SpectralScore(Attack):
 
     def why_not(self, view: View) -> str | None:
         if view.grant.n_classes != 2:
-            return f"it tells two classes apart and this run has {view.grant.n_classes}"
+            return Inapplicable(f"it tells two classes apart and this run has {view.grant.n_classes}")
         return Points.of_embeddings(view).why_not(view.grant, known=False)
 
     def guess(self, view: View) -> Guess:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from colonnade.attacks.base import Attack, ExampleRun, Guess, Needs, View
+from colonnade.attacks.base import Attack, ExampleRun, Guess, Inapplicable, Needs, View
 from colonnade.attacks.points import distances
 from colonnade.models.functional.messages import Offer, ReleasedCurves
 from colonnade.secret import Secret
@@ -31,7 +31,7 @@ class ReleaseMembership(Attack):
         if not view.grant.candidates:
             return "it must be told candidates, who may have been in the run or not"
         if not any(recorded.message.column in view.grant.candidates for recorded in _releases(view)):
-            return "it was sent no released curves"
+            return Inapplicable("it was sent no released curves")
         return None
 
     def guess(self, view: View) -> Guess:
@@ -67,9 +67,9 @@ class FitMembership(Attack):
 
     def why_not(self, view: View) -> str | None:
         if not view.grant.candidates or "" not in view.grant.candidates:
-            return "it must be told candidates with their outputs"
+            return Inapplicable("it must be told candidates with their outputs")
         if not hasattr(view.own.model, "w_"):
-            return "it holds no coefficients"
+            return Inapplicable("it holds no coefficients")
         return None
 
     def guess(self, view: View) -> Guess:

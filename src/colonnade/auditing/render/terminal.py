@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from colonnade.auditing.contents import Finding, ReportContents
-from colonnade.auditing.render import words
+from colonnade.auditing.render import summary, words
 from colonnade.text import printable
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-STYLES: dict[words.Answer, str] = {
+STYLES: dict[summary.Cell, str] = {
     "leaks": "bold red",
     "leaks, classes unnamed": "bold yellow",
     "leaks, nobody singled out": "bold yellow",
@@ -21,6 +21,9 @@ STYLES: dict[words.Answer, str] = {
     "no leak found": "bold blue",
     "measured by its owner": "bold magenta",
     "not tested": "dim",
+    "no attack applies": "dim",
+    "nothing sent": "dim",
+    "own": "dim",
 }
 
 
@@ -39,6 +42,9 @@ def terminal(report: ReportContents) -> RenderableType:
     ]
     if report.attacks:
         parts.append(_text(words.luck(report), "dim"))
+    parts += [_text(""), Rule("Who could learn what about whom", align="left", style="dim"), _matrix(report)]
+    parts += [_text(f"Quality: {summary.quality(report)}")]
+    parts += [_text(f"Next: {step}") for step in summary.next_steps(report)]
     for question in words.questions(report):
         parts += [_text(""), Rule(_text(question.title), align="left", style="dim")]
         parts.append(_text(question.answer.capitalize(), STYLES[question.answer]))
@@ -60,9 +66,11 @@ def terminal(report: ReportContents) -> RenderableType:
         parts += [
             _text(f"{secret}, over all runs on {party}'s records: {spent}") for secret, spent in over_runs.items()
         ]
-    if report.untested:
+    if report.gaps:
         parts += [_text(""), Rule("Not tested", align="left", style="dim")]
-        parts += [_text(f"- {line}") for line in report.untested]
+        parts += [_text(f"- {line}") for line in report.gaps]
+    if n := len(report.inapplicable):
+        parts.append(_text(f"\n{n} attack{'s' if n > 1 else ''} cannot apply to such a run. The JSON file says why."))
     parts.append(
         _text(
             f"\nplan {run.plan[:16]}, seed {run.seed}, {run.randomness} randomness, {run.mode} audit, "
@@ -71,6 +79,14 @@ def terminal(report: ReportContents) -> RenderableType:
         )
     )
     return Padding(Group(*parts), (0, 1))
+
+
+def _matrix(report: ReportContents) -> RichTable:
+    table = _table("secret", *(f"{party} ({role})" for party, role in report.run.parties.items()), numbers=())
+    for row in summary.matrix(report):
+        cells = (_text(summary.told(cell), STYLES[cell]) for cell in row.cells)
+        table.add_row(_text(row.title), *cells)
+    return table
 
 
 def _findings_table(findings: tuple[Finding, ...]) -> RichTable:
@@ -115,7 +131,7 @@ def _table(*texts: str, numbers: tuple[str, ...]) -> RichTable:
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for heading in texts:
-        table.add_column(heading, overflow="fold")
+        table.add_column(_text(heading), overflow="fold")
     for heading in numbers:
         table.add_column(heading, justify="right", no_wrap=True)
     return table

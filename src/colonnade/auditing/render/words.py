@@ -20,9 +20,10 @@ from colonnade.auditing.contents import (
 )
 from colonnade.secret import Secret
 
-Answer: TypeAlias = Verdict | Literal["not tested", "measured by its owner"]
+Answer: TypeAlias = Verdict | Literal["not tested", "no attack applies", "measured by its owner"]
 
 _ORDER: tuple[Answer, ...] = (
+    "no attack applies",
     "not tested",
     "no leak found",
     "measured by its owner",
@@ -49,6 +50,7 @@ class Question:
         kinds: The messages that depend on the secret.
         is_repeated: Whether the null repeats the run, and so tells what the messages say from what the attacker knows.
         stated: What the owner itself found could be rebuilt; None where it stated nothing.
+        is_tried: Whether the audit has attacks on such a secret, applicable or not.
 
     >>> Question("bank", "shop", Secret.FEATURES, (), ("split/embedding",)).title
     "What could bank learn about shop's features?"
@@ -61,6 +63,7 @@ class Question:
     kinds: tuple[str, ...]
     is_repeated: bool = True
     stated: SelfReportedLeak | None = None
+    is_tried: bool = False
 
     @property
     def title(self) -> str:
@@ -74,18 +77,23 @@ class Question:
         """The answer in one word."""
         if self.findings:
             return self.findings[0].verdict
-        return "not tested" if self.stated is None else "measured by its owner"
+        if self.stated is not None:
+            return "measured by its owner"
+        return "no attack applies" if self.is_tried else "not tested"
 
     @property
     def sentence(self) -> str:
         """The answer in a few sentences."""
         if self.stated is not None:
-            return f"{self.stated} {self._found() if self.findings else 'This audit made no attack on them.'}"
+            return f"{self.stated} {self.found if self.findings else 'This audit made no attack on them.'}"
         unread = [kind for kind in self.kinds if not any(finding.reads(kind) for finding in self.findings)]
-        found = self._found() if self.findings else "Nobody tried."
+        nothing = "No attack of this audit applies." if self.is_tried else "Nobody tried."
+        found = self.found if self.findings else nothing
         return f"{found} What {' and '.join(unread)} may give away has not been measured." if unread else found
 
-    def _found(self) -> str:
+    @property
+    def found(self) -> str:
+        """What the worst finding says."""
         worst = self.findings[0]
         evidence = worst.strongest
         said = number(evidence.score.value, worst.measure)
@@ -159,6 +167,7 @@ def questions(report: ReportContents) -> tuple[Question, ...]:
             kinds.get(key, ()),
             is_repeated=report.run.mode == "simulated",
             stated=stated.get(key),
+            is_tried=key[2] in report.tried,
         )
         for key in dict.fromkeys([*attacked, *kinds, *stated])
     ]
@@ -190,6 +199,12 @@ def headline(report: ReportContents) -> str:
     if n := n_attacks(report.attacks):
         return f"No leak found by {n} attack{'s' if n > 1 else ''}"
     return "Nothing has been tested"
+
+
+def warnings(report: ReportContents) -> tuple[str, ...]:
+    """What must not be overlooked beside the headline."""
+    run = report.run
+    return tuple(text for text, holds in ((IN_THE_CLEAR, run.insecure), (KNOWN_NOISE, run.noise_is_known)) if holds)
 
 
 def _by_attackers(asked: Iterable[Question], *answers: Answer) -> dict[str, list[str]]:

@@ -1,0 +1,123 @@
+"""The first screen of a report, and the remedies that it names."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from colonnade.auditing.contents import BestBaseline, Disclosure
+from colonnade.auditing.remedies import comparable_set, remedies, sufficient
+from colonnade.auditing.render.summary import MEANINGS, SIGNS, matrix, next_steps, quality, summary, verdict, worst
+from colonnade.auditing.report import PrivacyReport
+from colonnade.secret import Secret
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = Path(__file__).parent / "golden" / "report-v1.json"
+SPENT = {"rows": 900.0, "accuracy": 0.8, "commonest": 0.75, "AUC": 0.784}
+
+
+@pytest.fixture
+def report() -> PrivacyReport:
+    return PrivacyReport.from_json(GOLDEN.read_text())
+
+
+def of_three(report: PrivacyReport) -> PrivacyReport:
+    """The same report, had telco been there as well, sent bank embeddings, and been sent nothing."""
+    embeddings = Disclosure("telco", "bank", "split/embedding", (Secret.FEATURES,), (), 40, 81_920, True)
+    run = replace(report.run, parties={**report.run.parties, "telco": "feature party"})
+    return replace(report, run=run, disclosures=(*report.disclosures, embeddings))
+
+
+def test_the_matrix_has_a_row_for_each_secret_and_a_cell_for_each_party(report: PrivacyReport) -> None:
+    rows = {row.title: row.cells for row in matrix(of_three(report))}
+    assert rows == {
+        "bank's labels": ("own", "leaks", "nothing sent"),
+        "shop's features": ("not tested", "own", "nothing sent"),
+        "telco's features": ("not tested", "nothing sent", "own"),
+    }
+
+
+def test_what_no_attack_can_read_is_not_called_untested(report: PrivacyReport) -> None:
+    tried = replace(report, tried=(Secret.FEATURES, Secret.LABELS))
+    assert matrix(tried)[1].cells == ("no attack applies", "own")
+
+
+def test_every_verdict_has_a_sign_and_a_meaning() -> None:
+    assert SIGNS.keys() - {"own"} == MEANINGS.keys()
+    assert all(SIGNS[cell] for cell in MEANINGS)
+
+
+def test_the_worst_findings_are_about_different_secrets(report: PrivacyReport) -> None:
+    of_columns = (replace(f, attacker="bank", owner="shop", about=Secret.FEATURES) for f in report.attacks)
+    by_telco = (replace(f, attacker="telco") for f in report.attacks)
+    first, second = worst(replace(report, attacks=(*report.attacks, *by_telco, *of_columns)))
+    assert first.startswith("shop about bank's labels: DirectLabel names 100.0% correctly of 512 rows")
+    assert second.startswith("bank about shop's features: ")
+    assert worst(replace(report, attacks=())) == ()
+
+
+def test_quality_is_told_by_measure_or_said_to_be_unknown(report: PrivacyReport) -> None:
+    assert quality(report) == "How well the model predicts was not measured in this run."
+    assert quality(replace(report, quality=SPENT)) == (
+        "accuracy 0.800, AUC 0.784 on 900 held-out rows, where always naming the commonest class has accuracy 0.750."
+    )
+
+
+def test_a_leak_of_labels_is_answered_by_a_model_and_a_defence_with_their_measured_price(
+    report: PrivacyReport,
+) -> None:
+    model, defence = sufficient(2)
+    steps = next_steps(report)
+    assert model.name in steps[0]
+    assert f"AUC {model.after['AUC']:.3f} instead of {model.before['AUC']:.3f} on credit default" in steps[0]
+    assert defence.name in steps[1]
+    assert f"AUC {defence.after['AUC']:.3f} instead of {defence.before['AUC']:.3f} on credit default" in steps[1]
+
+
+def test_a_defence_that_the_run_has_is_not_recommended(report: PrivacyReport) -> None:
+    (_, defence) = sufficient(2)
+    held = tuple(replace(d, under=("AverageGradient",)) for d in report.disclosures)
+    assert defence.name == "gradient-averaging"
+    assert not any(defence.name in step for step in next_steps(replace(report, disclosures=held)))
+
+
+def test_a_leak_that_no_result_is_about_is_not_answered_by_a_figure(report: PrivacyReport) -> None:
+    other = tuple(replace(d, kind="glm/opening") for d in report.disclosures)
+    (step,) = next_steps(replace(report, disclosures=other))
+    assert step.startswith("None of the results that come with this version says what would have stopped this.")
+
+
+def test_without_a_leak_the_next_step_is_to_attack_harder(report: PrivacyReport) -> None:
+    known = tuple(
+        replace(f, plain=replace(f.plain, alone=BestBaseline(1.0, "x")), up_to_naming=None) for f in report.attacks
+    )
+    assert next_steps(replace(report, attacks=known))[0].startswith("Keep the plan.")
+    assert next_steps(replace(report, attacks=()))[0].startswith("Audit the run.")
+
+
+def test_a_sufficient_remedy_hid_labels_on_every_set_that_it_was_measured_on() -> None:
+    for n_classes in (2, 10):
+        for chosen in sufficient(n_classes):
+            assert chosen.set == comparable_set(n_classes)
+            assert all(each.hides_labels for each in remedies() if each.name == chosen.name)
+
+
+def test_the_remedies_that_are_shipped_are_those_that_the_results_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT)
+    from experiments.remedies import REMEDIES, text
+
+    assert REMEDIES.read_text("utf-8") == text()
+
+
+def test_the_verdict_is_three_lines(report: PrivacyReport) -> None:
+    leak, model, step = verdict(replace(report, quality=SPENT))
+    assert leak == "bank's labels can be inferred by shop."
+    assert model.startswith("Quality: accuracy 0.800")
+    assert step.startswith("Next: Labels: ")
+
+
+def test_the_file_holds_the_first_screen_in_words(report: PrivacyReport) -> None:
+    written = json.loads(report.to_json())["summary"]
+    assert written == json.loads(json.dumps(summary(report)))
+    assert written["matrix"]["bank's labels"] == {"bank": "own", "shop": "leaks"}
