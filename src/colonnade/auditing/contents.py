@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from colonnade._version import __version__
+from colonnade.models.quality import Quality
 from colonnade.privacy.ledger import Spent
 from colonnade.privacy.randomness import Source
 from colonnade.roles import PublicPlan
@@ -394,6 +395,7 @@ class ReportContents:
         untested: Attacks that do not apply or were not made, and why.
         stated: What parties themselves found could be rebuilt of their columns.
         over_runs: For each party whose earlier runs are known, what all of them spent on each secret of its records.
+        quality: How well the model predicts rows that it was not trained on, if that was measured.
     """
 
     run: RunIdentity
@@ -403,3 +405,4 @@ class ReportContents:
     untested: tuple[str, ...]
     stated: tuple[SelfReportedLeak, ...] = ()
     over_runs: Mapping[str, Mapping[str, Spent]] = field(default_factory=dict)
+    quality: Quality | None = None
