@@ -167,7 +167,7 @@ def _figure(tree: Mapping[str, Any]) -> Figure:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Observed:
     """What came of some rows, and what is known of them.
 
     Attributes:
@@ -186,7 +186,7 @@ class Outcome:
 
 
 def measure(
-    outcome: Outcome,
+    seen: Observed,
     together: Prediction,
     alone: Prediction | None = None,
     *,
@@ -197,19 +197,19 @@ def measure(
     """Compare predictions with what came.
 
     Args:
-        outcome: The true labels.
+        seen: The true labels.
         together: The joint model's prediction of these rows.
         alone: The label party's own prediction of them.
         alone_by: What made it, in words.
         threshold: From which probability on a row is called positive.
         seed: Which rows the bootstrap draws.
     """
-    n = len(outcome.truth)
+    n = len(seen.truth)
     if not n:
         raise DataError("Quality is measured on rows with labels, but there are none. Bring rows with labels.")
     if alone is None:
         alone_by = ""
-    measures = [_measures(outcome, each) for each in (together, alone) if each is not None]
+    measures = [_measures(seen, each) for each in (together, alone) if each is not None]
     ones = np.ones(n)
     found = [each(ones) for each in measures]
     intervals = _intervals(measures, n, seed) if len(found) == 2 else {}
@@ -219,16 +219,16 @@ def measure(
     }
     confusion: dict[str, Mapping[str, int]] = {}
     positive = ""
-    if outcome.task == "classification" and len(outcome.classes) == 2:
-        positive = str(outcome.classes[1])
-        is_true = _coded(outcome) == 1
+    if seen.task == "classification" and len(seen.classes) == 2:
+        positive = str(seen.classes[1])
+        is_true = _coded(seen) == 1
         named = {"together": together} if alone is None else {"together": together, "alone": alone}
         for who, prediction in named.items():
             if prediction.probabilities is not None:
                 figures |= _slopes(figures, who, is_true, prediction.probabilities[:, 1])
                 confusion[who] = _confusion(is_true, prediction.probabilities[:, 1] >= threshold)
     ordered = {name: figures[name] for name in HIGHER if name in figures}
-    return Quality(n, outcome.digest, outcome.trained_rows, alone_by, ordered, confusion, threshold, positive)
+    return Quality(n, seen.digest, seen.trained_rows, alone_by, ordered, confusion, threshold, positive)
 
 
 def measure_curves(observed: Curves, predicted: Curves, mean: Curves, *, digest: str, trained_rows: int) -> Quality:
@@ -263,14 +263,14 @@ def _intervals(
     return {name: (float(low), float(high)) for name, (low, high) in spans.items()}
 
 
-def _measures(outcome: Outcome, prediction: Prediction) -> Callable[[FloatArray], dict[str, float]]:
+def _measures(seen: Observed, prediction: Prediction) -> Callable[[FloatArray], dict[str, float]]:
     """What measures a prediction on weighted rows; what is undefined there is left out."""
-    if outcome.task == "regression":
-        return _number_measures(outcome.truth.astype(np.float64), prediction.values.astype(np.float64))
-    hits = (prediction.values == outcome.truth).astype(np.float64)
+    if seen.task == "regression":
+        return _number_measures(seen.truth.astype(np.float64), prediction.values.astype(np.float64))
+    hits = (prediction.values == seen.truth).astype(np.float64)
     if prediction.probabilities is None:
         return lambda weights: {"accuracy": _mean(hits, weights)}
-    return _class_measures(_coded(outcome), hits, prediction.probabilities)
+    return _class_measures(_coded(seen), hits, prediction.probabilities)
 
 
 def _class_measures(
@@ -280,7 +280,9 @@ def _class_measures(
     told = np.where(codes >= 0, probabilities[np.arange(len(codes)), np.maximum(codes, 0)], 0.0)
     losses = -np.log(np.clip(told, TINY, 1.0))
     is_binary = probabilities.shape[1] == 2
-    ranked = [_Ranked(codes == i, probabilities[:, i]) for i in ([1] if is_binary else range(probabilities.shape[1]))]
+    ranked = [
+        _RankedRows(codes == i, probabilities[:, i]) for i in ([1] if is_binary else range(probabilities.shape[1]))
+    ]
     bins = _bins(probabilities[:, 1]) if is_binary else None
     gaps = probabilities[:, 1] - (codes == 1)
 
@@ -300,7 +302,7 @@ def _class_measures(
     return figures
 
 
-class _Ranked:
+class _RankedRows:
     """Rows by their score, of which some are true, so that measures of the ranking take no sorting."""
 
     def __init__(self, is_true: NDArray[np.bool_], scores: FloatArray) -> None:
@@ -341,10 +343,10 @@ def _mean(values: FloatArray, weights: FloatArray) -> float:
     return float(values @ weights / weights.sum())
 
 
-def _coded(outcome: Outcome) -> NDArray[np.int64]:
+def _coded(seen: Observed) -> NDArray[np.int64]:
     """The place of each label among the classes; -1 for a class that the model has never seen."""
-    places = {each: place for place, each in enumerate(np.asarray(outcome.classes).tolist())}
-    return np.array([places.get(label, -1) for label in outcome.truth.tolist()], np.int64)
+    places = {each: place for place, each in enumerate(np.asarray(seen.classes).tolist())}
+    return np.array([places.get(label, -1) for label in seen.truth.tolist()], np.int64)
 
 
 def _bins(scores: FloatArray) -> NDArray[np.int64]:
