@@ -4,6 +4,7 @@
         plan.toml                  the plan, with absolute paths
         run.json                   what was run on which tables, and its status
         metrics.json               how well the model predicts held-out rows
+        quality.json, ...          if the plan has a section [evaluate]: the same beside the label party alone
         report.json, report.html   the privacy report, once the run is audited
         alignment/                 if the plan has a section [align]: the same for the alignment, and its outcome
         bank/                      what this party alone would hold
@@ -21,6 +22,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -28,6 +30,8 @@ from colonnade._version import __version__
 from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.experiment.quality import quality
 from colonnade.models.base import Estimator
+from colonnade.models.evaluation import evaluate, keep_evaluation
+from colonnade.models.quality import Quality
 from colonnade.plans.plan import Plan, Tables
 from colonnade.plans.sections import PlannedAudit
 from colonnade.privacy.history import History, Records, history_path
@@ -172,6 +176,11 @@ class RunFolder:
             if share.is_fitted:
                 share.save(self.path / party / "model.safetensors")
         self._write("metrics.json", json.dumps(quality(run, tables.test), indent=1))
+        if self.plan.evaluate is not None:
+            label = str(self.plan.roles.label)
+            prediction, train, rows = run.predict(tables.test), tables.train[label], tables.test[label]
+            found = evaluate(run.results[label], prediction, train, rows, threshold=self.plan.evaluate.threshold)
+            keep_evaluation(self.path, found, prediction)
         return run
 
     @property
@@ -224,6 +233,7 @@ class RunFolder:
         planned = planned or self.plan.audit
         attacks, run = planned.build(self.plan.defences), self.load()
         report = audit(run, attacks, nulls=planned.nulls, seed=planned.seed, delta=planned.delta, executor=executor)
+        report = replace(report, quality=self.quality())
         self._write("report.json", report.to_json())
         report.to_html(self.path / "report.html")
         return report
@@ -232,6 +242,10 @@ class RunFolder:
         """How well the model predicts held-out rows."""
         metrics: dict[str, float] = self._read_json("metrics.json")
         return metrics
+
+    def quality(self) -> Quality | None:
+        """How well the model predicts held-out rows, beside the label party alone; None without [evaluate]."""
+        return Quality.load(self.path / "quality.json") if self._has("quality.json") else None
 
     def report(self) -> PrivacyReport:
         """The report of the last audit.

@@ -126,8 +126,17 @@ class Quality:
         )
 
     def __str__(self) -> str:
+        lines = [*self.table(), *([self._alone_in_words] if self.alone_by else []), self.verdict]
+        return "\n".join(lines)
+
+    @property
+    def _alone_in_words(self) -> str:
+        return f"Alone is {self.alone_by} on the label party's own columns of the same training rows."
+
+    def table(self, heads: tuple[str, str] = ("together", "alone")) -> list[str]:
+        """The figures as lines of text, under these heads."""
         title = f"On {self.rows:,} rows that were not trained on:"
-        lines = [f"{title:<42}{'together':>10}{'alone':>10}   difference (95 %)"]
+        lines = [f"{title:<42}{heads[0]:>10}{heads[1]:>10}   difference (95 %)"]
         for name, figure in self.figures.items():
             alone = "" if figure.alone is None else f"{figure.alone:.3f}"
             between = "" if figure.difference is None else "{:+.3f} to {:+.3f}".format(*figure.difference)
@@ -135,9 +144,7 @@ class Quality:
         for name in self.confusion.get("together", ()):
             counts = "".join(f"{self.confusion[who].get(name, 0):>10,}" for who in self.confusion)
             lines.append(f"  {f'{name}, at {self.threshold:g}':<40}{counts}")
-        if self.alone_by:
-            lines.append(f"Alone is {self.alone_by} on the label party's own columns of the same training rows.")
-        return "\n".join((*lines, self.verdict))
+        return lines
 
     def save(self, path: Path) -> None:
         """Write the quality as JSON."""
