@@ -10,11 +10,12 @@ from colonnade.auditing.contents import BestBaseline, Disclosure
 from colonnade.auditing.remedies import comparable_set, remedies, sufficient
 from colonnade.auditing.render.summary import MEANINGS, SIGNS, matrix, next_steps, quality, summary, verdict, worst
 from colonnade.auditing.report import PrivacyReport
+from colonnade.models.quality import Figure, Quality
 from colonnade.secret import Secret
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent / "golden" / "report-v1.json"
-SPENT = {"rows": 900.0, "accuracy": 0.8, "commonest": 0.75, "AUC": 0.784}
+MEASURED = Quality(900, "d", 2000, "boosted trees", {"AUC": Figure(0.784, 0.75, (0.01, 0.05))})
 
 
 @pytest.fixture
@@ -59,8 +60,9 @@ def test_the_worst_findings_are_about_different_secrets(report: PrivacyReport) -
 
 def test_quality_is_told_by_measure_or_said_to_be_unknown(report: PrivacyReport) -> None:
     assert quality(report) == "How well the model predicts was not measured in this run."
-    assert quality(replace(report, quality=SPENT)) == (
-        "accuracy 0.800, AUC 0.784 on 900 held-out rows, where always naming the commonest class has accuracy 0.750."
+    assert quality(replace(report, quality=MEASURED)) == (
+        "Together is better than alone: AUC 0.784 against 0.750, a difference of 0.010 to 0.050. Measured on 900 rows "
+        "that were not trained on."
     )
 
 
@@ -111,9 +113,9 @@ def test_the_remedies_that_are_shipped_are_those_that_the_results_give(monkeypat
 
 
 def test_the_verdict_is_three_lines(report: PrivacyReport) -> None:
-    leak, model, step = verdict(replace(report, quality=SPENT))
+    leak, model, step = verdict(replace(report, quality=MEASURED))
     assert leak == "bank's labels can be inferred by shop."
-    assert model.startswith("Quality: accuracy 0.800")
+    assert model.startswith("Quality: Together is better than alone: AUC 0.784")
     assert step.startswith("Next: Labels: ")
 
 

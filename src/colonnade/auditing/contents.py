@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
 from colonnade._version import __version__
+from colonnade.models.quality import Quality
 from colonnade.privacy.ledger import Spent
 from colonnade.privacy.randomness import Source
 from colonnade.roles import PublicPlan
@@ -401,7 +402,7 @@ class ReportContents:
         over_runs: For each party whose earlier runs are known, what all of them spent on each secret of its records.
         inapplicable: Those of `untested` that have nothing to work on in a run like this.
         tried: The secrets that the attacks of this audit are about, applicable or not.
-        quality: How well the model predicts held-out rows, by measure; empty where nobody measured it.
+        quality: How well the model predicts rows that it was not trained on, if that was measured.
     """
 
     run: RunIdentity
@@ -413,7 +414,7 @@ class ReportContents:
     over_runs: Mapping[str, Mapping[str, Spent]] = field(default_factory=dict)
     inapplicable: tuple[str, ...] = ()
     tried: tuple[Secret, ...] = ()
-    quality: Mapping[str, float] = field(default_factory=dict)
+    quality: Quality | None = None
 
     @property
     def gaps(self) -> tuple[str, ...]:

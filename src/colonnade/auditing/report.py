@@ -29,6 +29,7 @@ from colonnade.auditing.contents import (
 )
 from colonnade.errors import StorageError
 from colonnade.models.networks.messages import LeakStatement
+from colonnade.models.quality import Quality
 from colonnade.privacy.ledger import Event, Ledger, Spent, compose
 from colonnade.secret import Secret
 from colonnade.wire.recording.recording import Transcript
@@ -93,7 +94,7 @@ class PrivacyReport(ReportContents):
                 },
                 inapplicable=tuple(tree.get("inapplicable", ())),
                 tried=tuple(Secret(name) for name in tree.get("tried", ())),
-                quality=tree.get("quality", {}),
+                quality=None if tree.get("quality") is None else Quality.of(tree["quality"]),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise StorageError(

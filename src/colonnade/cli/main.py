@@ -5,6 +5,7 @@
     colonnade simulate PLAN     train as a plan says, all parties in this process
     colonnade audit RUN         measure what each party could have learned
     colonnade report RUN        show the last audit's report
+    colonnade evaluate RUN      show how well its model predicts, alone or beside another run's
     colonnade data list         the data sets a plan can name
     colonnade certs ...         certificates, by which parties know each other
     colonnade doctor PLAN       look for what would keep a run between machines from going well
@@ -33,7 +34,7 @@ from colonnade.cli.certs import certs
 from colonnade.cli.console import complain, console, say
 from colonnade.cli.functional import functional
 from colonnade.cli.network import Certs, Insecure, Listen, Terminated, align, audit_jointly, doctor, join, predict
-from colonnade.errors import ColonnadeError, PlanError
+from colonnade.errors import ColonnadeError, PlanError, StorageError
 
 if TYPE_CHECKING:
     from colonnade.deploy.party_run import PartyRun
@@ -153,7 +154,8 @@ def simulate(
     except KeyboardInterrupt as interrupt:
         interrupt.add_note("The same command with --resume goes on where this one stopped.")
         raise
-    say(_in_words(folder.metrics()))
+    found = folder.quality()
+    say(_in_words(folder.metrics()) if found is None else str(found))
     for stated in self_reported_leaks(run.transcripts):
         say(str(stated))
     say(f"Written to {folder.path}. What could the parties have learned? Run: colonnade audit {folder.path}")
@@ -235,6 +237,45 @@ def report(
         console().print(found)
     else:
         say(f"Written to {html}.")
+
+
+@app.command()
+def evaluate(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="The folder of a run or prediction, or of two.")],
+    *,
+    prediction: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Measure a prediction that was written to this file.")
+    ] = None,
+    rows: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The rows that were predicted, with their labels.")
+    ] = None,
+) -> None:
+    """Show how well a model predicts rows that it was not trained on, beside the label party alone.
+
+    Of a run between machines, give the folder of the label party's side. With two folders, the second model is compared
+    with the first one on the same rows. With --prediction and --rows, a prediction is measured whose labels came later.
+    """
+    from colonnade.deploy.party_run import PartyRun
+    from colonnade.models.evaluation import compare
+    from colonnade.models.quality import Quality
+
+    given = sum(option is not None for option in (prediction, rows))
+    if (len(runs), given) not in ((1, 0), (2, 0), (1, 2)):
+        raise PlanError(
+            "evaluate takes one or two folders, or one folder with --prediction and --rows, but got "
+            f"{len(runs)} folders and {given} of these options. Leave out what is too many."
+        )
+    if prediction is not None and rows is not None:
+        say(str(PartyRun.open(runs[0]).evaluate(prediction, rows)))
+    elif len(runs) == 2:
+        say("\n".join(compare(*runs).table(("second", "first"))))
+    elif (runs[0] / "quality.json").exists():
+        say(str(Quality.load(runs[0] / "quality.json")))
+    else:
+        raise StorageError(
+            f"{runs[0]} should hold a quality.json, but has none. Write a section [evaluate] into the plan before "
+            "training, or predict rows that have labels, at the label party."
+        )
 
 
 @data.command("list")

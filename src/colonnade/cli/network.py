@@ -208,7 +208,7 @@ def _shown() -> Iterator[ProgressCallbacks]:
         say(f"{n_common:,} of your {n_own:,} rows ({n_common / max(1, n_own):.0%}) are common to all parties.")
 
     with Progress() as progress:
-        yield ProgressCallbacks(progress.wait, met, rows, progress.step)
+        yield ProgressCallbacks(progress.wait, met, rows, step=progress.step, quality=lambda found: say(str(found)))
 
 
 @contextmanager

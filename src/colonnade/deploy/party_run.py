@@ -10,6 +10,7 @@
                                parties have finished
         predictions/0001/      the first prediction with this model
         audits/0001/           the first joint audit: what it sent and received there
+        quality.json, ...      how well the model predicts held-out rows (`colonnade.deploy.evaluation`)
         report.json, .html     what its last audit found
 
 The number in the name is that of the public plan, hence the same at all parties.
@@ -26,9 +27,12 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from colonnade.deploy.evaluation import score_file, score_held_out, score_rows
 from colonnade.deploy.preflight import require_lines, require_ready
 from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.models.base import Estimator, Prediction
+from colonnade.models.evaluation import Evaluated
+from colonnade.models.quality import Quality
 from colonnade.plans.plan import Plan
 from colonnade.plans.sections import PlannedNetwork
 from colonnade.privacy.history import History, Records, history_path
@@ -67,6 +71,7 @@ class ProgressCallbacks:
     wait: Callable[[Sequence[str], float], None] = lambda names, seconds: None
     met: Callable[[str, Identity | None], None] = lambda peer, identity: None
     rows: Callable[[int, int], None] = lambda n_common, n_own: None
+    quality: Callable[[Quality], None] = lambda quality: None
     step: Watcher | None = None
 
 
@@ -169,7 +174,18 @@ class PartyRun:
             return None
         if self.plan.data.name is None or self.plan.align is not None:
             return self.plan.data.load((self.name,), self.plan.align)[self.name]
-        return self.plan.tables().train[self.name]
+        tables = self.plan.tables()
+        return (tables.train if self.plan.evaluate is None else tables.common)[self.name]
+
+    def common_rows(self) -> Table | None:
+        """This party's rows in the common order of its run, those that were held out among them."""
+        table = self.table()
+        return table if table is None or self.plan.align is None else _load_alignment(self.alignment_path).take(table)
+
+    def trained_rows(self) -> Table | None:
+        """This party's rows that its run trained on."""
+        rows, held_out = self.common_rows(), self.plan.evaluate
+        return rows if rows is None or held_out is None else held_out.split(rows)[0]
 
     def expected(self, peer: str) -> Identity | None:
         """Whom the certificate in this party's folder names that the peer has handed over, if it has."""
@@ -190,10 +206,16 @@ class PartyRun:
             table = self.table()
             require_ready(self.plan, self.name, table)
             write_atomically(self.path / "plan.toml", self.plan.to_toml().encode())
-            model = self.plan.trained.build()
+            model, held_out, kept = self.plan.trained.build(), self.plan.evaluate, dict[str, Prediction]()
             party = self._connect(self.plan.public(), table, self.path, shown)
-            protocol = self._on_aligned_rows(model.fit, self.alignment_path, party, shown, trains=True)
-            return join(protocol, party, keep=lambda share: share.save(self.model_path))
+            fit: Callable[[Party], Estimator] = model.fit
+            if held_out is not None:
+                fit = Evaluated(model, held_out, lambda share, prediction: kept.update(held_out=prediction))
+            protocol = self._on_aligned_rows(fit, self.alignment_path, party, shown, trains=True)
+            share = join(protocol, party, keep=lambda share: share.save(self.model_path))
+            if kept:
+                shown.quality(score_held_out(self, share, kept["held_out"]))
+            return share
 
     def align(self, *, resume: bool = False, shown: ProgressCallbacks = SILENT) -> Alignment:
         """Align with the other parties and do nothing else; the outcome lies at `alignment_path`."""
@@ -263,7 +285,8 @@ class PartyRun:
             raise PlanError(f"A prediction is written as .csv or .parquet, but --out is {written}. Choose one of them.")
         name, settings = describe_protocol(share.predict)
         public = replace(self.plan.public(), protocol=name, settings={**settings, "trained": found["plan"]})
-        table = self._rows_to_predict(file)
+        labelled = self.plan.rows_to_predict(self.name, file)
+        table = None if labelled is None else labelled.without_labels()
 
         def keep(prediction: Prediction | None) -> None:
             if prediction is not None and table is not None:
@@ -273,7 +296,14 @@ class PartyRun:
         party = self._connect(public, table, folder, shown)
         protocol = self._on_aligned_rows(predict, alignment_path, party, shown)
         prediction = _join_once(protocol, party, keep=keep)
-        return None if prediction is None else written
+        if prediction is None:
+            return None
+        if labelled is not None and labelled.labels is not None:
+            rows = labelled if self.plan.align is None else _load_alignment(alignment_path).take(labelled)
+            quality = score_rows(trained, share, prediction, rows, folder)
+            if quality is not None:
+                shown.quality(quality)
+        return written
 
     def audit(self, planned: PlannedAudit | None = None) -> PrivacyReport:
         """Attack what this party itself sent, without asking the others, and write the report into the folder.
@@ -361,7 +391,8 @@ class PartyRun:
                 f"{self.name}'s rows should be those the run was made on, but they have changed. Restore the data."
             )
         # After an alignment ids may differ between parties or be missing, but the places of rows are the same.
-        return table if self.plan.align is None else _load_alignment(self.alignment_path).take(table).numbered()
+        rows = table if self.plan.align is None else _load_alignment(self.alignment_path).take(table).numbered()
+        return rows if self.plan.evaluate is None else self.plan.evaluate.split(rows)[0]
 
     def _transcript(self) -> Transcript:
         from colonnade.wire.recording.storage_key import StorageKey
@@ -370,8 +401,18 @@ class PartyRun:
         return Transcript.load(self.path / "transcript", key)
 
     def _write_report(self, report: PrivacyReport) -> None:
+        report = replace(report, quality=self.quality())
         write_atomically(self.path / "report.json", report.to_json().encode())
         report.to_html(self.path / "report.html")
+
+    def quality(self) -> Quality | None:
+        """How well the model predicts the held-out rows; None where no rows were held out, or another party knows."""
+        path = self.path / "quality.json"
+        return Quality.load(path) if path.exists() else None
+
+    def evaluate(self, prediction: Path, rows: Path) -> Quality:
+        """Measure a prediction that `predict` wrote, once the labels of its rows are known: a file like the plan's."""
+        return score_file(self, self._share(self.path), prediction, rows)
 
     def report(self) -> PrivacyReport:
         """The report of the last audit."""
@@ -479,21 +520,6 @@ class PartyRun:
             watcher=shown.step,
             on_met=shown.met,
         )
-
-    def _rows_to_predict(self, file: Path | None) -> Table | None:
-        if self.name not in self.plan.roles.holders:
-            return None
-        planned = self.plan.data.tables.get(self.name)
-        if planned is None:
-            if file is not None:
-                raise PlanError(
-                    f"--rows is for plans that name {self.name}'s file, whose columns it should have, but this plan "
-                    "names a data set. Leave it out."
-                )
-            if self.plan.align is not None:
-                return self.plan.data.load((self.name,), self.plan.align)[self.name].without_labels()
-            return self.plan.tables().test[self.name].without_labels()
-        return replace(planned, path=file or planned.path, labels=None).read(self.name, self.plan.align)
 
     def _share(self, path: Path) -> Estimator:
         """This party's share of the model that was trained in a folder."""

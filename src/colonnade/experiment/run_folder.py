@@ -4,6 +4,7 @@
         plan.toml                  the plan, with absolute paths
         run.json                   what was run on which tables, and its status
         metrics.json               how well the model predicts held-out rows
+        quality.json, ...          the same beside the label party alone, with a section [evaluate] or after an audit
         report.json, report.html   the privacy report, once the run is audited
         alignment/                 if the plan has a section [align]: the same for the alignment, and its outcome
         bank/                      what this party alone would hold
@@ -29,6 +30,8 @@ from colonnade._version import __version__
 from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.experiment.quality import quality
 from colonnade.models.base import Estimator
+from colonnade.models.evaluation import evaluate, keep_evaluation
+from colonnade.models.quality import Quality
 from colonnade.plans.plan import Plan, Tables
 from colonnade.plans.sections import PlannedAudit
 from colonnade.privacy.history import History, Records, history_path
@@ -173,7 +176,19 @@ class RunFolder:
             if share.is_fitted:
                 share.save(self.path / party / "model.safetensors")
         self._write("metrics.json", json.dumps(quality(run, tables.test), indent=1))
+        if self.plan.evaluate is not None:
+            self._evaluate(run, tables)
         return run
+
+    def _evaluate(self, run: Run[Estimator], tables: Tables) -> None:
+        """Measure the model beside the label party alone on held-out rows, and write that down."""
+        label, threshold = (
+            str(self.plan.roles.label),
+            0.5 if self.plan.evaluate is None else self.plan.evaluate.threshold,
+        )
+        prediction, train, rows = run.predict(tables.test), tables.train[label], tables.test[label]
+        found = evaluate(run.results[label], prediction, train, rows, threshold=threshold)
+        keep_evaluation(self.path, found, prediction)
 
     @property
     def _histories(self) -> Path | None:
@@ -224,8 +239,10 @@ class RunFolder:
 
         planned = planned or self.plan.audit
         attacks, run = planned.build(self.plan.defences), self.load()
+        if self.quality() is None:
+            self._evaluate(run, self.tables())
         report = audit(run, attacks, nulls=planned.nulls, seed=planned.seed, delta=planned.delta, executor=executor)
-        report = replace(report, quality=self.metrics())
+        report = replace(report, quality=self.quality())
         self._write("report.json", report.to_json())
         report.to_html(self.path / "report.html")
         return report
@@ -234,6 +251,10 @@ class RunFolder:
         """How well the model predicts held-out rows."""
         metrics: dict[str, float] = self._read_json("metrics.json")
         return metrics
+
+    def quality(self) -> Quality | None:
+        """How well the model predicts held-out rows, beside the label party alone; None if nobody measured it."""
+        return Quality.load(self.path / "quality.json") if self._has("quality.json") else None
 
     def report(self) -> PrivacyReport:
         """The report of the last audit.

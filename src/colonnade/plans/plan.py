@@ -9,6 +9,7 @@ A plan is built in Python from the dataclasses below, or read from a TOML file w
     [model]         PlannedModel      a name of the catalogue and its parameters; without it, a plan only aligns
     [[defences]]    PlannedDefence    who holds what
     [audit]         PlannedAudit      which attacks, and how thoroughly
+    [evaluate]      HeldOut           which rows are held out, on which the model's quality is measured
     [run]           PlannedRun        what is kept
     [privacy]       PlannedPrivacy    how much may be released about the same records, over all runs
     [network]       PlannedNetwork    where the parties are, for a run between machines: [network.bank]
@@ -27,7 +28,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from blake3 import blake3
 
-from colonnade.errors import PlanError
+from colonnade.errors import DataError, PlanError
+from colonnade.models.evaluation import HeldOut
 from colonnade.plans.sections import (
     PlannedAddress,
     PlannedAudit,
@@ -62,6 +64,7 @@ class Tables:
     """The tables of a plan: as the parties hold them, and their common rows, to train on and to test on."""
 
     held: Mapping[str, Table]
+    common: Mapping[str, Table]
     train: Mapping[str, Table]
     test: Mapping[str, Table]
 
@@ -87,6 +90,7 @@ class Plan:
     name: str = "run"
     align: PlannedAlign | None = None
     privacy: PlannedPrivacy = field(default_factory=PlannedPrivacy)
+    evaluate: HeldOut | None = None
 
     def __post_init__(self) -> None:
         for name in (self.name, *self.roles.parties):
@@ -109,6 +113,8 @@ class Plan:
                     f"[[defences]] gives {defence.name} to {defence.party}, who has no role; those who have are "
                     f"{', '.join(parties)}.{nearest(defence.party, parties)} Correct the party."
                 )
+        if self.evaluate is not None:
+            self._check_evaluation()
         if self.data.name is None:
             self._check_files()
         if self.align is not None:
@@ -149,9 +155,10 @@ class Plan:
         if self.model is None:
             return self.public_alignment()
         plan = self._agreeing(public_plan(self.trained.build().fit, self.roles, self.seed))
-        if self.align is None:
-            return plan
-        return replace(plan, settings={**plan.settings, "align": self.align.settings.describe()})
+        more = {} if self.align is None else {"align": self.align.settings.describe()}
+        if self.evaluate is not None:
+            more["evaluate"] = self.evaluate.describe()
+        return replace(plan, settings={**plan.settings, **more}) if more else plan
 
     def public_alignment(self) -> PublicPlan:
         """What every party may know of the alignment alone."""
@@ -179,8 +186,31 @@ class Plan:
         else:
             in_order = len({table.id_digest() for table in held.values()}) == 1
             common = held if in_order else intersect(held)
-        train, test = train_test_split(common, test=self.data.test, seed=self.data.seed)
-        return Tables(held, train, test)
+        if self.evaluate is None:
+            train, test = train_test_split(common, test=self.data.test, seed=self.data.seed)
+        else:
+            parts = {party: self.evaluate.split(table) for party, table in common.items()}
+            train, test = ({party: part[i] for party, part in parts.items()} for i in range(2))
+        return Tables(held, common, train, test)
+
+    def rows_to_predict(self, party: str, file: Path | None) -> Table | None:
+        """The rows that a party brings to a prediction, at the label party with their labels if the file has any."""
+        if party not in self.roles.holders:
+            return None
+        planned = self.data.tables.get(party)
+        if planned is None:
+            if file is not None:
+                raise PlanError(
+                    f"--rows is for plans that name {party}'s file, whose columns it should have, but this plan names "
+                    "a data set. Leave it out."
+                )
+            return self.tables().test[party] if self.align is None else self.data.load((party,), self.align)[party]
+        found = replace(planned, path=file or planned.path)
+        try:
+            return found.read(party, self.align)
+        except DataError:
+            # A file of new rows need not have labels; if something else is wrong, the next line says so.
+            return replace(found, labels=None).read(party, self.align)
 
     @property
     def aligned(self) -> PlannedAlign:
@@ -246,6 +276,8 @@ class Plan:
             "audit": asdict(self.audit),
             "run": asdict(self.run),
         }
+        if self.evaluate is not None:
+            tree["evaluate"] = asdict(self.evaluate)
         if self.privacy.budget:
             tree["privacy"] = {"budget": dict(self.privacy.budget)}
         if self.run.received == "digests":
@@ -256,6 +288,19 @@ class Plan:
             parties = network.pop("parties")
             tree["network"] = network | parties
         return to_toml(tree)
+
+    def _check_evaluation(self) -> None:
+        """Refuse to measure what nobody could: a plan without a model, or one whose prediction another party learns."""
+        found = (
+            "no [model]" if self.model is None else "roles without a label party" if self.roles.label is None else ""
+        )
+        if self.model is not None and self.model.parameters.get("asker") == "arbiter":
+            found = 'a model with asker = "arbiter"'
+        if found:
+            raise PlanError(
+                f"[evaluate] needs a label party that learns the prediction, but the plan has {found}. Leave out "
+                "[evaluate], or let the label party learn it."
+            )
 
     def _check_files(self) -> None:
         files, holders, label = self.data.tables, self.roles.holders, self.roles.label
@@ -310,7 +355,8 @@ def _section(key: str) -> type[Any]:
         from colonnade.plans.align import PlannedAlign
 
         return PlannedAlign
-    return {"roles": Roles, "audit": PlannedAudit, "run": PlannedRun, "privacy": PlannedPrivacy}[key]
+    sections: dict[str, type[Any]] = {"roles": Roles, "audit": PlannedAudit, "run": PlannedRun}
+    return {**sections, "privacy": PlannedPrivacy, "evaluate": HeldOut}[key]
 
 
 def _read_named(section: type[S], tree: Mapping[str, Any], where: str) -> S:

@@ -222,6 +222,25 @@ class Party:
             self.on_aligned(alignment)
         return replace(self, table=table, shared=shared_randomness(self.plan, alignment.schedule))
 
+    def on(self, table: Table | None) -> Party:
+        """The same party on other rows of its table."""
+        return replace(self, table=table)
+
+    def aside(self, name: str, defences: tuple[Defence, ...]) -> Party:
+        """This party for a protocol after the run's own, on other rows: with draws and a recording of its own.
+
+        What the run drew is used once, and messages about other rows are not taken for messages about the run's rows.
+        """
+        recording = self.recording.beside(name)
+        return replace(
+            self,
+            random=self.random.child(name),
+            shared=self.shared.child(name),
+            peers={peer: line.recorded_by(recording) for peer, line in self.peers.items()},
+            recording=recording,
+            defences=defences,
+        )
+
     def steps(self, n: int, state: Resumable, *, name: str, shared: bool = True) -> Steps:
         """The steps of a loop, checkpointed and resumed.
 

@@ -100,6 +100,10 @@ class Channel:
         self._hear(self.peer, message, frame)
         return message
 
+    def recorded_by(self, recording: Recording) -> Channel:
+        """The same line with another recording."""
+        return Channel(self.peer, self._transport, recording, on_arrival=self._on_arrival, hear=self._hear)
+
     def check(self) -> None:
         """Raise what keeps the run from going on; for a party that waits for something else than a message."""
         self._transport.check()

@@ -101,13 +101,10 @@ def _asked(question: words.Question) -> str:
 
 def quality(report: ReportContents) -> str:
     """How well the model predicts, in a sentence."""
-    figures = report.quality
-    if not figures:
+    found = report.quality
+    if found is None:
         return "How well the model predicts was not measured in this run."
-    told = [f"{name} {value:.3f}" for name, value in figures.items() if name not in ("rows", "commonest")]
-    commonest = f", where always naming the commonest class has accuracy {figures['commonest']:.3f}"
-    rows = f" on {figures['rows']:,.0f} held-out rows" if "rows" in figures else ""
-    return f"{', '.join(told)}{rows}{commonest if 'commonest' in figures else ''}."
+    return f"{found.verdict} Measured on {found.rows:,} rows that were not trained on."
 
 
 def next_steps(report: ReportContents) -> tuple[str, ...]:

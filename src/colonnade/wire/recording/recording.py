@@ -15,6 +15,7 @@ others guess a short message. File names and lengths stay readable.
 
 from __future__ import annotations
 
+import shutil
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -139,6 +140,17 @@ class Recording:
             self._frames.close()
             write_index(self._frames.directory, self.party, tuple(self._means.values()), self._frames.key)
         return Transcript(self.party, tuple(self._entries), tuple(self._means.values()), self._frames)
+
+    def beside(self, name: str) -> Recording:
+        """An empty recording of the same kind, in a folder of this name beside that of this one."""
+        folder = None if self.directory is None else self.directory.with_name(name)
+        if folder is not None:
+            # A run that was taken up again begins it again.
+            shutil.rmtree(folder, ignore_errors=True)
+        key = self._frames.key if isinstance(self._frames, FramesOnDisk) else None
+        return Recording(
+            self.party, self.keep, folder, keep_received=self._keep_received, key=key, digests=self._digests
+        )
 
     def close(self) -> None:
         """Hand what was recorded to the disk, and close the files."""
