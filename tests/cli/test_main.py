@@ -173,7 +173,10 @@ def test_a_report_is_printed_in_full_and_as_markdown(audited: Path) -> None:
 
 def test_a_report_of_a_folder_tells_the_quality_that_the_run_measured(audited: Path) -> None:
     folder = RunFolder.open(audited)
-    assert folder.report().quality == folder.metrics()
+    quality = folder.report().quality
+    assert quality is not None
+    assert quality == folder.quality()
+    assert quality.figures["AUC"].together == pytest.approx(folder.metrics()["AUC"])
 
 
 def test_a_report_printed_as_json_is_the_one_in_the_folder(audited: Path) -> None:

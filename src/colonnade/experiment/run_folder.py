@@ -30,7 +30,7 @@ from colonnade._version import __version__
 from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.experiment.quality import quality
 from colonnade.models.base import Estimator
-from colonnade.models.evaluation import evaluate, keep_evaluation
+from colonnade.models.evaluation import HeldOut, evaluate, keep_evaluation
 from colonnade.models.quality import Quality
 from colonnade.plans.plan import Plan, Tables
 from colonnade.plans.sections import PlannedAudit
@@ -182,12 +182,9 @@ class RunFolder:
 
     def _evaluate(self, run: Run[Estimator], tables: Tables) -> None:
         """Measure the model beside the label party alone on held-out rows, and write that down."""
-        label, threshold = (
-            str(self.plan.roles.label),
-            0.5 if self.plan.evaluate is None else self.plan.evaluate.threshold,
-        )
+        planned, label = self.plan.evaluate or HeldOut(), str(self.plan.roles.label)
         prediction, train, rows = run.predict(tables.test), tables.train[label], tables.test[label]
-        found = evaluate(run.results[label], prediction, train, rows, threshold=threshold)
+        found = evaluate(run.results[label], prediction, train, rows, threshold=planned.threshold)
         keep_evaluation(self.path, found, prediction)
 
     @property
