@@ -104,7 +104,9 @@ class SecureBoost(ScoringEstimator):
         delta: The probability with which this may fail.
         leak_budget: With exact sums, how many sums about each of a feature party's columns the label party may learn,
             for each row and over all runs on these rows; None refuses nothing. Each feature party sets its own.
-
+        side_budget: How many sides of each row at splits by a feature party's columns the label party may learn in
+            training, over all runs on these rows; None counts them and refuses nothing. Each feature party sets its
+            own. A level with such a split tells one side of each row.
         backend: "hinted", or "paillier" for the conventional scheme, thousands of times slower, with exact sums only.
         membership: "hidden"; with "paillier" also "revealed", which tells feature parties the rows of each node.
         device: "cpu", "cuda", or "auto" for a GPU where there is one; parties may differ. A GPU computes the label
@@ -146,13 +148,14 @@ class SecureBoost(ScoringEstimator):
         "epsilon": number(above=0),
         "delta": number(above=0, below=1),
         "leak_budget": optional(number(above=0)),
+        "side_budget": optional(count()),
         "backend": choice("hinted", "paillier"),
         "membership": choice("hidden", "revealed"),
         "device": choice(*DEVICES),
         "keep_record": truth(),
     }
-    local_params: ClassVar[frozenset[str]] = frozenset({"leak_budget", "device", "keep_record"})
-    dry_run_params: ClassVar[Mapping[str, Any]] = {"leak_budget": None}
+    local_params: ClassVar[frozenset[str]] = frozenset({"leak_budget", "side_budget", "device", "keep_record"})
+    dry_run_params: ClassVar[Mapping[str, Any]] = {"leak_budget": None, "side_budget": None}
     label_columns_spare: ClassVar[bool] = True
 
     n_estimators: int = 100
@@ -179,6 +182,7 @@ class SecureBoost(ScoringEstimator):
     epsilon: float = 10.0
     delta: float = 1e-6
     leak_budget: float | None = 0.01
+    side_budget: int | None = None
     backend: Literal["hinted", "paillier"] = "hinted"
     membership: Literal["hidden", "revealed"] = "hidden"
     device: Literal["cpu", "cuda", "auto"] = "cpu"
@@ -348,6 +352,7 @@ class SecureBoost(ScoringEstimator):
         return ForestSettings(
             BoostSettings(trees, **given),
             self.leak_budget,
+            self.side_budget,
             self.sums,
             noise,
             self.keep_record,
