@@ -36,7 +36,7 @@ FIGURES = {
     "trees_gpu": set(),
     "trees_equality": {"different_share", "auc_off", "auc_off_raw"},
     "comparisons": {"cpu_s", "mb"},
-    "lattice": {"distance_ratio", "primal_ratio"},
+    "lattice": {"distance_ratio", "attack_ratio"},
     "psi": {"cpu_ratio", "above_idle_mb", "rr22_ratio", "partition_cpu_s"},
     "psi_large": {"bytes_per_id", "rr22_bytes_per_id"},
     "glm": {"us_per_row", "fate_ratio", "shares_fate_ratio", "default_processor_s", "default_epoch_mb"},

@@ -1,10 +1,12 @@
 """The parameters are the frozen ones, and what is claimed of them follows."""
 
 from math import log2, sqrt
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from benchmarks.lattice import bdd_bits, dual_bits, primal_bits
 from colonnade.crypto import hinted, rlwe
 from colonnade.crypto.additive import MOST_ROWS, Widths
 from colonnade.crypto.profiles import ARBITER, DISTANCE_BITS, HISTOGRAM, SHARES
@@ -106,3 +108,23 @@ def test_sums_of_words_and_of_doubles_stay_exact():
     for _ in range(7):
         size += 0.5 + size / 8
     assert size * max(HISTOGRAM.primes) < 2**53
+
+
+@pytest.mark.parametrize(
+    ("n", "modulus_bits", "decoding", "dual"),
+    [
+        (2048, 52, 131.5, 131.6),
+        (4096, 104, 131.6, 132.0),
+        (4096, 106, 128.9, 129.6),
+        (8192, 156, 180.8, 181.3),
+        (8192, 208, 132.1, 132.8),
+    ],
+)
+def test_costs_of_attacks_are_those_of_the_lattice_estimator_within_a_bit(n, modulus_bits, decoding, dual):
+    lattice = SimpleNamespace(n=n, modulus_bits=modulus_bits)
+    assert bdd_bits(lattice) == pytest.approx(decoding, abs=0.9)
+    assert dual_bits(lattice) == pytest.approx(dual, abs=0.9)
+
+
+def test_every_attack_on_the_profile_of_sums_costs_more_than_its_figure():
+    assert min(attack(HISTOGRAM) for attack in (primal_bits, bdd_bits, dual_bits)) > HISTOGRAM.security_bits

@@ -417,6 +417,18 @@ def test_sums_are_counted_over_all_runs_on_the_same_rows(tmp_path):
     fitted(model, made, instead=counting)
 
 
+@pytest.mark.parametrize("sums", ["exact", "noisy", "hidden"])
+def test_the_label_party_learns_no_more_sides_of_rows_than_the_owner_of_columns_allows(tmp_path, sums):
+    tables = tables_of(1, "binary", own=False)
+    # All splits are by the shop's columns, so each of three levels tells a side of each row.
+    model = model_of("binary", side_budget=5, n_estimators=1, sums=sums)
+    counting = {"shop": lambda party, protocol: protocol(replace(party, answer_log=tmp_path / "answers"))}
+    fitted(model, tables, instead=counting)
+    with pytest.raises(LeakBudgetSpent, match=r"bank may learn 5 sides of each row .* learned 5 and asks for 1 more"):
+        fitted(model, tables, instead=counting)
+    fitted(model.clone().set_params(side_budget=None), tables, instead=counting)
+
+
 def test_bare_hints_are_kept_while_a_run_goes_on_and_not_longer(tmp_path):
     tables, seen = tables_of(1, "binary"), []
 

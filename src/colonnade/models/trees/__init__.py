@@ -12,7 +12,7 @@
     sides           which rows of a node go to the left, by oblivious transfer
     hidden          the best splits on shares of sums; hidden_lines the same over lines
     noise           what a feature party adds to sums
-    equations       how many sums the label party may learn
+    budgets         how many sums and sides the label party may learn
     prediction      rows down all trees, both roles
     estimator       SecureBoostClassifier and SecureBoostRegressor
     storage, text   trees as arrays, and in words

@@ -40,7 +40,7 @@ from colonnade.errors import DataError, PlanError
 from colonnade.models.base import Prediction, ScoringEstimator, own_labels, require_classes, row_weights
 from colonnade.models.trees.bins import BinMatrix, Bins, Column
 from colonnade.models.trees.boosting import Boosting, BoostSettings, Sampling
-from colonnade.models.trees.equations import EquationBudget
+from colonnade.models.trees.budgets import EQUATIONS_PER_NODE, LeakBudget
 from colonnade.models.trees.hidden import MOST_TOTAL, hidden_parameters
 from colonnade.models.trees.hinted_sums import slots_of
 from colonnade.models.trees.losses import Logistic, Loss, Poisson, Softmax, Squared
@@ -106,7 +106,9 @@ class SecureBoost(ScoringEstimator):
         delta: The probability with which this may fail.
         leak_budget: With exact sums, how many sums about each of a feature party's columns the label party may learn,
             for each row and over all runs on these rows; None refuses nothing. Each feature party sets its own.
-
+        side_budget: How many sides of each row at splits by a feature party's columns the label party may learn in
+            training, over all runs on these rows; None counts them and refuses nothing. Each feature party sets its
+            own. A level with such a split tells one side of each row.
         backend: "hinted", or "paillier" for the conventional scheme, thousands of times slower, with exact sums only.
         membership: "hidden"; with "paillier" also "revealed", which tells feature parties the rows of each node.
         device: "cpu", "cuda", or "auto" for a GPU where there is one; parties may differ. A GPU computes the label
@@ -148,13 +150,14 @@ class SecureBoost(ScoringEstimator):
         "epsilon": number(above=0),
         "delta": number(above=0, below=1),
         "leak_budget": optional(number(above=0)),
+        "side_budget": optional(count()),
         "backend": choice("hinted", "paillier"),
         "membership": choice("hidden", "revealed"),
         "device": choice(*DEVICES),
         "keep_record": truth(),
     }
-    local_params: ClassVar[frozenset[str]] = frozenset({"leak_budget", "device", "keep_record"})
-    dry_run_params: ClassVar[Mapping[str, Any]] = {"leak_budget": None}
+    local_params: ClassVar[frozenset[str]] = frozenset({"leak_budget", "side_budget", "device", "keep_record"})
+    dry_run_params: ClassVar[Mapping[str, Any]] = {"leak_budget": None, "side_budget": None}
     label_columns_spare: ClassVar[bool] = True
 
     n_estimators: int = 100
@@ -181,6 +184,7 @@ class SecureBoost(ScoringEstimator):
     epsilon: float = 10.0
     delta: float = 1e-6
     leak_budget: float | None = 0.01
+    side_budget: int | None = None
     backend: Literal["hinted", "paillier"] = "hinted"
     membership: Literal["hidden", "revealed"] = "hidden"
     device: Literal["cpu", "cuda", "auto"] = "cpu"
@@ -340,6 +344,7 @@ class SecureBoost(ScoringEstimator):
         return ForestSettings(
             BoostSettings(trees, **given),
             self.leak_budget,
+            self.side_budget,
             self.sums,
             noise,
             self.keep_record,
@@ -370,7 +375,8 @@ class SecureBoost(ScoringEstimator):
             # Every tree asks about its root at least; early stopping may end after the first.
             fewest = 1 if self.early_stopping_rounds else self.n_estimators
             n_rows = len(sampling.parts[0])
-            EquationBudget(party, party.roles.label, n_rows, self.leak_budget).require_room(fewest)
+            budget = LeakBudget.of_sums(party, party.roles.label, n_rows, self.leak_budget)
+            budget.require_room(EQUATIONS_PER_NODE * fewest)
         return ()
 
     def _prepared(self, party: Party) -> tuple[ForestSettings, Sampling, BinMatrix]:

@@ -20,7 +20,8 @@
 What the label party learns, with `sums="exact"`: for each node and each bin of each column the sums of gradients and of
 hessians; how many bins columns have; and of each row the side of each split that the row meets. What a feature party
 learns: how many nodes a level has, which of its splits were chosen, how many trees are kept; of rows, labels, gradients
-and other parties' columns nothing. `equations` counts what sums tell, and `docs/protocols/trees.md` has it in numbers.
+and other parties' columns nothing. `budgets` counts what sums and sides tell; `docs/protocols/trees.md` has it in
+numbers.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from colonnade.crypto.shares import Share
 from colonnade.errors import DataError, ProtocolError
 from colonnade.models.trees.bins import MOST_BINS, BinMatrix, Column, told_columns
 from colonnade.models.trees.boosting import Boosting, BoostSettings, Sampling
-from colonnade.models.trees.equations import EquationBudget
+from colonnade.models.trees.budgets import EQUATIONS_PER_NODE, LeakBudget
 from colonnade.models.trees.grow import PlainSums, Tree
 from colonnade.models.trees.hidden import filled
 from colonnade.models.trees.hidden_lines import HiddenAnswering, HiddenAsking
@@ -82,6 +83,7 @@ class ForestSettings:
 
     boost: BoostSettings
     leak_budget: float | None
+    side_budget: int | None = None
     sums: Literal["exact", "noisy", "hidden"] = "exact"
     noise: NoiseSettings | None = None
     keep_record: bool = False
@@ -353,7 +355,9 @@ class FeatureSide:
         self.splits: list[list[Split]] = []
         self.n_scores = 1
         self._noise: SumNoise | None = None
-        self._budget = EquationBudget(party, self._line.peer, len(sampling.parts[0]), settings.leak_budget)
+        peer = self._line.peer
+        self._sums_budget = LeakBudget.of_sums(party, peer, len(sampling.parts[0]), settings.leak_budget)
+        self._sides_budget = LeakBudget.of_sides(party, peer, settings.side_budget)
 
     @property
     def n_trees(self) -> int:
@@ -425,6 +429,7 @@ class FeatureSide:
                     f"{self._line.peer}, got more. Check that both parties run the same plan."
                 )
             for some in _by_batches(splits):
+                self._sides_budget.spend(1)
                 self._serving.serve(step, [split.left_rows(self._bins, slice(None)) for split in some])
             chosen += splits
         self.splits.append(chosen)
@@ -472,7 +477,7 @@ class FeatureSide:
                 f"{n_numbers}. Check that both parties run the same plan."
             )
         if self._settings.sums == "exact":
-            self._budget.spend(n_nodes)
+            self._sums_budget.spend(EQUATIONS_PER_NODE * n_nodes)
 
 
 def _received_columns(line: Channel) -> tuple[Column, ...]:
