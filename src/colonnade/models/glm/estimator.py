@@ -376,7 +376,7 @@ class GeneralisedLinearModel(ScoringEstimator):
 
     def lines(self, roles: Roles) -> Lines:
         centres = roles.holders[:2] if roles.arbiter is None else (roles.label, roles.arbiter)
-        asker = self._asker(roles)
+        asker = roles.label if self.asker == "label" else roles.arbiter
         senders = [name for name in roles.holders if name != asker]
         masked = senders if self.partial_scores == "masked" else []
         trained = (star(centre, roles.parties) for centre in centres)

@@ -242,9 +242,9 @@ class OneShotNetwork(LabelOnlyModel):
         assert self.encoder_ is not None
         x, _ = self.inputs_.one_hot(party.own_table)
         embedding = torch.from_numpy(self.encoder_.encode(x))
-        line, rows = party.label_party, np.arange(len(x))
+        rows, peer = np.arange(len(x)), party.roles.label
         inputs = torch.from_numpy(x.astype(np.float32))
-        at = HookContext(0, 0, rows, phase, line.peer, Embedding, own={"embedding": embedding}, inputs=inputs)
+        at = HookContext(0, 0, rows, phase, peer, Embedding, own={"embedding": embedding}, inputs=inputs)
         sent, names = applied(party.defences, "outgoing", embedding, at)
         return as_array(sent), names
 
