@@ -92,9 +92,11 @@ def test_strong_hints_are_found_to_leak_to_every_party_that_gets_them(toy: Simpl
     assert [(f.attacker, f.owner, f.verdict) for f in report.attacks] == [
         ("shop", "bank", "leaks"),
         ("telco", "bank", "leaks"),
-    ] * 3
-    assert [f.measure for f in report.attacks] == ["balanced accuracy"] * 2 + ["AUC"] * 2 + ["balanced accuracy"] * 2
-    assert [f.is_active for f in report.attacks] == [False] * 4 + [True] * 2
+    ] * 4
+    measures = ["balanced accuracy"] * 2 + ["AUC"] * 2 + ["balanced accuracy"] * 2
+    assert [f.measure for f in report.attacks[:6]] == measures
+    assert [f.is_active for f in report.attacks] == [False] * 4 + [True] * 2 + [False] * 2
+    assert [f.leakage and f.leakage.joined for f in report.attacks] == [None] * 6 + [("ReadHint", "RankByHint")] * 2
 
 
 def test_hints_of_strength_zero_are_not_found_to_leak(toy: SimpleNamespace) -> None:
@@ -411,3 +413,20 @@ def test_an_active_attack_that_returns_no_guess_is_refused(toy: SimpleNamespace)
 def test_the_json_of_an_audit_is_read_back_as_the_same_report(split_report: PrivacyReport) -> None:
     assert PrivacyReport.from_json(split_report.to_json()) == split_report
     assert json.loads(split_report.to_json())["version"] == 1
+
+
+def test_joined_guesses_exceed_the_attacker_alone_by_what_the_messages_tell(toy: SimpleNamespace) -> None:
+    attacks = [toy.ReadHint(), toy.RankByHint(), toy.NearestKnown()]
+    told, silent = (audit(toy.run(strength=each, signal=1), attacks, nulls=19).strongest[0] for each in (3, 0))
+    for finding in (told, silent):
+        assert finding.leakage.all_labels.value >= finding.plain.alone.value
+    assert (told.verdict, told.leakage.luck) == ("leaks", 0.05)
+    assert told.leakage.excess.value == pytest.approx(told.plain.score.value - told.plain.alone.value)
+    assert told.leakage.excess.low > 0
+    assert silent.verdict != "leaks"
+    assert silent.leakage.excess.low < 0
+
+
+def test_joined_guesses_are_at_chance_where_labels_are_shuffled(toy: SimpleNamespace) -> None:
+    found = audit(toy.run(strength=0), [toy.ReadHint(), toy.RankByHint()], nulls=40).strongest[0]
+    assert np.mean(found.plain.null) == pytest.approx(0.5, abs=0.03)

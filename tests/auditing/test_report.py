@@ -2,9 +2,11 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from colonnade.auditing import audit
 from colonnade.auditing.contents import BestBaseline, Evidence, Finding, Granted, RunIdentity, Score
 from colonnade.auditing.report import PrivacyReport
 from colonnade.errors import StorageError
@@ -117,7 +119,7 @@ def test_a_report_of_the_first_version_is_written_as_it_was_and_with_what_was_ad
     written, golden = json.loads(PrivacyReport.from_json(text).to_json()), json.loads(text)
     for finding in golden["attacks"]:
         finding["granted"] |= {"known_records": 0, "forest": [], "prior": 0}
-        finding["rebuilt"] = None
+        finding["rebuilt"] = finding["leakage"] = None
     del written["summary"]
     added = {"stated": [], "over_runs": {}, "inapplicable": [], "tried": [], "quality": None}
     assert written == {**golden, "run": {**golden["run"], "insecure": False, "date": ""}, **added}
@@ -170,3 +172,12 @@ def test_what_all_runs_spent_is_shown_beside_what_this_one_did_and_survives_the_
     # Reports of earlier versions do not have it.
     earlier = {key: value for key, value in json.loads(report.to_json()).items() if key != "over_runs"}
     assert PrivacyReport.from_json(json.dumps(earlier)).over_runs == {}
+
+
+def test_what_was_joined_survives_a_file(toy: SimpleNamespace) -> None:
+    report = audit(toy.run(strength=2, signal=1), [toy.ReadHint(), toy.RankByHint()], nulls=3)
+    (strongest,) = report.strongest
+    assert strongest.leakage is not None
+    assert strongest.leakage.excess is not None
+    assert strongest.leakage.excess.low > 0
+    assert PrivacyReport.from_json(report.to_json()) == report

@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
+from colonnade.attacks.guess import Guess
 from colonnade.errors import UndeclaredAccess
 from colonnade.models.base import Estimator
 from colonnade.models.trees.record import ForestRecord
@@ -40,6 +41,7 @@ class Needs:
         inference_rows: Whether rows that were not trained on are scored as well, in attacks on columns.
         candidates: What it must be told of people who may or may not have been in the run: one party's "curves", or
             whole "records", with everybody's curves and the output; None if nothing.
+        guesses: Whether it reads what the attacker's other attacks on the same secret said.
     """
 
     messages: tuple[type[Message], ...] = ()
@@ -51,6 +53,7 @@ class Needs:
     prior: int = 0
     inference_rows: bool = False
     candidates: Literal["curves", "records"] | None = None
+    guesses: bool = False
 
 
 @dataclass(frozen=True)
@@ -136,6 +139,7 @@ class View:
     grant: Grant
     seed: int
     _transcript: Transcript
+    _guesses: tuple[Guess, ...] = ()
 
     @classmethod
     def cut(
@@ -149,6 +153,7 @@ class View:
         model: Estimator | None = None,
         forest: ForestRecord | None = None,
         seed: int = 0,
+        guesses: Sequence[Guess] = (),
     ) -> View:
         """Cut a party's recording to what an attack declared."""
         kinds = {message.kind for message in needs.messages}
@@ -157,12 +162,20 @@ class View:
             entries=tuple(entry for entry in transcript.entries if entry.kind in kinds),
             means=tuple(mean for mean in transcript.means if mean.kind in kinds),
         )
-        return cls(transcript.party, public, needs, Own(needs, table, model, forest), grant.cut(needs), seed, seen)
+        own, told = Own(needs, table, model, forest), grant.cut(needs)
+        return cls(transcript.party, public, needs, own, told, seed, seen, tuple(guesses) if needs.guesses else ())
 
     @cached_property
     def random(self) -> np.random.Generator:
         """The attack's own randomness."""
         return np.random.default_rng(self.seed)
+
+    @property
+    def guesses(self) -> tuple[Guess, ...]:
+        """What the attacker's other attacks said, each without the rows that it was told."""
+        if not self.needs.guesses:
+            raise _undeclared("what other attacks said", "guesses=True")
+        return self._guesses
 
     def messages(self, kind: type[M], *, peer: str | None = None, sent: bool | None = None) -> Iterator[Recorded[M]]:
         """The kept messages of a declared kind, on all lines of the attacker or on those to one peer."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
@@ -91,10 +91,16 @@ class Attempt:
             return f"the run kept only digests of {' and '.join(sorted(kinds))}; run with {setting}"
         return tried(partial(self.attack.why_not, self.view_on(record)))
 
-    def guess(self, simulation: Simulation[Any], run: Callable[[], Run[Any]]) -> Guess:
-        """The attack's one guess: about a run, or by taking part in the same simulation."""
+    def guess(self, simulation: Simulation[Any], run: Callable[[], Run[Any]], said: Sequence[Guess] = ()) -> Guess:
+        """The attack's one guess: about a run, or by taking part in the same simulation.
+
+        Args:
+            simulation: What the attacker would take part in.
+            run: The run that the attacker looks at.
+            said: What other attacks of the attacker guessed, each without the rows that it was told.
+        """
         if isinstance(self.attack, Attack):
-            return self.attack.guess(self.view(run()))
+            return self.attack.guess(self.view(run(), said))
         instead = {**simulation.instead, self.attacker: self._play}
         guess = simulation.changed(instead=instead).run().results[self.attacker]
         if not isinstance(guess, Guess):
@@ -104,11 +110,11 @@ class Attempt:
             )
         return guess
 
-    def view(self, run: Run[Any]) -> View:
+    def view(self, run: Run[Any], said: Sequence[Guess] = ()) -> View:
         """What the attacker saw of a run, cut to what the attack declared."""
-        return self.view_on(PartyRecord.of(run, self.attacker))
+        return self.view_on(PartyRecord.of(run, self.attacker), said)
 
-    def view_on(self, record: PartyRecord) -> View:
+    def view_on(self, record: PartyRecord, said: Sequence[Guess] = ()) -> View:
         """What the attacker has of a run, cut to what the attack declared."""
         return View.cut(
             self.attack.needs,
@@ -119,6 +125,7 @@ class Attempt:
             model=record.model,
             forest=record.forest,
             seed=self.seed,
+            guesses=said,
         )
 
     def _play(self, party: Party, honest: Protocol[Any]) -> Guess:

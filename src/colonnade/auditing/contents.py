@@ -6,10 +6,12 @@ A finding rests on evidence: a score beside all that the score must exceed. The 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
+
+import numpy as np
 
 from colonnade._version import __version__
 from colonnade.models.quality import Quality
@@ -328,6 +330,60 @@ nearest for 10.0% of 200 rows (by chance 0.5%), median rank 3. 70% of numbers wi
         return " ".join(said)
 
 
+def luck_of_best(tests: Sequence[Evidence]) -> float:
+    """How likely the best of some attacks lies as far above its null as here, where there is nothing to find.
+
+    Each attack's scores are standardised, the one of the run together with those of its null runs. The largest one of
+    the run is compared with the largest one of each null run: with many attacks, the largest one is high by luck.
+    """
+    if not tests:
+        return 1.0
+    n = min(len(test.null) for test in tests)
+    scores = np.array([[test.score.value, *test.null[:n]] for test in tests])
+    spread = np.maximum(scores.std(axis=1, keepdims=True), 1e-9)
+    best = ((scores - scores.mean(axis=1, keepdims=True)) / spread).max(axis=0)
+    return float((best >= best[0]).mean())
+
+
+@dataclass(frozen=True)
+class Leakage:
+    """What all attacks of one party find together, between what the party reaches alone and with every label.
+
+    All figures are about the same rows, under the names of the classes as they were guessed. They are None where the
+    audit does not have the party's own columns.
+
+    Attributes:
+        joined: The attacks whose guesses were joined, without a look at the truth.
+        luck: How often, where there is nothing to find, the best of these attacks lies as far above its null as the
+            best one here: the maximum over all attacks is compared with the same maximum in each null run.
+        excess: By how much the joined guess exceeds the party alone; the interval resamples the rows of both at once.
+        all_labels: The best that the party's own columns say of a row if the labels of all other rows are known: an
+            upper bound of what columns can tell.
+        normalised: Which share of the way from alone to all labels the excess is. More than 1: the messages tell what
+            the columns never could. None as well where all labels tell no more than a few.
+
+    >>> print(Leakage(("NormScore", "Residue"), 0.05).multiplicity)
+    2 attacks were tried, so one of them may seem to find something by luck. Where there is nothing to find, the best \
+of 2 lies as far above its null as here in 5% of null runs. Joined, they are one guess and one test.
+    """
+
+    joined: tuple[str, ...]
+    luck: float
+    excess: Score | None = None
+    all_labels: BestBaseline | None = None
+    normalised: Score | None = None
+
+    @property
+    def multiplicity(self) -> str:
+        """How many attacks were tried, and what that does to the verdict."""
+        n = len(self.joined)
+        return (
+            f"{n} attacks were tried, so one of them may seem to find something by luck. Where there is nothing to "
+            f"find, the best of {n} lies as far above its null as here in {self.luck:.0%} of null runs. Joined, they "
+            "are one guess and one test."
+        )
+
+
 @dataclass(frozen=True)
 class Finding:
     """What one attack by one party found out.
@@ -339,6 +395,7 @@ class Finding:
         up_to_naming: The guess under the names of classes, or the sign, that suit it best, beside controls that were
             given the same help; None where there are no names to choose.
         rebuilt: How well whole records were rebuilt, in attacks on columns.
+        leakage: How much the party's messages tell beyond its own columns, where all its attacks were joined.
 
     >>> evidence = Evidence(Score(0.9, 0.85, 0.94), 0.5, (0.48, 0.6), BestBaseline(0.7, "label spreading"))
     >>> granted = Granted(("split/gradient",), own_features=False, own_model=False, known_labels=0)
@@ -360,6 +417,7 @@ class Finding:
     plain: Evidence
     up_to_naming: Evidence | None
     rebuilt: Reconstruction | None = None
+    leakage: Leakage | None = None
 
     @property
     def tests(self) -> tuple[Evidence, ...]:
@@ -420,3 +478,8 @@ class ReportContents:
     def gaps(self) -> tuple[str, ...]:
         """What an audit could have tested and did not."""
         return tuple(line for line in self.untested if line not in self.inapplicable)
+
+    @property
+    def strongest(self) -> tuple[Finding, ...]:
+        """The findings in which all attacks of one party on one secret are joined: the headline of each party."""
+        return tuple(finding for finding in self.attacks if finding.leakage is not None)

@@ -15,15 +15,18 @@ What attacks are about is said by a *subject* (`subjects`), who has what by a *s
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-from colonnade.attacks.base import ActiveAttack, AnyAttack, Inapplicable
+from colonnade.attacks.base import ActiveAttack, AnyAttack, Attack, Inapplicable
+from colonnade.attacks.labels.strongest import Strongest
 from colonnade.auditing.attempt import name_of, tried
-from colonnade.auditing.contents import EVERYBODY, Finding, Granted, Reconstruction
+from colonnade.auditing.contents import EVERYBODY, Finding, Granted, Leakage, Reconstruction, luck_of_best
 from colonnade.auditing.report import PrivacyReport, budget, budget_over_runs, never_attacked, self_reported_leaks
 from colonnade.auditing.settings import Mirror, Setting, Simulated
-from colonnade.auditing.subjects.base import Judgement, Made
+from colonnade.auditing.subjects.base import Judgement, Made, read_by
 from colonnade.auditing.subjects.by_secret import SUBJECTS
 from colonnade.auditing.subjects.members import MembershipFinding
 from colonnade.errors import PlanError
@@ -162,22 +165,49 @@ def report_on(setting: Setting, attacks: Sequence[AnyAttack]) -> PrivacyReport:
 def examine(setting: Setting, attacks: Iterable[AnyAttack]) -> tuple[list[Finding], list[str]]:
     """What the attacks find, and why others find nothing that could be said."""
     made, untested = make(setting, attacks)
-    findings = []
+    several = [name for name, n in Counter(_guessers(made)).items() if n > 1 and setting.joins]
+    if several:
+        joined, reasons = make(setting, [Strongest()], several.__contains__, made)
+        made, untested = made + joined, untested + reasons
+    findings: list[Finding] = []
     for each, judged in zip(made, _judged(setting, made), strict=True):
         attempt = each.attempt
         if isinstance(judged, str):
             untested.append(_told(_title(attempt.attack, attempt.attacker, attempt.grant.owner), judged))
         else:
-            findings.append(_finding(each, judged))
+            found = _finding(each, judged)
+            if isinstance(judged.measured, Leakage):
+                found = replace(found, leakage=_leakage(each, judged.measured, made, findings))
+            findings.append(found)
     return findings, untested
+
+
+def _guessers(made: Iterable[Made]) -> Iterator[str]:
+    """Who made each guess that could be joined with others."""
+    for each in made:
+        if each.attempt.attack.about is Strongest.about and isinstance(each.attempt.attack, Attack):
+            yield each.attempt.attacker
+
+
+def _leakage(each: Made, measured: Leakage, made: Sequence[Made], findings: Sequence[Finding]) -> Leakage:
+    """What was measured of a joined guess, with the attacks that it comes from and what luck would make of these."""
+    attempt = each.attempt
+    names = tuple(part.attempt.name for part in read_by(attempt, made))
+    key = attempt.attacker, attempt.grant.owner, attempt.attack.about
+    tests = [f.plain for f in findings if f.attack in names and (f.attacker, f.owner, f.about) == key]
+    return replace(measured, joined=names, luck=luck_of_best(tests))
 
 
 def make(
     setting: Setting,
     attacks: Iterable[AnyAttack],
     attackers: Callable[[str], bool] = lambda name: True,
+    before: Sequence[Made] = (),
 ) -> tuple[list[Made], list[str]]:
-    """The guesses that some parties' attacks make about rows they were not told, and why other attacks make none."""
+    """The guesses that some parties' attacks make about rows they were not told, and why other attacks make none.
+
+    Guesses that were made `before` can be read by attacks that declare so.
+    """
     made: list[Made] = []
     untested: list[str] = []
     for attack in attacks:
@@ -192,7 +222,7 @@ def make(
                 untested.append(_told(setting.title(attack), reason or ""))
                 continue
             for attacker in filter(attackers, setting.attackers(owner)):
-                found = _made(setting, attack, attacker, owner)
+                found = _made(setting, attack, attacker, owner, [*before, *made])
                 if isinstance(found, str):
                     untested.append(_told(_title(attack, attacker, owner), found))
                 else:
@@ -214,12 +244,12 @@ def _title(attack: AnyAttack, attacker: str, owner: str) -> str:
     return f"{name_of(attack)} by {attacker}{about}"
 
 
-def _made(setting: Setting, attack: AnyAttack, attacker: str, owner: str) -> Made | str:
+def _made(setting: Setting, attack: AnyAttack, attacker: str, owner: str, before: Sequence[Made] = ()) -> Made | str:
     """The part of a guess that can be scored, or why there is none."""
     attempt = setting.attempt(SUBJECTS[attack.about], attack, attacker, owner)
     if isinstance(attempt, str):
         return attempt
-    guess = tried(lambda: setting.guess(attempt))
+    guess = tried(lambda: setting.guess(attempt, tuple(part.guess for part in read_by(attempt, before))))
     if isinstance(guess, str):
         return guess
     truth = setting.truth(attempt)

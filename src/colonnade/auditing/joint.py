@@ -265,7 +265,7 @@ class Joint(OwnSide):
         self._answers[id(attempt)] = _guess(said, self._line), baseline
         return attempt
 
-    def guess(self, attempt: Attempt) -> Guess:
+    def guess(self, attempt: Attempt, said: Sequence[Guess] = ()) -> Guess:
         return self._answers[id(attempt)][0]
 
     def baseline(self, made: Made) -> Baseline:

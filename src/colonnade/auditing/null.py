@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, TypeVar
 
 from colonnade.attacks.base import AnyAttack
 from colonnade.auditing.attempt import PartyRecord, tried
-from colonnade.auditing.subjects.base import Made, Values
+from colonnade.auditing.subjects.base import Made, Values, read_by
 from colonnade.auditing.subjects.by_secret import SUBJECTS
 from colonnade.errors import ColonnadeError, PlanError
 from colonnade.privacy.randomness import Randomness
@@ -149,12 +149,16 @@ def _score_null(task: _NullRun) -> list[Values | str]:
     changed = simulation.changed(tables=shuffled)
     run = cache(changed.run)
     scored: list[Values | str] = []
+    again: list[Made] = []
     for made in task.made:
-        guess = tried(partial(made.attempt.guess, changed, run))
+        guess = tried(
+            partial(made.attempt.guess, changed, run, tuple(part.guess for part in read_by(made.attempt, again)))
+        )
         if isinstance(guess, str) or (reason := made.truth.why_not(guess)):
             scored.append(guess if isinstance(guess, str) else str(reason))
-        else:
-            scored.append(made.truth.scores(made.truth.scorable(guess, attack=made.attempt.name)))
+            continue
+        again.append(replace(made, guess=made.truth.scorable(guess, attack=made.attempt.name)))
+        scored.append(made.truth.scores(again[-1].guess))
     return scored
 
 

@@ -20,6 +20,7 @@ from colonnade.auditing.contents import (
     Evidence,
     Finding,
     Granted,
+    Leakage,
     Reconstruction,
     ReportContents,
     RunIdentity,
@@ -165,12 +166,19 @@ def _finding(item: Mapping[str, Any]) -> Finding:
         "plain": _evidence(item["plain"]),
         "up_to_naming": None if item["up_to_naming"] is None else _evidence(item["up_to_naming"]),
         "rebuilt": None if item.get("rebuilt") is None else _rebuilt(item["rebuilt"]),
+        "leakage": None if item.get("leakage") is None else _leakage(item["leakage"]),
     }
     return Finding(**{name: value for name, value in {**item, **parts}.items() if name != "verdict"})
 
 
 def _rebuilt(item: Mapping[str, Any]) -> Reconstruction:
     return Reconstruction(**{**item, "categories": {name: tuple(each) for name, each in item["categories"].items()}})
+
+
+def _leakage(item: Mapping[str, Any]) -> Leakage:
+    excess, normalised = (None if item[name] is None else Score(**item[name]) for name in ("excess", "normalised"))
+    all_labels = None if item["all_labels"] is None else BestBaseline(**item["all_labels"])
+    return Leakage(tuple(item["joined"]), item["luck"], excess, all_labels, normalised)
 
 
 def _evidence(item: Mapping[str, Any]) -> Evidence:

@@ -36,9 +36,14 @@ from colonnade.wire.recording.recording import Transcript
 
 
 class Setting(ABC):
-    """Who has what in an audit: tables, recordings and ledgers by party; and what grants and shuffles follow from."""
+    """Who has what in an audit: tables, recordings and ledgers by party; and what grants and shuffles follow from.
+
+    Attributes:
+        joins: Whether all guesses of one attacker are joined into one more, which takes labels that nobody was told.
+    """
 
     mode: ClassVar[str]
+    joins: ClassVar[bool] = False
     identity: RunIdentity
     plan: PublicPlan
     tables: Mapping[str, Table]
@@ -57,8 +62,8 @@ class Setting(ABC):
         """What an attacker has of the run."""
 
     @abstractmethod
-    def guess(self, attempt: Attempt) -> Guess:
-        """The attempt's guess."""
+    def guess(self, attempt: Attempt, said: Sequence[Guess] = ()) -> Guess:
+        """The attempt's guess; `said` is what other attempts of the attacker guessed about the same secret."""
 
     def attackers(self, owner: str) -> Sequence[str]:
         """The parties that may attack an owner."""
@@ -126,6 +131,7 @@ class Simulated(Setting):
     """
 
     mode = "simulated"
+    joins = True
 
     def __init__(
         self,
@@ -157,9 +163,9 @@ class Simulated(Setting):
     def record(self, attacker: str) -> PartyRecord:
         return PartyRecord.of(self.run, attacker)
 
-    def guess(self, attempt: Attempt) -> Guess:
+    def guess(self, attempt: Attempt, said: Sequence[Guess] = ()) -> Guess:
         staged = self._staged(attempt)
-        return attempt.guess(staged.simulation, lambda: staged)
+        return attempt.guess(staged.simulation, lambda: staged, said)
 
     def attacked_ledgers(self, attempt: Attempt) -> Mapping[str, Ledger]:
         return self._staged(attempt).ledgers
@@ -246,9 +252,9 @@ class Mirror(OwnSide):
                 return f"it needs {kind}, but {owner} kept only digests; run with keep='audit'"
         return attempt.why_not(record)
 
-    def guess(self, attempt: Attempt) -> Guess:
+    def guess(self, attempt: Attempt, said: Sequence[Guess] = ()) -> Guess:
         assert isinstance(attempt.attack, Attack)
-        return attempt.attack.guess(attempt.view_on(self.record(attempt.attacker)))
+        return attempt.attack.guess(attempt.view_on(self.record(attempt.attacker), said))
 
     def unmeasured(self, findings: Sequence[Finding]) -> Iterable[str]:
         for name in dict.fromkeys(finding.attacker for finding in findings):

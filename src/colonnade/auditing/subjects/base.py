@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 
-from colonnade.attacks.base import AnyAttack, Grant, Guess, Needs
+from colonnade.attacks.base import AnyAttack, Attack, Grant, Guess, Needs
 from colonnade.auditing.attempt import Attempt, PartyRecord, training_rows
 from colonnade.auditing.contents import Evidence, Measure
 from colonnade.errors import PlanError
@@ -130,6 +130,18 @@ class Made:
     truth: Truth
     guess: Guess
     ledgers: Mapping[str, Ledger]
+
+
+def read_by(attempt: Attempt, made: Iterable[Made]) -> list[Made]:
+    """What an attempt that reads other guesses is given: those of the same attacker's honest part in the run."""
+
+    def key(attempt: Attempt) -> tuple[str, str, Secret]:
+        return attempt.attacker, attempt.grant.owner, attempt.attack.about
+
+    others = [
+        each for each in made if isinstance(each.attempt.attack, Attack) and not each.attempt.attack.needs.guesses
+    ]
+    return [each for each in others if attempt.attack.needs.guesses and key(each.attempt) == key(attempt)]
 
 
 @dataclass(frozen=True)

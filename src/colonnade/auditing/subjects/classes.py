@@ -15,6 +15,7 @@ it best. That choice uses the truth; such a score is only compared with others t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -109,6 +110,28 @@ def with_interval(guess: Guess, truth: ClassTruth, random: np.random.Generator) 
     return Score(exact, min(exact, float(low)), max(exact, float(high)))
 
 
+def paired_values(guesses: Sequence[Guess], truth: ClassTruth, random: np.random.Generator) -> Float64Array:
+    """What guesses about the same rows are worth (resamples, guesses) on rows drawn alike for all of them."""
+    from scipy.sparse import csr_array
+
+    rows = guesses[0].rows
+    drawn = np.zeros((RESAMPLES, len(rows)))
+    for number in np.unique(truth.labels[rows]):
+        of_class = np.flatnonzero(truth.labels[rows] == number)
+        drawn[:, of_class] = random.multinomial(
+            len(of_class), np.full(len(of_class), 1 / len(of_class)), size=RESAMPLES
+        )
+    found = []
+    for guess in guesses:
+        assert np.array_equal(guess.rows, rows), "paired guesses are about the same rows, in the same order"
+        kind, level, shape = _places(guess, truth)
+        cell = csr_array(
+            (np.ones(len(rows)), (kind * shape[1] + level, np.arange(len(rows)))), (shape[0] * shape[1], len(rows))
+        )
+        found.append(_values((cell @ drawn.T).T.reshape(RESAMPLES, *shape), truth.measure(guess)))
+    return np.stack(found, axis=1)
+
+
 def best_named(guess: Guess, truth: ClassTruth) -> Guess:
     """The same guess under the names of classes, or the sign of scores, that suit it best."""
     if guess.scores is not None:
@@ -122,15 +145,19 @@ def best_named(guess: Guess, truth: ClassTruth) -> Guess:
     return Guess(guess.rows, classes=name[guess.classes])
 
 
-def _cells(guess: Guess, truth: ClassTruth) -> Int64Array:
-    """How many rows of each class are wrong and right, or of the other classes and the last at each rising score."""
+def _places(guess: Guess, truth: ClassTruth) -> tuple[Int64Array, Int64Array, tuple[int, int]]:
+    """The class of each row and whether it is right; or whether it is of the last class and the rank of its score."""
     labels = truth.labels[guess.rows]
     if guess.scores is None:
         assert guess.classes is not None
-        kind, level, shape = labels, (guess.classes == labels).astype(np.int64), (truth.n_classes, 2)
-    else:
-        kind, level = (labels == truth.n_classes - 1).astype(np.int64), np.unique(guess.scores, return_inverse=True)[1]
-        shape = (2, int(level.max(initial=0)) + 1)
+        return labels, (guess.classes == labels).astype(np.int64), (truth.n_classes, 2)
+    level = np.unique(guess.scores, return_inverse=True)[1]
+    return (labels == truth.n_classes - 1).astype(np.int64), level, (2, int(level.max(initial=0)) + 1)
+
+
+def _cells(guess: Guess, truth: ClassTruth) -> Int64Array:
+    """How many rows of each class are wrong and right, or of the other classes and the last at each rising score."""
+    kind, level, shape = _places(guess, truth)
     cells = np.zeros(shape, np.int64)
     np.add.at(cells, (kind, level), 1)
     return cells
@@ -144,7 +171,7 @@ def _coarsened(cells: Int64Array) -> Int64Array:
     return np.add.reduceat(cells, np.arange(LEVELS) * n_levels // LEVELS, axis=1)
 
 
-def _values(cells: Int64Array, measure: Measure) -> Float64Array:
+def _values(cells: Int64Array | Float64Array, measure: Measure) -> Float64Array:
     """The value of each table of cells."""
     if measure != "AUC":
         n = cells.sum(axis=2)

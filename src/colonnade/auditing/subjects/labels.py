@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -25,9 +25,16 @@ from colonnade.attacks.labels.cotraining import believed
 from colonnade.attacks.labels.discriminants import compressed, foretold
 from colonnade.attacks.points import Points, cluster_votes, distances, k_means
 from colonnade.auditing.attempt import Attempt, PartyRecord
-from colonnade.auditing.contents import BestBaseline, Evidence, Measure
-from colonnade.auditing.subjects.base import Judgement, Made, Subject, Tables, Values
-from colonnade.auditing.subjects.classes import ClassTruth, best_named, chance, value, with_interval
+from colonnade.auditing.contents import BestBaseline, Evidence, Leakage, Measure, Score
+from colonnade.auditing.subjects.base import TAILS, Judgement, Made, Subject, Tables, Values
+from colonnade.auditing.subjects.classes import (
+    ClassTruth,
+    best_named,
+    chance,
+    paired_values,
+    value,
+    with_interval,
+)
 from colonnade.curves import CurvesType
 from colonnade.privacy.randomness import Randomness
 from colonnade.roles import Roles
@@ -39,6 +46,8 @@ from colonnade.wire.message import Float64Array, Int64Array
 ROWS = 5_000
 COMPONENTS = 16
 HIDDEN = 64
+# Where all labels say less than this beyond a few of them, no share of the way between is told.
+LEAST_WAY = 0.01
 
 
 class LabelsSubject(Subject):
@@ -95,7 +104,11 @@ class LabelsSubject(Subject):
                 None if baseline is None else baseline.best(guess.rows, measure, truth, up_to_naming=up_to_naming),
             )
 
-        return Judgement(evidence(up_to_naming=False), evidence(up_to_naming=True))
+        plain, renamed = evidence(up_to_naming=False), evidence(up_to_naming=True)
+        if not made.attempt.attack.needs.guesses:
+            return Judgement(plain, renamed)
+        none = Leakage((), 1.0)
+        return Judgement(plain, renamed, measured=none if baseline is None else baseline.leakage(guess, truth, random))
 
 
 def class_numbers(table: Table) -> tuple[Int64Array, int]:
@@ -123,6 +136,11 @@ def draw_grant(
 class Baseline:
     """How each method of the suite rates every class for some rows; higher is likelier.
 
+    Attributes:
+        named: The ratings (rows, classes) of methods that were told labels.
+        unnamed: Those of methods that were told none.
+        columns: The attacker's own columns in these rows; None where only the attacker has them.
+
     >>> alone = Baseline(np.arange(2), named={"nearest known row": np.array([[0.9, 0.1], [0.2, 0.8]])}, unnamed={})
     >>> alone.best(np.arange(2), "balanced accuracy", ClassTruth(np.array([0, 1]), 2, granted=np.array([], int)))
     BestBaseline(value=1.0, method='nearest known row')
@@ -131,6 +149,7 @@ class Baseline:
     rows: Int64Array
     named: Mapping[str, Float64Array]
     unnamed: Mapping[str, Float64Array]
+    columns: Float64Array | None = None
 
     def best(
         self, guessed: Int64Array, measure: Measure, truth: ClassTruth, *, up_to_naming: bool = False
@@ -139,13 +158,64 @@ class Baseline:
         common = np.isin(self.rows, guessed)
         scored = [BestBaseline(chance(measure, truth, guessed), "chance")]
         for method, ratings in {**self.named, **(self.unnamed if up_to_naming else {})}.items():
-            rows, rating = self.rows[common], ratings[common]
-            if measure == "AUC":
-                guess = Guess(rows, scores=rating[:, -1] - rating[:, :-1].max(axis=1))
-            else:
-                guess = Guess(rows, classes=rating.argmax(axis=1).astype(np.int64))
+            guess = measured_by(measure, self.rows[common], ratings[common])
             scored.append(BestBaseline(value(best_named(guess, truth) if up_to_naming else guess, truth), method))
         return max(scored, key=lambda best: best.value)
+
+    def leakage(self, joined: Guess, truth: ClassTruth, random: np.random.Generator) -> Leakage:
+        """How far a joined guess goes beyond the attacker alone, beside what columns say with all labels known."""
+        if self.columns is None:
+            return Leakage((), 1.0)
+        joined = joined.only(np.isin(joined.rows, self.rows))
+        order = np.argsort(joined.rows)
+        at, measure = np.searchsorted(self.rows, joined.rows[order]), truth.measure(joined)
+        joined = Guess.rated(joined.rows[order], joined.by_class(truth.n_classes)[order])
+        alone = self.best(joined.rows, measure, truth)
+        guesses = [joined]
+        if alone.method in self.named:
+            guesses.append(measured_by(measure, joined.rows, self.named[alone.method][at]))
+        values = paired_values(guesses, truth, random)
+        beyond = values[:, 0] - (values[:, 1] if len(guesses) > 1 else alone.value)
+        exact = value(joined, truth) - alone.value
+        low, high = np.quantile(beyond, TAILS)
+        excess = Score(exact, min(exact, float(low)), max(exact, float(high)))
+        most = _with_all_labels(self.columns[at], truth.labels[joined.rows], truth.n_classes, random)
+        reached = [alone] + [
+            BestBaseline(value(measured_by(measure, joined.rows, ratings), truth), method)
+            for method, ratings in most.items()
+        ]
+        all_labels = max(reached, key=lambda best: best.value)
+        way = all_labels.value - alone.value
+        normalised = None if way < LEAST_WAY else Score(*(part / way for part in astuple(excess)))
+        return Leakage((), 1.0, excess, all_labels, normalised)
+
+
+def measured_by(measure: Measure, rows: Int64Array, ratings: Float64Array) -> Guess:
+    """The guess that ratings of classes lead to, in the form that a measure scores."""
+    if measure == "AUC":
+        return Guess(rows, scores=ratings[:, -1] - ratings[:, :-1].max(axis=1))
+    return Guess(rows, classes=ratings.argmax(axis=1).astype(np.int64))
+
+
+def _with_all_labels(
+    x: Float64Array, labels: Int64Array, n_classes: int, random: np.random.Generator
+) -> dict[str, Float64Array]:
+    """How columns rate the classes of each row, learned from the labels of other rows."""
+    from sklearn.ensemble import RandomForestClassifier
+
+    shares = np.maximum(np.bincount(labels, minlength=n_classes), 1) / len(labels)
+    forest = RandomForestClassifier(
+        100, min_samples_leaf=2, oob_score=True, class_weight="balanced", random_state=int(random.integers(2**31))
+    )
+    voted = np.zeros((len(x), n_classes))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        forest.fit(x, labels)
+    voted[:, forest.classes_] = _finite(forest.oob_decision_function_)
+    return {
+        "logistic regression on all other labels": foretold(x, labels, n_classes, random) / shares,
+        "random forest on all other labels": voted,
+    }
 
 
 def attacker_alone(table: Table | None, grant: Grant, about: Int64Array, random: np.random.Generator) -> Baseline:
@@ -179,7 +249,8 @@ def attacker_alone(table: Table | None, grant: Grant, about: Int64Array, random:
             unnamed |= {m + space: r for m, r in _from_nothing(x, grant.n_classes, seed)}
         if len(known):
             named |= dict(_as_attacks_begin(features, known, grant, seed))
-    return Baseline(rows, {m: _finite(r) for m, r in named.items()}, {m: _finite(r) for m, r in unnamed.items()})
+    named, unnamed = ({m: _finite(r) for m, r in rated.items()} for rated in (named, unnamed))
+    return Baseline(rows, named, unnamed, features)
 
 
 def _from_known(x: Float64Array, known: Int64Array, grant: Grant, seed: int) -> Iterator[tuple[str, Float64Array]]:
