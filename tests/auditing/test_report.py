@@ -118,7 +118,13 @@ def test_a_report_of_the_first_version_is_written_as_it_was_and_with_what_was_ad
     for finding in golden["attacks"]:
         finding["granted"] |= {"known_records": 0, "forest": [], "prior": 0}
         finding["rebuilt"] = None
-    assert written == {**golden, "run": {**golden["run"], "insecure": False}, "stated": [], "over_runs": {}}
+    assert written == {
+        **golden,
+        "run": {**golden["run"], "insecure": False},
+        "stated": [],
+        "over_runs": {},
+        "guarded": [],
+    }
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "no JSON"])

@@ -21,7 +21,14 @@ from typing import Any
 from colonnade.attacks.base import ActiveAttack, AnyAttack
 from colonnade.auditing.attempt import name_of, tried
 from colonnade.auditing.contents import EVERYBODY, Finding, Granted, Reconstruction
-from colonnade.auditing.report import PrivacyReport, budget, budget_over_runs, never_attacked, self_reported_leaks
+from colonnade.auditing.report import (
+    PrivacyReport,
+    budget,
+    budget_over_runs,
+    guarded,
+    never_attacked,
+    self_reported_leaks,
+)
 from colonnade.auditing.settings import Mirror, Setting, Simulated
 from colonnade.auditing.subjects.base import Judgement, Made
 from colonnade.auditing.subjects.by_secret import SUBJECTS
@@ -153,6 +160,7 @@ def report_on(setting: Setting, attacks: Sequence[AnyAttack]) -> PrivacyReport:
         untested=(*untested, *setting.unmeasured(findings), *unattacked),
         stated=self_reported_leaks(setting.transcripts),
         over_runs=budget_over_runs(setting.ledgers, setting.delta),
+        guarded=guarded(setting.transcripts),
     )
 
 
