@@ -140,6 +140,7 @@ DEFENCES: Names[type[Defence]] = Names(
         "distance-correlation": ("defences.embedding", "DistanceCorrelation"),
         "earlier-cut": ("defences.received", "EarlierCut"),
         "gradient-averaging": ("defences.compression", "AverageGradient"),
+        "gradient-guard": ("defences.guard", "GradientGuard"),
         "gradient-noise": ("defences.noise", "GradientNoise"),
         "gradient-perturbation": ("defences.noise", "GradientPerturbation"),
         "information-bottleneck": ("defences.received", "InformationBottleneck"),

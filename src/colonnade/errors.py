@@ -22,6 +22,7 @@
     │   ├── PeerChanged      a peer took up a run again and said something else than before
     │   ├── BudgetSpent      an event would exceed the agreed privacy budget
     │   ├── LeakBudgetSpent  a message would tell more of its sender's columns than their owner allows
+    │   ├── GuardAlarm       gradients that arrive look like those of an attack
     │   └── UndeclaredAccess an attack read what it had not declared
     └── StorageError         disk full, read-only, or a file that cannot be read  exit 9
 
@@ -157,6 +158,10 @@ class BudgetSpent(PrivacyError):
 
 class LeakBudgetSpent(PrivacyError):
     """A message would tell more of its sender's columns than their owner allows."""
+
+
+class GuardAlarm(PrivacyError):
+    """Gradients that arrive look like those of an attack on the receiver's columns."""
 
 
 class UndeclaredAccess(PrivacyError):

@@ -157,6 +157,34 @@ everything, 1 nothing) and worst column R² 0.88. bank's own columns, and better
 
 
 @dataclass(frozen=True)
+class GuardRecord:
+    """What a party's guard saw of the gradients that it received.
+
+    Attributes:
+        batches: How many it looked at.
+        alarms: What looked like an attack, by check.
+        figures: The largest value of each check.
+        rows: The party's rows whose gradients stand out most, over all epochs.
+
+    >>> print(GuardRecord("shop", "GradientGuard", 40, {}, {"zero rows": 0.0}, ()))
+    shop's GradientGuard looked at 40 batches of gradients and raised no alarm. A hidden attack raises none either.
+    """
+
+    party: str
+    by: str
+    batches: int
+    alarms: Mapping[str, str]
+    figures: Mapping[str, float]
+    rows: tuple[int, ...]
+
+    def __str__(self) -> str:
+        looked = f"{self.party}'s {self.by} looked at {self.batches:,} batches of gradients and raised"
+        if not self.alarms:
+            return f"{looked} no alarm. A hidden attack raises none either."
+        return f"{looked} the alarm: {'; '.join(self.alarms.values())}."
+
+
+@dataclass(frozen=True)
 class Score:
     """A score with its interval.
 
@@ -457,6 +485,7 @@ class ReportContents:
         attacks: What the attacks found out.
         untested: Attacks that do not apply or were not made, and why.
         stated: What parties themselves found could be rebuilt of their columns.
+        guarded: What guards saw of the gradients that their parties received.
         over_runs: For each party whose earlier runs are known, what all of them spent on each secret of its records.
         inapplicable: Those of `untested` that have nothing to work on in a run like this.
         tried: The secrets that the attacks of this audit are about, applicable or not.
@@ -470,6 +499,7 @@ class ReportContents:
     untested: tuple[str, ...]
     stated: tuple[SelfReportedLeak, ...] = ()
     over_runs: Mapping[str, Mapping[str, Spent]] = field(default_factory=dict)
+    guarded: tuple[GuardRecord, ...] = ()
     inapplicable: tuple[str, ...] = ()
     tried: tuple[Secret, ...] = ()
     quality: Quality | None = None

@@ -24,7 +24,14 @@ from colonnade.attacks.base import ActiveAttack, AnyAttack, Attack, Inapplicable
 from colonnade.attacks.labels.strongest import Strongest
 from colonnade.auditing.attempt import name_of, tried
 from colonnade.auditing.contents import EVERYBODY, Finding, Granted, Leakage, Reconstruction, luck_of_best
-from colonnade.auditing.report import PrivacyReport, budget, budget_over_runs, never_attacked, self_reported_leaks
+from colonnade.auditing.report import (
+    PrivacyReport,
+    budget,
+    budget_over_runs,
+    guarded,
+    never_attacked,
+    self_reported_leaks,
+)
 from colonnade.auditing.settings import Mirror, Setting, Simulated
 from colonnade.auditing.subjects.base import Judgement, Made, read_by
 from colonnade.auditing.subjects.by_secret import SUBJECTS
@@ -159,6 +166,7 @@ def report_on(setting: Setting, attacks: Sequence[AnyAttack]) -> PrivacyReport:
         over_runs=budget_over_runs(setting.ledgers, setting.delta),
         inapplicable=tuple(line for line in untested if isinstance(line, Inapplicable)),
         tried=tuple(sorted(tried)),
+        guarded=guarded(setting.transcripts),
     )
 
 

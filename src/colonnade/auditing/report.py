@@ -20,6 +20,7 @@ from colonnade.auditing.contents import (
     Evidence,
     Finding,
     Granted,
+    GuardRecord,
     Leakage,
     Reconstruction,
     ReportContents,
@@ -96,6 +97,7 @@ class PrivacyReport(ReportContents):
                 inapplicable=tuple(tree.get("inapplicable", ())),
                 tried=tuple(Secret(name) for name in tree.get("tried", ())),
                 quality=None if tree.get("quality") is None else Quality.of(tree["quality"]),
+                guarded=tuple(GuardRecord(**{**item, "rows": tuple(item["rows"])}) for item in tree.get("guarded", ())),
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise StorageError(
@@ -262,3 +264,13 @@ def self_reported_leaks(transcripts: Mapping[str, Transcript]) -> tuple[SelfRepo
             said = recorded.message
             found[pair] = SelfReportedLeak(*pair, said.width, said.relative_mse, said.worst_r2)
     return tuple(found.values())
+
+
+def guarded(transcripts: Mapping[str, Transcript]) -> tuple[GuardRecord, ...]:
+    """What parties' guards noted in their recordings."""
+    return tuple(
+        GuardRecord(party, **{**note, "rows": tuple(note["rows"])})
+        for party, transcript in transcripts.items()
+        for name, note in transcript.notes.items()
+        if name.startswith("guard ")
+    )

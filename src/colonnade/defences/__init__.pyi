@@ -6,6 +6,7 @@ from .compression import SparseGradient as SparseGradient
 from .confusion import ConfusionalAutoencoder as ConfusionalAutoencoder
 from .embedding import DistanceCorrelation as DistanceCorrelation
 from .embedding import PotentialEnergy as PotentialEnergy
+from .guard import GradientGuard as GradientGuard
 from .labels import RandomisedLabels as RandomisedLabels
 from .marvell import Marvell as Marvell
 from .noise import GradientNoise as GradientNoise

@@ -128,6 +128,7 @@ def _recorded(transcript: Transcript) -> Iterator[tuple[Any, ...]]:
     for means in transcript.means:
         if not Message.kinds[means.kind].fresh:
             yield means.kind, means.peer, means.sent, means.sums.tobytes(), means.counts.tobytes()
+    yield (pack(dict(transcript.notes)),)
 
 
 def _contents(transcript: Transcript, entry: Entry) -> tuple[Any, ...] | None:

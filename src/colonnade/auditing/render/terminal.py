@@ -52,6 +52,9 @@ def terminal(report: ReportContents) -> RenderableType:
         if question.findings:
             parts.append(_findings_table(question.findings))
             parts += [_text(f"{f.attack}: {f.rebuilt}", "dim") for f in question.findings if f.rebuilt is not None]
+    if report.guarded:
+        parts += [_text(""), Rule("Received gradients", align="left", style="dim")]
+        parts += [_text(str(seen), "bold red" if seen.alarms else "") for seen in report.guarded]
     parts += [_text(""), Rule("Messages", align="left", style="dim")]
     if run.insecure:
         parts.append(_text(words.IN_THE_CLEAR, "bold red"))

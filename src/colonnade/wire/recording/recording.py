@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import shutil
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
@@ -88,6 +88,8 @@ class Recording:
         self._means: dict[tuple[str, str, bool, int], RowMeans] = {}
         self._frames: FramesInMemory | FramesOnDisk
         self._frames = FramesInMemory() if directory is None else FramesOnDisk(directory, key)
+        self.notes: dict[str, Callable[[], Tree]] = {}
+        """What the party's defences have to say of the run, asked for when the transcript is made."""
         self._loop = self._epoch = 0
         self._superseded: list[tuple[int, int]] = []
         self._droppable: list[tuple[int, int]] = []
@@ -135,11 +137,12 @@ class Recording:
         """What has been recorded so far; with a folder, it is also written there."""
         self._drop(self._droppable + self._superseded)
         self._droppable, self._superseded = [], []
+        notes = {name: said() for name, said in self.notes.items()}
         if isinstance(self._frames, FramesOnDisk):
             self._frames.flush()
             self._frames.close()
-            write_index(self._frames.directory, self.party, tuple(self._means.values()), self._frames.key)
-        return Transcript(self.party, tuple(self._entries), tuple(self._means.values()), self._frames)
+            write_index(self._frames.directory, self.party, tuple(self._means.values()), notes, self._frames.key)
+        return Transcript(self.party, tuple(self._entries), tuple(self._means.values()), self._frames, notes)
 
     def beside(self, name: str) -> Recording:
         """An empty recording of the same kind, in a folder of this name beside that of this one."""
@@ -270,7 +273,7 @@ class RowMeans:
 
 @dataclass(frozen=True)
 class Transcript:
-    """All one party saw of a run: what it sent, what it received.
+    """All one party saw of a run: what it sent, what it received, and what its defences noted.
 
     >>> Transcript("shop").entries
     ()
@@ -280,6 +283,7 @@ class Transcript:
     entries: tuple[Entry, ...] = ()
     means: tuple[RowMeans, ...] = ()
     frames: FramesInMemory | FramesOnDisk = field(default_factory=FramesInMemory, repr=False, compare=False)
+    notes: Mapping[str, Tree] = field(default_factory=dict)
 
     def messages(self, kind: type[M], *, peer: str | None = None, sent: bool | None = None) -> Iterator[Recorded[M]]:
         """The kept messages of one kind, in the order in which they crossed."""
@@ -343,7 +347,7 @@ class Transcript:
             frames.add_entry(entry._replace(place=place))
         frames.flush()
         frames.close()
-        write_index(directory, self.party, self.means)
+        write_index(directory, self.party, self.means, self.notes)
 
     @classmethod
     def load(cls, directory: Path, key: StorageKey | None = None) -> Transcript:
@@ -352,12 +356,19 @@ class Transcript:
         frames = FramesOnDisk(directory, key)
         entries = tuple(frames.entries())
         frames.close()
-        return cls(tree["party"], entries, tuple(RowMeans.of(item) for item in tree["means"]), frames)
+        means = tuple(RowMeans.of(item) for item in tree["means"])
+        return cls(tree["party"], entries, means, frames, tree.get("notes", {}))
 
 
-def write_index(directory: Path, party: str, means: tuple[RowMeans, ...], key: StorageKey | None = None) -> None:
+def write_index(
+    directory: Path,
+    party: str,
+    means: tuple[RowMeans, ...],
+    notes: Mapping[str, Tree],
+    key: StorageKey | None = None,
+) -> None:
     """Write what `Transcript.load` needs beside the frames and entries."""
-    tree = {"party": party, "means": [m.tree() for m in means]}
+    tree = {"party": party, "means": [m.tree() for m in means], "notes": dict(notes)}
     if key is None:
         write_tree(directory / _INDEX, tree)
     else:

@@ -1,0 +1,277 @@
+"""A guard on received gradients: a feature party looks, without labels, for signs of an attack on its columns.
+
+    zero rows        a row's gradient is exactly zero          active inversion as published trains known rows only
+    one direction    all rows are pulled the same way          a critic pulls the whole batch towards its own encoder
+    norm ratio       some first gradients are far longer       a loss over few known rows outweighs that of the batch
+    norm level       all first gradients are far too short     a generator's loss hardly depends on one embedding
+                     or far too long
+    persistence      rows whose gradients leave the common     evidence only: known rows lead the list,
+                     directions in every epoch                 but an honest list looks alike
+
+Why an honest run raises no alarm. A classifier pulls rows of different classes in different directions, and its
+intercept takes the mean away: the sum of all gradients is small beside the sum of their lengths. Nothing is fitted in
+the first batches, so that all rows' gradients are about as long, and as long as in a rehearsal: the party trains a
+network of the same widths on clusters of its own rows. Later lengths depend on the labels, and no rehearsal tells them;
+they are not judged.
+
+A rehearsal: after Erdoğan et al. 2022, "SplitGuard", and "SplitOut" (CANS 2024), both of which need labels.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import warnings
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import numpy as np
+import torch
+from torch import nn
+
+from colonnade.errors import GuardAlarm
+from colonnade.models.networks.messages import Embedding, Gradient
+from colonnade.models.networks.modules import TOPS, perceptron
+from colonnade.parameters import Limit, check_parameters, choice
+from colonnade.runtime.context import HookContext, Tensor
+from colonnade.runtime.hooks import index_of
+from colonnade.runtime.party import Defence, Party
+from colonnade.storage import Tree
+from colonnade.tables.encode import filled
+from colonnade.wire.message import Float64Array
+
+Policy: TypeAlias = Literal["warn", "pause", "abort"]
+
+WINDOW, FIRST = 10, 3
+"""Batches that are judged together, and those whose lengths are compared with a rehearsal."""
+ZERO_ROWS_AT_FIRST, ZERO_ROWS, SATURATED = 0.01, 0.25, 1e-6
+"""The share of zero rows that is allowed at first, and later: where a fit saturates, other gradients vanish as well."""
+ONE_DIRECTION, WARM_UP, PATIENCE = 0.7, 10, 3
+"""The share of all pull that cancels in no row; judged after some windows, and in several windows in a row."""
+RATIO, OVER_REHEARSAL = 10.0, 4.0
+"""How much longer than the median the longest hundredth of the first gradients may be, and beside the rehearsal's."""
+SHORTER, LONGER = 5.0, 10.0
+"""How many times shorter or longer than in a rehearsal the first gradients may be."""
+CLUSTERS, REHEARSED_ROWS, RATE = (2, 10), 2_000, 3e-3
+DIRECTIONS, ENERGY, SHOWN_ROWS = 4, 0.85, 10
+
+_log = logging.getLogger(__name__)
+
+
+class GradientGuard(Defence):
+    """Checks of the gradients that arrive, which need no labels and change nothing.
+
+    What was seen goes into the party's recording, and from there into the privacy report.
+
+    Args:
+        policy: What an alarm does. "warn" logs it and goes on. "pause" stops the run, which goes on if the party starts
+            it again from the same folder. "abort" stops it for good.
+
+    >>> GradientGuard(policy="abort").name
+    'GradientGuard'
+    """
+
+    known_by = (("active-inversion", {"matched": True}),)
+    # Gradients come back to a party that sends embeddings.
+    acts_on = (Embedding,)
+    limits: ClassVar[Mapping[str, Limit]] = {"policy": choice("warn", "pause", "abort")}
+
+    def __init__(self, *, policy: Policy = "warn") -> None:
+        self.policy = policy
+        check_parameters(self)
+
+    def affects_predictions(self, sent: Any) -> bool:
+        return False
+
+    def before_run(self, party: Party) -> None:
+        self._party, self._place, self._life = party, index_of(self, party), secrets.token_hex(8)
+        n_rows = len(party.own_table)
+        self._off, self._times = np.zeros(n_rows), np.zeros(n_rows, np.int64)
+        self._batches, self._streak, self._saturated = 0, 0, False
+        self._figures: dict[str, float] = {}
+        self._alarms: dict[str, str] = {}
+        self._directions = np.zeros((0, 0))
+        self._forget_window(0)
+        party.recording.notes[f"guard {self._place}"] = self.evidence
+
+    def incoming(self, tensor: Tensor, at: HookContext) -> Tensor:
+        if at.message is Gradient:
+            self._look(tensor.detach().cpu().double().numpy(), at)
+        return tensor
+
+    def evidence(self) -> dict[str, Any]:
+        """What was seen so far: a few figures, however long the run."""
+        figures = dict(self._figures)
+        seen = np.flatnonzero(self._times)
+        rows: list[int] = []
+        if len(seen):
+            share = self._off[seen] / self._times[seen]
+            figures["persistence"] = float(np.quantile(share, 0.99))
+            rows = seen[np.argsort(-share, kind="stable")[:SHOWN_ROWS]].tolist()
+        alarms = dict(self._alarms)
+        return {"by": self.name, "batches": self._batches, "alarms": alarms, "figures": figures, "rows": rows}
+
+    def state(self) -> Tree:
+        return {name: getattr(self, f"_{name}") for name in _STATE}
+
+    def restore(self, tree: Tree) -> None:
+        for name in _STATE:
+            value = tree[name]
+            setattr(self, f"_{name}", value.copy() if isinstance(value, np.ndarray) else value)
+
+    def _look(self, gradient: Float64Array, at: HookContext) -> None:
+        """Add a batch to the window, and judge a window that is full."""
+        if self._batches % WINDOW == 0:
+            self._forget_window(gradient.shape[1])
+        lengths = np.sqrt(np.einsum("ij,ij->i", gradient, gradient))
+        is_zero = lengths == 0
+        if is_zero.any():
+            # A network that begins with ReLU returns zeros for a row without a positive number.
+            (embedding,) = at.own.values()
+            self._zeros += int((is_zero & (embedding > 0).any(dim=1).cpu().numpy()).sum())
+            lengths_or_one = np.where(is_zero, 1.0, lengths)
+        else:
+            lengths_or_one = lengths
+        units = gradient / lengths_or_one[:, None]
+        self._rows += len(gradient)
+        self._length += float(lengths.sum())
+        self._pull = self._pull + gradient.sum(axis=0)
+        self._unit_pull = self._unit_pull + units.sum(axis=0)
+        self._spread = self._spread + units.T @ units
+        self._lengths = np.concatenate([self._lengths, lengths[~is_zero]])
+        if self._directions.size:
+            along = units @ self._directions
+            self._off[at.rows] += 1 - np.einsum("ij,ij->i", along, along)
+            self._times[at.rows] += 1
+        self._batches += 1
+        if self._batches == FIRST and len(self._lengths):
+            self._judge_lengths(at)
+        if self._batches % WINDOW == 0:
+            self._judge(at)
+
+    def _forget_window(self, width: int) -> None:
+        self._rows = self._zeros = 0
+        self._length, self._lengths = 0.0, np.zeros(0)
+        self._pull, self._unit_pull, self._spread = np.zeros(width), np.zeros(width), np.zeros((width, width))
+
+    def _judge(self, at: HookContext) -> None:
+        """Compare a window with what honest runs show."""
+        is_first, is_warm = self._batches == WINDOW, self._batches > WINDOW * WARM_UP
+        zeros = self._zeros / self._rows
+        self._note("zero rows", zeros)
+        self._saturated = self._saturated or _saturates(self._lengths)
+        if zeros > (ZERO_ROWS_AT_FIRST if is_first else ZERO_ROWS) and not self._saturated:
+            self._alarm("zero rows", f"{zeros:.0%} of rows have a gradient of exactly zero", at)
+        by_length = float(np.linalg.norm(self._pull)) / max(self._length, 1e-300)
+        one_way = min(by_length, float(np.linalg.norm(self._unit_pull)) / self._rows)
+        if is_warm:
+            self._note("one direction", one_way)
+        self._streak = self._streak + 1 if is_warm and one_way > ONE_DIRECTION else 0
+        if self._streak >= PATIENCE:
+            self._alarm("one direction", f"{one_way:.0%} of all pull goes the same way for every row", at)
+        energies, directions = np.linalg.eigh(self._spread)
+        share = np.cumsum(energies[::-1]) / max(float(energies.sum()), 1e-300)
+        self._figures["spectrum"] = float(share[min(3, len(share)) - 1])
+        n_kept = min(DIRECTIONS, int(np.searchsorted(share, ENERGY)) + 1)
+        self._directions = directions[:, ::-1][:, :n_kept].copy()
+
+    def _judge_lengths(self, at: HookContext) -> None:
+        """Compare the lengths of the first gradients with a rehearsal."""
+        rehearsed = [
+            _lengths_in_rehearsal(self._party, len(self._pull), self._rows // FIRST, n, self._place) for n in CLUSTERS
+        ]
+        self._note("norm ratio", ratio := _ratio(self._lengths))
+        allowed = max(RATIO, OVER_REHEARSAL * max(map(_ratio, rehearsed)))
+        if ratio > allowed:
+            self._alarm(
+                "norm ratio",
+                f"the longest hundredth of the first gradients is {ratio:.0f} times as long as the median, and at most "
+                f"{allowed:.0f} times was expected",
+                at,
+            )
+        level, levels = float(self._lengths.mean()), [float(each.mean()) for each in rehearsed]
+        low, high = min(levels) / SHORTER, max(levels) * LONGER
+        self._note("norm level", level / float(np.mean(levels)))
+        if not low <= level <= high:
+            said = f"the first gradients are {level:.2g} long on average; {low:.2g} to {high:.2g} was expected"
+            self._alarm("norm level", said, at)
+
+    def _note(self, check: str, value: float) -> None:
+        """Keep the largest value of a figure."""
+        self._figures[check] = max(value, self._figures.get(check, 0.0))
+
+    def _alarm(self, check: str, said: str, at: HookContext) -> None:
+        """Raise an alarm, once for each check."""
+        if check in self._alarms:
+            return
+        said = f"{said} (batch {self._batches})"
+        self._alarms[check] = said
+        words = (
+            f"{self._party.name} expects gradients of an honest training from {at.peer}, but {said}: a sign of an "
+            "attack that makes its network send what rebuilds its columns."
+        )
+        if self.policy == "abort":
+            raise GuardAlarm(f"{words} Ask {at.peer} what it trains, or hold the guard with policy = 'pause'.")
+        # Another life of this process has raised the alarm before: the party has started the run again, and so agrees.
+        if self.policy == "pause" and self._life == self._party.once(
+            f"alarm {check} of guard {self._place}", lambda: self._life
+        ):
+            raise GuardAlarm(f"{words} To go on nevertheless, start the run again from the same folder.")
+        _log.warning("%s", words)
+
+
+_STATE = (
+    *("off", "times", "batches", "streak", "saturated", "figures", "alarms", "directions", "lengths"),
+    *("rows", "zeros", "length", "pull", "unit_pull", "spread"),
+)
+
+
+def _saturates(lengths: Float64Array) -> bool:
+    """Whether a tenth of the gradients that are not zero are next to nothing beside the others."""
+    return bool(len(lengths)) and bool(np.quantile(lengths, 0.1) < SATURATED * np.quantile(lengths, 0.9))
+
+
+def _ratio(lengths: Float64Array) -> float:
+    """How much longer the longest hundredth is than the median."""
+    median, high = np.quantile(lengths, [0.5, 0.99])
+    return float(high / median)
+
+
+def _lengths_in_rehearsal(party: Party, width: int, batch: int, n_clusters: int, place: int) -> Float64Array:
+    """The lengths of the first gradients of a network that learns clusters of a party's own rows."""
+    from sklearn.cluster import KMeans
+
+    seed = party.random.seed("guard", place, n_clusters) % 2**32
+    random = np.random.default_rng(seed)
+    x = filled(party.own_table)
+    x = x[random.permutation(len(x))[:REHEARSED_ROWS]]
+    with warnings.catch_warnings():
+        # Rows may be all alike.
+        warnings.simplefilter("ignore")
+        clusters = KMeans(min(n_clusters, len(x)), n_init=1, max_iter=20, random_state=seed).fit_predict(x)
+    settings, found = party.plan.settings, []
+    n_joined = 1 + (len(party.roles.features) if settings.get("fusion", "concat") == "concat" else 0)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        bottom: nn.Module = perceptron(x.shape[1], (64,), width)
+        top: nn.Module = nn.Identity()
+        if settings.get("top", "mlp") is not None:
+            top = TOPS.get(str(settings.get("top")), TOPS["mlp"])(n_joined * width, n_clusters - 1)
+        rate = settings.get("learning_rate", RATE)
+        rate = max(rate.values()) if isinstance(rate, Mapping) else rate
+        optimizer = torch.optim.Adam([*bottom.parameters(), *top.parameters()], rate)
+        for _ in range(FIRST):
+            rows = random.integers(len(x), size=max(1, batch))
+            sent = bottom(torch.from_numpy(x[rows]).float())
+            sent.retain_grad()
+            # Embeddings of other parties, of which this one knows nothing but their number.
+            others = sent.detach().std(correction=0) * torch.randn(len(rows), (n_joined - 1) * width)
+            outputs = nn.functional.pad(top(torch.cat([sent, others], dim=1)), (0, 1))
+            classes = torch.from_numpy(clusters[rows] % outputs.shape[1]).long()
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(outputs, classes).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            assert sent.grad is not None
+            found.append(sent.grad.norm(dim=1).double().numpy())
+    lengths = np.concatenate(found)
+    return lengths[lengths > 0]
