@@ -14,8 +14,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-import numpy as np
-
 from colonnade.attacks.base import ActiveAttack, AnyAttack, Attack, Guess
 from colonnade.auditing.attempt import Attempt, PartyRecord, attack_seed, is_kept, name_of, training_rows
 from colonnade.auditing.contents import Disclosure, Finding, RunIdentity
@@ -175,12 +173,12 @@ class Simulated(Setting):
         return null_values(self.run.simulation, made, n=self.nulls, **how)
 
     def baseline(self, made: Made) -> Any:
-        attempt, rows = made.attempt, made.guess.rows
+        attempt, rows, subject = made.attempt, made.guess.rows, SUBJECTS[made.attempt.attack.about]
+        record = self.record(attempt.attacker)
         whose = attempt.attack.about, attempt.attacker, attempt.grant.owner
-        key = (*whose, attempt.attack.needs, np.sort(rows).tobytes())
+        key = (*whose, subject.baseline_needs(attempt, rows, record))
         if key not in self._baselines:
-            record = self.record(attempt.attacker)
-            self._baselines[key] = SUBJECTS[attempt.attack.about].baseline(attempt, rows, record, self.random)
+            self._baselines[key] = subject.baseline(attempt, rows, record, self.random)
         return self._baselines[key]
 
     def _staged(self, attempt: Attempt) -> Run[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self, TypeAlias
 
@@ -212,6 +212,10 @@ class Subject(ABC):
     def baseline(self, attempt: Attempt, rows: Int64Array, record: PartyRecord, random: Randomness) -> Any:
         """What an honest attacker could say about the guessed rows, given its record; None where not needed."""
         return None
+
+    def baseline_needs(self, attempt: Attempt, rows: Int64Array, record: PartyRecord) -> Hashable:
+        """What the attempt's baseline depends on beside its attacker and owner; the same is computed once."""
+        return attempt.attack.needs, np.sort(rows).tobytes()
 
     def null_group(self, attempt: Attempt) -> str:
         """Attempts of one group share their null runs."""

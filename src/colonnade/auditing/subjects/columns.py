@@ -160,8 +160,10 @@ class ColumnsSubject(Subject):
             return f"it must be told {told} records, and only {len(drawn)} rows were trained on"
         known, sample = np.sort(drawn[: needs.known_records]), drawn[needs.known_records : told]
         records = np.nan_to_num(values, nan=0.0)
-        prior = {name: records if name == owner else filled_with_labels(table) for name, table in tables.items()}
-        prior = {name: each[sample] for name, each in prior.items()} if needs.prior else {}
+        prior = {}
+        if needs.prior:
+            whole = {name: records if name == owner else filled_with_labels(table) for name, table in tables.items()}
+            prior = {name: each[sample] for name, each in whole.items()}
         return Grant(0, known, owner=owner, columns=columns, records=records[known], prior=prior)
 
     def truth(self, attempt: Attempt, tables: Tables, rows: Int64Array, random: Randomness) -> ColumnTruth:

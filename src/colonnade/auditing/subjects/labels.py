@@ -14,7 +14,7 @@ Without a single known label nothing at home says which cluster is which class, 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -89,16 +89,23 @@ class LabelsSubject(Subject):
         generator = random.generator("alone", attempt.attacker, attempt.attack.needs.known_labels)
         return attacker_alone(record.table, attempt.grant, rows, generator)
 
+    def baseline_needs(self, attempt: Attempt, rows: Int64Array, record: PartyRecord) -> Hashable:
+        is_sample = record.table is not None and len(record.table) > ROWS
+        return attempt.attack.needs.known_labels, np.sort(rows).tobytes() if is_sample else b""
+
     def judge(
         self, made: Made, null: Sequence[Values], baseline: Any, random: np.random.Generator, delta: float
     ) -> Judgement:
         guess, truth = made.guess, made.truth
         assert isinstance(truth, ClassTruth)
-        measure = truth.measure(guess)
+        measure, renamed_guess = truth.measure(guess), best_named(guess, truth)
+        score = with_interval(guess, truth, random)
+        is_named = np.array_equal(renamed_guess.said, guess.said)
+        renamed_score = score if is_named else with_interval(renamed_guess, truth, random)
 
         def evidence(*, up_to_naming: bool) -> Evidence:
             return Evidence(
-                with_interval(best_named(guess, truth) if up_to_naming else guess, truth, random),
+                renamed_score if up_to_naming else score,
                 chance(measure, truth, guess.rows),
                 tuple(values.up_to_naming if up_to_naming else values.plain for values in null),
                 None if baseline is None else baseline.best(guess.rows, measure, truth, up_to_naming=up_to_naming),
