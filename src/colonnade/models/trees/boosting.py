@@ -36,7 +36,7 @@ MOST_FOLDS = 64
 
 @dataclass(frozen=True)
 class BoostSettings:
-    """How a forest grows; `SecureBoostClassifier` explains each."""
+    """How a forest grows; `SecureBoost` explains each."""
 
     trees: TreeParameters
     n_estimators: int

@@ -161,24 +161,24 @@ class SecureBoost(ScoringEstimator):
     label_columns_spare: ClassVar[bool] = True
 
     n_estimators: int = 100
-    learning_rate: float = 0.3
-    max_depth: int = 6
-    max_leaves: int = 0
-    grow_policy: Literal["depthwise", "lossguide"] = "depthwise"
-    gamma: float = 0.0
-    min_split_gain: float = 1e-6
-    reg_lambda: float = 1.0
-    reg_alpha: float = 0.0
-    min_child_weight: float = 1.0
-    max_delta_step: float = 0.0
+    learning_rate: float = TreeParameters.eta
+    max_depth: int = TreeParameters.max_depth
+    max_leaves: int = TreeParameters.max_leaves
+    grow_policy: Literal["depthwise", "lossguide"] = TreeParameters.grow_policy
+    gamma: float = TreeParameters.gamma
+    min_split_gain: float = TreeParameters.min_split_gain
+    reg_lambda: float = TreeParameters.reg_lambda
+    reg_alpha: float = TreeParameters.reg_alpha
+    min_child_weight: float = TreeParameters.min_child_weight
+    max_delta_step: float = TreeParameters.max_delta_step
     max_bin: int = 32
-    max_cat_to_onehot: int = 4
-    subsample: float = 1.0
-    colsample_bytree: float = 1.0
-    top_rate: float = 0.0
-    other_rate: float = 0.0
-    early_stopping_rounds: int | None = None
-    validation_fraction: float = 0.1
+    max_cat_to_onehot: int = TreeParameters.max_cat_to_onehot
+    subsample: float = BoostSettings.subsample
+    colsample_bytree: float = BoostSettings.colsample_bytree
+    top_rate: float = BoostSettings.top_rate
+    other_rate: float = BoostSettings.other_rate
+    early_stopping_rounds: int | None = BoostSettings.early_stopping_rounds
+    validation_fraction: float = BoostSettings.validation_fraction
     sample_weight: str | None = None
     sums: Literal["exact", "noisy", "hidden"] = "exact"
     epsilon: float = 10.0
@@ -332,26 +332,17 @@ class SecureBoost(ScoringEstimator):
         """Take up what `_learned_labels` gave."""
 
     def _settings(self) -> ForestSettings:
-        trees = TreeParameters(
-            eta=self.learning_rate,
-            **{field.name: getattr(self, field.name) for field in fields(TreeParameters) if field.name != "eta"},
-        )
+        trees = TreeParameters(eta=self.learning_rate, **self._given(TreeParameters))
         if self.sums == "hidden":
             trees = hidden_parameters(trees)
-        given = {field.name: getattr(self, field.name) for field in fields(BoostSettings) if field.name != "trees"}
-        noise = NoiseSettings(self.epsilon, self.delta) if self.sums == "noisy" else None
         self._require_scheme(trees)
-        return ForestSettings(
-            BoostSettings(trees, **given),
-            self.leak_budget,
-            self.side_budget,
-            self.sums,
-            noise,
-            self.keep_record,
-            self.backend,
-            self.membership,
-            self.device,
-        )
+        noise = NoiseSettings(self.epsilon, self.delta) if self.sums == "noisy" else None
+        boost = BoostSettings(trees, **self._given(BoostSettings))
+        return ForestSettings(boost, noise=noise, **self._given(ForestSettings))
+
+    def _given(self, settings: type[TreeParameters | BoostSettings | ForestSettings]) -> dict[str, Any]:
+        """The parameters that settings have under the same names."""
+        return {field.name: getattr(self, field.name) for field in fields(settings) if hasattr(self, field.name)}
 
     def lines(self, roles: Roles) -> Lines:
         among = star(roles.features[0], roles.features) if self.sums == "hidden" else frozenset()

@@ -79,7 +79,7 @@ _OUTLINE_BOUNDS = {"n_scores": (1, MOST_CLASSES), "first_column": (0, _MOST), "n
 
 @dataclass(frozen=True)
 class ForestSettings:
-    """What both roles must know of a forest; `SecureBoostClassifier` explains each."""
+    """What both roles must know of a forest; `SecureBoost` explains each."""
 
     boost: BoostSettings
     leak_budget: float | None

@@ -33,21 +33,7 @@ from colonnade.wire.message import Float64Array, Int64Array
 
 @dataclass(frozen=True)
 class TreeParameters:
-    """How a tree grows, under xgboost's names.
-
-    Attributes:
-        eta: What leaves are multiplied by.
-        gamma: The least gain of a split.
-        min_split_gain: A split gains more than this; xgboost's constant.
-        reg_lambda: Ridge penalty of leaves' weights.
-        reg_alpha: L1 penalty of leaves' weights.
-        min_child_weight: The least sum of hessians on each side.
-        max_delta_step: The largest weight of a leaf before eta; 0 for no bound.
-        max_depth: How many splits there are between the root and a leaf at most; 0 for no bound.
-        max_leaves: How many leaves a tree has at most; 0 for no bound.
-        grow_policy: "depthwise" splits all nodes of a level, "lossguide" the leaf that gains most.
-        max_cat_to_onehot: Categorical columns with fewer levels send one level to the left.
-    """
+    """How a tree grows, under xgboost's names; `SecureBoost` explains each, `eta` as `learning_rate`."""
 
     eta: float = 0.3
     gamma: float = 0.0
