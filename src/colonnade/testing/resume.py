@@ -21,6 +21,16 @@ from colonnade.testing.assertions import must, must_be_alike
 from colonnade.testing.setup import Setup, ending
 from colonnade.wire.memory import MemoryTransport
 
+# What models import when they need it: PyTorch its compiler, for seconds, with the first optimiser, and pyarrow pandas
+# with the first list.
+_LATE = (
+    "torch._dynamo",
+    "pandas",
+    "colonnade.crypto.kernels",
+    "colonnade.privacy.discrete_kernel",
+    "sklearn.linear_model",
+)
+
 Defences: TypeAlias = Mapping[str, Sequence[Defence]]
 Act: TypeAlias = Literal["rename", "frame"]
 
@@ -68,8 +78,7 @@ def forking(*modules: str) -> ForkServerContext:
     """
     context = multiprocessing.get_context("forkserver")
     # What the first caller asks for is what all later ones get: one server forks all processes.
-    # PyTorch imports its compiler, for seconds, with the first optimiser.
-    context.set_forkserver_preload([__name__, "colonnade.align", *MODELS.modules, "torch._dynamo", *modules])
+    context.set_forkserver_preload([__name__, "colonnade.align", *MODELS.modules, *_LATE, *modules])
     return context
 
 
