@@ -4,7 +4,7 @@
         plan.toml                  the plan, with absolute paths
         run.json                   what was run on which tables, and its status
         metrics.json               how well the model predicts held-out rows
-        quality.json, ...          if the plan has a section [evaluate]: the same beside the label party alone
+        quality.json, ...          the same by more measures; with a section [evaluate], beside the label party alone
         report.json, report.html   the privacy report, once the run is audited
         alignment/                 if the plan has a section [align]: the same for the alignment, and its outcome
         bank/                      what this party alone would hold
@@ -30,7 +30,7 @@ from colonnade._version import __version__
 from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.experiment.quality import quality
 from colonnade.models.base import Estimator
-from colonnade.models.evaluation import evaluate, keep_evaluation
+from colonnade.models.evaluation import HeldOut, evaluate, keep_evaluation
 from colonnade.models.quality import Quality
 from colonnade.plans.plan import Plan, Tables
 from colonnade.plans.sections import PlannedAudit
@@ -175,12 +175,13 @@ class RunFolder:
         for party, share in run.results.items():
             if share.is_fitted:
                 share.save(self.path / party / "model.safetensors")
-        self._write("metrics.json", json.dumps(quality(run, tables.test), indent=1))
-        if self.plan.evaluate is not None:
-            label = str(self.plan.roles.label)
-            prediction, train, rows = run.predict(tables.test), tables.train[label], tables.test[label]
-            found = evaluate(run.results[label], prediction, train, rows, threshold=self.plan.evaluate.threshold)
-            keep_evaluation(self.path, found, prediction)
+        label, held_out = str(self.plan.roles.label), self.plan.evaluate or HeldOut()
+        prediction = run.predict(tables.test)
+        self._write("metrics.json", json.dumps(quality(run, tables.test, prediction), indent=1))
+        train, rows = tables.train[label], tables.test[label]
+        alone = self.plan.evaluate is not None
+        found = evaluate(run.results[label], prediction, train, rows, threshold=held_out.threshold, alone=alone)
+        keep_evaluation(self.path, found, prediction)
         return run
 
     @property
@@ -244,7 +245,7 @@ class RunFolder:
         return metrics
 
     def quality(self) -> Quality | None:
-        """How well the model predicts held-out rows, beside the label party alone; None without [evaluate]."""
+        """How well the model predicts held-out rows; None in the folder of an early version."""
         return Quality.load(self.path / "quality.json") if self._has("quality.json") else None
 
     def report(self) -> PrivacyReport:
