@@ -59,6 +59,9 @@ epochs = {epochs}
 batch_size = 16
 n_iter_no_change = "none"
 
+[privacy]
+accept_label_leak = true
+
 [run]
 checkpoint_every = 5
 

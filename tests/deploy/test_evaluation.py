@@ -20,7 +20,14 @@ from colonnade.models.networks.messages import Gradient
 from colonnade.models.quality import Quality
 from colonnade.plans.align import PlannedAlign
 from colonnade.plans.plan import Plan
-from colonnade.plans.sections import PlannedAddress, PlannedData, PlannedModel, PlannedNetwork, PlannedTable
+from colonnade.plans.sections import (
+    PlannedAddress,
+    PlannedData,
+    PlannedModel,
+    PlannedNetwork,
+    PlannedPrivacy,
+    PlannedTable,
+)
 from colonnade.roles import Roles
 from colonnade.testing.ports import free_port
 from colonnade.wire.recording.recording import Transcript
@@ -73,6 +80,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Federation:
         PlannedModel("split-classifier", {"epochs": 6, "batch_size": 32}),
         network=PlannedNetwork({"bank": PlannedAddress(f"127.0.0.1:{free_port()}")}, start=30, randomness="seeded"),
         align=PlannedAlign(),
+        privacy=PlannedPrivacy(accept_label_leak=True),
         evaluate=HeldOut(share=0.3, seed=1),
     )
     told: dict[str, list[Quality]] = {"bank": [], "shop": []}

@@ -48,6 +48,7 @@ PLAN = Plan(
     PlannedModel("split-classifier", {"epochs": 1}),
     network=NETWORK,
     name="credit run",
+    privacy=PlannedPrivacy(accept_label_leak=True),
 )
 
 

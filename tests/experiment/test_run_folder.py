@@ -81,7 +81,8 @@ def test_a_loaded_run_can_be_run_again(finished: RunFolder) -> None:
 
 def test_an_audit_of_a_folder_finds_what_an_audit_of_the_run_finds(copied: RunFolder) -> None:
     run = PLAN.simulation(copied.tables().train).run()
-    assert copied.audit() == audit(run, PLAN.audit.build(), nulls=2)
+    expected = replace(audit(run, PLAN.audit.build(), nulls=2), quality=copied.quality())
+    assert copied.audit() == expected
 
 
 def test_an_audit_leaves_its_report_to_be_read(copied: RunFolder) -> None:

@@ -155,7 +155,7 @@ def simulate(
         interrupt.add_note("The same command with --resume goes on where this one stopped.")
         raise
     found = folder.quality()
-    say(_in_words(folder.metrics()) if found is None else str(found))
+    say(_in_words(folder.metrics()) if found is None or not found.alone_by else str(found))
     for stated in self_reported_leaks(run.transcripts):
         say(str(stated))
     say(f"Written to {folder.path}. What could the parties have learned? Run: colonnade audit {folder.path}")

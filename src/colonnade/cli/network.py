@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from colonnade.auditing.report import PrivacyReport
     from colonnade.deploy.doctor.checklist import Check
     from colonnade.deploy.party_run import PartyRun, ProgressCallbacks
+    from colonnade.plans.plan import Plan
     from colonnade.plans.sections import PlannedAudit
     from colonnade.wire.certs.credentials import Identity
 
@@ -44,13 +45,23 @@ def doctor(
     insecure: Insecure = False,
     listen: Listen = None,
     wait: Annotated[float, typer.Option(min=1, help="How many seconds to wait for the others.")] = 60.0,
+    rehearse: Annotated[
+        bool, typer.Option("--rehearse", help="Train and audit at the label party alone, with made-up partners.")
+    ] = False,
 ) -> None:
-    """Look for what would keep a run from going well; all parties run this at the same time."""
+    """Look for what would keep a run from going well; all parties run this at the same time.
+
+    With --rehearse nobody is met: the label party trains as planned with made-up columns in the place of the others',
+    and audits what those could have learned about its labels.
+    """
     from colonnade.deploy.doctor.checklist import exit_code
     from colonnade.deploy.doctor.doctor import examine
     from colonnade.plans.plan import Plan
 
     planned = Plan.read(plan)
+    if rehearse:
+        _rehearse(planned, name)
+        return
     options: dict[str, Any] = {"certificates": certificates, "insecure": insecure, "listen": listen, "wait": wait}
     with terminated_in_order():
         checks = examine(planned, name, told=_tell, **options)
@@ -60,6 +71,18 @@ def doctor(
         raise typer.Exit(exit_code(checks))
     command = "align" if planned.model is None else "join"
     say("Nothing is wrong. Run: " + f"colonnade {command} {plan} --as {name}", style="green")
+
+
+def _rehearse(plan: Plan, name: str) -> None:
+    from colonnade.deploy.rehearsal import rehearse
+
+    report, written = rehearse(plan, name), Path("rehearsal.html")
+    for finding in report.attacks:
+        if finding.owner == name:
+            say(f"{finding.attack} by {finding.attacker}: {finding.plain.score.value:.3f}, {finding.verdict}")
+    say(f"With made-up columns in the place of the others': {report!r}")
+    report.to_html(written)
+    say(f"Written to {written}.")
 
 
 def align(

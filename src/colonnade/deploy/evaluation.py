@@ -28,7 +28,7 @@ from colonnade.tables.table import Table
 _log = logging.getLogger(__name__)
 
 
-class LabelRun(Protocol):
+class ScoredSide(Protocol):
     """What is asked of a label party's side of a run: a `PartyRun`."""
 
     @property
@@ -50,7 +50,7 @@ class LabelRun(Protocol):
         """Those that were trained on."""
 
 
-def score_held_out(side: LabelRun, share: Estimator, prediction: Prediction) -> Quality:
+def score_held_out(side: ScoredSide, share: Estimator, prediction: Prediction) -> Quality:
     """Measure the joint prediction of held-out rows, and keep the outcome in the side's folder."""
     held_out, rows = side.plan.evaluate, side.common_rows()
     assert held_out is not None
@@ -59,7 +59,7 @@ def score_held_out(side: LabelRun, share: Estimator, prediction: Prediction) -> 
     return _scored(side, share, prediction, train, rest, side.path)
 
 
-def score_rows(side: LabelRun, share: Estimator, prediction: Prediction, rows: Table, folder: Path) -> Quality | None:
+def score_rows(side: ScoredSide, share: Estimator, prediction: Prediction, rows: Table, folder: Path) -> Quality | None:
     """Measure a prediction on those of its rows that have a label and were not trained on; None if there are none."""
     try:
         train = side.trained_rows()
@@ -76,7 +76,7 @@ def score_rows(side: LabelRun, share: Estimator, prediction: Prediction, rows: T
 
 
 def _scored(
-    side: LabelRun, share: Estimator, prediction: Prediction, train: Table, rows: Table, folder: Path
+    side: ScoredSide, share: Estimator, prediction: Prediction, train: Table, rows: Table, folder: Path
 ) -> Quality:
     threshold = HeldOut.threshold if side.plan.evaluate is None else side.plan.evaluate.threshold
     quality = evaluate(share, prediction, train, rows, threshold=threshold)
@@ -84,7 +84,7 @@ def _scored(
     return quality
 
 
-def score_file(side: LabelRun, share: Estimator, file: Path, labelled: Path) -> Quality:
+def score_file(side: ScoredSide, share: Estimator, file: Path, labelled: Path) -> Quality:
     """Measure a prediction that was written to a file, once the labels of its rows are known.
 
     Args:

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from colonnade.deploy.evaluation import score_file, score_held_out, score_rows
+from colonnade.deploy.label_leak import require_accepted
 from colonnade.deploy.preflight import require_lines, require_ready
 from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.models.base import Estimator, Prediction
@@ -202,6 +203,8 @@ class PartyRun:
         """Train with the other parties, and keep this party's share of the model."""
         self._require_new("run", resume)
         self.plan.require_training()
+        if self.name == self.plan.roles.label:
+            require_accepted(self.plan)
         with self._alone(self.path):
             table = self.table()
             require_ready(self.plan, self.name, table)

@@ -16,21 +16,24 @@ from colonnade.runtime.simulate import Run, simulate
 from colonnade.tables.table import Table
 
 
-def quality(run: Run[Estimator], tables: Mapping[str, Table]) -> dict[str, float]:
+def quality(run: Run[Estimator], tables: Mapping[str, Table], prediction: Prediction | None = None) -> dict[str, float]:
     """Let the parties of a run predict the rows of these tables together, and compare with the labels.
+
+    Args:
+        run: A training.
+        tables: The parties' rows.
+        prediction: The joint prediction of these rows, if it was already made.
 
     Returns:
         The number of "rows"; for a classifier its "accuracy", the share of the commonest class ("commonest"), which a
         constant guess would reach, and its "AUC" where both sides of every class occur; for curves their errors
         (`colonnade.models.functional.metrics`); else "R2".
     """
-    shares = {party: share.predict for party, share in run.results.items()}
-    simulation = run.simulation
-    predicted = simulate(
-        shares, tables, roles=simulation.roles, seed=simulation.seed, defences=simulation.defences, keep="digests"
-    )
-    label = simulation.roles.label
-    prediction = None if label is None else predicted.results[label]
+    label = run.simulation.roles.label
+    if prediction is None and label is not None:
+        shares = {party: share.predict for party, share in run.results.items()}
+        options = {"seed": run.simulation.seed, "defences": run.simulation.defences}
+        prediction = simulate(shares, tables, roles=run.simulation.roles, keep="digests", **options).results[label]
     if label is None or prediction is None or tables[label].labels is None:
         raise PlanError(
             "Quality is measured against the predictions and labels of the label party, but this run has none. "

@@ -4,7 +4,7 @@
         plan.toml                  the plan, with absolute paths
         run.json                   what was run on which tables, and its status
         metrics.json               how well the model predicts held-out rows
-        quality.json, ...          the same beside the label party alone, with a section [evaluate] or after an audit
+        quality.json, ...          the same by more measures; with a section [evaluate], beside the label party alone
         report.json, report.html   the privacy report, once the run is audited
         alignment/                 if the plan has a section [align]: the same for the alignment, and its outcome
         bank/                      what this party alone would hold
@@ -175,17 +175,14 @@ class RunFolder:
         for party, share in run.results.items():
             if share.is_fitted:
                 share.save(self.path / party / "model.safetensors")
-        self._write("metrics.json", json.dumps(quality(run, tables.test), indent=1))
-        if self.plan.evaluate is not None:
-            self._evaluate(run, tables)
-        return run
-
-    def _evaluate(self, run: Run[Estimator], tables: Tables) -> None:
-        """Measure the model beside the label party alone on held-out rows, and write that down."""
-        planned, label = self.plan.evaluate or HeldOut(), str(self.plan.roles.label)
-        prediction, train, rows = run.predict(tables.test), tables.train[label], tables.test[label]
-        found = evaluate(run.results[label], prediction, train, rows, threshold=planned.threshold)
+        label, held_out = str(self.plan.roles.label), self.plan.evaluate or HeldOut()
+        prediction = run.predict(tables.test)
+        self._write("metrics.json", json.dumps(quality(run, tables.test, prediction), indent=1))
+        train, rows = tables.train[label], tables.test[label]
+        alone = self.plan.evaluate is not None
+        found = evaluate(run.results[label], prediction, train, rows, threshold=held_out.threshold, alone=alone)
         keep_evaluation(self.path, found, prediction)
+        return run
 
     @property
     def _histories(self) -> Path | None:
@@ -236,8 +233,6 @@ class RunFolder:
 
         planned = planned or self.plan.audit
         attacks, run = planned.build(self.plan.defences), self.load()
-        if self.quality() is None:
-            self._evaluate(run, self.tables())
         report = audit(run, attacks, nulls=planned.nulls, seed=planned.seed, delta=planned.delta, executor=executor)
         report = replace(report, quality=self.quality())
         self._write("report.json", report.to_json())
@@ -250,7 +245,7 @@ class RunFolder:
         return metrics
 
     def quality(self) -> Quality | None:
-        """How well the model predicts held-out rows, beside the label party alone; None if nobody measured it."""
+        """How well the model predicts held-out rows; None in the folder of an early version."""
         return Quality.load(self.path / "quality.json") if self._has("quality.json") else None
 
     def report(self) -> PrivacyReport:

@@ -111,6 +111,8 @@ class Estimator(ABC):
     """The kinds of messages that go through `outgoing` on the side of each role."""
     local_params: ClassVar[frozenset[str]] = frozenset()
     """The parameters that are a party's own affair: no part of the public plan, and free to differ between parties."""
+    randomises_labels: ClassVar[bool] = False
+    """Whether all that others are told of labels follows from labels that were randomised once."""
     dry_run_params: ClassVar[Mapping[str, Any]] = {}
     """Parameters of a dry run on few rows in one process: limits that would refuse so few, and protect nobody there."""
     label_columns_spare: ClassVar[bool] = False

@@ -129,7 +129,15 @@ class Evaluated:
         return share
 
 
-def evaluate(share: Estimator, prediction: Prediction, train: Table, rows: Table, *, threshold: float = 0.5) -> Quality:
+def evaluate(
+    share: Estimator,
+    prediction: Prediction,
+    train: Table,
+    rows: Table,
+    *,
+    threshold: float = 0.5,
+    alone: bool = True,
+) -> Quality:
     """How well a joint model predicts rows that it was not trained on, beside the label party alone.
 
     Args:
@@ -138,6 +146,7 @@ def evaluate(share: Estimator, prediction: Prediction, train: Table, rows: Table
         train: The label party's rows that the model was trained on.
         rows: Its other rows, with labels, in the order of the prediction.
         threshold: From which probability on a row is called positive.
+        alone: Whether to fit what the label party has alone, and to compare with that.
     """
     digest = rows.take(np.asarray(pc.sort_indices(rows.ids))).id_digest()
     if isinstance(prediction, CurvePrediction):
@@ -147,8 +156,8 @@ def evaluate(share: Estimator, prediction: Prediction, train: Table, rows: Table
         return measure_curves(observed, prediction.curves, mean, digest=digest, trained_rows=len(train))
     classes = getattr(share, "classes_", np.unique(np.asarray(train.labels))) if share.task == "classification" else ()
     seen = Observed(np.asarray(rows.labels), share.task, tuple(classes), digest, len(train))
-    alone, by = predict_alone(train, rows, share.task)
-    return measure(seen, prediction, alone, alone_by=by, threshold=threshold)
+    own, by = predict_alone(train, rows, share.task) if alone else (None, "")
+    return measure(seen, prediction, own, alone_by=by, threshold=threshold)
 
 
 def keep_evaluation(folder: Path, quality: Quality, prediction: Prediction) -> None:

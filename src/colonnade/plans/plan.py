@@ -278,8 +278,9 @@ class Plan:
         }
         if self.evaluate is not None:
             tree["evaluate"] = asdict(self.evaluate)
-        if self.privacy.budget:
-            tree["privacy"] = {"budget": dict(self.privacy.budget)}
+        if self.privacy != PlannedPrivacy():
+            tree["privacy"] = {"budget": dict(self.privacy.budget)} if self.privacy.budget else {}
+            tree["privacy"] |= {"accept_label_leak": True} if self.privacy.accept_label_leak else {}
         if self.run.received == "digests":
             # A plan that says nothing of it has the hash that it had before the key existed.
             del tree["run"]["received"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -251,13 +251,19 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class PlannedPrivacy:
-    """What each party of a plan may spend on its own secrets, over all runs on the same records.
+    """What each party of a plan may spend on its own secrets, over all runs on the same records, and what it accepts.
+
+    Attributes:
+        budget: The (epsilon, delta) that may be spent, by secret.
+        accept_label_leak: Whether the label party takes part in a training that sends feature parties gradients of
+            every row without a defence, from which labels can be told.
 
     >>> PlannedPrivacy({"labels": (2.0, 1e-5)}).budgets
     {<Secret.LABELS: 'labels'>: (2.0, 1e-05)}
     """
 
     budget: Mapping[str, tuple[float, float]] = field(default_factory=dict, hash=False)
+    accept_label_leak: bool = False
 
     def __post_init__(self) -> None:
         secrets = [secret.value for secret in Secret]
@@ -292,7 +298,7 @@ class PlannedPrivacy:
                     f"--budget should be a secret with epsilon and delta, but is {option!r}. Write it as labels=2,1e-5."
                 )
             budget[found[1]] = (float(found[2]), float(found[3]))
-        return PlannedPrivacy(budget)
+        return replace(self, budget=budget)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,15 @@ from colonnade.deploy.doctor.probe import MOST_PROBES, Probe, Report
 from colonnade.deploy.doctor.self_report import SelfReport
 from colonnade.plans.align import PlannedAlign
 from colonnade.plans.plan import Plan
-from colonnade.plans.sections import PlannedAddress, PlannedData, PlannedModel, PlannedNetwork, PlannedRun, PlannedTable
+from colonnade.plans.sections import (
+    PlannedAddress,
+    PlannedData,
+    PlannedModel,
+    PlannedNetwork,
+    PlannedPrivacy,
+    PlannedRun,
+    PlannedTable,
+)
 from colonnade.roles import Roles
 from colonnade.testing.ports import free_port
 from colonnade.wire.certs import authority as certs
@@ -66,8 +74,10 @@ def plans(tmp_path: Path, authority: Path) -> dict[str, Plan]:
         "bank": PlannedTable(tmp_path / "bank.csv", "id", labels="late"),
         "shop": PlannedTable(tmp_path / "shop.csv", "id"),
     }
+    accepted = PlannedPrivacy(accept_label_leak=True)
     return {
-        name: Plan(PlannedData(tables={name: table}), roles, model, network=network) for name, table in tables.items()
+        name: Plan(PlannedData(tables={name: table}), roles, model, network=network, privacy=accepted)
+        for name, table in tables.items()
     }
 
 

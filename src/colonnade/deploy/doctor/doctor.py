@@ -23,6 +23,7 @@ from colonnade.deploy.doctor.checklist import Check, Checklist
 from colonnade.deploy.doctor.columns import odd_columns, odd_labels, told_labels
 from colonnade.deploy.doctor.probe import PeerProbe
 from colonnade.deploy.doctor.self_report import SelfReport, alike
+from colonnade.deploy.label_leak import label_leak, require_accepted
 from colonnade.deploy.party_run import require_network
 from colonnade.deploy.preflight import check_model, require_lines
 from colonnade.errors import ColonnadeError, DataError, PeerUnreachable, PlanError
@@ -78,6 +79,7 @@ def examine(
         )
     table = _look_at_table(home, plan, name)
     _look_at_model(home, plan, name, table)
+    _look_at_label_leak(home, plan, name)
     credentials = _look_at_certificate(home, certificates or network.certificates, network.revoked, name, insecure)
     listen = listen or network.listen(name) or network.addresses([name])[name]
     if insecure:
@@ -143,6 +145,18 @@ def _look_at_model(home: Checklist, plan: Plan, name: str, table: Table | None) 
             home.note("model", sentence)
         has = "the table has" if table is not None else "the plan has"
         home.good("model", f"{has} what {plan.model.name} needs of {name}")
+
+
+def _look_at_label_leak(home: Checklist, plan: Plan, name: str) -> None:
+    told = label_leak(plan)
+    if told is None:
+        return
+    if name == plan.roles.label:
+        with home.trying("label leak"):
+            require_accepted(plan)
+    if "label leak" not in home.wrong:
+        rehearse = "Rehearse it with doctor --rehearse." if name == plan.roles.label else ""
+        home.note("label leak", told, rehearse)
 
 
 def _look_at_ids(home: Checklist, table: Table, name: str) -> None:

@@ -64,6 +64,7 @@ class LabelDPShadow(LabelOnlyModel):
     target = Classes
     hooks: ClassVar[Mapping[str, frozenset[str]]] = SplitClassifier.hooks
     sends: ClassVar[Mapping[str, tuple[type[Message], ...]]] = SplitClassifier.sends
+    randomises_labels = True
     limits: ClassVar[Mapping[str, Limit]] = {**LabelOnlyModel.limits, "epsilon": number(above=0)}
 
     epsilon: float = 0.5
