@@ -16,6 +16,7 @@ What attacks are about is said by a *subject* (`subjects`), who has what by a *s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from colonnade.attacks.base import ActiveAttack, AnyAttack, Inapplicable
@@ -46,6 +47,7 @@ def audit(
     delta: float = 1e-5,
     executor: Executor | None = None,
     progress: bool | None = None,
+    epochs: int = 0,
 ) -> PrivacyReport:
     """Make every attack as every party that could, and report what was found, spent and sent.
 
@@ -57,8 +59,10 @@ def audit(
         delta: At which the privacy budget is told.
         executor: What repeats the run; one repetition after the other in this process if None.
         progress: Whether to show a bar over the repetitions; None shows it on a terminal only.
+        epochs: At how many epochs the worst attack on labels of each party is made again, on the messages of that
+            epoch alone. For this the run is repeated once more.
     """
-    return report_on(Simulated(run, nulls, seed, delta, executor, progress), attacks)
+    return report_on(Simulated(run, nulls, seed, delta, executor, progress, epochs), attacks)
 
 
 def audit_own_side(
@@ -162,14 +166,29 @@ def report_on(setting: Setting, attacks: Sequence[AnyAttack]) -> PrivacyReport:
 def examine(setting: Setting, attacks: Iterable[AnyAttack]) -> tuple[list[Finding], list[str]]:
     """What the attacks find, and why others find nothing that could be said."""
     made, untested = make(setting, attacks)
-    findings = []
+    found: list[tuple[Made, Finding]] = []
     for each, judged in zip(made, _judged(setting, made), strict=True):
         attempt = each.attempt
         if isinstance(judged, str):
             untested.append(_told(_title(attempt.attack, attempt.attacker, attempt.grant.owner), judged))
         else:
-            findings.append(_finding(each, judged))
-    return findings, untested
+            found.append((each, _finding(each, judged, shows_records=setting.mode == "simulated")))
+    return list(_with_epochs(setting, found)), untested
+
+
+def _with_epochs(setting: Setting, found: Sequence[tuple[Made, Finding]]) -> Iterator[Finding]:
+    """The findings; the worst of each attacker about labels with its scores in single epochs, where these are asked."""
+    worst: dict[str, Finding] = {}
+    for _, finding in found:
+        if finding.about is Secret.LABELS:
+            rival = worst.setdefault(finding.attacker, finding)
+            worst[finding.attacker] = max(rival, finding, key=lambda each: each.strongest.excess)
+    for made, finding in found:
+        if finding is worst.get(finding.attacker):
+            named = finding.strongest is not finding.plain
+            yield replace(finding, over_epochs=setting.over_epochs(made, up_to_naming=named))
+        else:
+            yield finding
 
 
 def make(
@@ -239,10 +258,11 @@ def _judged(setting: Setting, made: Sequence[Made]) -> Iterator[Judgement | str]
         yield subject.judge(each, null, setting.baseline(each), interval, setting.delta)
 
 
-def _finding(made: Made, judged: Judgement) -> Finding:
+def _finding(made: Made, judged: Judgement, *, shows_records: bool) -> Finding:
     attempt, attack, needs = made.attempt, made.attempt.attack, made.attempt.attack.needs
     messages, forest = (tuple(message.kind for message in kinds) for kinds in (needs.messages, needs.forest))
     sentence = (type(attack).__doc__ or "").strip().split("\n")[0]
+    rebuilt = judged.measured if isinstance(judged.measured, Reconstruction) else None
     return Finding(
         attack=attempt.name,
         summary=f"{sentence} {judged.remark}".strip(),
@@ -264,5 +284,5 @@ def _finding(made: Made, judged: Judgement) -> Finding:
         coverage=len(made.guess.rows) / len(made.truth.scored_rows),
         plain=judged.plain,
         up_to_naming=judged.up_to_naming,
-        rebuilt=judged.measured if isinstance(judged.measured, Reconstruction) else None,
+        rebuilt=rebuilt if rebuilt is None or shows_records else replace(rebuilt, pictures=()),
     )

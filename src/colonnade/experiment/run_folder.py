@@ -18,6 +18,7 @@ Every file is whole or absent, but for recordings in progress.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -224,8 +225,9 @@ class RunFolder:
 
         planned = planned or self.plan.audit
         attacks, run = planned.build(self.plan.defences), self.load()
-        report = audit(run, attacks, nulls=planned.nulls, seed=planned.seed, delta=planned.delta, executor=executor)
-        report = replace(report, quality=self.metrics())
+        how: dict[str, Any] = {name: getattr(planned, name) for name in ("nulls", "seed", "delta", "epochs")}
+        finite = {name: value for name, value in self.metrics().items() if math.isfinite(value)}
+        report = replace(audit(run, attacks, executor=executor, **how), quality=finite)
         self._write("report.json", report.to_json())
         report.to_html(self.path / "report.html")
         return report

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 
 from colonnade.auditing.contents import ReportContents
-from colonnade.auditing.render import summary, words
+from colonnade.auditing.render import plots, summary, words
 from colonnade.errors import imported
 
 
@@ -17,7 +17,7 @@ def html(report: ReportContents) -> str:
     )
     for name in ("number", "alone", "interval", "size", "knowledge"):
         environment.filters[name] = getattr(words, name)
-    environment.filters["slug"] = _slug
+    environment.filters |= {"slug": _slug, "shaded": plots.shaded}
     asked = words.questions(report)
     rendered: str = environment.from_string(_text("report.html.jinja")).render(
         style=_text("style.css"),
@@ -29,6 +29,7 @@ def html(report: ReportContents) -> str:
         quality=summary.quality(report),
         next_steps=summary.next_steps(report),
         worst=summary.worst(report),
+        trade=plots.trade(report),
         luck=words.luck(report),
         questions=asked,
         unattacked=[question for question in asked if not question.findings and not question.stated],

@@ -104,10 +104,11 @@ def quality(report: ReportContents) -> str:
     figures = report.quality
     if not figures:
         return "How well the model predicts was not measured in this run."
-    told = [f"{name} {value:.3f}" for name, value in figures.items() if name not in ("rows", "commonest")]
-    commonest = f", where always naming the commonest class has accuracy {figures['commonest']:.3f}"
-    rows = f" on {figures['rows']:,.0f} held-out rows" if "rows" in figures else ""
-    return f"{', '.join(told)}{rows}{commonest if 'commonest' in figures else ''}."
+    told = ", ".join(f"{name} {value:.3f}" for name, value in figures.items() if name not in ("rows", "commonest"))
+    told += f" on {figures['rows']:,.0f} held-out rows" if "rows" in figures else ""
+    if "commonest" in figures:
+        told += f", where always naming the commonest class has accuracy {figures['commonest']:.3f}"
+    return f"{told}."
 
 
 def next_steps(report: ReportContents) -> tuple[str, ...]:
