@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
     from rich.text import Text
 
+    from colonnade.auditing.render.compare import Comparison
+
 STYLES: dict[summary.Cell, str] = {
     "leaks": "bold red",
     "leaks, classes unnamed": "bold yellow",
@@ -79,6 +81,18 @@ def terminal(report: ReportContents) -> RenderableType:
         )
     )
     return Padding(Group(*parts), (0, 1))
+
+
+def comparison_table(comparison: Comparison) -> RichTable:
+    """Two runs beside each other."""
+    table = _table("", *comparison.names, numbers=())
+    for line in comparison.lines:
+        cells = []
+        for verdict, told in zip(line.verdicts, line.texts, strict=True):
+            signed = _text("") if verdict is None else _text(f"{summary.told(verdict)} ", STYLES[verdict])
+            cells.append(signed + _text(told))
+        table.add_row(_text(line.title), *cells)
+    return table
 
 
 def _matrix(report: ReportContents) -> RichTable:
