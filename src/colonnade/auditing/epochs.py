@@ -33,7 +33,9 @@ def leak_over_epochs(run: Run[Any], made: Made, n: int, *, up_to_naming: bool) -
     if isinstance(attack, Attack) and len(epochs) > 1:
         for place in np.unique(np.linspace(0, len(epochs) - 1, n).round().astype(int)):
             seen = replace(record, transcript=_of_epoch(record.transcript, attack, epochs[place]))
-            guess = attempt.why_not(seen) or tried(partial(attack.guess, attempt.view_on(seen)))
+            if attempt.why_not(seen) is not None:
+                continue
+            guess = tried(partial(attack.guess, attempt.view_on(seen)))
             kept = guess if isinstance(guess, str) else made.truth.scored_part(guess)
             if not isinstance(kept, str):
                 values = made.truth.scores(kept)

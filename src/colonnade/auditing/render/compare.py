@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from colonnade.auditing.contents import ReportContents
 from colonnade.auditing.render import summary, words
 from colonnade.auditing.render.html import rendered
-from colonnade.auditing.render.markdown import table
+from colonnade.auditing.render.markdown import table as markdown_table
+from colonnade.auditing.render.terminal import STYLES, plain_table, plain_text
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -68,7 +69,7 @@ class Comparison:
             signed = zip(line.verdicts, line.texts, strict=True)
             cells = ((f"{summary.told(verdict)} {text}" if verdict else text) for verdict, text in signed)
             rows.append((line.title, *cells))
-        return "\n".join(table(("", *self.names), rows)).lstrip() + "\n"
+        return "\n".join(markdown_table(("", *self.names), rows)).lstrip() + "\n"
 
     def html(self) -> str:
         """The comparison as a page."""
@@ -81,9 +82,14 @@ class Comparison:
         write_atomically(Path(path), self.html().encode())
 
     def __rich__(self) -> RichTable:
-        from colonnade.auditing.render.terminal import comparison_table
-
-        return comparison_table(self)
+        table = plain_table("", *self.names, numbers=())
+        for line in self.lines:
+            cells = []
+            for verdict, told in zip(line.verdicts, line.texts, strict=True):
+                signed = plain_text(f"{summary.told(verdict)} ", STYLES[verdict]) if verdict else plain_text("")
+                cells.append(signed + plain_text(told))
+            table.add_row(plain_text(line.title), *cells)
+        return table
 
 
 def _figure(value: float | None) -> str:
