@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from colonnade.auditing.contents import HONEST_RIDGE, BestBaseline, Score
+from colonnade.auditing.contents import HONEST_RIDGE, BestBaseline, Picture, Reconstruction, Score
 from colonnade.auditing.render.html import html
+from colonnade.auditing.render.plots import trade
 from colonnade.auditing.render.words import IN_THE_CLEAR, KNOWN_NOISE, headline, knowledge, luck, questions, size
 from colonnade.auditing.report import PrivacyReport
 from colonnade.errors import MissingExtra
@@ -360,6 +361,43 @@ def test_the_page_needs_nothing_from_elsewhere_and_runs_no_script(report: Privac
     page = html(report)
     assert re.findall(r"https?:|//\w|<script|<link|<img|@import|url\(|\son\w+=", page) == []
     assert "default-src 'none'" in page
+
+
+def test_pictures_and_epochs_are_drawn_without_a_script_or_an_image_file(report: PrivacyReport) -> None:
+    rebuilt = Reconstruction(
+        0.3,
+        {"mean": 1.0},
+        "a",
+        0.5,
+        0.5,
+        1.0,
+        0.0,
+        200,
+        psnr=15.5,
+        ssim=0.89,
+        pictures=(Picture(("00ff",), ("00f0",)),),
+    )
+    (direct,) = (f for f in report.attacks if f.attack == "DirectLabel")
+    drawn = replace(direct, rebuilt=rebuilt, over_epochs=((0, 0.9), (3, 0.6)))
+    page = html(replace(report, attacks=(drawn,)))
+    assert page.count('aria-label="true"') == page.count('aria-label="rebuilt"') == 1
+    assert "PSNR 15.5 dB, SSIM 0.89" in page
+    assert 'aria-label="epoch 1: 90.0%; epoch 4: 60.0%; "' in page
+    assert "<img" not in page
+    assert PrivacyReport.from_json(replace(report, attacks=(drawn,)).to_json()).attacks == (drawn,)
+
+
+def test_this_run_stands_among_the_defences_that_were_measured(report: PrivacyReport) -> None:
+    drawn = trade(of_three(report))
+    assert drawn is not None
+    (own,) = (point for point in drawn.points if point.is_this_run)
+    worst = max(f.up_to_naming.score.value - f.up_to_naming.alone.value for f in report.attacks)
+    assert (own.leak, own.quality) == (pytest.approx(worst), 0.784)
+    assert {point.name for point in drawn.points} > {"none", "gradient-averaging", "this run"}
+    assert all(0 <= place <= 1 for point in drawn.points for place in (point.left, point.top))
+    assert trade(replace(report, attacks=())) is None
+    assert "this run: AUC 0.784" in html(of_three(report))
+    assert "this run" not in {point.name for point in trade(report).points}
 
 
 def test_an_empty_report_is_still_a_page(report: PrivacyReport) -> None:

@@ -171,6 +171,16 @@ def test_a_report_is_printed_in_full_and_as_markdown(audited: Path) -> None:
     assert call("report", audited, "--markdown").stdout == RunFolder.open(audited).report().to_markdown()
 
 
+def test_two_runs_are_compared_on_one_page(audited: Path, tmp_path: Path) -> None:
+    shutil.copytree(audited, tmp_path / "other")
+    shown = call("report", audited, "--beside", tmp_path / "other")
+    assert shown.exit_code == 0, shown.stderr
+    assert "shop about bank's labels" in shown.stdout
+    result = call("report", audited, "--beside", tmp_path / "other", "--html", tmp_path / "page.html")
+    assert result.stdout == f"Written to {tmp_path / 'page.html'}.\n"
+    assert f"<title>{audited.name} beside other</title>" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
 def test_a_report_of_a_folder_tells_the_quality_that_the_run_measured(audited: Path) -> None:
     folder = RunFolder.open(audited)
     quality = folder.report().quality

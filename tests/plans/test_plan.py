@@ -147,7 +147,7 @@ def test_a_plan_can_be_a_key() -> None:
             "[run]\nkep = 'all'",
             "[run] takes keep, checkpoint_every, received, but has the key 'kep'. The nearest name is 'keep'.",
         ),
-        ("[audit]\nnull = 3", "[audit] takes attacks, nulls, seed, delta, thorough, but has the key 'null'."),
+        ("[audit]\nnull = 3", "[audit] takes attacks, nulls, seed, delta, thorough, epochs, but has the key 'null'."),
         (
             "[[defences]]\nparty = 'bank'\nname = 'gradient-noise'\nratoi = 3",
             "[[defences]] takes ratio, kind, scale, clip, but has the key 'ratoi'. The nearest name is 'ratio'.",

@@ -293,6 +293,20 @@ class Evidence:
 
 
 @dataclass(frozen=True)
+class Picture:
+    """One row's columns as an image, and what was rebuilt of it.
+
+    A line of pixels is a text: two hexadecimal digits for each pixel, from 00 to ff, or two dots where there is none.
+
+    >>> Picture(("00ff",), ("0af0",)).true
+    ('00ff',)
+    """
+
+    true: tuple[str, ...]
+    rebuilt: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Reconstruction:
     """How well whole records were rebuilt, beside controls.
 
@@ -309,6 +323,7 @@ class Reconstruction:
         categories: For each column of text, how often its level is named, and how often the commonest level is right.
         psnr: The peak signal-to-noise ratio in dB where columns are the pixels of images.
         ssim: The structural similarity of these images, on average.
+        pictures: Some of these images, in a simulated audit only: a reader of the report sees true records.
 
     >>> controls = {"random guess": 5.0, "mean": 1.0, "imputation": 0.6, "honest ridge": 0.5}
     >>> print(Reconstruction(0.3, controls, "age", 0.7, 0.1, 1.0, 3.0, 200))
@@ -327,6 +342,7 @@ nearest for 10.0% of 200 rows (by chance 0.5%), median rank 3. 70% of numbers wi
     categories: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     psnr: float | None = None
     ssim: float | None = None
+    pictures: tuple[Picture, ...] = ()
 
     @property
     def singles_out(self) -> bool:
@@ -424,6 +440,7 @@ class Finding:
             given the same help; None where there are no names to choose.
         rebuilt: How well whole records were rebuilt, in attacks on columns.
         leakage: How much the party's messages tell beyond its own columns, where all its attacks were joined.
+        over_epochs: The score of the same attack on the messages of single epochs, each with its epoch, if asked for.
 
     >>> evidence = Evidence(Score(0.9, 0.85, 0.94), 0.5, (0.48, 0.6), BestBaseline(0.7, "label spreading"))
     >>> granted = Granted(("split/gradient",), own_features=False, own_model=False, known_labels=0)
@@ -446,6 +463,7 @@ class Finding:
     up_to_naming: Evidence | None
     rebuilt: Reconstruction | None = None
     leakage: Leakage | None = None
+    over_epochs: tuple[tuple[int, float], ...] = ()
 
     @property
     def tests(self) -> tuple[Evidence, ...]:
@@ -503,6 +521,11 @@ class ReportContents:
     inapplicable: tuple[str, ...] = ()
     tried: tuple[Secret, ...] = ()
     quality: Quality | None = None
+
+    @property
+    def figures(self) -> Mapping[str, float]:
+        """The joint model's figures by measure; empty where nobody measured them."""
+        return {} if self.quality is None else {name: each.together for name, each in self.quality.figures.items()}
 
     @property
     def gaps(self) -> tuple[str, ...]:

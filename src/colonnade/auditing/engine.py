@@ -56,6 +56,7 @@ def audit(
     delta: float = 1e-5,
     executor: Executor | None = None,
     progress: bool | None = None,
+    epochs: int = 0,
 ) -> PrivacyReport:
     """Make every attack as every party that could, and report what was found, spent and sent.
 
@@ -67,8 +68,10 @@ def audit(
         delta: At which the privacy budget is told.
         executor: What repeats the run; one repetition after the other in this process if None.
         progress: Whether to show a bar over the repetitions; None shows it on a terminal only.
+        epochs: At how many epochs the worst attack on labels of each party is made again, on the messages of that
+            epoch alone. For this the run is repeated once more.
     """
-    return report_on(Simulated(run, nulls, seed, delta, executor, progress), attacks)
+    return report_on(Simulated(run, nulls, seed, delta, executor, progress, epochs), attacks)
 
 
 def audit_own_side(
@@ -177,17 +180,33 @@ def examine(setting: Setting, attacks: Iterable[AnyAttack]) -> tuple[list[Findin
     if several:
         joined, reasons = make(setting, [Strongest()], several.__contains__, made)
         made, untested = made + joined, untested + reasons
-    findings: list[Finding] = []
+    found: list[tuple[Made, Finding]] = []
     for each, judged in zip(made, _judged(setting, made), strict=True):
         attempt = each.attempt
         if isinstance(judged, str):
             untested.append(_told(_title(attempt.attack, attempt.attacker, attempt.grant.owner), judged))
         else:
-            found = _finding(each, judged)
+            finding = _finding(each, judged, shows_records=setting.mode == "simulated")
             if isinstance(judged.measured, Leakage):
-                found = replace(found, leakage=_leakage(each, judged.measured, made, findings))
-            findings.append(found)
-    return findings, untested
+                earlier = [finding for _, finding in found]
+                finding = replace(finding, leakage=_leakage(each, judged.measured, made, earlier))
+            found.append((each, finding))
+    return list(_with_epochs(setting, found)), untested
+
+
+def _with_epochs(setting: Setting, found: Sequence[tuple[Made, Finding]]) -> Iterator[Finding]:
+    """The findings; the worst of each attacker about labels with its scores in single epochs, where these are asked."""
+    worst: dict[str, Finding] = {}
+    for _, finding in found:
+        if finding.about is Secret.LABELS and finding.leakage is None:
+            rival = worst.setdefault(finding.attacker, finding)
+            worst[finding.attacker] = max(rival, finding, key=lambda each: each.strongest.excess)
+    for made, finding in found:
+        if finding is worst.get(finding.attacker):
+            named = finding.strongest is not finding.plain
+            yield replace(finding, over_epochs=setting.over_epochs(made, up_to_naming=named))
+        else:
+            yield finding
 
 
 def _guessers(made: Iterable[Made]) -> Iterator[str]:
@@ -277,10 +296,11 @@ def _judged(setting: Setting, made: Sequence[Made]) -> Iterator[Judgement | str]
         yield subject.judge(each, null, setting.baseline(each), interval, setting.delta)
 
 
-def _finding(made: Made, judged: Judgement) -> Finding:
+def _finding(made: Made, judged: Judgement, *, shows_records: bool) -> Finding:
     attempt, attack, needs = made.attempt, made.attempt.attack, made.attempt.attack.needs
     messages, forest = (tuple(message.kind for message in kinds) for kinds in (needs.messages, needs.forest))
     sentence = (type(attack).__doc__ or "").strip().split("\n")[0]
+    rebuilt = judged.measured if isinstance(judged.measured, Reconstruction) else None
     return Finding(
         attack=attempt.name,
         summary=f"{sentence} {judged.remark}".strip(),
@@ -302,5 +322,5 @@ def _finding(made: Made, judged: Judgement) -> Finding:
         coverage=len(made.guess.rows) / len(made.truth.scored_rows),
         plain=judged.plain,
         up_to_naming=judged.up_to_naming,
-        rebuilt=judged.measured if isinstance(judged.measured, Reconstruction) else None,
+        rebuilt=rebuilt if rebuilt is None or shows_records else replace(rebuilt, pictures=()),
     )

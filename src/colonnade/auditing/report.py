@@ -22,6 +22,7 @@ from colonnade.auditing.contents import (
     Granted,
     GuardRecord,
     Leakage,
+    Picture,
     Reconstruction,
     ReportContents,
     RunIdentity,
@@ -169,12 +170,15 @@ def _finding(item: Mapping[str, Any]) -> Finding:
         "up_to_naming": None if item["up_to_naming"] is None else _evidence(item["up_to_naming"]),
         "rebuilt": None if item.get("rebuilt") is None else _rebuilt(item["rebuilt"]),
         "leakage": None if item.get("leakage") is None else _leakage(item["leakage"]),
+        "over_epochs": tuple((epoch, score) for epoch, score in item.get("over_epochs", ())),
     }
     return Finding(**{name: value for name, value in {**item, **parts}.items() if name != "verdict"})
 
 
 def _rebuilt(item: Mapping[str, Any]) -> Reconstruction:
-    return Reconstruction(**{**item, "categories": {name: tuple(each) for name, each in item["categories"].items()}})
+    categories = {name: tuple(each) for name, each in item["categories"].items()}
+    pictures = tuple(Picture(tuple(each["true"]), tuple(each["rebuilt"])) for each in item.get("pictures", ()))
+    return Reconstruction(**{**item, "categories": categories, "pictures": pictures})
 
 
 def _leakage(item: Mapping[str, Any]) -> Leakage:

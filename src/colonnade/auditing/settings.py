@@ -12,11 +12,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 from colonnade.attacks.base import ActiveAttack, AnyAttack, Attack, Guess
 from colonnade.auditing.attempt import Attempt, PartyRecord, attack_seed, is_kept, name_of, training_rows
 from colonnade.auditing.contents import Disclosure, Finding, RunIdentity
+from colonnade.auditing.epochs import leak_over_epochs
 from colonnade.auditing.null import null_values, permuted_truth_values
 from colonnade.auditing.report import disclosures
 from colonnade.auditing.subjects.base import Made, Subject, Truth, Values
@@ -116,6 +119,10 @@ class Setting(ABC):
         """What this setting cannot measure beside its findings."""
         return ()
 
+    def over_epochs(self, made: Made, *, up_to_naming: bool) -> tuple[tuple[int, float], ...]:
+        """The score of an attack on the messages of single epochs; none where these are not asked for or not kept."""
+        return ()
+
     @property
     def disclosures(self) -> tuple[Disclosure, ...]:
         """What was sent, as far as the recordings at hand say."""
@@ -139,6 +146,7 @@ class Simulated(Setting):
         delta: float = 1e-5,
         executor: Executor | None = None,
         progress: bool | None = False,
+        epochs: int = 0,
     ) -> None:
         if nulls < 1:
             raise PlanError(
@@ -151,7 +159,7 @@ class Simulated(Setting):
         self.random, self.nulls, self.delta = Randomness.seeded(seed), nulls, delta
         n_rows, seed = len(self.tables[self.plan.roles.holders[0]]), run.simulation.seed
         self.identity = RunIdentity.of(self.plan, self.mode, n_rows=n_rows, randomness="seeded", seed=seed)
-        self._executor, self._progress = executor, progress
+        self._executor, self._progress, self._epochs = executor, progress, epochs
         self._staged_runs: dict[Secret, Run[Any]] = {}
         self._baselines: dict[tuple[Any, ...], Any] = {}
 
@@ -180,6 +188,14 @@ class Simulated(Setting):
         if key not in self._baselines:
             self._baselines[key] = subject.baseline(attempt, rows, record, self.random)
         return self._baselines[key]
+
+    def over_epochs(self, made: Made, *, up_to_naming: bool) -> tuple[tuple[int, float], ...]:
+        return leak_over_epochs(self._kept_run, made, self._epochs, up_to_naming=up_to_naming) if self._epochs else ()
+
+    @cached_property
+    def _kept_run(self) -> Run[Any]:
+        """The same run once more, with every message kept."""
+        return replace(self.run.simulation, keep="all").run()
 
     def _staged(self, attempt: Attempt) -> Run[Any]:
         secret = attempt.attack.about

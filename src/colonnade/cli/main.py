@@ -4,7 +4,7 @@
     colonnade align PLAN        find the common rows, in this process or (--as PARTY) between machines
     colonnade simulate PLAN     train as a plan says, all parties in this process
     colonnade audit RUN         measure what each party could have learned
-    colonnade report RUN        show the last audit's report
+    colonnade report RUN        show the last audit's report, or two of them side by side
     colonnade evaluate RUN      show how well its model predicts, alone or beside another run's
     colonnade data list         the data sets a plan can name
     colonnade certs ...         certificates, by which parties know each other
@@ -37,6 +37,7 @@ from colonnade.cli.network import Certs, Insecure, Listen, Terminated, align, au
 from colonnade.errors import ColonnadeError, PlanError, StorageError
 
 if TYPE_CHECKING:
+    from colonnade.auditing.report import PrivacyReport
     from colonnade.deploy.party_run import PartyRun
     from colonnade.experiment.run_folder import RunFolder
 
@@ -221,12 +222,20 @@ def audit(
 def report(
     run: RunPath,
     *,
+    beside: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Compare with another run: leaks and quality side by side.")
+    ] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as a page.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the report as Markdown.")] = False,
 ) -> None:
-    """Show the report of a run's last audit."""
-    found = _run_or_side(run).report()
+    """Show the report of a run's last audit, or two of them side by side."""
+    from colonnade.auditing.render.compare import Comparison
+
+    found: PrivacyReport | Comparison = _run_or_side(run).report()
+    if beside is not None:
+        names = (run.name, beside.name) if run.name != beside.name else (str(run), str(beside))
+        found = Comparison(names, (_run_or_side(run).report(), _run_or_side(beside).report()))
     if html is not None:
         found.to_html(html)
     if json:

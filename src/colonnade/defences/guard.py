@@ -151,8 +151,11 @@ class GradientGuard(Defence):
 
     def _forget_window(self, width: int) -> None:
         self._rows = self._zeros = 0
-        self._length, self._lengths = 0.0, np.zeros(0)
-        self._pull, self._unit_pull, self._spread = np.zeros(width), np.zeros(width), np.zeros((width, width))
+        self._length = 0.0
+        self._lengths: Float64Array = np.zeros(0)
+        self._pull: Float64Array = np.zeros(width)
+        self._unit_pull: Float64Array = np.zeros(width)
+        self._spread: Float64Array = np.zeros((width, width))
 
     def _judge(self, at: HookContext) -> None:
         """Compare a window with what honest runs show."""

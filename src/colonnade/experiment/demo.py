@@ -38,7 +38,7 @@ def planned(*, quick: bool = False) -> Plan:
         Roles(label="bank", features=("shop", "telco")),
         PlannedModel("split-classifier", {"epochs": 4 if quick else 12}),
         align=PlannedAlign(),
-        audit=PlannedAudit(nulls=3 if quick else 20),
+        audit=PlannedAudit(nulls=3 if quick else 20, epochs=4 if quick else 6),
         name="demo",
     )
 

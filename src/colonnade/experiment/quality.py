@@ -32,8 +32,9 @@ def quality(run: Run[Estimator], tables: Mapping[str, Table], prediction: Predic
     label = run.simulation.roles.label
     if prediction is None and label is not None:
         shares = {party: share.predict for party, share in run.results.items()}
-        options = {"seed": run.simulation.seed, "defences": run.simulation.defences}
-        prediction = simulate(shares, tables, roles=run.simulation.roles, keep="digests", **options).results[label]
+        held = run.simulation
+        predicted = simulate(shares, tables, roles=held.roles, seed=held.seed, defences=held.defences, keep="digests")
+        prediction = predicted.results[label]
     if label is None or prediction is None or tables[label].labels is None:
         raise PlanError(
             "Quality is measured against the predictions and labels of the label party, but this run has none. "

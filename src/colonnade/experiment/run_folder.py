@@ -233,8 +233,8 @@ class RunFolder:
 
         planned = planned or self.plan.audit
         attacks, run = planned.build(self.plan.defences), self.load()
-        report = audit(run, attacks, nulls=planned.nulls, seed=planned.seed, delta=planned.delta, executor=executor)
-        report = replace(report, quality=self.quality())
+        how: dict[str, Any] = {name: getattr(planned, name) for name in ("nulls", "seed", "delta", "epochs")}
+        report = replace(audit(run, attacks, executor=executor, **how), quality=self.quality())
         self._write("report.json", report.to_json())
         report.to_html(self.path / "report.html")
         return report

@@ -192,6 +192,7 @@ class PlannedAudit:
         seed: Which labels are granted, and how labels are permuted.
         delta: The delta at which the privacy budget is told.
         thorough: Make every attack of the catalogue in several forms, where none are named.
+        epochs: At how many epochs the worst attack on labels is made again, on the messages of that epoch alone.
 
     >>> len(PlannedAudit(attacks=("norm-score",)).build())
     1
@@ -202,6 +203,7 @@ class PlannedAudit:
     seed: int = 0
     delta: float = 1e-5
     thorough: bool = False
+    epochs: int = 0
 
     def __post_init__(self) -> None:
         """Refuse unknown attacks and impossible numbers; no attack is imported, because some need an extra."""
@@ -211,6 +213,8 @@ class PlannedAudit:
             ATTACKS.require(name)
         if self.nulls < 1:
             raise PlanError(f"[audit] nulls should be at least 1, but is {self.nulls}. Choose a number such as 20.")
+        if self.epochs < 0:
+            raise PlanError(f"[audit] epochs should be at least 0, but is {self.epochs}. Choose a number such as 8.")
         if not 0 <= self.delta < 1:
             raise PlanError(f"[audit] delta should be at least 0 and below 1, but is {self.delta}. Choose 1e-5 or so.")
 

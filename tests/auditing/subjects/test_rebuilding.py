@@ -3,6 +3,7 @@ import pytest
 
 from colonnade import audit
 from colonnade.attacks import ActiveGenerative, ActiveInversion, InformedRidge, PassiveRidge
+from colonnade.auditing import audit_own_side
 from colonnade.auditing.contents import Evidence, Finding, Granted, Reconstruction, Score
 from colonnade.auditing.render.words import questions
 from colonnade.auditing.report import PrivacyReport
@@ -152,3 +153,28 @@ def test_what_was_rebuilt_is_written_and_read_back(report):
     assert PrivacyReport.from_json(report.to_json()) == report
     (question,) = (q for q in questions(report) if q.about is Secret.FEATURES)
     assert question.title == "What could bank learn about shop's features?"
+
+
+def test_pictures_show_pixels_at_their_places_true_beside_rebuilt():
+    table = Table.of({"pixel_1_2": [0.0, 10.0, 5.0], "pixel_0_1": [10.0, 0.0, 0.0]}, ids=None)
+    values, names = centred(table)
+    first, *others = Pixels.of(table, names).pictures(np.zeros_like(values), values)
+    assert first.true == ("ff..", "..00")
+    assert first.rebuilt == ("55..", "..80")
+    assert [picture.true for picture in others] == [("00..", "..ff"), ("00..", "..80")]
+
+
+def test_only_a_simulated_audit_shows_records():
+    random = np.random.default_rng(0)
+    pixels = {f"pixel_{place}_0": random.normal(size=80) for place in range(3)}
+    tables = {"bank": Table.of({"y": [0, 1] * 40}, ids=None, labels="y"), "shop": Table.of(pixels, ids=None)}
+    run = simulate(SplitClassifier(epochs=1, n_iter_no_change=None).fit, tables, roles=ROLES)
+    (finding,) = audit(run, [PassiveRidge()], nulls=1).attacks
+    assert len(finding.rebuilt.pictures) == 6
+    report = PrivacyReport.from_json(audit(run, [PassiveRidge()], nulls=1).to_json())
+    assert report.attacks[0] == finding
+    own = audit_own_side(
+        run.transcripts["shop"], [PassiveRidge()], plan=run.plan, table=tables["shop"], ledger=run.ledgers["shop"]
+    )
+    assert own.attacks[0].rebuilt.psnr is not None
+    assert own.attacks[0].rebuilt.pictures == ()

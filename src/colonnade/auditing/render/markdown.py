@@ -21,7 +21,7 @@ def _lines(report: ReportContents) -> Iterator[str]:
     dated = f" of {run.date}" if run.date else ""
     yield from _paragraph(f"Privacy report{dated}: {run.protocol} on {run.n_rows:,} rows, {run.mode} audit.")
     yield from _section("Who could learn what about whom")
-    yield from _table(
+    yield from table(
         ("secret", *(f"{party} ({role})" for party, role in run.parties.items())),
         ((row.title, *(summary.told(cell) for cell in row.cells)) for row in summary.matrix(report)),
     )
@@ -36,7 +36,7 @@ def _lines(report: ReportContents) -> Iterator[str]:
         if question.findings or question.stated:
             yield from _section(question.title)
             yield from _paragraph(f"{question.answer.capitalize()}. {question.sentence}")
-            yield from _table(
+            yield from table(
                 ("attack", "verdict", "measure", "score", "95% interval", "chance", "null", "alone"),
                 (line for finding in question.findings for line in _finding(finding)),
             )
@@ -44,7 +44,7 @@ def _lines(report: ReportContents) -> Iterator[str]:
     yield from _section("What crossed")
     if run.insecure:
         yield from _paragraph(words.IN_THE_CLEAR)
-    yield from _table(
+    yield from table(
         ("from", "to", "message", "reveals", "protection", "messages", "size"),
         (
             (
@@ -108,7 +108,8 @@ def _list(items: Iterable[str]) -> Iterator[str]:
     yield from ("", *lines) if lines else ()
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """The lines of a table after an empty line; none where it has no rows."""
     lines = [_row(row) for row in rows]
     if lines:
         yield from ("", _row(head), "|" + "---|" * len(head), *lines)

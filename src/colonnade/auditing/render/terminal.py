@@ -35,47 +35,49 @@ def terminal(report: ReportContents) -> RenderableType:
 
     run = report.run
     parts: list[RenderableType] = [
-        _text(words.headline(report), "bold"),
-        _text(
+        plain_text(words.headline(report), "bold"),
+        plain_text(
             f"{run.protocol} on {run.n_rows:,} rows: {', '.join(f'{n} ({r})' for n, r in run.parties.items())}", "dim"
         ),
     ]
     if report.attacks:
-        parts.append(_text(words.luck(report), "dim"))
-    parts += [_text(""), Rule("Who could learn what about whom", align="left", style="dim"), _matrix(report)]
-    parts += [_text(f"Quality: {summary.quality(report)}")]
-    parts += [_text(f"Next: {step}") for step in summary.next_steps(report)]
+        parts.append(plain_text(words.luck(report), "dim"))
+    parts += [plain_text(""), Rule("Who could learn what about whom", align="left", style="dim"), _matrix(report)]
+    parts += [plain_text(f"Quality: {summary.quality(report)}")]
+    parts += [plain_text(f"Next: {step}") for step in summary.next_steps(report)]
     for question in words.questions(report):
-        parts += [_text(""), Rule(_text(question.title), align="left", style="dim")]
-        parts.append(_text(question.answer.capitalize(), STYLES[question.answer]))
-        parts.append(_text(question.sentence))
+        parts += [plain_text(""), Rule(plain_text(question.title), align="left", style="dim")]
+        parts.append(plain_text(question.answer.capitalize(), STYLES[question.answer]))
+        parts.append(plain_text(question.sentence))
         if question.findings:
             parts.append(_findings_table(question.findings))
-            parts += [_text(f"{f.attack}: {f.rebuilt}", "dim") for f in question.findings if f.rebuilt is not None]
+            parts += [plain_text(f"{f.attack}: {f.rebuilt}", "dim") for f in question.findings if f.rebuilt is not None]
     if report.guarded:
-        parts += [_text(""), Rule("Received gradients", align="left", style="dim")]
-        parts += [_text(str(seen), "bold red" if seen.alarms else "") for seen in report.guarded]
-    parts += [_text(""), Rule("Messages", align="left", style="dim")]
+        parts += [plain_text(""), Rule("Received gradients", align="left", style="dim")]
+        parts += [plain_text(str(seen), "bold red" if seen.alarms else "") for seen in report.guarded]
+    parts += [plain_text(""), Rule("Messages", align="left", style="dim")]
     if run.insecure:
-        parts.append(_text(words.IN_THE_CLEAR, "bold red"))
+        parts.append(plain_text(words.IN_THE_CLEAR, "bold red"))
     parts.append(_messages_table(report))
-    parts += [_text(""), Rule("Privacy budget", align="left", style="dim")]
+    parts += [plain_text(""), Rule("Privacy budget", align="left", style="dim")]
     if run.noise_is_known:
-        parts.append(_text(words.KNOWN_NOISE, "bold red"))
-    parts += [_text(f"{secret}: {spent}") for secret, spent in report.budget.items()] or [
-        _text("No secret was touched.")
+        parts.append(plain_text(words.KNOWN_NOISE, "bold red"))
+    parts += [plain_text(f"{secret}: {spent}") for secret, spent in report.budget.items()] or [
+        plain_text("No secret was touched.")
     ]
     for party, over_runs in report.over_runs.items():
         parts += [
-            _text(f"{secret}, over all runs on {party}'s records: {spent}") for secret, spent in over_runs.items()
+            plain_text(f"{secret}, over all runs on {party}'s records: {spent}") for secret, spent in over_runs.items()
         ]
     if report.gaps:
-        parts += [_text(""), Rule("Not tested", align="left", style="dim")]
-        parts += [_text(f"- {line}") for line in report.gaps]
+        parts += [plain_text(""), Rule("Not tested", align="left", style="dim")]
+        parts += [plain_text(f"- {line}") for line in report.gaps]
     if n := len(report.inapplicable):
-        parts.append(_text(f"\n{n} attack{'s' if n > 1 else ''} cannot apply to such a run. The JSON file says why."))
+        parts.append(
+            plain_text(f"\n{n} attack{'s' if n > 1 else ''} cannot apply to such a run. The JSON file says why.")
+        )
     parts.append(
-        _text(
+        plain_text(
             f"\nplan {run.plan[:16]}, seed {run.seed}, {run.randomness} randomness, {run.mode} audit, "
             f"colonnade {run.code_version}",
             "dim",
@@ -85,62 +87,63 @@ def terminal(report: ReportContents) -> RenderableType:
 
 
 def _matrix(report: ReportContents) -> RichTable:
-    table = _table("secret", *(f"{party} ({role})" for party, role in report.run.parties.items()), numbers=())
+    table = plain_table("secret", *(f"{party} ({role})" for party, role in report.run.parties.items()), numbers=())
     for row in summary.matrix(report):
-        cells = (_text(summary.told(cell), STYLES[cell]) for cell in row.cells)
-        table.add_row(_text(row.title), *cells)
+        cells = (plain_text(summary.told(cell), STYLES[cell]) for cell in row.cells)
+        table.add_row(plain_text(row.title), *cells)
     return table
 
 
 def _findings_table(findings: tuple[Finding, ...]) -> RichTable:
-    table = _table("attack", "measure", numbers=("score", "95% interval", "chance", "null", "alone"))
+    table = plain_table("attack", "measure", numbers=("score", "95% interval", "chance", "null", "alone"))
     for finding in findings:
         about = f"  {finding.rows:,} rows, {finding.coverage:.0%}; classes unnamed"
-        first = _text(finding.attack) + _text(f" {finding.verdict}", STYLES[finding.verdict])
-        for name, evidence in zip((first, _text(about, "dim")), finding.tests, strict=False):
+        first = plain_text(finding.attack) + plain_text(f" {finding.verdict}", STYLES[finding.verdict])
+        for name, evidence in zip((first, plain_text(about, "dim")), finding.tests, strict=False):
             table.add_row(
                 name,
-                _text(finding.measure),
-                _text(words.number(evidence.score.value, finding.measure), "bold" if evidence.leaks else ""),
-                _text(words.interval(evidence, finding.measure)),
-                _text(words.number(evidence.chance, finding.measure)),
-                _text(words.number(evidence.null_high, finding.measure)),
-                _text(words.alone(evidence, finding.measure)),
+                plain_text(finding.measure),
+                plain_text(words.number(evidence.score.value, finding.measure), "bold" if evidence.leaks else ""),
+                plain_text(words.interval(evidence, finding.measure)),
+                plain_text(words.number(evidence.chance, finding.measure)),
+                plain_text(words.number(evidence.null_high, finding.measure)),
+                plain_text(words.alone(evidence, finding.measure)),
             )
     return table
 
 
 def _messages_table(report: ReportContents) -> RichTable:
-    table = _table("from", "to", "message", "reveals", "protection", numbers=("messages", "size"))
+    table = plain_table("from", "to", "message", "reveals", "protection", numbers=("messages", "size"))
     for line in words.traffic(report):
         for disclosure in line.disclosures:
             table.add_row(
-                _text(line.sender),
-                _text(line.receiver),
-                _text(disclosure.kind + (" (recordings differ)" if disclosure.confirmed is False else "")),
-                _text(", ".join(disclosure.reveals) or "nothing"),
-                _text(", ".join(disclosure.under) or "none"),
-                _text(f"{disclosure.messages:,}"),
-                _text(words.size(disclosure.bytes)),
+                plain_text(line.sender),
+                plain_text(line.receiver),
+                plain_text(disclosure.kind + (" (recordings differ)" if disclosure.confirmed is False else "")),
+                plain_text(", ".join(disclosure.reveals) or "nothing"),
+                plain_text(", ".join(disclosure.under) or "none"),
+                plain_text(f"{disclosure.messages:,}"),
+                plain_text(words.size(disclosure.bytes)),
             )
         total = (line.sender, line.receiver, "total", "", "", f"{line.messages:,}", words.size(line.bytes))
-        table.add_row(*(_text(cell, "bold") for cell in total), end_section=True)
+        table.add_row(*(plain_text(cell, "bold") for cell in total), end_section=True)
     return table
 
 
-def _table(*texts: str, numbers: tuple[str, ...]) -> RichTable:
+def plain_table(*texts: str, numbers: tuple[str, ...]) -> RichTable:
+    """A table with headings and no rows yet."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for heading in texts:
-        table.add_column(_text(heading), overflow="fold")
+        table.add_column(plain_text(heading), overflow="fold")
     for heading in numbers:
         table.add_column(heading, justify="right", no_wrap=True)
     return table
 
 
-def _text(line: str, style: str = "") -> Text:
+def plain_text(line: str, style: str = "") -> Text:
     """Words that a terminal shows and never obeys: neither as markup nor as control characters."""
     from rich.text import Text
 

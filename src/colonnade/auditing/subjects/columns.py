@@ -248,6 +248,7 @@ def _reconstruction(truth: ColumnTruth, guess: Guess, column: str, honest: Mappi
         categories=named_categories(said, wanted, tuple(names)),
         psnr=psnr,
         ssim=ssim,
+        pictures=() if truth.pixels is None else truth.pixels.pictures(said, wanted),
     )
 
 

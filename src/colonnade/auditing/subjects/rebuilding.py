@@ -8,12 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from colonnade.auditing.contents import Picture
 from colonnade.tables.table import Table
 from colonnade.wire.message import Float64Array
 
 TOLERANCE = 0.1
 # Distances between all pairs of rows are computed among at most this many.
 MOST_ROWS = 1000
+MOST_PICTURES = 6
 
 
 @dataclass(frozen=True)
@@ -24,21 +26,39 @@ class Pixels:
         deviations: The deviation of each pixel.
         means: The mean of each pixel.
         peak: The range of all pixels.
+        darkest: The lowest value of any pixel.
+        places: The row and the column of each pixel in the image.
     """
 
     deviations: Float64Array
     means: Float64Array
     peak: float
+    darkest: float
+    places: tuple[tuple[int, int], ...]
 
     @classmethod
     def of(cls, table: Table, columns: tuple[str, ...]) -> Pixels | None:
         """The pixels of a table whose columns are all named like pixel_03_11; None where they are not."""
+        found = [re.fullmatch(r".*_(\d+)_(\d+)", name) for name in columns]
         if not all(re.fullmatch(r".*_\d+_\d+", name) for name in table.columns) or len(set(columns)) < len(columns):
             return None
         values = np.stack([np.asarray(table.column(name), np.float64) for name in columns], axis=1)
         if np.isnan(values).any():
             return None
-        return cls(values.std(axis=0), values.mean(axis=0), float(np.ptp(values)))
+        places = tuple((int(place[1]), int(place[2])) for place in found if place is not None)
+        return cls(values.std(axis=0), values.mean(axis=0), float(np.ptp(values)), float(values.min()), places)
+
+    def pictures(self, said: Float64Array, truth: Float64Array) -> tuple[Picture, ...]:
+        """The first few rows as images, true beside rebuilt."""
+        few = slice(MOST_PICTURES)
+        return tuple(map(Picture, self._drawn(truth[few]), self._drawn(said[few])))
+
+    def _drawn(self, values: Float64Array) -> list[tuple[str, ...]]:
+        places = np.array(self.places) - np.min(self.places, axis=0)
+        shades = (values * self.deviations + self.means - self.darkest) / max(self.peak, 1e-12)
+        images = np.full((len(values), *(places.max(axis=0) + 1)), -1)
+        images[:, places[:, 0], places[:, 1]] = (255 * shades.clip(0, 1)).round()
+        return [tuple("".join(".." if p < 0 else f"{p:02x}" for p in line) for line in image) for image in images]
 
     def quality(self, said: Float64Array, truth: Float64Array) -> tuple[float, float]:
         """PSNR in dB, and the structural similarity of whole images on average (Wang et al. 2004)."""
