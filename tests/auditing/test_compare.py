@@ -18,20 +18,20 @@ GOLDEN = Path(__file__).parent / "golden" / "report-v1.json"
 
 @pytest.fixture
 def comparison() -> Comparison:
-    bare = replace(
-        PrivacyReport.from_json(GOLDEN.read_text()), quality=Quality(90, "d", 200, "", {"AUC": Figure(0.79)})
-    )
+    measured = Quality(90, "d", 200, "", {"AUC": Figure(0.79)})
+    bare = replace(PrivacyReport.from_json(GOLDEN.read_text()), quality=measured)
     known = tuple(
         replace(f, plain=replace(f.plain, alone=BestBaseline(1.0, "x")), up_to_naming=None)
         for f in bare.attacks
         if f.attack == "DirectionScore"
     )
     under = tuple(replace(d, under=("GradientNoise(ratio=20)",)) for d in bare.disclosures)
+    worse = replace(measured, figures={"AUC": Figure(0.75), "accuracy": Figure(0.9)})
     noisy = replace(
         bare,
         attacks=known,
         disclosures=under,
-        quality=Quality(90, "d", 200, "", {"AUC": Figure(0.75), "accuracy": Figure(0.9)}),
+        quality=worse,
     )
     return Comparison(("bare", "<noisy>"), (bare, noisy))
 

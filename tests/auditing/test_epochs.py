@@ -45,7 +45,7 @@ def test_only_the_worst_attack_of_a_party_is_looked_at_in_single_epochs_and_only
 ) -> None:
     attacks = [toy.ReadHint(), toy.ReadHint(shift=1), toy.NearestKnown()]
     found = audit(forgetful, attacks, nulls=1, epochs=5).attacks
-    assert [len(finding.over_epochs) for finding in found] == [2, 0, 0]
+    assert [len(finding.over_epochs) for finding in found if finding.leakage is None] == [2, 0, 0]
     assert not any(finding.over_epochs for finding in audit(forgetful, attacks, nulls=1).attacks)
 
 

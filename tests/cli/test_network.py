@@ -609,7 +609,7 @@ def test_the_doctor_alone_says_who_did_not_come_with_the_fix_beside_it(federatio
     said, fix, count = result.stdout.splitlines()[-3:]
     assert said == f"WRONG  shop, reach: shop did not come to 127.0.0.1:{federation.port} within 1 s"
     assert fix.startswith("       -> Run the doctor there at the same time")
-    assert count == "1 of 10 lines are wrong."
+    assert count == "1 of 11 lines are wrong."
 
 
 def test_the_doctor_exits_with_the_code_of_the_first_thing_that_is_wrong(federation: Federation) -> None:

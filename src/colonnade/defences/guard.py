@@ -75,6 +75,10 @@ class GradientGuard(Defence):
     # Gradients come back to a party that sends embeddings.
     acts_on = (Embedding,)
     limits: ClassVar[Mapping[str, Limit]] = {"policy": choice("warn", "pause", "abort")}
+    _lengths: Float64Array
+    _pull: Float64Array
+    _unit_pull: Float64Array
+    _spread: Float64Array
 
     def __init__(self, *, policy: Policy = "warn") -> None:
         self.policy = policy
@@ -135,9 +139,9 @@ class GradientGuard(Defence):
         units = gradient / lengths_or_one[:, None]
         self._rows += len(gradient)
         self._length += float(lengths.sum())
-        self._pull = self._pull + gradient.sum(axis=0)
-        self._unit_pull = self._unit_pull + units.sum(axis=0)
-        self._spread = self._spread + units.T @ units
+        self._pull += gradient.sum(axis=0)
+        self._unit_pull += units.sum(axis=0)
+        self._spread += units.T @ units
         self._lengths = np.concatenate([self._lengths, lengths[~is_zero]])
         if self._directions.size:
             along = units @ self._directions
@@ -151,11 +155,8 @@ class GradientGuard(Defence):
 
     def _forget_window(self, width: int) -> None:
         self._rows = self._zeros = 0
-        self._length = 0.0
-        self._lengths: Float64Array = np.zeros(0)
-        self._pull: Float64Array = np.zeros(width)
-        self._unit_pull: Float64Array = np.zeros(width)
-        self._spread: Float64Array = np.zeros((width, width))
+        self._length, self._lengths = 0.0, np.zeros(0)
+        self._pull, self._unit_pull, self._spread = np.zeros(width), np.zeros(width), np.zeros((width, width))
 
     def _judge(self, at: HookContext) -> None:
         """Compare a window with what honest runs show."""
