@@ -592,6 +592,7 @@ def test_an_older_tls_than_1_3_is_refused(federation: Federation) -> None:
 # The doctor.
 
 
+@pytest.mark.slow
 def test_the_doctor_finds_nothing_wrong_with_two_that_fit(federation: Federation) -> None:
     federation.write(randomness="system")
     for party, process in federation.both("doctor", "--wait", "60").items():

@@ -18,6 +18,7 @@ from colonnade.privacy.ledger import Ledger
 from colonnade.testing.ports import free_port
 from colonnade.wire.certs import authority as certs
 from colonnade.wire.recording.recording import Transcript
+from tests.e2e.forked import Forked
 
 PARTY = Path(__file__).with_name("party.py")
 collect_ignore = [PARTY.name]
@@ -25,8 +26,10 @@ SECONDS = 180
 
 
 def start(config, log, before=()):
-    command = [*before, sys.executable, str(PARTY), json.dumps(config)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    if not before:
+        return Forked(PARTY, [json.dumps(config)], environment, log)
+    command = [*before, sys.executable, str(PARTY), json.dumps(config)]
     with log.open("ab") as file:
         return subprocess.Popen(command, env=environment, stdout=file, stderr=file)
 

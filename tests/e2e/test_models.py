@@ -1,8 +1,7 @@
 """Every arrangement of parties exchanges the same frames between processes as within one."""
 
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from colonnade.data import load
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
 from colonnade.testing.ports import free_port
+from tests.e2e.forked import Forked
 
 SCRIPT = Path(__file__).parent / "train.py"
 BRIEF = {"epochs": 2, "batch_size": 64}
@@ -34,11 +34,12 @@ def test_frames_are_the_same_over_grpc_and_in_memory(model, settings, tmp_path):
     server = "cloud" if "server" in MODELS[model].hooks else None
     roles = Roles(label="bank", features=("shop",), server=server)
     addresses = json.dumps({name: f"127.0.0.1:{free_port()}" for name in roles.parties})
+    log = tmp_path / "log"
     processes = [
-        subprocess.Popen([sys.executable, SCRIPT, name, model, tmp_path, json.dumps(settings), addresses])
+        Forked(SCRIPT, [name, model, str(tmp_path), json.dumps(settings), addresses], dict(os.environ), log)
         for name in roles.parties
     ]
-    assert [process.wait() for process in processes] == [0] * len(processes)
+    assert [process.wait() for process in processes] == [0] * len(processes), log.read_text()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -110,6 +110,10 @@ SLOW = {
     ("linear-regression", TWO),
     ("logistic-regression", TWO),
     ("poisson-regression", JUDGED),
+    ("one-shot-regressor", THREE),
+    ("secureboost-regressor", TWO),
+    ("served-regressor", SERVED),
+    ("u-shape-regressor", SERVED),
 }
 
 

@@ -95,6 +95,7 @@ def test_a_regression_is_simulated_without_torch(tmp_path):
     assert "On held-out rows" in done.stdout
 
 
+@pytest.mark.slow
 def test_an_alignment_is_simulated_without_torch(tmp_path):
     done = _colonnade("align", _plan(tmp_path, ALIGNMENT), "--out", str(tmp_path / "runs"))
     assert done.returncode == 0, done.stderr

@@ -182,7 +182,7 @@ def test_noise_that_leaves_nothing_makes_it_predict_the_mean(data):
     np.testing.assert_allclose(answer.curves.coordinates, np.tile(model.y_mean_, (60, 1)), atol=1e-12)
 
 
-@pytest.mark.parametrize("seed", [1, 7])
+@pytest.mark.parametrize("seed", [1, pytest.param(7, marks=pytest.mark.slow)])
 def test_a_guarded_fit_of_curves_that_vary_along_few_directions_is_no_worse_than_the_mean(seed):
     """With these seeds a fit to all rows is six to twelve times as large as what the folds judged."""
     rng, hours, basis, n = np.random.default_rng(seed), np.arange(24.0), BSplines((0, 23), 12), 260

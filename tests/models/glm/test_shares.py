@@ -307,7 +307,7 @@ def test_options_count_on_shares_as_they_do_with_an_arbiter(options):
     values = values if "standardised" not in options else {name: held / 2 for name, held in values.items()}
     labels = labels_of(LinearRegression, columns(2))
     labels = labels if options.get("fit_intercept", True) else labels - labels.mean()
-    model = LinearRegression(max_iter=80, momentum=options.pop("momentum", 0.8), tol=0, **options)
+    model = LinearRegression(max_iter=30, momentum=options.pop("momentum", 0.8), tol=0, **options)
     arbiter = Roles(label="bank", features=("shop",), arbiter="judge")
     runs = [simulate(model.fit, made(values, labels), roles=who, seed=3) for who in (roles(), arbiter)]
     shares, judged = (np.concatenate([run.results[name].coef_ for name in ("bank", "shop")]) for run in runs)

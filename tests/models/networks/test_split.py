@@ -444,7 +444,9 @@ def half_of_the_shop(tables):
     return extend({**tables, "shop": held}, to="bank")
 
 
-@pytest.mark.parametrize("fusion", ["concat", "sum", "mean"])
+@pytest.mark.parametrize(
+    "fusion", [pytest.param("concat", marks=pytest.mark.slow), pytest.param("sum", marks=pytest.mark.slow), "mean"]
+)
 def test_rows_that_a_feature_party_does_not_hold_are_trained_and_predicted_without_it(digits, predicted, fusion):
     tables = half_of_the_shop(digits)
     model = SplitClassifier(overlap="partial", fusion=fusion, epochs=25, n_iter_no_change=None, batch_size=128)

@@ -58,7 +58,7 @@ def test_a_top_at_a_server_learns_to_classify(cancer, predicted, model, tracks):
         assert accuracy > 0.93, head
 
 
-@pytest.mark.parametrize("model", [UShapeRegressor, ServedRegressor])
+@pytest.mark.parametrize("model", [UShapeRegressor, pytest.param(ServedRegressor, marks=pytest.mark.slow)])
 def test_a_top_at_a_server_learns_to_regress(numbers, predicted, model):
     settings = {**LEARNING, "epochs": 60}
     prediction = predicted(simulate(model(**settings).fit, numbers, roles=SERVER), numbers, roles=SERVER)
@@ -275,7 +275,8 @@ def test_summaries_say_who_learns_what():
     assert "The server learns every embedding, and gradients at its output" in UShapeClassifier().summary()
 
 
-@pytest.mark.parametrize("model", [UShapeClassifier, pytest.param(ServedClassifier, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [UShapeClassifier, ServedClassifier])
 def test_an_audit_attacks_as_a_feature_party_and_says_why_not_as_the_server(cancer, model):
     run = simulate(model(epochs=5, batch_size=64).fit, cancer, roles=SERVER)
     report = audit(run, [DirectionScore()], nulls=2)

@@ -37,7 +37,7 @@ class Look(Defence):
         return loss
 
 
-@pytest.mark.parametrize("tracks", TWO)
+@pytest.mark.parametrize("tracks", [TWO[0], pytest.param(TWO[1], marks=pytest.mark.slow)])
 def test_both_heads_learn_and_the_local_one_predicts_unless_another_is_asked_for(digits, predicted, tracks):
     model = SplitClassifier(tracks=tracks, epochs=25, n_iter_no_change=None, batch_size=128)
     run = simulate(model.fit, digits, roles=BOTH, seed=1)
@@ -196,6 +196,7 @@ def test_labels_may_differ_between_the_tracks(cancer, predicted):
     assert accuracy["local"] > 0.9
 
 
+@pytest.mark.slow
 def test_two_tracks_regress_as_well(numbers, predicted):
     model = SplitRegressor(
         tracks=ShadowTop(private=0.34), epochs=60, n_iter_no_change=None, batch_size=64, learning_rate=0.01
