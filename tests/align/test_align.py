@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -1035,7 +1036,8 @@ def test_a_set_that_is_tiny_under_one_key_is_refused_and_the_refusal_is_logged(h
     with pytest.raises(PrivacyError, match=said):
         simulate(careful, held, roles=PAIR, instead={"shop": lambda party, honest: generous(party)})
     entries = [json.loads(line) for line in log.read_text().splitlines()]
-    assert [(entry["peer"], entry["what"]) for entry in entries] == [("shop", "aligned"), ("shop", "refused")]
+    # No id has crossed, so nothing is counted.
+    assert [(entry["peer"], entry["what"]) for entry in entries] == [("shop", "refused")]
 
 
 def test_alignments_with_a_peer_are_counted_and_refusals_are_logged(tmp_path):
@@ -1058,6 +1060,45 @@ def test_a_damaged_log_is_not_taken_for_an_empty_one(tmp_path):
     limits.log.write_text("{}\n")
     with pytest.raises(StorageError, match=r"should hold one alignment per line, but is damaged. Restore it"):
         limits.admit("bank", "shop", "one")
+
+
+def test_predictions_and_lookups_are_counted_apart_from_trainings_and_within_some_days(tmp_path):
+    log = tmp_path / "alignments"
+    limits = Limits(most_runs=1, most_predictions=2, most_lookups=3, days=7, log=log)
+    predicts, looks_up = replace(limits, asked_for="prediction"), replace(limits, asked_for="lookup")
+    limits.admit("shop", "bank", "one")
+    for run in ("two", "three", "three"):
+        predicts.admit("shop", "bank", run)
+    with pytest.raises(PrivacyError, match=r"at most 2 times for predictions within 7 days.* raise most_predictions"):
+        predicts.admit("shop", "bank", "four")
+    looks_up.admit("shop", "bank", "five", 2)
+    with pytest.raises(PrivacyError, match=r"at most 3 people by bank within 7 days.* 2 already, but .* for 2 more"):
+        looks_up.admit("shop", "bank", "six", 2)
+    looks_up.admit("shop", "bank", "seven", 1)
+    # A week and a day later only the training counts.
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    past = (datetime.now(UTC) - timedelta(days=8)).isoformat(timespec="seconds")
+    log.write_text("".join(json.dumps({**line, "at": past}) + "\n" for line in lines))
+    predicts.admit("shop", "bank", "eight")
+    looks_up.admit("shop", "bank", "nine", 3)
+    with pytest.raises(PrivacyError, match="at most 1 times, and the log"):
+        limits.admit("shop", "bank", "ten")
+
+
+def test_a_log_of_an_earlier_version_counts_as_trainings(tmp_path):
+    log = tmp_path / "alignments"
+    log.write_text('{"at": "2026-01-01T00:00:00+00:00", "peer": "bank", "run": "one", "what": "aligned", "why": ""}\n')
+    with pytest.raises(PrivacyError, match="holds 1 alignments with bank already"):
+        Limits(most_runs=1, log=log).admit("shop", "bank", "two")
+    Limits(asked_for="prediction", log=log).admit("shop", "bank", "two")
+
+
+def test_an_alignment_that_fails_before_the_first_id_costs_nothing(tmp_path):
+    log = tmp_path / "alignments"
+    held = {"bank": table(range(300)), "shop": table([f"{i:05d}" for i in range(300)])}
+    with pytest.raises(PlanError, match="bank reads integer and shop reads text"):
+        simulate(Align(limits=Limits(log=log)), held, roles=PAIR)
+    assert not log.exists() or log.read_text() == ""
 
 
 @pytest.mark.parametrize("how", [{"fewest": -1}, {"most_runs": 0}])

@@ -44,7 +44,7 @@ from colonnade.wire.recording.storage_key import make_key
 NETWORK = PlannedNetwork({"bank": PlannedAddress("127.0.0.1:1", listen="127.0.0.1:2")}, start=0.1)
 PLAN = Plan(
     PlannedData("breast-cancer", rows=60),
-    Roles(label="bank", features=("shop",), arbiter="notary"),
+    Roles(label="bank", features=("shop",)),
     PlannedModel("split-classifier", {"epochs": 1}),
     network=NETWORK,
     name="credit run",
@@ -90,7 +90,8 @@ def test_a_party_trains_on_its_part_of_a_named_sets_training_rows(tmp_path: Path
         table = side(tmp_path, name).table()
         assert table is not None
         assert table.digest() == expected[name].digest()
-    assert side(tmp_path, "notary").table() is None
+    judged = replace(PLAN, roles=replace(PLAN.roles, arbiter="notary"))
+    assert side(tmp_path, "notary", judged).table() is None
 
 
 def test_a_party_trains_on_all_rows_of_its_file(tmp_path: Path) -> None:
@@ -101,12 +102,15 @@ def test_a_party_trains_on_all_rows_of_its_file(tmp_path: Path) -> None:
     assert table.ids.to_pylist() == [1, 2, 3]
 
 
-def test_a_run_in_which_nobody_came_is_resumed_only_on_demand(tmp_path: Path) -> None:
+def test_a_run_in_which_nobody_came_is_begun_again_and_one_that_met_is_resumed_only_on_demand(tmp_path: Path) -> None:
     alone = side(tmp_path)
     assert alone.status == "planned"
-    with pytest.raises(PeerUnreachable):
-        alone.train()
-    assert alone.status == "failed"
+    for _ in range(2):
+        with pytest.raises(PeerUnreachable):
+            alone.train()
+        assert alone.status == "failed"
+    written = alone.path / "run.json"
+    written.write_text(json.dumps({**json.loads(written.read_text()), "met": True}))
     assert refusal(PlanError, alone.train) == (
         f"{alone.path} should be new, but holds shop's side of this run, whose status is 'failed'. "
         "Go on with --resume, delete it to start again, or choose another folder with --out."
@@ -223,7 +227,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_prediction_needs_a_model_of_its_plan(trained: Path, tmp_path: Path) -> None:
-    message = refusal(PlanError, lambda: side(tmp_path).predict(trained))
+    other = replace(PLAN, seed=9)
+    message = refusal(PlanError, lambda: side(tmp_path, plan=other).predict(trained))
     assert message == (
         f"{trained} should hold a model of this plan, but holds one of another. Name the folder that `colonnade join` "
         "made for this plan, or use the plan of the folder."

@@ -3,7 +3,9 @@
 A party that aligns a list of one person asks whether the other party knows that person; a list of one person and of
 made-up ids asks the same, and so do two lists that differ in one person. A list of all telephone numbers there are asks
 for everybody. So a party refuses tiny sets, sets far larger than its own, and tiny or large intersections where it
-learns their size; it counts its alignments with each peer, and logs refusals too (`Limits`).
+learns their size; it counts its alignments with each peer, and logs refusals too (`Limits`). Alignments for training
+count for ever; those for predictions, and people looked up one by one, count within some days. An alignment counts from
+its first id on: what fails before has told the sizes of lists and no more.
 
 A peer that resumes a run must resend exactly the bytes it sent before the crash (`colonnade.runtime.replay`). Its
 secrets were stored before their first use, so an honest peer sends the same messages again. A different message would
@@ -18,14 +20,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from colonnade.errors import PeerChanged, PrivacyError
 from colonnade.parameters import Limit, check_parameters, count, number, optional
 from colonnade.runtime.party import Party
 from colonnade.storage import HeldLog, SharedLog
+
+Purpose: TypeAlias = Literal["training", "prediction", "lookup"]
 
 HOLDS = "one alignment"
 # A party with fewer ids counts as having this number. A peer that brings a few thousand goes through no list of all
@@ -42,7 +46,11 @@ class Limits:
 
     Attributes:
         fewest: How many ids each party's set must have under each key, this party's included.
-        most_runs: How many alignments with one peer the log may hold.
+        most_runs: How many alignments with one peer for training the log may hold.
+        most_predictions: How many alignments with one peer for predictions there may be within `days`.
+        most_lookups: How many people a label party may look up here within `days`; 0 answers no lookup.
+        days: How many days predictions and lookups count.
+        asked_for: What the alignment is for. A lookup is about a few people: the label party's list may be tiny.
         most_ids: How many ids a peer may bring under each key; None sets no number.
         most_times: How many times as many ids as this party has a peer may bring under each key; a party with fewer
             than 100 counts as having 100.
@@ -62,6 +70,10 @@ class Limits:
     most_times: float = 50.0
     fewest_common: int | None = None
     most_common: int | None = None
+    most_predictions: int = 40
+    most_lookups: int = 0
+    days: int = 30
+    asked_for: Purpose = "training"
 
     limits: ClassVar[Mapping[str, Limit]] = {
         "fewest": count(0),
@@ -70,6 +82,9 @@ class Limits:
         "most_times": number(1),
         "fewest_common": optional(count(0)),
         "most_common": optional(count()),
+        "most_predictions": count(),
+        "most_lookups": count(0),
+        "days": count(),
     }
 
     def __post_init__(self) -> None:
@@ -80,8 +95,16 @@ class Limits:
         """The same limits, with a log if the peers run on other machines."""
         return replace(self, log=self.log or party.alignment_log)
 
-    def admit(self, party: str, peer: str, run: str) -> None:
-        """Count an alignment with a peer once in a run; raise `PrivacyError` if the log holds too many."""
+    def admit(self, party: str, peer: str, run: str, n_ids: int = 1, *, counts: bool = True) -> None:
+        """Count an alignment with a peer once in a run; raise `PrivacyError` if the log holds too many.
+
+        Args:
+            party: This party.
+            peer: The peer.
+            run: The name of the alignment.
+            n_ids: How many ids a label party looks up.
+            counts: False only looks whether there is room.
+        """
         if self.log is None:
             return
         log = SharedLog(self.log, HOLDS)
@@ -89,18 +112,50 @@ class Limits:
             entries = held.entries()
             if not all({"peer", "run", "what"} <= entry.keys() for entry in entries):
                 raise log.damaged()
-            earlier = {each["run"] for each in entries if each["peer"] == peer and each["what"] == "aligned"}
-            if run in earlier:
+            earlier = [
+                each
+                for each in entries
+                if each["peer"] == peer and each["what"] == "aligned" and each.get("for", "training") == self.asked_for
+            ]
+            if any(each["run"] == run for each in earlier):
                 return
-            too_many = len(earlier) >= self.most_runs
-            what, why = ("refused", f"{len(earlier)} alignments already") if too_many else ("aligned", "")
-            _write(held, peer, run, what, why)
+            spent, most = self._spent(earlier), self._most
+            too_many = spent + n_ids > most
+            if too_many or counts:
+                what, why = ("refused", f"{spent} of {most} already") if too_many else ("aligned", "")
+                _write(held, peer, run, what, why, **{"for": self.asked_for, "ids": n_ids})
         if too_many:
-            raise PrivacyError(
-                f"{party} should align with {peer} at most {self.most_runs} times, and the log {self.log} holds "
-                f"{len(earlier)} alignments with {peer} already. Repeated alignments show who was added or removed "
-                "between them. If all of them were intended, raise most_runs under [align]."
+            raise self._too_many(party, peer, spent, n_ids)
+
+    @property
+    def _most(self) -> int:
+        by_purpose = {"training": self.most_runs, "prediction": self.most_predictions, "lookup": self.most_lookups}
+        return by_purpose[self.asked_for]
+
+    def _spent(self, earlier: list[dict[str, Any]]) -> int:
+        """How much of the limit earlier alignments for the same purpose have used up."""
+        if self.asked_for == "training":
+            return len(earlier)
+        since = datetime.now(UTC) - timedelta(days=self.days)
+        recent = [each for each in earlier if datetime.fromisoformat(each["at"]) >= since]
+        return sum(int(each["ids"]) for each in recent) if self.asked_for == "lookup" else len(recent)
+
+    def _too_many(self, party: str, peer: str, spent: int, n_ids: int) -> PrivacyError:
+        if self.asked_for == "lookup":
+            return PrivacyError(
+                f"{party} should answer lookups of at most {self.most_lookups:,} people by {peer} within {self.days} "
+                f"days, and the log {self.log} holds {spent:,} already, but {peer} asks for {n_ids:,} more: a lookup "
+                f"tells {peer} whether {party} knows one person. If {party} agrees to that, raise most_lookups under "
+                f"[align] at {party}."
             )
+        within = "" if self.asked_for == "training" else f" for predictions within {self.days} days"
+        key = "most_runs" if self.asked_for == "training" else "most_predictions"
+        return PrivacyError(
+            f"{party} should align with {peer} at most {self._most} times{within}, and the log {self.log} holds "
+            f"{spent} alignments with {peer} already. Repeated alignments show who was added or removed between them. "
+            "Take a finished alignment, by the key finished under [align], which asks nothing. If all of them were "
+            f"intended, raise {key} under [align]."
+        )
 
     @contextmanager
     def logging_changes(self, party: str, run: str) -> Iterator[None]:
@@ -185,6 +240,6 @@ class Limits:
                 _write(held, peer, run, what, why)
 
 
-def _write(held: HeldLog, peer: str, run: str, what: str, why: str) -> None:
+def _write(held: HeldLog, peer: str, run: str, what: str, why: str, **more: Any) -> None:
     at = datetime.now(UTC).isoformat(timespec="seconds")
-    held.append({"at": at, "peer": peer, "run": run, "what": what, "why": why})
+    held.append({"at": at, "peer": peer, "run": run, "what": what, "why": why, **more})

@@ -94,7 +94,10 @@ class Align:
         settings, me, folder = self.settings, party.name, party.checkpoints.directory
         names = Participants.of(party.roles, settings, me)
         learned = Learned(names, settings)
-        limits = self.limits.between_machines(party)
+        limits, looks_up = self.limits.between_machines(party), self.limits.asked_for == "lookup"
+        if looks_up:
+            # The label party's list has a few people, of whom perhaps nobody is known.
+            limits = replace(limits, fewest_common=0)
         # The system draws the name, so that two runs of one seed count as two.
         run = party.once("name of the alignment", lambda: make_key().hex()[:16])
         # Defences belong to the model. They are not ready yet, and checkpoints would ask for their state.
@@ -111,21 +114,24 @@ class Align:
                     if n:
                         raise unexpected(whose, "count ids under its pair's own key only", f"{n:,} under another key")
                 elif key in identifiers.held:
-                    limits.check_size(me, whose, n, run, padded=settings.pad and whose != me)
-                    if whose != me:
+                    if not looks_up or whose != names.leader:
+                        limits.check_size(me, whose, n, run, padded=settings.pad and whose != me)
+                    if whose != me and not (looks_up and names.leads):
                         limits.check_most(me, whose, n, n_own[key], run)
 
         table = party.table
         settings.check_table(table, me, leads=names.leads)
         identifiers = settings.identifiers(table, self.columns.get(me), me, leads=names.leads)
         known = np.zeros(len(table), bool)
-        n_own, repeated = self._count(party, identifiers, known, looks_up=bool(settings.by_party) and names.leads)
+        n_own, repeated = self._count(party, identifiers, known, may_repeat=bool(settings.by_party) and names.leads)
         check_sizes(me, n_own)
         if party.session is not None:
             for key in identifiers.enumerable:
                 _log.warning("%s", enumerable_warning(me, key))
-        for peer in names.compared:
-            limits.admit(me, peer, run)
+        # Who answers lookups decides how many; who asks has nothing to count.
+        counted = () if looks_up and names.leads else (names.leader,) if looks_up else names.compared
+        for peer in counted:
+            limits.admit(me, peer, run, counts=False)
         n_ids = [_padded(n) for n in n_own] if settings.pad else n_own
         with limits.logging_changes(me, run), _bucket_folder(folder) as buckets:
             process = self.process if settings.engine == "rr22" else None
@@ -135,6 +141,9 @@ class Align:
             terms = AlignTerms(party.plan.hash, identifiers.hash, identifiers.rules, n_ids)
             opened = open_as_leader if names.leads else open_as_follower
             agreement = opened(party, names, settings, terms, check_sizes)
+            # Only now: until here no id has crossed, and what was refused should cost nothing.
+            for peer in counted:
+                limits.admit(me, peer, run, max(agreement.ids[peer]) if looks_up else 1)
             _spend(party, learned.from_comparison(agreement))
             state = AlignState(
                 party, settings, names, agreement, identifiers, known, buckets, self.workers, limits, run
@@ -159,7 +168,7 @@ class Align:
         )
 
     def _count(
-        self, party: Party, identifiers: Identifiers, known: npt.NDArray[np.bool_], *, looks_up: bool
+        self, party: Party, identifiers: Identifiers, known: npt.NDArray[np.bool_], *, may_repeat: bool
     ) -> tuple[list[int], int]:
         """How many different ids there are under each key, and how many rows repeat one under the first key.
 
@@ -168,13 +177,13 @@ class Align:
         table, counted = party.own_table, []
         for key in range(len(identifiers.keys)):
             n_ids, repeated = identifiers.count(table, key, known)
-            if repeated and self.settings.duplicates == "error" and not looks_up:
+            if repeated and self.settings.duplicates == "error" and not may_repeat:
                 raise identifiers.repetition(table, key, repeated, party.name)
             if not n_ids and len(table) and self.limits.fewest > 0 and key in identifiers.held:
                 # The set would be refused as too small, but this error says why it is.
                 raise identifiers.absence(table, key, party.name)
             counted.append((n_ids, repeated))
-        return [n_ids for n_ids, _ in counted], 0 if looks_up else counted[0][1]
+        return [n_ids for n_ids, _ in counted], 0 if may_repeat else counted[0][1]
 
     def _dropped(self, table: Table, identifiers: Identifiers, me: str) -> tuple[str, ...]:
         """The columns of keys that are no features."""

@@ -165,12 +165,16 @@ def predict(
         str | None,
         typer.Option(metavar="HEAD", help="federated or local, at the label party of a model that has both."),
     ] = None,
+    lookup: Annotated[
+        bool,
+        typer.Option("--lookup", help="Predict for a few people; feature parties allow that by most_lookups."),
+    ] = False,
     certificates: Certs = None,
     insecure: Insecure = False,
     listen: Listen = None,
 ) -> None:
     """Predict together with the other parties; only the label party learns the result."""
-    side = _side(plan, name, model.parent.parent, certificates, insecure, listen)
+    side = replace(_side(plan, name, model.parent.parent, certificates, insecure, listen), looks_up=lookup)
     with terminated_in_order(), _shown() as shown:
         written = side.predict(model, file=rows, out=out, head=head, shown=shown)
     say(f"{name} learns nothing of the prediction." if written is None else f"Written to {written}.")

@@ -27,6 +27,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from colonnade.deploy.common_rows import agreed_alignment, described_alignment, finished_alignment, on_common_rows
 from colonnade.deploy.evaluation import score_file, score_held_out, score_rows
 from colonnade.deploy.label_leak import require_accepted
 from colonnade.deploy.preflight import require_lines, require_ready
@@ -50,6 +51,7 @@ from colonnade.wire.recording.recording import Transcript
 from colonnade.wire.transport import check_address, require_loopback
 
 if TYPE_CHECKING:
+    from colonnade.align.limits import Purpose
     from colonnade.align.protocol import Align
     from colonnade.auditing.report import PrivacyReport
     from colonnade.plans.align import PlannedAlign
@@ -97,6 +99,7 @@ class PartyRun:
     path: Path
     credentials: Credentials | None
     listen: str | None = None
+    looks_up: bool = False
 
     @classmethod
     def of(
@@ -223,14 +226,25 @@ class PartyRun:
     def align(self, *, resume: bool = False, shown: ProgressCallbacks = SILENT) -> Alignment:
         """Align with the other parties and do nothing else; the outcome lies at `alignment_path`."""
         planned, public = self.plan.aligned, self.plan.public_alignment()
+        if planned.finished is not None:
+            raise PlanError(
+                f"An alignment should begin without a finished one, but [align] has finished = '{planned.finished}'. "
+                "Leave the key out to align again."
+            )
         self._require_new("alignment", resume)
         require_lines(self.plan)
         with self._alone(self.path):
             write_atomically(self.path / "plan.toml", self.plan.to_toml().encode())
             protocol = self._planned_align(planned)
             party = self._connect(public, self.table(), self.path, shown)
-            kept = self.alignment_path
-            return join(protocol, party, keep=lambda alignment: alignment.save(kept))
+            described, session = described_alignment(self.plan, self.name, party.table), party.session
+
+            def keep(alignment: Alignment) -> None:
+                alignment.save(self.alignment_path)
+                if session is not None:
+                    session.note(**described)
+
+            return join(protocol, party, keep=keep)
 
     def erase_secrets(self) -> None:
         """Erase what a finished run goes on from, if this party was killed before it did so.
@@ -433,7 +447,8 @@ class PartyRun:
         return require_network(self.plan, self.name)
 
     def _require_new(self, what: str, resume: bool) -> None:
-        if self.status != "planned" and not resume:
+        # A run that never met its peers has told nobody anything, so there is nothing to go on with.
+        if self.status != "planned" and not resume and read_status(self.path).get("met", True):
             raise PlanError(
                 f"{self.path} should be new, but holds {self.name}'s side of this {what}, whose status is "
                 f"'{self.status}'. Go on with --resume, delete it to start again, or choose another folder with --out."
@@ -448,34 +463,10 @@ class PartyRun:
         *,
         trains: bool = False,
     ) -> Callable[[Party], R]:
-        """A protocol on rows that are aligned first, if the plan says so; which they are is written to a file.
-
-        How many rows are common, and of how many, is shown and written into the status.
-        """
-
-        def tell(n_common: int | None) -> None:
-            if party.table is not None and party.session is not None and n_common is not None:
-                party.session.note(common_rows=n_common, own_rows=len(party.table))
-                shown.rows(n_common, len(party.table))
-
-        if self.plan.align is None:
-
-            def on_all_rows(party: Party) -> R:
-                tell(None if party.table is None else len(party.table))
-                return protocol(party)
-
-            return on_all_rows
-        from colonnade.align.protocol import Aligned
-
-        align = self._planned_align(self.plan.align)
-
-        def keep(alignment: Alignment) -> None:
-            alignment.save(path)
-            tell(alignment.n_common)
-            if trains and party.table is not None and alignment.n_common is not None:
-                align.limits.check_training(self.name, alignment.n_common, len(party.table))
-
-        return Aligned(align, protocol, keep)
+        """A protocol on the rows that are common, if the plan aligns them; which they are is written to a file."""
+        align = None if self.plan.align is None else self._planned_align(self.plan.align)
+        purpose: Purpose = "training" if trains else "lookup" if self.looks_up else "prediction"
+        return on_common_rows(protocol, self.plan, party, align, purpose, path, shown.rows)
 
     def _planned_align(self, planned: PlannedAlign) -> Align:
         if self.credentials is None:
@@ -497,6 +488,9 @@ class PartyRun:
         from colonnade.wire.grpc.transport import GrpcTransport
 
         plan, network = self.plan, self._network
+        if self.looks_up:
+            public = replace(public, settings={**public.settings, "looks_up": True})
+        finished = None if audits or self.looks_up else finished_alignment(plan, self.name, table)
         transport = GrpcTransport(
             {party: self.addresses[party] for party in public.roles.parties},
             credentials=self.credentials,
@@ -512,6 +506,7 @@ class PartyRun:
             directory=directory,
             answers=self.path.parent.parent / f"answers-of-{self.name}",
             aligns=plan.align is not None and not audits,
+            agreed=agreed_alignment(finished),
             random=private_randomness(plan.seed, self.name, public) if network.randomness == "seeded" else None,
             defences=[planned.build() for planned in plan.defences if planned.party == self.name and not audits],
             budget=plan.privacy.budgets,

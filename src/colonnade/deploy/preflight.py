@@ -48,6 +48,11 @@ def check_model(plan: Plan, name: str, table: Table | None) -> tuple[str, ...]:
     defences = tuple(planned.build() for planned in plan.defences if planned.party == name)
     party = Party.alone(plan.public(), name, checked, defences=defences)
     model.check_setup(party)
+    for idle in sorted(set(plan.roles.parties).difference(*model.lines(plan.roles))):
+        raise PlanError(
+            f"{plan.trained.name} should have something to do for every party, but has nothing for {idle}. Leave "
+            f"{idle} out of [roles], or take another model."
+        )
     model.admit_defences(party)
     if checked is None:
         return ()

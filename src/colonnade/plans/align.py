@@ -27,7 +27,11 @@ class PlannedAlign(Settings):
             each feature party has a key of its own, the label party's columns by feature party.
         features: For each party the columns of its keys that are features too.
         fewest: How many ids each party's set must have.
-        most_runs: How many alignments with one peer this party's log may hold.
+        most_runs: How many alignments with one peer for training this party's log may hold.
+        most_predictions: How many alignments with one peer for predictions there may be within `days`.
+        most_lookups: How many people the label party may look up here within `days`.
+        days: How many days predictions and lookups count.
+        finished: The folder of a finished alignment of the same lists, whose rows are taken; None aligns.
         most_ids: How many ids a peer may bring under each key; None sets no number.
         most_times: How many times as many ids as this party has a peer may bring under each key.
         fewest_common: How many ids must be common; a tenth of `fewest` if None.
@@ -47,6 +51,10 @@ class PlannedAlign(Settings):
     most_times: float = Limits.most_times
     fewest_common: int | None = Limits.fewest_common
     most_common: int | None = Limits.most_common
+    most_predictions: int = Limits.most_predictions
+    most_lookups: int = Limits.most_lookups
+    days: int = Limits.days
+    finished: Path | None = None
     workers: int | None = None
     addresses: Mapping[str, str] = field(default_factory=dict, hash=False)
 
@@ -54,6 +62,8 @@ class PlannedAlign(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.finished is not None:
+            object.__setattr__(self, "finished", self.finished.absolute())
         for address in self.addresses.values():
             check_address(address, "[align.addresses]")
         check_features(self.features, self.columns)
@@ -91,4 +101,5 @@ class PlannedAlign(Settings):
         tree = {each.name: getattr(self, each.name) for each in fields(self)}
         # A plan that says nothing of these has the hash that it had before the keys existed.
         later = {name for name in Limits.limits if tree[name] == getattr(Limits, name)} - {"fewest", "most_runs"}
+        later |= {"finished"} if self.finished is None else set()
         return {name: value for name, value in tree.items() if value != {} and name not in later}

@@ -346,7 +346,10 @@ def _read_plan(tree: Mapping[str, Any], folder: Path) -> Plan:
                 parts[key] = _read_named(PlannedModel, conform(value, dict[str, Any], where), where)
             case _:
                 section = _section(key)
-                parts[key] = section(**Signature.of(section, where).checked(conform(value, dict[str, Any], where)))
+                values = Signature.of(section, where).checked(conform(value, dict[str, Any], where))
+                if values.get("finished") is not None:
+                    values["finished"] = folder / values["finished"]
+                parts[key] = section(**values)
     return Plan(**parts)
 
 

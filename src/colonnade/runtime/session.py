@@ -46,6 +46,7 @@ def connect(
     directory: Path | str,
     answers: Path | str | None = None,
     aligns: bool = False,
+    agreed: Mapping[str, str] | None = None,
     random: Randomness | None = None,
     defences: Sequence[Defence] = (),
     budget: Mapping[Secret, tuple[float, float]] | None = None,
@@ -69,6 +70,7 @@ def connect(
             only.
         aligns: Whether the protocol begins by aligning rows. Otherwise a digest of the ids in their order must be equal
             at all parties, and is told to them.
+        agreed: What must be equal at all parties besides plan, rows and version, by name.
         random: This party's randomness; None draws a key from the system once for each run and keeps it in the
             directory.
         defences: What this party holds to protect itself.
@@ -93,7 +95,7 @@ def connect(
         key = StorageKey.read(key_file)
     folder = Path(directory)
     rows = "" if checked is None or aligns else checked.id_digest()
-    agreement = {"protocol": plan.protocol, "version": __version__, "plan": plan.hash}
+    agreement = {"protocol": plan.protocol, "version": __version__, "plan": plan.hash, **(agreed or {})}
     agreement["checkpoint interval"] = str(checkpoint_every)
     if rows:
         agreement["rows"] = rows
@@ -232,7 +234,8 @@ class NetworkSession:
                 f"begin at the beginning, but names another run that goes on from checkpoint {start.common}: what was "
                 "drawn for a run serves no other run. Distrust the leader of the run, or begin in a new folder."
             )
-        if self.status.finished:
+        if self.status.finished or not self.status.met:
+            self.status.met = True
             self.status.write("running")
         for peer in self.transport.peers:
             identity = self.transport.identity(peer)

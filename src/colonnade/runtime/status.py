@@ -16,13 +16,14 @@ class Status:
 
     Attributes:
         finished: Whether the folder holds a finished run, whose status stays until another one is written.
+        met: Whether all parties have met; a run that never met has told nothing to anybody.
     """
 
     def __init__(self, directory: Path | None, identity: Mapping[str, Any]) -> None:
         self._directory = directory
         self._identity = json.loads(json.dumps(identity))
         self._noted: dict[str, Any] = {}
-        self.finished = False
+        self.finished = self.met = False
         if directory is not None and has_begun(directory):
             found = read_status(directory)
             different = [key for key, value in self._identity.items() if found.get(key) != value]
@@ -32,6 +33,7 @@ class Status:
                     "Choose another folder, or delete this one to start again."
                 )
             self.finished = found.get("status") == "finished"
+            self.met = bool(found.get("met", True))
         if not self.finished:
             self.write("running")
 
@@ -39,7 +41,7 @@ class Status:
         """Write down how the run stands."""
         if self._directory is not None:
             words = None if error is None else f"{type(error).__name__}: {error}"
-            tree = {**self._identity, **self._noted, "status": status, "error": words}
+            tree = {**self._identity, **self._noted, "met": self.met, "status": status, "error": words}
             write_atomically(self._directory / "run.json", json.dumps(tree).encode())
             self.finished = status == "finished"
 

@@ -347,8 +347,12 @@ def _disagreement(key: str, own: str, mine: str, peer: str, theirs: Any) -> Wire
         )
     if key == "protocol":
         return AuthError(f"{own} runs {mine} and {peer} runs {theirs}. Run the same command at both.")
-    what = {"plan": "plans", "rows": "rows, or the same rows in another order"}.get(key, key)
-    advice = {"plan": "Give both the same plan file.", "rows": "Align the tables first."}.get(key, "Make them equal.")
+    what = {"plan": "plans", "rows": "rows, or the same rows in another order", "alignment": "alignments"}.get(key, key)
+    advice = {
+        "plan": "Give both the same plan file.",
+        "rows": "Align the tables first.",
+        "alignment": "Name the folder of the same finished alignment under [align] at both, or of none.",
+    }.get(key, "Make them equal.")
     return AuthError(f"{own} and {peer} have different {what}. {advice}")
 
 

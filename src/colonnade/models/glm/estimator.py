@@ -379,7 +379,8 @@ class GeneralisedLinearModel(ScoringEstimator):
         asker = roles.label if self.asker == "label" else roles.arbiter
         senders = [name for name in roles.holders if name != asker]
         masked = senders if self.partial_scores == "masked" else []
-        trained = (star(centre, roles.parties) for centre in centres)
+        others = [*roles.holders, *([] if roles.arbiter is None else [roles.arbiter])]
+        trained = (star(centre, others) for centre in centres)
         return frozenset().union(*trained, star(asker, senders), *(star(sender, masked) for sender in masked))
 
     def most_rows(self, roles: Roles) -> int | None:
