@@ -84,12 +84,13 @@ def _ratios(errors: Mapping[str, float]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Problem:
-    """One draw of a data set: tables of training rows, and a sample of the population by party."""
+    """One draw of a data set by party: training rows, a sample of the population, and the other rows to predict."""
 
     name: str
     seed: int
     tables: Mapping[str, Table]
     prior: Mapping[str, Table]
+    test: Mapping[str, Table]
 
     @classmethod
     def drawn(cls, name: str, seed: int) -> Problem:
@@ -101,8 +102,8 @@ class Problem:
         cuts = (0, 10, 20, 30) if name == "cancer" else (0, 24, 44, 64)
         n_train, n_prior = (350, 150) if name == "cancer" else (1000, 600)
         order = np.random.default_rng(seed).permutation(len(x))
-        parts = order[:n_train], order[n_train : n_train + n_prior]
-        tables, prior = (
+        parts = np.split(order, [n_train, n_train + n_prior])
+        tables, prior, test = (
             {
                 party: Table.of(
                     {f"c{i:02}": x[rows, i] for i in range(cuts[place], cuts[place + 1])}
@@ -115,7 +116,7 @@ class Problem:
             }
             for rows in parts
         )
-        return cls(name, seed, tables, prior)
+        return cls(name, seed, tables, prior, test)
 
     def errors(self, width: int, *, quick: bool) -> Iterator[tuple[str, float]]:
         """The error of every attack and control, by its name and the number of known records."""

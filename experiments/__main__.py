@@ -23,6 +23,7 @@ EXPERIMENTS = {
     "wandering": "boundary-wandering learning in both of its forms, on five data sets",
     "utility": "split, one-shot and label-private networks against central training",
     "defences": "every defence of the catalogue, boundary wandering with others after it, and the label-private shadow",
+    "reconstruction": "columns rebuilt by label parties, defences of embeddings, and the gradient guard",
     "vflair_mnist": "batch and direct label inference on MNIST, beside the figures of another benchmark",
 }
 RESULTS = Path(__file__).parents[1] / "docs" / "results"

@@ -30,6 +30,7 @@ from colonnade.models.glm.estimator import LogisticRegression
 from colonnade.models.networks import labeldp, oneshot
 from colonnade.models.networks import server as server_network
 from colonnade.models.networks import split as split_network
+from colonnade.models.networks.messages import Embedding
 from colonnade.models.networks.split import SplitClassifier
 from colonnade.models.trees import estimator as trees
 from colonnade.models.trees.estimator import SecureBoostClassifier, SecureBoostRegressor
@@ -438,8 +439,11 @@ def lacking(name, defence, docs=DOCS):
     settings, listed = list(inspect.signature(defence).parameters), re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
     if listed != settings:
         yield f"docs/defences/{name}.md should have a row for each of {settings} under Settings, but has {listed}."
-    if [type(held) for held in run_page(page).get("defences", {}).get("bank", ())] != [defence]:
-        yield f"docs/defences/{name}.md should have a Python block with defences = {{'bank': [{defence.__name__}()]}}."
+    owner = "shop" if Embedding in defence.acts_on else "bank"
+    if [type(held) for held in run_page(page).get("defences", {}).get(owner, ())] != [defence]:
+        yield (
+            f"docs/defences/{name}.md should have a Python block with defences = {{'{owner}': [{defence.__name__}()]}}."
+        )
 
 
 @pytest.mark.parametrize("name", DEFENCES)

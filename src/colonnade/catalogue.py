@@ -78,6 +78,7 @@ ATTACKS: Names[type[Attack] | type[ActiveAttack]] = Names(
         "embedding-nearest": ("attacks.labels.clustering", "EmbeddingNearest"),
         "embedding-probe": ("attacks.labels.probes", "EmbeddingProbe"),
         "embedding-spreading": ("attacks.labels.spreading", "EmbeddingSpreading"),
+        "epoch-ridge": ("attacks.columns.passive", "EpochRidge"),
         "equality-solving": ("attacks.columns.released", "EqualitySolving"),
         "feature-hijacking": ("attacks.columns.generation", "FeatureHijacking"),
         "fit-membership": ("attacks.members.curves", "FitMembership"),
@@ -119,6 +120,7 @@ THOROUGH = frozenset(
         "distillation",
         "embedding-probe",
         "embedding-spreading",
+        "epoch-ridge",
         "feature-hijacking",
         "gradient-probe",
         "hint-score",
@@ -134,11 +136,14 @@ THOROUGH = frozenset(
 DEFENCES: Names[type[Defence]] = Names(
     "defence",
     {
+        "adversarial-reconstructor": ("defences.sent", "AdversarialReconstructor"),
         "boundary-wandering": ("defences.wandering", "BoundaryWandering"),
         "confusional-autoencoder": ("defences.confusion", "ConfusionalAutoencoder"),
+        "dimension-limit": ("defences.sent", "DimensionLimit"),
         "discrete-gradient": ("defences.compression", "DiscreteGradient"),
         "distance-correlation": ("defences.embedding", "DistanceCorrelation"),
         "earlier-cut": ("defences.received", "EarlierCut"),
+        "embedding-noise": ("defences.noise", "EmbeddingNoise"),
         "gradient-averaging": ("defences.compression", "AverageGradient"),
         "gradient-guard": ("defences.guard", "GradientGuard"),
         "gradient-noise": ("defences.noise", "GradientNoise"),
@@ -149,6 +154,7 @@ DEFENCES: Names[type[Defence]] = Names(
         "max-norm": ("defences.noise", "MaxNorm"),
         "potential-energy": ("defences.embedding", "PotentialEnergy"),
         "randomised-labels": ("defences.labels", "RandomisedLabels"),
+        "sign-hash": ("defences.sent", "SignHash"),
         "sparse-gradient": ("defences.compression", "SparseGradient"),
     },
 )

@@ -8,6 +8,7 @@ from .columns.generation import FeatureHijacking as FeatureHijacking
 from .columns.inversion import ActiveInversion as ActiveInversion
 from .columns.narrowing import SplitNarrowing as SplitNarrowing
 from .columns.network import PassiveNetwork as PassiveNetwork
+from .columns.passive import EpochRidge as EpochRidge
 from .columns.passive import InformedRidge as InformedRidge
 from .columns.passive import PassiveRidge as PassiveRidge
 from .columns.released import EqualitySolving as EqualitySolving

@@ -9,10 +9,14 @@ from .embedding import PotentialEnergy as PotentialEnergy
 from .guard import GradientGuard as GradientGuard
 from .labels import RandomisedLabels as RandomisedLabels
 from .marvell import Marvell as Marvell
+from .noise import EmbeddingNoise as EmbeddingNoise
 from .noise import GradientNoise as GradientNoise
 from .noise import GradientPerturbation as GradientPerturbation
 from .noise import IsotropicNoise as IsotropicNoise
 from .noise import MaxNorm as MaxNorm
 from .received import EarlierCut as EarlierCut
 from .received import InformationBottleneck as InformationBottleneck
+from .sent import AdversarialReconstructor as AdversarialReconstructor
+from .sent import DimensionLimit as DimensionLimit
+from .sent import SignHash as SignHash
 from .wandering import BoundaryWandering as BoundaryWandering

@@ -1,7 +1,7 @@
-"""Noise on gradients: blurs what a feature party can read from them. It is noise, not differential privacy.
+"""Noise on gradients and on embeddings: blurs what can be read from them. It is noise, not differential privacy.
 
-Each row comes up once per epoch with fresh noise, so a patient attacker averages it away; nothing is promised, and the
-ledger is not charged. Noise from one step is the same when the step is repeated after a crash.
+On gradients, each row comes up once per epoch with fresh noise, so a patient attacker averages it away; nothing is
+promised, and the ledger is not charged. Noise from one step is the same when the step is repeated after a crash.
 
 Max-norm and isotropic noise: Li et al. 2022, "Label leakage and protection in two-party split learning".
 
@@ -22,17 +22,21 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from blake3 import blake3
 
 from colonnade.errors import PlanError
-from colonnade.models.networks.messages import GRADIENTS
+from colonnade.models.networks.messages import GRADIENTS, Embedding
 from colonnade.parameters import Limit, check_parameters, choice, number, optional
+from colonnade.privacy.ledger import Event
 from colonnade.privacy.mechanisms import FloatArray, Kind, _standard_noise
 from colonnade.privacy.randomness import Randomness, Step
 from colonnade.runtime.context import HookContext, Tensor
 from colonnade.runtime.hooks import index_of
 from colonnade.runtime.party import Defence, Party
+from colonnade.secret import Secret
+from colonnade.storage import Tree
 
 
 def blur(shape: tuple[int, ...], scale: float, kind: Kind, random: Randomness, path: tuple[Step, ...]) -> FloatArray:
@@ -223,3 +227,55 @@ class GradientPerturbation(NoisyGradient):
             of_class = at.gradient_if(torch.full_like(at.labels, label))
             mixture = mixture + weights[:, label : label + 1] * of_class.to(mixture)
         return mixture.to(gradient)
+
+
+class EmbeddingNoise(Defence):
+    """Gaussian noise on every embedding that leaves, drawn once for each record.
+
+    Numbers are brought between -1 and 1 by tanh first. A record has the same noise in all epochs and in predictions, so
+    that no mean over epochs takes the noise away. Two embeddings of a record from different epochs differ by what the
+    network has learned between them, without noise: nothing is promised, and the ledger says so.
+
+    Args:
+        sigma: The noise's standard deviation.
+
+    >>> EmbeddingNoise(sigma=0.5).name
+    'EmbeddingNoise(sigma=0.5)'
+    """
+
+    known_by = (("epoch-ridge", {}), ("epoch-ridge", {"read": "difference"}))
+    acts_on = (Embedding,)
+    named_by = "sigma"
+    limits: ClassVar[Mapping[str, Limit]] = {"sigma": number(above=0)}
+
+    def __init__(self, *, sigma: float = 0.3) -> None:
+        self.sigma = sigma
+        check_parameters(self)
+
+    def before_run(self, party: Party) -> None:
+        self._random = party.random.child("embedding noise", index_of(self, party))
+        self._ledger = party.ledger
+        self._noise: dict[int, FloatArray] = {}
+
+    def outgoing(self, tensor: Tensor, at: HookContext) -> Tensor:
+        if at.message is not Embedding or at.inputs is None:
+            return tensor
+        note = f"embeddings under {self.name}, whose noise cancels between epochs"
+        self._ledger.spend(Event.not_private(Secret.FEATURES, note), identity=note.encode())
+        new = [place for place, row in enumerate(at.rows) if int(row) not in self._noise]
+        if new:
+            inputs = at.inputs.detach().cpu().numpy()
+            for place in new:
+                # By the record and not by its row: a prediction has other rows.
+                record = blake3(np.ascontiguousarray(inputs[place]).tobytes()).hexdigest()
+                drawn = blur((tensor.shape[1],), self.sigma, "gaussian", self._random, (record,))
+                self._noise[int(at.rows[place])] = drawn
+        noise = np.stack([self._noise[int(row)] for row in at.rows])
+        return (tensor.tanh().double() + torch.from_numpy(noise).to(tensor.device)).to(tensor)
+
+    def state(self) -> Tree:
+        return {"key": self._random.key.hex(), "source": self._random.source}
+
+    def restore(self, tree: Tree) -> None:
+        self._random = Randomness.from_key(bytes.fromhex(tree["key"]), source=tree["source"])
+        self._noise = {}

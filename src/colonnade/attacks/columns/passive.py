@@ -9,14 +9,16 @@ The baseline of every stronger attack on columns: most of their power lies in th
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 
 from colonnade.attacks.base import Attack, Grant, Guess, Inapplicable, Needs, View
 from colonnade.attacks.points import Points
 from colonnade.models.networks.messages import Embedding
+from colonnade.parameters import Limit, check_parameters, choice
 from colonnade.secret import Secret
 from colonnade.tables.encode import filled_with_labels
 from colonnade.wire.message import Float64Array
@@ -59,6 +61,47 @@ class InformedRidge(PassiveRidge):
         points = super().points(view)
         own = filled_with_labels(view.own.table)[points.rows]
         return Points(points.rows, np.concatenate([points.values, own], axis=1))
+
+
+class EpochRidge(PassiveRidge):
+    """Each column is a linear function of what several epochs tell of a row together.
+
+    A defence that draws anew for each epoch falls to the mean, one that draws once to the difference of two epochs. A
+    sign that flips from epoch to epoch tells by its mean how near a row is to the sign's border.
+
+    Args:
+        read: The "mean" over all epochs, or the "difference" between a row's last embedding and its first.
+
+    >>> EpochRidge(read="difference").needs.known_records
+    50
+    """
+
+    needs = replace(PassiveRidge.needs, inference_rows=False)
+    limits: ClassVar[Mapping[str, Limit]] = {"read": choice("mean", "difference")}
+
+    def __init__(self, *, read: Literal["mean", "difference"] = "mean") -> None:
+        self.read = read
+        check_parameters(self)
+
+    @classmethod
+    def variants(cls) -> Sequence[Self]:
+        return cls(), cls(read="difference")
+
+    def why_not(self, view: View) -> str | None:
+        if not any(each.epoch for each in view.messages(Embedding, peer=view.grant.owner, sent=False)):
+            return f"it received embeddings of only one epoch from {view.grant.owner}"
+        return super().why_not(view)
+
+    def points(self, view: View) -> Points:
+        owner = view.grant.owner
+        if self.read == "mean":
+            means = view.row_means(Embedding, peer=owner, sent=False).astype(np.float64)
+            rows = np.flatnonzero(np.isfinite(means).all(axis=1))
+            return Points(rows, means[rows])
+        first = Points.of_embeddings(view, received_from=owner, when="first")
+        last = Points.of_embeddings(view, received_from=owner)
+        rows = np.intersect1d(first.rows, last.rows)
+        return Points(rows, last.at(rows) - first.at(rows))
 
 
 def ridge_guess(points: Points, grant: Grant) -> Guess:

@@ -93,6 +93,9 @@ class Watching(Defence):
             known[at.rows] = values
         return tensor
 
+    def affects_predictions(self, sent: Any) -> bool:
+        return False
+
     def points(self, owner: str) -> Points:
         """The last embedding of every row that the owner ever sent, beside the party's own columns and labels."""
         seen = self.seen[owner]
