@@ -29,6 +29,11 @@ psi-fast: .venv-psi-fast/.ready
 demo: setup
 	$(BIN)/colonnade demo
 
+# The first screen of the demonstration's report, as a browser shows it.
+docs/images/report.png: demo
+	chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1280,800 \
+		--screenshot=$@ $$(ls -d runs/demo-????????)/report.html
+
 # Each worker begins with tests that stand together, so that what they share is made once, and takes over from others.
 SHARING := -n $(WORKERS) --dist worksteal
 

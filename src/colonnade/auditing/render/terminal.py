@@ -74,7 +74,7 @@ def terminal(report: ReportContents) -> RenderableType:
         parts += [plain_text(f"- {line}") for line in report.gaps]
     if n := len(report.inapplicable):
         parts.append(
-            plain_text(f"\n{n} attack{'s' if n > 1 else ''} cannot apply to such a run. The JSON file says why.")
+            plain_text(f"\n{n} attack{'s' if n > 1 else ''} cannot apply to such a run; report.json says why.")
         )
     parts.append(
         plain_text(
