@@ -1,8 +1,10 @@
 """Every benchmark can be run and says what it found; how fast anything is, is asked by `make gate`."""
 
 import json
+import re
 import subprocess
 import sys
+from importlib import import_module
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -53,8 +55,9 @@ FIGURES = {
     },
     "functional_guard": {"share_worse_than_the_mean"},
 }
+# `make gate`, which ends every `make test-slow`, runs these in full.
+GATED = ("channel", "import_time", "encrypted", "functional")
 MARKS = {
-    "encrypted": [pytest.mark.slow],
     "reconstruction": [pytest.mark.slow],
     "regression_accuracy": [pytest.mark.slow],
     "small_tables": [pytest.mark.slow],
@@ -71,7 +74,6 @@ MARKS = {
     "psi_large": [pytest.mark.slow, pytest.mark.network],
     "walks": [pytest.mark.slow, pytest.mark.network],
     "resume": [pytest.mark.slow, pytest.mark.network],
-    "functional": [pytest.mark.slow],
     "functional_accuracy": [pytest.mark.slow],
     "functional_guard": [pytest.mark.slow],
 }
@@ -96,12 +98,21 @@ def outcome(*arguments: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, [])) for name in FIGURES])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=MARKS.get(name, [])) for name in FIGURES if name not in GATED]
+)
 def test_a_benchmark_ends_with_one_line_that_has_a_figure_for_each_target(name: str) -> None:
     found = outcome(name, "--quick")
     assert found["name"] == name
     assert set(found["targets"]) == FIGURES[name]
     assert FIGURES[name] < set(found["figures"])
+
+
+@pytest.mark.parametrize("name", GATED)
+def test_a_benchmark_that_the_gate_runs_has_these_targets(name: str) -> None:
+    (gate,) = re.findall(r"-m benchmarks (.*) --gate", (ROOT / "Makefile").read_text())
+    assert name in gate.split()
+    assert set(import_module(f"benchmarks.{name}").TARGETS) == FIGURES[name]
 
 
 def test_several_benchmarks_end_with_one_line_for_all_of_them() -> None:

@@ -348,19 +348,24 @@ WALK_MODULE = textwrap.dedent(
 )
 
 
+def walks(folder, directory, kill_at=-1):
+    """Walk in a process of its own, which may be killed at a step."""
+    (folder / "tests_walk.py").write_text(WALK_MODULE)
+    command = [sys.executable, "-c", WALK, str(folder / directory), str(kill_at)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    done = walks(tmp_path_factory.mktemp("straight"), "straight")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.mark.parametrize("kill_at", [4, *(pytest.param(place, marks=pytest.mark.slow) for place in (0, 1, 7, 9, 15))])
-def test_a_simulation_that_was_killed_resumes_to_the_same_result(kill_at, tmp_path):
-    (tmp_path / "tests_walk.py").write_text(WALK_MODULE)
-
-    def go(directory, kill_at):
-        command = [sys.executable, "-c", WALK, str(tmp_path / directory), str(kill_at)]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
-
-    straight = go("straight", -1)
-    assert straight.returncode == 0, straight.stderr
-    killed = go("killed", kill_at)
-    assert killed.returncode == -signal.SIGKILL
-    resumed = go("killed", -1)
+def test_a_simulation_that_was_killed_resumes_to_the_same_result(kill_at, straight, tmp_path):
+    assert walks(tmp_path, "killed", kill_at).returncode == -signal.SIGKILL
+    resumed = walks(tmp_path, "killed")
     assert resumed.returncode == 0, resumed.stderr
-    assert resumed.stdout == straight.stdout
+    assert resumed.stdout == straight
