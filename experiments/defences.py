@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from statistics import mean
 from typing import Any
 
 from colonnade import simulate
 from colonnade.catalogue import DEFENCES, attacks_of_audit
 from colonnade.errors import PlanError
-from colonnade.experiment.compare import Standing, averaged, best_of, standings
+from colonnade.experiment.compare import JOINED, DefenceScores, Standing, averaged, best_of, singles, standings
 from colonnade.experiment.quality import quality
 from colonnade.experiment.sweep import Trial
 from colonnade.models import LabelDPShadow, SplitClassifier
@@ -31,7 +32,7 @@ EPSILONS = (0.5, 1.0, 2.0, 4.0)
 SEEDS = (0, 1, 2)
 NULLS, QUICK_NULLS = 5, 2
 EPOCHS = 30
-VERSION = 2
+VERSION = 3
 
 
 def trials(*, quick: bool) -> list[Trial]:
@@ -111,7 +112,10 @@ def page(rows: Sequence[Mapping[str, Any]], *, quick: bool) -> str:
         "An attack's score is a balanced accuracy, or AUC where it ranks rows of two classes, on rows whose labels it "
         "was not told, under the names of classes that suit it best. *null* is its mean in "
         f"{QUICK_NULLS if quick else NULLS} runs of each seed with permuted labels, *alone* what the attacker reaches "
-        "with its own columns and the same known labels. The best attack is the one with the highest score. A score at "
+        "with its own columns and the same known labels. The best attack is the one with the highest score; "
+        "*strongest* is what all attacks reach joined without a look at the truth. T-DCS is the score of a defence "
+        "that VFLAIR publishes, from 0 to 1, over the single attacks here; *beyond alone* counts an attack only as far "
+        "as it exceeds the attacker alone. A score at "
         "the level of *alone* proves nothing: an attack that was not made may do better.",
     ]  # fmt: skip
     for title, tell in (
@@ -132,9 +136,9 @@ def _catalogue(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     sets = [name for name in SETS if any(row["set"] == name for row in rows)]
     for name in sets:
         yield from held_out([row for row in rows if row["set"] == name], name)
-    heads = (f"{name}: accuracy | AUC | best attack | score / null / alone" for name in sets)
-    yield "| defence | " + " | ".join(heads) + " |"
-    yield "|" + "---|" * (1 + 4 * len(sets))
+    columns = "accuracy | AUC | best attack | score / null / alone | strongest | T-DCS | beyond alone"
+    yield "| defence | " + " | ".join(f"{name}: {columns}" for name in sets) + " |"
+    yield "|" + "---|" * (1 + 7 * len(sets))
     for defence in ("none", *DEFENCES):
         held = [row for row in rows if row["defence"] == defence]
         if not held:
@@ -144,12 +148,24 @@ def _catalogue(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             mine = [row for row in held if row["set"] == name]
             refusals = [row["refused"] for row in mine if row.get("refused")]
             if refusals or not mine:
-                cells += [f"refused: {refusals[0]}" if refusals else "", "", "", ""]
+                cells += [f"refused: {refusals[0]}" if refusals else "", *[""] * 6]
                 continue
             found = averaged_standings(mine)
             best = best_of(found)
             cells += [over_seeds(mine, "accuracy"), over_seeds(mine, "AUC"), best, _all_of(found[best])]
+            cells += [_all_of(found[JOINED]) if JOINED in found else "", *_traded(found, mine, rows)]
         yield f"| {defence} | {' | '.join(cells)} |"
+
+
+def _traded(
+    found: Mapping[str, Standing], mine: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]
+) -> tuple[str, str]:
+    """VFLAIR's score of a defence as published, and beyond what the attacker reaches alone."""
+    bare = [row["accuracy"] for row in rows if row["defence"] == "none" and row["set"] == mine[0]["set"]]
+    if not bare:
+        return "", ""
+    traded = DefenceScores.of(singles(found), mean(row["accuracy"] for row in mine), best_main=mean(bare))
+    return f"{traded.published:.3f}", f"{traded.beyond_alone:.3f}"
 
 
 def _wandering(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -1,10 +1,11 @@
 """Boundary-wandering learning in both of its forms: what it costs, and what a feature party still finds out.
 
-Both forms, `ShadowProxy` and `ShadowTop`, on five data sets, with alpha 0, 0.1, 1 and 10. Around `ShadowTop` with
-alpha 1, one factor at a time is changed: what the private columns are ranked by, and on which embeddings the loss acts.
-Beside them stands a single track without a defence. The attacks are scores of gradients, clusters, nearest known rows
-and few-label completion, on embeddings and on gradients; each has beside it what the attacker reaches alone and, once
-for each set and form, 20 null runs with permuted labels.
+Both forms, `ShadowProxy` and `ShadowTop`, on five data sets, with alpha 0 (the partition of columns only), 0.1, 1 and
+10. Around `ShadowTop` with alpha 1, one factor at a time is changed: what the private columns are ranked by, on which
+embeddings the loss acts, and by which kernel. Beside them stand a single track without a defence, a single track with
+the loss on received embeddings (the loss only), labels randomised once for all that the attacker sees (label-private
+shadow), and one shot, in which nothing that depends on labels is sent. The attacks are those of an ordinary audit and
+those that know boundary wandering, which solve for the classes in the penalty's own gradient.
 """
 
 from __future__ import annotations
@@ -17,21 +18,30 @@ from typing import Any, Literal
 import numpy as np
 
 from colonnade import audit, simulate
-from colonnade.catalogue import ATTACKS, DEFENCES
-from colonnade.experiment.quality import classification_quality
+from colonnade.catalogue import DEFENCES, attacks_of_audit
+from colonnade.experiment.quality import classification_quality, quality
 from colonnade.experiment.sweep import Trial
-from colonnade.experiment.tune import GEOMETRIC
-from colonnade.models import SplitClassifier
+from colonnade.models import LabelDPShadow, OneShotClassifier, SplitClassifier
+from colonnade.secret import Secret
 from experiments.sets import ROLES, ROWS, halves
 from experiments.tables import held_out, over_seeds, told_seeds
 
 ALPHAS = (0.0, 0.1, 1.0, 10.0)
 SEEDS = (0, 1, 2)
 NULLS = 20
+# A null run of all rows of this set takes a minute.
+NULLS_OF = {"mnist": 5}
 FORMS = ("shadow-proxy", "shadow-top")
-ATTACKED_BY = ("norm-score", "direction-score", *GEOMETRIC)
+OTHER_MODELS: Mapping[str, Any] = {
+    "label-dp": LabelDPShadow(epsilon=1.0),
+    "one-shot": OneShotClassifier(leak_budget={"shop": 1.0}),
+}
 EPOCHS = 30
-VERSION = 1
+VERSION = 2
+EARLIER = (
+    "These figures were measured before attacks were joined, without the attacks that know wandering and without the "
+    "last forms named above; the columns of *strongest* are empty."
+)
 
 
 def trials(*, quick: bool) -> list[Trial]:
@@ -41,7 +51,7 @@ def trials(*, quick: bool) -> list[Trial]:
         for name in ROWS:
             for cell in _cells():
                 base = cell["alpha"] == 1 and cell["scope"] == "public" and cell["by"] == "mutual-information"
-                nulls = NULLS if base and seed == 0 else 1
+                nulls = (NULLS if quick else NULLS_OF.get(name, NULLS)) if base and seed == 0 else 1
                 configuration = {"set": name, **cell, "nulls": nulls, "quick": quick, "version": VERSION}
                 found.append(Trial(configuration, seed))
     cost = {"mnist": 3, "adult": 2, "credit-default": 2}
@@ -49,14 +59,22 @@ def trials(*, quick: bool) -> list[Trial]:
 
 
 def _cells() -> Iterator[dict[str, Any]]:
-    yield {"form": "single", "alpha": 0.0, "scope": "none", "by": "none"}
+    yield _cell("single", 0.0)
+    yield _cell("single", 1.0, scope="received")
     for form in FORMS:
         for alpha in ALPHAS:
-            yield {"form": form, "alpha": alpha, "scope": "public", "by": "mutual-information"}
+            yield _cell(form, alpha, scope="public", by="mutual-information")
     for scope in ("received", "both"):
-        yield {"form": "shadow-top", "alpha": 1.0, "scope": scope, "by": "mutual-information"}
+        yield _cell("shadow-top", 1.0, scope=scope, by="mutual-information")
+    yield _cell("shadow-top", 1.0, scope="received", by="mutual-information", kernel="gaussian")
     for by in ("shap", "importance", "random"):
-        yield {"form": "shadow-top", "alpha": 1.0, "scope": "public", "by": by}
+        yield _cell("shadow-top", 1.0, scope="public", by=by)
+    for form in OTHER_MODELS:
+        yield _cell(form, 0.0)
+
+
+def _cell(form: str, alpha: float, *, scope: str = "none", by: str = "none", kernel: str = "cosine") -> dict[str, Any]:
+    return {"form": form, "alpha": alpha, "scope": scope, "by": by, "kernel": kernel}
 
 
 def measure(trial: Trial) -> Mapping[str, Any]:
@@ -66,22 +84,28 @@ def measure(trial: Trial) -> Mapping[str, Any]:
     torch.set_num_threads(1)
     cell = trial.configuration
     train, test = halves(cell["set"], trial.seed, quick=cell["quick"])
-    single = cell["form"] == "single"
-    tracks = "single" if single else {"name": cell["form"], "by": cell["by"]}
-    model = SplitClassifier(tracks=tracks, epochs=EPOCHS, n_iter_no_change=None)
     # Alpha 0 is the partition without the loss, which is not the same as no partition.
-    held = [] if cell["alpha"] == 0 else [_wandering(cell["alpha"], cell["scope"])]
-    run = simulate(model.fit, train, roles=ROLES, seed=trial.seed, defences={"bank": held})
-    truth = np.asarray(test["bank"].labels)
+    held = [] if cell["alpha"] == 0 else [_wandering(cell)]
     figures: dict[str, Any] = {}
-    heads: tuple[Literal["federated", "local"], ...] = ("federated",) if single else ("federated", "local")
-    for head in heads:
-        shares = {name: partial(share.predict, head=head) for name, share in run.results.items()}
-        prediction = simulate(shares, test, roles=ROLES, seed=trial.seed, defences={"bank": held}).results["bank"]
-        assert prediction is not None
-        found = classification_quality(prediction, truth)
-        figures |= {head: found.pop("accuracy"), f"{head} AUC": found.pop("AUC", None), **found}
-    report = audit(run, [ATTACKS[name]() for name in ATTACKED_BY], nulls=cell["nulls"], seed=trial.seed)
+    if cell["form"] in OTHER_MODELS:
+        run: Any = simulate(OTHER_MODELS[cell["form"]].clone().fit, train, roles=ROLES, seed=trial.seed)
+        found = quality(run, test)
+        figures = {"federated": found.pop("accuracy"), "federated AUC": found.pop("AUC", None), **found}
+    else:
+        single = cell["form"] == "single"
+        tracks = "single" if single else {"name": cell["form"], "by": cell["by"]}
+        model = SplitClassifier(tracks=tracks, epochs=EPOCHS, n_iter_no_change=None)
+        run = simulate(model.fit, train, roles=ROLES, seed=trial.seed, defences={"bank": held})
+        truth = np.asarray(test["bank"].labels)
+        heads: tuple[Literal["federated", "local"], ...] = ("federated",) if single else ("federated", "local")
+        for head in heads:
+            shares = {name: partial(share.predict, head=head) for name, share in run.results.items()}
+            prediction = simulate(shares, test, roles=ROLES, seed=trial.seed, defences={"bank": held}).results["bank"]
+            assert prediction is not None
+            found = classification_quality(prediction, truth)
+            figures |= {head: found.pop("accuracy"), f"{head} AUC": found.pop("AUC", None), **found}
+    attacks = [attack for attack in attacks_of_audit(defences=held) if attack.about is Secret.LABELS]
+    report = audit(run, attacks, nulls=cell["nulls"], seed=trial.seed, progress=False)
     for finding in report.attacks:
         for way, evidence in (("plain", finding.plain), ("renamed", finding.up_to_naming)):
             if evidence is not None:
@@ -92,12 +116,20 @@ def measure(trial: Trial) -> Mapping[str, Any]:
                     "null_high": evidence.null_high,
                     "measure": finding.measure,
                 }
+        if finding.leakage is not None and finding.leakage.excess is not None:
+            share = finding.leakage.normalised
+            figures["leakage"] = {
+                "excess": finding.leakage.excess.value,
+                "low": finding.leakage.excess.low,
+                "high": finding.leakage.excess.high,
+                "normalised": None if share is None else share.value,
+            }
     return figures
 
 
-def _wandering(alpha: float, scope: str) -> Any:
+def _wandering(cell: Mapping[str, Any]) -> Any:
     make: Any = DEFENCES["boundary-wandering"]
-    return make(alpha=alpha, scope=scope)
+    return make(alpha=cell["alpha"], scope=cell["scope"], kernel=cell["kernel"])
 
 
 def page(rows: Sequence[Mapping[str, Any]], *, quick: bool) -> str:
@@ -113,15 +145,17 @@ def page(rows: Sequence[Mapping[str, Any]], *, quick: bool) -> str:
         "`wandering.csv` beside this page has every figure of every trial.",
         "",
         "*main* is the accuracy on held-out rows of the head that predicts (the local one of two tracks), *AUC* its "
-        "area under the ROC curve, *federated* the accuracy of the other. An attack's column has its score, on rows it "
-        "was not told, under the names of classes that suit it best, in brackets what the attacker reaches alone with "
-        "the same help. *null* rows say how high the attack gets, at the 95th percentile of 20 runs, where labels were "
-        "permuted before training.",
-        "",
-        "Attacks that solve for the classes in the penalty's own gradient, which a feature party is sent where the "
-        "scope is *received* or *both*, are not among those tried: low figures there are no proof that labels are "
-        "hidden.",
+        "area under the ROC curve, *federated* the accuracy of the other. *strongest* is what all attacks reach "
+        "together, joined without a look at the truth, on rows whose labels were not told; *alone* is what the "
+        "attacker reaches with its own columns and as many known labels, *excess* the difference in points with its "
+        "interval, *share* the excess relative to the way from alone to what the columns say with all labels known: "
+        "more than 1 tells what the columns never could. *null* is how high strongest gets, at the 95th percentile, "
+        f"where labels were permuted before training ({NULLS} runs of one seed"
+        + ("" if quick else f", {NULLS_OF['mnist']} on mnist") + "). The "
+        "best single attack is the one with the highest mean score, under the names of classes that suit it best.",
     ]  # fmt: skip
+    if all(row.get("Strongest plain.score") is None for row in rows):
+        lines += ["", EARLIER]
     for name in ROWS:
         of_set = [row for row in rows if row["set"] == name]
         if of_set:
@@ -130,29 +164,34 @@ def page(rows: Sequence[Mapping[str, Any]], *, quick: bool) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    attacks = sorted({key.removesuffix(".score") for row in rows for key in row if key.endswith(" renamed.score")})
-    attacks = [attack for attack in attacks if any(row.get(f"{attack}.score") is not None for row in rows)]
-    yield (
-        "| form | alpha | scope | private by | main | AUC | federated | "
-        + " | ".join(attack.removesuffix(" renamed") for attack in attacks)
-        + " |"
-    )
-    yield "|" + "---|" * (7 + len(attacks))
+    ending = " renamed.score"
+    attacks = sorted({key.removesuffix(ending) for row in rows for key in row if key.endswith(ending)} - {"Strongest"})
+    heads = "form | alpha | scope | kernel | private by | main | AUC | federated | strongest | alone | excess | share"
+    yield f"| {heads} | null | best single attack | score |"
+    yield "|" + "---|" * 15
     for cell in _cells():
-        mine = [row for row in rows if all(row[key] == value for key, value in cell.items())]
+        mine = [row for row in rows if all(row.get(key, "cosine") == value for key, value in cell.items())]
         if not mine:
             continue
         main = "federated" if _mean(mine, "local") is None else "local"
-        shown = [over_seeds(mine, key) for key in (main, f"{main} AUC", "federated")]
-        for attack in attacks:
-            score, alone = _mean(mine, f"{attack}.score"), _mean(mine, f"{attack}.alone")
-            shown.append("" if score is None or alone is None else f"{score:.2f} ({alone:.2f})")
-        yield f"| {cell['form']} | {cell['alpha']:g} | {cell['scope']} | {cell['by']} | {' | '.join(shown)} |"
-        nulls = [row for row in mine if row["nulls"] == NULLS]
-        if nulls:
-            high = [_mean(nulls, f"{attack}.null_high") for attack in attacks]
-            cells = ["" if value is None else f"{value:.2f}" for value in high]
-            yield f"| {cell['form']} | {cell['alpha']:g} | *null* | | | | | {' | '.join(cells)} |"
+        settings = [str(cell[name]) for name in ("form", "alpha", "scope", "kernel", "by")]
+        shown = settings + [over_seeds(mine, key) for key in (main, f"{main} AUC", "federated")]
+        shown += [_told(_mean(mine, f"Strongest plain.{name}")) for name in ("score", "alone")]
+        beyond = [_mean(mine, f"leakage.{name}") for name in ("excess", "low", "high")]
+        points = [f"{100 * each:+.0f}" for each in beyond if each is not None]
+        shown += [
+            f"{points[0]} ({points[1]} to {points[2]})" if points else "",
+            _told(_mean(mine, "leakage.normalised")),
+        ]
+        singles = {name: score for name in attacks if (score := _mean(mine, f"{name} renamed.score")) is not None}
+        best = max(singles, key=lambda name: singles[name], default="none applies")
+        nulls = [row for row in mine if row["nulls"] > 1]
+        shown += [_told(_mean(nulls, "Strongest plain.null_high")), best, _told(singles.get(best))]
+        yield f"| {' | '.join(shown)} |"
+
+
+def _told(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:

@@ -65,13 +65,13 @@ def test_wandering_is_measured_in_both_forms_on_five_sets_for_every_alpha_and_se
 
 
 def test_wandering_changes_one_factor_at_a_time(wandering):
-    base = {"form": "shadow-top", "alpha": 1.0, "scope": "public", "by": "mutual-information"}
-    cells = [cell for cell in wandering._cells() if cell["form"] != "single"]
+    base = {"form": "shadow-top", "alpha": 1.0, "scope": "public", "by": "mutual-information", "kernel": "cosine"}
+    cells = [cell for cell in wandering._cells() if cell["form"] in wandering.FORMS]
     assert base in cells
     for cell in cells:
         changed = [key for key in base if cell[key] != base[key]]
-        # The two forms are both taken through all alphas.
-        assert len(changed) <= 1 or set(changed) == {"form", "alpha"}
+        # The two forms are both taken through all alphas; another kernel tells more where embeddings are received.
+        assert len(changed) <= 1 or set(changed) in ({"form", "alpha"}, {"scope", "kernel"})
 
 
 def test_every_set_and_form_has_twenty_null_runs(wandering):
@@ -140,9 +140,12 @@ def test_a_trial_of_each_part_is_told_on_the_page(defences, small, write, tmp_pa
     write(table_of(rows), partial(defences.page, quick=True), tmp_path / "defences")
     page = (tmp_path / "defences.md").read_text()
     for row in found[:2]:
-        best = max((name for name in row if isinstance(row[name], dict)), key=lambda name: row[name]["score"])
+        single = [name for name in row if isinstance(row[name], dict) and name != "Strongest"]
+        best = max(single, key=lambda name: row[name]["score"])
         figures = " / ".join(f"{row[best][key]:.2f}" for key in ("score", "null", "alone"))
-        assert f"| {row['defence']} | {row['accuracy']:.3f} | {row['AUC']:.3f} | {best} | {figures} |" in page
+        joined = " / ".join(f"{row['Strongest'][key]:.2f}" for key in ("score", "null", "alone"))
+        shown = f"{row['accuracy']:.3f} | {row['AUC']:.3f} | {best} | {figures} | {joined}"
+        assert f"| {row['defence']} | {shown} |" in page
     assert f"digits: {found[0]['rows']} held-out rows; a constant guess is right in {found[0]['commonest']:.3f}" in page
     assert f"| received | cosine | 1 | sparse-gradient | {found[2]['accuracy']:.3f} |" in page
     assert f"| 4 | {found[3]['accuracy']:.3f} | {found[3]['AUC']:.3f} |" in page
@@ -171,15 +174,18 @@ def table_of(rows):
 def test_a_page_shows_scores_beside_their_controls(wandering, write, tmp_path):
     cell = {"set": "digits", "form": "shadow-top", "alpha": 1.0, "scope": "public", "by": "mutual-information"}
     figures = {"score": 0.75, "alone": 0.6, "null_mean": 0.2, "null_high": 0.3, "measure": "accuracy"}
+    joined = {"score": 0.8, "alone": 0.62, "null_high": 0.31}
     row = {
         **cell, "nulls": 20, "federated": 0.9, "local": 0.95,
         **{f"NormScore renamed.{key}": value for key, value in figures.items()},
+        **{f"Strongest plain.{key}": value for key, value in joined.items()},
+        "leakage.excess": 0.18, "leakage.low": 0.15, "leakage.high": 0.2, "leakage.normalised": 0.5,
         "trial.state": "done", "trial.seed": 0, "trial.key": "k", "trial.traceback": None, "trial.started": 0.0,
     }  # fmt: skip
     write(pa.Table.from_pylist([row]), partial(wandering.page, quick=True), tmp_path / "wandering")
     page = (tmp_path / "wandering.md").read_text()
-    assert "| shadow-top | 1 | public | mutual-information | 0.950 |  | 0.900 | 0.75 (0.60) |" in page
-    assert "| shadow-top | 1 | *null* | | | | | 0.30 |" in page
+    assert "| shadow-top | 1.0 | public | cosine | mutual-information | 0.950 |  | 0.900 | 0.80 | 0.62 |" in page
+    assert "| +18 (+15 to +20) | 0.50 | 0.31 | NormScore | 0.75 |" in page
     assert "NormScore renamed.score" in (tmp_path / "wandering.csv").read_text()
 
 

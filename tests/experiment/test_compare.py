@@ -6,7 +6,7 @@ from colonnade import audit
 from colonnade.attacks.labels.clustering import GradientNearest
 from colonnade.attacks.labels.gradients import NormScore
 from colonnade.data import load
-from colonnade.experiment.compare import Standing, averaged, best_of, standings
+from colonnade.experiment.compare import DefenceScores, Standing, averaged, best_of, defence_score, standings
 from colonnade.models.networks.split import SplitClassifier
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
@@ -43,3 +43,13 @@ def test_only_attacks_of_every_trial_are_averaged():
 
 def test_the_best_attack_has_the_highest_score_whatever_its_controls():
     assert best_of({"A": Standing(0.7, 0.1, 0.1), "B": Standing(0.8, 0.8, 0.8)}) == "B"
+
+
+def test_the_score_of_a_defence_is_what_the_published_formula_gives_by_hand():
+    # Attack 0.6 and 3 points of accuracy lost: 1 / (1 + sqrt(0.5 * 0.36 + 0.5 * 0.0009)).
+    assert defence_score(0.6, 0.95, best_main=0.98) == pytest.approx(0.701856, abs=1e-6)
+    assert defence_score(0.0, 0.99, best_main=0.98) == 1.0
+    found = {"A": Standing(1.0, null=0.1, alone=0.5), "B": Standing(0.3, null=0.1, alone=0.5)}
+    scores = DefenceScores.of(found, 0.98, best_main=0.98)
+    assert scores.published == pytest.approx((0.585786 + 0.824993) / 2, abs=1e-6)
+    assert scores.beyond_alone == pytest.approx((0.738796 + 1.0) / 2, abs=1e-6)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from statistics import mean
 
 from colonnade.attacks.base import AnyAttack
+from colonnade.attacks.labels.strongest import Strongest
 from colonnade.auditing import audit
 from colonnade.catalogue import attacks_of_audit
 from colonnade.models.base import Estimator
 from colonnade.runtime.simulate import Run
 from colonnade.secret import Secret
+
+JOINED = Strongest.__name__
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,64 @@ def averaged(trials: Sequence[Mapping[str, Standing]]) -> dict[str, Standing]:
     }
 
 
+def singles(found: Mapping[str, Standing]) -> dict[str, Standing]:
+    """The attacks without the one that joins them."""
+    return {name: standing for name, standing in found.items() if name != JOINED}
+
+
 def best_of(found: Mapping[str, Standing]) -> str:
-    """The attack with the highest score."""
-    return max(found, key=lambda name: found[name].score)
+    """The single attack with the highest score."""
+    return max(singles(found), key=lambda name: found[name].score)
+
+
+def defence_score(attack: float, main: float, *, best_main: float, ideal_attack: float = 0.0) -> float:
+    """How good a trade a defence is against one attack, from 0 to 1: VFLAIR's defence capability score (DCS).
+
+    As published, an ideal defence leaves the attack at 0 and the main task where it was; both count alike. An attack
+    below chance then counts as a better defence, though its labels are only renamed. `ideal_attack` at what the
+    attacker reaches alone, and scores under the best names of the classes, mend this.
+
+    Args:
+        attack: The attack's score.
+        main: The main task's score with the defence.
+        best_main: The main task's score without a defence.
+        ideal_attack: The attack's score that nobody can prevent.
+
+    >>> round(defence_score(1.0, 0.975, best_main=0.975), 4)
+    0.5858
+    """
+    away = max(attack - ideal_attack, 0.0), max(best_main - main, 0.0)
+    return 1 / (1 + math.sqrt(0.5 * away[0] ** 2 + 0.5 * away[1] ** 2))
+
+
+@dataclass(frozen=True)
+class DefenceScores:
+    """What a defence is worth against all attacks on labels.
+
+    Attributes:
+        published: VFLAIR's T-DCS: the mean of the published score over the attacks of one kind. With attacks on labels
+            only, their mean over kinds of attack, C-DCS, is the same number.
+        beyond_alone: The same mean where an attack counts only beyond chance and what the attacker reaches alone.
+    """
+
+    published: float
+    beyond_alone: float
+
+    @classmethod
+    def of(cls, found: Mapping[str, Standing], main: float, *, best_main: float) -> DefenceScores:
+        """The scores from how each attack stands."""
+        return cls(
+            mean(defence_score(each.score, main, best_main=best_main) for each in found.values()),
+            mean(
+                defence_score(each.score, main, best_main=best_main, ideal_attack=each.alone) for each in found.values()
+            ),
+        )
+
+
+def mean_over_kinds(published: Mapping[str, float]) -> float:
+    """VFLAIR's C-DCS: the mean of T-DCS over kinds of attack, such as attacks on labels and on columns.
+
+    >>> mean_over_kinds({"labels": 0.5, "columns": 0.75})
+    0.625
+    """
+    return mean(published.values())
