@@ -29,11 +29,13 @@ def quality(run: Run[Estimator], tables: Mapping[str, Table], prediction: Predic
         constant guess would reach, and its "AUC" where both sides of every class occur; for curves their errors
         (`colonnade.models.functional.metrics`); else "R2".
     """
-    label = run.simulation.roles.label
+    simulation, label = run.simulation, run.simulation.roles.label
     if prediction is None and label is not None:
         shares = {party: share.predict for party, share in run.results.items()}
-        options = {"seed": run.simulation.seed, "defences": run.simulation.defences}
-        prediction = simulate(shares, tables, roles=run.simulation.roles, keep="digests", **options).results[label]
+        predicted = simulate(
+            shares, tables, roles=simulation.roles, seed=simulation.seed, defences=simulation.defences, keep="digests"
+        )
+        prediction = predicted.results[label]
     if label is None or prediction is None or tables[label].labels is None:
         raise PlanError(
             "Quality is measured against the predictions and labels of the label party, but this run has none. "

@@ -162,10 +162,12 @@ class Estimator(ABC):
         }
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
 
-    def __getattr__(self, name: str) -> Any:
-        """Say why there is no history where a model has none."""
-        why = " Figures of each epoch are noted by networks, at parties that learn any." if name == "history_" else ""
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}.{why}")
+    if not TYPE_CHECKING:  # A type checker would take any attribute to be there.
+
+        def __getattr__(self, name: str) -> Any:
+            """Say why there is no history where a model has none."""
+            why = " Networks note figures of each epoch, at parties that learn any." if name == "history_" else ""
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}.{why}")
 
     def plot_history(self, ax: Axes | None = None) -> Axes:
         """Draw this party's figures of each epoch; the extra `report`."""
