@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from colonnade.auditing.attempt import Attempt
@@ -16,8 +17,11 @@ from colonnade.catalogue import ATTACKS, DEFENCES, MODELS, THOROUGH
 from colonnade.curves import BSplines
 from colonnade.data import load
 from colonnade.data.functional.generator import FunctionalSetting
+from colonnade.models.evaluation import Evaluated, HeldOut, evaluate
 from colonnade.models.networks.split import SplitClassifier
 from colonnade.roles import Roles
+from colonnade.runtime.simulate import simulate
+from colonnade.tables.table import Table
 from colonnade.testing import ATTACK_CHECKS, DEFENCE_CHECKS, ESTIMATOR_CHECKS, TRANSPORT_CHECKS, Setup, attempt_on
 from colonnade.testing.ports import free_port
 from colonnade.testing.restart import restarted_peers_learn_nothing
@@ -166,6 +170,36 @@ def test_a_transport_keeps_its_contract(transport, check):
 @pytest.mark.parametrize("model", MODELS)
 def test_a_model_keeps_its_contract(model, check, setups):
     check(setups(model))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS)
+def test_held_out_rows_of_every_model_are_predicted_scored_and_no_part_of_the_training(model, setups):
+    setup, kept = setups(model), []
+    held_out = HeldOut(share=0.3, seed=2)
+    protocol = Evaluated(setup.make(), held_out, lambda share, prediction: kept.append((share, prediction)))
+    run = simulate(protocol, setup.tables, roles=setup.roles, seed=1, keep="digests")
+    (share, prediction), label = kept[0], setup.roles.label
+    train, rest = held_out.split(setup.tables[label])
+    assert len(prediction.values) == len(rest)
+    quality = evaluate(share, prediction, train, rest)
+    assert quality.alone_by
+    assert all(figure.difference for name, figure in quality.figures.items() if name != "calibration slope")
+    # With other values in the rows that are held out, everything that crosses in training is the same.
+    others = {name: exchanged(table, held_out.mask(len(table))) for name, table in setup.tables.items()}
+    again = simulate(protocol, others, roles=setup.roles, seed=1, keep="digests")
+    for name, transcript in run.transcripts.items():
+        assert transcript.digests() == again.transcripts[name].digests()
+    assert all(others[name].digest() != table.digest() for name, table in setup.tables.items())
+
+
+def exchanged(table, mask):
+    """A table whose marked rows have each other's values, labels included, and the ids that they had."""
+    places = np.arange(len(table))
+    places[mask] = places[mask][::-1]
+    arrow = table.to_arrow()
+    moved = arrow.take(places).set_column(0, table.id_name, arrow.column(0))
+    return Table.of(moved, ids=table.id_name, labels=table.label_name, owner=table.owner)
 
 
 @pytest.mark.slow

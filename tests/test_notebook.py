@@ -11,6 +11,7 @@ from colonnade import Roles, Table, audit, simulate
 from colonnade.attacks import NormScore
 from colonnade.data import load
 from colonnade.defences import GradientNoise
+from colonnade.errors import PlanError
 from colonnade.models import LogisticRegression, SplitClassifier, Vertical
 from colonnade.models.base import Prediction
 from colonnade.progress import Bars
@@ -80,6 +81,35 @@ def test_progress_without_a_terminal_is_a_line_of_text(capsys: pytest.CaptureFix
         bars.update("train", 2, 2, {"loss": 0.25})
     lines = capsys.readouterr().err.replace("\r", "\n").split("\n")
     assert [line.strip() for line in lines if line.strip()] == ["train: 1 of 2  loss 0.5", "train: 2 of 2  loss 0.25"]
+
+
+def test_a_history_is_drawn_for_the_parties_that_learned_figures(run: Run[SplitClassifier]) -> None:
+    assert [set(figures[0]) for figures in run.history_.values()] == [{"epoch", "loss", "validation_loss"}, {"epoch"}]
+    axes = run.plot_history()
+    assert [line.get_label() for line in axes.lines] == ["bank: loss", "bank: validation loss"]
+    assert axes.lines[0].get_ydata().tolist() == [run.history_["bank"][0]["loss"]]
+    alone = run.results["bank"].plot_history()
+    assert [line.get_label() for line in alone.lines] == ["this party: loss", "this party: validation loss"]
+
+
+def test_a_model_without_a_history_says_why() -> None:
+    with pytest.raises(AttributeError) as caught:
+        _ = LogisticRegression().history_  # type: ignore[attr-defined]
+    assert str(caught.value) == (
+        "LogisticRegression has no attribute 'history_'. Networks note figures of each epoch, at parties that learn any."
+    )
+    with pytest.raises(PlanError) as refused:
+        LogisticRegression().plot_history()
+    assert str(refused.value) == (
+        "A history has the figures of each epoch, but no party learned any while LogisticRegression was trained. Look "
+        "at n_iter_ and converged_, or at the quality on held-out rows."
+    )
+
+
+def test_a_vertical_draws_its_history() -> None:
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    vertical = Vertical(SplitClassifier(epochs=1), columns={"bank": [0], "shop": [1]}, roles=ROLES)
+    assert len(vertical.fit(X, X[:, 0] > 0).plot_history().lines) == 2
 
 
 def test_a_vertical_passes_on_what_the_parties_learned(tmp_path: Path) -> None:

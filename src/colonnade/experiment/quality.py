@@ -29,11 +29,12 @@ def quality(run: Run[Estimator], tables: Mapping[str, Table], prediction: Predic
         constant guess would reach, and its "AUC" where both sides of every class occur; for curves their errors
         (`colonnade.models.functional.metrics`); else "R2".
     """
-    label = run.simulation.roles.label
+    simulation, label = run.simulation, run.simulation.roles.label
     if prediction is None and label is not None:
         shares = {party: share.predict for party, share in run.results.items()}
-        held = run.simulation
-        predicted = simulate(shares, tables, roles=held.roles, seed=held.seed, defences=held.defences, keep="digests")
+        predicted = simulate(
+            shares, tables, roles=simulation.roles, seed=simulation.seed, defences=simulation.defences, keep="digests"
+        )
         prediction = predicted.results[label]
     if label is None or prediction is None or tables[label].labels is None:
         raise PlanError(

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from io import BytesIO
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from colonnade._version import __version__
+from colonnade.curves.plots import plot_history
 from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.parameters import Limit, check_parameters
 from colonnade.roles import Lines, Roles, star
@@ -26,6 +27,9 @@ from colonnade.runtime.protocol import describe
 from colonnade.storage import Tree, read_tree, write_atomically, write_tree
 from colonnade.tables.table import Table
 from colonnade.wire.message import Message
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MOST_WEIGHT = 1e30
 """Heavier rows would overflow squares of sums."""
@@ -161,6 +165,17 @@ class Estimator(ABC):
             if not (value is defaults[name].default or repr(value) == repr(defaults[name].default))
         }
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in changed.items())})"
+
+    if not TYPE_CHECKING:  # A type checker would take any attribute to be there.
+
+        def __getattr__(self, name: str) -> Any:
+            """Say why there is no history where a model has none."""
+            why = " Networks note figures of each epoch, at parties that learn any." if name == "history_" else ""
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}.{why}")
+
+    def plot_history(self, ax: Axes | None = None) -> Axes:
+        """Draw this party's figures of each epoch; the extra `report`."""
+        return plot_history({"this party": getattr(self, "history_", ())}, ax, type(self).__name__)
 
     @property
     def is_fitted(self) -> bool:

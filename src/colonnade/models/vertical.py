@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from colonnade.curves.plots import plot_history
 from colonnade.errors import DataError
 from colonnade.models.base import Estimator, Prediction
 from colonnade.roles import Roles
 from colonnade.runtime.simulate import simulate
 from colonnade.tables.table import Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 class Vertical(BaseEstimator):  # type: ignore[misc]
@@ -65,6 +69,12 @@ class Vertical(BaseEstimator):  # type: ignore[misc]
         if name.endswith("_") and not name.startswith("_") and any(hasattr(share, name) for share in shares.values()):
             return {party: getattr(share, name) for party, share in shares.items() if hasattr(share, name)}
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}, and no party has learned one.")
+
+    def plot_history(self, ax: Axes | None = None) -> Axes:
+        """Draw the figures of each epoch by party; the extra `report`."""
+        check_is_fitted(self)
+        history = {party: share.history_ for party, share in self.shares_.items() if hasattr(share, "history_")}
+        return plot_history(history, ax, type(self.estimator).__name__)
 
     def save(self, folder: Path | str) -> None:
         """Write every party's share into a file of the folder, as each would keep its own."""

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import numpy as np
 
 from colonnade._version import __version__
+from colonnade.curves.plots import plot_history
 from colonnade.errors import PlanError, StorageError
 from colonnade.privacy.history import History, Records, history_path
 from colonnade.privacy.ledger import Ledger
@@ -43,6 +44,9 @@ from colonnade.tables.table import Table
 from colonnade.wire.channel import Channel
 from colonnade.wire.memory import MemoryNetwork, MemoryTransport
 from colonnade.wire.recording.recording import Digests, Keep, Recording, Transcript
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -298,6 +302,15 @@ class Run(Generic[R_co]):
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(repr(self))}</pre>"
+
+    @property
+    def history_(self) -> dict[str, list[dict[str, float]]]:
+        """Of a training, the figures of each epoch by party, where a party notes any."""
+        return {name: result.history_ for name, result in self.results.items() if hasattr(result, "history_")}
+
+    def plot_history(self, ax: Axes | None = None) -> Axes:
+        """Draw the figures of each epoch by party; the extra `report`."""
+        return plot_history(self.history_, ax, self.plan.protocol.removesuffix(".fit"))
 
     def predict(self, tables: Mapping[str, Table], *, seed: int | None = None) -> Any:
         """What the trained model predicts for rows of all parties, at the party that learns the prediction.
