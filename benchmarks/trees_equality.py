@@ -175,7 +175,8 @@ def compared(
     import xgboost
 
     loss = OBJECTIVES.get(objective) or Softmax(n_classes)
-    parameters = replace(parameters, max_delta_step=loss.max_delta_step)
+    if isinstance(loss, Poisson):
+        parameters = replace(parameters, max_delta_step=loss.max_delta_step)
     data = xgboost.DMatrix(fed(bins), label=labels)
     booster = xgboost.train({**given(objective, parameters, n_classes), **(theirs or {})}, data, n_rounds)
     model = json.loads(booster.save_raw("json"))["learner"]["gradient_booster"]["model"]["trees"]

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.trees_equality import OBJECTIVES, auc_off, compared
 from colonnade.models.trees.bins import BinMatrix, Bins, Column
+from colonnade.models.trees.losses import Poisson
 from colonnade.models.trees.splits import TreeParameters
 from colonnade.tables.table import Table
 
@@ -32,6 +33,16 @@ def test_trees_are_those_of_xgboost(objective, missing):
     bins, score = generated(4000, 1, missing=missing)
     labels = {"binary:logistic": score > 0, "reg:squarederror": score, "count:poisson": np.floor(np.exp(score / 2))}
     found = compared(bins, labels[objective].astype(np.float64), objective, 4, TreeParameters(max_depth=5))
+    assert found.equal > 100
+    assert found.share >= 0.999
+
+
+def test_counts_without_a_bound_on_leaves_have_the_trees_of_xgboost(monkeypatch):
+    monkeypatch.setitem(OBJECTIVES, "count:poisson", Poisson(max_delta_step=0.0))
+    bins, score = generated(4000, 1)
+    # Without a bound, a step of the usual size goes from a score of log(0.5) to one of 15.
+    parameters = TreeParameters(max_depth=5, eta=0.05)
+    found = compared(bins, np.floor(np.exp(score / 2)), "count:poisson", 4, parameters)
     assert found.equal > 100
     assert found.share >= 0.999
 

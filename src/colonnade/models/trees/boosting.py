@@ -12,7 +12,7 @@ label party's own draw and depends on gradients.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -151,8 +151,6 @@ class Boosting:
         self.start = self.loss.start(self.labels[trained], self.weights[trained])
         self.scores = np.tile(self.start, (len(self.labels), 1))
         self._added = np.zeros_like(self.scores)
-        step = self.settings.trees.max_delta_step or self.loss.max_delta_step
-        self.parameters = replace(self.settings.trees, max_delta_step=step)
 
     @property
     def n_trees(self) -> int:
@@ -188,7 +186,9 @@ class Boosting:
         along = np.setdiff1d(np.arange(len(self.labels)), rows)
         allowed = self.sampling.allowed(number, len(source.columns))
         chosen = None if chooser is None else chooser(gradients, allowed)
-        tree, added = grow(gradients, source, self.parameters, rows=rows, along=along, allowed=allowed, chooser=chosen)
+        tree, added = grow(
+            gradients, source, self.settings.trees, rows=rows, along=along, allowed=allowed, chooser=chosen
+        )
         self.trees.append(tree)
         self._added[:, number % self.loss.n_scores] = added
         if (number + 1) % self.loss.n_scores == 0:

@@ -86,7 +86,8 @@ class SecureBoost(ScoringEstimator):
         reg_lambda: Ridge penalty of leaves' weights.
         reg_alpha: L1 penalty of leaves' weights.
         min_child_weight: The least sum of hessians on each side of a split.
-        max_delta_step: The largest weight of a leaf before `learning_rate`; 0 takes the loss's own bound.
+        max_delta_step: The largest weight of a leaf before `learning_rate`; 0 for no bound, None for xgboost's own: 0.7
+            for counts and no bound otherwise.
         max_bin: How many bins a column may have.
         max_cat_to_onehot: Categorical columns with fewer levels send one level to the left.
         subsample: The share of rows that a round learns from. 1/2, 1/3 and so on take public folds in turn, which cuts
@@ -101,7 +102,8 @@ class SecureBoost(ScoringEstimator):
         sums: What the label party sees of the sums over a feature party's bins. "exact" shows them, under
             `leak_budget`. "noisy" shows them with noise, so that all sums of a training cost a record (epsilon, delta);
             the sides of rows stay exact. "hidden" keeps them as shares and opens the winning split alone; it takes
-            trees without reg_alpha and max_delta_step, and categorical columns then send one level to the left.
+            trees without reg_alpha and max_delta_step, counts with max_delta_step=0, and categorical columns then send
+            one level to the left.
         epsilon: With noisy sums, what all sums of a training together cost a record of a feature party.
         delta: The probability with which this may fail.
         leak_budget: With exact sums, how many sums about each of a feature party's columns the label party may learn,
@@ -136,7 +138,7 @@ class SecureBoost(ScoringEstimator):
         "reg_lambda": number(0),
         "reg_alpha": number(0),
         "min_child_weight": number(0),
-        "max_delta_step": number(0),
+        "max_delta_step": optional(number(0)),
         "max_bin": count(2),
         "max_cat_to_onehot": count(),
         "subsample": number(above=0, most=1),
@@ -170,7 +172,7 @@ class SecureBoost(ScoringEstimator):
     reg_lambda: float = TreeParameters.reg_lambda
     reg_alpha: float = TreeParameters.reg_alpha
     min_child_weight: float = TreeParameters.min_child_weight
-    max_delta_step: float = TreeParameters.max_delta_step
+    max_delta_step: float | None = None
     max_bin: int = 32
     max_cat_to_onehot: int = TreeParameters.max_cat_to_onehot
     subsample: float = BoostSettings.subsample
@@ -332,13 +334,19 @@ class SecureBoost(ScoringEstimator):
         """Take up what `_learned_labels` gave."""
 
     def _settings(self) -> ForestSettings:
-        trees = TreeParameters(eta=self.learning_rate, **self._given(TreeParameters))
+        given = self._given(TreeParameters) | {"max_delta_step": self._largest_step}
+        trees = TreeParameters(eta=self.learning_rate, **given)
         if self.sums == "hidden":
             trees = hidden_parameters(trees)
         self._require_scheme(trees)
         noise = NoiseSettings(self.epsilon, self.delta) if self.sums == "noisy" else None
         boost = BoostSettings(trees, **self._given(BoostSettings))
         return ForestSettings(boost, noise=noise, **self._given(ForestSettings))
+
+    @property
+    def _largest_step(self) -> float:
+        """`max_delta_step`, or what xgboost takes for this loss."""
+        return self.max_delta_step or 0.0
 
     def _given(self, settings: type[TreeParameters | BoostSettings | ForestSettings]) -> dict[str, Any]:
         """The parameters that settings have under the same names."""
@@ -413,11 +421,7 @@ class SecureBoost(ScoringEstimator):
         if self.sample_weight is not None:
             weights = weights * row_weights(party, self.sample_weight)
         most_total = MOST_TOTAL if settings.hidden else slots_of(sampling.folds).most_total
-        boosting = Boosting(settings.boost, loss, labels, weights, sampling, party.random, most_total)
-        if settings.hidden:
-            # A loss may have a bound of its own.
-            hidden_parameters(boosting.parameters)
-        return boosting
+        return Boosting(settings.boost, loss, labels, weights, sampling, party.random, most_total)
 
     def _columns(self, party: Party) -> Table:
         table = party.own_table
@@ -531,4 +535,9 @@ class SecureBoostRegressor(SecureBoost):
         return float(r2_score(labels, prediction.values))
 
     def _family(self) -> Loss:
-        return Poisson(self.max_delta_step or 0.7) if self.objective == "count:poisson" else Squared()
+        return Poisson(self._largest_step) if self.objective == "count:poisson" else Squared()
+
+    @property
+    def _largest_step(self) -> float:
+        own = Poisson.max_delta_step if self.objective == "count:poisson" else 0.0
+        return own if self.max_delta_step is None else self.max_delta_step

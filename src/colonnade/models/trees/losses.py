@@ -38,10 +38,6 @@ class Loss(Protocol):
     def n_scores(self) -> int:
         """How many scores a row has."""
 
-    @property
-    def max_delta_step(self) -> float:
-        """What a leaf's weight may be at most where the estimator says nothing else; 0 for no bound."""
-
     def start(self, labels: Float64Array, weights: Float64Array) -> Float64Array:
         """The scores (n_scores,) that all rows begin with."""
 
@@ -60,7 +56,6 @@ class Logistic:
     """Two classes, 0 and 1."""
 
     n_scores: ClassVar[int] = 1
-    max_delta_step: ClassVar[float] = 0.0
 
     def start(self, labels: Float64Array, weights: Float64Array) -> Float64Array:
         """The log-odds of the weighted mean."""
@@ -90,7 +85,6 @@ class Softmax:
     """Several classes, 0 to K - 1."""
 
     n_classes: int
-    max_delta_step: ClassVar[float] = 0.0
 
     @property
     def n_scores(self) -> int:
@@ -128,7 +122,6 @@ class Squared:
     """Numbers."""
 
     n_scores: ClassVar[int] = 1
-    max_delta_step: ClassVar[float] = 0.0
 
     def start(self, labels: Float64Array, weights: Float64Array) -> Float64Array:
         """The weighted mean."""
@@ -149,7 +142,11 @@ class Squared:
 
 @dataclass(frozen=True)
 class Poisson:
-    """Counts; the hessian is larger than the true one, as xgboost's is, so that steps stay small."""
+    """Counts; the hessian is larger than the true one, as xgboost's is, so that steps stay small.
+
+    Attributes:
+        max_delta_step: The largest weight of a leaf; with 0 the hessian is the true one.
+    """
 
     max_delta_step: float = 0.7
     n_scores: ClassVar[int] = 1

@@ -205,7 +205,7 @@ class LabelSide:
             given = self._n_noisy, self._n_releases, self._settings.noise
             self.boosting.reach = lambda values: widest(values, *given)
         if shared:
-            self._hidden = HiddenAsking(self._party, tuple(self.parts.values()), self.boosting.parameters)
+            self._hidden = HiddenAsking(self._party, tuple(self.parts.values()), self._settings.boost.trees)
         self._fetching = {line.peer: SideFetching(line) for line in self._lines}
         for fetching in self._fetching.values():
             fetching.begin()
