@@ -5,6 +5,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import tempfile
 
 from colonnade.testing.resume import forking
 
@@ -46,6 +47,8 @@ def become(script, arguments, environment, log):
             os.dup2(file.fileno(), stream)
     os.environ.clear()
     os.environ.update(environment)
+    # What was imported may have asked for the folder of temporary files, which the environment names.
+    tempfile.tempdir = None
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
     sys.argv = [script, *arguments]
