@@ -1,10 +1,7 @@
-import json
 import re
 import shutil
-import subprocess
 import sys
 from dataclasses import replace
-from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -46,83 +43,17 @@ addEventListener("load", () => {
 """
 
 
-FIRST_SCREEN = """
-<script>
-addEventListener("load", () => {
-  const end = name => document.querySelector(name).getBoundingClientRect().bottom;
-  const seen = { height: document.documentElement.scrollHeight, unfocusable: 0, pale: [] };
-  for (const name of ["matrix", "quality", "next"]) seen[name] = end(`.first > .${name}`);
-  for (const folded of document.querySelectorAll("details")) folded.open = true;
-  for (const line of document.querySelectorAll("summary")) {
-    line.focus();
-    seen.unfocusable += document.activeElement !== line;
-  }
-  const boxes = [...document.querySelectorAll(".scroll")];
-  seen.boxed = boxes.every(box => box.getBoundingClientRect().right <= innerWidth + 1);
-  seen.scrolls = boxes.some(box => box.scrollWidth > box.clientWidth && getComputedStyle(box).overflowX === "auto");
-  const rgb = colour => (colour.match(/[\\d.]+/g) || []).map(Number);
-  const light = colour => {
-    const [r, g, b] = colour.map(v => v / 255).map(v => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
-    return .2126 * r + .7152 * g + .0722 * b;
-  };
-  const behind = element => {
-    for (let each = element; each; each = each.parentElement) {
-      const colour = rgb(getComputedStyle(each).backgroundColor);
-      if (colour.length === 3 || colour[3] > 0) return colour.slice(0, 3);
-    }
-    return [255, 255, 255];
-  };
-  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  seen.texts = 0;
-  while (texts.nextNode()) {
-    const element = texts.currentNode.parentElement;
-    if (!texts.currentNode.data.trim() || ["SCRIPT", "STYLE"].includes(element.tagName)) continue;
-    const style = getComputedStyle(element), svg = element instanceof SVGElement;
-    const [text, back] = [light(rgb(svg ? style.fill : style.color).slice(0, 3)), light(behind(element))];
-    const ratio = (Math.max(text, back) + .05) / (Math.min(text, back) + .05);
-    seen.texts += 1;
-    if (ratio < 4.5) seen.pale.push(`${ratio.toFixed(2)} ${texts.currentNode.data.trim().slice(0, 30)}`);
-  }
-  parent.postMessage(JSON.stringify(seen), "*");
-});
-</script>
-"""
-
-
 @pytest.fixture
 def report() -> PrivacyReport:
     return PrivacyReport.from_json(GOLDEN.read_text())
 
 
 @pytest.fixture
-def browser(tmp_path: Path):
-    """Runs chromium on a file; returns the document as it is once loaded."""
-
-    def look(path: Path, *flags: str) -> str:
-        assert CHROMIUM is not None
-        quiet = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
-        command = [CHROMIUM, *quiet.split(), "--disable-component-update", "--disable-sync"]
-        command += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=3000", *flags, path.as_uri()]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
-
-    return look
-
-
-@pytest.fixture
-def probed(tmp_path: Path, browser):
-    """What a page looks like inside a window of some width, measured by a script that the page itself would refuse."""
+def probed(measured):
+    """What a report looks like inside a window of some width."""
 
     def probe(report: PrivacyReport, width: int, *flags: str, script: str = PROBE, height: int = 800) -> dict[str, Any]:
-        page = re.sub(r"<meta http-equiv=[^>]*>", "", html(report)).replace("</body>", script + "</body>")
-        (tmp_path / "page.html").write_text(page)
-        frame = tmp_path / "frame.html"
-        frame.write_text(
-            f'<iframe src="page.html" width="{width}" height="{height}" style="border: 0"></iframe>'
-            "<script>onmessage = event => { document.title = event.data; }</script>"
-        )
-        title = re.search(r"<title>(.*)</title>", browser(frame, "--dump-dom", *flags))
-        assert title is not None
-        return dict(json.loads(unescape(title[1])))
+        return measured(html(report), width, height, *flags, script=script)
 
     return probe
 
@@ -517,9 +448,9 @@ def of_three(report: PrivacyReport) -> PrivacyReport:
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
 def test_the_first_screen_holds_matrix_quality_and_next_step_and_the_page_is_short(
-    report: PrivacyReport, probed, width: int, height: int
+    report: PrivacyReport, probed, first_screen: str, width: int, height: int
 ) -> None:
-    seen = probed(of_three(report), width, script=FIRST_SCREEN, height=height)
+    seen = probed(of_three(report), width, script=first_screen, height=height)
     assert max(seen["matrix"], seen["quality"], seen["next"]) <= height
     assert seen["height"] <= 4000
     assert seen["unfocusable"] == 0
@@ -530,9 +461,11 @@ def test_the_first_screen_holds_matrix_quality_and_next_step_and_the_page_is_sho
 @needs_browser
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", [0, 1])
-def test_all_text_stands_out_from_what_is_behind_it(report: PrivacyReport, probed, scheme: int) -> None:
+def test_all_text_stands_out_from_what_is_behind_it(
+    report: PrivacyReport, probed, first_screen: str, scheme: int
+) -> None:
     flag = f"--blink-settings=preferredColorScheme={scheme}"
-    seen = probed(of_three(known_anyway(report)), 1280, flag, script=FIRST_SCREEN)
+    seen = probed(of_three(known_anyway(report)), 1280, flag, script=first_screen)
     assert seen["texts"] > 300
     assert seen["pale"] == []
 

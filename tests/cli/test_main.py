@@ -352,18 +352,27 @@ def test_the_python_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.slow
-def test_the_demo_tells_its_story_and_leaves_two_reports(tmp_path: Path) -> None:
-    result = call("demo", "--quick", "--out", tmp_path, "--jobs", "2")
+def test_the_demo_tells_its_story_and_leaves_two_reports_whose_first_screen_says_it_all(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    result = call("demo", "--quick", "--out", tmp_path / "runs", "--jobs", "2")
     assert result.exit_code == 0, result.stderr
     assert "They find out without showing each other anybody else." in result.stdout
     figures = re.findall(r"^ (the bank alone|bank, shop and telco) +[\d.]+% +([\d.]+)", result.stdout, re.MULTILINE)
     assert [who for who, _ in figures] == ["the bank alone", "bank, shop and telco"]
-    folders = {RunFolder.open(path).plan.name: path for path in tmp_path.iterdir()}
+    folders = {RunFolder.open(path).plan.name: path for path in (tmp_path / "runs").iterdir()}
     assert folders.keys() == {"demo", "demo-noise"}
     for path in folders.values():
         assert f"{path / 'report.html'}\n" in result.stdout
         assert (path / "report.html").exists()
         assert RunFolder.open(path).report().attacks
+    if shutil.which("chromium"):
+        measured, script = request.getfixturevalue("measured"), request.getfixturevalue("first_screen")
+        page = (folders["demo"] / "report.html").read_text(encoding="utf-8")
+        for width, height in ((1280, 800), (390, 844)):
+            seen = measured(page, width, height, script=script)
+            assert max(seen[part] for part in ("matrix", "quality", "next")) <= height
+            assert seen["height"] <= 4000
 
 
 @pytest.mark.slow

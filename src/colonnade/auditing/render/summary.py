@@ -116,8 +116,8 @@ def next_steps(report: ReportContents) -> tuple[str, ...]:
         steps += [_recommended(remedy) for remedy in sufficient(n_classes(report), _held(report))]
     if Embedding.kind in kinds.get(Secret.FEATURES, ()):
         steps.append(
-            "Columns: a regression, or boosted trees with hidden sums, sends no embedding of any row. What that costs "
-            "was not measured here; colonnade simulate measures it on your data."
+            "Columns: a regression, or boosted trees with hidden sums, sends no embedding of any row. The price was "
+            "not measured; rehearse it with colonnade simulate."
         )
     if leaks and not steps:
         steps.append(
@@ -138,7 +138,8 @@ def _recommended(remedy: Remedy) -> str:
             "" if remedy.rebuilt is None else f", but {remedy.rebuilt:.0%} of the columns' variance can be rebuilt"
         )
         return f"Labels: the model {remedy.name} sends nothing that depends on labels ({cost}{columns})."
-    left = f"the best attack stayed {-100 * remedy.excess:.0f} points below the attacker alone"
+    side = "below" if remedy.excess < 0 else "above"
+    left = f"the best attack ended {abs(100 * remedy.excess):.0f} points {side} the attacker alone"
     return f"Labels: the defence {remedy.name} stopped every attack that was measured ({left}; {cost})."
 
 
