@@ -2,7 +2,7 @@
 
     runs/credit-1f3a9c02/bank/
         plan.toml              the plan, with absolute paths
-        run.json               what was run, on which rows, and its status
+        run.json, live.json    what was run, on which rows, and its status; where it is just now
         model.safetensors      this party's share of the model
         alignment.safetensors  which of its rows are common, if the plan has a section [align]
         ledger, transcript/    what its releases cost; what it sent, and digests of what it received
@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from colonnade.deploy.common_rows import agreed_alignment, described_alignment, finished_alignment, on_common_rows
 from colonnade.deploy.preflight import require_lines, require_ready
@@ -38,7 +38,7 @@ from colonnade.roles import PublicPlan
 from colonnade.runtime.checkpoint import Checkpoints
 from colonnade.runtime.join import join
 from colonnade.runtime.protocol import describe_protocol, private_randomness
-from colonnade.runtime.status import read_status, status_of
+from colonnade.runtime.status import LiveStatus, read_status, status_of
 from colonnade.storage import explained, is_erased, make_private, open_private, write_atomically
 from colonnade.tables.table import Table
 from colonnade.text import nearest
@@ -179,6 +179,11 @@ class PartyRun:
         if self.credentials is None:
             return None
         return self.credentials.expected(peer)
+
+    @property
+    def log(self) -> Literal["text", "json"]:
+        """How lines with times are written while the run goes on."""
+        return self._network.log
 
     @property
     def noise_is_known(self) -> bool:
@@ -447,12 +452,24 @@ class PartyRun:
         if self.looks_up:
             public = replace(public, settings={**public.settings, "looks_up": True})
         finished = None if audits or self.looks_up else finished_alignment(plan, self.name, table)
+        live = LiveStatus(directory)
+
+        def watched(*step: Any) -> None:
+            live.step(*step)
+            if shown.step is not None:
+                shown.step(*step)
+
+        def waited(names: Sequence[str], seconds: float) -> None:
+            live.wait(names, seconds)
+            shown.wait(names, seconds)
+
         transport = GrpcTransport(
             {party: self.addresses[party] for party in public.roles.parties},
             credentials=self.credentials,
             listen=self.listen,
             patience=Patience(network.start, network.rejoin, network.silence, network.message),
-            on_wait=shown.wait,
+            on_wait=waited,
+            on_line=live.line,
         )
         return connect(
             public,
@@ -471,7 +488,7 @@ class PartyRun:
             keep_received="digests" if audits else network.keep_received,
             key_file=network.key_file,
             checkpoint_every=plan.run.checkpoint_every,
-            watcher=shown.step,
+            watcher=watched,
             on_met=shown.met,
         )
 
