@@ -24,9 +24,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
-from colonnade.deploy.common_rows import agreed_alignment, described_alignment, finished_alignment, on_common_rows
+from colonnade.deploy.common_rows import agreed_alignment, finished_alignment, keep_alignment, on_common_rows
 from colonnade.deploy.preflight import require_lines, require_ready
 from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.models.base import Estimator, Prediction
@@ -217,14 +217,7 @@ class PartyRun:
             write_atomically(self.path / "plan.toml", self.plan.to_toml().encode())
             protocol = self._planned_align(planned)
             party = self._connect(public, self.table(), self.path, shown)
-            described, session = described_alignment(self.plan, self.name, party.table), party.session
-
-            def keep(alignment: Alignment) -> None:
-                alignment.save(self.alignment_path)
-                if session is not None:
-                    session.note(**described)
-
-            return join(protocol, party, keep=keep)
+            return join(protocol, party, keep=partial(keep_alignment, self.plan, party, self.alignment_path))
 
     def erase_secrets(self) -> None:
         """Erase what a finished run goes on from, if this party was killed before it did so.
@@ -452,23 +445,13 @@ class PartyRun:
         if self.looks_up:
             public = replace(public, settings={**public.settings, "looks_up": True})
         finished = None if audits or self.looks_up else finished_alignment(plan, self.name, table)
-        live = LiveStatus(directory)
-
-        def watched(*step: Any) -> None:
-            live.step(*step)
-            if shown.step is not None:
-                shown.step(*step)
-
-        def waited(names: Sequence[str], seconds: float) -> None:
-            live.wait(names, seconds)
-            shown.wait(names, seconds)
-
+        live = LiveStatus(directory, shown.wait, shown.step)
         transport = GrpcTransport(
             {party: self.addresses[party] for party in public.roles.parties},
             credentials=self.credentials,
             listen=self.listen,
             patience=Patience(network.start, network.rejoin, network.silence, network.message),
-            on_wait=waited,
+            on_wait=live.wait,
             on_line=live.line,
         )
         return connect(
@@ -488,7 +471,7 @@ class PartyRun:
             keep_received="digests" if audits else network.keep_received,
             key_file=network.key_file,
             checkpoint_every=plan.run.checkpoint_every,
-            watcher=watched,
+            watcher=live.step,
             on_met=shown.met,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from math import inf
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from colonnade.errors import PlanError, StorageError
+from colonnade.runtime.checkpoint import Watcher
 from colonnade.storage import explained, write_atomically
 
 
@@ -61,20 +62,38 @@ class LiveStatus:
     """Where a run is just now, in the file live.json of its folder: which step, for whom it waits, who is gone.
 
     The file is written now and then, so that a long run does not wait for its disk.
+
+    Args:
+        folder: The folder of the run.
+        shown_wait: Called with every wait too.
+        shown_step: Called with every step too.
+        every_s: How many seconds there are between two writes at least, unless something has changed.
     """
 
-    def __init__(self, folder: Path, *, every_s: float = 2.0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        shown_wait: Callable[[Sequence[str], float], None] | None = None,
+        shown_step: Watcher | None = None,
+        *,
+        every_s: float = 2.0,
+    ) -> None:
+        self._shown_wait, self._shown_step = shown_wait, shown_step
         self._path, self._every_s, self._last = folder / "live.json", every_s, -inf
         self._facts: dict[str, Any] = {"gone": []}
 
     def wait(self, names: Sequence[str], seconds: float) -> None:
         """Note for whom the party waits at the beginning, and for how long still."""
         self._write({"waiting_for": list(names), "seconds_left": round(seconds)})
+        if self._shown_wait is not None:
+            self._shown_wait(names, seconds)
 
     def step(self, party: str, loop: str, done: int, total: int, figures: Mapping[str, float]) -> None:
         """Note how far a loop has come."""
         self._facts |= {"waiting_for": [], "seconds_left": 0}
         self._write({"loop": loop, "done": done, "total": total, "figures": dict(figures)}, now=done == total)
+        if self._shown_step is not None:
+            self._shown_step(party, loop, done, total, figures)
 
     def line(self, peer: str, is_there: bool) -> None:
         """Note that a peer was lost, or has come back."""
