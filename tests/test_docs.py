@@ -20,6 +20,7 @@ import pytest
 from colonnade.catalogue import DEFENCES, MODELS
 from colonnade.crypto.profiles import ARBITER, HISTOGRAM, SHARES
 from colonnade.data import load, split
+from colonnade.deploy.preflight import require_lines
 from colonnade.models.functional import estimator, moment_regression, moments_shared
 from colonnade.models.functional.path import PathStopping
 from colonnade.models.functional.release import Protection
@@ -216,6 +217,7 @@ def test_the_page_on_alignment_runs_and_draws_what_the_module_draws(elsewhere):
 def test_the_four_plans_of_an_arbiters_federation_are_of_one_run_and_have_the_lines_they_need(tmp_path):
     found = {block.info: block.text for block in blocks(DOCS / "network.md") if block.info.startswith("toml title=")}
     common = found.pop('toml title="in all four plans"')
+    found['toml title="judge"'] = ""  # An arbiter has no table, and nothing to add.
     plans = {}
     for info, own in found.items():
         party = info.removeprefix('toml title="').removesuffix('"')
@@ -226,6 +228,7 @@ def test_the_four_plans_of_an_arbiters_federation_are_of_one_run_and_have_the_li
     assert len({plan.public().hash for plan in plans.values()}) == 1
     addresses = plans["judge"].network.addresses(roles.parties)
     assert sum(address is None for address in addresses.values()) == 1, "so each two parties have a line"
+    assert [require_lines(plan) for plan in plans.values()] == [6] * 4
 
 
 def test_every_message_of_the_page_on_trouble_is_one_of_the_products():

@@ -190,7 +190,7 @@ def test_between_machines_a_party_needs_only_its_own_table(tmp_path: Path) -> No
             "[network.bank]",
             "[network]\nstrat = 1\n[network.bank]",
             "[network] takes certificates, key_file, keep_received, randomness, start, rejoin, silence, message, "
-            "revoked, but has the key 'strat'. The nearest name is 'start'.",
+            "revoked, log, but has the key 'strat'. The nearest name is 'start'.",
         ),
         ("address =", "adress =", "[network.bank] takes address, listen, but has the key 'adress'."),
         (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from colonnade.progress import Bars, in_words
@@ -48,7 +48,14 @@ class Progress:
     ...     progress.step("bank", "train", 1, 2, {})
     """
 
-    def __init__(self, *, waits_every_s: float = 30.0, steps_every_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        *,
+        waits_every_s: float = 30.0,
+        steps_every_s: float = 10.0,
+        line: Callable[[str], None] = lambda text: say(text, stderr=True),
+    ) -> None:
+        self._line = line
         self._waits_every_s, self._steps_every_s = waits_every_s, steps_every_s
         self._bars = Bars(transient=True)
         self._said_at = time.monotonic()
@@ -81,4 +88,4 @@ class Progress:
 
     def _say(self, text: str) -> None:
         self._said_at = time.monotonic()
-        say(text, stderr=True)
+        self._line(text)

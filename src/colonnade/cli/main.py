@@ -11,6 +11,7 @@
     colonnade doctor PLAN       look for what would keep a run between machines from going well
     colonnade join PLAN         train as a plan says, as one organisation among others
     colonnade predict PLAN      predict with a model that was trained so
+    colonnade status RUN        how a run stands, while it goes on and afterwards
     colonnade functional ...    experiments with simulated curves
 
 Results go to the output stream. An error is one sentence on the error stream and exits with the code that
@@ -33,7 +34,9 @@ from colonnade.cli.budget import BudgetOption, budget
 from colonnade.cli.certs import certs
 from colonnade.cli.console import complain, console, say
 from colonnade.cli.functional import functional
+from colonnade.cli.log import LogForm, chosen_form
 from colonnade.cli.network import Certs, Insecure, Listen, Terminated, align, audit_jointly, doctor, join, predict
+from colonnade.cli.status import status
 from colonnade.errors import ColonnadeError, PlanError, StorageError
 
 if TYPE_CHECKING:
@@ -98,8 +101,13 @@ def colonnade(
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    log: Annotated[
+        LogForm | None,
+        typer.Option(envvar="COLONNADE_LOG", help="How lines with times are written while parties run together."),
+    ] = None,
 ) -> None:
     """Vertical federated learning that measures what each party could learn about the others."""
+    chosen_form.set(log)
 
 
 @app.command()
@@ -319,5 +327,5 @@ def _in_words(metrics: Mapping[str, float]) -> str:
     return f"On held-out rows: {', '.join(figures)}."
 
 
-for command in (align, budget, doctor, join, predict):
+for command in (align, budget, doctor, join, predict, status):
     app.command()(command)

@@ -13,6 +13,7 @@ import typer
 
 from colonnade.cli.budget import BudgetOption
 from colonnade.cli.console import Progress, say, warn
+from colonnade.cli.log import chosen_form, logged
 
 if TYPE_CHECKING:
     from colonnade.auditing.report import PrivacyReport
@@ -106,7 +107,7 @@ def align(
         side.erase_secrets()
         say(f"{name}'s side of this alignment has finished; it lies in {side.alignment_path}.")
         return
-    with terminated_in_order("The same command with --resume goes on where this one stopped."), _shown() as shown:
+    with terminated_in_order("The same command with --resume goes on where this one stopped."), _shown(side) as shown:
         alignment = side.align(resume=resume, shown=shown)
     say(alignment.summary())
     say(f"Written to {side.alignment_path}.")
@@ -144,7 +145,7 @@ def join(
         say(f"{name}'s side of this run has finished; its model lies in {side.model_path}.")
         say("To train again, delete its folder or choose another one with --out.")
         return
-    with terminated_in_order("The same command with --resume goes on where this one stopped."), _shown() as shown:
+    with terminated_in_order("The same command with --resume goes on where this one stopped."), _shown(side) as shown:
         share = side.train(resume=resume, shown=shown)
     say(share.summary())
     if insecure:
@@ -175,7 +176,7 @@ def predict(
 ) -> None:
     """Predict together with the other parties; only the label party learns the result."""
     side = replace(_side(plan, name, model.parent.parent, certificates, insecure, listen), looks_up=lookup)
-    with terminated_in_order(), _shown() as shown:
+    with terminated_in_order(), _shown(side) as shown:
         written = side.predict(model, file=rows, out=out, head=head, shown=shown)
     say(f"{name} learns nothing of the prediction." if written is None else f"Written to {written}.")
 
@@ -190,7 +191,7 @@ def audit_jointly(
 ) -> PrivacyReport | None:
     """Audit a run together with another party; the report at the label party, None at the attacker."""
     side = _side(folder.path / "plan.toml", folder.name, folder.path.parent.parent, certificates, insecure, listen)
-    with terminated_in_order(), _shown() as shown:
+    with terminated_in_order(), _shown(side) as shown:
         return replace(side, path=folder.path).audit_jointly(attacker, planned, shown=shown)
 
 
@@ -219,8 +220,10 @@ def _side(plan: Path, name: str, out: Path, certificates: Path | None, insecure:
 
 
 @contextmanager
-def _shown() -> Iterator[ProgressCallbacks]:
+def _shown(side: PartyRun) -> Iterator[ProgressCallbacks]:
     from colonnade.deploy.party_run import ProgressCallbacks
+
+    form = chosen_form.get() or side.log
 
     said = set()
 
@@ -234,7 +237,7 @@ def _shown() -> Iterator[ProgressCallbacks]:
     def rows(n_common: int, n_own: int) -> None:
         say(f"{n_common:,} of your {n_own:,} rows ({n_common / max(1, n_own):.0%}) are common to all parties.")
 
-    with Progress() as progress:
+    with logged(form) as log, Progress(line=log.info) as progress:
         yield ProgressCallbacks(progress.wait, met, rows, step=progress.step, quality=lambda found: say(str(found)))
 
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from blake3 import blake3
 
@@ -78,6 +78,16 @@ def agreed_alignment(alignment: Alignment | None) -> dict[str, str]:
     return {} if alignment is None else {"alignment": blake3(alignment.schedule.encode()).hexdigest()}
 
 
+def keep_alignment(plan: Plan, party: Party, path: Path, alignment: Alignment) -> None:
+    """Write an alignment to a file, and into the status how many rows are common and of which list."""
+    assert party.session is not None
+    alignment.save(path)
+    counted = {}
+    if party.table is not None and alignment.n_common is not None:
+        counted = {"common_rows": alignment.n_common, "own_rows": len(party.table)}
+    party.session.note(**described_alignment(plan, party.name, party.table), **counted)
+
+
 def on_common_rows(
     protocol: Callable[[Party], R],
     plan: Plan,
@@ -100,19 +110,12 @@ def on_common_rows(
         path: Where the alignment is kept.
         shown: Called with how many rows are common, and of how many.
     """
-
-    def tell(n_common: int | None, **more: Any) -> None:
-        assert party.session is not None
-        if party.table is not None and n_common is not None:
-            more |= {"common_rows": n_common, "own_rows": len(party.table)}
-            shown(n_common, len(party.table))
-        if more:
-            party.session.note(**more)
-
     if align is None:
 
         def on_all_rows(party: Party) -> R:
-            tell(None if party.table is None else len(party.table))
+            if party.table is not None and party.session is not None:
+                party.session.note(common_rows=len(party.table), own_rows=len(party.table))
+                shown(len(party.table), len(party.table))
             return protocol(party)
 
         return on_all_rows
@@ -122,9 +125,11 @@ def on_common_rows(
     finished = None if purpose == "lookup" else finished_alignment(plan, party.name, party.table)
 
     def keep(alignment: Alignment) -> None:
-        alignment.save(path)
-        tell(alignment.n_common, **described_alignment(plan, party.name, party.table))
-        if purpose == "training" and party.table is not None and alignment.n_common is not None:
+        keep_alignment(plan, party, path, alignment)
+        if party.table is None or alignment.n_common is None:
+            return
+        shown(alignment.n_common, len(party.table))
+        if purpose == "training":
             align.limits.check_training(party.name, alignment.n_common, len(party.table))
 
     if finished is None:

@@ -2,7 +2,7 @@
 
     runs/credit-1f3a9c02/bank/
         plan.toml              the plan, with absolute paths
-        run.json               what was run, on which rows, and its status
+        run.json, live.json    what was run, on which rows, and its status; where it is just now
         model.safetensors      this party's share of the model
         alignment.safetensors  which of its rows are common, if the plan has a section [align]
         ledger, transcript/    what its releases cost; what it sent, and digests of what it received
@@ -25,9 +25,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
-from colonnade.deploy.common_rows import agreed_alignment, described_alignment, finished_alignment, on_common_rows
+from colonnade.deploy.common_rows import agreed_alignment, finished_alignment, keep_alignment, on_common_rows
 from colonnade.deploy.evaluation import score_file, score_held_out, score_rows
 from colonnade.deploy.label_leak import require_accepted
 from colonnade.deploy.preflight import require_lines, require_ready
@@ -43,7 +43,7 @@ from colonnade.roles import PublicPlan
 from colonnade.runtime.checkpoint import Checkpoints
 from colonnade.runtime.join import join
 from colonnade.runtime.protocol import describe_protocol, private_randomness
-from colonnade.runtime.status import read_status, status_of
+from colonnade.runtime.status import LiveStatus, read_status, status_of
 from colonnade.storage import explained, is_erased, make_private, open_private, write_atomically
 from colonnade.tables.table import Table
 from colonnade.text import nearest
@@ -198,6 +198,11 @@ class PartyRun:
         return self.credentials.expected(peer)
 
     @property
+    def log(self) -> Literal["text", "json"]:
+        """How lines with times are written while the run goes on."""
+        return self._network.log
+
+    @property
     def noise_is_known(self) -> bool:
         """Whether everybody who knows the plan can compute this party's noise."""
         return self._network.randomness == "seeded"
@@ -237,14 +242,7 @@ class PartyRun:
             write_atomically(self.path / "plan.toml", self.plan.to_toml().encode())
             protocol = self._planned_align(planned)
             party = self._connect(public, self.table(), self.path, shown)
-            described, session = described_alignment(self.plan, self.name, party.table), party.session
-
-            def keep(alignment: Alignment) -> None:
-                alignment.save(self.alignment_path)
-                if session is not None:
-                    session.note(**described)
-
-            return join(protocol, party, keep=keep)
+            return join(protocol, party, keep=partial(keep_alignment, self.plan, party, self.alignment_path))
 
     def erase_secrets(self) -> None:
         """Erase what a finished run goes on from, if this party was killed before it did so.
@@ -491,12 +489,14 @@ class PartyRun:
         if self.looks_up:
             public = replace(public, settings={**public.settings, "looks_up": True})
         finished = None if audits or self.looks_up else finished_alignment(plan, self.name, table)
+        live = LiveStatus(directory, shown.wait, shown.step)
         transport = GrpcTransport(
             {party: self.addresses[party] for party in public.roles.parties},
             credentials=self.credentials,
             listen=self.listen,
             patience=Patience(network.start, network.rejoin, network.silence, network.message),
-            on_wait=shown.wait,
+            on_wait=live.wait,
+            on_line=live.line,
         )
         return connect(
             public,
@@ -515,7 +515,7 @@ class PartyRun:
             keep_received="digests" if audits else network.keep_received,
             key_file=network.key_file,
             checkpoint_every=plan.run.checkpoint_every,
-            watcher=shown.step,
+            watcher=live.step,
             on_met=shown.met,
         )
 

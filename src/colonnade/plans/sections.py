@@ -342,6 +342,7 @@ class PlannedNetwork:
         message: How many seconds to wait for a message of a party that is alive.
         revoked: The list of certificates that this party refuses in runs of the plan, besides the list in the folder
             of its certificate; there need be none.
+        log: How lines with times are written while the run goes on: as text or as JSON.
 
     >>> PlannedNetwork({"bank": PlannedAddress("bank.example:7431")}).addresses(("bank", "shop"))
     {'bank': 'bank.example:7431', 'shop': None}
@@ -357,6 +358,7 @@ class PlannedNetwork:
     silence: float = 30.0
     message: float = 3600.0
     revoked: Path = Path("revoked.txt")
+    log: Literal["text", "json"] = "text"
 
     def __post_init__(self) -> None:
         """Refuse waits without a length, and make the plan mean the same files wherever it is read."""

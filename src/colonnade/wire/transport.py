@@ -19,6 +19,7 @@ their randomness again. So two runs of one plan, whose checkpoints have equal nu
 from __future__ import annotations
 
 import re
+import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -434,6 +435,24 @@ def is_loopback(value: str) -> bool:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def places_of(address: str) -> list[str]:
+    """Where to listen for an address: `localhost` stands for this machine by IPv4 and, where there is one, by IPv6.
+
+    A library that binds a name is content with one of its places. Another program on the other one would then be taken
+    for this party by peers that dial there.
+
+    >>> places_of("127.0.0.1:7431"), places_of("localhost:7431")[0]
+    (['127.0.0.1:7431'], '127.0.0.1:7431')
+    """
+    host, _, port = address.rpartition(":")
+    if host != "localhost":
+        return [address]
+    with suppress(OSError), socket.socket(socket.AF_INET6) as trial:
+        trial.bind(("::1", 0))
+        return [f"127.0.0.1:{port}", f"[::1]:{port}"]
+    return [f"127.0.0.1:{port}"]
 
 
 def require_loopback(addresses: Iterable[str | None]) -> None:

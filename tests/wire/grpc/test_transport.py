@@ -40,7 +40,7 @@ from colonnade.wire.grpc.envelope import LAST, Envelope, Type
 from colonnade.wire.grpc.link import OUTBOX_MEMORY_BYTES, WINDOW_BYTES, Gap, Link, Patience
 from colonnade.wire.grpc.tls import Tls, diagnose
 from colonnade.wire.grpc.transport import GrpcTransport
-from colonnade.wire.transport import NAME_BYTES, EpochStart, HeldCheckpoint, next_start, pack_note
+from colonnade.wire.transport import NAME_BYTES, EpochStart, HeldCheckpoint, next_start, pack_note, places_of
 
 pytestmark = pytest.mark.network
 
@@ -1214,3 +1214,55 @@ def test_a_party_that_speaks_rubbish_ends_the_run_with_the_reason(opened, envelo
     assert isinstance(outcome, ProtocolError)
     assert words in str(outcome)
     assert came[1] is not grpc.StatusCode.DEADLINE_EXCEEDED, "the connection was closed at once"
+
+
+def soon(condition, seconds=10):
+    until = time.monotonic() + seconds
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.02)
+    return condition()
+
+
+def test_a_peer_that_is_lost_in_the_middle_of_a_run_and_comes_back_is_announced_at_once(opened, caplog):
+    addresses, seen = addresses_of("bank", dialling=["shop"]), []
+    bank = opened("bank", addresses, on_line=lambda peer, is_there: seen.append((peer, is_there)))
+    shop = opened("shop", addresses)
+    meeting(bank, shop)
+    assert seen == []
+    shop.close()
+    assert soon(lambda: seen == [("shop", False)])
+    assert "bank: shop is gone, its connection broke. bank waits up to 20 s." in caplog.text
+    again = opened("shop", addresses)
+    assert soon(lambda: seen == [("shop", False), ("shop", True)])
+    assert "bank: shop is back." in caplog.text
+    again.close()
+
+
+def test_peers_that_leave_at_the_end_are_not_announced_as_lost(pair, caplog):
+    bank, shop = pair
+    require(*at_once(bank.finish, shop.finish))
+    bank.close()
+    shop.close()
+    assert "is gone" not in caplog.text
+
+
+@pytest.mark.parametrize("taken", ["127.0.0.1", "::1"])
+def test_localhost_is_refused_if_another_program_has_its_port_by_either_protocol(opened, taken):
+    port = free_port()
+    family = socket.AF_INET6 if ":" in taken else socket.AF_INET
+    try:
+        other = socket.create_server((taken, port), family=family)
+    except OSError:
+        pytest.skip("This machine has no IPv6.")
+    with other, pytest.raises(PeerUnreachable, match="cannot listen at"):
+        opened("bank", {"bank": f"localhost:{port}", "shop": None})
+
+
+def test_localhost_is_reached_by_both_protocols(opened):
+    port = free_port()
+    bank = opened("bank", {"bank": f"localhost:{port}", "shop": None})
+    for place in places_of(f"localhost:{port}"):
+        host, _, number = place.rpartition(":")
+        socket.create_connection((host.strip("[]"), int(number)), timeout=5).close()
+    shop = opened("shop", {"bank": f"127.0.0.1:{port}", "shop": None})
+    meeting(bank, shop)

@@ -33,7 +33,7 @@ from colonnade.plans.align import PlannedAlign
 from colonnade.plans.plan import Plan
 from colonnade.tables.table import Table
 from colonnade.wire.certs.credentials import Credentials
-from colonnade.wire.transport import check_address, require_loopback
+from colonnade.wire.transport import check_address, places_of, require_loopback
 
 FEW_DAYS = 30
 
@@ -236,19 +236,21 @@ def _look_at_certificate(home: Checklist, folder: Path, revoked: Path, name: str
 
 
 def _look_at_port(home: Checklist, name: str, listen: str) -> None:
-    host, _, port = listen.rpartition(":")
     try:
-        family, kind, *_, place = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            trial.bind(place)
-            trial.listen()
+        for each in places_of(listen):
+            host, _, port = each.rpartition(":")
+            family, kind, *_, place = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+            with socket.socket(family, kind) as trial:
+                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                trial.bind(place)
+                trial.listen()
         home.good("port", f"free to listen at {listen}")
     except OSError as error:
+        number = listen.rpartition(":")[2]
         home.fail(
             "port",
             PeerUnreachable(
                 f"{name} cannot listen at {listen}: {error.strerror or error}. End the program that uses the port, or "
-                f'name an address of this machine by listen = "0.0.0.0:{port}" under [network.{name}].'
+                f'name an address of this machine by listen = "0.0.0.0:{number}" under [network.{name}].'
             ),
         )

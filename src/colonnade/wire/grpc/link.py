@@ -189,9 +189,11 @@ class Link:
         *,
         spill: Path | None = None,
         on_control: Callable[[str, bytes | None, dict[str, Any]], None],
+        on_line: Callable[[str, bool], None] = lambda peer, is_there: None,
         heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
         self.peer, self._on_control, self._heartbeat_s, self._spill = peer, on_control, heartbeat_s, spill
+        self._on_line = on_line
         self.lock = threading.RLock()
         self.news = Wakeup()
         self.peer_incarnation: bytes | None = None
@@ -230,13 +232,18 @@ class Link:
             self._connection = Connection(peer_received, cancel)
             self.heard_at = time.monotonic()
             self.news.give()
-            return self._connection
+            attached = self._connection
+        self._on_line(self.peer, True)
+        return attached
 
     def detach(self, connection: Connection) -> None:
         """Note that a connection has ended."""
         with self.lock:
+            was_in_use = self._connection is connection
             self._detach(connection)
             self.news.give()
+        if was_in_use:
+            self._on_line(self.peer, False)
 
     def cut_if_silent(self, seconds: float) -> None:
         """End the connection if nothing came over it for a while."""
@@ -248,6 +255,7 @@ class Link:
             self.news.give()
         # Not under the lock: gRPC's thread may hold the stream's own lock and wait for this one.
         connection.cancel()
+        self._on_line(self.peer, False)
 
     def close(self) -> Connection | None:
         """End the connection once its stream has run out, and give back the file of what was never sent."""

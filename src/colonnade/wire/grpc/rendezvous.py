@@ -18,6 +18,7 @@ A party that was started again makes all others raise `PeerRestarted`, upon whic
 
 from __future__ import annotations
 
+import logging
 import secrets
 import threading
 import time
@@ -32,12 +33,21 @@ from colonnade.wire.transport import NAME_BYTES, EpochStart, HeldCheckpoint, nex
 
 _MANY = 2**32
 
+_log = logging.getLogger(__name__)
+
 
 class Rendezvous:
     """One party's part in it, with its links to the others."""
 
     def __init__(
-        self, name: str, leader: str, peers: tuple[str, ...], patience: Patience, *, spill: Path | None = None
+        self,
+        name: str,
+        leader: str,
+        peers: tuple[str, ...],
+        patience: Patience,
+        *,
+        spill: Path | None = None,
+        on_line: Callable[[str, bool], None] = lambda peer, is_there: None,
     ) -> None:
         self.name, self.leader, self.leads = name, leader, name == leader
         self.epoch = 0
@@ -45,9 +55,10 @@ class Rendezvous:
         self.incarnation = time.time_ns().to_bytes(8, "big") + secrets.token_bytes(8)
         self.on_settled: Callable[[int], None] = lambda number: None
         self.links = {
-            peer: Link(peer, spill=spill, on_control=self.hear, heartbeat_s=patience.heartbeat) for peer in peers
+            peer: Link(peer, spill=spill, on_control=self.hear, on_line=self._announce, heartbeat_s=patience.heartbeat)
+            for peer in peers
         }
-        self._patience = patience
+        self._patience, self._on_line, self._gone = patience, on_line, set[str]()
         self._changed = threading.Condition()
         self._ready: dict[str, tuple[int, HeldCheckpoint]] = {}
         self._begun: dict[str, int] = {}
@@ -266,6 +277,21 @@ class Rendezvous:
             self.check()
 
     # What goes wrong.
+
+    def _announce(self, peer: str, is_there: bool) -> None:
+        """Tell the operator at once that a peer was lost in the middle of a run, or has come back."""
+        if is_there and peer in self._gone:
+            self._gone.discard(peer)
+            _log.warning("%s: %s is back.", self.name, peer)
+            self._on_line(peer, True)
+        elif not is_there and self.epoch and not (self._ended or self._failure or self._done.get(peer) == self.epoch):
+            self._gone.add(peer)
+            _log.warning(
+                "%s: %s is gone, its connection broke. %s waits up to %.0f s. If %s does not come back by itself, "
+                "start it again with --resume.",
+                *(self.name, peer, self.name, self._patience.rejoin, peer),
+            )
+            self._on_line(peer, False)
 
     def check(self) -> None:
         """Raise what keeps the run from going on: a failure somewhere, or a peer that was started again."""

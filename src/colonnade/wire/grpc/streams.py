@@ -30,7 +30,7 @@ from colonnade.errors import (
 from colonnade.wire.grpc.envelope import CHUNK_BYTES, Envelope, Type
 from colonnade.wire.grpc.link import Connection, Gap, Link, Patience
 from colonnade.wire.grpc.rendezvous import Rendezvous
-from colonnade.wire.transport import NAME_BYTES, agree, pack_note
+from colonnade.wire.transport import NAME_BYTES, agree, pack_note, places_of
 
 try:
     import grpc
@@ -125,16 +125,17 @@ class Streams:
             options=_OPTIONS,
         )
         self._server.add_generic_rpc_handlers((_Service(self._answer),))
-        try:
-            if self._tls is None:
-                port = self._server.add_insecure_port(address)
-            else:
-                port = self._server.add_secure_port(address, self._tls.server_credentials())
-        except RuntimeError as error:
-            raise PeerUnreachable(
-                f"{self._name} cannot listen at {address}. Another program may use the port; choose another one."
-            ) from error
-        assert port
+        for place in places_of(address):
+            try:
+                if self._tls is None:
+                    port = self._server.add_insecure_port(place)
+                else:
+                    port = self._server.add_secure_port(place, self._tls.server_credentials())
+            except RuntimeError as error:
+                raise PeerUnreachable(
+                    f"{self._name} cannot listen at {place}. Another program may use the port; choose another one."
+                ) from error
+            assert port
         self._server.start()
 
     def _answer(self, arrivals: _Arrivals, requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:

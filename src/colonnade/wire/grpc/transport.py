@@ -39,6 +39,8 @@ class GrpcTransport(RunTransport):
         listen: Where to listen, if not at this party's address.
         patience: How long to wait for what.
         on_wait: Called now and then with who is being waited for, and for how many more seconds.
+        on_line: Called with a peer and whether it is there when its connection breaks in the middle of a run, and when
+            it has come back.
     """
 
     def __init__(
@@ -49,11 +51,13 @@ class GrpcTransport(RunTransport):
         listen: str | None = None,
         patience: Patience | None = None,
         on_wait: Callable[[Sequence[str], float], None] | None = None,
+        on_line: Callable[[str, bool], None] = lambda peer, is_there: None,
     ) -> None:
         self.insecure = credentials is None
         self._addresses, self._credentials, self._listen = dict(addresses), credentials, listen
         self._patience = patience or Patience()
         self._on_wait = on_wait or (lambda names, seconds: None)
+        self._on_line = on_line
 
     def bind(
         self, name: str, parties: Sequence[str], agreement: Mapping[str, str], *, spill: Path | None = None
@@ -77,7 +81,7 @@ class GrpcTransport(RunTransport):
             raise PlanError(
                 f"{name} and {leader} both have no address, so neither can be reached. Give one of them one."
             )
-        self._rendezvous = Rendezvous(name, leader, peers, self._patience, spill=spill)
+        self._rendezvous = Rendezvous(name, leader, peers, self._patience, spill=spill, on_line=self._on_line)
         self._streams = Streams(
             {party: self._addresses[party] for party in parties},
             self.agreement,
