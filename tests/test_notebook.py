@@ -96,7 +96,8 @@ def test_a_model_without_a_history_says_why() -> None:
     with pytest.raises(AttributeError) as caught:
         _ = LogisticRegression().history_  # type: ignore[attr-defined]
     assert str(caught.value) == (
-        "LogisticRegression has no attribute 'history_'. Networks note figures of each epoch, at parties that learn any."
+        "LogisticRegression has no attribute 'history_'. Networks note figures of each epoch, at parties that learn "
+        "any."
     )
     with pytest.raises(PlanError) as refused:
         LogisticRegression().plot_history()

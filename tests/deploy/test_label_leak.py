@@ -11,6 +11,8 @@ import pytest
 
 from colonnade.auditing.remedies import remedies
 from colonnade.catalogue import DEFENCES, MODELS
+from colonnade.deploy.doctor.checklist import Checklist
+from colonnade.deploy.doctor.doctor import look_at_label_leak
 from colonnade.deploy.label_leak import label_leak, require_accepted
 from colonnade.deploy.party_run import PartyRun
 from colonnade.deploy.rehearsal import rehearse
@@ -69,6 +71,23 @@ def test_a_label_party_does_not_train_before_it_has_accepted_the_leak(tmp_path: 
     accepted = replace(PLAN, privacy=PlannedPrivacy(accept_label_leak=True))
     require_accepted(accepted)
     assert accepted.public().hash == PLAN.public().hash
+
+
+def test_the_doctor_calls_the_leak_wrong_at_the_label_party_until_it_is_accepted() -> None:
+    lists = {name: Checklist(name) for name in ("bank", "shop", "accepted")}
+    for name in ("bank", "shop"):
+        look_at_label_leak(lists[name], PLAN, name)
+    look_at_label_leak(lists["accepted"], replace(PLAN, privacy=PlannedPrivacy(accept_label_leak=True)), "bank")
+    assert [check.state for check in lists["bank"].all] == ["wrong"]
+    assert "GradientClusters" in lists["bank"].all[0].said
+    assert lists["bank"].all[0].fix.startswith("Take logistic-regression, secureboost-classifier or one-shot")
+    assert [(check.state, check.fix) for check in lists["shop"].all] == [("note", "")]
+    assert [(check.state, check.fix) for check in lists["accepted"].all] == [
+        ("note", "Rehearse it with doctor --rehearse.")
+    ]
+    quiet = Checklist("bank")
+    look_at_label_leak(quiet, with_model("logistic-regression"), "bank")
+    assert quiet.all == []
 
 
 def test_the_acceptance_is_read_and_written(tmp_path: Path) -> None:
