@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from colonnade.auditing.remedies import remedies
 from colonnade.catalogue import DEFENCES, MODELS
+from colonnade.cli.main import app
 from colonnade.deploy.doctor.checklist import Checklist
 from colonnade.deploy.doctor.doctor import look_at_label_leak
 from colonnade.deploy.label_leak import label_leak, require_accepted
@@ -111,9 +113,11 @@ def test_a_defence_of_the_label_party_is_announced_with_its_own_figure(name: str
     assert "without a defence" in at_shop
 
 
-def test_a_rehearsal_finds_labels_in_bare_gradients_and_asks_nobody(tmp_path: Path) -> None:
+def test_a_rehearsal_finds_labels_in_bare_gradients_and_asks_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     draw = np.random.default_rng(3)
-    income, late = draw.normal(size=300), draw.integers(2, size=300)
+    income, late = draw.normal(size=200), draw.integers(2, size=200)
     lines = [f"{i},{a:.3f},{b}" for i, (a, b) in enumerate(zip(income, late, strict=True))]
     (tmp_path / "bank.csv").write_text("\n".join(["id,income,late", *lines, ""]))
     plan = replace(
@@ -121,10 +125,16 @@ def test_a_rehearsal_finds_labels_in_bare_gradients_and_asks_nobody(tmp_path: Pa
         data=PlannedData(tables={"bank": PlannedTable(tmp_path / "bank.csv", "id", labels="late")}),
         audit=PlannedAudit(attacks=("direction-score",), nulls=3),
     )
-    (finding,) = rehearse(plan, "bank", most_rows=200).attacks
+    (finding,) = rehearse(plan, "bank", most_rows=150).attacks
     assert (finding.attacker, finding.owner) == ("shop", "bank")
     assert finding.plain.score.value > 0.9
     assert finding.verdict.startswith("leaks")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plan.toml").write_text(plan.to_toml())
+    said = CliRunner().invoke(app, ["doctor", "plan.toml", "--as", "bank", "--rehearse"])
+    assert said.exit_code == 0, said.output
+    assert "DirectionScore by shop: " in said.output
+    assert (tmp_path / "rehearsal.html").exists()
     with pytest.raises(PlanError) as caught:
         rehearse(plan, "shop")
     assert str(caught.value) == "A rehearsal needs labels, but shop is not the label party. Run it at bank."
