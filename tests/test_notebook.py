@@ -121,6 +121,7 @@ def test_a_vertical_passes_on_what_the_parties_learned(tmp_path: Path) -> None:
         _ = vertical.coef_
     vertical.fit(X, X[:, 0] > 0)
     assert [vertical.coef_[party].shape for party in ("bank", "shop")] == [(2,), (2,)]
+    assert vertical.n_iter_["shop"] == 1
     vertical.save(tmp_path / "model")
     assert (
         LogisticRegression.load(tmp_path / "model" / "shop.safetensors").coef_.tolist()
