@@ -59,8 +59,8 @@ def test_the_refusal_has_the_figure_of_the_results_and_names_what_to_take_instea
     assert found.excess is not None
     assert str(caught.value) == (
         "bank's labels should stay with bank, but this plan sends shop gradients of every row, without a defence. "
-        f"{found.attack} told labels from such gradients by {found.excess:+.2f} better than a feature party knows them "
-        "alone, on credit-default over 3 seeds. Take logistic-regression, secureboost-classifier or one-shot, which "
+        f"The best attack on such gradients ({found.attack}) scored {found.excess:+.2f} beside a feature party alone, on "
+        "credit-default over 3 seeds. Take logistic-regression, secureboost-classifier or one-shot, which "
         "send no gradient of a row, hold a defence, or accept that by accept_label_leak = true under [privacy]."
     )
 
