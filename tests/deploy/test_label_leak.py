@@ -60,8 +60,8 @@ def test_the_refusal_has_the_figure_of_the_results_and_names_what_to_take_instea
     assert str(caught.value) == (
         "bank's labels should stay with bank, but this plan sends shop gradients of every row, without a defence. "
         f"The best attack on such gradients ({found.attack}) scored {found.excess:+.2f} beside a feature party alone, "
-        f"on credit-default over {found.seeds} seeds. Take logistic-regression, secureboost-classifier or one-shot, which "
-        "send no gradient of a row, hold a defence, or accept that by accept_label_leak = true under [privacy]."
+        f"on credit-default over {found.seeds} seeds. Take logistic-regression, secureboost-classifier or one-shot, "
+        "which send no gradient of a row, hold a defence, or accept that by accept_label_leak = true under [privacy]."
     )
 
 
