@@ -14,7 +14,7 @@ from colonnade.auditing.remedies import remedies
 from colonnade.catalogue import DEFENCES, MODELS
 from colonnade.cli.main import app
 from colonnade.deploy.doctor.checklist import Checklist
-from colonnade.deploy.doctor.doctor import look_at_label_leak
+from colonnade.deploy.doctor.doctor import _look_at_label_leak
 from colonnade.deploy.label_leak import label_leak, require_accepted
 from colonnade.deploy.party_run import PartyRun
 from colonnade.deploy.rehearsal import rehearse
@@ -78,8 +78,8 @@ def test_a_label_party_does_not_train_before_it_has_accepted_the_leak(tmp_path: 
 def test_the_doctor_calls_the_leak_wrong_at_the_label_party_until_it_is_accepted() -> None:
     lists = {name: Checklist(name) for name in ("bank", "shop", "accepted")}
     for name in ("bank", "shop"):
-        look_at_label_leak(lists[name], PLAN, name)
-    look_at_label_leak(lists["accepted"], replace(PLAN, privacy=PlannedPrivacy(accept_label_leak=True)), "bank")
+        _look_at_label_leak(lists[name], PLAN, name)
+    _look_at_label_leak(lists["accepted"], replace(PLAN, privacy=PlannedPrivacy(accept_label_leak=True)), "bank")
     assert [check.state for check in lists["bank"].all] == ["wrong"]
     assert "The best attack on such gradients (" in lists["bank"].all[0].said
     assert lists["bank"].all[0].fix.startswith("Take logistic-regression, secureboost-classifier or one-shot")
@@ -88,7 +88,7 @@ def test_the_doctor_calls_the_leak_wrong_at_the_label_party_until_it_is_accepted
         ("note", "Rehearse it with doctor --rehearse.")
     ]
     quiet = Checklist("bank")
-    look_at_label_leak(quiet, with_model("logistic-regression"), "bank")
+    _look_at_label_leak(quiet, with_model("logistic-regression"), "bank")
     assert quiet.all == []
 
 

@@ -77,7 +77,7 @@ def examine(
             ),
         )
     table = _look_at_table(home, plan, name)
-    look_at_label_leak(home, plan, name)
+    _look_at_label_leak(home, plan, name)
     credentials = _look_at_certificate(home, certificates or network.certificates, network.revoked, name, insecure)
     listen = listen or network.listen(name) or network.addresses([name])[name]
     if insecure:
@@ -137,8 +137,7 @@ def _look_at_table(home: Checklist, plan: Plan, name: str) -> Table | None:
     return table
 
 
-def look_at_label_leak(home: Checklist, plan: Plan, name: str) -> None:
-    """Say whether the plan sends gradients that tell labels: wrong at a label party that has not accepted that."""
+def _look_at_label_leak(home: Checklist, plan: Plan, name: str) -> None:
     told = label_leak(plan)
     if told is None:
         return
