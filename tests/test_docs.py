@@ -144,6 +144,14 @@ def test_the_tutorial_runs_and_finds_what_its_text_says(elsewhere):
     assert max(scores[20].values()) < 0.7
 
 
+@pytest.mark.slow
+def test_the_page_on_quality_prints_a_table_with_a_verdict(elsewhere):
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        page = run_page(DOCS / "quality.md")
+    assert printed.getvalue().splitlines()[-1] == page["quality"].verdict
+    assert page["quality"].figures["AUC"].together > 0.95
+
+
 def test_the_privacy_page_prints_what_it_shows(elsewhere):
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):

@@ -96,8 +96,8 @@ def test_a_model_without_a_history_says_why() -> None:
     with pytest.raises(AttributeError) as caught:
         _ = LogisticRegression().history_  # type: ignore[attr-defined]
     assert str(caught.value) == (
-        "LogisticRegression has no attribute 'history_'. Networks note figures of each epoch, at parties "
-        "that learn any."
+        "LogisticRegression has no attribute 'history_'. Networks note figures of each epoch, at parties that learn "
+        "any."
     )
     with pytest.raises(PlanError) as refused:
         LogisticRegression().plot_history()
@@ -121,6 +121,7 @@ def test_a_vertical_passes_on_what_the_parties_learned(tmp_path: Path) -> None:
         _ = vertical.coef_
     vertical.fit(X, X[:, 0] > 0)
     assert [vertical.coef_[party].shape for party in ("bank", "shop")] == [(2,), (2,)]
+    assert vertical.n_iter_["shop"] == 1
     vertical.save(tmp_path / "model")
     assert (
         LogisticRegression.load(tmp_path / "model" / "shop.safetensors").coef_.tolist()

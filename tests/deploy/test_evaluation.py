@@ -95,6 +95,9 @@ def test_the_label_party_is_told_the_quality_on_held_out_rows_and_nobody_else_is
     assert (quality.rows, quality.trained_rows) == (120, 280)
     assert Quality.load(federation.sides["bank"].path / "quality.json") == quality
     assert not (federation.sides["shop"].path / "quality.json").exists()
+    for side in federation.sides.values():
+        status = json.loads((side.path / "run.json").read_text())
+        assert (status["trained_rows"], status["held_out_rows"]) == (280, 120)
     # The shop's column decides more than the bank's.
     assert quality.figures["AUC"].surely == 1
     assert quality.verdict.startswith("Together is better than alone")

@@ -8,9 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from colonnade.auditing.remedies import remedies
 from colonnade.catalogue import DEFENCES, MODELS
+from colonnade.cli.main import app
+from colonnade.deploy.doctor.checklist import Checklist
+from colonnade.deploy.doctor.doctor import _look_at_label_leak
 from colonnade.deploy.label_leak import label_leak, require_accepted
 from colonnade.deploy.party_run import PartyRun
 from colonnade.deploy.rehearsal import rehearse
@@ -55,9 +59,9 @@ def test_the_refusal_has_the_figure_of_the_results_and_names_what_to_take_instea
     assert found.excess is not None
     assert str(caught.value) == (
         "bank's labels should stay with bank, but this plan sends shop gradients of every row, without a defence. "
-        f"{found.attack} told labels from such gradients by {found.excess:+.2f} better than a feature party knows them "
-        "alone, on credit-default over 3 seeds. Take logistic-regression, secureboost-classifier or one-shot, which "
-        "send no gradient of a row, hold a defence, or accept that by accept_label_leak = true under [privacy]."
+        f"The best attack on such gradients ({found.attack}) scored {found.excess:+.2f} beside a feature party alone, "
+        f"on credit-default over {found.seeds} seeds. Take logistic-regression, secureboost-classifier or one-shot, "
+        "which send no gradient of a row, hold a defence, or accept that by accept_label_leak = true under [privacy]."
     )
 
 
@@ -69,6 +73,23 @@ def test_a_label_party_does_not_train_before_it_has_accepted_the_leak(tmp_path: 
     accepted = replace(PLAN, privacy=PlannedPrivacy(accept_label_leak=True))
     require_accepted(accepted)
     assert accepted.public().hash == PLAN.public().hash
+
+
+def test_the_doctor_calls_the_leak_wrong_at_the_label_party_until_it_is_accepted() -> None:
+    lists = {name: Checklist(name) for name in ("bank", "shop", "accepted")}
+    for name in ("bank", "shop"):
+        _look_at_label_leak(lists[name], PLAN, name)
+    _look_at_label_leak(lists["accepted"], replace(PLAN, privacy=PlannedPrivacy(accept_label_leak=True)), "bank")
+    assert [check.state for check in lists["bank"].all] == ["wrong"]
+    assert "The best attack on such gradients (" in lists["bank"].all[0].said
+    assert lists["bank"].all[0].fix.startswith("Take logistic-regression, secureboost-classifier or one-shot")
+    assert [(check.state, check.fix) for check in lists["shop"].all] == [("note", "")]
+    assert [(check.state, check.fix) for check in lists["accepted"].all] == [
+        ("note", "Rehearse it with doctor --rehearse.")
+    ]
+    quiet = Checklist("bank")
+    _look_at_label_leak(quiet, with_model("logistic-regression"), "bank")
+    assert quiet.all == []
 
 
 def test_the_acceptance_is_read_and_written(tmp_path: Path) -> None:
@@ -92,9 +113,11 @@ def test_a_defence_of_the_label_party_is_announced_with_its_own_figure(name: str
     assert "without a defence" in at_shop
 
 
-def test_a_rehearsal_finds_labels_in_bare_gradients_and_asks_nobody(tmp_path: Path) -> None:
+def test_a_rehearsal_finds_labels_in_bare_gradients_and_asks_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     draw = np.random.default_rng(3)
-    income, late = draw.normal(size=300), draw.integers(2, size=300)
+    income, late = draw.normal(size=200), draw.integers(2, size=200)
     lines = [f"{i},{a:.3f},{b}" for i, (a, b) in enumerate(zip(income, late, strict=True))]
     (tmp_path / "bank.csv").write_text("\n".join(["id,income,late", *lines, ""]))
     plan = replace(
@@ -102,10 +125,16 @@ def test_a_rehearsal_finds_labels_in_bare_gradients_and_asks_nobody(tmp_path: Pa
         data=PlannedData(tables={"bank": PlannedTable(tmp_path / "bank.csv", "id", labels="late")}),
         audit=PlannedAudit(attacks=("direction-score",), nulls=3),
     )
-    (finding,) = rehearse(plan, "bank", most_rows=200).attacks
+    (finding,) = rehearse(plan, "bank", most_rows=150).attacks
     assert (finding.attacker, finding.owner) == ("shop", "bank")
     assert finding.plain.score.value > 0.9
     assert finding.verdict.startswith("leaks")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plan.toml").write_text(plan.to_toml())
+    said = CliRunner().invoke(app, ["doctor", "plan.toml", "--as", "bank", "--rehearse"])
+    assert said.exit_code == 0, said.output
+    assert "DirectionScore by shop: " in said.output
+    assert (tmp_path / "rehearsal.html").exists()
     with pytest.raises(PlanError) as caught:
         rehearse(plan, "shop")
     assert str(caught.value) == "A rehearsal needs labels, but shop is not the label party. Run it at bank."

@@ -148,6 +148,8 @@ def join(
     with terminated_in_order("The same command with --resume goes on where this one stopped."), _shown(side) as shown:
         share = side.train(resume=resume, shown=shown)
     say(share.summary())
+    if side.plan.evaluate is not None and name != side.plan.roles.label:
+        say(f"Some rows were held out. {side.plan.roles.label} is told how well the model predicts them.")
     if insecure:
         warn("This run was in the clear: anyone on the network path could read and change it. run.json says so.")
     say(f"Written to {side.path}. Predict with: colonnade predict {plan} --as {name} --model {side.path}")

@@ -68,7 +68,7 @@ def score_rows(side: ScoredSide, share: Estimator, prediction: Prediction, rows:
         return None
     if train is None or rows.labels is None:
         return None
-    is_new = pc.invert(pc.is_in(rows.ids, value_set=train.ids.cast(rows.ids.type).combine_chunks()))
+    is_new = pc.invert(pc.is_in(_as_text(rows.ids), value_set=_as_text(train.ids)))
     chosen = np.asarray(pc.and_(is_new, rows.labels.is_valid()), np.bool_)
     if not chosen.any():
         return None
@@ -101,7 +101,7 @@ def score_file(side: ScoredSide, share: Estimator, file: Path, labelled: Path) -
         )
     rows = replace(planned, path=labelled).read(side.name)
     arrow = read_prediction(file)
-    ids = pc.index_in(rows.ids.cast(pa.large_string()), value_set=arrow.column(0).cast(pa.large_string()))
+    ids = pc.index_in(_as_text(rows.ids), value_set=_as_text(arrow.column(0)))
     found = np.asarray(ids.is_valid(), np.bool_)
     if rows.labels is None or not found.any():
         raise DataError(
@@ -119,6 +119,11 @@ def score_file(side: ScoredSide, share: Estimator, file: Path, labelled: Path) -
             "other rows."
         )
     return quality
+
+
+def _as_text(ids: pa.ChunkedArray) -> pa.Array:
+    """Ids of one file as text, because another file may hold them as whole numbers."""
+    return ids.cast(pa.large_string()).combine_chunks()
 
 
 def _some(prediction: Prediction, rows: NDArray[np.bool_]) -> Prediction:

@@ -30,8 +30,8 @@ def label_leak(plan: Plan) -> str | None:
     found = [measured[name] for name in held or ["none"] if name in measured and measured[name].excess is not None]
     for each in found:
         told += (
-            f". {each.attack} told labels from such gradients by {each.excess:+.2f} better than a feature party knows "
-            f"them alone, on {each.set} over {each.seeds} seeds"
+            f". The best attack on such gradients ({each.attack}) scored {each.excess:+.2f} beside a feature party "
+            f"alone, on {each.set} over {each.seeds} seeds"
         )
     return told
 

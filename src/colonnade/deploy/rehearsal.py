@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from colonnade.curves import CurvesType
 from colonnade.errors import DataError, PlanError
 from colonnade.plans.plan import Plan
 from colonnade.privacy.randomness import Randomness
@@ -41,8 +42,11 @@ def rehearse(plan: Plan, name: str, *, most_rows: int = MOST_ROWS) -> PrivacyRep
             f"A rehearsal needs labels, but {name} is not the label party. Run it at {plan.roles.label or 'the party'}."
         )
     own = plan.data.load((name,), plan.align)[name]
-    if own.labels is None:
-        raise DataError(f"{name} is the label party but its table has no labels. Name the label column in the plan.")
+    if own.labels is None or isinstance(own.labels.type, CurvesType):
+        raise DataError(
+            f"{name} should have a label column of classes or numbers to rehearse with, but has "
+            f"{'none' if own.labels is None else 'curves'}. Name such a column, or rehearse with colonnade simulate."
+        )
     labelled = own.take(np.asarray(own.labels.is_valid(), np.bool_))
     seed = Randomness.seeded(plan.seed, "rehearsal").seed()
     chosen = np.sort(np.random.default_rng(seed).permutation(len(labelled))[:most_rows])
@@ -55,8 +59,8 @@ def rehearse(plan: Plan, name: str, *, most_rows: int = MOST_ROWS) -> PrivacyRep
 
 def stand_ins(own: Table, names: tuple[str, ...], seed: int) -> Mapping[str, Table]:
     """Tables of made-up columns in the place of feature parties', which correlate with labels and own columns."""
-    generator = np.random.default_rng(seed)
-    told = np.unique(np.asarray(own.labels).astype(str), return_inverse=True)[1].astype(np.float64)[:, None]
+    generator, labels = np.random.default_rng(seed), np.asarray(own.labels)
+    told = (labels if labels.dtype.kind == "f" else np.unique(labels, return_inverse=True)[1]).reshape(-1, 1)
     if own.columns:
         told = np.hstack([told, Inputs.learned(own, np.arange(len(own)), 20).one_hot(own)[0]])
     told = (told - told.mean(axis=0)) / np.maximum(told.std(axis=0), 1e-9)

@@ -119,6 +119,8 @@ class Evaluated:
         """Train on the other rows, then predict those held out."""
         defences = copy.deepcopy(party.defences)
         train, rest = (None, None) if party.table is None else self.held_out.split(party.table)
+        if party.session is not None and train is not None and rest is not None:
+            party.session.note(trained_rows=len(train), held_out_rows=len(rest))
         # A single object is run by all parties of a simulation.
         share = self.model.clone().fit(party.on(train))
         aside = party.on(rest).aside("evaluation", defences)

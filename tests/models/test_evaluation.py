@@ -1,0 +1,146 @@
+"""Rows that are held out by a public rule, and what the label party predicts of them alone."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from colonnade.data import load
+from colonnade.errors import PlanError, StorageError
+from colonnade.models.base import Estimator, Prediction
+from colonnade.models.evaluation import Evaluated, HeldOut, compare, evaluate, keep_evaluation, predict_alone
+from colonnade.models.networks.split import SplitClassifier
+from colonnade.roles import Roles
+from colonnade.runtime.party import Party
+from colonnade.runtime.simulate import simulate
+from colonnade.tables.table import Table
+from colonnade.wire.recording.recording import Transcript
+
+ROLES = Roles(label="bank", features=("shop",))
+
+
+def test_the_rule_names_the_same_rows_in_every_version() -> None:
+    """Parties of different machines follow the rule by themselves, so it must never change."""
+    assert np.flatnonzero(HeldOut(share=0.25, seed=0).mask(20)).tolist() == [1, 5, 14, 17, 18]
+    assert np.flatnonzero(HeldOut(share=0.25, seed=1).mask(20)).tolist() == [0, 4, 8, 10, 16]
+
+
+@pytest.mark.parametrize(("n", "share", "held"), [(10, 0.2, 2), (2, 0.9, 1), (3, 0.01, 1), (1000, 0.2, 200)])
+def test_a_share_of_the_rows_is_held_out_and_some_are_left_to_train_on(n: int, share: float, held: int) -> None:
+    assert HeldOut(share=share).mask(n).sum() == held
+
+
+def test_a_single_row_cannot_be_held_out() -> None:
+    with pytest.raises(PlanError) as caught:
+        HeldOut().mask(1)
+    assert str(caught.value) == (
+        "Rows can be held out of at least 2, but 1 are common. Leave out [evaluate], or bring more."
+    )
+
+
+def drawn(*, curved: bool = False, numbers: bool = False) -> Table:
+    draw = np.random.default_rng(1)
+    a, b = draw.normal(size=(2, 500))
+    score = (a * b if curved else a + b) + draw.normal(size=500) / 4
+    label = score if numbers else np.where(score > 0, "late", "paid")
+    return Table.of({"id": np.arange(500), "a": a, "b": b, "label": label}, labels="label")
+
+
+@pytest.mark.parametrize("numbers", [False, True])
+def test_the_label_party_alone_takes_the_model_that_fits_its_columns(numbers: bool) -> None:
+    task: Any = "regression" if numbers else "classification"
+    found = {}
+    for curved in (False, True):
+        train, rest = HeldOut().split(drawn(curved=curved, numbers=numbers))
+        prediction, found[curved] = predict_alone(train, rest, task)
+        truth = np.asarray(rest.labels)
+        fits = np.corrcoef(prediction.values, truth)[0, 1] if numbers else (prediction.values == truth).mean()
+        assert fits > 0.8
+    assert "regression" in found[False]
+    assert found[True] == "boosted trees"
+
+
+def test_a_label_party_without_columns_has_the_shares_of_the_classes_alone() -> None:
+    train, rest = HeldOut().split(drawn().select([]))
+    prediction, by = predict_alone(train, rest, "classification")
+    assert by == "the share of each class"
+    late = (np.asarray(train.labels) == "late").mean()
+    np.testing.assert_allclose(prediction.probabilities, np.tile([late, 1 - late], (100, 1)))
+
+
+class Interrupted(SplitClassifier):
+    """A model whose shop loses its power once, in the middle of a prediction."""
+
+    breaks = True
+
+    def predict(self, party: Party, **options: Any) -> Prediction | None:
+        prediction = super().predict(party, **options)
+        if party.name == "shop" and Interrupted.breaks:
+            Interrupted.breaks = False
+            raise StorageError("The power is gone.")
+        return prediction
+
+
+def test_a_run_that_breaks_off_while_rows_are_predicted_goes_on_to_the_same_end(tmp_path: Path) -> None:
+    tables = load("breast-cancer", rows=120).split()
+    kept: list[Prediction] = []
+
+    def keep(share: Estimator, prediction: Prediction) -> None:
+        kept.append(prediction)
+
+    protocol = Evaluated(Interrupted(epochs=2, batch_size=32), HeldOut(), keep)
+    with pytest.raises(StorageError):
+        simulate(protocol, tables, roles=ROLES, directory=tmp_path / "broken", checkpoint_every=2)
+    kept.clear()
+    resumed = simulate(protocol, tables, roles=ROLES, directory=tmp_path / "broken", checkpoint_every=2)
+    straight = simulate(protocol, tables, roles=ROLES, directory=tmp_path / "straight", checkpoint_every=2)
+    assert kept[0].probabilities is not None
+    np.testing.assert_array_equal(kept[0].probabilities, kept[1].probabilities)
+    for party in ("bank", "shop"):
+        assert resumed.transcripts[party].digests() == straight.transcripts[party].digests()
+        aside = [Transcript.load(tmp_path / run / party / "evaluation") for run in ("broken", "straight")]
+        assert aside[0].digests() == aside[1].digests() != ()
+
+
+def test_what_the_evaluation_draws_is_apart_from_what_the_training_drew() -> None:
+    seen: list[Party] = []
+
+    class Looking(SplitClassifier):
+        def fit(self, party: Party) -> Any:
+            seen.append(party)
+            return super().fit(party)
+
+        def predict(self, party: Party, **options: Any) -> Prediction | None:
+            seen.append(party)
+            return super().predict(party, **options)
+
+    simulate(Evaluated(Looking(epochs=1), HeldOut()), load("breast-cancer", rows=60).split(), roles=ROLES)
+    for name in ("bank", "shop"):
+        train, aside = (party for party in seen if party.name == name)
+        assert train.random.key != aside.random.key
+        assert train.shared.key != aside.shared.key
+        assert train.recording is not aside.recording
+        assert not set(train.own_table.ids.to_pylist()) & set(aside.own_table.ids.to_pylist())
+
+
+def test_two_models_are_compared_on_the_same_rows_whatever_their_order(tmp_path: Path) -> None:
+    train, rest = HeldOut().split(drawn())
+    truth = np.asarray(rest.labels) == "late"
+    good, poor = np.where(truth, 0.8, 0.3), np.where(truth, 0.55, 0.5)
+    order = np.random.default_rng(0).permutation(len(rest))
+
+    class Share(SplitClassifier):
+        classes_ = np.array(["late", "paid"])  # type: ignore[assignment]
+
+    for name, scores, rows in (("first", poor, rest), ("second", good[order], rest.take(order))):
+        values = np.where(scores > 0.52, "late", "paid")
+        prediction = Prediction(values, np.column_stack([scores, 1 - scores]))
+        (tmp_path / name).mkdir()
+        quality = evaluate(Share(), prediction, train, rows, alone=False)
+        keep_evaluation(tmp_path / name, quality, prediction.about(rows, Share.classes_))
+    found = compare(tmp_path / "first", tmp_path / "second")
+    assert found.figures["log loss"].surely == -1
+    assert (found.figures["AUC"].together, found.figures["AUC"].alone) == (1, 1)
+    first = -np.log(np.where(truth, poor, 1 - poor)).mean()
+    assert found.figures["log loss"].alone == pytest.approx(first)
