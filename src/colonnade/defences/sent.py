@@ -136,7 +136,7 @@ class AdversarialReconstructor(Defence):
     def loss(self, loss: Tensor, at: HookContext) -> Tensor:
         for embedding in at.own.values():
             wanted = self._columns[torch.from_numpy(at.rows)].to(embedding.device)
-            rebuilt = self._network(_Reversed.apply(embedding, self.weight))
+            rebuilt = self._network(_Reversed.apply(embedding, self.weight))  # type: ignore[no-untyped-call]
             error = (rebuilt - wanted).square().mean()
             # Beyond the error of the mean nothing is gained, and embeddings would only grow.
             if float(error.detach()) > float(wanted.square().mean()):
