@@ -44,8 +44,9 @@ from colonnade.wire.message import Float64Array
 
 Policy: TypeAlias = Literal["warn", "pause", "abort"]
 
-WINDOW, FIRST = 10, 3
-"""Batches that are judged together, and those whose lengths are compared with a rehearsal."""
+WINDOW, FIRST, SLOW = 10, 3, 0.01
+"""Batches that are judged together, and those whose lengths are compared with a rehearsal: more than one only at slow
+learning rates, for a step at a fast one fits rows already."""
 ZERO_ROWS_AT_FIRST, ZERO_ROWS, SATURATED = 0.01, 0.25, 1e-6
 """The share of zero rows that is allowed at first, and later: where a fit saturates, other gradients vanish as well."""
 ONE_DIRECTION, WARM_UP, PATIENCE = 0.7, 10, 3
@@ -100,7 +101,7 @@ class GradientGuard(Defence):
             (embedding,) = at.own.values()
             self._window.append((at.rows, as_array(tensor), as_array(embedding)))
             self._batches += 1
-            if self._batches == FIRST:
+            if self._batches == (FIRST if _learning_rate(self._party) <= SLOW else 1):
                 self._judge_lengths(at)
             if len(self._window) == WINDOW:
                 self._judge(at)
@@ -213,6 +214,12 @@ class GradientGuard(Defence):
 _STATE = ("off", "times", "batches", "streak", "saturated", "figures", "alarms", "window")
 
 
+def _learning_rate(party: Party) -> float:
+    """The fastest learning rate of the plan."""
+    rate = party.plan.settings.get("learning_rate", RATE)
+    return float(max(rate.values()) if isinstance(rate, Mapping) else rate)
+
+
 def _saturates(lengths: Float64Array) -> bool:
     """Whether a tenth of the gradients that are not zero are next to nothing beside the others."""
     return bool(len(lengths)) and bool(np.quantile(lengths, 0.1) < SATURATED * np.quantile(lengths, 0.9))
@@ -244,9 +251,7 @@ def _lengths_in_rehearsal(party: Party, width: int, batch: int, n_clusters: int,
         top: nn.Module = nn.Identity()
         if settings.get("top", "mlp") is not None:
             top = TOPS.get(str(settings.get("top")), TOPS["mlp"])(n_joined * width, n_clusters - 1)
-        rate = settings.get("learning_rate", RATE)
-        rate = max(rate.values()) if isinstance(rate, Mapping) else rate
-        optimizer = torch.optim.Adam([*bottom.parameters(), *top.parameters()], rate)
+        optimizer = torch.optim.Adam([*bottom.parameters(), *top.parameters()], _learning_rate(party))
         for _ in range(FIRST):
             rows = random.integers(len(x), size=max(1, batch))
             sent = bottom(torch.from_numpy(x[rows]).float())
