@@ -49,8 +49,9 @@ WINDOW, FIRST, SLOW = 10, 3, 0.01
 learning rates, for a step at a fast one fits rows already."""
 ZERO_ROWS_AT_FIRST, ZERO_ROWS, SATURATED = 0.01, 0.25, 1e-6
 """The share of zero rows that is allowed at first, and later: where a fit saturates, other gradients vanish as well."""
-ONE_DIRECTION, WARM_UP, PATIENCE = 0.7, 10, 3
-"""The share of all pull that cancels in no row; judged after some windows, and in several windows in a row."""
+ONE_DIRECTION, EVEN, WARM_UP, PATIENCE = 0.7, 0.3, 10, 3
+"""The share of all pull that may go the same way, where lengths are at least this even (1 is all alike): late in a fit
+a few rows outweigh all others. Judged after some windows, and in several windows in a row."""
 RATIO, OVER_REHEARSAL = 10.0, 4.0
 """How much longer than the median the longest hundredth of the first gradients may be, and beside the rehearsal's."""
 SHORTER, LONGER = 5.0, 10.0
@@ -138,6 +139,8 @@ class GradientGuard(Defence):
         units = gradients / np.where(is_zero, 1.0, lengths)[:, None]
         by_length = float(np.linalg.norm(gradients.sum(axis=0))) / max(float(lengths.sum()), 1e-300)
         one_way = min(by_length, float(np.linalg.norm(units.mean(axis=0))))
+        if lengths.sum() ** 2 < EVEN * len(lengths) * (lengths**2).sum():
+            one_way = 0.0
         is_warm = self._batches > WINDOW * WARM_UP
         if is_warm:
             self._note("one direction", one_way)
