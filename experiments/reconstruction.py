@@ -57,7 +57,7 @@ from colonnade.tables.encode import filled_with_labels
 from experiments.tables import over_seeds, told_seeds
 
 SEEDS = (0, 1, 2)
-VERSION = 1
+VERSION = 2
 QUICK_SHARE = 20
 INVERSIONS: Mapping[str, ActiveInversion] = {
     "zero": ActiveInversion(fill="zero"),
@@ -96,6 +96,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     "batches of 32, summed logits": {"batch_size": 32, "fusion": "sum", "top": None},
     "batches of 128, mean of width 8": {"batch_size": 128, "embedding": 8, "fusion": "mean"},
     "batches of 64, rate 0.02": {"batch_size": 64, "learning_rate": 0.02},
+    "batches of 64, linear top, rate 0.05": {"batch_size": 64, "top": "linear", "learning_rate": 0.05},
     "batches of 32, width 2": {"batch_size": 32, "embedding": 2},
     "batches of 64, AdamW with decay": {"batch_size": 64, "optimizer": "adamw", "weight_decay": 0.01},
 }

@@ -43,7 +43,7 @@ FIGURES = {
     "psi_large": {"bytes_per_id", "rr22_bytes_per_id"},
     "glm": {"us_per_row", "fate_ratio", "shares_fate_ratio", "default_processor_s", "default_epoch_mb"},
     "walks": {"split_step_files", "regression_files", "multiplication_calls"},
-    "reconstruction": {"worst_inversion_over_passive", "worst_imputed_over_generative"},
+    "reconstruction": {"worst_inversion_over_passive", "worst_imputed_over_generative", "guard_share_of_step"},
     "resume": {"resume_s"},
     "functional": {"cached_over_kronecker", "step_ratio_32k_to_500", "fit_cpu_ms", "noisy_fit_cpu_ms"},
     "functional_accuracy": {

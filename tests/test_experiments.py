@@ -14,8 +14,10 @@ import pytest
 
 from colonnade.catalogue import DEFENCES
 from colonnade.data import load, train_test_split
+from colonnade.defences import GradientGuard
 from colonnade.experiment.sweep import Trial
 from colonnade.models import LabelDPShadow, SplitClassifier
+from colonnade.models.networks.messages import Embedding
 from colonnade.models.networks.modules import TabularMLP
 from colonnade.tables.encode import Inputs
 
@@ -54,6 +56,14 @@ def defences(monkeypatch):
     return defences
 
 
+@pytest.fixture
+def reconstruction(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT)
+    from experiments import reconstruction
+
+    return reconstruction
+
+
 def test_wandering_is_measured_in_both_forms_on_five_sets_for_every_alpha_and_seed(wandering):
     found = {
         (t.configuration["set"], t.configuration["form"], t.configuration["alpha"], t.seed)
@@ -84,8 +94,8 @@ def test_every_set_and_form_has_twenty_null_runs(wandering):
     assert len(nulls) == 10
 
 
-def test_no_trial_is_made_twice(wandering, utility, defences):
-    for experiment, quick in product((wandering, utility, defences), (True, False)):
+def test_no_trial_is_made_twice(wandering, utility, defences, reconstruction):
+    for experiment, quick in product((wandering, utility, defences, reconstruction), (True, False)):
         trials = experiment.trials(quick=quick)
         assert len({trial.key for trial in trials}) == len(trials)
 
@@ -233,3 +243,28 @@ def test_on_digits_a_split_network_is_as_good_as_a_central_one_and_one_shot_near
     assert accuracy["split"] > max(accuracy["central"], accuracy["central-wide"]) - 0.01
     assert accuracy["one-shot"] > accuracy["split"] - 0.015
     assert accuracy["alone"] < min(accuracy["split"], accuracy["one-shot"], accuracy["label-dp"])
+
+
+def test_reconstruction_is_measured_for_every_defence_of_sent_embeddings_and_over_twenty_honest_runs(reconstruction):
+    trials = reconstruction.trials(quick=False)
+    honest = [t for t in trials if t.configuration["part"] == "honest"]
+    assert len(honest) > 20
+    assert {t.configuration["set"] for t in honest} == {"cancer", "digits"}
+    held = {type(defence) for defence in reconstruction.DEFENDED.values()}
+    sent = {defence for defence in DEFENCES.values() if Embedding in defence.acts_on} - {GradientGuard}
+    assert sent < held
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["inversion", "generation", "defence", "honest"])
+def test_a_part_of_reconstruction_is_measured_and_told(reconstruction, part, monkeypatch):
+    monkeypatch.setattr(reconstruction, "QUICK_SHARE", 100)
+    trial = next(t for t in reconstruction.trials(quick=True) if t.configuration["part"] == part)
+    figures = reconstruction.measure(trial)
+    flat = {"trial.seed": 0, **trial.configuration}
+    for name, value in figures.items():
+        flat |= {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
+    page = reconstruction.page([flat], quick=True)
+    assert {"inversion": "passive ridge", "generation": "hijacking", "defence": "accuracy", "honest": "honest runs"}[
+        part
+    ] in page

@@ -6,9 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from colonnade.attacks import ActiveGenerative, ActiveInversion, FeatureHijacking
+from colonnade.attacks import (
+    ActiveGenerative,
+    ActiveInversion,
+    EpochRidge,
+    FeatureHijacking,
+    InformedRidge,
+    PassiveRidge,
+)
 from colonnade.attacks.base import Grant
-from colonnade.auditing import audit
+from colonnade.auditing import audit, audit_own_side
 from colonnade.auditing.contents import GuardRecord
 from colonnade.auditing.report import PrivacyReport
 from colonnade.defences import GradientGuard
@@ -161,3 +168,18 @@ def test_a_rehearsal_draws_nothing_from_the_global_generators(guarded):
     np.random.seed(5)
     assert torch.equal(drawn[0], torch.rand(3))
     assert np.array_equal(drawn[1], np.random.rand(3))
+
+
+def test_a_feature_party_alone_attacks_what_it_sent_and_reads_what_its_guard_saw(tables, tmp_path):
+    model = SplitClassifier(epochs=4, batch_size=20, embedding=8, n_iter_no_change=None)
+    run = simulate(model.fit, tables, roles=ROLES, defences={"shop": [GradientGuard()]}, directory=tmp_path)
+    transcript = Transcript.load(tmp_path / "shop" / "transcript")
+    own = {"plan": run.plan, "table": tables["shop"], "ledger": run.ledgers["shop"]}
+    attacks = [PassiveRidge(), EpochRidge(), InformedRidge(), ActiveInversion()]
+    report = audit_own_side(transcript, attacks, **own)
+    assert [(each.attack, each.attacker, each.verdict) for each in report.attacks] == [
+        ("PassiveRidge", "bank", "leaks"),
+        ("EpochRidge", "bank", "leaks"),
+    ]
+    assert "InformedRidge by bank about shop: it needs bank's own columns" in report.untested
+    assert report.guarded[0].batches == 24

@@ -22,16 +22,18 @@ from __future__ import annotations
 import logging
 import secrets
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from colonnade.errors import GuardAlarm
 from colonnade.models.networks.messages import Embedding, Gradient
 from colonnade.models.networks.modules import TOPS, perceptron
+from colonnade.models.networks.training import as_array
 from colonnade.parameters import Limit, check_parameters, choice
 from colonnade.runtime.context import HookContext, Tensor
 from colonnade.runtime.hooks import index_of
@@ -42,12 +44,14 @@ from colonnade.wire.message import Float64Array
 
 Policy: TypeAlias = Literal["warn", "pause", "abort"]
 
-WINDOW, FIRST = 10, 3
-"""Batches that are judged together, and those whose lengths are compared with a rehearsal."""
+WINDOW, FIRST, SLOW = 10, 3, 0.01
+"""Batches that are judged together, and those whose lengths are compared with a rehearsal: more than one only at slow
+learning rates, for a step at a fast one fits rows already."""
 ZERO_ROWS_AT_FIRST, ZERO_ROWS, SATURATED = 0.01, 0.25, 1e-6
 """The share of zero rows that is allowed at first, and later: where a fit saturates, other gradients vanish as well."""
-ONE_DIRECTION, WARM_UP, PATIENCE = 0.7, 10, 3
-"""The share of all pull that cancels in no row; judged after some windows, and in several windows in a row."""
+ONE_DIRECTION, EVEN, WARM_UP, PATIENCE = 0.7, 0.3, 10, 3
+"""The share of all pull that may go the same way, where lengths are at least this even (1 is all alike): late in a fit
+a few rows outweigh all others. Judged after some windows, and in several windows in a row."""
 RATIO, OVER_REHEARSAL = 10.0, 4.0
 """How much longer than the median the longest hundredth of the first gradients may be, and beside the rehearsal's."""
 SHORTER, LONGER = 5.0, 10.0
@@ -75,10 +79,6 @@ class GradientGuard(Defence):
     # Gradients come back to a party that sends embeddings.
     acts_on = (Embedding,)
     limits: ClassVar[Mapping[str, Limit]] = {"policy": choice("warn", "pause", "abort")}
-    _lengths: Float64Array
-    _pull: Float64Array
-    _unit_pull: Float64Array
-    _spread: Float64Array
 
     def __init__(self, *, policy: Policy = "warn") -> None:
         self.policy = policy
@@ -94,13 +94,19 @@ class GradientGuard(Defence):
         self._batches, self._streak, self._saturated = 0, 0, False
         self._figures: dict[str, float] = {}
         self._alarms: dict[str, str] = {}
-        self._directions = np.zeros((0, 0))
-        self._forget_window(0)
+        self._window: list[Sequence[NDArray[Any]]] = []
         party.recording.notes[f"guard {self._place}"] = self.evidence
 
     def incoming(self, tensor: Tensor, at: HookContext) -> Tensor:
         if at.message is Gradient:
-            self._look(tensor.detach().cpu().double().numpy(), at)
+            (embedding,) = at.own.values()
+            self._window.append((at.rows, as_array(tensor), as_array(embedding)))
+            self._batches += 1
+            if self._batches == (FIRST if _learning_rate(self._party) <= SLOW else 1):
+                self._judge_lengths(at)
+            if len(self._window) == WINDOW:
+                self._judge(at)
+                self._window = []
         return tensor
 
     def evidence(self) -> dict[str, Any]:
@@ -123,68 +129,52 @@ class GradientGuard(Defence):
             value = tree[name]
             setattr(self, f"_{name}", value.copy() if isinstance(value, np.ndarray) else value)
 
-    def _look(self, gradient: Float64Array, at: HookContext) -> None:
-        """Add a batch to the window, and judge a window that is full."""
-        if self._batches % WINDOW == 0:
-            self._forget_window(gradient.shape[1])
-        lengths = np.sqrt(np.einsum("ij,ij->i", gradient, gradient))
-        is_zero = lengths == 0
-        if is_zero.any():
-            # A network that begins with ReLU returns zeros for a row without a positive number.
-            (embedding,) = at.own.values()
-            self._zeros += int((is_zero & (embedding > 0).any(dim=1).cpu().numpy()).sum())
-            lengths_or_one = np.where(is_zero, 1.0, lengths)
-        else:
-            lengths_or_one = lengths
-        units = gradient / lengths_or_one[:, None]
-        self._rows += len(gradient)
-        self._length += float(lengths.sum())
-        self._pull += gradient.sum(axis=0)
-        self._unit_pull += units.sum(axis=0)
-        self._spread += units.T @ units
-        self._lengths = np.concatenate([self._lengths, lengths[~is_zero]])
-        if self._directions.size:
-            along = units @ self._directions
-            self._off[at.rows] += 1 - np.einsum("ij,ij->i", along, along)
-            self._times[at.rows] += 1
-        self._batches += 1
-        if self._batches == FIRST and len(self._lengths):
-            self._judge_lengths(at)
-        if self._batches % WINDOW == 0:
-            self._judge(at)
-
-    def _forget_window(self, width: int) -> None:
-        self._rows = self._zeros = 0
-        self._length, self._lengths = 0.0, np.zeros(0)
-        self._pull, self._unit_pull, self._spread = np.zeros(width), np.zeros(width), np.zeros((width, width))
-
     def _judge(self, at: HookContext) -> None:
         """Compare a window with what honest runs show."""
-        is_first, is_warm = self._batches == WINDOW, self._batches > WINDOW * WARM_UP
-        zeros = self._zeros / self._rows
-        self._note("zero rows", zeros)
-        self._saturated = self._saturated or _saturates(self._lengths)
-        if zeros > (ZERO_ROWS_AT_FIRST if is_first else ZERO_ROWS) and not self._saturated:
-            self._alarm("zero rows", f"{zeros:.0%} of rows have a gradient of exactly zero", at)
-        by_length = float(np.linalg.norm(self._pull)) / max(self._length, 1e-300)
-        one_way = min(by_length, float(np.linalg.norm(self._unit_pull)) / self._rows)
+        rows, gradients, embeddings = (np.concatenate(each) for each in zip(*self._window, strict=True))
+        gradients = gradients.astype(np.float64)
+        lengths = np.sqrt(np.einsum("ij,ij->i", gradients, gradients))
+        is_zero = lengths == 0
+        self._judge_zeros(lengths, is_zero & (embeddings > 0).any(axis=1), at)
+        units = gradients / np.where(is_zero, 1.0, lengths)[:, None]
+        by_length = float(np.linalg.norm(gradients.sum(axis=0))) / max(float(lengths.sum()), 1e-300)
+        one_way = min(by_length, float(np.linalg.norm(units.mean(axis=0))))
+        if lengths.sum() ** 2 < EVEN * len(lengths) * (lengths**2).sum():
+            one_way = 0.0
+        is_warm = self._batches > WINDOW * WARM_UP
         if is_warm:
             self._note("one direction", one_way)
         self._streak = self._streak + 1 if is_warm and one_way > ONE_DIRECTION else 0
         if self._streak >= PATIENCE:
             self._alarm("one direction", f"{one_way:.0%} of all pull goes the same way for every row", at)
-        energies, directions = np.linalg.eigh(self._spread)
+        energies, directions = np.linalg.eigh(units.T @ units)
         share = np.cumsum(energies[::-1]) / max(float(energies.sum()), 1e-300)
         self._figures["spectrum"] = float(share[min(3, len(share)) - 1])
         n_kept = min(DIRECTIONS, int(np.searchsorted(share, ENERGY)) + 1)
-        self._directions = directions[:, ::-1][:, :n_kept].copy()
+        along = units @ directions[:, ::-1][:, :n_kept]
+        np.add.at(self._off, rows, 1 - np.einsum("ij,ij->i", along, along))
+        np.add.at(self._times, rows, 1)
+
+    def _judge_zeros(self, lengths: Float64Array, is_zero: NDArray[np.bool_], at: HookContext) -> None:
+        """Compare the share of zero rows with what a fit that saturates shows."""
+        zeros = float(is_zero.mean())
+        self._note("zero rows", zeros)
+        if zeros:
+            self._saturated = self._saturated or _saturates(lengths[lengths > 0])
+        allowed = ZERO_ROWS_AT_FIRST if self._batches == WINDOW else ZERO_ROWS
+        if zeros > allowed and not self._saturated:
+            self._alarm("zero rows", f"{zeros:.0%} of rows have a gradient of exactly zero", at)
 
     def _judge_lengths(self, at: HookContext) -> None:
         """Compare the lengths of the first gradients with a rehearsal."""
-        rehearsed = [
-            _lengths_in_rehearsal(self._party, len(self._pull), self._rows // FIRST, n, self._place) for n in CLUSTERS
-        ]
-        self._note("norm ratio", ratio := _ratio(self._lengths))
+        gradients = [gradient for _, gradient, _ in self._window]
+        lengths = np.linalg.norm(np.concatenate(gradients).astype(np.float64), axis=1)
+        lengths = lengths[lengths > 0]
+        if not len(lengths):
+            return
+        width, batch = gradients[0].shape[1], len(gradients[0])
+        rehearsed = [_lengths_in_rehearsal(self._party, width, batch, n, self._place) for n in CLUSTERS]
+        self._note("norm ratio", ratio := _ratio(lengths))
         allowed = max(RATIO, OVER_REHEARSAL * max(map(_ratio, rehearsed)))
         if ratio > allowed:
             self._alarm(
@@ -193,7 +183,7 @@ class GradientGuard(Defence):
                 f"{allowed:.0f} times was expected",
                 at,
             )
-        level, levels = float(self._lengths.mean()), [float(each.mean()) for each in rehearsed]
+        level, levels = float(lengths.mean()), [float(each.mean()) for each in rehearsed]
         low, high = min(levels) / SHORTER, max(levels) * LONGER
         self._note("norm level", level / float(np.mean(levels)))
         if not low <= level <= high:
@@ -224,10 +214,13 @@ class GradientGuard(Defence):
         _log.warning("%s", words)
 
 
-_STATE = (
-    *("off", "times", "batches", "streak", "saturated", "figures", "alarms", "directions", "lengths"),
-    *("rows", "zeros", "length", "pull", "unit_pull", "spread"),
-)
+_STATE = ("off", "times", "batches", "streak", "saturated", "figures", "alarms", "window")
+
+
+def _learning_rate(party: Party) -> float:
+    """The fastest learning rate of the plan."""
+    rate = party.plan.settings.get("learning_rate", RATE)
+    return float(max(rate.values()) if isinstance(rate, Mapping) else rate)
 
 
 def _saturates(lengths: Float64Array) -> bool:
@@ -261,9 +254,7 @@ def _lengths_in_rehearsal(party: Party, width: int, batch: int, n_clusters: int,
         top: nn.Module = nn.Identity()
         if settings.get("top", "mlp") is not None:
             top = TOPS.get(str(settings.get("top")), TOPS["mlp"])(n_joined * width, n_clusters - 1)
-        rate = settings.get("learning_rate", RATE)
-        rate = max(rate.values()) if isinstance(rate, Mapping) else rate
-        optimizer = torch.optim.Adam([*bottom.parameters(), *top.parameters()], rate)
+        optimizer = torch.optim.Adam([*bottom.parameters(), *top.parameters()], _learning_rate(party))
         for _ in range(FIRST):
             rows = random.integers(len(x), size=max(1, batch))
             sent = bottom(torch.from_numpy(x[rows]).float())
