@@ -16,7 +16,7 @@ What attacks are about is said by a *subject* (`subjects`), who has what by a *s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from colonnade.attacks.base import ActiveAttack, AnyAttack, Attack
 from colonnade.attacks.labels.strongest import Strongest
 from colonnade.auditing.attempt import name_of, tried
 from colonnade.auditing.contents import EVERYBODY, Finding, Granted, Leakage, Reconstruction, luck_of_best
+from colonnade.auditing.null import NullJournal
 from colonnade.auditing.report import PrivacyReport, budget, budget_over_runs, never_attacked, self_reported_leaks
 from colonnade.auditing.settings import Mirror, Setting, Simulated
 from colonnade.auditing.subjects.base import Judgement, Made, read_by
@@ -49,6 +50,8 @@ def audit(
     delta: float = 1e-5,
     executor: Executor | None = None,
     progress: bool | None = None,
+    attackers: Collection[str] | None = None,
+    journal: NullJournal | None = None,
 ) -> PrivacyReport:
     """Make every attack as every party that could, and report what was found, spent and sent.
 
@@ -60,8 +63,10 @@ def audit(
         delta: At which the privacy budget is told.
         executor: What repeats the run; one repetition after the other in this process if None.
         progress: Whether to show a bar over the repetitions; None shows it on a terminal only.
+        attackers: The parties that attack; every party if None.
+        journal: What remembers repetitions, so that an interrupted audit can go on; nothing if None.
     """
-    return report_on(Simulated(run, nulls, seed, delta, executor, progress), attacks)
+    return report_on(Simulated(run, nulls, seed, delta, executor, progress, attackers, journal), attacks)
 
 
 def audit_own_side(

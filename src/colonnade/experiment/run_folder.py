@@ -5,6 +5,7 @@
         run.json                   what was run on which tables, and its status
         metrics.json               how well the model predicts held-out rows
         report.json, report.html   the privacy report, once the run is audited
+        nulls.jsonl                what an interrupted audit goes on from; erased when the report is written
         alignment/                 if the plan has a section [align]: the same for the alignment, and its outcome
         bank/                      what this party alone would hold
             model.safetensors      its share of the model
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -212,20 +213,40 @@ class RunFolder:
             id_digest=next(iter(simulation.tables.values())).id_digest(),
         )
 
-    def audit(self, planned: PlannedAudit | None = None, *, executor: Executor | None = None) -> PrivacyReport:
-        """Audit the finished run, and write the report as JSON and as a page.
+    def audit(
+        self,
+        planned: PlannedAudit | None = None,
+        *,
+        executor: Executor | None = None,
+        attackers: Collection[str] | None = None,
+    ) -> PrivacyReport:
+        """Audit the finished run, and write the report as JSON and as a page; go on with an audit that was interrupted.
 
         Args:
             planned: How; as the plan says if None.
             executor: What repeats the run; one repetition after the other in this process if None.
+            attackers: The parties that attack; every party if None.
         """
         from colonnade.auditing import audit
+        from colonnade.auditing.null import NullJournal
 
         planned = planned or self.plan.audit
         attacks, run = planned.build(self.plan.defences), self.load()
-        report = audit(run, attacks, nulls=planned.nulls, seed=planned.seed, delta=planned.delta, executor=executor)
+        audited = f"{__version__} {run.plan.hash} {self.plan.seed} {planned.seed}"
+        journal = NullJournal(self.path / "nulls.jsonl", audited)
+        report = audit(
+            run,
+            attacks,
+            nulls=planned.nulls,
+            seed=planned.seed,
+            delta=planned.delta,
+            executor=executor,
+            attackers=attackers,
+            journal=journal,
+        )
         self._write("report.json", report.to_json())
         report.to_html(self.path / "report.html")
+        journal.erase()
         return report
 
     def metrics(self) -> Mapping[str, float]:
