@@ -1,5 +1,9 @@
 import json
+import math
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +17,7 @@ from colonnade.plans.plan import Plan
 from colonnade.plans.sections import PlannedAudit, PlannedData, PlannedModel, PlannedTable
 from colonnade.privacy.ledger import Event, Ledger
 from colonnade.roles import Roles
+from colonnade.runtime.executor import Serial
 from colonnade.secret import Secret
 
 PLAN = Plan(
@@ -90,6 +95,64 @@ def test_an_audit_leaves_its_report_to_be_read(copied: RunFolder) -> None:
     assert [finding.attack for finding in report.attacks] == ["NormScore"]
     assert copied.report() == report
     assert "NormScore" in (copied.path / "report.html").read_text(encoding="utf-8")
+
+
+class Counted(Serial):
+    """Counts its tasks, and is interrupted after some of them."""
+
+    def __init__(self, most: float = math.inf) -> None:
+        self.done, self.most = 0, most
+
+    def map_unordered(self, function, tasks):
+        for found in super().map_unordered(function, tasks):
+            if self.done >= self.most:
+                raise KeyboardInterrupt
+            self.done += 1
+            yield found
+
+
+def test_an_interrupted_audit_goes_on_where_it_stopped(copied: RunFolder, finished: RunFolder) -> None:
+    undisturbed = replace(PLAN.audit, nulls=4)
+    with pytest.raises(KeyboardInterrupt):
+        copied.audit(undisturbed, executor=Counted(most=3))
+    journal = copied.path / "nulls.jsonl"
+    assert len(journal.read_text().splitlines()) == 3
+    journal.write_text(journal.read_text()[:-20])  # The last line was being written.
+    rest = Counted()
+    report = copied.audit(undisturbed, executor=rest)
+    assert rest.done == 2
+    assert not journal.exists()
+    assert report == audit(copied.load(), PLAN.audit.build(), nulls=4)
+
+
+@pytest.mark.slow
+def test_a_killed_audit_goes_on_to_the_same_report(copied: RunFolder) -> None:
+    journal = copied.path / "nulls.jsonl"
+    call = (
+        "from colonnade.experiment.run_folder import RunFolder\n"
+        "from colonnade.plans.sections import PlannedAudit\n"
+        f"RunFolder.open({str(copied.path)!r}).audit(PlannedAudit(('norm-score', 'direction-score'), nulls=500))"
+    )
+    child = subprocess.Popen([sys.executable, "-c", call])
+    try:
+        while not journal.exists() or len(journal.read_text().splitlines()) < 2:
+            assert child.poll() is None
+            time.sleep(0.05)
+    finally:
+        child.kill()
+        child.wait()
+    rest = Counted()
+    kept = len(journal.read_text().splitlines())
+    assert copied.audit(replace(PLAN.audit, nulls=20), executor=rest) == audit(copied.load(), PLAN.audit.build())
+    assert rest.done == max(0, 20 - kept)
+
+
+def test_one_party_attacks_where_it_is_named(copied: RunFolder) -> None:
+    attacks = replace(PLAN.audit, attacks=("norm-score", "passive-ridge"), nulls=1)
+    report = copied.audit(attacks, attackers=["shop"])
+    assert {finding.attacker for finding in report.attacks} == {"shop"}
+    with pytest.raises(PlanError, match="An attacker should be a party of the run, one of bank, shop, but club"):
+        copied.audit(attacks, attackers=["club"])
 
 
 def test_a_plan_that_was_run_is_not_run_over(finished: RunFolder) -> None:

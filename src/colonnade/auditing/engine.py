@@ -16,7 +16,7 @@ What attacks are about is said by a *subject* (`subjects`), who has what by a *s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from colonnade.attacks.base import ActiveAttack, AnyAttack, Attack, Inapplicable
 from colonnade.attacks.labels.strongest import Strongest
 from colonnade.auditing.attempt import name_of, tried
 from colonnade.auditing.contents import EVERYBODY, Finding, Granted, Leakage, Reconstruction, luck_of_best
+from colonnade.auditing.null import NullJournal
 from colonnade.auditing.report import (
     PrivacyReport,
     budget,
@@ -57,6 +58,8 @@ def audit(
     executor: Executor | None = None,
     progress: bool | None = None,
     epochs: int = 0,
+    attackers: Collection[str] | None = None,
+    journal: NullJournal | None = None,
 ) -> PrivacyReport:
     """Make every attack as every party that could, and report what was found, spent and sent.
 
@@ -70,8 +73,10 @@ def audit(
         progress: Whether to show a bar over the repetitions; None shows it on a terminal only.
         epochs: At how many epochs the worst attack on labels of each party is made again, on the messages of that
             epoch alone. For this the run is repeated once more.
+        attackers: The parties that attack; every party if None.
+        journal: What remembers repetitions, so that an interrupted audit can go on; nothing if None.
     """
-    return report_on(Simulated(run, nulls, seed, delta, executor, progress, epochs), attacks)
+    return report_on(Simulated(run, nulls, seed, delta, executor, progress, epochs, attackers, journal), attacks)
 
 
 def audit_own_side(

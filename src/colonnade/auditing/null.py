@@ -15,10 +15,13 @@ at chance here, too: a passive one is caught where it is repeated in a fresh int
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from colonnade.attacks.base import AnyAttack
@@ -31,6 +34,7 @@ from colonnade.progress import Bars
 from colonnade.runtime.executor import Executor
 from colonnade.runtime.simulate import Run, Simulation
 from colonnade.secret import Secret
+from colonnade.storage import append_durably
 
 T = TypeVar("T")
 
@@ -41,6 +45,7 @@ class _NullRun:
 
     simulation: Simulation[Any]
     made: tuple[Made, ...]
+    number: int
     random: Randomness
 
 
@@ -52,10 +57,12 @@ def null_values(
     random: Randomness,
     executor: Executor | None = None,
     progress: bool | None = False,
+    journal: NullJournal | None = None,
 ) -> list[list[Values] | str]:
     """What each attempt scores in each of n null runs, or why it cannot be scored in one of them.
 
-    Attempts keep their grants of the original truth. The shuffles are the same whatever runs them.
+    Attempts keep their grants of the original truth. The shuffles are the same whatever runs them. What a journal
+    remembers of an interrupted audit is not run again.
     """
     groups: dict[tuple[Secret, str], list[int]] = {}
     known: dict[int, list[Values]] = {}
@@ -69,21 +76,69 @@ def null_values(
             known[place] = null
     places = [places for places in groups.values() for _ in range(n)]
     tasks = [
-        _NullRun(simulation, tuple(made[place] for place in places), random.child("null", number))
+        _NullRun(simulation, tuple(made[place] for place in places), number, random.child("null", number))
         for places in groups.values()
         for number in range(n)
     ]
     scored: list[dict[int, Values | str]] = [{} for _ in made]
     with Bars(progress if tasks else False) as bars:
         advance = bars.counter("null runs", len(tasks))
-        for number, values in _each(_score_null, tasks, executor):
+
+        def note(number: int, values: Sequence[Values | str]) -> None:
             for place, value in zip(places[number], values, strict=True):
                 scored[place][number] = value
             advance()
+
+        remembered = [None if journal is None else journal.recalled(task) for task in tasks]
+        for number, values in enumerate(remembered):
+            if values is not None:
+                note(number, values)
+        left = [number for number, values in enumerate(remembered) if values is None]
+        for place, values in _each(_score_null, [tasks[number] for number in left], executor):
+            if journal is not None:
+                journal.keep(tasks[left[place]], values)
+            note(left[place], values)
     return [
         known.get(place) or _all_or_reason([found[number] for number in sorted(found)])
         for place, found in enumerate(scored)
     ]
+
+
+class NullJournal:
+    """A file that remembers what attempts scored in null runs, so that an interrupted audit can go on.
+
+    Args:
+        path: The file, which need not exist.
+        audited: What is audited and how; what was kept for another audit is not recalled.
+    """
+
+    def __init__(self, path: Path, audited: str) -> None:
+        self.path, self._audited = path, audited
+        self._kept: dict[str, list[Values | str]] = {}
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+            try:
+                found = json.loads(line)
+                values = [value if isinstance(value, str) else Values(*value) for value in found["values"]]
+            except (ValueError, KeyError, TypeError):
+                continue  # The process may have been killed while it wrote the line.
+            self._kept[found["run"]] = values
+
+    def recalled(self, task: _NullRun) -> list[Values | str] | None:
+        """What was kept of a null run; None if nothing was."""
+        return self._kept.get(self._name(task))
+
+    def keep(self, task: _NullRun, values: Sequence[Values | str]) -> None:
+        """Write down what the attempts scored in a null run."""
+        told = [value if isinstance(value, str) else astuple(value) for value in values]
+        append_durably(self.path, json.dumps({"run": self._name(task), "values": told}) + "\n")
+
+    def erase(self) -> None:
+        """Remove the file, once the report is written."""
+        self.path.unlink(missing_ok=True)
+
+    def _name(self, task: _NullRun) -> str:
+        made = [[each.attempt.name, each.attempt.attacker, each.attempt.grant.owner] for each in task.made]
+        return hashlib.sha256(json.dumps([self._audited, task.number, made]).encode()).hexdigest()
 
 
 def permuted_truth_values(made: Made, n: int, random: Randomness) -> list[Values]:

@@ -11,7 +11,7 @@ attacks is the same in all of them (`engine`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -20,7 +20,7 @@ from colonnade.attacks.base import ActiveAttack, AnyAttack, Attack, Guess
 from colonnade.auditing.attempt import Attempt, PartyRecord, attack_seed, is_kept, name_of, training_rows
 from colonnade.auditing.contents import Disclosure, Finding, RunIdentity
 from colonnade.auditing.epochs import leak_over_epochs
-from colonnade.auditing.null import null_values, permuted_truth_values
+from colonnade.auditing.null import NullJournal, null_values, permuted_truth_values
 from colonnade.auditing.report import disclosures
 from colonnade.auditing.subjects.base import Made, Subject, Truth, Values
 from colonnade.auditing.subjects.by_secret import SUBJECTS
@@ -147,6 +147,8 @@ class Simulated(Setting):
         executor: Executor | None = None,
         progress: bool | None = False,
         epochs: int = 0,
+        attackers: Collection[str] | None = None,
+        journal: NullJournal | None = None,
     ) -> None:
         if nulls < 1:
             raise PlanError(
@@ -159,12 +161,22 @@ class Simulated(Setting):
         self.random, self.nulls, self.delta = Randomness.seeded(seed), nulls, delta
         n_rows, seed = len(self.tables[self.plan.roles.holders[0]]), run.simulation.seed
         self.identity = RunIdentity.of(self.plan, self.mode, n_rows=n_rows, randomness="seeded", seed=seed)
-        self._executor, self._progress, self._epochs = executor, progress, epochs
+        self._executor, self._progress, self._epochs, self._journal = executor, progress, epochs, journal
+        self._attackers = self.plan.roles.parties if attackers is None else attackers
+        for name in self._attackers:
+            if name not in self.plan.roles.parties:
+                raise PlanError(
+                    f"An attacker should be a party of the run, one of {', '.join(self.plan.roles.parties)}, but "
+                    f"{name} was named. Name another."
+                )
         self._staged_runs: dict[Secret, Run[Any]] = {}
         self._baselines: dict[tuple[Any, ...], Any] = {}
 
     def owners(self, subject: Subject, attack: AnyAttack) -> Sequence[str | None]:
         return subject.owners(attack, self.plan.roles)
+
+    def attackers(self, owner: str) -> Sequence[str]:
+        return [party for party in super().attackers(owner) if party in self._attackers]
 
     def record(self, attacker: str) -> PartyRecord:
         return PartyRecord.of(self.run, attacker)
@@ -177,8 +189,15 @@ class Simulated(Setting):
         return self._staged(attempt).ledgers
 
     def null(self, made: Sequence[Made]) -> list[list[Values] | str]:
-        how: dict[str, Any] = {"random": self.random, "executor": self._executor, "progress": self._progress}
-        return null_values(self.run.simulation, made, n=self.nulls, **how)
+        return null_values(
+            self.run.simulation,
+            made,
+            n=self.nulls,
+            random=self.random,
+            executor=self._executor,
+            progress=self._progress,
+            journal=self._journal,
+        )
 
     def baseline(self, made: Made) -> Any:
         attempt, rows, subject = made.attempt, made.guess.rows, SUBJECTS[made.attempt.attack.about]

@@ -181,7 +181,7 @@ def audit(
     jobs: Jobs = None,
     attacker: Annotated[
         str | None,
-        typer.Option(metavar="PARTY", help="Audit together: this party attacks, the label party scores."),
+        typer.Option(metavar="PARTY", help="The party that attacks; between machines, the label party scores."),
     ] = None,
     certificates: Certs = None,
     insecure: Insecure = False,
@@ -191,6 +191,9 @@ def audit(
 
     Of a run between machines, give the folder of this party's side. The party then audits alone what it sent. With
     --attacker the label party and the attacker audit together; both run the command at the same time.
+
+    Of a simulated run every party attacks, or --attacker alone. The same command goes on with an audit that was
+    interrupted.
     """
     from colonnade.auditing.render.summary import verdict
     from colonnade.auditing.render.words import warnings
@@ -212,13 +215,8 @@ def audit(
                 say(f"{folder.name} made its guesses. The scores stay with {folder.plan.roles.label}.")
                 return
             report = jointly
-    elif attacker is not None:
-        raise PlanError(
-            f"--attacker is for one party's side of a run between machines, but {run} holds a simulated run, which is "
-            "audited as every party. Leave it out."
-        )
     else:
-        report = folder.audit(planned, executor=Local(jobs))
+        report = folder.audit(planned, executor=Local(jobs), attackers=None if attacker is None else (attacker,))
     for warning in warnings(report):
         say(warning, style="bold red")
     for line in verdict(report):

@@ -6,6 +6,7 @@
         metrics.json               how well the model predicts held-out rows
         quality.json, ...          the same by more measures; with a section [evaluate], beside the label party alone
         report.json, report.html   the privacy report, once the run is audited
+        nulls.jsonl                what an interrupted audit goes on from; erased when the report is written
         alignment/                 if the plan has a section [align]: the same for the alignment, and its outcome
         bank/                      what this party alone would hold
             model.safetensors      its share of the model
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -222,21 +223,33 @@ class RunFolder:
             id_digest=next(iter(simulation.tables.values())).id_digest(),
         )
 
-    def audit(self, planned: PlannedAudit | None = None, *, executor: Executor | None = None) -> PrivacyReport:
-        """Audit the finished run, and write the report as JSON and as a page.
+    def audit(
+        self,
+        planned: PlannedAudit | None = None,
+        *,
+        executor: Executor | None = None,
+        attackers: Collection[str] | None = None,
+    ) -> PrivacyReport:
+        """Audit the finished run, and write the report as JSON and as a page; go on with an audit that was interrupted.
 
         Args:
             planned: How; as the plan says if None.
             executor: What repeats the run; one repetition after the other in this process if None.
+            attackers: The parties that attack; every party if None.
         """
         from colonnade.auditing import audit
+        from colonnade.auditing.null import NullJournal
 
         planned = planned or self.plan.audit
         attacks, run = planned.build(self.plan.defences), self.load()
         how: dict[str, Any] = {name: getattr(planned, name) for name in ("nulls", "seed", "delta", "epochs")}
-        report = replace(audit(run, attacks, executor=executor, **how), quality=self.quality())
+        audited = f"{__version__} {run.plan.hash} {self.plan.seed} {planned.seed}"
+        journal = NullJournal(self.path / "nulls.jsonl", audited)
+        report = audit(run, attacks, executor=executor, attackers=attackers, journal=journal, **how)
+        report = replace(report, quality=self.quality())
         self._write("report.json", report.to_json())
         report.to_html(self.path / "report.html")
+        journal.erase()
         return report
 
     def metrics(self) -> Mapping[str, float]:

@@ -9,7 +9,15 @@ import pytest
 
 from colonnade.attacks.base import Grant, Guess
 from colonnade.attacks.labels.strongest import Strongest
+from colonnade.auditing.engine import make
+from colonnade.auditing.settings import Simulated
+from colonnade.catalogue import DEFENCES, attacks_of_audit
+from colonnade.data import load
 from colonnade.errors import PrivacyError
+from colonnade.models.networks.split import SplitClassifier
+from colonnade.roles import Roles
+from colonnade.runtime.simulate import simulate
+from colonnade.secret import Secret
 
 N_ROWS, N_CLASSES = 600, 3
 
@@ -75,3 +83,23 @@ def test_rows_that_only_one_attack_guesses_are_guessed(labels, grant):
 def test_a_single_guess_is_not_joined(labels, grant):
     with pytest.raises(PrivacyError, match="two attacks or more"):
         joined([noisy(labels, 0.9, 1)], grant)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["breast-cancer", "digits"])
+@pytest.mark.parametrize("defence", [None, "gradient-noise"])
+def test_joined_guesses_are_nowhere_two_points_below_the_best_single_one(name, defence):
+    roles = Roles(label="bank", features=("shop",))
+    held = [] if defence is None else [DEFENCES[defence]()]
+    attacks = [attack for attack in attacks_of_audit(defences=held) if attack.about is Secret.LABELS]
+    short = []
+    for seed in range(3):
+        model = SplitClassifier(epochs=15, n_iter_no_change=None)
+        run = simulate(model.fit, load(name).split(), roles=roles, seed=seed, defences={"bank": held})
+        setting = Simulated(run, seed=seed)
+        made, _ = make(setting, attacks)
+        (strongest,), _ = make(setting, [Strongest()], before=made)
+        best = max(each.truth.scores(each.guess).plain for each in made)
+        short.append(best - strongest.truth.scores(strongest.guess).plain)
+    assert len(made) > 8
+    assert np.mean(short) < 0.02

@@ -5,9 +5,10 @@ Granted: some labels of each class. Null: the run again with shuffled labels, sc
 Baseline: a suite of ordinary methods on the attacker's own columns, with the same known labels. The best method is
 chosen *by the truth*. That choice favours the control: an attack must beat the best that its party could have done at
 home. With known labels: nearest known row, class centroids, logistic regression, a network, self-training, label
-spreading, clusters named by the known rows, distillation, and what co-training starts from. An attack that joins own
-columns with messages leans on the last two; its null runs do so less, because shuffled gradients mislead it. Clusters
-and principal components without names are compared up to naming only.
+spreading and clusters named by the known rows, each on the columns, on their principal components and on the code of
+an autoencoder; distillation; and what co-training starts from. An attack that joins own columns with messages leans on
+the last two; its null runs do so less, because shuffled gradients mislead it. Clusters and principal components without
+names are compared up to naming only.
 Without a single known label nothing at home says which cluster is which class, so alone means chance.
 """
 
@@ -46,6 +47,7 @@ from colonnade.wire.message import Float64Array, Int64Array
 ROWS = 5_000
 COMPONENTS = 16
 HIDDEN = 64
+CODED_ROWS, CODED_EPOCHS = 2_000, 30
 # Where all labels say less than this beyond a few of them, no share of the way between is told.
 LEAST_WAY = 0.01
 
@@ -245,6 +247,8 @@ def attacker_alone(table: Table | None, grant: Grant, about: Int64Array, random:
     if features.shape[1] > COMPONENTS:
         spaces[" on principal components"] = _principal_components(features, COMPONENTS)
     seed = int(random.integers(2**31))
+    if len(known) and features.shape[1] > 1:
+        spaces[" on an autoencoder's code"] = _code(features, seed)
     named: dict[str, Float64Array] = {}
     unnamed: dict[str, Float64Array] = {}
     with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -320,6 +324,22 @@ def _principal_components(x: Float64Array, n: int) -> Float64Array:
     width = x.shape[1]
     _, directions = eigh(x.T @ x, subset_by_index=(max(0, width - n), width - 1))
     return np.asarray(x @ directions[:, ::-1])
+
+
+def _code(x: Float64Array, seed: int) -> Float64Array:
+    """The numbers that an autoencoder squeezes each row through; fitted to a sample of the rows."""
+    from sklearn.neural_network import MLPRegressor
+
+    width = min(COMPONENTS, -(-x.shape[1] // 2))
+    shown = np.random.default_rng(seed).permutation(len(x))[:CODED_ROWS]
+    layers = HIDDEN, width, HIDDEN
+    network = MLPRegressor(hidden_layer_sizes=layers, max_iter=CODED_EPOCHS, random_state=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # It runs at fixed effort.
+        network.fit(x[shown], x[shown])
+    hidden = np.maximum(x @ network.coefs_[0] + network.intercepts_[0], 0)
+    code = hidden @ network.coefs_[1] + network.intercepts_[1]
+    return np.asarray(code / max(float(code.std()), 1e-9))
 
 
 def _finite(ratings: Float64Array) -> Float64Array:
