@@ -16,7 +16,6 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression as PlainLogistic
 from sklearn.linear_model import PoissonRegressor
 from sklearn.metrics import d2_tweedie_score, roc_auc_score
-from sklearn.multiclass import OneVsRestClassifier
 
 from benchmarks.loopback import BANK
 from colonnade import Roles, Table, simulate
@@ -25,8 +24,8 @@ from colonnade.models import LogisticRegression, PoissonRegression
 from colonnade.models.glm.estimator import GeneralisedLinearModel
 
 TARGETS: Mapping[str, float] = {"off_shares": 0.005, "off_arbiter": 0.005}
-BUILT_IN = ("breast-cancer", "bank-shop-telco")
-OTHERS = ("adult", "credit-default", "bank-marketing", "give-me-some-credit", "magic-gamma", "electricity")
+BUILT_IN = ("breast-cancer", "bank-shop-telco", "digits")
+OTHERS = ("fars", "adult", "credit-default", "bank-marketing", "give-me-some-credit", "magic-gamma", "electricity")
 COUNTS = ("doctor-visits",)
 ROWS = 1_500
 
@@ -88,12 +87,10 @@ def _plain(model: GeneralisedLinearModel, matrix: np.ndarray, labels: np.ndarray
         counts = PoissonRegressor(alpha=model.alpha, max_iter=5000, tol=1e-8).fit(matrix, labels)
         return counts, (counts.coef_, counts.intercept_)
     classifier = PlainLogistic(C=1 / model.alpha, max_iter=20_000, tol=1e-8)
-    if len(np.unique(labels)) == 2:
-        classifier.fit(matrix, labels)
+    classifier.fit(matrix, labels)
+    if len(classifier.classes_) == 2:
         return classifier, (classifier.coef_[0], classifier.intercept_[0])
-    several = OneVsRestClassifier(classifier).fit(matrix, labels)
-    found = several.estimators_
-    return several, (np.array([each.coef_[0] for each in found]), np.array([each.intercept_[0] for each in found]))
+    return classifier, (classifier.coef_, classifier.intercept_)
 
 
 def _quality(scores: np.ndarray, truth: np.ndarray, plain: Any) -> float:

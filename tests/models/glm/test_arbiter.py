@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from blake3 import blake3
 from scipy import stats
+from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression as PlainLogistic
 from sklearn.linear_model import PoissonRegressor, Ridge
 
@@ -19,7 +20,8 @@ from colonnade.errors import CryptoError, DataError, KeyMismatch, Overflow, Plan
 from colonnade.models.glm import arbiter as glm_arbiter
 from colonnade.models.glm import messages
 from colonnade.models.glm.estimator import LinearRegression, LogisticRegression, PoissonRegression
-from colonnade.models.glm.families import LINEAR, LOGISTIC, POISSON
+from colonnade.models.glm.families import CLASS_MEANS, LINEAR, LOGISTIC, POISSON, SOFTPLUS, of_all_classes
+from colonnade.models.glm.means import log_sums_of_others
 from colonnade.models.glm.messages import (
     ColumnSummary,
     EncryptedResiduals,
@@ -95,7 +97,7 @@ def coefficients(run):
 def in_plain(model, values, labels, batches, family):
     """The same optimiser on the same fixed-point inputs, in one place and in Python integers."""
     n_rows, loss = len(labels), family.loss(family.checked(np.asarray(labels), "bank"))
-    known = loss.labels[0]
+    known, several = loss.labels.T, len(loss.labels) > 1
     matrices = {name: held for name, held in values.items()}
     matrices["bank"] = np.hstack([values["bank"], np.ones((n_rows, 1))])
     of_batch, of_all = Widths.of(max(map(len, batches))), Widths.of(n_rows)
@@ -119,24 +121,35 @@ def in_plain(model, values, labels, batches, family):
         np.linalg.eigvalsh((m @ back[name]).T @ (m @ back[name]) / n_rows)[-1] for name, m in matrices.items()
     )
     rate = 1 / (loss.curvature * sum(eigenvalues) + family.bend)
-    theta = {name: np.zeros(m.shape[1]) for name, m in matrices.items()}
-    ahead = {name: np.zeros(m.shape[1]) for name, m in matrices.items()}
+    theta = {name: np.zeros((m.shape[1], known.shape[1])) for name, m in matrices.items()}
+    ahead = dict(theta)
     for step in range(model.max_iter * len(batches)):
         rows = batches[step % len(batches)]
         points = {name: back[name] @ ahead[name] for name in values}
         scores = sum(np.rint(np.ldexp(quantised[name][rows] @ points[name], score_bits)) for name in values)
-        means = np.rint(np.ldexp(family.table(np.ldexp(scores, -score_bits)), fraction)) if family.table else scores
+        means = scores
+        if several:
+            every = of_all_classes(np.ldexp(scores.T, -score_bits))
+            others = log_sums_of_others(every, lambda a, b: b + in_units(SOFTPLUS(a - b), score_bits))
+            means = np.rint(np.ldexp(CLASS_MEANS(every - others)[:-1].T, fraction))
+        elif family.table:
+            means = np.rint(np.ldexp(family.table(np.ldexp(scores, -score_bits)), fraction))
         residuals = means.astype(np.int64) - np.rint(np.ldexp(known[rows], fraction)).astype(np.int64)
         for name in values:
             sums = integers[name][rows].T.astype(object) @ residuals.astype(object)
-            gradient = np.ldexp(sums.astype(float), -scales[name] - fraction)
+            gradient = np.ldexp(sums.astype(float), -scales[name][:, None] - fraction)
             factor = loss.factor * len(batches) / n_rows
-            direction = back[name] @ (factor * gradient + penalties[name] * points[name])
+            direction = back[name] @ (factor * gradient + penalties[name][:, None] * points[name])
             before, theta[name] = theta[name], ahead[name] - rate * direction
             ahead[name] = theta[name] + min((step + 1) / (step + 4), model.momentum) * (theta[name] - before)
-    found = {name: back[name] @ theta[name] * loss.scale for name in values}
+    found = {name: of_all_classes((back[name] @ theta[name] * loss.scale).T).T for name in values}
     *bank, intercept = found.pop("bank")
-    return np.array([*bank, *np.concatenate(list(found.values())), intercept + loss.centre])
+    all_found = np.array([*bank, *np.concatenate(list(found.values())), intercept + loss.centre])
+    return all_found if several else all_found[:, 0]
+
+
+def in_units(values, bits):
+    return np.ldexp(np.rint(np.ldexp(values, bits)), -bits)
 
 
 FAMILIES = [(LinearRegression, LINEAR), (LogisticRegression, LOGISTIC), (PoissonRegression, POISSON)]
@@ -227,26 +240,27 @@ def test_training_ends_when_all_parties_stand_still_and_says_so_if_it_does_not(c
     assert all("after 3 epochs (max_iter) the mean loss has not stood still within 1e-07" in each for each in said)
 
 
-def test_three_classes_are_one_model_each_against_the_others():
+def test_three_classes_are_the_plain_optimisers_softmax():
     values = columns(2)
     codes = np.digitize(joined(values) @ [1.0, -1.0, 0.5, 2.0], [-1.0, 1.0])
     labels = np.array(["high", "low", "middle"], object)[codes]
-    with pytest.raises(PrivacyError, match="bank has 9 columns, so a batch needs more than 576 rows"):
-        fitted(LogisticRegression(), values, labels)
-    model = LogisticRegression(max_iter=4, tol=0, gradient_bits=None, rows_per_column=10)
+    few = {name: held[:384] for name, held in values.items()}
+    with pytest.raises(PrivacyError, match="bank has 6 columns, so a batch needs more than 384 rows"):
+        fitted(LogisticRegression(), few, labels[:384])
+    model = LogisticRegression(max_iter=4, tol=0, gradient_bits=None)
     run = fitted(model, values, labels)
-    apart = [fitted(model, values, (labels == name).astype(int)) for name in ("high", "low", "middle")]
-    for name in ("bank", "shop"):
-        np.testing.assert_allclose(run.results[name].coef_, [each.results[name].coef_ for each in apart], rtol=1e-9)
-    np.testing.assert_allclose(run.results["bank"].intercept_, [each.results["bank"].intercept_ for each in apart])
-    assert run.results["shop"].strategy_ == "one-vs-rest"
+    plain = in_plain(model, values, labels, [np.arange(N)], LOGISTIC)
+    np.testing.assert_allclose(coefficients(run), plain, rtol=1e-4, atol=1e-5 * np.abs(plain).max())
+    assert {share.strategy_ for share in run.results.values()} == {"multinomial"}
     assert run.results["shop"].gradients_.shape == (4, 3, 2)
+    np.testing.assert_allclose(run.results["shop"].gradients_.sum(axis=1), 0, atol=1e-9)
     (entry,) = run.transcripts["judge"].messages(messages.OpenableSums, sent=False)
-    assert entry.message.counts.tolist() == [9, 6]
+    assert entry.message.counts.tolist() == [6, 4]
     predicted = simulate({n: s.predict for n, s in run.results.items()}, made(values, labels), roles=roles())
     found = predicted.results["bank"]
     assert found.probabilities.shape == (N, 3)
-    np.testing.assert_allclose(found.probabilities.sum(axis=1), 1)
+    expected = softmax(np.c_[joined(values), np.ones(N)] @ coefficients(run), axis=1)
+    np.testing.assert_allclose(found.probabilities, expected, atol=1e-6)
     assert (found.values == labels).mean() > 0.6
 
 
@@ -425,7 +439,7 @@ def test_the_arbiters_view_is_independent_of_labels_and_columns(monkeypatch):
         run = fitted(LogisticRegression(max_iter=15, tol=0), held, known, keep="all")
         seen.append(masked_values(run) / 2.0**SUM_BITS)
         assert stats.kstest(seen[-1], "uniform").pvalue > 1e-6
-        assert stats.kstest(np.concatenate(shares[-15:]) / 2.0**64, "uniform").pvalue > 1e-6
+        assert stats.kstest(np.concatenate(shares[-15:], axis=None) / 2.0**64, "uniform").pvalue > 1e-6
     for one, two in ((0, 1), (0, 2)):
         assert stats.ks_2samp(seen[one], seen[two]).pvalue > 1e-6
         assert abs(np.corrcoef(seen[one], seen[two])[0, 1]) < 6 / np.sqrt(len(seen[one]))

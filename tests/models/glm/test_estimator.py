@@ -49,6 +49,18 @@ def test_a_share_of_an_earlier_version_whose_coef_held_the_intercept_is_refused(
         LinearRegression().take_share({**share.share(), "centre_": 0.0})
 
 
+def test_a_share_of_an_earlier_version_that_told_each_class_from_all_others_is_refused():
+    held = tables()
+    held["bank"] = Table.of({"id": np.arange(len(held["shop"])), "y": np.arange(len(held["shop"])) % 3}, labels="y")
+    share = simulate(LogisticRegression(max_iter=1, alarm=None).fit, held, roles=ROLES).results["bank"]
+    loaded = LogisticRegression()
+    loaded.take_share(share.share())
+    assert loaded.strategy_ == "multinomial"
+    earlier = {name: value for name, value in share.share().items() if name != "strategy_"}
+    with pytest.raises(StorageError, match=r"should be multinomial, .* earlier version, .* Fit the model again"):
+        LogisticRegression().take_share(earlier)
+
+
 @pytest.mark.parametrize("model", REGRESSIONS)
 def test_scikit_learns_penalty_by_name_is_refused_as_no_number(model):
     with pytest.raises(PlanError, match=rf"{model.__name__}'s alpha should be a number, at least 0, but is 'l2'"):

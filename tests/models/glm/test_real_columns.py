@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression as PlainLogistic
 from sklearn.linear_model import Ridge
 from sklearn.metrics import roc_auc_score
@@ -50,6 +51,26 @@ def test_logistic_regression_on_real_columns_is_scikit_learns(name, arbiter):
     held = np.hstack([shares[name].design_.matrix(test[name])[:, : len(shares[name].coef_)] for name in test])
     labels = np.asarray(test["bank"].labels)
     assert auc(held @ ours, labels) > auc(plain.decision_function(held), labels) - 0.005
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arbiter", ["judge", None])
+def test_three_classes_of_real_columns_are_scikit_learns_multinomial_model(arbiter):
+    values, labels = load_iris(return_X_y=True)
+    ids = np.arange(len(labels))
+    tables = {
+        "bank": Table.of({"id": ids, "a": values[:, 0], "b": values[:, 1], "y": labels}, labels="y", owner="bank"),
+        "shop": Table.of({"id": ids, "c": values[:, 2], "d": values[:, 3]}, owner="shop"),
+    }
+    who = Roles(label="bank", features=("shop",), arbiter=arbiter)
+    shares = simulate(LogisticRegression(max_iter=150, **FREE).fit, tables, roles=who, seed=1, keep="digests").results
+    ours = np.column_stack([shares["bank"].coef_, shares["shop"].coef_, shares["bank"].intercept_])
+    values = (values - values.mean(axis=0)) / values.std(axis=0)
+    plain = PlainLogistic(C=1.0, max_iter=5000, tol=1e-10).fit(values, labels)
+    expected = np.column_stack([plain.coef_, plain.intercept_ - plain.intercept_.mean()])
+    assert np.abs(ours - expected).max() < 0.01 * np.abs(expected).max()
+    accuracy = ((values @ ours[:, :-1].T + ours[:, -1]).argmax(axis=1) == labels).mean()
+    assert accuracy > plain.score(values, labels) - 0.005
 
 
 @pytest.mark.parametrize("arbiter", ["judge", None])

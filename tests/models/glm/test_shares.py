@@ -21,8 +21,8 @@ from colonnade.errors import BudgetSpent, DataError, Overflow, PlanError, Protoc
 from colonnade.models.glm import messages
 from colonnade.models.glm import shares as glm_shares
 from colonnade.models.glm.estimator import LinearRegression, LogisticRegression, PoissonRegression
-from colonnade.models.glm.families import LINEAR, LOGISTIC, POISSON
-from colonnade.models.glm.means import PairedLine
+from colonnade.models.glm.families import CLASS_MEANS, LINEAR, LOGISTIC, POISSON, SOFTPLUS, of_all_classes
+from colonnade.models.glm.means import PairedLine, log_sums_of_others
 from colonnade.models.glm.messages import OpenedShare, SharesLayout, StopVerdict
 from colonnade.models.glm.shares import ComputingSide
 from colonnade.roles import Roles
@@ -74,9 +74,11 @@ def coefficients(run):
 def in_plain(model, values, labels, batches, family, weights=None, *, in_basis=False):
     """The same optimiser in one place and in double precision, with the same table for the mean."""
     target = family.loss(family.checked(np.asarray(labels), "bank"))
-    known = {"linear": target.labels[0], "logistic": (labels > 0) * 1.0, "Poisson": labels / labels.mean()}[family.name]
+    shaped = {"linear": target.labels[0], "logistic": (labels > 0) * 1.0, "Poisson": labels / labels.mean()}
+    several = len(target.labels) > 1
+    known = target.labels.T if several else shaped[family.name][:, None]
     factor = {"linear": 2.0, "logistic": 1.0, "Poisson": labels.mean()}[family.name]
-    bend = {"linear": 2.0, "logistic": 0.25, "Poisson": 4 * labels.mean()}[family.name]
+    bend = {"linear": 2.0, "logistic": 0.5 if several else 0.25, "Poisson": 4 * labels.mean()}[family.name]
     usual = {"linear": 2.0, "logistic": 0.25, "Poisson": 1.0}[family.name]
     shrinkage = {"linear": 2 * model.alpha / N, "logistic": model.alpha / N, "Poisson": model.alpha}[family.name]
     weights = np.ones(N) if weights is None else weights * N / weights.sum()
@@ -99,21 +101,26 @@ def in_plain(model, values, labels, batches, family, weights=None, *, in_basis=F
     blocks = [matrix[:, start:end] for start, end in pairwise(sizes)]
     bend *= weights.max() * sum(np.linalg.eigvalsh(block.T @ block / N)[-1] for block in blocks)
     rate = 1 / (bend + usual)
-    penalties = np.full(len(back), shrinkage)
+    penalties = np.full((len(back), 1), shrinkage)
     penalties[2] = 0
-    theta, ahead = np.zeros(len(back)), np.zeros(len(back))
+    theta = ahead = np.zeros((len(back), known.shape[1]))
     for step in range(model.max_iter * len(batches)):
         rows = batches[step % len(batches)]
         mean = matrix[rows] @ ahead
-        if family.table is not None:
+        if several:
+            every = of_all_classes(mean.T)
+            others = log_sums_of_others(every, lambda a, b: b + SOFTPLUS(a - b))
+            mean = CLASS_MEANS(every - others)[:-1].T
+        elif family.table is not None:
             mean = family.table(mean)
-        gradient = factor * len(batches) / N * matrix[rows].T @ (weights[rows] * (mean - known[rows]))
+        gradient = factor * len(batches) / N * matrix[rows].T @ (weights[rows, None] * (mean - known[rows]))
         before, theta = theta, ahead - rate * (gradient + back @ (penalties * (back @ ahead)))
         ahead = theta + min((step + 1) / (step + 4), model.momentum) * (theta - before)
     if in_basis:
         return theta, rate
-    theta = back @ theta * target.scale
-    return np.array([*theta[:2], *theta[3:], theta[2] + target.centre])
+    theta = of_all_classes((back @ theta * target.scale).T).T
+    found = np.array([*theta[:2], *theta[3:], theta[2] + target.centre])
+    return found if several else found[:, 0]
 
 
 def batches_of(model, run):
@@ -339,15 +346,15 @@ def test_row_weights_count_on_shares():
     np.testing.assert_allclose(coefficients(run), plain, rtol=1e-3, atol=1e-3 * np.abs(plain[:-1]).max())
 
 
-def test_three_classes_on_shares_are_one_model_each_against_the_others():
+def test_three_classes_on_shares_are_the_plain_optimisers_softmax():
     values = columns(2)
     codes = np.digitize(np.hstack(list(values.values())) @ [1.0, -1.0, 0.5, 2.0], [-1.0, 1.0])
     model = LogisticRegression(max_iter=3, tol=0)
     run = simulate(model.fit, made(values, codes), roles=roles(), seed=3)
-    batches = batches_of(model, run)
-    plain = [in_plain(model, values, (codes == code).astype(int), batches, LOGISTIC) for code in range(3)]
+    plain = in_plain(model, values, codes, batches_of(model, run), LOGISTIC)
     found = np.column_stack([*(run.results[name].coef_ for name in ("bank", "shop")), run.results["bank"].intercept_])
-    np.testing.assert_allclose(found, plain, atol=1e-3 * np.abs(plain).max())
+    np.testing.assert_allclose(found, plain.T, atol=1e-3 * np.abs(plain).max())
+    np.testing.assert_allclose(found.sum(axis=0), 0, atol=1e-12)
 
 
 def test_training_on_shares_that_diverges_is_refused():

@@ -112,9 +112,9 @@ def own_matrix(view: View) -> Float64Array:
 
 
 def n_outputs(view: View) -> int:
-    """How many models were trained: one, or one for each of more than two classes."""
+    """How many models were trained: one, or one for each class but the last."""
     coefficients = own_regression(view).coef_
-    return len(coefficients) if coefficients.ndim == 2 else 1
+    return len(coefficients) - 1 if coefficients.ndim == 2 else 1
 
 
 def guess_of(rows: Int64Array, scores: Float64Array) -> Guess:
@@ -143,8 +143,8 @@ def why_no_regression(view: View) -> str | None:
         return Inapplicable("it reads the coefficients of a regression")
     if view.own.model.design_ is None:
         return Inapplicable("the attacker has no columns of its own")
-    if view.grant.n_classes != max(2, n_outputs(view)):
-        return Inapplicable(f"it tells {max(2, n_outputs(view))} classes apart and this run has {view.grant.n_classes}")
+    if view.grant.n_classes != n_outputs(view) + 1:
+        return Inapplicable(f"it tells {n_outputs(view) + 1} classes apart and this run has {view.grant.n_classes}")
     if EncryptedResiduals in view.needs.messages and not first_batches(view):
         return "no batches of the first epoch were kept"
     return None

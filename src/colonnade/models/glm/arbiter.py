@@ -49,6 +49,7 @@ from colonnade.crypto.profiles import ARBITER
 from colonnade.crypto.sampling import Stream
 from colonnade.crypto.shares import Share, fixed
 from colonnade.errors import Overflow, PrivacyError, ProtocolError
+from colonnade.models.glm.families import of_all_classes
 from colonnade.models.glm.gradient_privacy import GRADIENT_NOISE, UNIT, with_noise
 from colonnade.models.glm.matrix import (
     Matrix,
@@ -132,7 +133,7 @@ class Scores:
         self.line.take(0, 0, self.line.pair.begin())
 
     def means(self, step: int, epoch: int, scores: Share) -> Share:
-        """This party's share of the link's inverse at shared scores."""
+        """This party's share of the link's inverse at shared scores (models, rows)."""
         if self.table is None:
             return scores
         assert self.line is not None
@@ -177,7 +178,7 @@ class ArbiterSide(RegressionSide):
                 self._open(step, line, rounded(sums, self.settings.gradient_bits))
 
     def _score_shares(self, step: int) -> Share:
-        """This party's share of the sum of all feature parties' scores."""
+        """This party's share of the sum of all feature parties' scores (models, rows)."""
         epoch = self.epoch_of(step)
         first, *others = (line.receive(ScoreShare, fields={"step": step}, epoch=epoch).words for line in self.lines[1:])
         if first.ndim != 1 or not len(first) or len(first) % self.n_outputs:
@@ -187,12 +188,12 @@ class ArbiterSide(RegressionSide):
             )
         for line, words in zip(self.lines[2:], others, strict=True):
             first = first + of_length(words, len(first), "shares of scores", line.peer)
-        return first
+        return first.reshape(self.n_outputs, -1)
 
     def _encrypt_means(self, step: int, means: Share) -> None:
         assert self.key is not None
         public, line = self.key.public, self.lines[0]
-        for some in np.split(means, self.n_outputs):
+        for some in means:
             data = public.encrypt(unmasked(some, np.zeros_like(some)), self.block)
             message = EncryptedMeans(step, sealed(data, public))
             line.send(message, under=(public.scheme,), epoch=self.epoch_of(step))
@@ -229,7 +230,7 @@ class ArbiterSide(RegressionSide):
         )
 
     def finish(self) -> LearnedRegression:
-        return LearnedRegression(n_opened=self.n_opened)
+        return LearnedRegression(of_all_classes(np.zeros((self.n_outputs, 0))), n_opened=self.n_opened)
 
 
 def rounded(sums: UInt64Array, bits: int | None) -> UInt64Array:
@@ -310,7 +311,9 @@ class EncryptedSide(ColumnSide):
         # A rounded number is off by a twelfth of the squared unit; steps add up as far as momentum carries them.
         off = self.basis.coefficients(np.diag(units) if self.basis.back.ndim else units) * self.descent.length_of_step
         carried = min(self.n_batches**2 / (1 - momentum**2), self.n_batches / (1 - momentum) ** 2)
-        return float((off**2).sum() / 12 * self.n_outputs * carried * 2)
+        # The last class's coefficients are off by as much as those of all others together.
+        outputs = 1 if self.n_outputs == 1 else 2 * self.n_outputs
+        return float((off**2).sum() / 12 * outputs * carried * 2)
 
     def train(self, step: int) -> None:
         epoch, batch = divmod(step, self.n_batches)
@@ -332,7 +335,10 @@ class EncryptedSide(ColumnSide):
         """This party's part of the scores of some rows in fixed point, one model after the other."""
         scores, n_parties = self.scores, len(self.party.roles.holders)
         most = scores.most_bits(self.of_all.residual_bits, n_parties)
-        return encoded(self.own_part(rows).T.ravel(), scores.bits, most, f"{self.party.name}'s scores").view(np.uint64)
+        part = of_all_classes(self.own_part(rows).T)
+        found = encoded(part.ravel(), scores.bits, most, f"{self.party.name}'s scores").view(np.uint64)
+        # Scores of the last class must fit too, but nobody sends them.
+        return found[: self.n_outputs * len(rows)]
 
     @abstractmethod
     def exchanged(self, step: int, rows: Int64Array, own: Share) -> list[Data]:
@@ -404,7 +410,8 @@ class EncryptedSide(ColumnSide):
         gradients = np.array(self.descent.gradients).reshape(
             len(self.descent.gradients), self.n_columns, self.n_outputs
         )
-        return LearnedRegression(self.descent.coefficients.T * self.label_scale, gradients.transpose(0, 2, 1))
+        coefficients = of_all_classes(self.descent.coefficients.T * self.label_scale)
+        return LearnedRegression(coefficients, of_all_classes(gradients.transpose(2, 0, 1)).transpose(1, 0, 2))
 
 
 class EncryptedFeatureSide(EncryptedSide):
@@ -541,9 +548,9 @@ class EncryptedLabelSide(EncryptedSide):
         for line in self.party.feature_parties:
             came = line.receive(ScoreShare, fields={"step": step}, epoch=epoch).words
             own = own + of_length(came, len(own), "shares of scores", line.peer)
-        means = self.scores.means(step, epoch, own)
+        means = self.scores.means(step, epoch, own.reshape(self.n_outputs, -1))
         size, labels = self.key.vector_size(len(rows), self.block), self.labels[:, rows]
-        for some, known in zip(np.split(means, self.n_outputs), labels, strict=True):
+        for some, known in zip(means, labels, strict=True):
             others = self.received(self.party.arbiter, EncryptedMeans, step, self.key, size, rows)
             total = self.key.add(others, self.key.encrypt(unmasked(some, known), self.block))
             found.append(total)

@@ -9,10 +9,10 @@
          ScoreShare ──────────────────▶                                        once per batch
          ScoreShare ─────────────────────────────────────────────▶             once per batch
                                       ◀───── PairedWords ────────▶             in turns: the means
-                                      ◀─────────── EncryptedMeans             once per batch and class
-         ◀───────── EncryptedResiduals                                         once per batch and class
-         MaskedSums ─────────────────────────────────────────────▶             from both, once per batch and class
-         ◀───────────────────────────────────────────── OpenedSums             to both, once per batch and class
+                                      ◀─────────── EncryptedMeans             once per batch and model
+         ◀───────── EncryptedResiduals                                         once per batch and model
+         MaskedSums ─────────────────────────────────────────────▶             from both, once per batch and model
+         ◀───────────────────────────────────────────── OpenedSums             to both, once per batch and model
          StillVote ───────────────────▶                                        once per epoch
          ◀──────────────── StopVerdict  ·  StopVerdict ──────────▶             once per epoch
          ScoreMaskSeed ───────────────▶                                        between feature parties, to predict
@@ -451,9 +451,12 @@ class LinearRegression(GeneralisedLinearModel):
 class LogisticRegression(GeneralisedLinearModel):
     """Classes: the sum of logistic losses plus alpha/2 times the squared coefficients.
 
-    This is scikit-learn's `LogisticRegression(C=1 / alpha)` on all parties' columns. With more than two classes it is
-    one such model for each class against all others, scikit-learn's `OneVsRestClassifier`, and not a softmax:
-    `strategy_` is "one-vs-rest".
+    This is scikit-learn's `LogisticRegression(C=1 / alpha)` on all parties' columns, with more than two classes its
+    multinomial model: a softmax over one score for each class.
+
+    Attributes:
+        classes_: The classes, sorted; only the label party has them.
+        strategy_: What was trained: "binary", one score for two classes, or "multinomial", one for each class.
 
     >>> LogisticRegression(max_iter=5).task
     'classification'
@@ -463,25 +466,34 @@ class LogisticRegression(GeneralisedLinearModel):
     family = LOGISTIC
 
     classes_: NDArray[Any]
+    strategy_: Literal["binary", "multinomial"]
 
-    @property
-    def strategy_(self) -> Literal["binary", "one-vs-rest"]:
-        """What is trained: one model of two classes, or one for each class against all others."""
-        self.require_fitted("asked for its strategy")
-        return "one-vs-rest" if self.design_ is not None and self.coef_.ndim == 2 else "binary"
+    def take_share(self, tree: Tree) -> None:
+        if "strategy_" not in tree and np.ndim(tree.get("coef_", 0.0)) == 2:
+            raise StorageError(
+                "A share of a logistic regression of more than two classes should be multinomial, but this one was "
+                "saved by an earlier version, which told each class from all others. Fit the model again."
+            )
+        super().take_share({"strategy_": "binary"} | tree)
+
+    def _store(self, party: Party, learned: LearnedRegression) -> None:
+        super()._store(party, learned)
+        self.strategy_ = "binary" if len(learned.coefficients) == 1 else "multinomial"
 
     def _learn_labels(self, party: Party) -> None:
         numeric_labels(party, self.family)
         self.classes_ = np.unique(np.asarray(party.own_table.labels))
 
     def _prediction(self, scores: Float64Array) -> Prediction:
-        means = self.family.mean(scores)
-        if means.ndim == 1:
-            means = np.stack([1 - means, means], axis=1)
+        if scores.ndim == 1:
+            second = self.family.mean(scores)
+            means = np.stack([1 - second, second], axis=1)
+        else:
+            rates = np.exp(scores - scores.max(axis=1, keepdims=True))
+            means = rates / rates.sum(axis=1, keepdims=True)
         # An arbiter that asks does not know what the classes are called.
         classes = self.classes_ if hasattr(self, "classes_") else np.arange(means.shape[1])
-        total = np.maximum(means.sum(axis=1, keepdims=True), np.finfo(float).tiny)
-        return Prediction(classes[means.argmax(axis=1)], means / total)
+        return Prediction(classes[means.argmax(axis=1)], means)
 
     def _quality(self, labels: NDArray[Any], prediction: Prediction) -> float:
         return float((labels == prediction.values).mean())

@@ -106,7 +106,7 @@ class GradientPrivacy:
             scale: The bits behind the point of columns.
             fraction: The bits behind the point of residuals.
             n_parties: How many parties have columns.
-            n_outputs: How many models are trained: one, or one for each of more than two classes.
+            n_outputs: How many models are trained: one, or one for each class but the last.
             epochs: How many releases the budget is for.
 
         Raises:

@@ -118,7 +118,7 @@ class Schedule(Message, kind="glm/schedule"):
         n_batches: How many batches it has.
         block: How many rows a ciphertext has.
         fraction: How many bits residuals have behind the point.
-        n_outputs: How many models are trained: one, or one for each of more than two classes.
+        n_outputs: How many models are trained: one, or one for each class but the last.
     """
 
     n_batches: int
@@ -184,7 +184,7 @@ class SharesLayout(_StepRule, Message, kind="glm/layout", reveals={Secret.FEATUR
 
     Attributes:
         counts: How many columns each party has, in the order of the roles, with intercept.
-        n_outputs: How many models are trained: one, or one for each of more than two classes.
+        n_outputs: How many models are trained: one, or one for each class but the last.
     """
 
     counts: Int64Array

@@ -52,6 +52,7 @@ from colonnade.crypto.sampling import Stream
 from colonnade.crypto.shares import MOST_BITS, Share, fixed, reals
 from colonnade.crypto.transfers import Turns
 from colonnade.errors import Overflow, ProtocolError
+from colonnade.models.glm.families import of_all_classes
 from colonnade.models.glm.matrix import (
     Matrix,
     entries,
@@ -154,7 +155,7 @@ class MatrixSide(ColumnSide):
         return self._learned(first + second)
 
     def _learned(self, opened: Share) -> LearnedRegression:
-        found = reals(np.asarray(opened, np.uint64), COEFFICIENT_BITS).reshape(self.n_outputs, -1).T
+        found = of_all_classes(reals(np.asarray(opened, np.uint64), COEFFICIENT_BITS).reshape(self.n_outputs, -1)).T
         self._require_in_range(found)
         coefficients = self.basis.coefficients(found).T * self.layout.scale
         return LearnedRegression(coefficients, np.zeros((0, *coefficients.shape)))
@@ -267,7 +268,7 @@ class ComputingSide(MatrixSide):
     def train(self, step: int) -> None:
         batch, rows = step % self.n_batches, self.batches[step % self.n_batches]
         found = [self._scores(step, batch, point) for point in self.point]
-        residuals = self._mean(step, np.concatenate([scores for scores, _ in found])).reshape(self.n_outputs, -1)
+        residuals = self._mean(step, np.stack([scores for scores, _ in found]))
         if self.leading:
             residuals = residuals - self.labels[:, rows]
         gradients = np.stack([self._gradients(step, batch, each) for each in residuals])
@@ -275,7 +276,7 @@ class ComputingSide(MatrixSide):
 
     def stands_still(self, epoch: int) -> bool:
         change, self.before = self.coefficients - self.before, self.coefficients
-        still = self._is_short((epoch + 1) * self.n_batches - 1, change.ravel())
+        still = self._is_short((epoch + 1) * self.n_batches - 1, of_all_classes(change).ravel())
         return self.decide(epoch, still=still) if self.leading else self.received_verdict(epoch)
 
     def state(self) -> Tree:

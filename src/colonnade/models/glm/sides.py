@@ -14,7 +14,7 @@ from colonnade.crypto import rlwe
 from colonnade.errors import ProtocolError
 from colonnade.models.base import own_labels, row_weights
 from colonnade.models.batches import fixed_batches
-from colonnade.models.glm.families import Family, RegressionLoss
+from colonnade.models.glm.families import Family, RegressionLoss, of_all_classes
 from colonnade.models.glm.matrix import Matrix, Whitened, require_finite
 from colonnade.models.glm.messages import EncryptedMessage, StopVerdict
 from colonnade.runtime.party import Party
@@ -295,7 +295,7 @@ class GradientDescent:
     def moved(self) -> float:
         """The squared change of the coefficients, in the basis, since this was asked last."""
         change, self._before = self._found - self._before, self._found
-        return float((change**2).sum())
+        return float((of_all_classes(change.T) ** 2).sum())
 
     def state(self) -> Tree:
         return {
