@@ -6,9 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from colonnade.auditing.contents import BestBaseline, Disclosure
+from colonnade.auditing.contents import BestBaseline, Disclosure, Leakage, Score
 from colonnade.auditing.remedies import comparable_set, remedies, sufficient
-from colonnade.auditing.render.summary import MEANINGS, SIGNS, matrix, next_steps, quality, summary, verdict, worst
+from colonnade.auditing.render.html import html
+from colonnade.auditing.render.summary import (
+    MEANINGS,
+    SIGNS,
+    joined,
+    matrix,
+    next_steps,
+    quality,
+    summary,
+    verdict,
+    worst,
+)
 from colonnade.auditing.report import PrivacyReport
 from colonnade.models.quality import Figure, Quality
 from colonnade.secret import Secret
@@ -123,3 +134,23 @@ def test_the_file_holds_the_first_screen_in_words(report: PrivacyReport) -> None
     written = json.loads(report.to_json())["summary"]
     assert written == json.loads(json.dumps(summary(report)))
     assert written["matrix"]["bank's labels"] == {"bank": "own", "shop": "leaks"}
+
+
+def test_what_all_attacks_of_a_party_tell_together_stands_under_the_headline(report: PrivacyReport) -> None:
+    leakage = Leakage(("A", "B", "C"), 0.05, Score(0.452, 0.43, 0.471), None, Score(1.4, 1.3, 1.5))
+    less = replace(leakage, excess=Score(0.1, -0.02, 0.2), normalised=None)
+    unknown = replace(leakage, excess=None)
+    (direct,) = (f for f in report.attacks if f.attack == "DirectLabel")
+    by_party = {"telco": less, "shop": leakage, "other": unknown}
+    told = replace(report, attacks=tuple(replace(direct, attacker=who, leakage=by_party[who]) for who in by_party))
+    first, second = joined(told)
+    assert first == (
+        "All 3 attacks by shop joined tell bank's labels +45 points (+43 to +47) against shop alone, 140% of the way "
+        "from alone to knowing all labels."
+    )
+    assert second == "All 3 attacks by telco joined tell bank's labels +10 points (-2 to +20) against telco alone."
+    assert verdict(told)[0].endswith(f". {first}")
+    assert first in " ".join(told.render().split())
+    for text in (told.to_markdown(), html(told), told.to_json()):
+        assert "(+43 to +47) against shop alone, 140% of the way" in text
+    assert joined(report) == ()

@@ -22,6 +22,7 @@ def html(report: ReportContents) -> str:
         quality=summary.quality(report),
         next_steps=summary.next_steps(report),
         worst=summary.worst(report),
+        joined=summary.joined(report),
         trade=plots.trade(report),
         luck=words.luck(report),
         questions=asked,

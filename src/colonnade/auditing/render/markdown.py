@@ -20,6 +20,7 @@ def _lines(report: ReportContents) -> Iterator[str]:
     yield f"# {_plain(words.headline(report))}"
     dated = f" of {run.date}" if run.date else ""
     yield from _paragraph(f"Privacy report{dated}: {run.protocol} on {run.n_rows:,} rows, {run.mode} audit.")
+    yield from _list(summary.joined(report))
     yield from _section("Who could learn what about whom")
     yield from table(
         ("secret", *(f"{party} ({role})" for party, role in run.parties.items())),

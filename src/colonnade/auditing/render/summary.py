@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from colonnade.auditing.contents import EVERYBODY, ReportContents
+from colonnade.auditing.contents import EVERYBODY, Finding, ReportContents, Score
 from colonnade.auditing.remedies import Remedy, sufficient
 from colonnade.auditing.render import words
 from colonnade.models.networks.messages import Embedding, Gradient
@@ -86,6 +86,23 @@ def told(cell: Cell) -> str:
     return "its own" if cell == "own" else f"{SIGNS[cell]} {cell}"
 
 
+def joined(report: ReportContents) -> tuple[str, ...]:
+    """What all attacks of each party tell together beyond the party alone, the worst party first."""
+    found = [(f, f.leakage.excess) for f in report.strongest if f.leakage is not None and f.leakage.excess is not None]
+    return tuple(_beyond_alone(finding, excess) for finding, excess in sorted(found, key=lambda each: -each[1].value))
+
+
+def _beyond_alone(finding: Finding, excess: Score) -> str:
+    assert finding.leakage is not None
+    share = finding.leakage.normalised
+    way = "" if share is None else f", {share.value:.0%} of the way from alone to knowing all labels"
+    return (
+        f"All {len(finding.leakage.joined)} attacks by {finding.attacker} joined tell "
+        f"{words.secret_of(finding.owner, finding.about)} {100 * excess.value:+.0f} points ({100 * excess.low:+.0f} to "
+        f"{100 * excess.high:+.0f}) against {finding.attacker} alone{way}."
+    )
+
+
 def worst(report: ReportContents) -> tuple[str, ...]:
     """The two worst findings, each about another secret, in a sentence or two."""
     found: dict[tuple[str, Secret], str] = {}
@@ -159,7 +176,8 @@ def _held(report: ReportContents) -> set[str]:
 
 def verdict(report: ReportContents) -> tuple[str, str, str]:
     """The report in three lines: what leaks, how good the model is, what to do."""
-    return f"{words.headline(report)}.", f"Quality: {quality(report)}", f"Next: {next_steps(report)[0]}"
+    leak = " ".join((f"{words.headline(report)}.", *joined(report)[:1]))
+    return leak, f"Quality: {quality(report)}", f"Next: {next_steps(report)[0]}"
 
 
 def summary(report: ReportContents) -> dict[str, Any]:
@@ -167,6 +185,7 @@ def summary(report: ReportContents) -> dict[str, Any]:
     parties = tuple(report.run.parties)
     return {
         "headline": words.headline(report),
+        "joined": joined(report),
         "matrix": {row.title: dict(zip(parties, row.cells, strict=True)) for row in matrix(report)},
         "worst": worst(report),
         "quality": quality(report),

@@ -36,6 +36,7 @@ def terminal(report: ReportContents) -> RenderableType:
     run = report.run
     parts: list[RenderableType] = [
         plain_text(words.headline(report), "bold"),
+        *(plain_text(line) for line in summary.joined(report)),
         plain_text(
             f"{run.protocol} on {run.n_rows:,} rows: {', '.join(f'{n} ({r})' for n, r in run.parties.items())}", "dim"
         ),
