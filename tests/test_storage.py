@@ -1,12 +1,14 @@
 import errno
 import os
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from colonnade.errors import StorageError
-from colonnade.storage import erase, explained, is_erased, pack, read_tree, unpack, write_tree
+from colonnade.storage import erase, explained, is_erased, make_private, pack, read_tree, unpack, write_tree
 
 
 def test_a_tree_comes_back_as_it_was_written(tmp_path):
@@ -96,3 +98,15 @@ def test_a_folder_whose_erasing_is_cut_short_is_whole_or_without_its_name(last, 
         assert read_tree(whole / "two") == {"key": b"two"}
     erase(whole)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_two_processes_may_make_the_same_folders_at_the_same_time(tmp_path):
+    with ThreadPoolExecutor(4) as pool:
+        for number in range(100):
+            together = threading.Barrier(4)
+
+            def make(name, number=number, together=together):
+                together.wait()
+                make_private(tmp_path / f"runs {number}" / "credit" / name)
+
+            list(pool.map(make, ("bank", "shop", "telco", "judge")))

@@ -74,7 +74,8 @@ def make_private(folder: Path) -> None:
     """
     missing: list[Path] = []
     while not folder.is_dir() and folder != folder.parent:
-        if missing and folder.exists():
+        # Looked at again: another process may have made the folder in between.
+        if missing and folder.exists() and not folder.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
         missing.append(folder)
         folder = folder.parent

@@ -242,7 +242,8 @@ class PartyRun:
             write_atomically(self.path / "plan.toml", self.plan.to_toml().encode())
             protocol = self._planned_align(planned)
             party = self._connect(public, self.table(), self.path, shown)
-            return join(protocol, party, keep=partial(keep_alignment, self.plan, party, self.alignment_path))
+            kept = self.alignment_path
+            return join(protocol, party, keep=lambda found: keep_alignment(self.plan, party, kept, found))
 
     def erase_secrets(self) -> None:
         """Erase what a finished run goes on from, if this party was killed before it did so.
