@@ -168,6 +168,7 @@ def test_the_page_on_extending_runs_and_its_classes_keep_their_contracts(elsewhe
     assert {(attack, verdict) for (_, attack), verdict in defended.items()} == {
         ("NormScore", "no leak found"),
         ("NearestGradient", "leaks"),
+        ("Strongest", "leaks"),
     }
     assert page["accuracy"] > 0.9
     assert page["predicted"]["shop"] is None

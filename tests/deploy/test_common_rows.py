@@ -121,6 +121,7 @@ def test_a_finished_alignment_of_other_rows_or_settings_is_refused_with_the_reas
     assert Plan.read(written).aligned.finished == plans["shop"].aligned.finished
 
 
+@pytest.mark.slow
 def test_parties_with_different_alignments_do_not_train(plan, tmp_path):
     plans = aligned(plan, tmp_path)
     found = at_all({**plans, "shop": plan}, tmp_path, lambda side: side.train(), start=3)

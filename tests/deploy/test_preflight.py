@@ -82,7 +82,7 @@ LARGEST = [
     max((case for case in CASES if case.values[0] == model), key=lambda case: len(case.values[1].parties))
     for model in MODELS
 ]
-QUICK = ("split-classifier", "logistic-regression")
+QUICK = ("split-classifier",)
 
 
 def slow(cases: list[Any]) -> list[Any]:
