@@ -57,7 +57,7 @@ from colonnade.tables.encode import filled_with_labels
 from experiments.tables import over_seeds, told_seeds
 
 SEEDS = (0, 1, 2)
-VERSION = 2
+VERSION = 3
 QUICK_SHARE = 20
 INVERSIONS: Mapping[str, ActiveInversion] = {
     "zero": ActiveInversion(fill="zero"),
