@@ -57,7 +57,9 @@ from colonnade.tables.encode import filled_with_labels
 from experiments.tables import over_seeds, told_seeds
 
 SEEDS = (0, 1, 2)
-VERSION = 2
+# The guard's thresholds were set on other seeds, those above among them.
+HONEST_SEEDS = (10, 11, 12)
+VERSION = 3
 QUICK_SHARE = 20
 INVERSIONS: Mapping[str, ActiveInversion] = {
     "zero": ActiveInversion(fill="zero"),
@@ -110,7 +112,8 @@ def trials(*, quick: bool) -> list[Trial]:
     cells = [{**cell, "quick": quick, "version": VERSION} for cell in _cells(quick)]
     cost = {"generation": 3, "inversion": 2, "defence": 1}
     cells.sort(key=lambda cell: -cost.get(cell["part"], 0))
-    return [Trial(cell, seed) for cell in cells for seed in (SEEDS[:1] if quick else SEEDS)]
+    seeds = {"honest": HONEST_SEEDS}
+    return [Trial(cell, seed) for cell in cells for seed in seeds.get(cell["part"], SEEDS)[: 1 if quick else None]]
 
 
 def _cells(quick: bool) -> Iterator[dict[str, Any]]:
@@ -266,7 +269,7 @@ def page(rows: Sequence[Mapping[str, Any]], *, quick: bool) -> str:
         "",
         *(__doc__ or "").strip().splitlines()[2:-2],
         "",
-        f"{told_seeds(rows)}" + (", a twentieth of the epochs: the reduced grid" if quick else "") + ". Made with "
+        told_seeds([row for row in rows if row["part"] != "honest"] or rows) + (", a twentieth of the epochs: the reduced grid" if quick else "") + ". Made with "
         f"`python -m experiments reconstruction{flag}`. `reconstruction.csv` beside this page has every figure of each "
         "trial. Errors are mean squared errors per column on training rows that are not known, columns in [0, 1]; "
         "*relative* is relative to the columns' means: 0 is everything, 1 nothing. Brackets hold the share of rows "
@@ -363,7 +366,7 @@ def _told_guard(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         alarms = [f"{row['set']}, {row['architecture']} ({row['guard.by']})" for row in honest if row["guard.caught"]]
         yield (
             f"{len(honest)} honest runs with {len({row['architecture'] for row in honest})} architectures, two guards "
-            f"each: {'no alarm' if not alarms else 'alarms in ' + '; '.join(alarms)}."
+            f"each, on seeds that no threshold was set on: {'no alarm' if not alarms else 'alarms in ' + '; '.join(alarms)}."
         )
         yield ""
     yield "| attack | set | guards of victims that raised an alarm | checks |"

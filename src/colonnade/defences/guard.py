@@ -47,8 +47,9 @@ Policy: TypeAlias = Literal["warn", "pause", "abort"]
 WINDOW, FIRST, SLOW = 10, 3, 0.01
 """Batches that are judged together, and those whose lengths are compared with a rehearsal: more than one only at slow
 learning rates, for a step at a fast one fits rows already."""
-ZERO_ROWS_AT_FIRST, ZERO_ROWS, SATURATED = 0.01, 0.25, 1e-6
-"""The share of zero rows that is allowed at first, and later: where a fit saturates, other gradients vanish as well."""
+ZERO_ROWS_AT_FIRST, ZERO_ROWS, ZERO_ROWS_OF_SUMS, SATURATED = 0.01, 0.25, 0.5, 1e-6
+"""The share of zero rows that is allowed at first, and later: where a fit saturates, other gradients vanish as well.
+More where embeddings are summed: whether a top's ReLU passes a row then depends on other parties' embeddings too."""
 ONE_DIRECTION, EVEN, WARM_UP, PATIENCE = 0.7, 0.3, 10, 3
 """The share of all pull that may go the same way, where lengths are at least this even (1 is all alike): late in a fit
 a few rows outweigh all others. Judged after some windows, and in several windows in a row."""
@@ -162,6 +163,8 @@ class GradientGuard(Defence):
         if zeros:
             self._saturated = self._saturated or _saturates(lengths[lengths > 0])
         allowed = ZERO_ROWS_AT_FIRST if self._batches == WINDOW else ZERO_ROWS
+        if self._party.plan.settings.get("fusion", "concat") != "concat":
+            allowed = ZERO_ROWS_OF_SUMS
         if zeros > allowed and not self._saturated:
             self._alarm("zero rows", f"{zeros:.0%} of rows have a gradient of exactly zero", at)
 
