@@ -269,7 +269,8 @@ def page(rows: Sequence[Mapping[str, Any]], *, quick: bool) -> str:
         "",
         *(__doc__ or "").strip().splitlines()[2:-2],
         "",
-        told_seeds([row for row in rows if row["part"] != "honest"] or rows) + (", a twentieth of the epochs: the reduced grid" if quick else "") + ". Made with "
+        told_seeds([row for row in rows if row["part"] != "honest"] or rows)
+        + (", a twentieth of the epochs: the reduced grid" if quick else "") + ". Made with "
         f"`python -m experiments reconstruction{flag}`. `reconstruction.csv` beside this page has every figure of each "
         "trial. Errors are mean squared errors per column on training rows that are not known, columns in [0, 1]; "
         "*relative* is relative to the columns' means: 0 is everything, 1 nothing. Brackets hold the share of rows "
@@ -366,7 +367,7 @@ def _told_guard(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         alarms = [f"{row['set']}, {row['architecture']} ({row['guard.by']})" for row in honest if row["guard.caught"]]
         yield (
             f"{len(honest)} honest runs with {len({row['architecture'] for row in honest})} architectures, two guards "
-            f"each, on seeds that no threshold was set on: {'no alarm' if not alarms else 'alarms in ' + '; '.join(alarms)}."
+            f"each, on seeds that set no threshold: {'alarms: ' + '; '.join(alarms) if alarms else 'no alarm'}."
         )
         yield ""
     yield "| attack | set | guards of victims that raised an alarm | checks |"
