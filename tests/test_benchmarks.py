@@ -20,6 +20,7 @@ FIGURES = {
     "import_time": {"import_s", "read_plan_s"},
     "transport": {"step_ratio", "bulk_ratio", "receiver_mb"},
     "attacks": {"epochs_memory_ratio"},
+    "audit": {"audit_s"},
     "wandering": {"closed_form_share", "step_overhead"},
     "encrypted": {"paillier_2048_ratio"},
     "regression_accuracy": {"off_shares", "off_arbiter"},

@@ -106,7 +106,7 @@ def test_every_defence_of_the_catalogue_is_measured_on_both_sets_with_every_seed
         for t in defences.trials(quick=False)
         if t.configuration["part"] == "catalogue"
     }
-    assert found == set(product(("digits", "credit-default"), ("none", *DEFENCES), (0, 1, 2)))
+    assert found == set(product(("digits", "credit-default"), ("none", *defences.OF_LABELS), (0, 1, 2)))
 
 
 def test_wandering_is_measured_with_every_scope_kernel_and_alpha_and_with_a_shield_of_gradients(defences):

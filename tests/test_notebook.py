@@ -72,7 +72,7 @@ def test_a_report_shows_itself_as_a_page_and_prints_as_text(run: Run[SplitClassi
     report = audit(run, [NormScore()], nulls=1)
     assert repr(report).count("\n") == 0
     assert str(report) == report.render()
-    assert report._repr_html_().startswith('<iframe srcdoc="\n&lt;!DOCTYPE html')
+    assert report._repr_html_().startswith('<iframe srcdoc="&lt;!DOCTYPE html')
 
 
 def test_progress_without_a_terminal_is_a_line_of_text(capsys: pytest.CaptureFixture[str]) -> None:

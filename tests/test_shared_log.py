@@ -111,12 +111,12 @@ def open_column(log: Path) -> None:
 
 
 def ask_of_columns(log: Path) -> None:
-    from colonnade.models.trees.equations import EquationBudget
+    from colonnade.models.trees.budgets import LeakBudget
     from colonnade.runtime.simulate import simulate
 
     def protocol(party):
         if party.name == "shop":
-            EquationBudget(replace(party, answer_log=log), "bank", n_rows=3, per_row=9.0).spend(1)
+            LeakBudget.of_sums(replace(party, answer_log=log), "bank", n_rows=3, per_row=9.0).spend(1)
             log.with_name("equations-of-shop").rename(log)
 
     tables = {name: Table.of({"id": [1, 2, 3], "x": [1.0, 2.0, 3.0]}) for name in ("bank", "shop")}

@@ -637,7 +637,7 @@ def test_the_doctor_calls_noise_from_the_plans_seed_wrong_at_both(federation: Fe
 
 
 def test_the_example_plans_and_the_page_can_be_read(tmp_path: Path) -> None:
-    (block,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    block = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)[0]
     (tmp_path / "plan.toml").write_text(block)
     for path in (*EXAMPLES.glob("*.toml"), tmp_path / "plan.toml"):
         network = Plan.read(path).network

@@ -45,7 +45,7 @@ PAIRS += [(network, False) for network in ("split", "u-shape", "served")]
 
 @pytest.mark.parametrize(("network", "with_columns"), PAIRS)
 def test_a_defence_leaves_its_name_on_a_message_or_is_refused(tables, network, with_columns):
-    """What is accepted trains, predicts, and had a hand in something that was sent: it does not just do nothing."""
+    """What is accepted trains, predicts, and had a hand in what was sent or recorded: it does not just do nothing."""
     make, roles = NETWORKS[network]
     if not with_columns:
         tables = {**tables, "bank": tables["bank"].select([])}
@@ -64,6 +64,9 @@ def test_a_defence_leaves_its_name_on_a_message_or_is_refused(tables, network, w
                 predicted = simulate(shares, tables, roles=roles, defences=defences).results["bank"]
             accepted += 1
             assert np.isfinite(predicted.probabilities).all(), (name, holder)
-            under = {each for entry in run.transcripts[holder].entries if entry.sent for each in entry.under}
-            assert DEFENCES[name]().name in under, (name, holder)
+            recorded = run.transcripts[holder]
+            under = {each for entry in recorded.entries if entry.sent for each in entry.under}
+            # A guard changes nothing, and notes what it saw.
+            noted = {note["by"] for note in recorded.notes.values()}
+            assert DEFENCES[name]().name in under | noted, (name, holder)
     assert accepted or network == "one-shot"

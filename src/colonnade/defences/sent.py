@@ -67,6 +67,17 @@ class SignHash(Defence):
         self._mean, self._variance = np.array(tree["mean"]), np.array(tree["variance"])
 
 
+def _agreed_width(defence: Defence, party: Party) -> int:
+    """How wide the party's embeddings are, by the plan."""
+    settings = party.plan.settings
+    if settings.get("top", "") is None or "embedding" not in settings:
+        raise PlanError(
+            f"{defence.name} should learn from the plan how wide embeddings are, but in this plan they are shares of "
+            f"logits, or have no width. Use {defence.name} with a split network that has a top."
+        )
+    return int(settings["embedding"])
+
+
 class DimensionLimit(Defence):
     """Only the first numbers of each embedding leave; zeros stand for the others.
 
@@ -88,8 +99,16 @@ class DimensionLimit(Defence):
         self.width = width
         check_parameters(self)
 
+    def before_run(self, party: Party) -> None:
+        agreed = _agreed_width(self, party)
+        if agreed <= self.width:
+            raise PlanError(
+                f"{self.name} should send fewer numbers than the plan asks for, but embedding is {agreed}. Limit it "
+                f"to less than {agreed}, or leave {self.name} out."
+            )
+
     def outgoing(self, tensor: Tensor, at: HookContext) -> Tensor:
-        if at.message is not Embedding or tensor.shape[1] <= self.width:
+        if at.message is not Embedding:
             return tensor
         return torch.cat([tensor[:, : self.width], torch.zeros_like(tensor[:, self.width :])], dim=1)
 
@@ -118,14 +137,9 @@ class AdversarialReconstructor(Defence):
         check_parameters(self)
 
     def before_run(self, party: Party) -> None:
-        settings = party.plan.settings
-        if settings.get("top", "") is None or "embedding" not in settings:
-            raise PlanError(
-                f"{self.name} should learn from the plan how wide embeddings are, but in this plan they are shares of "
-                f"logits, or have no width. Use {self.name} with a split network that has a top."
-            )
+        width = _agreed_width(self, party)
         self._columns = torch.from_numpy(filled(party.own_table)).float()
-        self._network = perceptron(int(settings["embedding"]), (self.hidden,), self._columns.shape[1])
+        self._network = perceptron(width, (self.hidden,), self._columns.shape[1])
 
     def modules(self) -> Sequence[nn.Module]:
         return [self._network]

@@ -53,7 +53,7 @@ class HeldOut:
         seed: Which rows these are.
         threshold: From which probability on the label party calls a row positive; each party's own affair.
 
-    >>> HeldOut(share=0.25).mask(8).sum()
+    >>> int(HeldOut(share=0.25).mask(8).sum())
     2
     """
 

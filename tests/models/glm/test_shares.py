@@ -570,17 +570,9 @@ def test_columns_too_large_for_a_variance_are_refused_by_party_before_anything_i
 
 def test_an_arbiter_cannot_ask_where_there_is_none():
     values = columns(2)
-    run = simulate(
-        LinearRegression(max_iter=1, asker="arbiter").fit,
-        made(values, labels_of(LinearRegression, values)),
-        roles=roles(),
-    )
+    tables = made(values, labels_of(LinearRegression, values))
     with pytest.raises(PlanError, match=r"Predictions go to the arbiter, but the roles name none"):
-        simulate(
-            {n: s.predict for n, s in run.results.items()},
-            made(values, labels_of(LinearRegression, values)),
-            roles=roles(),
-        )
+        simulate(LinearRegression(max_iter=1, asker="arbiter").fit, tables, roles=roles())
 
 
 def test_columns_whose_products_a_flood_would_not_hide_are_refused():

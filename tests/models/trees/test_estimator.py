@@ -276,7 +276,11 @@ def test_rows_held_out_may_have_gaps_and_levels_that_no_training_row_has(owner):
     columns[f"{owner} words"][held] = "only here"
     changed = Table.of(columns, labels="y" if owner == "bank" else None, owner=owner)
     again, _ = assert_equal_to_central(model, {**tables, owner: changed})
-    assert again.results["bank"].trees_ == run.results["bank"].trees_
+    # Other losses may end the forest earlier or later; they change no tree.
+    first, second = (each.results["bank"].trees_ for each in (run, again))
+    n_both = min(len(first), len(second))
+    assert n_both
+    assert first[:n_both] == second[:n_both]
     assert again.results["bank"].losses_ != run.results["bank"].losses_
 
 

@@ -12,6 +12,7 @@ from colonnade.devices import DEVICES
 from colonnade.errors import DataError, PlanError
 from colonnade.models.base import Estimator, role_of
 from colonnade.models.batches import EPOCHS, PATIENCE, Batches, batch_sizes, counted, hold_out, ordered_batches
+from colonnade.models.networks.messages import Embedding
 from colonnade.models.networks.modules import BottomFactory, TopFactory
 from colonnade.models.networks.share import require_columns
 from colonnade.models.networks.targets import Classes, Target, learned_target
@@ -135,6 +136,16 @@ class NetworkModel(Estimator):
         batches, held_out_batches = Batches(train, self.batch_size, random), ordered_batches(held_out, self.batch_size)
         patience = self.n_iter_no_change and counted(self.n_iter_no_change, PATIENCE, batches.per_epoch)
         return EpochSchedule(batches, held_out_batches, self.epochs_on(n_rows), patience)
+
+    def admit_defences(self, party: Party) -> None:
+        if party.holds_labels and not party.own_table.columns:
+            for defence in party.defences:
+                if defence.acts_on == (Embedding,):
+                    raise PlanError(
+                        f"{party.name} holds {defence.name}, which acts on embeddings, but sends none without columns. "
+                        "Leave it out."
+                    )
+        super().admit_defences(party)
 
     def remember_defences(self, party: Party) -> None:
         """Take what predictions need of a party's defences into its share."""
