@@ -33,6 +33,8 @@ EPSILONS = (0.5, 1.0, 2.0, 4.0)
 SEEDS = (0, 1, 2)
 NULLS, QUICK_NULLS = 5, 2
 EPOCHS = 30
+# By how much joined attacks may fall short of the best single one.
+SHORT = 0.02
 VERSION = 3
 
 # A label party holds them; the others act on what a feature party sends.
@@ -130,7 +132,30 @@ def page(rows: Sequence[Mapping[str, Any]], *, quick: bool) -> str:
         told = list(tell(rows))
         if told:
             lines += ["", f"## {title}", "", *told]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *_joined(rows)]) + "\n"
+
+
+def _joined(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Where all attacks joined fall short of the best single one."""
+    names = ("part", "set", "defence", "scope", "kernel", "alpha", "shield", "epsilon")
+    cells: dict[tuple[tuple[str, Any], ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if not row.get("refused"):
+            cells.setdefault(tuple((name, row.get(name)) for name in names), []).append(row)
+    short = {}
+    for cell, mine in cells.items():
+        found = averaged_standings(mine)
+        if JOINED in found:
+            short[cell] = found[best_of(singles(found))].score - found[JOINED].score
+    if not short:
+        return
+    far = [cell for cell, points in short.items() if points > SHORT]
+    told = "; ".join(", ".join(f"{name} {value}" for name, value in cell if value is not None) for cell in far)
+    yield (
+        f"Joined, attacks reach the best single one or are at most {100 * SHORT:.0f} points below, as means over seeds, "
+        f"in {len(short) - len(far)} of {len(short)} configurations"
+        + (f"; they are up to {100 * max(short.values()):.1f} points below in: {told}." if far else ".")
+    )
 
 
 def _catalogue(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
