@@ -152,7 +152,7 @@ def _joined(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     far = [cell for cell, points in short.items() if points > SHORT]
     told = "; ".join(", ".join(f"{name} {value}" for name, value in cell if value is not None) for cell in far)
     yield (
-        f"Joined, attacks reach the best single one or are at most {100 * SHORT:.0f} points below, as means over seeds, "
+        f"Joined, attacks are at most {100 * SHORT:.0f} points below the best single one, as means over seeds, "
         f"in {len(short) - len(far)} of {len(short)} configurations"
         + (f"; they are up to {100 * max(short.values()):.1f} points below in: {told}." if far else ".")
     )
