@@ -496,3 +496,13 @@ def test_the_architecture_page_has_a_line_for_every_room_and_names_files_that_ex
     named = re.findall(r"`([a-z_]+(?:/[a-z_]+)+\.py)`", page)
     assert named
     assert [path for path in named if not (source / path).exists() and not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("family", ["models", "attacks", "defences", "auditing"])
+def test_the_reference_has_every_public_name(family: str) -> None:
+    stub = (ROOT / "src" / "colonnade" / family / "__init__.pyi").read_text("utf-8")
+    page = (ROOT / "docs" / "api" / f"{family}.md").read_text("utf-8")
+    named = re.findall(r"^from \.([\w.]+) import (\w+)", stub, re.MULTILINE)
+    assert named
+    wanted = {f"colonnade.{family}.{module}.{name}" for module, name in named}
+    assert set(re.findall(r"^::: (\S+)$", page, re.MULTILINE)) == wanted
