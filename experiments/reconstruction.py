@@ -54,7 +54,7 @@ from colonnade.models import SplitClassifier
 from colonnade.runtime.party import Party
 from colonnade.runtime.simulate import Run
 from colonnade.tables.encode import filled_with_labels
-from experiments.tables import over_seeds, told_seeds
+from experiments.tables import over_seeds, told_seeds, told_versions
 
 SEEDS = (0, 1, 2)
 # The guard's thresholds were set on other seeds, those above among them.
@@ -274,7 +274,7 @@ def page(rows: Sequence[Mapping[str, Any]], *, quick: bool) -> str:
         f"`python -m experiments reconstruction{flag}`. `reconstruction.csv` beside this page has every figure of each "
         "trial. Errors are mean squared errors per column on training rows that are not known, columns in [0, 1]; "
         "*relative* is relative to the columns' means: 0 is everything, 1 nothing. Brackets hold the share of rows "
-        "whose own record is the nearest to what was rebuilt.",
+        "whose own record is the nearest to what was rebuilt." + told_versions(rows),
     ]  # fmt: skip
     for title, tell in (
         ("Active inversion, by the number of known records", _told_inversion),

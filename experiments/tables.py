@@ -27,6 +27,14 @@ def told_seeds(rows: Sequence[Mapping[str, Any]]) -> str:
     return "Figures of one seed" if n_seeds == 1 else f"Means and standard deviations over {n_seeds} seeds"
 
 
+def told_versions(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A sentence where figures come from several states of the source."""
+    n_versions = len({row["trial.code_version"] for row in rows})
+    if n_versions == 1:
+        return ""
+    return f" The figures come from {n_versions} states of the source; `trial.code_version` in the file says which."
+
+
 def held_out(rows: Sequence[Mapping[str, Any]], name: str) -> list[str]:
     """A paragraph on the rows that the figures of a set are about; none where no trial says."""
     sized = [row for row in rows if row.get("rows") is not None]
