@@ -367,7 +367,8 @@ def _told_guard(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         alarms = [f"{row['set']}, {row['architecture']} ({row['guard.by']})" for row in honest if row["guard.caught"]]
         yield (
             f"{len(honest)} honest runs with {len({row['architecture'] for row in honest})} architectures, two guards "
-            f"each, on seeds 10 to 12, where runs of seeds 0 to 10 set the thresholds: {'alarms: ' + '; '.join(alarms) if alarms else 'no alarm'}."
+            "each, on seeds 10 to 12, where runs of seeds 0 to 10 set the thresholds: "
+            f"{'alarms: ' + '; '.join(alarms) if alarms else 'no alarm'}."
         )
         yield ""
     yield "| attack | set | guards of victims that raised an alarm | checks |"
