@@ -65,6 +65,14 @@ def test_the_refusal_has_the_figure_of_the_results_and_names_what_to_take_instea
     )
 
 
+@pytest.mark.parametrize("model", ["served-classifier", "u-shape-classifier"])
+@pytest.mark.parametrize("defence", ["sign-hash", "dimension-limit", "embedding-noise", "adversarial-reconstructor"])
+def test_a_defence_of_embeddings_alone_is_none_of_labels(model: str, defence: str) -> None:
+    plan = replace(with_model(model), defences=(PlannedDefence("bank", defence),))
+    with pytest.raises(PlanError, match="gradients of every row, without a defence"):
+        require_accepted(plan)
+
+
 def test_a_label_party_does_not_train_before_it_has_accepted_the_leak(tmp_path: Path) -> None:
     bank = PartyRun.of(PLAN, "bank", tmp_path, insecure=True)
     with pytest.raises(PlanError, match=r"accept_label_leak = true under \[privacy\]"):

@@ -6,6 +6,7 @@ from colonnade.auditing.remedies import comparable_set, remedies
 from colonnade.errors import PlanError
 from colonnade.models.base import Estimator
 from colonnade.plans.plan import Plan
+from colonnade.runtime.party import Defence
 from colonnade.secret import Secret
 
 HOOKS = frozenset({"labels", "outgoing", "loss"})
@@ -23,7 +24,7 @@ def label_leak(plan: Plan) -> str | None:
     if model is None or plan.roles.label is None or not sends_gradients(model):
         return None
     tellers = plan.roles.label, plan.roles.server
-    held = [each.name for each in plan.defences if each.party in tellers and each.build().overridden() & HOOKS]
+    held = [each.name for each in plan.defences if each.party in tellers and hides_labels(each.build())]
     under = f"under {' and '.join(held)}" if held else "without a defence"
     told = f"this plan sends {' and '.join(plan.roles.features)} gradients of every row, {under}"
     measured = {each.name: each for each in remedies() if each.set == comparable_set(2) and not each.is_model}
@@ -50,6 +51,12 @@ def require_accepted(plan: Plan) -> None:
         f"{INSTEAD[plan.trained.build().task]}, which send no gradient of a row, hold a defence, or accept that by "
         "accept_label_leak = true under [privacy]."
     )
+
+
+def hides_labels(defence: Defence) -> bool:
+    """Whether a defence changes what is told of labels; one that acts on embeddings alone hides columns."""
+    acts = not defence.acts_on or any(Secret.LABELS in kind.reveals for kind in defence.acts_on)
+    return acts and bool(defence.overridden() & HOOKS)
 
 
 def sends_gradients(model: Estimator) -> bool:

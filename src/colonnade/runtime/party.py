@@ -139,8 +139,8 @@ class Party:
 
     `random` is the party's own, and between machines serves one run; `shared` is equal at all parties and no secret:
     the batch schedule comes from it. `answer_log` is the file in which the party counts, over all its runs, what it
-    answered to whom about its rows. `on_aligned` is called with the alignment whose rows the party goes on with. `brought`
-    is the table that the rows are taken from; None if they are all of it.
+    answered to whom about its rows. `on_aligned` is called with the alignment whose rows the party goes on with.
+    `brought` is the table that the rows are taken from; None if they are all of it.
     """
 
     name: str
