@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from colonnade.deploy.common_rows import described_alignment
 from colonnade.deploy.party_run import PartyRun
 from colonnade.errors import AuthError, ColonnadeError, DataError, PlanError, PrivacyError, StorageError, WireError
 from colonnade.plans.align import PlannedAlign
@@ -18,6 +19,7 @@ from colonnade.plans.plan import Plan
 from colonnade.plans.sections import PlannedAddress, PlannedData, PlannedModel, PlannedNetwork, PlannedTable
 from colonnade.roles import Roles
 from colonnade.runtime.status import read_status
+from colonnade.tables.table import Table
 from colonnade.testing.ports import free_port
 
 N = 160
@@ -122,6 +124,15 @@ def test_a_finished_alignment_of_other_rows_or_settings_is_refused_with_the_reas
 
 
 @pytest.mark.slow
+def test_an_alignment_whose_key_is_a_feature_serves_no_plan_whose_key_is_none(plan):
+    zips = Table.of({"id": [1, 2], "zip": ["a", "b"], "spend": [1.0, 2.0]})
+    by_zip = PlannedAlign(keys=("text",), columns={"bank": ("zip",), "shop": ("zip",)})
+    plans = [replace(plan, align=replace(by_zip, features=each)) for each in ({}, {"shop": ("zip",)})]
+    without, having = (described_alignment(each, "shop", zips) for each in plans)
+    assert without["list"] == having["list"]
+    assert without["aligned_by"] != having["aligned_by"]
+
+
 def test_parties_with_different_alignments_do_not_train(plan, tmp_path):
     plans = aligned(plan, tmp_path)
     found = at_all({**plans, "shop": plan}, tmp_path, lambda side: side.train(), start=3)

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from blake3 import blake3
 
@@ -32,7 +32,10 @@ R = TypeVar("R")
 def described_alignment(plan: Plan, name: str, table: Table | None) -> dict[str, str]:
     """What tells later whether an alignment is still of the same lists: who aligned how, and a digest of the list."""
     align = plan.aligned
-    settings = json.dumps([asdict(plan.roles), align.settings.describe()], sort_keys=True)
+    described: list[Any] = [asdict(plan.roles), align.settings.describe()]
+    # An alignment says which columns of keys are no features.
+    described += [sorted(align.features[name])] if align.features.get(name) else []
+    settings = json.dumps(described, sort_keys=True)
     found = {"aligned_by": blake3(settings.encode()).hexdigest(), "list": ""}
     if table is not None:
         keys = align.key_columns(name, table.id_name)
