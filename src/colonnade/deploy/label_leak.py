@@ -12,6 +12,9 @@ from colonnade.secret import Secret
 HOOKS = frozenset({"labels", "outgoing", "loss"})
 """A defence that acts on one of these changes what the label party or the server tells of labels."""
 
+MOST_EPSILON = 8.0
+"""Of two classes that are randomised with a larger epsilon, fewer than one label in 2,900 is another one."""
+
 INSTEAD = {
     "classification": "logistic-regression, secureboost-classifier or one-shot",
     "regression": "linear-regression, secureboost-regressor or one-shot-regressor",
@@ -56,10 +59,16 @@ def require_accepted(plan: Plan) -> None:
 def hides_labels(defence: Defence) -> bool:
     """Whether a defence changes what is told of labels; one that acts on embeddings alone hides columns."""
     acts = not defence.acts_on or any(Secret.LABELS in kind.reveals for kind in defence.acts_on)
-    return acts and bool(defence.overridden() & HOOKS)
+    return acts and bool(defence.overridden() & HOOKS) and _moves_labels(defence)
 
 
 def sends_gradients(model: Estimator) -> bool:
     """Whether feature parties are sent something row by row that depends on labels as they are."""
     sent = (*model.sends.get("label", ()), *model.sends.get("server", ()))
-    return not model.randomises_labels and any(Secret.LABELS in kind.reveals for kind in sent)
+    randomised = model.randomises_labels and _moves_labels(model)
+    return not randomised and any(Secret.LABELS in kind.reveals for kind in sent)
+
+
+def _moves_labels(randomiser: Defence | Estimator) -> bool:
+    """Whether labels that are randomised, if they are, differ from the true ones now and then."""
+    return float(getattr(randomiser, "epsilon", 0.0)) <= MOST_EPSILON
