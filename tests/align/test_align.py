@@ -1107,6 +1107,17 @@ def test_a_lookup_has_no_room_for_more_ids_than_it_is_counted_for(tmp_path, feat
             simulate(how, held, roles=roles, instead={"bank": sending(kinds.AlignOpening, buckets=64, ids=[0])})
 
 
+def test_a_lookup_of_nobody_counts_because_a_leader_of_a_ring_learns_what_the_others_share(tmp_path):
+    # Both feature parties of the simulation write to one log.
+    limits = Limits(asked_for="lookup", most_lookups=2, log=tmp_path / "log")
+    align = Align(Settings(topology="ring"), limits=limits)
+    nobody = Table.of({"id": pa.array([], pa.int64()), "place": np.zeros(0)})
+    held = {"bank": nobody, "shop": table(range(200)), "telco": table(range(100, 300))}
+    simulate(align, held, roles=THREE)
+    with pytest.raises(PrivacyError, match="2 already, but bank asks for 1 more"):
+        simulate(align, held, roles=THREE)
+
+
 def test_a_lookup_counts_people_who_have_ids_under_different_keys(tmp_path):
     limits, log = Limits(asked_for="lookup", most_lookups=5, log=tmp_path / "log"), tmp_path / "log"
     n = 200

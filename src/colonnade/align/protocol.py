@@ -143,8 +143,8 @@ class Align:
             agreement = opened(party, names, settings, terms, check_sizes)
             # Only now: until here no id has crossed, and what was refused should cost nothing.
             for peer in counted:
-                # Different people may have ids under different keys.
-                limits.admit(me, peer, run, sum(agreement.ids[peer]) if looks_up else 1)
+                # Different people may have ids under different keys. A list of nobody asks for sizes, and counts too.
+                limits.admit(me, peer, run, max(1, sum(agreement.ids[peer])) if looks_up else 1)
             _spend(party, learned.from_comparison(agreement))
             state = AlignState(
                 party, settings, names, agreement, identifiers, known, buckets, self.workers, limits, run
