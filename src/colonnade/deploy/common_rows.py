@@ -133,7 +133,9 @@ def on_common_rows(
             return
         shown(alignment.n_common, len(party.table))
         if purpose == "training":
-            align.limits.check_training(party.name, alignment.n_common, len(party.table))
+            n_common, held_out = alignment.n_common, plan.evaluate
+            n_trained = n_common if held_out is None else held_out.trained(n_common)
+            align.limits.check_training(party.name, n_trained, len(party.table))
 
     if finished is None:
         return Aligned(align, protocol, keep)
