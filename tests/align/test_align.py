@@ -1085,6 +1085,53 @@ def test_predictions_and_lookups_are_counted_apart_from_trainings_and_within_som
         limits.admit("shop", "bank", "ten")
 
 
+class AnnouncingOne(Align):
+    """A leader that announces one id, whatever its list."""
+
+    def _count(self, party, identifiers, known, *, may_repeat):
+        counted, repeated = super()._count(party, identifiers, known, may_repeat=may_repeat)
+        return [1 for _ in counted], repeated
+
+
+@pytest.mark.parametrize("features", [("shop",), ("shop", "telco")])
+def test_a_lookup_has_no_room_for_more_ids_than_it_is_counted_for(tmp_path, features):
+    limits = Limits(asked_for="lookup", most_lookups=1, log=tmp_path / "log")
+    how, liar = (each(Settings(ids_per_bucket=100), limits=limits) for each in (Align, AnnouncingOne))
+    held = {"bank": table(range(0, 80, 2)), **{name: table(range(800)) for name in features}}
+    roles = Roles(label="bank", features=features)
+    with pytest.raises(DataError, match="A bucket should have at most 1 ids but has 40"):
+        simulate(how, held, roles=roles, instead={"bank": lambda party, honest: liar(party)})
+    if len(features) > 1:
+        # A follower that does not know all sizes knows how many buckets a lookup has.
+        with pytest.raises(ProtocolError, match="Expected bank to cut sets of these sizes into 1 buckets, got 64"):
+            simulate(how, held, roles=roles, instead={"bank": sending(kinds.AlignOpening, buckets=64, ids=[0])})
+
+
+def test_a_lookup_of_nobody_counts_because_a_leader_of_a_ring_learns_what_the_others_share(tmp_path):
+    # Both feature parties of the simulation write to one log.
+    limits = Limits(asked_for="lookup", most_lookups=2, log=tmp_path / "log")
+    align = Align(Settings(topology="ring"), limits=limits)
+    nobody = Table.of({"id": pa.array([], pa.int64()), "place": np.zeros(0)})
+    held = {"bank": nobody, "shop": table(range(200)), "telco": table(range(100, 300))}
+    simulate(align, held, roles=THREE)
+    with pytest.raises(PrivacyError, match="2 already, but bank asks for 1 more"):
+        simulate(align, held, roles=THREE)
+
+
+def test_a_lookup_counts_people_who_have_ids_under_different_keys(tmp_path):
+    limits, log = Limits(asked_for="lookup", most_lookups=5, log=tmp_path / "log"), tmp_path / "log"
+    n = 200
+    shop = Table.of({"id": range(n), "mail": [f"m{i}" for i in range(n)], "phone": [f"p{i}" for i in range(n)]})
+    mails, phones = ([f"{kind}{i}" if (i < 3) == (kind == "m") else None for i in range(6)] for kind in "mp")
+    bank = Table.of({"id": range(6), "mail": mails, "phone": phones})
+    columns = dict.fromkeys(("bank", "shop"), ("mail", "phone"))
+    align = Align(Settings(keys=("text", "text")), columns=columns, limits=limits)
+    with pytest.raises(PrivacyError, match="0 already, but bank asks for 6 more"):
+        simulate(align, {"bank": bank, "shop": shop}, roles=PAIR)
+    simulate(replace(align, limits=replace(limits, most_lookups=6)), {"bank": bank, "shop": shop}, roles=PAIR)
+    assert [json.loads(line)["ids"] for line in log.read_text().splitlines()] == [6, 6]
+
+
 def test_a_log_of_an_earlier_version_counts_as_trainings(tmp_path):
     log = tmp_path / "alignments"
     log.write_text('{"at": "2026-01-01T00:00:00+00:00", "peer": "bank", "run": "one", "what": "aligned", "why": ""}\n')

@@ -138,6 +138,26 @@ def test_pause_stops_once_and_goes_on_when_the_run_is_started_again(guarded, tmp
     assert "zero rows" in seen["alarms"]
 
 
+@pytest.mark.parametrize("policy", ["pause", "abort"])
+def test_an_alarm_is_not_forgotten_if_the_run_goes_back_and_the_attacker_stops(guarded, tmp_path, policy):
+    class AtFirst(ActiveInversion):
+        stopped = False
+
+        def tampered(self, party, honest, grant):
+            return honest(party) if self.stopped else super().tampered(party, honest, grant)
+
+    attack, options = AtFirst(fill="zero"), {"directory": tmp_path, "checkpoint_every": 50}
+    with pytest.raises(GuardAlarm, match=r"\(batch 3\)") as caught:
+        guarded(attack, SHORT, guard=GradientGuard(policy=policy), **options)
+    attack.stopped = True
+    if policy == "abort":
+        with pytest.raises(GuardAlarm, match=r"shop stopped this run for good, because .* \(batch 3\)\. Begin another"):
+            guarded(attack, SHORT, guard=GradientGuard(policy=policy), **options)
+        return
+    (said,) = guarded(attack, SHORT, guard=GradientGuard(policy=policy), **options)["alarms"].values()
+    assert said in str(caught.value)
+
+
 def test_the_report_tells_what_the_guard_saw_and_is_read_back(tables, tmp_path):
     model = SplitClassifier(epochs=3, batch_size=20, embedding=8, n_iter_no_change=None)
     run = simulate(model.fit, tables, roles=ROLES, defences={"shop": [GradientGuard()]}, directory=tmp_path)

@@ -9,15 +9,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from colonnade.deploy.common_rows import described_alignment, on_common_rows
 from colonnade.deploy.party_run import PartyRun
 from colonnade.errors import AuthError, ColonnadeError, DataError, PlanError, PrivacyError, StorageError, WireError
+from colonnade.models.evaluation import HeldOut
 from colonnade.plans.align import PlannedAlign
 from colonnade.plans.plan import Plan
 from colonnade.plans.sections import PlannedAddress, PlannedData, PlannedModel, PlannedNetwork, PlannedTable
 from colonnade.roles import Roles
+from colonnade.runtime.alignment import Alignment
+from colonnade.runtime.party import Party
 from colonnade.runtime.status import read_status
+from colonnade.tables.table import Table
 from colonnade.testing.ports import free_port
 
 N = 160
@@ -122,6 +128,37 @@ def test_a_finished_alignment_of_other_rows_or_settings_is_refused_with_the_reas
 
 
 @pytest.mark.slow
+def test_an_alignment_whose_key_is_a_feature_serves_no_plan_whose_key_is_none(plan):
+    zips = Table.of({"id": [1, 2], "zip": ["a", "b"], "spend": [1.0, 2.0]})
+    by_zip = PlannedAlign(keys=("text",), columns={"bank": ("zip",), "shop": ("zip",)})
+    plans = [replace(plan, align=replace(by_zip, features=each)) for each in ({}, {"shop": ("zip",)})]
+    without, having = (described_alignment(each, "shop", zips) for each in plans)
+    assert without["list"] == having["list"]
+    assert without["aligned_by"] != having["aligned_by"]
+
+
+def test_rows_that_are_held_out_do_not_make_up_for_too_few_to_train_on(plan, tmp_path):
+    few = replace(plan, evaluate=HeldOut(share=0.99))
+    shop = Table.of({"id": range(N), "spend": [0.0] * N})
+    party = replace(Party.alone(few.public(), "shop", shop), session=Noting())
+    finished = tmp_path / "shop"
+    finished.mkdir()
+    Alignment(np.arange(120), 120, "", "s").save(finished / "alignment.safetensors")
+    noted = {"status": "finished", "plan": "", "party": "shop", **described_alignment(few, "shop", shop)}
+    (finished / "run.json").write_text(json.dumps(noted))
+    few = replace(few, align=replace(few.aligned, finished=finished))
+    begun = []
+    run = on_common_rows(begun.append, few, party, few.aligned.build(), "training", tmp_path / "a", lambda *_: None)
+    with pytest.raises(PrivacyError, match="shop should train on at least 8 of its 160 rows, but 1 are common"):
+        run(party)
+    assert begun == []
+
+
+class Noting:
+    def note(self, **facts):
+        """Keep nothing."""
+
+
 def test_parties_with_different_alignments_do_not_train(plan, tmp_path):
     plans = aligned(plan, tmp_path)
     found = at_all({**plans, "shop": plan}, tmp_path, lambda side: side.train(), start=3)

@@ -15,7 +15,7 @@ from colonnade.catalogue import DEFENCES, MODELS
 from colonnade.cli.main import app
 from colonnade.deploy.doctor.checklist import Checklist
 from colonnade.deploy.doctor.doctor import _look_at_label_leak
-from colonnade.deploy.label_leak import label_leak, require_accepted
+from colonnade.deploy.label_leak import MOST_EPSILON, label_leak, require_accepted
 from colonnade.deploy.party_run import PartyRun
 from colonnade.deploy.rehearsal import rehearse
 from colonnade.errors import PlanError
@@ -63,6 +63,25 @@ def test_the_refusal_has_the_figure_of_the_results_and_names_what_to_take_instea
         f"on credit-default over {found.seeds} seeds. Take logistic-regression, secureboost-classifier or one-shot, "
         "which send no gradient of a row, hold a defence, or accept that by accept_label_leak = true under [privacy]."
     )
+
+
+@pytest.mark.parametrize("model", ["served-classifier", "u-shape-classifier"])
+@pytest.mark.parametrize("defence", ["sign-hash", "dimension-limit", "embedding-noise", "adversarial-reconstructor"])
+def test_a_defence_of_embeddings_alone_is_none_of_labels(model: str, defence: str) -> None:
+    plan = replace(with_model(model), defences=(PlannedDefence("bank", defence),))
+    with pytest.raises(PlanError, match="gradients of every row, without a defence"):
+        require_accepted(plan)
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 8.0, 8.5, 1000.0])
+def test_labels_that_are_randomised_with_a_large_epsilon_are_told_as_they_are(epsilon: float) -> None:
+    held = replace(PLAN, defences=(PlannedDefence("bank", "randomised-labels", {"epsilon": epsilon}),))
+    for plan in (held, with_model("label-dp-shadow", epsilon=epsilon)):
+        if epsilon <= MOST_EPSILON:
+            require_accepted(plan)
+            continue
+        with pytest.raises(PlanError, match="gradients of every row, without a defence"):
+            require_accepted(plan)
 
 
 def test_a_label_party_does_not_train_before_it_has_accepted_the_leak(tmp_path: Path) -> None:

@@ -1,17 +1,20 @@
 """Rows that are held out by a public rule, and what the label party predicts of them alone."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from colonnade.crypto.profiles import HISTOGRAM
 from colonnade.data import load
-from colonnade.errors import PlanError, StorageError
+from colonnade.errors import BudgetSpent, PlanError, StorageError
 from colonnade.models.base import Estimator, Prediction
 from colonnade.models.evaluation import Evaluated, HeldOut, compare, evaluate, keep_evaluation, predict_alone
 from colonnade.models.networks.split import SplitClassifier
-from colonnade.roles import Roles
+from colonnade.roles import PublicPlan, Roles
+from colonnade.runtime.alignment import Alignment
 from colonnade.runtime.party import Party
 from colonnade.runtime.simulate import simulate
 from colonnade.tables.table import Table
@@ -122,6 +125,23 @@ def test_what_the_evaluation_draws_is_apart_from_what_the_training_drew() -> Non
         assert train.shared.key != aside.shared.key
         assert train.recording is not aside.recording
         assert not set(train.own_table.ids.to_pylist()) & set(aside.own_table.ids.to_pylist())
+
+
+@pytest.mark.parametrize("aligns", [False, True])
+def test_answers_about_other_selections_of_the_same_rows_count_together(tmp_path: Path, aligns: bool) -> None:
+    table = drawn().without_labels()
+    plan = PublicPlan(ROLES, "protocol")
+    party = replace(Party.alone(plan, "shop", table), answer_log=tmp_path / "answers")
+    for seed in range(4):
+        rows = Alignment(np.random.default_rng(seed).permutation(500), 500, "", str(seed))
+        begun = party.aligned(rows) if aligns else party
+        train, _ = HeldOut(seed=seed).split(begun.own_table)
+        budget = begun.on(train).budget(HISTOGRAM, "bank", most=100)
+        assert budget.spent == 30 * seed
+        if seed < 3:
+            budget.spend(30)
+    with pytest.raises(BudgetSpent, match="but 90 were answered and 30 more are asked for"):
+        budget.spend(30)
 
 
 def test_two_models_are_compared_on_the_same_rows_whatever_their_order(tmp_path: Path) -> None:

@@ -224,14 +224,14 @@ class Limits:
         )
 
     def check_training(self, party: str, n_common: int, n_own: int) -> None:
-        """Raise `PrivacyError` if too few rows are common to train on."""
+        """Raise `PrivacyError` if too few rows are common to train on, those that are held out not counted."""
         fewest = min(_FEWEST_COMMON, n_own // _ONE_IN) if self.fewest_common is None else self.fewest_common
         if n_common < fewest:
             raise PrivacyError(
                 f"{party} should train on at least {fewest:,} of its {n_own:,} rows, but {n_common:,} are common to "
-                "all parties, or after a left join to a pair: gradients about a few people tell much about each. Check "
-                "at all parties that the right columns were matched by the right rules, or lower fewest_common under "
-                f"[align] at {party}."
+                "all parties, or after a left join to a pair, and not held out: gradients about a few people tell much "
+                "about each. Check at all parties that the right columns were matched by the right rules, or lower "
+                f"fewest_common under [align] at {party}."
             )
 
     def _note(self, peer: str, run: str, what: str, why: str) -> None:

@@ -168,8 +168,11 @@ def open_as_follower(
     ids[participants.me] = tuple(mine.ids)
     # A party that knows all sizes knows how many buckets there must be. A leader that gave each party another number
     # would learn more from the numbers of common ids.
-    wanted = settings.n_buckets([count for counts in ids.values() for count in counts])
-    if len(ids) == len(participants.order) and opening.buckets != wanted:
+    known = [count for counts in ids.values() for count in counts]
+    wanted = settings.n_buckets(known)
+    # The list of a party whose size nobody tells this one may be the longest there is.
+    most = wanted if len(ids) == len(participants.order) else settings.n_buckets([*known, MOST_IDS])
+    if not wanted <= opening.buckets <= most:
         raise unexpected(leader.peer, f"cut sets of these sizes into {wanted:,} buckets", f"{opening.buckets:,}")
     return Agreement(opening.salt, {leader.peer: opening.veil}, n_keys, opening.buckets, ids)
 

@@ -23,7 +23,7 @@ from colonnade.align.identifiers import Identifiers, enumerable_warning
 from colonnade.align.learned import Learned
 from colonnade.align.limits import Limits
 from colonnade.align.messages import AlignOpening, AlignTerms, unexpected
-from colonnade.align.opening import Agreement, Participants, open_as_follower, open_as_leader
+from colonnade.align.opening import MOST_IDS, Agreement, Participants, open_as_follower, open_as_leader
 from colonnade.align.order import Match, hear_outcome
 from colonnade.align.rr22 import SideProcess
 from colonnade.align.settings import KeyColumns, Settings, check_features
@@ -92,12 +92,12 @@ class Align:
             ProtocolError: The others have another order of the common rows.
         """
         settings, me, folder = self.settings, party.name, party.checkpoints.directory
-        names = Participants.of(party.roles, settings, me)
-        learned = Learned(names, settings)
         limits, looks_up = self.limits.between_machines(party), self.limits.asked_for == "lookup"
         if looks_up:
             # The label party's list has a few people, of whom perhaps nobody is known.
-            limits = replace(limits, fewest_common=0)
+            limits, settings = replace(limits, fewest_common=0), _counting_each(settings)
+        names = Participants.of(party.roles, settings, me)
+        learned = Learned(names, settings)
         # The system draws the name, so that two runs of one seed count as two.
         run = party.once("name of the alignment", lambda: make_key().hex()[:16])
         # Defences belong to the model. They are not ready yet, and checkpoints would ask for their state.
@@ -143,7 +143,8 @@ class Align:
             agreement = opened(party, names, settings, terms, check_sizes)
             # Only now: until here no id has crossed, and what was refused should cost nothing.
             for peer in counted:
-                limits.admit(me, peer, run, max(agreement.ids[peer]) if looks_up else 1)
+                # Different people may have ids under different keys. A list of nobody asks for sizes, and counts too.
+                limits.admit(me, peer, run, max(1, sum(agreement.ids[peer])) if looks_up else 1)
             _spend(party, learned.from_comparison(agreement))
             state = AlignState(
                 party, settings, names, agreement, identifiers, known, buckets, self.workers, limits, run
@@ -264,6 +265,11 @@ def _bucket_folder(directory: Path | None) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="colonnade-") as folder:
         yield Path(folder)
+
+
+def _counting_each(settings: Settings) -> Settings:
+    """Settings under which a list has as many ids as it is counted for: several buckets, and rr22, take more."""
+    return replace(settings, engine="ecdh", ids_per_bucket=MOST_IDS)
 
 
 def _padded(n: int) -> int:

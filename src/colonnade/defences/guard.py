@@ -20,7 +20,6 @@ A rehearsal: after Erdoğan et al. 2022, "SplitGuard", and "SplitOut" (CANS 2024
 from __future__ import annotations
 
 import logging
-import secrets
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -59,6 +58,7 @@ SHORTER, LONGER = 5.0, 10.0
 """How many times shorter or longer than in a rehearsal the first gradients may be."""
 CLUSTERS, REHEARSED_ROWS, RATE = (2, 10), 2_000, 3e-3
 DIRECTIONS, ENERGY, SHOWN_ROWS = 4, 0.85, 10
+CHECKS = ("zero rows", "one direction", "norm ratio", "norm level")
 
 _log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class GradientGuard(Defence):
         return False
 
     def before_run(self, party: Party) -> None:
-        self._party, self._place, self._life = party, index_of(self, party), secrets.token_hex(8)
+        self._party, self._place = party, index_of(self, party)
         n_rows = len(party.own_table)
         self._off, self._times = np.zeros(n_rows), np.zeros(n_rows, np.int64)
         self._batches, self._streak, self._saturated = 0, 0, False
@@ -97,6 +97,14 @@ class GradientGuard(Defence):
         self._alarms: dict[str, str] = {}
         self._window: list[Sequence[NDArray[Any]]] = []
         party.recording.notes[f"guard {self._place}"] = self.evidence
+        # A run that goes back to a checkpoint from before an alarm has had the alarm nevertheless.
+        earlier = {check: party.checkpoints.made(self._name_of(check)) for check in CHECKS}
+        self._earlier = {check: said for check, said in earlier.items() if said is not None}
+        if self.policy == "abort" and self._earlier:
+            raise GuardAlarm(
+                f"{party.name} stopped this run for good, because {'; '.join(self._earlier.values())}. Begin another "
+                "run in a new folder, or hold the guard with policy = 'pause'."
+            )
 
     def incoming(self, tensor: Tensor, at: HookContext) -> Tensor:
         if at.message is Gradient:
@@ -119,7 +127,7 @@ class GradientGuard(Defence):
             share = self._off[seen] / self._times[seen]
             figures["persistence"] = float(np.quantile(share, 0.99))
             rows = seen[np.argsort(-share, kind="stable")[:SHOWN_ROWS]].tolist()
-        alarms = dict(self._alarms)
+        alarms = self._earlier | self._alarms
         return {"by": self.name, "batches": self._batches, "alarms": alarms, "figures": figures, "rows": rows}
 
     def state(self) -> Tree:
@@ -207,14 +215,17 @@ class GradientGuard(Defence):
             f"{self._party.name} expects gradients of an honest training from {at.peer}, but {said}: a sign of an "
             "attack that makes its network send what rebuilds its columns."
         )
-        if self.policy == "abort":
-            raise GuardAlarm(f"{words} Ask {at.peer} what it trains, or hold the guard with policy = 'pause'.")
-        # Another life of this process has raised the alarm before: the party has started the run again, and so agrees.
-        if self.policy == "pause" and self._life == self._party.once(
-            f"alarm {check} of guard {self._place}", lambda: self._life
-        ):
-            raise GuardAlarm(f"{words} To go on nevertheless, start the run again from the same folder.")
+        if check not in self._earlier:
+            self._party.once(self._name_of(check), lambda: said)
+            if self.policy == "abort":
+                raise GuardAlarm(f"{words} Ask {at.peer} what it trains, or hold the guard with policy = 'pause'.")
+            if self.policy == "pause":
+                raise GuardAlarm(f"{words} To go on nevertheless, start the run again from the same folder.")
+        # Otherwise the party has started the run again after the alarm, and so agrees.
         _log.warning("%s", words)
+
+    def _name_of(self, check: str) -> str:
+        return f"alarm {check} of guard {self._place}"
 
 
 _STATE = ("off", "times", "batches", "streak", "saturated", "figures", "alarms", "window")

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from blake3 import blake3
 
@@ -32,7 +32,10 @@ R = TypeVar("R")
 def described_alignment(plan: Plan, name: str, table: Table | None) -> dict[str, str]:
     """What tells later whether an alignment is still of the same lists: who aligned how, and a digest of the list."""
     align = plan.aligned
-    settings = json.dumps([asdict(plan.roles), align.settings.describe()], sort_keys=True)
+    described: list[Any] = [asdict(plan.roles), align.settings.describe()]
+    # An alignment says which columns of keys are no features.
+    described += [sorted(align.features[name])] if align.features.get(name) else []
+    settings = json.dumps(described, sort_keys=True)
     found = {"aligned_by": blake3(settings.encode()).hexdigest(), "list": ""}
     if table is not None:
         keys = align.key_columns(name, table.id_name)
@@ -130,7 +133,9 @@ def on_common_rows(
             return
         shown(alignment.n_common, len(party.table))
         if purpose == "training":
-            align.limits.check_training(party.name, alignment.n_common, len(party.table))
+            n_common, held_out = alignment.n_common, plan.evaluate
+            n_trained = n_common if held_out is None else held_out.trained(n_common)
+            align.limits.check_training(party.name, n_trained, len(party.table))
 
     if finished is None:
         return Aligned(align, protocol, keep)

@@ -85,6 +85,14 @@ class HeldOut:
         mask[np.argsort(drawn, kind="stable")[:n]] = True
         return mask
 
+    def trained(self, n_rows: int) -> int:
+        """How many of the common rows are trained on.
+
+        >>> HeldOut(share=0.25).trained(8)
+        6
+        """
+        return n_rows if n_rows < 2 else int((~self.mask(n_rows)).sum())
+
     def split(self, table: Table) -> tuple[Table, Table]:
         """A table's rows to train on, and the others."""
         mask = self.mask(len(table))

@@ -170,6 +170,13 @@ class Checkpoints:
         value: T = self._made[name]
         return value
 
+    def made(self, name: str) -> Any:
+        """What `once` has made under a name in this run; None if nothing."""
+        if name in self._made or self.directory is None:
+            return self._made.get(name)
+        path = self.directory / f"once-{_safe(name)}.safetensors"
+        return read_tree(path)["value"] if path.exists() else None
+
     def erase(self) -> None:
         """Delete all of it, the keys, shares and seeds of the run: all parties have finished, and nobody goes back.
 

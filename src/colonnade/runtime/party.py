@@ -140,6 +140,7 @@ class Party:
     `random` is the party's own, and between machines serves one run; `shared` is equal at all parties and no secret:
     the batch schedule comes from it. `answer_log` is the file in which the party counts, over all its runs, what it
     answered to whom about its rows. `on_aligned` is called with the alignment whose rows the party goes on with.
+    `brought` is the table that the rows are taken from; None if they are all of it.
     """
 
     name: str
@@ -156,6 +157,7 @@ class Party:
     session: Session | None = field(default=None, repr=False)
     answer_log: Path | None = None
     on_aligned: Callable[[Alignment], None] | None = field(default=None, repr=False)
+    brought: Table | None = field(default=None, repr=False)
 
     @classmethod
     def alone(cls, plan: PublicPlan, name: str, table: Table | None, *, defences: tuple[Defence, ...] = ()) -> Self:
@@ -220,11 +222,11 @@ class Party:
         table = None if self.table is None else alignment.take(self.table).checked(self.name, ids=False)
         if self.on_aligned is not None:
             self.on_aligned(alignment)
-        return replace(self, table=table, shared=shared_randomness(self.plan, alignment.schedule))
+        return replace(self.on(table), shared=shared_randomness(self.plan, alignment.schedule))
 
     def on(self, table: Table | None) -> Party:
         """The same party on other rows of its table."""
-        return replace(self, table=table)
+        return replace(self, table=table, brought=self.table if self.brought is None else self.brought)
 
     def aside(self, name: str, defences: tuple[Defence, ...]) -> Party:
         """This party for a protocol after the run's own, on other rows: with draws and a recording of its own.
@@ -272,7 +274,9 @@ class Party:
 
     def budget(self, profile: Profile, peer: str, *, most: int | None = None) -> Budget:
         """How many encrypted values a peer may still be answered about this party's rows; at most the profile's cap."""
-        data = "" if self.answer_log is None else self.own_table.digest()
+        # Whatever rows a plan holds out or aligns, they are of the same table, which is answered about once.
+        brought = self.own_table if self.brought is None else self.brought
+        data = "" if self.answer_log is None else brought.digest()
         return Budget(profile, peer=peer, data=data, log=self.answer_log, most=most)
 
     def _line(self, name: str | None, role: str) -> Channel:
