@@ -348,8 +348,7 @@ class PartyRun:
             randomness=found["randomness"],
             insecure=found["insecure"],
         )
-        self._write_report(report)
-        return report
+        return self._write_report(report)
 
     def audit_jointly(
         self, attacker: str, planned: PlannedAudit | None = None, *, shown: ProgressCallbacks = SILENT
@@ -382,9 +381,7 @@ class PartyRun:
             )
         party = self._connect(joint.plan, table, self._next_folder("audits"), shown, audits=True)
         report = _join_once(joint, party)
-        if report is not None:
-            self._write_report(report)
-        return report
+        return None if report is None else self._write_report(report)
 
     def _ledger(self, table: Table | None) -> Ledger:
         """What the run spent, beside what all runs on the same records did."""
@@ -416,10 +413,12 @@ class PartyRun:
         key = None if self._network.key_file is None else StorageKey.read(self._network.key_file)
         return Transcript.load(self.path / "transcript", key)
 
-    def _write_report(self, report: PrivacyReport) -> None:
+    def _write_report(self, report: PrivacyReport) -> PrivacyReport:
+        """Write a report with the model's quality, and return what was written."""
         report = replace(report, quality=self.quality())
         write_atomically(self.path / "report.json", report.to_json().encode())
         report.to_html(self.path / "report.html")
+        return report
 
     def quality(self) -> Quality | None:
         """How well the model predicts the held-out rows; None where no rows were held out, or another party knows."""
