@@ -169,3 +169,17 @@ def test_a_quality_is_told_as_a_table_with_a_verdict() -> None:
         "Alone is boosted trees on the label party's own columns of the same training rows.",
         "Together is better than alone: AUC 0.810 against 0.740, a difference of 0.030 to 0.110.",
     ]
+
+
+def test_few_rows_of_a_class_decide_nothing() -> None:
+    truth, up = np.array(["paid"] + ["late"] * 29), np.linspace(0.99, 0.01, 30)
+    # Every draw that holds the one paid row says 1 against 0: the interval would be a point.
+    found = measure(seen(truth), predicted(up), predicted(1 - up), alone_by="a guess")
+    assert (found.figures["AUC"].together, found.figures["AUC"].difference) == (1, None)
+    assert found.verdict == (
+        "Too few rows to tell whether together is better than alone: AUC 1.000 against 0.000, on fewer than 10 rows or "
+        "fewer than 10 of a class."
+    )
+    numbers = Observed(np.arange(9.0), "regression", (), "digest", 20)
+    few = measure(numbers, Prediction(np.arange(9.0)), Prediction(np.zeros(9)), alone_by="the mean")
+    assert few.figures["R2"].difference is None
