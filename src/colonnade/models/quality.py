@@ -133,8 +133,9 @@ class Quality:
         )
 
     def __str__(self) -> str:
-        lines = [*self.table(), *([self._alone_in_words] if self.alone_by else []), self.verdict]
-        return "\n".join(lines)
+        positive = [f"Positive is {self.positive!r}, the second class in order."] if self.positive else []
+        alone = [self._alone_in_words] if self.alone_by else []
+        return "\n".join([*self.table(), *positive, *alone, self.verdict])
 
     @property
     def _alone_in_words(self) -> str:
