@@ -1,4 +1,5 @@
 import inspect
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import permutations
@@ -99,6 +100,20 @@ def test_null_values_do_not_depend_on_who_runs_them_in_which_order(
     assert capsys.readouterr().err == ""
     assert alone == plain(run, toy.ReadHint(), n=4, executor=Backwards(), progress=True)
     assert "4 of 4" in capsys.readouterr().err
+
+
+def test_what_a_model_warns_of_is_not_repeated_by_every_null_run(
+    toy: SimpleNamespace, caplog: pytest.LogCaptureFixture
+) -> None:
+    class NotConverged(toy.ReadHint):  # type: ignore[name-defined, misc]
+        """Stands for a model that has not converged."""
+
+        def guess(self, view: Any) -> Guess:
+            logging.getLogger("colonnade.models.glm.estimator").warning("not converged")
+            return super().guess(view)
+
+    plain(toy.run(), NotConverged(), n=3)
+    assert caplog.messages == ["not converged"]
 
 
 def test_a_null_run_that_fails_fails_the_audit(toy: SimpleNamespace) -> None:
