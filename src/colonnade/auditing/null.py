@@ -209,6 +209,10 @@ def _score_null(task: _NullRun) -> list[Values | str]:
     again: list[Made] = []
     for made in task.made:
         said = tuple(part.guess for part in read_by(made.attempt, again))
+        if len(said) < len(read_by(made.attempt, task.made)):
+            # Joined from fewer guesses, the null would be weaker than what it is compared with.
+            scored.append("an attack that it reads could not be made")
+            continue
         with _models_silent():
             guess = tried(partial(made.attempt.guess, changed, run, said))
         if isinstance(guess, str) or (reason := made.truth.why_not(guess)):
