@@ -391,7 +391,7 @@ class PartyRun:
 
     def _audited_table(self) -> Table | None:
         """The rows that this party brought to its finished run."""
-        found, table = read_status(self.path), self.table()
+        table = self.table()
         if self.status != "finished":
             raise StorageError(
                 f"{self.path} should hold a finished run, but it is {self.status}. "
@@ -399,13 +399,25 @@ class PartyRun:
             )
         if table is None:
             return None
-        if table.digest() != found["table"]:
+        if self._differs(table):
             raise DataError(
                 f"{self.name}'s rows should be those the run was made on, but they have changed. Restore the data."
             )
         # After an alignment ids may differ between parties or be missing, but the places of rows are the same.
         rows = table if self.plan.align is None else _load_alignment(self.alignment_path).take(table).numbered()
         return rows if self.plan.evaluate is None else self.plan.evaluate.split(rows)[0]
+
+    @property
+    def has_other_rows(self) -> bool:
+        """Whether this party's rows are no longer those that its run was made on; not where they cannot be read."""
+        try:
+            table = self.table()
+        except DataError:
+            return False
+        return table is not None and self._differs(table)
+
+    def _differs(self, table: Table) -> bool:
+        return bool(table.digest() != read_status(self.path, "table")["table"])
 
     def _transcript(self) -> Transcript:
         from colonnade.wire.recording.storage_key import StorageKey
