@@ -71,7 +71,7 @@ def test_the_worst_findings_are_about_different_secrets(report: PrivacyReport) -
 
 
 def test_quality_is_told_by_measure_or_said_to_be_unknown(report: PrivacyReport) -> None:
-    assert quality(report) == "How well the model predicts was not measured in this run."
+    assert quality(report) == "How well the model predicts is not known here."
     assert quality(replace(report, quality=MEASURED)) == (
         "Together is better than alone: AUC 0.784 against 0.750, a difference of 0.010 to 0.050. Measured on 900 rows "
         "that were not trained on."

@@ -426,11 +426,24 @@ class PartyRun:
         return Transcript.load(self.path / "transcript", key)
 
     def _write_report(self, report: PrivacyReport) -> PrivacyReport:
-        """Write a report with the model's quality, and return what was written."""
+        """Write a report with the model's quality, and return what was written.
+
+        A joint audit takes the others' consent, so its report is kept beside that of a later audit of the own side.
+        """
         report = replace(report, quality=self.quality())
+        if report.run.mode != "joint" and self._has_joint_report:
+            for file in self.path.glob("report.*"):
+                file.replace(file.with_stem("report-joint"))
         write_atomically(self.path / "report.json", report.to_json().encode())
         report.to_html(self.path / "report.html")
         return report
+
+    @property
+    def _has_joint_report(self) -> bool:
+        try:
+            return self.report().run.mode == "joint"
+        except StorageError:
+            return False  # There is none, or a damaged one.
 
     def quality(self) -> Quality | None:
         """How well the model predicts the held-out rows; None where no rows were held out, or another party knows."""

@@ -120,7 +120,7 @@ def quality(report: ReportContents) -> str:
     """How well the model predicts, in a sentence."""
     found = report.quality
     if found is None:
-        return "How well the model predicts was not measured in this run."
+        return "How well the model predicts is not known here."
     return f"{found.verdict} Measured on {found.rows:,} rows that were not trained on."
 
 
