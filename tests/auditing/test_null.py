@@ -1,4 +1,5 @@
 import inspect
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import permutations
@@ -9,12 +10,13 @@ import numpy as np
 import pytest
 
 from colonnade.attacks.base import Attack, Guess, Needs
+from colonnade.attacks.labels.strongest import Strongest
 from colonnade.auditing.attempt import Attempt, training_rows
 from colonnade.auditing.null import honesty_check, null_values, permuted_truth_values
 from colonnade.auditing.subjects.base import Made
 from colonnade.auditing.subjects.classes import ClassTruth
 from colonnade.auditing.subjects.labels import class_numbers, draw_grant
-from colonnade.errors import ColonnadeError, PlanError
+from colonnade.errors import ColonnadeError, PlanError, PrivacyError
 from colonnade.privacy.randomness import Randomness
 from colonnade.wire.recording.recording import RowMeans, Transcript
 
@@ -99,6 +101,39 @@ def test_null_values_do_not_depend_on_who_runs_them_in_which_order(
     assert capsys.readouterr().err == ""
     assert alone == plain(run, toy.ReadHint(), n=4, executor=Backwards(), progress=True)
     assert "4 of 4" in capsys.readouterr().err
+
+
+def test_what_a_model_warns_of_is_not_repeated_by_every_null_run(
+    toy: SimpleNamespace, caplog: pytest.LogCaptureFixture
+) -> None:
+    class NotConverged(toy.ReadHint):  # type: ignore[name-defined, misc]
+        """Stands for a model that has not converged."""
+
+        def guess(self, view: Any) -> Guess:
+            logging.getLogger("colonnade.models.glm.estimator").warning("not converged")
+            return super().guess(view)
+
+    plain(toy.run(), NotConverged(), n=3)
+    assert caplog.messages == ["not converged"]
+
+
+def test_a_joined_guess_is_not_compared_with_one_that_is_joined_from_fewer(toy: SimpleNamespace) -> None:
+    class Once(toy.ReadHint):  # type: ignore[name-defined, misc]
+        """Works on the run that is audited only."""
+
+        def guess(self, view: Any) -> Guess:
+            if vars(self).setdefault("done", 0):
+                raise PrivacyError("it works once")
+            self.done = 1
+            return super().guess(view)
+
+    run = toy.run()
+    parts = [made(run, attack) for attack in (Once(), toy.ReadHint(shift=1), toy.NearestKnown())]
+    grant = replace(parts[-1].attempt.grant, owner="bank")
+    joined = Attempt(Strongest(), "shop", grant, seed=0)
+    whole = Made(joined, parts[0].truth, parts[0].guess, {})
+    *_, scored = null_values(run.simulation, [*parts, whole], n=2, random=Randomness.seeded(0))
+    assert scored == "an attack that it reads could not be made"
 
 
 def test_a_null_run_that_fails_fails_the_audit(toy: SimpleNamespace) -> None:

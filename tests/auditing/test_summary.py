@@ -20,6 +20,7 @@ from colonnade.auditing.render.summary import (
     verdict,
     worst,
 )
+from colonnade.auditing.render.words import questions
 from colonnade.auditing.report import PrivacyReport
 from colonnade.models.quality import Figure, Quality
 from colonnade.secret import Secret
@@ -70,7 +71,7 @@ def test_the_worst_findings_are_about_different_secrets(report: PrivacyReport) -
 
 
 def test_quality_is_told_by_measure_or_said_to_be_unknown(report: PrivacyReport) -> None:
-    assert quality(report) == "How well the model predicts was not measured in this run."
+    assert quality(report) == "How well the model predicts is not known here."
     assert quality(replace(report, quality=MEASURED)) == (
         "Together is better than alone: AUC 0.784 against 0.750, a difference of 0.010 to 0.050. Measured on 900 rows "
         "that were not trained on."
@@ -106,7 +107,20 @@ def test_without_a_leak_the_next_step_is_to_attack_harder(report: PrivacyReport)
         replace(f, plain=replace(f.plain, alone=BestBaseline(1.0, "x")), up_to_naming=None) for f in report.attacks
     )
     assert next_steps(replace(report, attacks=known))[0].startswith("Keep the plan.")
-    assert next_steps(replace(report, attacks=()))[0].startswith("Audit the run.")
+    untested = replace(report, attacks=())
+    assert next_steps(untested)[0].startswith("Choose attacks that apply to this run.")
+    # The report of a party that has just audited its own side does not tell it to do so.
+    mirrored = replace(untested, run=replace(report.run, mode="mirror"))
+    assert next_steps(mirrored)[0].startswith("No attack can be made on what one party sent alone. Audit jointly")
+
+
+def test_labels_that_a_feature_party_passes_on_are_the_label_partys(report: PrivacyReport) -> None:
+    told = tuple(Disclosure("shop", to, "glm/opening", (Secret.LABELS,), (), 1, 64, True) for to in ("telco", "bank"))
+    passed_on = replace(of_three(report), disclosures=told, attacks=())
+    (labels,) = (row for row in matrix(passed_on) if row.about is Secret.LABELS)
+    cells = dict(zip(passed_on.run.parties, labels.cells, strict=True))
+    assert (cells["bank"], cells["telco"]) == ("own", "not tested")
+    assert {(asked.attacker, asked.owner) for asked in questions(passed_on)} == {("telco", "bank")}
 
 
 def test_a_sufficient_remedy_hid_labels_on_every_set_that_it_was_measured_on() -> None:

@@ -408,6 +408,20 @@ def test_a_second_start_says_that_the_run_has_finished(trained: Trained) -> None
     assert not leftover.parent.exists()
     model = trained.federation.folder("bank") / "model.safetensors"
     assert f"bank's side of this run has finished; its model lies in {model}.\n" in result.stdout
+    assert "rows have changed" not in result.stdout
+
+
+def test_a_second_start_says_that_the_rows_are_no_longer_those_of_the_model(trained: Trained) -> None:
+    folder = trained.federation.path / "bank"
+    (file,) = folder.glob("*.csv")
+    before = file.read_text()
+    try:
+        file.write_text("\n".join(before.splitlines()[:-1]) + "\n")
+        result = call("join", folder / "plan.toml", "--as", "bank", "--out", folder / "runs")
+    finally:
+        file.write_text(before)
+    assert result.exit_code == 0
+    assert "bank's rows have changed since: the model was trained on what they were." in result.stdout
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from colonnade.auditing.report import PrivacyReport
 from colonnade.cli.main import app
 from colonnade.deploy.party_run import PartyRun, ProgressCallbacks
 from colonnade.errors import ColonnadeError, PlanError
@@ -128,7 +129,18 @@ def test_an_audit_is_about_the_rows_that_were_trained_on_and_reports_the_quality
     bank = federation.sides["bank"]
     report = bank.audit(replace(federation.plan.audit, attacks=("norm-score",)))
     assert report.run.n_rows == 280
-    assert bank.report().quality == federation.told["bank"][0]
+    # What the command prints is what the folder holds.
+    assert report.quality == bank.report().quality == federation.told["bank"][0]
+
+
+def test_an_audit_of_the_own_side_keeps_the_report_of_a_joint_one(federation: Federation) -> None:
+    bank, planned = federation.sides["bank"], replace(federation.plan.audit, attacks=("norm-score",))
+    report = bank.audit(planned)
+    (bank.path / "report.json").write_text(replace(report, run=replace(report.run, mode="joint")).to_json())
+    bank.audit(planned)
+    assert PrivacyReport.from_json((bank.path / "report-joint.json").read_text()).run.mode == "joint"
+    assert (bank.path / "report-joint.html").exists()
+    assert bank.report() == report
 
 
 def test_a_prediction_is_scored_on_labelled_rows_that_were_not_trained_on(federation: Federation) -> None:

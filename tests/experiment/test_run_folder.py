@@ -14,7 +14,7 @@ from colonnade import audit
 from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.experiment.run_folder import RunFolder
 from colonnade.plans.plan import Plan
-from colonnade.plans.sections import PlannedAudit, PlannedData, PlannedModel, PlannedTable
+from colonnade.plans.sections import PlannedAudit, PlannedData, PlannedDefence, PlannedModel, PlannedTable
 from colonnade.privacy.ledger import Event, Ledger
 from colonnade.roles import Roles
 from colonnade.runtime.executor import Serial
@@ -143,7 +143,8 @@ def test_a_killed_audit_goes_on_to_the_same_report(copied: RunFolder) -> None:
         child.wait()
     rest = Counted()
     kept = len(journal.read_text().splitlines())
-    assert copied.audit(replace(PLAN.audit, nulls=20), executor=rest) == audit(copied.load(), PLAN.audit.build())
+    whole = replace(audit(copied.load(), PLAN.audit.build()), quality=copied.quality())
+    assert copied.audit(replace(PLAN.audit, nulls=20), executor=rest) == whole
     assert rest.done == max(0, 20 - kept)
 
 
@@ -262,6 +263,13 @@ def test_a_plan_that_was_changed_after_the_run_is_noticed(copied: RunFolder) -> 
     path.write_text(path.read_text().replace("epochs = 3", "epochs = 4"))
     with pytest.raises(StorageError, match=r"but run\.json names another plan\. Restore the folder"):
         RunFolder.open(copied.path).load()
+
+
+def test_a_run_is_not_audited_under_a_defence_that_was_written_into_its_plan_later(copied: RunFolder) -> None:
+    defended = replace(copied.plan, defences=(PlannedDefence("bank", "gradient-noise", {"ratio": 2}),))
+    assert defended.public().hash == copied.plan.public().hash
+    with pytest.raises(StorageError, match=r"but run\.json names other defences\. Restore the folder"):
+        RunFolder(copied.path, defended).load()
 
 
 def test_a_run_of_another_version_is_not_audited_by_this_one(copied: RunFolder) -> None:

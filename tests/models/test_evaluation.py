@@ -164,3 +164,11 @@ def test_two_models_are_compared_on_the_same_rows_whatever_their_order(tmp_path:
     assert (found.figures["AUC"].together, found.figures["AUC"].alone) == (1, 1)
     first = -np.log(np.where(truth, poor, 1 - poor)).mean()
     assert found.figures["log loss"].alone == pytest.approx(first)
+
+
+def test_the_label_party_alone_says_the_one_class_that_it_was_trained_on() -> None:
+    train, rows = (
+        Table.of({"id": range(n), "age": range(n), "late": ["no"] * n}, ids="id", labels="late") for n in (4, 2)
+    )
+    said, by = predict_alone(train, rows, "classification")
+    assert (said.values.tolist(), by) == (["no", "no"], "the share of each class")

@@ -160,12 +160,27 @@ def test_a_report_keeps_the_quality_that_it_was_given() -> None:
 def test_a_quality_is_told_as_a_table_with_a_verdict() -> None:
     figures = {"AUC": Figure(0.81, 0.74, (0.03, 0.11)), "log loss": Figure(0.4, 0.5, (-0.15, -0.05))}
     counts = {"together": {"true positives": 12}, "alone": {"true positives": 9}}
-    told = str(Quality(1200, "digest", 4800, "boosted trees", figures, counts)).splitlines()
+    told = str(Quality(1200, "digest", 4800, "boosted trees", figures, counts, positive="paid")).splitlines()
     assert told == [
         "On 1,200 rows that were not trained on:     together     alone   difference (95 %)",
         "  AUC                                          0.810     0.740   +0.030 to +0.110",
         "  log loss                                     0.400     0.500   -0.150 to -0.050",
         "  true positives, at 0.5                          12         9",
+        "Positive is 'paid', the second class in order.",
         "Alone is boosted trees on the label party's own columns of the same training rows.",
         "Together is better than alone: AUC 0.810 against 0.740, a difference of 0.030 to 0.110.",
     ]
+
+
+def test_few_rows_of_a_class_decide_nothing() -> None:
+    truth, up = np.array(["paid"] + ["late"] * 29), np.linspace(0.99, 0.01, 30)
+    # Every draw that holds the one paid row says 1 against 0: the interval would be a point.
+    found = measure(seen(truth), predicted(up), predicted(1 - up), alone_by="a guess")
+    assert (found.figures["AUC"].together, found.figures["AUC"].difference) == (1, None)
+    assert found.verdict == (
+        "Too few rows to tell whether together is better than alone: AUC 1.000 against 0.000, on fewer than 10 rows or "
+        "fewer than 10 of a class."
+    )
+    numbers = Observed(np.arange(9.0), "regression", (), "digest", 20)
+    few = measure(numbers, Prediction(np.arange(9.0)), Prediction(np.zeros(9)), alone_by="the mean")
+    assert few.figures["R2"].difference is None

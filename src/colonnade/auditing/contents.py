@@ -99,7 +99,7 @@ class Disclosure:
     """All messages of one kind from one party to another that went out under the same protections.
 
     Attributes:
-        reveals: Which secrets of the sender the messages depend on.
+        reveals: Which secrets the messages depend on: the sender's, or the label party's labels.
         under: The protections applied to each of them; none if empty.
         confirmed: Whether the receiver recorded the very same messages of this kind, in the same order; None where its
             recording is not at hand.
@@ -118,12 +118,24 @@ class Disclosure:
     confirmed: bool | None
 
 
-def revealed(sent: Iterable[Disclosure]) -> dict[tuple[str, str, Secret], tuple[str, ...]]:
-    """The kinds of messages that depend on a secret, by receiver, sender and secret."""
+def revealed(sent: Iterable[Disclosure], parties: Mapping[str, str]) -> dict[tuple[str, str, Secret], tuple[str, ...]]:
+    """The kinds of messages that depend on a secret, by receiver, owner and secret; `parties` has each party's role.
+
+    Labels are the label party's, whoever passes on what depends on them. What the label party is told about its own
+    labels is no disclosure.
+
+    >>> opening = Disclosure("shop", "telco", "glm/opening", (Secret.LABELS,), (), 1, 64, True)
+    >>> list(revealed([opening], {"bank": "label party", "shop": "feature party", "telco": "feature party"}))
+    [('telco', 'bank', <Secret.LABELS: 'labels'>)]
+    """
+    label = next((name for name, role in parties.items() if role == "label party"), None)
     kinds: dict[tuple[str, str, Secret], tuple[str, ...]] = {}
     for each in sent:
         for secret in each.reveals:
-            key = each.receiver, each.sender, secret
+            owner = each.sender if label is None or secret is not Secret.LABELS else label
+            if owner == each.receiver:
+                continue
+            key = each.receiver, owner, secret
             kinds[key] = tuple(dict.fromkeys((*kinds.get(key, ()), each.kind)))
     return kinds
 

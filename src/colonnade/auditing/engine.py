@@ -163,7 +163,7 @@ def report_on(setting: Setting, attacks: Sequence[AnyAttack]) -> PrivacyReport:
     findings, untested = examine(setting, attacks)
     sent = setting.disclosures
     tried = {attack.about for attack in attacks}
-    unattacked = never_attacked(sent, findings, tried)
+    unattacked = never_attacked(sent, setting.identity.parties, findings, tried)
     return PrivacyReport(
         run=setting.identity,
         disclosures=sent,

@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -206,15 +208,31 @@ def _score_null(task: _NullRun) -> list[Values | str]:
     scored: list[Values | str] = []
     again: list[Made] = []
     for made in task.made:
-        guess = tried(
-            partial(made.attempt.guess, changed, run, tuple(part.guess for part in read_by(made.attempt, again)))
-        )
+        said = tuple(part.guess for part in read_by(made.attempt, again))
+        if len(said) < len(read_by(made.attempt, task.made)):
+            # Joined from fewer guesses, the null would be weaker than what it is compared with.
+            scored.append("an attack that it reads could not be made")
+            continue
+        with _models_silent():
+            guess = tried(partial(made.attempt.guess, changed, run, said))
         if isinstance(guess, str) or (reason := made.truth.why_not(guess)):
             scored.append(guess if isinstance(guess, str) else str(reason))
             continue
         again.append(replace(made, guess=made.truth.scorable(guess, attack=made.attempt.name)))
         scored.append(made.truth.scores(again[-1].guess))
     return scored
+
+
+@contextmanager
+def _models_silent() -> Iterator[None]:
+    """Let models log errors only: what they warn of was told of the run that is audited, and nulls would repeat it."""
+    log = logging.getLogger("colonnade.models")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def _each(function: Callable[[T], Any], tasks: Sequence[T], executor: Executor | None) -> Iterator[tuple[int, Any]]:

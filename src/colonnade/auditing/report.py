@@ -247,16 +247,19 @@ def _digests(transcript: Transcript, peer: str, kind: str, *, sent: bool) -> lis
 
 
 def never_attacked(
-    sent: Iterable[Disclosure], findings: Sequence[Finding], tried: Collection[Secret] = ()
+    sent: Iterable[Disclosure],
+    parties: Mapping[str, str],
+    findings: Sequence[Finding],
+    tried: Collection[Secret] = (),
 ) -> Iterator[str]:
     """What was revealed to a party without an attack that made use of it; `tried` is what attacks were about."""
-    for (receiver, sender, secret), kinds in revealed(sent).items():
-        made = [f for f in findings if (f.attacker, f.owner, f.about) == (receiver, sender, secret)]
+    for (receiver, owner, secret), kinds in revealed(sent, parties).items():
+        made = [f for f in findings if (f.attacker, f.owner, f.about) == (receiver, owner, secret)]
         unread = [kind for kind in kinds if not any(finding.reads(kind) for finding in made)]
         if unread:
             unused = "none of the attacks that were tried applies" if secret in tried else "no attack was made"
             reason = "no attack read them" if made else unused
-            yield f"{receiver} about {sender}'s {secret}, given {' and '.join(unread)}: {reason}"
+            yield f"{receiver} about {owner}'s {secret}, given {' and '.join(unread)}: {reason}"
 
 
 def self_reported_leaks(transcripts: Mapping[str, Transcript]) -> tuple[SelfReportedLeak, ...]:

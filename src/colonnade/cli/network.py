@@ -143,6 +143,8 @@ def join(
     if side.status == "finished":
         side.erase_secrets()
         say(f"{name}'s side of this run has finished; its model lies in {side.model_path}.")
+        if side.has_other_rows:
+            say(f"{name}'s rows have changed since: the model was trained on what they were.", style="red")
         say("To train again, delete its folder or choose another one with --out.")
         return
     with terminated_in_order("The same command with --resume goes on where this one stopped."), _shown(side) as shown:

@@ -348,8 +348,7 @@ class PartyRun:
             randomness=found["randomness"],
             insecure=found["insecure"],
         )
-        self._write_report(report)
-        return report
+        return self._write_report(report)
 
     def audit_jointly(
         self, attacker: str, planned: PlannedAudit | None = None, *, shown: ProgressCallbacks = SILENT
@@ -382,9 +381,7 @@ class PartyRun:
             )
         party = self._connect(joint.plan, table, self._next_folder("audits"), shown, audits=True)
         report = _join_once(joint, party)
-        if report is not None:
-            self._write_report(report)
-        return report
+        return None if report is None else self._write_report(report)
 
     def _ledger(self, table: Table | None) -> Ledger:
         """What the run spent, beside what all runs on the same records did."""
@@ -394,7 +391,7 @@ class PartyRun:
 
     def _audited_table(self) -> Table | None:
         """The rows that this party brought to its finished run."""
-        found, table = read_status(self.path), self.table()
+        table = self.table()
         if self.status != "finished":
             raise StorageError(
                 f"{self.path} should hold a finished run, but it is {self.status}. "
@@ -402,7 +399,7 @@ class PartyRun:
             )
         if table is None:
             return None
-        if table.digest() != found["table"]:
+        if self._differs(table):
             raise DataError(
                 f"{self.name}'s rows should be those the run was made on, but they have changed. Restore the data."
             )
@@ -410,16 +407,43 @@ class PartyRun:
         rows = table if self.plan.align is None else _load_alignment(self.alignment_path).take(table).numbered()
         return rows if self.plan.evaluate is None else self.plan.evaluate.split(rows)[0]
 
+    @property
+    def has_other_rows(self) -> bool:
+        """Whether this party's rows are no longer those that its run was made on; not where they cannot be read."""
+        try:
+            table = self.table()
+        except DataError:
+            return False
+        return table is not None and self._differs(table)
+
+    def _differs(self, table: Table) -> bool:
+        return bool(table.digest() != read_status(self.path, "table")["table"])
+
     def _transcript(self) -> Transcript:
         from colonnade.wire.recording.storage_key import StorageKey
 
         key = None if self._network.key_file is None else StorageKey.read(self._network.key_file)
         return Transcript.load(self.path / "transcript", key)
 
-    def _write_report(self, report: PrivacyReport) -> None:
+    def _write_report(self, report: PrivacyReport) -> PrivacyReport:
+        """Write a report with the model's quality, and return what was written.
+
+        A joint audit takes the others' consent, so its report is kept beside that of a later audit of the own side.
+        """
         report = replace(report, quality=self.quality())
+        if report.run.mode != "joint" and self._has_joint_report:
+            for file in self.path.glob("report.*"):
+                file.replace(file.with_stem("report-joint"))
         write_atomically(self.path / "report.json", report.to_json().encode())
         report.to_html(self.path / "report.html")
+        return report
+
+    @property
+    def _has_joint_report(self) -> bool:
+        try:
+            return self.report().run.mode == "joint"
+        except StorageError:
+            return False  # There is none, or a damaged one.
 
     def quality(self) -> Quality | None:
         """How well the model predicts the held-out rows; None where no rows were held out, or another party knows."""

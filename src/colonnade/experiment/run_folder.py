@@ -39,6 +39,7 @@ from colonnade.privacy.history import History, Records, history_path
 from colonnade.privacy.ledger import Ledger
 from colonnade.runtime.alignment import Alignment
 from colonnade.runtime.checkpoint import Checkpoints
+from colonnade.runtime.protocol import describe
 from colonnade.runtime.simulate import Run
 from colonnade.runtime.status import has_begun, read_status, status_of
 from colonnade.storage import explained, write_atomically
@@ -207,11 +208,14 @@ class RunFolder:
             )
         simulation = self.plan.simulation(self.tables().train)
         written = self._identity()
-        for key, value in {"plan": simulation.plan.hash, "seed": self.plan.seed, "version": __version__}.items():
+        # Defences are a party's own affair, so the plan's hash says nothing about them.
+        here = {"plan": simulation.plan.hash, "seed": self.plan.seed, "defences": describe(simulation.defences)}
+        for key, value in {**here, "version": __version__}.items():
             if written[key] != value:
+                named = "other defences" if key == "defences" else f"another {key}"
                 raise StorageError(
                     f"{self.path} should hold a run of its plan.toml by version {__version__}, but run.json names "
-                    f"another {key}. Restore the folder, or simulate again in another one."
+                    f"{named}. Restore the folder, or simulate again in another one."
                 )
         parties = simulation.plan.roles.parties
         return Run(
@@ -300,7 +304,7 @@ class RunFolder:
         return ledger.after(Ledger(path=path)) if path.exists() else ledger
 
     def _identity(self) -> dict[str, Any]:
-        return read_status(self.path, "seed", "tables", "version")
+        return read_status(self.path, "seed", "defences", "tables", "version")
 
     def _read_json(self, name: str) -> Any:
         with _undamaged(self.path / name):

@@ -233,7 +233,7 @@ def predict_alone(train: Table, rows: Table, task: Literal["classification", "re
     """
     labels = np.asarray(train.labels)
     columns = [name for name in train.columns if train.kinds[name] != "curves"]
-    if not columns:
+    if not columns or (task == "classification" and len(np.unique(labels)) < 2):
         return _constant(labels, len(rows), task), "the share of each class" if task == "classification" else "the mean"
     inputs = Inputs.learned(train.select(columns), np.arange(len(train)), MOST_LEVELS)
     x, wanted = inputs.one_hot(train)[0], inputs.one_hot(rows)[0]

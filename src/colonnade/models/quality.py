@@ -45,6 +45,8 @@ MOST_DRAWS, FEWEST_DRAWS = 1000, 100
 ROWS_DRAWN = 20_000_000
 """With more rows than this divided by the most draws, fewer draws are made; the interval is narrow then."""
 LEVEL = 0.95
+FEWEST = 10
+"""With fewer rows, or fewer rows of a class, no interval is told: draws of so few rows hardly differ."""
 TINY = 1e-15
 BINS = 10
 TOP = 0.1
@@ -58,7 +60,7 @@ class Figure:
         together: The joint model's figure.
         alone: The label party's figure without the others; None where nothing was fitted.
         difference: The interval that holds the difference, together less alone, with 95 % confidence; None where there
-            is none.
+            is none, or where there are too few rows to tell.
 
     >>> Figure(0.8, 0.7, (0.02, 0.18)).surely
     1
@@ -115,8 +117,13 @@ class Quality:
     def verdict(self) -> str:
         """Whether the others' columns help, in a sentence."""
         figure = self.figures[self.leading]
-        if figure.alone is None or figure.difference is None:
+        if figure.alone is None:
             return f"{self.leading} {figure.together:.3f}; nothing was fitted alone."
+        if figure.difference is None:
+            return (
+                f"Too few rows to tell whether together is better than alone: {self.leading} {figure.together:.3f} "
+                f"against {figure.alone:.3f}, on fewer than {FEWEST} rows or fewer than {FEWEST} of a class."
+            )
         better = figure.surely * (1 if HIGHER[self.leading] else -1)
         words = {1: "is better than", -1: "is worse than", 0: "is not surely better than"}[better]
         low, high = figure.difference
@@ -126,8 +133,9 @@ class Quality:
         )
 
     def __str__(self) -> str:
-        lines = [*self.table(), *([self._alone_in_words] if self.alone_by else []), self.verdict]
-        return "\n".join(lines)
+        positive = [f"Positive is {self.positive!r}, the second class in order."] if self.positive else []
+        alone = [self._alone_in_words] if self.alone_by else []
+        return "\n".join([*self.table(), *positive, *alone, self.verdict])
 
     @property
     def _alone_in_words(self) -> str:
@@ -219,7 +227,8 @@ def measure(
     measures = [_measures(seen, each) for each in (together, alone) if each is not None]
     ones = np.ones(n)
     found = [each(ones) for each in measures]
-    intervals = _intervals(measures, n, seed) if len(found) == 2 else {}
+    is_compared = len(found) == 2 and _fewest(seen) >= FEWEST
+    intervals = _intervals(measures, n, seed) if is_compared else {}
     figures = {
         name: Figure(value, found[1].get(name) if len(found) == 2 else None, intervals.get(name))
         for name, value in found[0].items()
@@ -249,8 +258,16 @@ def measure_curves(observed: Curves, predicted: Curves, mean: Curves, *, digest:
     measures = relative(predicted.coordinates), relative(mean.coordinates)
     ones = np.ones(len(size))
     joint, constant = (each(ones)["RIL2"] for each in measures)
-    figure = Figure(joint, constant, _intervals(measures, len(size), 0)["RIL2"])
+    intervals = _intervals(measures, len(size), 0) if len(size) >= FEWEST else {}
+    figure = Figure(joint, constant, intervals.get("RIL2"))
     return Quality(len(size), digest, trained_rows, "the mean curve", {"RIL2": figure})
+
+
+def _fewest(seen: Observed) -> int:
+    """How many rows there are; of classes, how many of the rarest that the model tells apart."""
+    if seen.task == "regression":
+        return len(seen.truth)
+    return int(np.bincount(_coded(seen) + 1, minlength=len(seen.classes) + 1)[1:].min(initial=len(seen.truth)))
 
 
 def _intervals(

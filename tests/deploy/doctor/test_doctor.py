@@ -163,7 +163,7 @@ def test_a_table_that_the_model_cannot_train_on_is_wrong(plans: dict[str, Plan])
 
 
 def test_with_an_alignment_ahead_an_estimate_is_one(plans: dict[str, Plan]) -> None:
-    found = examined({name: replace(plan, align=PlannedAlign()) for name, plan in plans.items()})
+    found = examined({name: replace(plan, align=PlannedAlign(fewest=1)) for name, plan in plans.items()})
     assert said(found["bank"], "shop", "estimate", "note")[0].startswith("training sends about 0.2 MB in 30")
 
 
@@ -299,7 +299,7 @@ def test_odd_ids_are_noted_with_their_count(
 
 def by_mail(plan: Plan, **settings: Any) -> tuple[Check, ...]:
     """What the doctor says of a shop that is aligned by its column of addresses."""
-    align = PlannedAlign(keys=("email",), columns={"shop": ("mail",)}, **settings)
+    align = PlannedAlign(keys=("email",), columns={"shop": ("mail",)}, **{"fewest": 1, **settings})
     return alone(replace(plan, align=align), "shop", insecure=True)
 
 
@@ -337,6 +337,17 @@ def test_a_column_in_which_nothing_is_an_id_is_wrong(plans: dict[str, Plan], tmp
     write(tmp_path / "shop.csv", list(range(N)), mail=["none"] * N, spend=list(range(N)))
     check = wrong(by_mail(plans["shop"]))["shop", "ids"]
     assert check.said == "shop should have ids by the rule 'email' in 'mail', but none of its 40 rows has one"
+
+
+def test_fewer_ids_than_an_alignment_takes_are_wrong_before_the_others_are_met(
+    plans: dict[str, Plan], tmp_path: Path
+) -> None:
+    write(tmp_path / "shop.csv", list(range(N)), mail=[f"a{i}@post.example" for i in range(N)], spend=list(range(N)))
+    assert ("shop", "ids") not in wrong(by_mail(plans["shop"], fewest=N))
+    check = wrong(by_mail(plans["shop"], fewest=N + 1))["shop", "ids"]
+    few = "A set to be aligned should have at least 41 ids under each key, but shop itself brings 40"
+    assert check.said.startswith(few)
+    assert check.fix == "Bring more rows, or lower fewest under [align] at shop."
 
 
 def test_digits_held_as_text_are_noted(plans: dict[str, Plan], tmp_path: Path) -> None:
@@ -534,12 +545,12 @@ def test_a_peer_that_asks_without_end_is_refused(plans: dict[str, Plan], authori
 
 def test_keys_that_can_be_enumerated_are_noted(plans: dict[str, Plan], tmp_path: Path) -> None:
     write(tmp_path / "shop.csv", list(range(N)), spend=list(range(N)))
-    numbered = alone(replace(plans["shop"], align=PlannedAlign(keys=("integer",))), "shop", insecure=True)
+    numbered = alone(replace(plans["shop"], align=PlannedAlign(keys=("integer",), fewest=1)), "shop", insecure=True)
     noted = [check for check in numbered if check.topic == "ids" and check.state == "note"]
     assert any(
         check.said.startswith("The key 'integer' has so few values that a peer can list many") for check in noted
     )
-    by_text = alone(replace(plans["shop"], align=PlannedAlign(keys=("text",))), "shop", insecure=True)
+    by_text = alone(replace(plans["shop"], align=PlannedAlign(keys=("text",), fewest=1)), "shop", insecure=True)
     assert not any("so few values" in check.said for check in by_text)
 
 
@@ -547,7 +558,7 @@ def test_ids_that_two_parties_read_by_different_rules_are_wrong_before_they_meet
     plans: dict[str, Plan], tmp_path: Path
 ) -> None:
     write(tmp_path / "shop.csv", [f"{i:05d}" for i in range(N)], spend=list(range(N)))
-    found = examined({name: replace(plan, align=PlannedAlign()) for name, plan in plans.items()})
+    found = examined({name: replace(plan, align=PlannedAlign(fewest=1)) for name, plan in plans.items()})
     told = wrong(found["bank"])["shop", "ids"]
     assert "bank reads integer and shop reads text" in told.said
     assert told.fix == "Name the same keys under [align] at both, and install the same versions."

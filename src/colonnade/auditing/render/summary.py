@@ -120,7 +120,7 @@ def quality(report: ReportContents) -> str:
     """How well the model predicts, in a sentence."""
     found = report.quality
     if found is None:
-        return "How well the model predicts was not measured in this run."
+        return "How well the model predicts is not known here."
     return f"{found.verdict} Measured on {found.rows:,} rows that were not trained on."
 
 
@@ -142,9 +142,19 @@ def next_steps(report: ReportContents) -> tuple[str, ...]:
             "rehearse it with colonnade simulate, and audit it."
         )
     if not leaks:
-        found = "Keep the plan" if report.attacks else "Audit the run"
-        steps.append(f"{found}. Before you rely on it, audit with thorough = true: more attacks are made.")
+        steps.append(_without_leaks(report))
     return tuple(steps)
+
+
+def _without_leaks(report: ReportContents) -> str:
+    """What to do where no attack found a leak, or none was made."""
+    if report.attacks or report.run.mode == "simulated":
+        found = "Keep the plan" if report.attacks else "Choose attacks that apply to this run"
+        return f"{found}. Before you rely on it, audit with thorough = true: more attacks are made."
+    return (
+        "No attack can be made on what one party sent alone. Audit jointly with colonnade audit --attacker, or "
+        "rehearse with colonnade simulate or colonnade doctor --rehearse."
+    )
 
 
 def _recommended(remedy: Remedy) -> str:

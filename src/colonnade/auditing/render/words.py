@@ -159,7 +159,7 @@ def questions(report: ReportContents) -> tuple[Question, ...]:
     """Every question that the report answers, and those it leaves open, the worst answers first."""
     stated = {(said.receiver, said.owner, Secret.FEATURES): said for said in report.stated}
     attacked = [(finding.attacker, finding.owner, finding.about) for finding in report.attacks]
-    kinds = revealed(report.disclosures)
+    kinds = revealed(report.disclosures, report.run.parties)
     asked = [
         Question(
             *key,

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from colonnade.align.identifiers import enumerable_warning
+from colonnade.align.limits import Limits
 from colonnade.curves import CurvesType
 from colonnade.deploy.doctor.checklist import Check, Checklist
 from colonnade.deploy.doctor.columns import odd_columns, odd_labels, told_labels
@@ -173,6 +174,7 @@ def _look_at_keys(home: Checklist, table: Table, name: str, align: PlannedAlign,
     identifiers = align.identifiers(table, align.columns.get(name), name, leads=leads)
     known = np.zeros(len(table), np.bool_)
     looks_up = bool(align.by_party) and leads
+    sizes: list[int] = []
     for number in identifiers.held:
         key = identifiers.keys[number]
         n_ids, repeated = identifiers.count(table, number, known)
@@ -182,6 +184,7 @@ def _look_at_keys(home: Checklist, table: Table, name: str, align: PlannedAlign,
         if not n_ids and len(table) and align.fewest > 0:
             raise identifiers.absence(table, number, name)
         home.good("ids", f"{n_ids:,} different ids in {columns}, read by the rule {key!r}")
+        sizes.append(n_ids)
         if key in identifiers.enumerable:
             home.note("ids", enumerable_warning(name, key))
         if repeated:
@@ -192,6 +195,8 @@ def _look_at_keys(home: Checklist, table: Table, name: str, align: PlannedAlign,
         home.note(
             "ids", f"{missing:,} of {len(table):,} rows have no id, and take no part", "Complete them, if they should."
         )
+    # No log: a look refuses nobody.
+    Limits(fewest=align.fewest).check_size(name, name, min(sizes, default=align.fewest))
 
 
 def _look_at_labels(home: Checklist, table: Table, name: str) -> None:
