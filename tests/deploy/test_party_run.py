@@ -14,7 +14,8 @@ import pytest
 
 from colonnade.curves import BSplines
 from colonnade.data.functional.generator import FunctionalSetting
-from colonnade.deploy.party_run import PartyRun, ProgressCallbacks, require_network
+from colonnade.deploy.party_run import PartyRun, ProgressCallbacks
+from colonnade.deploy.preflight import require_network
 from colonnade.errors import AuthError, ColonnadeError, PeerUnreachable, PlanError, StorageError
 from colonnade.models.base import Prediction
 from colonnade.plans.align import PlannedAlign

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from colonnade.deploy.common_rows import agreed_alignment, finished_alignment, keep_alignment, on_common_rows
 from colonnade.deploy.evaluation import score_file, score_held_out, score_rows
 from colonnade.deploy.label_leak import require_accepted
-from colonnade.deploy.preflight import require_lines, require_ready
+from colonnade.deploy.preflight import require_lines, require_network, require_ready
 from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.models.base import Estimator, Prediction
 from colonnade.models.evaluation import Evaluated
@@ -46,7 +46,6 @@ from colonnade.runtime.protocol import describe_protocol, private_randomness
 from colonnade.runtime.status import LiveStatus, read_status, status_of
 from colonnade.storage import explained, is_erased, make_private, open_private, write_atomically
 from colonnade.tables.table import Table
-from colonnade.text import nearest
 from colonnade.wire.recording.recording import Transcript
 from colonnade.wire.transport import check_address, require_loopback
 
@@ -590,19 +589,3 @@ def _load_alignment(path: Path) -> Alignment:
     from colonnade.runtime.alignment import Alignment
 
     return Alignment.load(path)
-
-
-def require_network(plan: Plan, name: str) -> PlannedNetwork:
-    """What the plan says about the network, if it does and has this party."""
-    parties = plan.roles.parties
-    if name not in parties:
-        raise PlanError(
-            f"The parties of this plan are {', '.join(parties)}, but --as names {name!r}.{nearest(name, parties)} "
-            "Use one of them."
-        )
-    if plan.network is None:
-        raise PlanError(
-            "A run between machines needs a section [network] in the plan, but it has none. Write "
-            f'[network.{parties[0]}] and under it address = "host:port", where the others reach {parties[0]}.'
-        )
-    return plan.network

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from colonnade.errors import DataError, PlanError
 from colonnade.plans.plan import Plan
+from colonnade.plans.sections import PlannedNetwork
 from colonnade.roles import Lines, star
 from colonnade.runtime.party import Party
 from colonnade.tables.table import Table
+from colonnade.text import nearest
 
 
 def lines_needed(plan: Plan) -> Lines:
@@ -69,3 +71,19 @@ def require_ready(plan: Plan, name: str, table: Table | None) -> None:
     """Refuse a training that would fail on this party's side, or for want of a line."""
     require_lines(plan)
     check_model(plan, name, table)
+
+
+def require_network(plan: Plan, name: str) -> PlannedNetwork:
+    """What the plan says about the network, if it does and has this party."""
+    parties = plan.roles.parties
+    if name not in parties:
+        raise PlanError(
+            f"The parties of this plan are {', '.join(parties)}, but --as names {name!r}.{nearest(name, parties)} "
+            "Use one of them."
+        )
+    if plan.network is None:
+        raise PlanError(
+            "A run between machines needs a section [network] in the plan, but it has none. Write "
+            f'[network.{parties[0]}] and under it address = "host:port", where the others reach {parties[0]}.'
+        )
+    return plan.network

@@ -25,8 +25,7 @@ from colonnade.deploy.doctor.columns import odd_columns, odd_labels, told_labels
 from colonnade.deploy.doctor.probe import PeerProbe
 from colonnade.deploy.doctor.self_report import SelfReport, alike
 from colonnade.deploy.label_leak import label_leak, require_accepted
-from colonnade.deploy.party_run import require_network
-from colonnade.deploy.preflight import check_model, require_lines
+from colonnade.deploy.preflight import check_model, require_lines, require_network
 from colonnade.errors import ColonnadeError, DataError, PeerUnreachable, PlanError
 from colonnade.models.base import require_classes
 from colonnade.models.estimate import TrafficEstimate, estimate
