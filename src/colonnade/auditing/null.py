@@ -17,10 +17,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -31,6 +29,7 @@ from colonnade.auditing.attempt import PartyRecord, tried
 from colonnade.auditing.subjects.base import Made, Values, read_by
 from colonnade.auditing.subjects.by_secret import SUBJECTS
 from colonnade.errors import ColonnadeError, PlanError
+from colonnade.models.estimate import unlogged
 from colonnade.privacy.randomness import Randomness
 from colonnade.progress import Bars
 from colonnade.runtime.executor import Executor
@@ -213,7 +212,7 @@ def _score_null(task: _NullRun) -> list[Values | str]:
             # Joined from fewer guesses, the null would be weaker than what it is compared with.
             scored.append("an attack that it reads could not be made")
             continue
-        with _models_silent():
+        with unlogged():
             guess = tried(partial(made.attempt.guess, changed, run, said))
         if isinstance(guess, str) or (reason := made.truth.why_not(guess)):
             scored.append(guess if isinstance(guess, str) else str(reason))
@@ -221,18 +220,6 @@ def _score_null(task: _NullRun) -> list[Values | str]:
         again.append(replace(made, guess=made.truth.scorable(guess, attack=made.attempt.name)))
         scored.append(made.truth.scores(again[-1].guess))
     return scored
-
-
-@contextmanager
-def _models_silent() -> Iterator[None]:
-    """Let models log errors only: what they warn of was told of the run that is audited, and nulls would repeat it."""
-    log = logging.getLogger("colonnade.models")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
 
 
 def _each(function: Callable[[T], Any], tasks: Sequence[T], executor: Executor | None) -> Iterator[tuple[int, Any]]:

@@ -45,7 +45,7 @@ SLOW_S = 4.0
 
 _Tally: TypeAlias = "Counter[tuple[bool, str]]"
 _TURNS = (False, "turns")
-_QUIET = threading.Lock()
+_QUIET = threading.RLock()
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def estimate(model: Estimator, roles: Roles, name: str, table: Table) -> dict[st
     def entries(n_rows: int, repeats: int, *, narrow: bool = False) -> tuple[Entry, ...]:
         small = model.clone().set_params(**model.dry_run_params, **({} if epochs is None else {epochs: repeats}))
         tables = _tables(small, roles, name, table.take(np.sort(order[:n_rows])), narrow=narrow)
-        with _unlogged():
+        with unlogged():
             return simulate(small.fit, tables, roles=roles, keep="digests").transcripts[name].entries
 
     begun = time.process_time()
@@ -139,8 +139,8 @@ def estimate(model: Estimator, roles: Roles, name: str, table: Table) -> dict[st
 
 
 @contextmanager
-def _unlogged() -> Iterator[None]:
-    """Keep models from warning that so few epochs do not converge."""
+def unlogged() -> Iterator[None]:
+    """Let models log errors only: what they would warn of is expected here, or was told before."""
     log = logging.getLogger("colonnade.models")
     # Two at a time would each take the other's level for the one to restore, and models would never warn again.
     with _QUIET:
