@@ -386,7 +386,7 @@ def test_two_parties_audit_a_run_together_and_the_label_party_gets_the_report(fe
         ("EmbeddingNearest", "shop", "bank"),
     }
     assert all(finding.plain.alone is not None for finding in report.attacks)
-    assert "bank's labels" in bank_said
+    assert "What could shop learn about bank's labels?" in call("report", federation.folder("bank")).stdout
     assert "labels told to shop in a joint audit" in report.budget["labels"].notes
     assert (federation.folder("shop") / "audits" / "0001" / "run.json").is_file()
 
