@@ -375,7 +375,7 @@ def test_two_parties_audit_a_run_together_and_the_label_party_gets_the_report(fe
         party: federation.audit(party, "--attacker", "shop", "--attack", "norm-score", "--attack", "embedding-nearest")
         for party in ("shop", "bank")
     }
-    (shop_code, shop_said, shop_error), (bank_code, bank_said, bank_error) = map(ended, audits.values())
+    (shop_code, shop_said, shop_error), (bank_code, _, bank_error) = map(ended, audits.values())
     assert (shop_code, bank_code) == (0, 0), shop_error + bank_error
     assert "shop made its guesses. The scores stay with bank." in shop_said
     assert not (federation.folder("shop") / "report.json").exists()
