@@ -176,7 +176,7 @@ def test_a_model_keeps_its_contract(model, check, setups):
 @pytest.mark.parametrize("model", MODELS)
 def test_held_out_rows_of_every_model_are_predicted_scored_and_no_part_of_the_training(model, setups):
     setup, kept = setups(model), []
-    held_out = HeldOut(share=0.3, seed=2)
+    held_out = HeldOut(share=0.5, seed=2)
     protocol = Evaluated(setup.make(), held_out, lambda share, prediction: kept.append((share, prediction)))
     run = simulate(protocol, setup.tables, roles=setup.roles, seed=1, keep="digests")
     (share, prediction), label = kept[0], setup.roles.label
