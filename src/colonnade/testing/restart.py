@@ -110,7 +110,7 @@ class Story:
 
     def last(self, name: str) -> Life:
         """A party's last life; an empty one if the party never began."""
-        return self.lives.get(name, [Life()])[-1]
+        return (self.lives.get(name) or [Life()])[-1]
 
     def refusal_of(self, peer: str) -> str | None:
         """What a party said that refused the peer by its name."""
