@@ -29,7 +29,7 @@ def told_seeds(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def told_versions(rows: Sequence[Mapping[str, Any]]) -> str:
     """A sentence where figures come from several states of the source."""
-    n_versions = len({row["trial.code_version"] for row in rows})
+    n_versions = len({row.get("trial.code_version") for row in rows})
     if n_versions == 1:
         return ""
     return f" The figures come from {n_versions} states of the source; `trial.code_version` in the file says which."
