@@ -1,5 +1,6 @@
 PYTHON ?= python3
-WORKERS ?= 2
+# One more than the cores of the machine that CI has: tests wait for sockets, for processes and for one another.
+WORKERS ?= 3
 BIN := .venv/bin
 READY := .venv/.ready
 
@@ -14,7 +15,7 @@ setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,net,phone,paillier,report,shap,r,fda,dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,net,phone,paillier,report,shap,r,fda,ray,dask,dev]'
 	touch $@
 
 # An environment of its own for the engine rr22, whose library wants other versions than we do. It needs Python 3.11.

@@ -93,6 +93,7 @@ ATTACKS: Names[type[Attack] | type[ActiveAttack]] = Names(
         "linear-sums": ("attacks.columns.sums", "LinearSums"),
         "model-completion": ("attacks.labels.completion", "ModelCompletion"),
         "norm-score": ("attacks.labels.gradients", "NormScore"),
+        "own-splits": ("attacks.labels.forests", "OwnSplits"),
         "passive-network": ("attacks.columns.network", "PassiveNetwork"),
         "passive-ridge": ("attacks.columns.passive", "PassiveRidge"),
         "penalty-classes": ("attacks.labels.penalties", "PenaltyClasses"),

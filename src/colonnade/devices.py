@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from typing import Any
 
@@ -20,3 +21,12 @@ def computes_on_gpu(device: str) -> bool:
     if device == "cuda":
         raise PlanError("The device 'cuda' needs an NVIDIA GPU, but there is none. Use device='auto' or 'cpu'.")
     return False
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs that this process may use, as `CUDA_VISIBLE_DEVICES` names them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return [name for name in named.split(",") if name]
+    torch: Any = imported("torch", "torch", "A trial with a GPU")
+    return [str(number) for number in range(torch.cuda.device_count())]

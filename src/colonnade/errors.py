@@ -24,7 +24,8 @@
     │   ├── LeakBudgetSpent  a message would tell more of its sender's columns than their owner allows
     │   ├── GuardAlarm       gradients that arrive look like those of an attack
     │   └── UndeclaredAccess an attack read what it had not declared
-    └── StorageError         disk full, read-only, or a file that cannot be read  exit 9
+    ├── StorageError         disk full, read-only, or a file that cannot be read  exit 9
+    └── EngineError          a cluster cannot be reached, or was lost             exit 10
 
 A message says what was expected, what came (party, column, step), and what to do. It never holds a
 secret value. The command line exits with the ``exit_code`` of the error that ended it.
@@ -40,6 +41,16 @@ class ColonnadeError(Exception):
     """The root of every error Colonnade raises on purpose."""
 
     exit_code: ClassVar[int] = 1
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let a worker's error come to the process that asked, whatever an error is made from."""
+        return _made_again, (type(self), self.args, vars(self))
+
+
+def _made_again(kind: type[ColonnadeError], arguments: tuple[Any, ...], attributes: dict[str, Any]) -> ColonnadeError:
+    error = kind.__new__(kind, *arguments)
+    vars(error).update(attributes)
+    return error
 
 
 class PlanError(ColonnadeError):
@@ -172,3 +183,9 @@ class StorageError(ColonnadeError):
     """The disk is full or read-only, or a file cannot be read."""
 
     exit_code = 9
+
+
+class EngineError(ColonnadeError):
+    """A cluster that runs trials cannot be reached, or was lost."""
+
+    exit_code = 10

@@ -12,7 +12,6 @@ state          what one party holds: its ids in buckets, its secrets, its durabl
 buckets        ids cut into parts that fit into memory, and what each part leaves
 matching       arithmetic on digests and masked values
 messages       what crosses
-workers        the processes that multiply points
 rr22           the fast engine and its side process
 """
 

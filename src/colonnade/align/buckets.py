@@ -8,7 +8,7 @@ memory; more are kept in files of 24 bytes for each id, and so is what each buck
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
@@ -177,9 +177,10 @@ class BucketResults:
         """Yield what each bucket left."""
         return (read_tree(self._path(n)) for n in range(self._n)) if self._held is None else iter(self._held)
 
-    def stretches(self) -> Iterator[list[Tree]]:
-        """Yield the stretches of the common order, each as the results of the buckets whose rows are in it."""
-        return iter([list(self)]) if self._whole else ([tree] for tree in self)
+    def stretches(self, needed: Callable[[Tree], Tree] = lambda tree: tree) -> Iterator[list[Tree]]:
+        """Yield the stretches of the common order, each as what is needed of the buckets whose rows are in it."""
+        trees = map(needed, self)
+        return iter([list(trees)]) if self._whole else ([tree] for tree in trees)
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:05d}.safetensors"

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,7 +54,6 @@ DIGEST_BYTES = 16
 
 # What Python's str.split takes for white space, among ASCII.
 _BLANKS = "[\t\n\x0b\x0c\r\x1c-\x1f ]+"
-_CHUNK = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -141,19 +141,22 @@ class Identifiers:
 
         The salt is equal at all parties of a run, and new in every run.
         """
+        named = self._require_columns(table, key)
+        if not named:
+            return
         secret = blake3(self.hash.encode(), key=salt).digest() + bytes([key])
-        for ids, rows in self.read(table, key):
-            # A key in front is as safe for BLAKE2 as its key parameter, and takes a third less time.
-            hashed = b"".join([blake2b(secret + each, digest_size=DIGEST_BYTES).digest() for each in ids])
-            yield np.frombuffer(hashed, np.uint8).reshape(-1, DIGEST_BYTES), rows
+        matched = table.select([name for name in named if name in table.columns])
+        found = matched.map(keyed_digests, self.keys[key].split("+"), named, secret)
+        for begin, (digests, rows) in zip(matched.partitions.bounds, found, strict=False):
+            yield digests, begin + rows
 
     def count(self, table: Table, key: int, known: npt.NDArray[np.bool_]) -> tuple[int, int]:
         """The number of different ids under a key, and of rows that repeat one; marks in `known` rows with an id."""
         n_held, hashes = 0, np.empty(len(table), np.int64)
-        for each, rows in self.read(table, key):
+        for digests, rows in self.digests(table, key, secrets.token_bytes(32)):
             known[rows] = True
-            hashes[n_held : n_held + len(each)] = np.fromiter(map(hash, each), np.int64, len(each))
-            n_held += len(each)
+            hashes[n_held : n_held + len(rows)] = digests.view(np.int64)[:, 0]
+            n_held += len(rows)
         hashes = hashes[:n_held]
         hashes.sort()
         repeated = int((hashes[1:] == hashes[:-1]).sum())
@@ -175,36 +178,52 @@ class Identifiers:
             f"has one. Name the right columns for {owner} under [align.columns], or another rule under [align] keys."
         )
 
-    def read(self, table: Table, key: int) -> Iterator[tuple[list[bytes], npt.NDArray[np.int64]]]:
-        """The ids under a key as the rules read them, and the numbers of their rows, chunk by chunk."""
-        rules, names = self.keys[key].split("+"), self.columns_of(key)
-        if not names:
-            return
-        arrow = table.to_arrow()
+    def _require_columns(self, table: Table, key: int) -> tuple[str, ...]:
+        """The columns that a key is in, which the table must have."""
+        names, existing = self.columns_of(key), (table.id_name, *table.columns)
         for name in names:
-            if arrow.schema.get_field_index(name) < 0:
+            if name not in existing:
                 raise DataError(
                     f"{table.owner or 'The party'} should be matched by its column {name!r}, but has none of that name."
-                    f"{nearest(name, arrow.column_names)} Correct the columns of the alignment."
+                    f"{nearest(name, existing)} Correct the columns of the alignment."
                 )
-        begin = 0
-        for batch in arrow.select(list(dict.fromkeys(names))).to_batches(max_chunksize=_CHUNK):
-            parts = [
-                normalised(batch.column(name), rule, column=name, owner=table.owner)
-                for rule, name in zip(rules, names, strict=True)
-            ]
-            valid = [part.is_valid().to_numpy(zero_copy_only=False) for part in parts]
-            held = np.flatnonzero(np.logical_and.reduce(valid))
-            texts = [part.take(pa.array(held)).cast(pa.large_binary()).to_pylist() for part in parts]
-            yield texts[0] if len(texts) == 1 else [_joined(each) for each in zip(*texts, strict=True)], begin + held
-            begin += len(batch)
+        return names
+
+
+def keyed_digests(
+    part: Table, rules: Sequence[str], names: Sequence[str], secret: bytes
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """The digests, under a secret, of those rows of a partition that have an id, and the numbers of these rows."""
+    ids, rows = _read(part, rules, names)
+    # A key in front is as safe for BLAKE2 as its key parameter, and takes a third less time.
+    # Digests go into one piece of memory: many small pieces would leave gaps that nothing larger fits into.
+    hashed = bytearray(len(ids) * DIGEST_BYTES)
+    for start, each in zip(range(0, len(hashed), DIGEST_BYTES), ids, strict=True):
+        hashed[start : start + DIGEST_BYTES] = blake2b(secret + each, digest_size=DIGEST_BYTES).digest()
+    return np.frombuffer(hashed, np.uint8).reshape(-1, DIGEST_BYTES), rows
+
+
+def _read(part: Table, rules: Sequence[str], names: Sequence[str]) -> tuple[list[bytes], npt.NDArray[np.int64]]:
+    """The ids of a partition as the rules read them, and the numbers of their rows."""
+    arrow = part.to_arrow()
+    parts = [
+        normalised(arrow.column(name).combine_chunks(), rule, column=name, owner=part.owner)
+        for rule, name in zip(rules, names, strict=True)
+    ]
+    valid = [each.is_valid().to_numpy(zero_copy_only=False) for each in parts]
+    held = np.flatnonzero(np.logical_and.reduce(valid))
+    texts = [each.take(pa.array(held)).cast(pa.large_binary()).to_pylist() for each in parts]
+    return texts[0] if len(texts) == 1 else [_joined(each) for each in zip(*texts, strict=True)], held
 
 
 def _holds_whole_numbers(table: Table, column: str) -> bool:
-    arrow = table.to_arrow()
-    if column not in arrow.column_names:
+    if column not in (table.id_name, *table.columns):
         return False
-    values = arrow.column(column)
+    return all(table.select([name for name in (column,) if name in table.columns]).map(_are_whole_numbers, column))
+
+
+def _are_whole_numbers(part: Table, column: str) -> bool:
+    values = part.to_arrow().column(column)
     return pa.types.is_integer(values.type) or (pa.types.is_floating(values.type) and whole_numbers(values) is not None)
 
 

@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from colonnade.errors import PeerChanged, PrivacyError
 from colonnade.parameters import Limit, check_parameters, count, number, optional
 from colonnade.runtime.party import Party
-from colonnade.storage import HeldLog, SharedLog
+from colonnade.storage import Entry, HeldLog, SharedLog
 
 Purpose: TypeAlias = Literal["training", "prediction", "lookup"]
 
@@ -109,14 +109,7 @@ class Limits:
             return
         log = SharedLog(self.log, HOLDS)
         with log.locked() as held:
-            entries = held.entries()
-            if not all({"peer", "run", "what"} <= entry.keys() for entry in entries):
-                raise log.damaged()
-            earlier = [
-                each
-                for each in entries
-                if each["peer"] == peer and each["what"] == "aligned" and each.get("for", "training") == self.asked_for
-            ]
+            earlier = self._earlier(log, held.entries(), peer)
             if any(each["run"] == run for each in earlier):
                 return
             spent, most = self._spent(earlier), self._most
@@ -127,12 +120,37 @@ class Limits:
         if too_many:
             raise self._too_many(party, peer, spent, n_ids)
 
+    def require_room(self, party: str, peer: str) -> int:
+        """How many more alignments with a peer the log has room for; raises `PrivacyError` for none, and logs nothing.
+
+        Args:
+            party: This party.
+            peer: The peer.
+        """
+        if self.log is None:
+            return self._most
+        log = SharedLog(self.log, HOLDS)
+        spent = self._spent(self._earlier(log, log.entries(), peer))
+        if spent >= self._most:
+            raise self._too_many(party, peer, spent, 1)
+        return self._most - spent
+
+    def _earlier(self, log: SharedLog, entries: list[Entry], peer: str) -> list[Entry]:
+        """The alignments with a peer for the same purpose that a log holds."""
+        if not all({"peer", "run", "what"} <= entry.keys() for entry in entries):
+            raise log.damaged()
+        return [
+            each
+            for each in entries
+            if each["peer"] == peer and each["what"] == "aligned" and each.get("for", "training") == self.asked_for
+        ]
+
     @property
     def _most(self) -> int:
         by_purpose = {"training": self.most_runs, "prediction": self.most_predictions, "lookup": self.most_lookups}
         return by_purpose[self.asked_for]
 
-    def _spent(self, earlier: list[dict[str, Any]]) -> int:
+    def _spent(self, earlier: list[Entry]) -> int:
         """How much of the limit earlier alignments for the same purpose have used up."""
         if self.asked_for == "training":
             return len(earlier)

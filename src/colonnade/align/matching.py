@@ -86,7 +86,7 @@ def rows_among(rows: RowNumbers, others: RowNumbers) -> RowNumbers:
 
 def order_digest(digests: DigestArray, present: npt.NDArray[np.bool_]) -> bytes:
     """A digest of an order as one party has it: the digests of its own ids, and which of the rows it has."""
-    return blake3(np.ascontiguousarray(digests).tobytes() + np.packbits(present).tobytes()).digest()
+    return blake3(np.ascontiguousarray(digests).reshape(-1).data).update(np.packbits(present).data).digest()
 
 
 def whole_digest(digests: Sequence[bytes]) -> bytes:

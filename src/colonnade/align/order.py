@@ -8,6 +8,8 @@
 
 A digest of ids does not cross: a party could try out which ids are in it. Each party sends its digest as a point
 multiplied by a secret, so a comparison tells only whether two digests are equal.
+
+A party that does not accept so few common rows sends no OrderPoint, and nobody goes on with the rows.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from colonnade.align.messages import Agreed, OrderDigest, OrderPoint, Size, unex
 from colonnade.align.state import UNDER, AlignState
 from colonnade.crypto.curve import POINT_BYTES, hash_to_curve, multiply
 from colonnade.errors import ProtocolError
+from colonnade.runtime.alignment import Alignment
 from colonnade.storage import Tree
 from colonnade.wire.channel import Channel
 
@@ -62,6 +65,7 @@ def agree_as_leader(
     `digests` are those of the order that each other party should have; `partners` says which of the rows each other
     party has, after a left join.
     """
+    state.accept(_n_common(rows, partners))
     for line, digest in zip(state.others, digests, strict=True):
         _send_point(state, line, digest)
     products = []
@@ -78,6 +82,7 @@ def agree_as_leader(
 
 def agree_as_follower(state: AlignState, rows: RowNumbers, digest: bytes) -> Match:
     """Compare the order, whose digest is given, with the leader; raises `ProtocolError` if they differ."""
+    state.accept(_n_common(rows))
     leader = state.leader
     _send_point(state, leader, digest)
     product = _receive_product(state, leader)
@@ -129,6 +134,12 @@ def _receive_product(state: AlignState, line: Channel) -> bytes:
 
 def _order_key(state: AlignState, line: Channel) -> bytes:
     return state.secret(line.peer).child("order").key
+
+
+def _n_common(rows: RowNumbers, partners: dict[str, npt.NDArray[np.bool_]] | None = None) -> int:
+    n_common = Alignment(rows, len(rows), "", "", partners or {}).n_common
+    assert n_common is not None, "the rows are known"
+    return n_common
 
 
 def _whole(agreed: Agreed) -> str:

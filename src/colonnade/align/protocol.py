@@ -57,6 +57,8 @@ class Align:
         limits: What this party refuses.
         workers: How many processes compute; one per core if None.
         process: Where the side process of the engine rr22 finds what it needs.
+        accept: Called with how many of this party's rows are common, where all parties learn which, before this party
+            agrees to them. It refuses by raising an error; then no party has an alignment.
 
     >>> from colonnade import Roles, Table, simulate
     >>> bank = Table.of({"id": ["Ann", "Bob", "Cyd"], "income": [1, 2, 3]})
@@ -73,6 +75,7 @@ class Align:
     workers: int | None = None
     process: SideProcess = field(default_factory=SideProcess)
     features: Mapping[str, Sequence[str]] = field(default_factory=dict, hash=False)
+    accept: Callable[[int], None] = lambda n_common: None
 
     aligns_rows: ClassVar[bool] = True
     then: ClassVar[None] = None
@@ -147,7 +150,7 @@ class Align:
                 limits.admit(me, peer, run, max(1, sum(agreement.ids[peer])) if looks_up else 1)
             _spend(party, learned.from_comparison(agreement))
             state = AlignState(
-                party, settings, names, agreement, identifiers, known, buckets, self.workers, limits, run
+                party, settings, names, agreement, identifiers, known, buckets, self.workers, limits, run, self.accept
             )
             # The steps of buckets lie within this step, so their results are no longer needed when it is done.
             step = DurableStep(party, ORDER_STEP)

@@ -53,8 +53,7 @@ from colonnade.align.messages import (
     unexpected,
 )
 from colonnade.align.order import Match, agree_as_follower, agree_as_leader, hear_size, tell_size
-from colonnade.align.state import UNDER, AlignState
-from colonnade.align.workers import CHUNK
+from colonnade.align.state import CHUNK, UNDER, AlignState
 from colonnade.storage import Tree
 from colonnade.wire.channel import Channel
 
@@ -104,7 +103,7 @@ def _match(state: AlignState, key: int, number: int, matched: npt.NDArray[np.boo
     state.send_masked(after, number, state.mask(listed, masking))
     for hop in range(1, len(order) - 1):
         came = receive_list(before, MaskedIds, number, state.agreement.slots(order[place - hop], key))
-        state.send_masked(after, number, state.workers.multiply(masking, came))
+        state.send_masked(after, number, state.multiply(came, masking))
     held = gathered(state.receive_masked(before, number, state.agreement.slots(after.peer, key), masking))
     whose = after.peer if after.peer == before.peer else f"{after.peer} by way of {before.peer}"
     distinct(held, whose)

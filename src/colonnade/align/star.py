@@ -75,8 +75,7 @@ from colonnade.align.messages import (
 )
 from colonnade.align.order import Match, agree_as_follower, agree_as_leader, hear_size, tell_size
 from colonnade.align.rr22 import SideProcess, common
-from colonnade.align.state import AlignState
-from colonnade.align.workers import CHUNK
+from colonnade.align.state import CHUNK, AlignState
 from colonnade.errors import DataError
 from colonnade.storage import Tree
 from colonnade.wire.channel import Channel
@@ -88,6 +87,9 @@ MOST_KEPT = 1 << 33
 
 # So many rows take a few gigabytes at every party.
 MOST_ROWS = 1 << 27
+
+IDS_AT_ONCE = 1 << 16
+"""How many ids have their rows combined at a time."""
 
 
 def lead(state: AlignState, process: SideProcess | None) -> Match:
@@ -113,7 +115,7 @@ def lead(state: AlignState, process: SideProcess | None) -> Match:
     present: dict[str, list[Mask]] = {peer: [] for peer in matched}
     digests: dict[str, list[bytes]] = {peer: [] for peer in matched}
     # `map` holds on to no stretch, which may be all that the buckets left.
-    for rows, told in map(partial(_tell_order, state), state.results.stretches()):
+    for rows, told in map(partial(_tell_order, state), state.results.stretches(_without_copies)):
         ordered.append(rows)
         for peer, (there, digest) in told.items():
             present[peer].append(there)
@@ -142,7 +144,7 @@ def follow(state: AlignState, process: SideProcess | None) -> Match:
     if settings.reveal != "both":
         return hear_size(state)
     ordered, digests = [], []
-    for rows, digest in map(partial(_hear_order, state), state.results.stretches()):
+    for rows, digest in map(partial(_hear_order, state), state.results.stretches(_without_copies)):
         ordered.append(rows)
         digests.append(digest)
     rows, whole = np.concatenate(ordered), whole_digest(digests)
@@ -312,9 +314,9 @@ def _combine_as_leader(
         counts[:, column] = receive_copies(line, len(rows), 1)[:, 0]
     for line in state.others:
         send_whole(line, Copies, counts)
-    ids, which = expanded(counts, 0)
-    rows = _copy_of(rows[ids], which, starts, copies, repeats)
-    return rows, {peer: mask[ids] for peer, mask in partners.items()}, [_digest_of(d, counts) for d in digests]
+    combined, n_rows = _combined(rows, counts, 0, starts, copies, repeats), counts.prod(axis=1)
+    partners = {peer: np.repeat(mask, n_rows) for peer, mask in partners.items()}
+    return combined, partners, [_digest_of(digest, counts) for digest in digests]
 
 
 def _combine_as_follower(state: AlignState, rows: RowNumbers, digest: bytes) -> tuple[RowNumbers, bytes]:
@@ -326,8 +328,35 @@ def _combine_as_follower(state: AlignState, rows: RowNumbers, digest: bytes) -> 
     counts, column = receive_copies(leader, len(rows), len(names.order)), names.order.index(names.me)
     if not np.array_equal(counts[:, column], own_counts[:, 0]):
         raise unexpected(leader.peer, "say how often each id occurs here as this party told it", "other numbers")
-    ids, which = expanded(counts, column)
-    return _copy_of(rows[ids], which, starts, copies, repeats), _digest_of(digest, counts)
+    return _combined(rows, counts, column, starts, copies, repeats), _digest_of(digest, counts)
+
+
+def _combined(
+    rows: RowNumbers, counts: RowNumbers, own: int, starts: RowNumbers, copies: RowNumbers, repeats: RowNumbers
+) -> RowNumbers:
+    """One party's row of each combination, made of some ids at a time: all at once would take several times as much."""
+    _require_few(counts)
+    combined, end = np.empty(counts.prod(axis=1).sum(), np.int64), 0
+    for begin in range(0, len(rows), IDS_AT_ONCE):
+        some = slice(begin, begin + IDS_AT_ONCE)
+        ids, which = expanded(counts[some], own)
+        end += len(ids)
+        combined[end - len(ids) : end] = _copy_of(rows[some][ids], which, starts, copies, repeats)
+    return combined
+
+
+def _require_few(counts: RowNumbers) -> None:
+    """Refuse counts of rows that combine to too many."""
+    with np.errstate(over="ignore"):
+        n_rows = np.multiply.reduce(counts, axis=1, dtype=float)  # whole numbers would wrap around
+        total = n_rows.sum()
+    if total > MOST_ROWS:
+        most = int(n_rows.argmax())
+        raise DataError(
+            f"Rows that have one id should combine to at most {MOST_ROWS:,} rows with duplicates = 'all', but would to "
+            f"{total:.3g}: of one id the parties have {' and '.join(f'{n:,}' for n in counts[most].tolist())} "
+            "rows. That is most often an id which stands for none: leave it empty, or use duplicates = 'first'."
+        )
 
 
 def expanded(counts: RowNumbers, own: int) -> tuple[RowNumbers, RowNumbers]:
@@ -338,16 +367,7 @@ def expanded(counts: RowNumbers, own: int) -> tuple[RowNumbers, RowNumbers]:
     >>> expanded(np.array([[2, 1], [1, 2]]), own=0)
     (array([0, 0, 1, 1]), array([0, 1, 0, 0]))
     """
-    with np.errstate(over="ignore"):
-        n_rows = counts.astype(float).prod(axis=1)  # whole numbers would wrap around
-        total = n_rows.sum()
-    if total > MOST_ROWS:
-        most = int(n_rows.argmax())
-        raise DataError(
-            f"Rows that have one id should combine to at most {MOST_ROWS:,} rows with duplicates = 'all', but would to "
-            f"{total:.3g}: of one id the parties have {' and '.join(f'{n:,}' for n in counts[most].tolist())} "
-            "rows. That is most often an id which stands for none: leave it empty, or use duplicates = 'first'."
-        )
+    _require_few(counts)
     each = counts.prod(axis=1)
     ids = np.repeat(np.arange(len(counts)), each)
     number = np.arange(each.sum()) - np.repeat(np.cumsum(each) - each, each)
@@ -357,6 +377,14 @@ def expanded(counts: RowNumbers, own: int) -> tuple[RowNumbers, RowNumbers]:
 
 def _copies(bucket: Bucket, used: Mask) -> Tree:
     return {"copies": bucket.copies[used], "starts": bucket.starts[used], "repeats": bucket.repeats}
+
+
+def _without_copies(tree: Any) -> Tree:
+    """What a bucket left without what is read again when rows are combined: a third of it, or half."""
+    rest = {name: part for name, part in tree.items() if name != "own"}
+    if "tags" in tree.get("own", ()):
+        rest["own"] = {name: tree["own"][name] for name in ("rows", "tags")}
+    return rest
 
 
 def _all_copies(state: AlignState) -> tuple[RowNumbers, RowNumbers, RowNumbers]:
@@ -382,4 +410,4 @@ def _copy_of(
 
 
 def _digest_of(digest: bytes, counts: RowNumbers) -> bytes:
-    return blake3(digest + np.ascontiguousarray(counts).tobytes()).digest()
+    return blake3(digest).update(np.ascontiguousarray(counts).reshape(-1).view(np.uint8).data).digest()

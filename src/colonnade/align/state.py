@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,10 +17,10 @@ from colonnade.align.matching import encrypted
 from colonnade.align.messages import VALUE_BYTES, MaskedIds, receive_list
 from colonnade.align.opening import Agreement, Participants
 from colonnade.align.settings import Settings
-from colonnade.align.workers import CHUNK, Workers
-from colonnade.crypto.curve import make_key
+from colonnade.crypto.curve import Points, hash_to_curve, make_key, multiply
 from colonnade.privacy.randomness import Randomness
 from colonnade.runtime.party import Party
+from colonnade.runtime.workers import Crew, ThisProcess, Workers, n_cores
 from colonnade.storage import Tree, explained
 from colonnade.wire.channel import Channel
 
@@ -28,6 +28,11 @@ from colonnade.wire.channel import Channel
 PREFIX = "align"
 
 UNDER = ("masked with a secret of this run",)
+
+CHUNK = 1 << 13
+"""How many points a worker multiplies at a time."""
+FEW_POINTS = 1 << 15
+"""For fewer points no process is started."""
 
 
 class DurableStep:
@@ -66,6 +71,7 @@ class AlignState:
         folder: Where buckets are kept that do not fit into memory; nothing else is in it.
         limits: What this party refuses.
         run: The name of this run in the log of alignments.
+        accept: Called with how many rows are common, before this party agrees to them.
     """
 
     party: Party
@@ -78,13 +84,14 @@ class AlignState:
     n_workers: int | None
     limits: Limits
     run: str
+    accept: Callable[[int], None] = lambda n_common: None
     _buckets: tuple[int, Buckets] | None = None
     _done: int = 0
 
     def __post_init__(self) -> None:
         agreement = self.agreement
         self.n_points = self._count_points()
-        self.workers = Workers(self.n_workers, points=self.n_points)
+        self.workers = workers_for(self.n_points, self.n_workers, self.party)
         # By one key a person is in the same bucket everywhere, so the order goes bucket by bucket and one bucket at a
         # time is in memory. By several keys a person may be in any bucket. If rows without a partner are kept, the
         # length of a bucket's stretch would tell how many ids are in the bucket.
@@ -171,13 +178,17 @@ class AlignState:
 
     def receive_masked(self, line: Channel, number: int, total: int, masking: bytes) -> Iterator[DigestArray]:
         """Yield the values of a masked list that comes, multiplied by this party's secret and cut."""
-        for points in self.workers.multiply(masking, receive_list(line, MaskedIds, number, total)):
+        for points in self.multiply(receive_list(line, MaskedIds, number, total), masking):
             self.progress(len(points))
             yield points[:, :VALUE_BYTES]
 
     def mask(self, padded: PaddedBucket, masking: bytes) -> Iterator[DigestArray]:
         """Yield the points of a list, multiplied by this party's secret."""
-        return self.workers.mask(masking, padded.chunks(CHUNK))
+        return self.workers.map(masked, padded.chunks(CHUNK), masking)
+
+    def multiply(self, points: Iterable[Points], masking: bytes) -> Iterator[Points]:
+        """Yield points, chunk by chunk, multiplied by this party's secret."""
+        return self.workers.map(multiplied, points, masking)
 
     def tags(self, digests: DigestArray) -> npt.NDArray[np.uint64]:
         """What the common order is sorted by: digests encrypted under a secret, whatever the order of the file."""
@@ -198,6 +209,8 @@ class AlignState:
         """Delete all files of buckets, those of an earlier crash included."""
         if self._done < self.n_points:
             self.progress(self.n_points - self._done)
+        if self.workers is not self.party.workers:
+            self.workers.end()
         with explained("delete the buckets of an alignment"):
             if self.folder.exists():
                 shutil.rmtree(self.folder)
@@ -206,3 +219,27 @@ class AlignState:
 def bucket_step(key: int, bucket: int) -> str:
     """The name of the step that matches a bucket."""
     return f"{PREFIX} key {key} bucket {bucket}"
+
+
+def workers_for(n_points: int, n: int | None, party: Party) -> Workers:
+    """What multiplies points: the party's own workers, or processes that end with the alignment.
+
+    Args:
+        n_points: How many points there are to multiply.
+        n: How many processes; one per core if None. One works in this process.
+        party: Whose points they are.
+    """
+    if party.workers is not None:
+        return party.workers
+    n = 1 if n_points < FEW_POINTS else n or n_cores()
+    return ThisProcess() if n == 1 else Crew(n=n)
+
+
+def masked(digests: Points, key: bytes) -> Points:
+    """The ids of these digests, hashed to the curve and multiplied by a key."""
+    return multiply(key, hash_to_curve(digests))
+
+
+def multiplied(points: Points, key: bytes) -> Points:
+    """These points multiplied by a key."""
+    return multiply(key, points)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from colonnade.cli.console import console, say
+from colonnade.cli.engine import EngineOption, Jobs
 from colonnade.errors import PlanError
 
 functional = typer.Typer(
@@ -94,12 +95,13 @@ def run(
     algorithm: Annotated[
         Literal["honest", "legacy"], typer.Option(help="'legacy' is the published one, for comparison.")
     ] = "honest",
-    jobs: Annotated[int | None, typer.Option(min=1, help="How many trials go on at once; one per core.")] = None,
+    engine: EngineOption = None,
+    jobs: Jobs = None,
 ) -> None:
     """Fit and predict every replicate, number of workers and fold; what was done before is not done again."""
     from colonnade.data.functional.folder import FunctionalFolder
     from colonnade.experiment.curves import FunctionalExperiment
-    from colonnade.runtime.executor import Local
+    from colonnade.plans.engine import PlannedEngine
 
     opened = FunctionalFolder.open(folder)
     settings: dict[str, Any] = {
@@ -121,7 +123,7 @@ def run(
     experiment = FunctionalExperiment(opened, folds, settings, chosen, replicates)
     where = folder / "results" if out is None else out
     try:
-        experiment.run(where, Local(jobs))
+        experiment.run(where, PlannedEngine().with_options(engine, jobs).build())
     except KeyboardInterrupt as interrupt:
         interrupt.add_note("The same command goes on where this one stopped.")
         raise

@@ -6,7 +6,9 @@
     colonnade audit RUN         measure what each party could have learned
     colonnade report RUN        show the last audit's report, or two of them side by side
     colonnade evaluate RUN      show how well its model predicts, alone or beside another run's
+    colonnade sweep PLAN        train, measure and attack for every combination of a grid plan
     colonnade data list         the data sets a plan can name
+    colonnade bench             every model with every defence on every set: quality, and what attacks find
     colonnade certs ...         certificates, by which parties know each other
     colonnade doctor PLAN       look for what would keep a run between machines from going well
     colonnade join PLAN         train as a plan says, as one organisation among others
@@ -30,13 +32,16 @@ import typer
 from typer.core import TyperGroup
 
 from colonnade._version import __version__
+from colonnade.cli.bench import bench
 from colonnade.cli.budget import BudgetOption, budget
 from colonnade.cli.certs import certs
 from colonnade.cli.console import complain, console, say
+from colonnade.cli.engine import EngineOption, Jobs
 from colonnade.cli.functional import functional
 from colonnade.cli.log import LogForm, chosen_form
 from colonnade.cli.network import Certs, Insecure, Listen, Terminated, align, audit_jointly, doctor, join, predict
 from colonnade.cli.status import status
+from colonnade.cli.sweep import sweep
 from colonnade.errors import ColonnadeError, PlanError, StorageError
 
 if TYPE_CHECKING:
@@ -72,9 +77,9 @@ data = typer.Typer(no_args_is_help=True, help="The data sets a plan can name.")
 app.add_typer(data, name="data")
 app.add_typer(certs, name="certs")
 app.add_typer(functional, name="functional")
+app.add_typer(sweep, name="sweep")
 
 Out = Annotated[Path, typer.Option(help="Where runs are kept.")]
-Jobs = Annotated[int | None, typer.Option(min=1, help="How many repetitions go on at once; one per core by default.")]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 
 
@@ -115,13 +120,14 @@ def demo(
     *,
     out: Out = Path("runs"),
     quick: Annotated[bool, typer.Option("--quick", help="Fewer rows and fewer repetitions.")] = False,
+    engine: EngineOption = None,
     jobs: Jobs = None,
 ) -> None:
     """Tell the whole story on built-in data: train together, attack, defend, report."""
     from colonnade.experiment.demo import demonstrate
-    from colonnade.runtime.executor import Local
+    from colonnade.plans.engine import PlannedEngine
 
-    demonstrate(console(), out, Local(jobs), quick=quick)
+    demonstrate(console(), out, PlannedEngine().with_options(engine, jobs).build(), quick=quick)
 
 
 @app.command()
@@ -178,6 +184,7 @@ def audit(
         list[str] | None, typer.Option(metavar="NAME", help="An attack to make; the plan's if none is named.")
     ] = None,
     nulls: Annotated[int | None, typer.Option(help="How many runs with a shuffled secret to compare with.")] = None,
+    engine: EngineOption = None,
     jobs: Jobs = None,
     attacker: Annotated[
         str | None,
@@ -198,7 +205,6 @@ def audit(
     from colonnade.auditing.render.summary import verdict
     from colonnade.auditing.render.words import warnings
     from colonnade.deploy.party_run import PartyRun
-    from colonnade.runtime.executor import Local
 
     folder = _run_or_side(run)
     planned = folder.plan.audit
@@ -210,13 +216,14 @@ def audit(
         if attacker is None:
             report = folder.audit(planned)
         else:
-            jointly = audit_jointly(folder, attacker, planned, certificates, insecure, listen)
+            jointly = audit_jointly(folder, attacker, planned, certificates, insecure, listen, engine)
             if jointly is None:
                 say(f"{folder.name} made its guesses. The scores stay with {folder.plan.roles.label}.")
                 return
             report = jointly
     else:
-        report = folder.audit(planned, executor=Local(jobs), attackers=None if attacker is None else (attacker,))
+        executor = folder.plan.engine.with_options(engine, jobs).build()
+        report = folder.audit(planned, executor=executor, attackers=None if attacker is None else (attacker,))
     for warning in warnings(report):
         say(warning, style="bold red")
     for line in verdict(report):
@@ -325,5 +332,5 @@ def _in_words(metrics: Mapping[str, float]) -> str:
     return f"On held-out rows: {', '.join(figures)}."
 
 
-for command in (align, budget, doctor, join, predict, status):
+for command in (align, bench, budget, doctor, join, predict, status):
     app.command()(command)

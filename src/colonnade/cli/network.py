@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +13,7 @@ import typer
 
 from colonnade.cli.budget import BudgetOption
 from colonnade.cli.console import Progress, say, warn
+from colonnade.cli.engine import OwnCluster
 from colonnade.cli.log import chosen_form, logged
 
 if TYPE_CHECKING:
@@ -45,7 +46,9 @@ def doctor(
     certificates: Certs = None,
     insecure: Insecure = False,
     listen: Listen = None,
+    engine: OwnCluster = None,
     wait: Annotated[float, typer.Option(min=1, help="How many seconds to wait for the others.")] = 60.0,
+    out: Annotated[Path, typer.Option(help="Where runs are kept, whose counts say what is left.")] = Path("runs"),
     rehearse: Annotated[
         bool, typer.Option("--rehearse", help="Train and audit at the label party alone, with made-up partners.")
     ] = False,
@@ -59,11 +62,12 @@ def doctor(
     from colonnade.deploy.doctor.doctor import examine
     from colonnade.plans.plan import Plan
 
-    planned = Plan.read(plan)
+    planned = Plan.read(plan).on_own_engine(name, engine)
     if rehearse:
         _rehearse(planned, name)
         return
     options: dict[str, Any] = {"certificates": certificates, "insecure": insecure, "listen": listen, "wait": wait}
+    options["out"] = out
     with terminated_in_order():
         checks = examine(planned, name, told=_tell, **options)
     wrong = [check for check in checks if check.state == "wrong"]
@@ -97,17 +101,18 @@ def align(
     certificates: Certs = None,
     insecure: Insecure = False,
     listen: Listen = None,
+    engine: OwnCluster = None,
 ) -> None:
     """Find the rows that all parties have in common, and say what each learned by that."""
     if name is None:
         _simulate_alignment(plan, out)
         return
-    side = _side(plan, name, out, certificates, insecure, listen).of_alignment()
+    side = _side(plan, name, out, certificates, insecure, listen, engine).of_alignment()
     if side.status == "finished":
         side.erase_secrets()
         say(f"{name}'s side of this alignment has finished; it lies in {side.alignment_path}.")
         return
-    with terminated_in_order("The same command with --resume goes on where this one stopped."), _shown(side) as shown:
+    with terminated_in_order(lambda: _again(side)), _shown(side) as shown:
         alignment = side.align(resume=resume, shown=shown)
     say(alignment.summary())
     say(f"Written to {side.alignment_path}.")
@@ -134,10 +139,11 @@ def join(
     certificates: Certs = None,
     insecure: Insecure = False,
     listen: Listen = None,
+    engine: OwnCluster = None,
     budgets: BudgetOption = None,
 ) -> None:
     """Take part in a plan's training with your own table; the others do the same at their machines."""
-    side = _side(plan, name, out, certificates, insecure, listen)
+    side = _side(plan, name, out, certificates, insecure, listen, engine)
     if budgets:
         side = replace(side, plan=replace(side.plan, privacy=side.plan.privacy.with_options(budgets)))
     if side.status == "finished":
@@ -147,7 +153,7 @@ def join(
             say(f"{name}'s rows have changed since: the model was trained on what they were.", style="red")
         say("To train again, delete its folder or choose another one with --out.")
         return
-    with terminated_in_order("The same command with --resume goes on where this one stopped."), _shown(side) as shown:
+    with terminated_in_order(lambda: _again(side)), _shown(side) as shown:
         share = side.train(resume=resume, shown=shown)
     say(share.summary())
     if side.plan.evaluate is not None and name != side.plan.roles.label:
@@ -177,9 +183,10 @@ def predict(
     certificates: Certs = None,
     insecure: Insecure = False,
     listen: Listen = None,
+    engine: OwnCluster = None,
 ) -> None:
     """Predict together with the other parties; only the label party learns the result."""
-    side = replace(_side(plan, name, model.parent.parent, certificates, insecure, listen), looks_up=lookup)
+    side = replace(_side(plan, name, model.parent.parent, certificates, insecure, listen, engine), looks_up=lookup)
     with terminated_in_order(), _shown(side) as shown:
         written = side.predict(model, file=rows, out=out, head=head, shown=shown)
     say(f"{name} learns nothing of the prediction." if written is None else f"Written to {written}.")
@@ -192,18 +199,29 @@ def audit_jointly(
     certificates: Path | None,
     insecure: bool,
     listen: str | None,
+    engine: str | None,
 ) -> PrivacyReport | None:
     """Audit a run together with another party; the report at the label party, None at the attacker."""
-    side = _side(folder.path / "plan.toml", folder.name, folder.path.parent.parent, certificates, insecure, listen)
+    plan, out = folder.path / "plan.toml", folder.path.parent.parent
+    side = _side(plan, folder.name, out, certificates, insecure, listen, engine)
     with terminated_in_order(), _shown(side) as shown:
         return replace(side, path=folder.path).audit_jointly(attacker, planned, shown=shown)
 
 
-def _side(plan: Path, name: str, out: Path, certificates: Path | None, insecure: bool, listen: str | None) -> PartyRun:
+def _side(
+    plan: Path,
+    name: str,
+    out: Path,
+    certificates: Path | None,
+    insecure: bool,
+    listen: str | None,
+    engine: str | None,
+) -> PartyRun:
     from colonnade.deploy.party_run import PartyRun
     from colonnade.plans.plan import Plan
 
-    side = PartyRun.of(Plan.read(plan), name, out, certificates=certificates, insecure=insecure, listen=listen)
+    planned = Plan.read(plan).on_own_engine(name, engine)
+    side = PartyRun.of(planned, name, out, certificates=certificates, insecure=insecure, listen=listen)
     if side.credentials is None:
         warn(
             "INSECURE: TLS is off. Anyone on the network path can read and change all traffic, and impersonate any "
@@ -245,9 +263,15 @@ def _shown(side: PartyRun) -> Iterator[ProgressCallbacks]:
         yield ProgressCallbacks(progress.wait, met, rows, step=progress.step, quality=lambda found: say(str(found)))
 
 
+def _again(side: PartyRun) -> str:
+    if side.has_met:
+        return "The same command with --resume goes on where this one stopped."
+    return "The others were not met. The same command begins again."
+
+
 @contextmanager
-def terminated_in_order(advice: str | None = None) -> Iterator[None]:
-    """Let SIGTERM end a run as an interruption does: the others are told, and the status is written."""
+def terminated_in_order(advice: Callable[[], str] | None = None) -> Iterator[None]:
+    """Let SIGTERM end a run as an interruption does: the others are told, the status and some advice are written."""
 
     def terminate(number: int, frame: object) -> None:
         # A second one ends the process at once.
@@ -259,7 +283,7 @@ def terminated_in_order(advice: str | None = None) -> Iterator[None]:
         yield
     except KeyboardInterrupt as interrupt:
         if advice is not None:
-            interrupt.add_note(advice)
+            interrupt.add_note(advice())
         raise
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -62,11 +62,12 @@ def multiply(key: bytes, points: Points) -> Points:
     True
 
     Raises:
-        CryptoError: A point is of small order, as no honest party sends.
+        CryptoError: A point is of small order, or is not written as a number below the prime, as no honest party sends.
     """
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
     whole = np.ascontiguousarray(points).tobytes()
+    _require_canonical(whole)
     product, point = X25519PrivateKey.from_private_bytes(key).exchange, X25519PublicKey.from_public_bytes
     try:
         products = b"".join([product(point(whole[i : i + POINT_BYTES])) for i in range(0, len(whole), POINT_BYTES)])
@@ -76,6 +77,18 @@ def multiply(key: bytes, points: Points) -> Points:
             "key. Whoever sent it does not keep to the protocol; do not go on with it."
         ) from error
     return np.frombuffer(products, np.uint8).reshape(-1, POINT_BYTES)
+
+
+def _require_canonical(whole: bytes) -> None:
+    """Refuse a point that has a second encoding: X25519 drops the top bit and takes the rest modulo the prime."""
+    # Among honest points one in 2^63 has so high a word.
+    highest = np.frombuffer(whole, "<u8")[3::4]
+    for i in np.flatnonzero(highest >= _PRIME >> 192).tolist():
+        if int.from_bytes(whole[i * POINT_BYTES : (i + 1) * POINT_BYTES], "little") >= _PRIME:
+            raise CryptoError(
+                "Points to be multiplied should be numbers below 2^255 - 19, but one is not, so another number stands "
+                "for the same point. Whoever sent it does not keep to the protocol; do not go on with it."
+            )
 
 
 def _elligator(numbers: list[int]) -> Points:

@@ -40,8 +40,9 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from colonnade.crypto.engines import engine_of
-from colonnade.crypto.histograms import HistogramBins, kept_hints
+from colonnade.crypto.histograms import BinnedColumns, kept_hints
 from colonnade.crypto.packing import n_words, packed, unpacked_wide
+from colonnade.crypto.placed_bins import adding_up
 from colonnade.crypto.profiles import HISTOGRAM, Budget, Profile
 from colonnade.crypto.sampling import SEED_BYTES, Stream
 from colonnade.crypto.shares import Share
@@ -100,7 +101,11 @@ class PublicMatrix:
         self.n_blocks = -(-n_rows // profile.n)
         drawn = Stream(seed).wide_residues((self.n_blocks + 1, profile.n), self.ring.limits)
         expanded = self.ring.centred(drawn)
-        self.blocks, self.key = expanded[:-1], expanded[-1]
+        self.blocks, self.key = expanded[:-1], expanded[-1].copy()
+
+    def drop_blocks(self) -> None:
+        """Let go of the polynomials of rows, which a holder needs for its hints alone."""
+        self.blocks = self.blocks[:0].copy()
 
     @property
     def most_values(self) -> int:
@@ -225,7 +230,7 @@ class Holder:
 
     def __init__(
         self,
-        bins: HistogramBins,
+        bins: BinnedColumns,
         public: PublicMatrix,
         budget: Budget,
         *,
@@ -238,7 +243,7 @@ class Holder:
         self._bare = kept_hints(bins, public.ring, public.blocks, public.seed + public.profile.fingerprint, folder)
         self._masks = np.zeros((0, 0), np.uint8)
         self._keyed: dict[int, NDArray[np.int64]] = {}
-        self._engine = engine_of(device)
+        self._add_up = adding_up(bins, device)
         self._last = -1
         self._answered: tuple[Query, tuple[NDArray[np.uint64], Share]] | None = None
 
@@ -325,7 +330,7 @@ class Holder:
         self._check(query)
         if n_values:
             self.budget.spend(n_values)
-        sums = self._engine.sums(self.told, query.words, query.tails, self._public.ring.limits)
+        sums = self._add_up(self.told, query.words, query.tails, self._public.ring.limits)
         # A key serves once.
         keyed = np.stack([self._keyed.pop(query.first + i)[self._some] for i in range(len(query.words))], axis=1)
         hidden, own = hide(sums, keyed)

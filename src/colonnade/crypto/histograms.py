@@ -6,6 +6,7 @@ both sums are margins of it.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from hmac import compare_digest
@@ -25,8 +26,49 @@ from colonnade.storage import explained, write_atomically
 _MOST_CELLS = 1024
 
 
-class HistogramBins:
+class BinnedColumns(ABC):
     """A party's private columns cut into bins: for each bin but the last one of each column a row of sums.
+
+    Attributes:
+        widths: How many bins each column has.
+    """
+
+    widths: tuple[int, ...]
+
+    @property
+    @abstractmethod
+    def n_rows(self) -> int:
+        """How long vectors are."""
+
+    @property
+    def n_sums(self) -> int:
+        """How many sums an answer has for each number."""
+        return sum(width - 1 for width in self.widths)
+
+    @property
+    @abstractmethod
+    def digest(self) -> bytes:
+        """What tells these bins from others."""
+
+    @abstractmethod
+    def narrowed(self, columns: NDArray[np.bool_]) -> BinnedColumns:
+        """Some of the columns alone."""
+
+    @abstractmethod
+    def hints(self, ring: WideRing, blocks: Float64Array) -> Float64Array:
+        """For each bin the sum of public polynomials (blocks, L, n) over its rows, transformed (sums, L, n)."""
+
+    def widths_of(self, columns: NDArray[np.bool_]) -> tuple[int, ...]:
+        """How many bins each of some columns has."""
+        return tuple(np.array(self.widths)[columns].tolist())
+
+    def sums_of(self, columns: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which of the sums are over bins of some columns."""
+        return np.repeat(columns, np.array(self.widths) - 1)
+
+
+class HistogramBins(BinnedColumns):
+    """Columns whose rows are in this process.
 
     Args:
         codes: The bin of each row (columns, rows), unsigned.
@@ -48,31 +90,18 @@ class HistogramBins:
 
     @property
     def n_rows(self) -> int:
-        """How long vectors are."""
         return int(self.codes.shape[1])
 
-    @property
-    def n_sums(self) -> int:
-        """How many sums an answer has for each number."""
-        return sum(width - 1 for width in self.widths)
-
     def narrowed(self, columns: NDArray[np.bool_]) -> HistogramBins:
-        """Some of the columns alone."""
-        return HistogramBins(self.codes[columns], np.array(self.widths)[columns].tolist())
-
-    def sums_of(self, columns: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which of the sums are over bins of some columns."""
-        return np.repeat(columns, np.array(self.widths) - 1)
+        return HistogramBins(self.codes[columns], self.widths_of(columns))
 
     @cached_property
     def digest(self) -> bytes:
-        """What tells these bins from others."""
         content = blake3(repr(self.widths).encode())
         content.update(np.ascontiguousarray(self.codes, np.uint16).tobytes())
         return content.digest()
 
     def hints(self, ring: WideRing, blocks: Float64Array) -> Float64Array:
-        """For each bin the sum of public polynomials (blocks, L, n) over its rows, transformed (sums, L, n)."""
         out = np.empty((self.n_sums, *blocks.shape[1:]))
         padded, place = np.zeros((len(blocks), ring.n), np.int8), 0
         for codes, width in zip(self.codes, self.widths, strict=True):
@@ -122,7 +151,7 @@ def faulty_query() -> CryptoError:
 
 
 def kept_hints(
-    bins: HistogramBins, ring: WideRing, blocks: Float64Array, seed: bytes, folder: Path | None
+    bins: BinnedColumns, ring: WideRing, blocks: Float64Array, seed: bytes, folder: Path | None
 ) -> Float64Array:
     """Bare hints, from the folder if an earlier start of the training with this seed left them there."""
     if folder is None:

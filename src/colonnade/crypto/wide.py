@@ -63,6 +63,10 @@ class WideRing:
         # For the division by the first prime.
         self.inverses = np.array([float(_centre(pow(primes[0], -1, p), p)) for p in primes[1:]])
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A worker makes the tables of a ring itself, once.
+        return _ring, (self.n, self._integers)
+
     @property
     def inverse_tables(self) -> tuple[tuple[Float64Array, Float64Array], tuple[Float64Array, Float64Array]]:
         """The roots of the stages of `inverse` and its last factors (L, n), each of them also over the primes."""
@@ -150,10 +154,14 @@ def mirrored(polynomials: NDArray[Any]) -> NDArray[Any]:
     return np.concatenate([polynomials[..., :1], -polynomials[..., :0:-1]], axis=-1)
 
 
-@cache
 def wide_ring_of(profile: Profile) -> WideRing:
     """The ring of a profile, made once."""
-    return WideRing(profile.n, profile.primes)
+    return _ring(profile.n, profile.primes)
+
+
+@cache
+def _ring(n: int, primes: tuple[int, ...]) -> WideRing:
+    return WideRing(n, primes)
 
 
 def _stages(n: int) -> list[tuple[int, int]]:

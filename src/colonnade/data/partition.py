@@ -33,7 +33,7 @@ def split(table: Table, columns: Mapping[str, Sequence[str]], *, labels: str | N
     Example:
         >>> table = Table.of({"id": [1, 2], "income": [10, 20], "spend": [1, 2], "late": [0, 1]}, labels="late")
         >>> split(table, {"bank": ["income"], "shop": ["spend"]}, labels="bank")["shop"]
-        Table(shop: 2 rows, 1 columns (1 numeric), no labels)
+        Table(shop: 2 rows, 1 column (1 numeric), no labels)
     """
     if labels is not None and labels not in columns:
         raise DataError(

@@ -82,14 +82,10 @@ def public_private(
         >>> public_private(bank, private=0.2).private
         ('mean_perimeter', 'worst_radius', 'worst_perimeter')
     """
-    if by not in _RANKINGS:
-        raise PlanError(f"Columns are ranked by one of {', '.join(_RANKINGS)}, but {by!r} was given. Name one of them.")
+    _require_known(by)
     if not 0 < private < 1:
         raise PlanError(f"private, the share of columns, should lie between 0 and 1, but is {private}. Use 0.2 or so.")
-    if table.labels is None:
-        raise DataError(
-            f"{table.owner}'s columns are ranked by what they say about labels, but it has none. Name the label column."
-        )
+    _require_labels(table)
     names = table.columns
     n_private = round(private * len(names))
     if not 0 < n_private < len(names):
@@ -97,6 +93,27 @@ def public_private(
             f"{table.owner} should keep some columns private and use some in public, but {private:.0%} of "
             f"{len(names)} are {n_private}. Change the share, or bring more columns."
         )
+    scores = column_scores(table, by=by, seed=seed, task=task)
+    kept = set(sorted(names, key=lambda name: -scores[name])[:n_private])
+    private_names, public = (tuple(name for name in names if (name in kept) is side) for side in (True, False))
+    return FeaturePartition(public, private_names, scores, by)
+
+
+def column_scores(
+    table: Table, *, by: Ranking, seed: int = 0, task: Literal["classification", "regression"] | None = None
+) -> dict[str, float]:
+    """How much each column says about the labels, by the measures of `public_private`.
+
+    Raises:
+        DataError: There are no labels, or too few rows.
+
+    >>> from colonnade.data.datasets import load
+    >>> scores = column_scores(load("breast-cancer").joined(), by="mutual-information")
+    >>> max(scores, key=scores.get)
+    'worst_perimeter'
+    """
+    _require_known(by)
+    _require_labels(table)
     rows = np.arange(len(table))
     if len(rows) > RANKED_ROWS:
         rows = np.sort(np.random.default_rng(seed).choice(rows, RANKED_ROWS, replace=False))
@@ -110,11 +127,19 @@ def public_private(
             "private columns."
         )
     # Libraries take seeds of 32 bits.
-    scores = _RANKINGS[by](sample, seed % 2**31)
-    ranked = sorted(range(len(names)), key=lambda i: (-scores[i], i))[:n_private]
-    kept = tuple(names[i] for i in sorted(ranked))
-    public = tuple(name for name in names if name not in kept)
-    return FeaturePartition(public, kept, dict(zip(names, map(float, scores), strict=True)), by)
+    return dict(zip(table.columns, map(float, _RANKINGS[by](sample, seed % 2**31)), strict=True))
+
+
+def _require_known(by: str) -> None:
+    if by not in _RANKINGS:
+        raise PlanError(f"Columns are ranked by one of {', '.join(_RANKINGS)}, but {by!r} was given. Name one of them.")
+
+
+def _require_labels(table: Table) -> None:
+    if table.labels is None:
+        raise DataError(
+            f"{table.owner}'s columns are ranked by what they say about labels, but it has none. Name the label column."
+        )
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from statistics import mean
+from typing import Any
 
 from colonnade.attacks.base import AnyAttack
 from colonnade.attacks.labels.strongest import Strongest
 from colonnade.auditing import audit
 from colonnade.catalogue import attacks_of_audit
+from colonnade.experiment.measurement import attack_figures
 from colonnade.models.base import Estimator
 from colonnade.runtime.simulate import Run
 from colonnade.secret import Secret
@@ -59,16 +61,13 @@ def standings(
     made = attacks_of_audit() if attacks is None else attacks
     on_labels = [attack for attack in made if attack.about is Secret.LABELS]
     report = audit(run, on_labels, nulls=nulls, seed=seed, progress=False)
-    found: dict[str, Standing] = {}
-    for finding in report.attacks:
-        evidence = finding.up_to_naming
-        assert evidence is not None
-        assert evidence.alone is not None, "a simulated audit measures everything"
-        standing = Standing(evidence.score.value, mean(evidence.null), evidence.alone.value)
-        # Several feature parties may make the same attack; the one that does best counts.
-        if finding.attack not in found or found[finding.attack].score < standing.score:
-            found[finding.attack] = standing
-    return found
+    return standings_in(attack_figures(report))
+
+
+def standings_in(figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Standing]:
+    """How each attack did that was made, from the figures of a measurement."""
+    made = {name: each for name, each in figures.items() if "score" in each}
+    return {name: Standing(each["score"], each["null"], each["alone"]) for name, each in made.items()}
 
 
 def averaged(trials: Sequence[Mapping[str, Standing]]) -> dict[str, Standing]:

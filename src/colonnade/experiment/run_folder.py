@@ -106,9 +106,11 @@ class RunFolder:
             found = "has no plan.toml" if path.is_dir() else "is no folder"
             if (path / "plan.toml").is_file():
                 return cls(path, Plan.read(path / "plan.toml"))
+        sides = [str(each.parent) for each in sorted(path.glob("*/plan.toml"))]
+        named = "Name a folder that `colonnade simulate` made, or a party's within one that `colonnade join` made."
         raise StorageError(
             f"The folder of a run was expected at {path}, but that {found}. "
-            "Name a folder that `colonnade simulate` made, or a party's folder within one that `colonnade join` made."
+            + (f"It holds parties' sides of a run: name {' or '.join(sides)}." if sides else named)
         )
 
     @property
@@ -144,7 +146,7 @@ class RunFolder:
         """
         folder = self.path / "alignment"
         files = {party: folder / party / "alignment.safetensors" for party in self.plan.roles.parties}
-        simulation = self.plan.alignment(self.plan.data.load(self.plan.roles.holders, self.plan.align))
+        simulation = self.plan.alignment(self.plan.load(self.plan.roles.holders))
         if has_begun(folder):
             for party in _changed(simulation.tables, read_status(folder, "tables")["tables"]):
                 raise DataError(

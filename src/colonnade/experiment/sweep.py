@@ -15,22 +15,27 @@ import json
 import os
 import random
 import sqlite3
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
-from colonnade._version import __version__
+from colonnade._version import code_version
 from colonnade.errors import PlanError, StorageError
 from colonnade.progress import Bars
 from colonnade.runtime.checkpoint import GlobalGenerators
 from colonnade.runtime.executor import Executor, Outcome
+from colonnade.storage import open_private
+from colonnade.text import duration
 
 _POLL_SECONDS = 0.2
 _LOCK_SECONDS = 60.0
@@ -106,7 +111,10 @@ class Journal:
         self._owner = f"{os.getpid()}-{os.urandom(4).hex()}"
         self._lock: sqlite3.Connection | None = None
         with self._explained():
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # A traceback may quote a value. SQLite's other files get the mode of this one; SQLite says what is wrong.
+            with suppress(OSError):
+                open_private(self.path, "ab").close()
             self._database = sqlite3.connect(self.path, timeout=_LOCK_SECONDS, isolation_level=None)
             try:
                 _use_write_ahead_log(self._database)
@@ -211,8 +219,8 @@ class Journal:
         types = (pa.string(), pa.int64(), pa.string(), pa.string(), pa.int64(), pa.float64(), pa.float64(), pa.string())
         return pa.table(
             {
-                **_columns([json.loads(text) for text in configurations]),
-                **_columns([json.loads(text or "{}") for text in results]),
+                **columns_of([json.loads(text) for text in configurations]),
+                **columns_of([json.loads(text or "{}") for text in results]),
                 **{
                     f"trial.{name}": pa.array(values, type)
                     for name, values, type in zip(columns.split(", ")[:-2], happened, types, strict=True)
@@ -259,17 +267,6 @@ class Journal:
                 f"The journal {self.path} should be a SQLite file that can be written, but SQLite or the system says: "
                 f"{error}. Free some space or choose another path, then run again; finished trials are kept."
             ) from error
-
-
-@cache
-def code_version() -> str:
-    """The version of this package with a digest of its source files: changed code gives trials new keys."""
-    package = Path(__file__).parents[1]
-    digest = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        digest.update(f"{path.relative_to(package).as_posix()}\n{path.stat().st_size}\n".encode())
-        digest.update(path.read_bytes())
-    return f"{__version__}+{digest.hexdigest()[:16]}"
 
 
 def _use_write_ahead_log(database: sqlite3.Connection) -> None:
@@ -344,7 +341,8 @@ def refuse_clashes(names: Sequence[str]) -> None:
         )
 
 
-def _columns(records: Sequence[Mapping[str, Any]]) -> dict[str, pa.Array]:
+def columns_of(records: Sequence[Mapping[str, Any]]) -> dict[str, pa.Array]:
+    """The values of several mappings by name; JSON text where they have no common type."""
     columns: dict[str, list[Any]] = {}
     for index, record in enumerate(records):
         for name, value in flat(record):
@@ -382,9 +380,10 @@ def sweep(
         progress: Whether to draw a bar, where standard error is a terminal.
     """
     trials = list(trials)
-    journal.add(trials, function=_name(function))
+    journal.add(trials, function=function_name(function))
     by_key = {trial.key: trial for trial in trials}
     call = partial(_run, function)
+    ended_here, begun = 0, time.monotonic()
     try:
         with Bars(None if progress else False) as bars:
             while True:
@@ -399,8 +398,10 @@ def sweep(
                 with closing(executor.map_unordered(call, _claims(journal, unfinished, claimed))) as outcomes:
                     for index, outcome in outcomes:
                         journal.finish(claimed[index], outcome)
-                        n_done += 1
-                        bars.update("trials", n_done, len(by_key))
+                        n_done, ended_here = n_done + 1, ended_here + 1
+                        # Trials may be longer than the time over which a bar averages its speed.
+                        left = (time.monotonic() - begun) / ended_here * (len(by_key) - n_done)
+                        bars.update("trials", n_done, len(by_key), text=f"trials, about {duration(left)} left")
                 if not claimed:
                     time.sleep(_POLL_SECONDS)
     finally:
@@ -423,21 +424,61 @@ def _run(function: Callable[[Trial], Mapping[str, Any]], trial: Trial) -> dict[s
 
 @contextmanager
 def _seeded(digest: bytes) -> Iterator[None]:
-    # Seeding reaches only what is loaded; torch imported during the trial would start from a state of its own.
-    if importlib.util.find_spec("torch"):
-        import torch  # noqa: F401
-    generators = GlobalGenerators()
+    generators, seed = GlobalGenerators(), int.from_bytes(digest[:8]) >> 1
+    later = None if "torch" in sys.modules or not importlib.util.find_spec("torch") else _SeededImport(seed)
     before = random.getstate(), generators.capture()
     random.seed(digest)
-    generators.seed(int.from_bytes(digest[:8]) >> 1)
+    if later is None:
+        generators.seed(seed)
+    else:
+        generators.seed_numpy(seed)
+        sys.meta_path.insert(0, later)
     try:
         yield
     finally:
+        if later is not None:
+            later.leave()
         random.setstate(before[0])
         generators.put(before[1])
 
 
-def _name(function: Callable[..., Any]) -> str:
+class _SeededImport:
+    """Seeds PyTorch in the moment in which a trial imports it; a trial that does not is spared seconds of loading."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._fresh: Any = None
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """As finders of `sys.meta_path` do: the specification of PyTorch, and None for all other modules."""
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+            spec.loader.exec_module = partial(self._load, load)  # type: ignore[method-assign]
+        return spec
+
+    def _load(self, load: Callable[[ModuleType], None], module: ModuleType) -> None:
+        # What is drawn while libraries load is drawn in the first trial of a worker only.
+        before = random.getstate(), np.random.get_state()
+        load(module)
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        self._fresh = module.get_rng_state()
+        module.manual_seed(self._seed)
+
+    def leave(self) -> None:
+        """Look at imports no more, and leave PyTorch as it would be after an import."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        if self._fresh is not None:
+            sys.modules["torch"].set_rng_state(self._fresh)
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """What a journal calls the function of its trials."""
     while isinstance(function, partial):
         function = function.func
     named = function if hasattr(function, "__qualname__") else type(function)

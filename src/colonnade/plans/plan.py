@@ -13,6 +13,7 @@ A plan is built in Python from the dataclasses below, or read from a TOML file w
     [run]           PlannedRun        what is kept
     [privacy]       PlannedPrivacy    how much may be released about the same records, over all runs
     [network]       PlannedNetwork    where the parties are, for a run between machines: [network.bank]
+    [engine]        PlannedEngine     what runs the repetitions of an audit: this machine or a cluster
 
 Whatever is wrong with a plan is a `PlanError` before anything runs.
 """
@@ -20,7 +21,6 @@ Whatever is wrong with a plan is a `PlanError` before anything runs.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from blake3 import blake3
 
 from colonnade.errors import DataError, PlanError
 from colonnade.models.evaluation import HeldOut
+from colonnade.plans.engine import PlannedEngine
 from colonnade.plans.sections import (
     PlannedAddress,
     PlannedAudit,
@@ -42,7 +43,7 @@ from colonnade.plans.sections import (
     PlannedTable,
     require_files,
 )
-from colonnade.plans.toml import Signature, conform, to_toml
+from colonnade.plans.toml import Signature, conform, read_toml, to_toml
 from colonnade.roles import PublicPlan, Roles
 from colonnade.runtime.protocol import public_plan
 from colonnade.secret import Secret
@@ -91,15 +92,11 @@ class Plan:
     align: PlannedAlign | None = None
     privacy: PlannedPrivacy = field(default_factory=PlannedPrivacy)
     evaluate: HeldOut | None = None
+    engine: PlannedEngine = field(default_factory=PlannedEngine)
 
     def __post_init__(self) -> None:
         for name in (self.name, *self.roles.parties):
-            # Runs and parties have folders of their names.
-            if not re.fullmatch(r"\w[\w -]*", name):
-                raise PlanError(
-                    f"Names of plans and parties should be letters, digits, spaces, '-' and '_', but one is {name!r}. "
-                    "Rename it."
-                )
+            require_name(name)
         parties = self.roles.parties
         if self.model is None and (self.align is None or self.defences):
             found = "defences and no [model]" if self.defences else "neither [model] nor [align]"
@@ -136,19 +133,23 @@ class Plan:
             PlanError: The file is missing, is no TOML, or has a key or a value that no plan has.
         """
         path = Path(path)
-        try:
-            tree = tomllib.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            reason = error.strerror or type(error).__name__
-            raise PlanError(f"A plan was expected at {path}, but cannot be read: {reason}. Check the path.") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise PlanError(f"{path} should be a plan in TOML, but is not: {error}. Correct the file.") from error
-        return _read_plan({"name": path.stem, **tree}, path.absolute().parent)
+        tree = read_toml(path)
+        if "sweep" in tree:
+            raise PlanError(
+                f"{path} should be a plan of one run, but its section [sweep] stands for many. Run: colonnade sweep "
+                f"{path}, or leave the section out."
+            )
+        return cls.of({"name": path.stem, **tree}, path.absolute().parent)
+
+    @classmethod
+    def of(cls, tree: Mapping[str, Any], folder: Path) -> Plan:
+        """The plan of a tree of sections, as TOML has them; relative paths start at the folder."""
+        return _read_plan(tree, folder)
 
     @property
     def hash(self) -> str:
-        """A digest over everything in the plan."""
-        return blake3(self.to_toml().encode()).hexdigest()
+        """A digest over everything in the plan but the engine, on which no result depends."""
+        return blake3(replace(self, engine=PlannedEngine()).to_toml().encode()).hexdigest()
 
     def public(self) -> PublicPlan:
         """What every party may know of it."""
@@ -170,6 +171,10 @@ class Plan:
             return plan
         return replace(plan, settings={**plan.settings, "received": self.run.received})
 
+    def load(self, holders: tuple[str, ...]) -> dict[str, Table]:
+        """The tables of these parties, as they hold them, with the columns by which they are aligned."""
+        return self.data.load(holders, self.align, self.engine)
+
     def tables(self, alignments: Mapping[str, Alignment] | None = None) -> Tables:
         """Load the tables, keep the rows that all parties hold, and hold some of them out.
 
@@ -179,7 +184,7 @@ class Plan:
         """
         from colonnade.data.partition import intersect, train_test_split
 
-        held = self.data.load(self.roles.holders, self.align)
+        held = self.load(self.roles.holders)
         if alignments is not None:
             # Parties may write the id of one person differently; from here on, a row is known by its place.
             common = {party: alignments[party].take(table).numbered() for party, table in held.items()}
@@ -204,13 +209,33 @@ class Plan:
                     f"--rows is for plans that name {party}'s file, whose columns it should have, but this plan names "
                     "a data set. Leave it out."
                 )
-            return self.tables().test[party] if self.align is None else self.data.load((party,), self.align)[party]
+            return self.tables().test[party] if self.align is None else self.load((party,))[party]
         found = replace(planned, path=file or planned.path)
         try:
-            return found.read(party, self.align)
+            return found.read(party, self.align, self.engine)
         except DataError:
             # A file of new rows need not have labels; if something else is wrong, the next line says so.
-            return replace(found, labels=None).read(party, self.align)
+            return replace(found, labels=None).read(party, self.align, self.engine)
+
+    def on_own_engine(self, party: str, engine: str | None) -> Plan:
+        """The plan as a party runs it between machines: with the cluster that its operator names, and no other.
+
+        A plan may come from another party. A cluster that holds a party's table learns the rows and the secrets of the
+        alignment, and answers with what Python unpickles.
+
+        Args:
+            party: The party.
+            engine: What the command line says, `NAME` or `NAME:ADDRESS`.
+        """
+        table, planned = self.data.tables.get(party), self.engine
+        if engine is not None:
+            return replace(self, engine=planned.with_options(engine, None))
+        if planned.address is None or table is None or not table.placed:
+            return self
+        raise PlanError(
+            f"The rows of {party} should go to a cluster that {party}'s operator names, but only the plan names one: "
+            f"[engine] address is {planned.address!r}. If it is your own, add --engine {planned.name}:{planned.address}"
+        )
 
     @property
     def aligned(self) -> PlannedAlign:
@@ -281,6 +306,8 @@ class Plan:
         if self.privacy != PlannedPrivacy():
             tree["privacy"] = {"budget": dict(self.privacy.budget)} if self.privacy.budget else {}
             tree["privacy"] |= {"accept_label_leak": True} if self.privacy.accept_label_leak else {}
+        if self.engine != PlannedEngine():
+            tree["engine"] = asdict(self.engine)
         if self.run.received == "digests":
             # A plan that says nothing of it has the hash that it had before the key existed.
             del tree["run"]["received"]
@@ -325,6 +352,15 @@ class Plan:
             )
 
 
+def require_name(name: str) -> None:
+    """Refuse a name of a plan or party that could not be the name of a file or folder."""
+    if not re.fullmatch(r"\w[\w -]*", name):
+        raise PlanError(
+            f"Names of plans and parties should be letters, digits, spaces, '-' and '_', but one is {name!r}. "
+            "Rename it."
+        )
+
+
 def _read_plan(tree: Mapping[str, Any], folder: Path) -> Plan:
     if "network" in tree:
         tree = {"data": {}, **tree}
@@ -360,7 +396,7 @@ def _section(key: str) -> type[Any]:
 
         return PlannedAlign
     sections: dict[str, type[Any]] = {"roles": Roles, "audit": PlannedAudit, "run": PlannedRun}
-    return {**sections, "privacy": PlannedPrivacy, "evaluate": HeldOut}[key]
+    return {**sections, "privacy": PlannedPrivacy, "evaluate": HeldOut, "engine": PlannedEngine}[key]
 
 
 def _read_named(section: type[S], tree: Mapping[str, Any], where: str) -> S:

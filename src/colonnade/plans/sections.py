@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from colonnade.attacks.base import ActiveAttack, Attack
     from colonnade.models.base import Estimator
     from colonnade.plans.align import PlannedAlign
+    from colonnade.plans.engine import PlannedEngine
     from colonnade.runtime.party import Defence
 
 TIMES = ("start", "rejoin", "silence", "message")
@@ -38,6 +39,7 @@ class PlannedTable:
         exclude: Columns that are not used.
         delimiter, encoding, decimal, thousands, missing, dates, types: How a CSV is written; see `Table.read`.
         hashed: For text columns of very many levels, into how many buckets these are hashed.
+        placed: Whether workers of the plan's engine hold the columns, instead of this process; for Parquet only.
 
     >>> PlannedTable(Path("bank.parquet"), ids="customer").path.is_absolute()
     True
@@ -56,6 +58,7 @@ class PlannedTable:
     dates: tuple[str, ...] = ()
     types: Mapping[str, Literal["number", "text", "date"]] = field(default_factory=dict, hash=False)
     hashed: Mapping[str, int] = field(default_factory=dict, hash=False)
+    placed: bool = False
 
     def __post_init__(self) -> None:
         """Make the plan mean the same file wherever it is read; refuse fewer than two buckets."""
@@ -69,7 +72,7 @@ class PlannedTable:
         plain = PlannedTable(self.path, self.ids)
         return {key: value for key, value in vars(self).items() if key in ("path", "ids") or value != vars(plain)[key]}
 
-    def read(self, party: str, align: PlannedAlign | None = None) -> Table:
+    def read(self, party: str, align: PlannedAlign | None = None, engine: PlannedEngine | None = None) -> Table:
         """The table that a party holds there, with the columns by which it is aligned."""
         keys = () if align is None else align.key_columns(party, self.ids)
         for column in (column for column in self.hashed if column in keys):
@@ -77,7 +80,14 @@ class PlannedTable:
                 f"[data.{party}.hashed] should name columns that nobody is matched by, but names {column!r}, which a "
                 "key is in: people of one bucket would be one person. Leave it out."
             )
-        written = {key: value for key, value in vars(self).items() if key != "hashed"}
+        if self.placed:
+            from colonnade.plans.engine import PlannedEngine
+            from colonnade.runtime.placed import placed_table
+
+            crew, named = (engine or PlannedEngine()).crew(), ("path", "ids", "labels", "columns", "exclude")
+            written = {key: getattr(self, key) for key in named}
+            return placed_table(**written, crew=crew, keys=keys, owner=party).hashed(self.hashed)
+        written = {key: value for key, value in vars(self).items() if key not in ("hashed", "placed")}
         return Table.read(**written, keys=keys, owner=party).hashed(self.hashed)
 
 
@@ -113,11 +123,13 @@ class PlannedData:
         if not 0 < self.test < 1:
             raise PlanError(f"[data] test should lie between 0 and 1, but is {self.test}. Choose a share such as 0.25.")
 
-    def load(self, holders: tuple[str, ...], align: PlannedAlign | None = None) -> dict[str, Table]:
+    def load(
+        self, holders: tuple[str, ...], align: PlannedAlign | None = None, engine: PlannedEngine | None = None
+    ) -> dict[str, Table]:
         """The tables of these parties, as they hold them, with the columns by which they are aligned."""
         if self.name is None:
             require_files(holders, self.tables)
-            return {party: self.tables[party].read(party, align) for party in holders}
+            return {party: self.tables[party].read(party, align, engine) for party in holders}
         from colonnade.data.datasets import load
 
         tables = load(self.name, rows=self.rows, seed=self.seed).tables

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import sys
+import tomllib
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -64,7 +65,7 @@ class Signature:
         for name in given:
             if name not in self.types:
                 known = ", ".join(self.types) or "no keys"
-                hint = f" Its name is now {self.former[name]}." if name in self.former else nearest(name, self.types)
+                hint = nearest(name, self.types, self.former)
                 raise PlanError(
                     f"{self.where} takes {known}, but has the key {name!r}.{hint} Correct the key or leave it out."
                 )
@@ -92,6 +93,21 @@ def conform(value: Any, wanted: Any, where: str) -> Any:
         raise PlanError(
             f"{where} should be {_words(wanted)}, but is {_shown(value)}.{hint} Correct the value."
         ) from mismatch
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tree of a plan's file.
+
+    Raises:
+        PlanError: The file is missing or is no TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise PlanError(f"A plan was expected at {path}, but cannot be read: {reason}. Check the path.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PlanError(f"{path} should be a plan in TOML, but is not: {error}. Correct the file.") from error
 
 
 def to_toml(tree: Mapping[str, Any]) -> str:

@@ -364,14 +364,14 @@ def _standard_noise(kind: Kind, words: npt.NDArray[np.uint64]) -> FloatArray:
     """Return noise of scale 1, from two words a number: one bit for the sign, 127 for the size."""
     high, low = words.reshape(-1, 2).T
     # Small tails keep all 53 bits of a double, because the second word fills up what the first one lacks.
-    tail = np.ldexp((high >> np.uint64(1)).astype(np.float64), -63) + np.ldexp(low.astype(np.float64) + 0.5, -127)
+    tail = (high >> np.uint64(1)).astype(np.float64) * 2.0**-63 + (low.astype(np.float64) + 0.5) * 2.0**-127
     if kind == "gaussian":
         from scipy.special import ndtri
 
-        size = -ndtri(tail / 2)
+        negative = ndtri(tail / 2)
     else:
-        size = -np.log(tail)
-    return np.asarray(np.where(high & np.uint64(1), -size, size))
+        negative = np.log(tail)
+    return np.asarray(negative * (2.0 * (high & np.uint64(1)) - 1.0))
 
 
 def _check_values(values: npt.ArrayLike, scale: float) -> FloatArray:

@@ -16,6 +16,7 @@ import secrets
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -301,16 +302,20 @@ class GlobalGenerators:
         PyTorch is imported for this where it is installed: a protocol that imports it later would draw from a state
         that depends on what ran before.
         """
-        with _LOCK:
-            set_bit_generator(np.random.MT19937(seed))
+        self.seed_numpy(seed)
         if find_spec("torch") is not None:
             import torch
 
             torch.manual_seed(seed)
 
+    def seed_numpy(self, seed: int) -> None:
+        """The same for NumPy's generator alone."""
+        with _LOCK:
+            set_bit_generator(np.random.MT19937(seed))
+
     def capture(self) -> tuple[Any, Any]:
         """The generators in place now, to be put back later; until then others must have been put in place."""
-        torch = sys.modules.get("torch")
+        torch = _imported_torch()
         with _LOCK:
             return get_bit_generator(), None if torch is None else torch.get_rng_state()
 
@@ -323,7 +328,7 @@ class GlobalGenerators:
             sys.modules["torch"].set_rng_state(of_torch)
 
     def state(self) -> Tree:
-        torch = sys.modules.get("torch")
+        torch = _imported_torch()
         with _LOCK:
             of_numpy = list(np.random.get_state(legacy=True))
         return {"numpy": of_numpy, "torch": None if torch is None else torch.get_rng_state().numpy()}
@@ -340,6 +345,12 @@ class GlobalGenerators:
             import torch
 
             torch.set_rng_state(torch.from_numpy(tree["torch"]))
+
+
+def _imported_torch() -> Any:
+    """PyTorch where it has been imported, or None; waits for a thread that is importing it."""
+    # None in `sys.modules` is how an import is forbidden.
+    return None if sys.modules.get("torch") is None else import_module("torch")
 
 
 def _ends_loop(path: Path) -> bool:

@@ -17,6 +17,7 @@ from colonnade.privacy.ledger import Ledger
 from colonnade.privacy.randomness import Randomness
 from colonnade.roles import PublicPlan, Roles
 from colonnade.runtime.checkpoint import Checkpoints, GlobalGenerators, Resumable, Steps, Watcher
+from colonnade.runtime.workers import Workers
 from colonnade.secret import Secret
 from colonnade.storage import Tree
 from colonnade.tables.table import Table
@@ -160,11 +161,19 @@ class Party:
     brought: Table | None = field(default=None, repr=False)
 
     @classmethod
-    def alone(cls, plan: PublicPlan, name: str, table: Table | None, *, defences: tuple[Defence, ...] = ()) -> Self:
+    def alone(
+        cls,
+        plan: PublicPlan,
+        name: str,
+        table: Table | None,
+        *,
+        defences: tuple[Defence, ...] = (),
+        answer_log: Path | None = None,
+    ) -> Self:
         """A party without lines, for what it can see of a run before it meets anybody."""
         shared = shared_randomness(plan, "" if table is None else table.id_digest())
         own, recording = Randomness.system(), Recording(name, "digests")
-        return cls(name, plan, table, own, shared, {}, Ledger(), recording, defences)
+        return cls(name, plan, table, own, shared, {}, Ledger(), recording, defences, answer_log=answer_log)
 
     @property
     def roles(self) -> Roles:
@@ -202,6 +211,14 @@ class Party:
         if self.table is None:
             raise DataError(f"{self.name} should bring a table for its role but has none. Give it one in the plan.")
         return self.table
+
+    @property
+    def workers(self) -> Workers | None:
+        """The workers that hold this party's columns; None if this process holds them."""
+        if self.table is None or self.table.placed is None:
+            return None
+        workers: Workers = self.table.placed.placer.workers
+        return workers
 
     @property
     def present(self) -> npt.NDArray[np.bool_] | None:
@@ -276,7 +293,7 @@ class Party:
         """How many encrypted values a peer may still be answered about this party's rows; at most the profile's cap."""
         # Whatever rows a plan holds out or aligns, they are of the same table, which is answered about once.
         brought = self.own_table if self.brought is None else self.brought
-        data = "" if self.answer_log is None else brought.digest()
+        data = "" if self.answer_log is None else brought.counted_as()
         return Budget(profile, peer=peer, data=data, log=self.answer_log, most=most)
 
     def _line(self, name: str | None, role: str) -> Channel:

@@ -15,6 +15,8 @@ from colonnade.errors import PlanError, StorageError
 from colonnade.runtime.checkpoint import Watcher
 from colonnade.storage import explained, write_atomically
 
+MOST_NAMED = 8
+
 
 class Status:
     """What a run is and how it stands, written into its folder; nothing is written where there is no folder.
@@ -31,14 +33,15 @@ class Status:
         self.finished = self.met = False
         if directory is not None and has_begun(directory):
             found = read_status(directory)
+            self.met = bool(found.get("met", True))
             different = [key for key, value in self._identity.items() if found.get(key) != value]
-            if different:
+            # A run that ended before it met anybody has told nothing, so its folder serves any other run.
+            if different and (self.met or found["status"] not in ("failed", "stopped")):
                 raise PlanError(
                     f"{directory} holds another run than this one: its {', '.join(different)} differ. "
                     "Choose another folder, or delete this one to start again."
                 )
             self.finished = found.get("status") == "finished"
-            self.met = bool(found.get("met", True))
             self._noted["begun"] = found.get("begun", self._noted["begun"])
         if not self.finished:
             self.write("running")
@@ -136,6 +139,14 @@ def status_of(folder: Path) -> str:
 def read_status(folder: Path, *keys: str) -> dict[str, Any]:
     """What the folder of a run says about the run: its status, its plan, and at least these keys."""
     path = folder / "run.json"
+    if folder.is_dir() and not has_begun(folder):
+        below = sorted(str(each.parent) for depth in ("*", "*/*") for each in folder.glob(f"{depth}/run.json"))
+        more = " and others" if len(below) > MOST_NAMED else ""
+        known = f" Below it are {', '.join(below[:MOST_NAMED])}{more}." if below else ""
+        raise StorageError(
+            f"{folder} should be the folder of a run, as `colonnade join` or `colonnade simulate` makes it, but has no "
+            f"run.json.{known} Name the folder of a run."
+        )
     try:
         with explained(f"read {path}"):
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from numpy.typing import NDArray
 
 from colonnade.errors import DataError
 from colonnade.storage import Tree
+from colonnade.tables.placement import total
 from colonnade.tables.table import Table
 
 if TYPE_CHECKING:
@@ -69,28 +71,28 @@ class Inputs:
                     f"{table.owner} should bring numbers, text or booleans for this model, but its column {name!r} "
                     "holds curves. Leave it out, or use a model for curves such as FunctionalBoost."
                 )
-        numeric = tuple(name for name in table.columns if table.kinds[name] != "categorical")
-        means, scales, flagged = [], [], []
-        for name in numeric:
-            values = table.column(name)[rows]
-            present = values[~np.isnan(values)]
-            with np.errstate(over="ignore"):
-                mean, deviation = (present.mean(), present.std()) if len(present) else (0.0, 0.0)
+        kinds = table.kinds
+        numeric = tuple(name for name in table.columns if kinds[name] != "categorical")
+        text = tuple(name for name in table.columns if kinds[name] == "categorical")
+        rows, bounds = np.sort(rows), table.partitions.bounds
+        ends = np.searchsorted(rows, bounds)
+        cut = [rows[first:last] - begin for begin, (first, last) in zip(bounds, pairwise(ends), strict=False)]
+        n_present, sums = total(table.map(_sums, numeric, per_part=cut))
+        means = np.divide(sums, n_present, out=np.zeros(len(numeric)), where=n_present > 0)
+        squares = total(table.map(_squared_deviations, numeric, means, per_part=cut))
+        deviations = np.sqrt(np.divide(squares, n_present, out=np.zeros(len(numeric)), where=n_present > 0))
+        for name, deviation in zip(numeric, deviations, strict=True):
             if not np.isfinite(deviation):
                 raise _too_large(table, name)
-            # A constant column has a deviation of rounding errors, which must not be divided by.
-            varies = deviation > 1e-12 * abs(mean)
-            means.append(mean)
-            scales.append(deviation if varies else 1.0)
-            if len(present) < len(values):
-                flagged.append(name)
+        # A constant column has a deviation of rounding errors, which must not be divided by.
+        scales = np.where(deviations > 1e-12 * np.abs(means), deviations, 1.0)
+        flagged = tuple(name for name, n in zip(numeric, n_present, strict=True) if n < len(rows))
+        counts = total(table.map(_level_counts, text, per_part=cut))
         levels = {}
-        for name in table.columns:
-            if table.kinds[name] == "categorical":
-                counts = Counter(value for value in table.column(name)[rows] if value is not None)
-                kept = sorted(counts, key=lambda level: (-counts[level], level))[:most_levels]
-                levels[name] = tuple(sorted(kept))
-        return cls(numeric, np.array(means), np.array(scales), tuple(flagged), levels)
+        for name in text:
+            found = {level: n for (column, level), n in counts.items() if column == name}
+            levels[name] = tuple(sorted(sorted(found, key=lambda level: (-found[level], level))[:most_levels]))
+        return cls(numeric, means, scales, flagged, levels)
 
     @property
     def n_numbers(self) -> int:
@@ -161,17 +163,21 @@ class Inputs:
             encoded[:, i] = self.codes(table, name)
         return encoded
 
+    @property
+    def owners(self) -> tuple[str, ...]:
+        """The column of the table that each number of `one_hot` is of."""
+        levels = zip(self.levels, self.level_counts, strict=True)
+        return (*self.numeric, *self.flagged, *(name for name, count in levels for _ in range(count)))
+
     def one_hot(self, table: Table) -> tuple[NDArray[np.float64], tuple[str, ...]]:
         """Encoded rows with a column of 0 and 1 for each code, and the column of the table that each number is of."""
         encoded, n = self.encode(table), self.n_numbers
-        owners = [*self.numeric, *self.flagged]
         numbers, begin = np.zeros((len(encoded), n + sum(self.level_counts))), n
         numbers[:, :n] = encoded[:, :n]
-        for i, (name, count) in enumerate(zip(self.levels, self.level_counts, strict=True), start=n):
+        for i, count in enumerate(self.level_counts, start=n):
             numbers[np.arange(len(encoded)), begin + encoded[:, i].astype(np.int64)] = 1
             begin += count
-            owners += [name] * count
-        return numbers, tuple(owners)
+        return numbers, self.owners
 
     def plain(self, table: Table) -> NDArray[np.float64]:
         """One number for each column of a table, in its order."""
@@ -211,7 +217,8 @@ class Design:
     def learned(cls, table: Table, *, standardised: bool, intercept: bool) -> Design:
         """Learn means, scales and levels from all rows of a table."""
         inputs = Inputs.learned(table, np.arange(len(table)))
-        mostly_zero = tuple(name for name in inputs.numeric if (table.column(name) == 0).mean() >= MOSTLY)
+        zeros = total(table.map(_zeros, inputs.numeric))
+        mostly_zero = tuple(name for name, n in zip(inputs.numeric, zeros, strict=True) if n / len(table) >= MOSTLY)
         return cls(inputs, standardised, intercept, mostly_zero)
 
     @property
@@ -269,6 +276,37 @@ class Design:
         """The design that `state` wrote down."""
         inputs, mostly_zero = Inputs.of(tree["inputs"]), tuple(tree["mostly_zero"])
         return cls(inputs, tree["standardised"], tree["intercept"], mostly_zero)
+
+
+def _sums(part: Table, names: tuple[str, ...], rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """How many values some rows of each column have (first row), and their sums (second row)."""
+    found = np.zeros((2, len(names)))
+    for i, name in enumerate(names):
+        values = part.column(name)[rows]
+        present = values[~np.isnan(values)]
+        with np.errstate(over="ignore"):
+            found[:, i] = len(present), present.sum()
+    return found
+
+
+def _squared_deviations(
+    part: Table, names: tuple[str, ...], means: NDArray[np.float64], rows: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    found = np.zeros(len(names))
+    for i, name in enumerate(names):
+        values = part.column(name)[rows]
+        with np.errstate(over="ignore", invalid="ignore"):
+            found[i] = ((values[~np.isnan(values)] - means[i]) ** 2).sum()
+    return found
+
+
+def _level_counts(part: Table, names: tuple[str, ...], rows: NDArray[np.int64]) -> Counter[tuple[str, str]]:
+    """How many rows have each level of each column."""
+    return Counter((name, level) for name in names for level in part.column(name)[rows] if level is not None)
+
+
+def _zeros(part: Table, names: tuple[str, ...]) -> NDArray[np.int64]:
+    return np.array([int((part.column(name) == 0).sum()) for name in names], np.int64)
 
 
 def rare_levels(table: Table) -> Iterator[str]:

@@ -44,17 +44,7 @@ def read_arrow(
     refuse_repeated(names, owner)
     if _is_csv(path):
         dialect.check_columns(path, source.schema, set(names if columns is None else columns) - set(exclude))
-    require_ids_and_labels(ids, labels, names, owner)
-    require_columns(exclude, names, owner, "Correct exclude.")
-    for name in (name for name in exclude if name in (ids, labels)):
-        raise DataError(
-            f"exclude should name columns that are not used, but names {name!r}, which holds the "
-            f"{'ids' if name == ids else 'labels'}. Take {name!r} out of exclude."
-        )
-    columns = [name for name in (names if columns is None else columns) if name not in exclude]
-    require_columns(columns, names, owner)
-    require_columns(keys, names, owner, "Correct the columns that people are matched by.")
-    wanted = dict.fromkeys(name for name in (ids, *columns, *keys, labels) if name is not None)
+    wanted = chosen_columns(names, ids, labels, columns, keys, exclude, owner)
     readings: dict[str, Reading] = {}
     if _is_csv(path):
         texts = [name for name in wanted if pa.types.is_string(source.schema.field(name).type)]
@@ -68,9 +58,32 @@ def read_arrow(
                     f"{path} should have numbers in column {name!r}, as types says, but has other values. Clean the "
                     "column, or name its missing values by missing."
                 )
-    batches = _batches(source, list(wanted), readings, ids, labels, owner, path)
+    batches = _batches(source, wanted, readings, ids, labels, owner, path)
     limit = _available_memory() // 4 if memory is None else memory
     return _gathered(batches, limit, path)
+
+
+def chosen_columns(
+    names: Sequence[str],
+    ids: str | None,
+    labels: str | None,
+    columns: Sequence[str] | None,
+    keys: Sequence[str],
+    exclude: Sequence[str],
+    owner: str | None,
+) -> list[str]:
+    """Ids, columns, keys and labels among the names of a file's columns; see `Table.read`."""
+    require_ids_and_labels(ids, labels, names, owner)
+    require_columns(exclude, names, owner, "Correct exclude.")
+    for name in (name for name in exclude if name in (ids, labels)):
+        raise DataError(
+            f"exclude should name columns that are not used, but names {name!r}, which holds the "
+            f"{'ids' if name == ids else 'labels'}. Take {name!r} out of exclude."
+        )
+    columns = [name for name in (names if columns is None else columns) if name not in exclude]
+    require_columns(columns, names, owner)
+    require_columns(keys, names, owner, "Correct the columns that people are matched by.")
+    return list(dict.fromkeys(name for name in (ids, *columns, *keys, labels) if name is not None))
 
 
 def _is_csv(path: Path) -> bool:
@@ -86,7 +99,7 @@ def _readings(source: ds.Dataset, tried: Mapping[str, Reading], path: Path) -> d
             if not kept:
                 break
     except UNREADABLE as error:
-        raise _unreadable(path, error) from None
+        raise unreadable(path, error) from None
     return kept
 
 
@@ -103,6 +116,19 @@ def _open(path: Path, text: Iterable[str], dialect: Dialect) -> ds.Dataset:
     """A file ready to be read; these columns of a CSV as text."""
     import pyarrow.dataset as ds
 
+    if not _is_csv(path) or not path.exists():
+        return open_parts(path)
+    try:
+        dialect.check_header(path)
+        return ds.dataset(path, format=dialect.format(path, text))
+    except UNREADABLE as error:
+        raise unreadable(path, error) from None
+
+
+def open_parts(path: Path) -> ds.Dataset:
+    """A Parquet file, or a folder of them, ready to be read."""
+    import pyarrow.dataset as ds
+
     files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
     if not path.exists() or not files:
         raise StorageError(
@@ -110,15 +136,12 @@ def _open(path: Path, text: Iterable[str], dialect: Dialect) -> ds.Dataset:
             "Check the path."
         )
     try:
-        if _is_csv(path):
-            dialect.check_header(path)
-            return ds.dataset(path, format=dialect.format(path, text))
         source = ds.dataset([str(file) for file in files], format="parquet")
         for part in source.get_fragments():
             _require_same_columns(part, source.schema, path)
         return source
     except UNREADABLE as error:
-        raise _unreadable(path, error) from None
+        raise unreadable(path, error) from None
 
 
 def _require_same_columns(part: ds.Fragment, schema: pa.Schema, path: Path) -> None:
@@ -152,7 +175,7 @@ def _batches(
             yield normalised(rows, ids, labels, owner, n_rows)
             n_rows += len(batch)
     except UNREADABLE as error:
-        raise _unreadable(path, error, source.schema.names) from None
+        raise unreadable(path, error, source.schema.names) from None
 
 
 def _read_as(rows: pa.Table, readings: Mapping[str, Reading]) -> pa.Table:
@@ -161,7 +184,7 @@ def _read_as(rows: pa.Table, readings: Mapping[str, Reading]) -> pa.Table:
     return rows
 
 
-def _unreadable(path: Path, error: Exception, names: Sequence[str] = ()) -> DataError | StorageError:
+def unreadable(path: Path, error: Exception, names: Sequence[str] = ()) -> DataError | StorageError:
     """The error for a file Arrow could not read, without Arrow's own words: they quote values."""
     said = str(error)
     line = f"line {int(found[1]):,}" if (found := re.search(r"Row #(\d+)", said)) else "a later line"

@@ -1,22 +1,27 @@
 """Table: one party's rows, Arrow in and Arrow out.
 
-A table is held in memory, or mapped from a file where it is too large; both behave alike:
+A table is held in memory, or mapped from a file where it is too large, or its columns are placed on workers
+(`colonnade.runtime.placed`); all behave alike:
 
     Table.of(frame)      from pandas, polars, a dict of arrays or anything that speaks Arrow
     Table.read(path)     from Parquet, CSV or a directory of Parquet parts
     Table.load(path)     from a file that ``save`` wrote
+    table.map(function)  calls a function on each partition of rows, wherever the rows lie
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -38,10 +43,15 @@ from colonnade.tables.columns import (
     whose,
 )
 from colonnade.tables.dialect import Dialect
+from colonnade.tables.parts import Parts, PlacedColumns, RowNumbers
+from colonnade.tables.placement import InMemory, Placement, bounds_of, total
 from colonnade.tables.read import mapped, read_arrow, reason_of, write_arrow
+from colonnade.text import how_many
 
 if TYPE_CHECKING:
     from colonnade.curves import Curves
+
+R = TypeVar("R")
 
 _METADATA_KEY = b"colonnade.table"
 MICROSECONDS_A_DAY = 86_400_000_000
@@ -58,6 +68,8 @@ class Table:
     After an alignment that keeps rows without a partner, `present` says which rows this party has (None: all), and
     `partners` at the label party which of its rows each feature party has.
 
+    Where `placed` is given, this process holds ids and labels only, and workers hold the columns.
+
     Example:
         >>> table = Table.of({"id": ["a", "b"], "income": [1.5, None], "job": ["nurse", "cook"]}, owner="bank")
         >>> table
@@ -72,6 +84,7 @@ class Table:
     owner: str | None = None
     present: npt.NDArray[np.bool_] | None = None
     partners: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
+    placed: PlacedColumns | None = None
 
     @classmethod
     def of(cls, data: Any, *, ids: str | None = "id", labels: str | None = None, owner: str | None = None) -> Table:
@@ -172,7 +185,7 @@ class Table:
             names["present"] = _packed(self.present)
         if self.partners:
             names["partners"] = {party: _packed(mask) for party, mask in self.partners.items()}
-        arrow = self._arrow.replace_schema_metadata({_METADATA_KEY: json.dumps(names)})
+        arrow = self.to_arrow().replace_schema_metadata({_METADATA_KEY: json.dumps(names)})
         try:
             try:
                 write_arrow([arrow], arrow.schema, partial)
@@ -181,7 +194,7 @@ class Table:
                 partial.unlink(missing_ok=True)
         except OSError as error:
             raise StorageError(
-                f"{whose(self.owner)} was to be saved at {path}, but writing its {self._arrow.nbytes:,} bytes failed: "
+                f"{whose(self.owner)} was to be saved at {path}, but writing its {arrow.nbytes:,} bytes failed: "
                 f"{reason_of(error)}. Free some space or choose another place."
             ) from error
 
@@ -198,12 +211,45 @@ class Table:
     @property
     def columns(self) -> tuple[str, ...]:
         """The names of the columns, without ids and labels."""
-        return tuple(name for name in self._arrow.column_names if name not in (self.id_name, self.label_name))
+        return tuple(name for name in self._schema.names if name not in (self.id_name, self.label_name))
 
     @property
     def kinds(self) -> Mapping[str, Kind]:
         """The kind of each column."""
-        return {name: kind_of(self._arrow.schema.field(name).type, name, self.owner) for name in self.columns}
+        return {name: kind_of(self._schema.field(name).type, name, self.owner) for name in self.columns}
+
+    @property
+    def _schema(self) -> pa.Schema:
+        return self._arrow.schema if self.placed is None else self.placed.schema
+
+    @cached_property
+    def partitions(self) -> Placement[Table]:
+        """The rows cut into partitions, each a table without labels, wherever they lie."""
+        return self.cut(bounds_of(len(self)))
+
+    def cut(self, bounds: Sequence[int]) -> Placement[Table]:
+        """The rows cut into partitions that begin at these rows; the last number is that of all rows."""
+        if self.placed is not None:
+            return self.placed.placer.place(self.placed.parts, self.placed.rows, bounds)
+        bare = replace(self.without_labels(), present=None, partners={})
+        return InMemory(bounds, [bare._slice(begin, end) for begin, end in itertools.pairwise(bounds)])
+
+    def map(self, function: Callable[..., R], *shared: Any, per_part: Iterable[Any] | None = None) -> Iterator[R]:
+        """Yield a function of each partition, in the order of the rows; see `Placement.map`.
+
+        >>> list(Table.of({"id": [1, 2], "income": [3.0, 4.0]}).map(len))
+        [2]
+        """
+        return self.partitions.map(function, *shared, per_part=per_part)
+
+    def _slice(self, begin: int, end: int) -> Table:
+        return replace(self, _arrow=self._arrow.slice(begin, end - begin))
+
+    def _values(self, name: str) -> pa.ChunkedArray:
+        """One column, collected from workers if it is placed there."""
+        if self.placed is None or name in self._arrow.column_names:
+            return self._arrow.column(name)
+        return pa.chunked_array([each for part in self.select([name]).map(_chunks, name) for each in part])
 
     def __len__(self) -> int:
         return int(self._arrow.num_rows)
@@ -214,7 +260,8 @@ class Table:
         count = {kind: kinds.count(kind) for kind in dict.fromkeys(kinds)}
         detail = f" ({', '.join(f'{n} {kind}' for kind, n in count.items())})" if count else ""
         labels = "no labels" if self.label_name is None else f"labels {self.label_name!r}"
-        return f"Table({self.owner or 'no owner'}: {len(self):,} rows, {len(kinds):,} columns{detail}, {labels})"
+        size = f"{how_many(len(self), 'row')}, {how_many(len(kinds), 'column')}"
+        return f"Table({self.owner or 'no owner'}: {size}{detail}, {labels})"
 
     def column(self, name: str) -> npt.NDArray[Any]:
         """One column's values: numbers and booleans as float64 with NaN for missing, text as objects with None.
@@ -222,9 +269,9 @@ class Table:
         Dates are the days since 1970.
         Of curves these are the coefficients, one row each; see `curves`.
         """
-        if name in (self.id_name, self.label_name) or self._arrow.schema.get_field_index(name) < 0:
+        if name in (self.id_name, self.label_name) or self._schema.get_field_index(name) < 0:
             require_columns([name], self.columns, self.owner)
-        values = self._arrow.column(name)
+        values = self._values(name)
         if is_curves(values.type):
             return _curves_of(values).coefficients
         if pa.types.is_large_string(values.type):
@@ -235,9 +282,9 @@ class Table:
 
     def curves(self, name: str) -> Curves:
         """One column's curves, or the labels' where they are curves."""
-        if name == self.id_name or self._arrow.schema.get_field_index(name) < 0:
+        if name == self.id_name or (name != self.label_name and self._schema.get_field_index(name) < 0):
             require_columns([name], self.columns, self.owner)
-        values = self._arrow.column(name)
+        values = self._values(name)
         if not is_curves(values.type):
             raise DataError(
                 f"{whose(self.owner)} was expected to have curves in column {name!r}, but it holds "
@@ -284,7 +331,8 @@ class Table:
     def _taken(self, numbers: npt.NDArray[Any], indices: pa.Array) -> Table:
         partners = {name: mask[numbers] for name, mask in self.partners.items()}
         present = None if self.present is None else self.present[numbers]
-        return replace(self, _arrow=self._arrow.take(indices), present=present, partners=partners)
+        placed = None if self.placed is None else self.placed.take(numbers)
+        return replace(self, _arrow=self._arrow.take(indices), present=present, partners=partners, placed=placed)
 
     def select(self, columns: Iterable[str]) -> Table:
         """The same rows, ids and labels with only these columns, in this order."""
@@ -292,6 +340,8 @@ class Table:
         require_columns(columns, self.columns, self.owner)
         refuse_repeated(columns, self.owner)
         labels = [] if self.label_name is None else [self.label_name]
+        if self.placed is not None:
+            return replace(self, placed=self.placed.select(columns))
         return replace(self, _arrow=self._arrow.select([self.id_name, *columns, *labels]))
 
     def hashed(self, buckets: Mapping[str, int]) -> Table:
@@ -312,7 +362,6 @@ class Table:
             array(['bucket 3', 'bucket 2', 'bucket 3'], dtype=object)
         """
         require_columns(list(buckets), self.columns, self.owner)
-        arrow = self._arrow
         for name, n in buckets.items():
             if self.kinds[name] != "categorical":
                 raise DataError(
@@ -321,6 +370,10 @@ class Table:
                 )
             if n < 2:
                 raise DataError(f"hashed should give column {name!r} at least 2 buckets, but gives {n}. Use 256.")
+        if self.placed is not None:
+            return replace(self, placed=self.placed.hashed(buckets))
+        arrow = self._arrow
+        for name, n in buckets.items():
             levels = arrow.column(name).combine_chunks().dictionary_encode()
             digests = [blake3(level.encode()).digest(8) for level in levels.dictionary.to_pylist()]
             names = pa.array([f"bucket {int.from_bytes(each, 'little') % n}" for each in digests], pa.large_string())
@@ -339,7 +392,7 @@ class Table:
         name = name or self.label_name or "label"
         arrow = self.without_labels()._arrow.append_column(name, values)
         table = Table.of(arrow, ids=self.id_name, labels=name, owner=self.owner)
-        return replace(table, present=self.present, partners=self.partners)
+        return replace(table, present=self.present, partners=self.partners, placed=self.placed)
 
     def without_labels(self) -> Table:
         """The same rows without labels."""
@@ -369,24 +422,20 @@ class Table:
                 f"Every row of {owner}'s table needs a label, but {unlabelled:,} of {len(self):,} rows have none in "
                 f"column {self.label_name!r}. Drop these rows or find their labels."
             )
-        infinite = {
-            field.name: n
-            for field in self._arrow.schema
-            if pa.types.is_floating(field.type) and (n := _count(pc.is_inf(self._arrow.column(field.name))))
-        }
+        infinite = total(self.map(_infinite)) + _infinite(self.select([]))
         if infinite:
             found = ", ".join(f"{name!r} ({n:,} of {len(self):,} rows)" for name, n in infinite.items())
             raise DataError(
                 f"The numbers in {owner}'s table must be finite or missing, but there are infinite values in {found}. "
                 "Clip them or make them missing."
             )
-        for column in self._arrow.schema:
+        for column in pa.unify_schemas([self._schema, self._arrow.schema]):
             if is_curves(column.type):
                 self._check_curves(column.name, owner)
         return replace(self, owner=owner)
 
     def _check_curves(self, name: str, owner: str) -> None:
-        bad = int((~np.isfinite(_curves_of(self._arrow.column(name)).coefficients)).any(axis=1).sum())
+        bad = int((~np.isfinite(_curves_of(self._values(name)).coefficients)).any(axis=1).sum())
         if bad:
             raise DataError(
                 f"The curves in {owner}'s table must be finite, but {bad:,} of {len(self):,} in column {name!r} are "
@@ -429,35 +478,54 @@ class Table:
     def digest(self) -> str:
         """A digest of everything in the table: ids, columns and labels."""
         hashing = _Hashing()
+        if self.placed is not None:
+            hashing.write(self.placed.digest)
         with pa.ipc.new_stream(pa.PythonFile(hashing, mode="w"), self._arrow.schema) as writer:
             writer.write_table(self._arrow.combine_chunks())
         return hashing.digest.hexdigest()
 
+    def counted_as(self) -> str:
+        """What encrypted answers about these rows are counted under, over all runs.
+
+        Parquet parts are written anew with other bytes and the same rows, so a placed table is known by its ids.
+        """
+        return self.digest() if self.placed is None else self.id_digest()
+
     def to_arrow(self) -> pa.Table:
-        """The ids, columns and labels as one Arrow table, without a copy."""
-        return self._arrow
+        """The ids, columns and labels as one Arrow table, without a copy unless workers hold the columns."""
+        arrow = self._arrow
+        for place, name in enumerate(() if self.placed is None else self.columns, start=1):
+            arrow = arrow.add_column(place, name, self._values(name))
+        return arrow
 
     def to_pandas(self) -> Any:
         """The ids, columns and labels as a pandas frame."""
-        return self._arrow.to_pandas()
+        return self.to_arrow().to_pandas()
 
     def to_polars(self) -> Any:
         """The ids, columns and labels as a polars frame."""
         import polars
 
-        return polars.from_arrow(self._arrow)
+        return polars.from_arrow(self.to_arrow())
 
     def _repr_html_(self) -> str:
         """The columns with their kinds and missing values, and no value."""
         rows = "".join(
-            f"<tr><td>{escape(name)}</td><td>{kind}</td><td>{_count(_is_null(self._arrow.column(name))):,}</td></tr>"
+            f"<tr><td>{escape(name)}</td><td>{kind}</td><td>{_count(_is_null(self._values(name))):,}</td></tr>"
             for name, kind in self.kinds.items()
         )
         return f"<p>{escape(repr(self))}</p><table><tr><th>column</th><th>kind</th><th>missing</th></tr>{rows}</table>"
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """Hand the table to anything that speaks Arrow."""
-        return self._arrow.__arrow_c_stream__(requested_schema)
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+
+def read_partitions(parts: Parts, rows: Sequence[RowNumbers]) -> list[Table]:
+    """Partitions of these rows of Parquet parts, read in one pass."""
+    bounds = np.cumsum([0, *map(len, rows)])
+    table = Table(parts.read(np.concatenate(rows)), parts.ids, owner=parts.owner).hashed(parts.hashed)
+    return [table._slice(begin, end) for begin, end in itertools.pairwise(bounds.tolist())]
 
 
 class _Hashing:
@@ -477,6 +545,16 @@ class _Hashing:
 
     def close(self) -> None:
         """There is nothing to close."""
+
+
+def _chunks(table: Table, name: str) -> list[pa.Array]:
+    return list(table._values(name).chunks)
+
+
+def _infinite(table: Table) -> Counter[str]:
+    """How many infinite values the columns of numbers have that this process holds."""
+    floating = [field.name for field in table._arrow.schema if pa.types.is_floating(field.type)]
+    return +Counter({name: _count(pc.is_inf(table._arrow.column(name))) for name in floating})
 
 
 def _curves_of(values: pa.ChunkedArray) -> Curves:

@@ -34,6 +34,7 @@ from colonnade.errors import (
     AuthError,
     BadFrame,
     ColonnadeError,
+    EngineError,
     PeerFailed,
     PeerLeft,
     PlanError,
@@ -50,6 +51,7 @@ NAME_BYTES = 16
 MAX_NOTE_BYTES = 64 * 1024
 _FRAME, _NOTE = b"\x00", b"\x01"
 _LONGEST_WORDS, _LONGEST_PLACE = 2000, 100
+_FOLDERS = re.compile(r"(?<![\w.:/\\])(?:[A-Za-z]:)?[/\\](?:[^\s'\"/\\]+[/\\])+")
 
 
 class Transport(ABC):
@@ -392,10 +394,18 @@ def peer_left(own: str, peer: str) -> PeerLeft:
 
 
 def failure_note(error: BaseException, at: str) -> dict[str, str]:
-    """What a party tells the others when it fails: of an unforeseen error only the name, which holds no data."""
-    words = str(error) if isinstance(error, ColonnadeError) else type(error).__name__
+    """What a party tells the others when it fails: of an unforeseen error only the name, which holds no data.
+
+    Of files it tells the names and not the folders.
+
+    >>> failure_note(ColonnadeError("Expected numbers in /srv/clinic/shop.parquet."), "align")["failed"]
+    'Expected numbers in shop.parquet.'
+    """
+    words = _FOLDERS.sub("", str(error)) if isinstance(error, ColonnadeError) else type(error).__name__
     if isinstance(error, KeyboardInterrupt):
         words = "its operator ended it."
+    elif isinstance(error, EngineError):
+        words = "its workers could not be reached, or were lost."  # where they are is nobody's business
     return {"failed": words[:_LONGEST_WORDS], "at": at}
 
 

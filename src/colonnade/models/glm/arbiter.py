@@ -28,6 +28,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
+from functools import reduce
 from math import ceil, log2
 from typing import Any
 
@@ -51,18 +52,6 @@ from colonnade.crypto.shares import Share, fixed
 from colonnade.errors import Overflow, PrivacyError, ProtocolError
 from colonnade.models.glm.families import of_all_classes
 from colonnade.models.glm.gradient_privacy import GRADIENT_NOISE, UNIT, with_noise
-from colonnade.models.glm.matrix import (
-    Matrix,
-    entries,
-    largest,
-    largest_eigenvalue,
-    of_columns,
-    scaled,
-    squares,
-    weighted,
-    whitened,
-    with_entries,
-)
 from colonnade.models.glm.means import MOST_SCORE, PairedLine
 from colonnade.models.glm.messages import (
     COLUMN_BOUNDS,
@@ -84,12 +73,23 @@ from colonnade.models.glm.openings import (
     KEY_BYTES,
     Openings,
     RowSketch,
-    column_digest,
     keyed,
     openable,
     own_key,
     require_rows,
     sums_token,
+)
+from colonnade.models.glm.rows import (
+    BatchedRows,
+    basis_of,
+    column_digest,
+    largest_entries,
+    matrix_of,
+    prepared_for,
+    product_of,
+    quantised,
+    scores_of,
+    sum_of_squares,
 )
 from colonnade.models.glm.sides import (
     ColumnSide,
@@ -105,6 +105,8 @@ from colonnade.privacy.mechanisms import DiscreteGaussianMechanism
 from colonnade.runtime.party import Party
 from colonnade.secret import Secret
 from colonnade.storage import Tree
+from colonnade.tables.encode import Design
+from colonnade.tables.table import Table
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Ciphertexts, Float64Array, Int64Array, UInt64Array, sealed, unsealed
 
@@ -252,20 +254,21 @@ class EncryptedSide(ColumnSide):
     block: int
     descent: GradientDescent
 
-    def __init__(self, settings: RegressionSettings, party: Party, matrix: Matrix) -> None:
-        super().__init__(settings, party, matrix)
-        self.matrix = matrix
-        self.of_batch, self.of_all = Widths.of(max(map(len, self.batches))), Widths.of(self.n_rows)
+    def __init__(self, settings: RegressionSettings, party: Party, design: Design, tables: BatchedRows[Table]) -> None:
+        super().__init__(settings, party, (len(party.own_table), len(design.names)))
+        # Encrypted products sum over the rows of a batch, however many rows there are in all.
+        self.widths = Widths.of(max(map(len, self.batches)))
         require_rows(party.name, self.n_columns, min(map(len, self.batches)), settings.rows_per_column)
-        self.digest = column_digest(matrix, self.batches)
+        self.rows = tables.then(matrix_of, design)
+        self.digest = column_digest(self.rows, (self.n_rows, self.n_columns), self.batches)
         # One key recognises columns over all runs; the other is this run's, however often the run is taken up.
         self.secret, self.run_secret = own_key(party), party.random.child("inputs").key
         # Noise on gradients would be stretched with the directions that whitening stretches.
-        make = whitened if settings.gradient_privacy is None else scaled
-        self.basis = make(matrix, self.penalised, self.ridge, np.inf)
-        self.eigenvalue = largest_eigenvalue(party.name, self.basis.columns)
+        whiten = settings.gradient_privacy is None
+        self.basis, self.eigenvalue = basis_of(party.name, self.rows, design, self.penalised, self.ridge, whiten=whiten)
         self.key: PublicKey | None = None
-        self.squares, self.longest = np.zeros(0), 0.0
+        self.prepared: BatchedRows[Any] | None = None
+        self.longest = 0.0
         self.budget = party.budget(ARBITER, party.arbiter.peer)
 
     def _set_up(self, schedule: Schedule, outline: StepOutline) -> None:
@@ -273,20 +276,15 @@ class EncryptedSide(ColumnSide):
         weights, smallest = outline.weights, min(map(len, self.batches))
         self.block, self.n_outputs, self.fraction = schedule.block, schedule.n_outputs, schedule.fraction
         require_rows(self.party.name, self.n_outputs * self.n_columns, smallest, self.settings.rows_per_column)
-        columns, noise = weighted(self.matrix, weights), self.settings.gradient_privacy
-        self.scales = column_scales(largest(columns), self.of_batch.column_bits)
+        noise = self.settings.gradient_privacy
+        # Batches order the rows here, and weights come in the order of the table.
+        ordered = weights[np.concatenate(self.batches)] if len(weights) else weights
+        most = largest_entries(self.rows, ordered)
+        self.scales, self.is_zero = column_scales(most, self.widths.column_bits), most == 0
         if noise is not None:
-            columns = noise.clipped(columns, intercept=self.has_intercept)
-            self.scales = np.full(self.n_columns, noise.scale(self.of_batch.column_bits))
-        places, self.is_zero = of_columns(columns, self.scales), largest(columns) == 0
-        shifted = np.ldexp(entries(columns), places)
-        # Cutting off makes no row longer than it was clipped to.
-        whole = np.rint(shifted) if noise is None else np.trunc(shifted)
-        self.integers = with_entries(columns, whole.astype(np.int64))
-        if not len(weights):
-            # Scores are taken of the same columns as gradients, to the last bit.
-            self.matrix = with_entries(columns, np.ldexp(entries(self.integers).astype(np.float64), -places))
-        self.squares = squares(self.matrix, axis=1)
+            self.scales = np.full(self.n_columns, noise.scale(self.widths.column_bits))
+        self.columns = quantised(self.rows, ordered, self.scales, noise, intercept=self.has_intercept)
+        self.squares = [sum(self.columns.of_batch(batch, sum_of_squares)) for batch in range(self.n_batches)]
         self.descent = GradientDescent(
             self.basis,
             self.penalised,
@@ -295,6 +293,7 @@ class EncryptedSide(ColumnSide):
             factor=outline.curvature * self.n_batches / self.total(weights),
             learning_rate=outline.learning_rate,
             momentum=self.settings.momentum,
+            n_long_steps=self.n_long_steps,
         )
         self.label_scale, self.inputs = outline.scale, outline.inputs
         own_part = self.shortest(outline.learning_rate) / len(self.party.roles.holders)
@@ -321,24 +320,24 @@ class EncryptedSide(ColumnSide):
             key = self.party.arbiter.receive(PublicKeyBytes, epoch=epoch).key.tobytes()
             self.key = SCHEMES[self.settings.backend].PublicKey.from_bytes(key)
         rows = self.batches[batch]
-        residuals = self.exchanged(step, rows, self._own_scores(rows))
+        residuals = self.exchanged(step, rows, self._own_scores(batch))
         found = [self._gradient(step, batch, output, each) for output, each in enumerate(residuals)]
         gradient = np.stack(found, axis=1)
-        self._require_usual(epoch, rows, gradient)
+        self._require_usual(epoch, batch, gradient)
         self.descent.step(gradient)
 
-    def own_part(self, rows: Int64Array) -> Float64Array:
-        """This party's part of the scores of some rows, (rows, outputs)."""
-        return np.asarray(self.matrix[rows] @ self.descent.point)
+    def own_part(self, batch: int) -> Float64Array:
+        """This party's part of the scores of a batch, (rows, outputs)."""
+        return np.concatenate(list(self.columns.of_batch(batch, scores_of, self.descent.point)))
 
-    def _own_scores(self, rows: Int64Array) -> Share:
-        """This party's part of the scores of some rows in fixed point, one model after the other."""
+    def _own_scores(self, batch: int) -> Share:
+        """This party's part of the scores of a batch in fixed point, one model after the other."""
         scores, n_parties = self.scores, len(self.party.roles.holders)
-        most = scores.most_bits(self.of_all.residual_bits, n_parties)
-        part = of_all_classes(self.own_part(rows).T)
+        most = scores.most_bits(self.widths.residual_bits, n_parties)
+        part = of_all_classes(self.own_part(batch).T)
         found = encoded(part.ravel(), scores.bits, most, f"{self.party.name}'s scores").view(np.uint64)
         # Scores of the last class must fit too, but nobody sends them.
-        return found[: self.n_outputs * len(rows)]
+        return found[: self.n_outputs * len(self.batches[batch])]
 
     @abstractmethod
     def exchanged(self, step: int, rows: Int64Array, own: Share) -> list[Data]:
@@ -362,10 +361,15 @@ class EncryptedSide(ColumnSide):
 
     def _gradient(self, step: int, batch: int, output: int, residuals: Data) -> Float64Array:
         assert self.key is not None
-        rows, n_entries = self.batches[batch], self.n_rows * self.n_columns
-        prepared = self.prepared(self.key, batch, lambda: self.integers[rows], self.block, n_entries)
-        product = self.key.product(prepared, residuals)
-        sums = self.opened(step, product, self.n_columns, self._masks(step, output))
+        scheme, key = self.settings.backend, self.key.to_bytes()
+        if self.prepared is None:
+            cached = rlwe.fits_cache(self.n_rows * self.n_columns)
+            self.prepared = self.columns.then(prepared_for, scheme, key, self.block, cached)
+        # A partition begins where a block does.
+        bounds = self.prepared.batch_bounds(batch)
+        cut = (residuals[begin // self.block : -(-end // self.block)] for begin, end in bounds)
+        products = self.prepared.of_batch(batch, product_of, scheme, key, per_part=cut)
+        sums = self.opened(step, reduce(self.key.add, products), self.n_columns, self._masks(step, output))
         # The sum of a column of zeros is 0, however the arbiter rounds it.
         sums = np.where(self.is_zero, 0, sums)
         return np.ldexp(sums.astype(np.float64), -self.scales - self.fraction)
@@ -379,13 +383,13 @@ class EncryptedSide(ColumnSide):
         keep = np.uint64(2**lost - 1)
         return np.asarray((masks & ~keep) | (low & keep))
 
-    def _require_usual(self, epoch: int, rows: Int64Array, gradient: Float64Array) -> None:
+    def _require_usual(self, epoch: int, batch: int, gradient: Float64Array) -> None:
         """Raise the alarm if a gradient is longer than any honest gradient is."""
         length = float(np.sqrt((gradient**2).sum()))
         if epoch == 0:
             self.longest = max(self.longest, length)
         # Residuals of noise, one unit each, would give gradients as long as the columns.
-        usual, alarm = max(self.longest, float(np.sqrt(self.squares[rows].sum()))), self.settings.alarm
+        usual, alarm = max(self.longest, float(np.sqrt(self.squares[batch]))), self.settings.alarm
         if alarm is not None and epoch and not length <= alarm * usual:
             raise ProtocolError(
                 f"{self.party.name}'s gradients should stay within those of the first epoch, but one is more than "
@@ -443,8 +447,8 @@ class EncryptedFeatureSide(EncryptedSide):
 class EncryptedLabelSide(EncryptedSide):
     """The party with labels: looks up means with the arbiter, compares them with labels, says when training ends."""
 
-    def __init__(self, settings: RegressionSettings, party: Party, matrix: Matrix) -> None:
-        super().__init__(settings, party, matrix)
+    def __init__(self, settings: RegressionSettings, party: Party, design: Design, tables: BatchedRows[Table]) -> None:
+        super().__init__(settings, party, design, tables)
         self.loss = settings.family.loss(numeric_labels(party, settings.family))
         self.mechanism: DiscreteGaussianMechanism | None = None
         self.has_charged = False
@@ -477,11 +481,12 @@ class EncryptedLabelSide(EncryptedSide):
         table = self.settings.family.table
         largest = max(float(np.abs(self.loss.labels).max(initial=1.0)), 0.0 if table is None else table.above)
         range_bits = max(5, ceil(log2(largest)) + 1)
-        found = self.of_all.residual_bits - ceil(log2(len(self.party.roles.holders))) - range_bits
+        found = self.widths.residual_bits - ceil(log2(len(self.party.roles.holders))) - range_bits
         if found < 1:
+            most = max(map(len, self.batches))
             raise Overflow(
                 f"{self.party.name}'s labels should be at most {2.0 ** (range_bits + found - 2):g} times their mean to "
-                f"be encrypted with {self.n_rows} rows, but one is {largest:g} times as large. Train without an "
+                f"be encrypted in batches of {most} rows, but one is {largest:g} times as large. Train without an "
                 "arbiter."
             )
         return found
@@ -520,7 +525,7 @@ class EncryptedLabelSide(EncryptedSide):
         if noise is None:
             return None
         return noise.mechanism(
-            scale=noise.scale(self.of_batch.column_bits),
+            scale=noise.scale(self.widths.column_bits),
             fraction=fraction,
             n_parties=len(self.party.roles.holders),
             n_outputs=len(self.loss.labels),

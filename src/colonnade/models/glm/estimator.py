@@ -44,6 +44,7 @@ from colonnade.models.batches import fixed_batches
 from colonnade.models.glm.families import LINEAR, LOGISTIC, POISSON, Family
 from colonnade.models.glm.masked_sum import Sending, masked_sum
 from colonnade.models.glm.rare import without_rare
+from colonnade.models.glm.rows import BatchedRows, own_scores
 from colonnade.models.glm.sides import (
     Backend,
     LearnedRegression,
@@ -58,6 +59,7 @@ from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.tables.encode import Design
 from colonnade.tables.table import Table
+from colonnade.text import how_many
 from colonnade.wire.message import Float64Array
 
 if TYPE_CHECKING:
@@ -83,9 +85,11 @@ class GeneralisedLinearModel(ScoringEstimator):
         alpha: How strongly squared coefficients are penalised; the intercept is free. Each class says which parameter
             of scikit-learn this is.
         max_iter: Passes over the rows, at most.
-        batch_size: Rows per step, at least; None takes all. Batches are the same in every epoch.
+        batch_size: Rows per step, at least; None takes all. No step takes more than 524,288 rows. Batches are the same
+            in every epoch.
         learning_rate: The length of a step along the gradient of the mean loss; None takes one that cannot diverge.
-        momentum: How much of a move is taken again before the next gradient, at most.
+        momentum: How much of a move is taken again before the next gradient, at most. With more than two classes, the
+            first 200 steps by default are three times as long and repeat the move after the gradient.
         tol: Training ends when each of ten epochs in a row changes the mean loss by less, as the change of the
             coefficients says; linear regression divides labels by a power of two first, so that they are at most 4. 0
             runs all epochs.
@@ -264,10 +268,11 @@ class GeneralisedLinearModel(ScoringEstimator):
         """How training ended, in words."""
         if self.converged_ is False:
             return (
-                f"after {self.n_iter_} epochs (max_iter) the mean loss has not stood still within {self.tol:g} (tol). "
-                "The model has not converged. Raise max_iter or tol."
+                f"after {how_many(self.n_iter_, 'epoch')} (max_iter) the mean loss has not stood still within "
+                f"{self.tol:g} (tol). The model has not converged. Raise max_iter or tol."
             )
-        return f"training ended after {self.n_iter_} epochs, {'by tol' if self.converged_ else 'as max_iter says'}."
+        ended = f"training ended after {how_many(self.n_iter_, 'epoch')}"
+        return f"{ended}, {'by tol' if self.converged_ else 'as max_iter says'}."
 
     def summary(self) -> str:
         learned = {
@@ -280,14 +285,15 @@ class GeneralisedLinearModel(ScoringEstimator):
             "feature party must not work together.",
         }
         lines = [
-            f"{type(self).__name__}: alpha {self.alpha:g}, momentum {self.momentum:g}, up to {self.max_iter} epochs.",
+            f"{type(self).__name__}: alpha {self.alpha:g}, momentum {self.momentum:g}, up to "
+            f"{how_many(self.max_iter, 'epoch')}.",
             *(words for protocol, words in learned.items() if getattr(self, "protocol_", protocol) == protocol),
             "Threat model: curious parties that keep to the rules.",
         ]
         if self.is_fitted:
             lines.append(self._end[0].upper() + self._end[1:])
         if self.is_fitted and self.design_ is not None:
-            lines.append(f"This share: {len(self.coefficients)} coefficients.")
+            lines.append(f"This share: {how_many(len(self.coefficients), 'coefficient')}.")
         return "\n".join(lines)
 
     def _side(self, party: Party) -> RegressionSide:
@@ -303,16 +309,24 @@ class GeneralisedLinearModel(ScoringEstimator):
             if party.name == party.roles.arbiter:
                 self.design_ = None
                 return ArbiterSide(settings, party)
+        if with_arbiter:
+            rows = self._batched_rows(party)
+            self.design_ = self._learned_design(party, rows)
+            side = EncryptedLabelSide if party.holds_labels else EncryptedFeatureSide
+            return side(settings, party, self.design_, rows)
         self.design_ = self._learned_design(party)
         matrix = self.design_.matrix(party.own_table)
-        if with_arbiter:
-            return (EncryptedLabelSide if party.holds_labels else EncryptedFeatureSide)(settings, party, matrix)
         from colonnade.models.glm.shares import ComputingSide, MatrixSide
 
         computing = party.name in party.roles.holders[:2]
         return (ComputingSide if computing else MatrixSide)(settings, party, matrix)
 
-    def _learned_design(self, party: Party) -> Design:
+    def _batched_rows(self, party: Party) -> BatchedRows[Table]:
+        """This party's rows in the batches of training with an arbiter."""
+        table = party.own_table
+        return BatchedRows.of(table, fixed_batches(len(table), self.batch_size, party.shared))
+
+    def _learned_design(self, party: Party, rows: BatchedRows[Table] | None = None) -> Design:
         table = party.own_table
         if len(table) < 2:
             raise DataError(f"{party.name} has {len(table)} rows, but a regression needs at least 2. Bring more rows.")
@@ -325,10 +339,9 @@ class GeneralisedLinearModel(ScoringEstimator):
             )
         intercept = self.fit_intercept and party.holds_labels
         design = Design.learned(table.select(columns), standardised=self.standardised, intercept=intercept)
-        if party.roles.arbiter is None:
+        if rows is None:
             return design
-        batches = fixed_batches(len(table), self.batch_size, party.shared)
-        common = without_rare(design, table, batches, self.fewest_rows)
+        common = without_rare(design, rows, self.fewest_rows, table.owner)
         if not party.holds_labels and not common.names:
             raise PrivacyError(
                 f"{party.name} should have levels with at least {self.fewest_rows} rows in each batch (fewest_rows), "
@@ -355,10 +368,10 @@ class GeneralisedLinearModel(ScoringEstimator):
             self.intercept_ = float(constants[0]) if single else constants
 
     def _own_scores(self, design: Design, table: Table) -> Float64Array:
-        matrix, constant = design.matrix(table), np.asarray(getattr(self, "intercept_", 0.0))
+        weights, constant = self.coef_.T, np.asarray(getattr(self, "intercept_", 0.0))
         if design.intercept:
-            return np.asarray(matrix @ np.concatenate([self.coef_.T, constant[None]]))
-        return np.asarray(matrix @ self.coef_.T + constant)
+            weights, constant = np.concatenate([weights, constant[None]]), np.asarray(0.0)
+        return np.concatenate(list(table.map(own_scores, design, weights, constant)))
 
     @property
     def _gradient_privacy(self) -> GradientPrivacy | None:
@@ -387,7 +400,7 @@ class GeneralisedLinearModel(ScoringEstimator):
         return MOST_ROWS if roles.arbiter is None else None
 
     def check_table(self, party: Party) -> tuple[str, ...]:
-        design = self.clone()._learned_design(party)
+        design = self.clone()._learned_design(party, None if party.roles.arbiter is None else self._batched_rows(party))
         if party.holds_labels:
             mean_weights(party, self.sample_weight)
         elif party.roles.arbiter is not None:
@@ -396,6 +409,10 @@ class GeneralisedLinearModel(ScoringEstimator):
             batches = fixed_batches(len(party.own_table), self.batch_size, party.shared)
             require_rows(party.name, len(design.names), min(map(len, batches)), self.rows_per_column)
         return ()
+
+    def check_columns(self, table: Table) -> None:
+        if self.design_ is not None:
+            self.design_.inputs.require_columns(table)
 
     def _asker(self, roles: Roles) -> str:
         asker = roles.label if self.asker == "label" else roles.arbiter

@@ -6,6 +6,7 @@ on its entries, which are all numbers of a dense matrix and the stored ones of a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -69,7 +70,8 @@ def largest(matrix: Matrix) -> NDArray[np.float64]:
 
 def squares(matrix: Matrix, *, axis: int) -> NDArray[np.float64]:
     """The sums of the squares over rows (0) or columns (1)."""
-    return np.asarray(with_entries(matrix, entries(matrix).astype(np.float64) ** 2).sum(axis=axis))
+    with np.errstate(over="ignore"):
+        return np.asarray(with_entries(matrix, entries(matrix).astype(np.float64) ** 2).sum(axis=axis))
 
 
 def totals(matrix: Matrix, *, axis: int) -> NDArray[np.float64]:
@@ -93,9 +95,12 @@ def words(matrix: Matrix) -> Matrix:
 
 def require_finite(owner: str, matrix: Matrix) -> None:
     """Refuse columns whose squares are not finite."""
-    with np.errstate(over="ignore"):
-        finite = np.isfinite(squares(matrix, axis=0)).all()
-    if not finite:
+    require_finite_squares(owner, squares(matrix, axis=0))
+
+
+def require_finite_squares(owner: str, found: NDArray[np.float64]) -> None:
+    """Refuse columns if a sum of squares is not finite."""
+    if not np.isfinite(found).all():
         raise DataError(f"{owner} has columns whose squares are not finite. Standardise them or leave them out.")
 
 
@@ -107,30 +112,44 @@ def largest_eigenvalue(owner: str, matrix: Matrix) -> float:
     require_finite(owner, matrix)
     if isinstance(matrix, np.ndarray):
         return float(np.linalg.eigvalsh(matrix.T @ matrix / max(n_rows, 1))[-1])
+    return largest_eigenvalue_by(lambda vector: matrix.T @ (matrix @ vector) / n_rows, n_columns)
+
+
+def largest_eigenvalue_by(times: Callable[[NDArray[np.float64]], NDArray[np.float64]], n: int) -> float:
+    """The largest eigenvalue of an n by n matrix, of which only its products with vectors are known."""
     from scipy.sparse.linalg import LinearOperator, eigsh
 
     # The same start each time: all that is told to others must be the same when a run is repeated.
-    square = LinearOperator((n_columns, n_columns), matvec=lambda v: matrix.T @ (matrix @ v) / n_rows, dtype=np.float64)
-    return float(eigsh(square, k=1, v0=np.ones(n_columns), return_eigenvectors=False)[0])
+    square = LinearOperator((n, n), matvec=times, dtype=np.float64)
+    return float(eigsh(square, k=1, v0=np.ones(n), return_eigenvectors=False)[0])
 
 
 @dataclass(frozen=True)
-class Whitened:
-    """A party's columns in another basis, in which few steps along gradients go far.
+class StepBasis:
+    """Another basis for a party's columns, in which few steps along gradients go far.
 
     Attributes:
-        columns: The columns times `back`, each entry within a bound.
-        penalty: What a ridge adds to the mean square matrix, in this basis; at most the identity.
         back: The matrix, or number, that turns coefficients of this basis into those of the columns.
     """
 
-    columns: Matrix
-    penalty: Matrix
     back: NDArray[np.float64]
 
     def coefficients(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """The coefficients of the columns themselves."""
         return np.asarray(self.back @ values if self.back.ndim else self.back * values)
+
+
+@dataclass(frozen=True)
+class Whitened(StepBasis):
+    """A party's columns in another basis.
+
+    Attributes:
+        columns: The columns times `back`, each entry within a bound.
+        penalty: What a ridge adds to the mean square matrix, in this basis; at most the identity.
+    """
+
+    columns: Matrix
+    penalty: Matrix
 
 
 def scaled(matrix: Matrix, penalised: NDArray[np.bool_], ridge: float, most: float) -> Whitened:
@@ -140,7 +159,7 @@ def scaled(matrix: Matrix, penalised: NDArray[np.bool_], ridge: float, most: flo
 
     penalty = diags_array(ridge * factor**2 * penalised, format="csr")
     kept: Matrix = penalty if not isinstance(matrix, np.ndarray) else penalty.toarray()
-    return Whitened(with_entries(matrix, entries(matrix) * factor), kept, np.asarray(factor))
+    return Whitened(np.asarray(factor), with_entries(matrix, entries(matrix) * factor), kept)
 
 
 def whitened(matrix: Matrix, penalised: NDArray[np.bool_], ridge: float, most: float = np.inf) -> Whitened:
@@ -149,18 +168,29 @@ def whitened(matrix: Matrix, penalised: NDArray[np.bool_], ridge: float, most: f
     Matrices with more than 2,048 columns, and large sparse ones, are only multiplied by a number. Where an entry would
     be larger than `most`, less is whitened.
     """
-    n_rows, n_columns = matrix.shape
-    is_dense = isinstance(matrix, np.ndarray)
-    if not 0 < n_columns <= MOST_WHITENED or not (is_dense or n_rows * n_columns <= MOST_DENSE):
+    if not can_whiten(matrix.shape, is_dense=isinstance(matrix, np.ndarray)):
         return scaled(matrix, penalised, ridge, most)
-    product = matrix.T @ matrix / max(n_rows, 1)
+    product = matrix.T @ matrix / max(matrix.shape[0], 1)
     squared = np.asarray(product if isinstance(product, np.ndarray) else product.toarray())
-    # Directions that hardly vary stay so: a millionth of a column's mean square is as far as they are stretched.
-    added = np.where(penalised, ridge, 0.0) + 1e-6 * np.maximum(np.diag(squared), 1e-6)
+    times = 1
     while True:
-        values, vectors = np.linalg.eigh(squared + np.diag(added))
-        back = (vectors / np.sqrt(values)) @ vectors.T
+        back = whitening(squared, penalised, ridge, times)
         columns = np.asarray(matrix @ back)
         if np.abs(columns).max(initial=0.0) <= most:
-            return Whitened(columns, ridge * (back * penalised) @ back, back)
-        added = 4 * added
+            return Whitened(back, columns, ridge * (back * penalised) @ back)
+        times = 4 * times
+
+
+def can_whiten(shape: tuple[int, int], *, is_dense: bool) -> bool:
+    """Whether a matrix is small enough for whitened columns, which are dense."""
+    return 0 < shape[1] <= MOST_WHITENED and (is_dense or shape[0] * shape[1] <= MOST_DENSE)
+
+
+def whitening(
+    squared: NDArray[np.float64], penalised: NDArray[np.bool_], ridge: float, times: int = 1
+) -> NDArray[np.float64]:
+    """What whitens columns of this mean square matrix, with `times` the ridge on the penalised ones added."""
+    # Directions that hardly vary stay so: a millionth of a column's mean square is as far as they are stretched.
+    added = times * (np.where(penalised, ridge, 0.0) + 1e-6 * np.maximum(np.diag(squared), 1e-6))
+    values, vectors = np.linalg.eigh(squared + np.diag(added))
+    return np.asarray((vectors / np.sqrt(values)) @ vectors.T)

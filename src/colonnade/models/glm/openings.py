@@ -18,6 +18,7 @@ import secrets
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -25,10 +26,10 @@ from blake3 import blake3
 
 from colonnade.errors import PrivacyError, ProtocolError, StorageError
 from colonnade.models.glm.gradient_privacy import WIDEST
-from colonnade.models.glm.matrix import Matrix
 from colonnade.models.glm.messages import OpenableSums
 from colonnade.runtime.party import Party
 from colonnade.storage import Entry, SharedLog, explained, make_private, sync_directory
+from colonnade.tables.placement import bounds_of
 from colonnade.tables.table import Table
 from colonnade.wire.message import Float64Array, Int64Array, UInt64Array
 
@@ -57,9 +58,12 @@ class RowSketch:
     @classmethod
     def of(cls, table: Table, batches: Sequence[Int64Array], key: bytes) -> RowSketch:
         """The sketch of a table's rows, under a key that the owner keeps."""
-        digests = b"".join(blake3(str(row).encode(), key=key).digest(8) for row in table.ids.to_pylist())
-        hashes = np.sort(np.frombuffer(digests, np.uint64))[:MOST_HASHES]
-        return cls(hashes, len(table), min(map(len, batches)))
+        least = np.zeros(0, np.uint64)
+        for begin, end in pairwise(bounds_of(len(table))):
+            ids = table.ids.slice(begin, end - begin).to_pylist()
+            digests = b"".join(blake3(str(each).encode(), key=key).digest(8) for each in ids)
+            least = np.sort(np.concatenate([least, np.frombuffer(digests, np.uint64)]))[:MOST_HASHES]
+        return cls(least, len(table), min(map(len, batches)))
 
     def share_in(self, other: RowSketch) -> float:
         """The share of these rows that the other run used too; exact up to `MOST_HASHES` rows, else to about 3 %."""
@@ -226,16 +230,6 @@ def own_key(party: Party) -> bytes:
             "on the same rows are not recognised."
         )
     return key
-
-
-def column_digest(matrix: Matrix, batches: Sequence[Int64Array]) -> bytes:
-    """A digest of a matrix, cut into batches; it leaves its owner only under a key."""
-    hashed = blake3(repr(matrix.shape).encode())
-    parts = [matrix] if isinstance(matrix, np.ndarray) else [matrix.data, matrix.indices, matrix.indptr]
-    # Sums over other batches are other equations, even of the same columns; the one batch of all rows is always alike.
-    for part in (*parts, *(batches if len(batches) > 1 else ())):
-        hashed.update(np.ascontiguousarray(part).tobytes())
-    return hashed.digest()
 
 
 def keyed(digest: bytes, key: bytes) -> bytes:

@@ -57,6 +57,7 @@ from colonnade.models.glm.matrix import (
     Matrix,
     entries,
     largest_eigenvalue,
+    require_finite,
     squares,
     stacked,
     totals,
@@ -77,6 +78,7 @@ from colonnade.models.glm.messages import (
     SharesLayout,
 )
 from colonnade.models.glm.sides import (
+    LONGER,
     ColumnSide,
     LearnedRegression,
     RegressionSettings,
@@ -107,7 +109,9 @@ class MatrixSide(ColumnSide):
     layout: SharesLayout
 
     def __init__(self, settings: RegressionSettings, party: Party, matrix: Matrix) -> None:
-        super().__init__(settings, party, matrix)
+        super().__init__(settings, party, matrix.shape)
+        require_finite(party.name, matrix)
+        self._kept: dict[tuple[str, int], rlwe.Columns] = {}
         if self.n_rows > MOST_ROWS:
             raise Overflow(
                 f"{party.name} has {self.n_rows} rows, but shares are multiplied for at most {MOST_ROWS}. Use fewer."
@@ -218,12 +222,14 @@ class MatrixSide(ColumnSide):
         return rlwe.rows_per_block(batch_size, self.most_columns)
 
     def _prepared(self, what: str, batch: int, key: PublicKey, block: int) -> rlwe.Columns:
-        rows = self.batches[batch]
-
-        def matrix() -> Matrix:
-            return stacked(self.columns[rows], self.penalty).T if what == "scores" else self.gradient_columns[rows]
-
-        found: rlwe.Columns = self.prepared(key, (what, batch), matrix, block, 2 * self.n_rows * self.n_columns)
+        """A matrix as products need it; kept if those of all batches fit in memory."""
+        if (what, batch) in self._kept:
+            return self._kept[what, batch]
+        rows, fits = self.batches[batch], rlwe.fits_cache(2 * self.n_rows * self.n_columns)
+        matrix = stacked(self.columns[rows], self.penalty).T if what == "scores" else self.gradient_columns[rows]
+        found = key.prepare(matrix, block, cached=fits)
+        if fits:
+            self._kept[what, batch] = found
         return found
 
     def _fixed(self, matrix: Matrix, *, axis: int) -> Matrix:
@@ -267,7 +273,9 @@ class ComputingSide(MatrixSide):
 
     def train(self, step: int) -> None:
         batch, rows = step % self.n_batches, self.batches[step % self.n_batches]
-        found = [self._scores(step, batch, point) for point in self.point]
+        # A long step takes its gradient where coefficients are, a short one where the last move takes them.
+        points = self.coefficients if step < self.n_long_steps else self.point
+        found = [self._scores(step, batch, point) for point in points]
         residuals = self._mean(step, np.stack([scores for scores, _ in found]))
         if self.leading:
             residuals = residuals - self.labels[:, rows]
@@ -349,11 +357,12 @@ class ComputingSide(MatrixSide):
     def _update(self, step: int, batch_size: int, gradients: Share, penalties: Share) -> None:
         """One step along the gradient on shares: all factors are public."""
         layout, places = self.layout, ceil(log2(batch_size))
+        rate = layout.learning_rate * (LONGER if step < self.n_long_steps else 1.0)
         means, shrunk = self._truncated(step, np.stack([gradients, penalties]), places)
         bits = 2 * COEFFICIENT_BITS
-        scale = layout.learning_rate * layout.curvature * self.n_batches / self.total(layout.weights) * 2.0**places
+        scale = rate * layout.curvature * self.n_batches / self.total(layout.weights) * 2.0**places
         of_gradient = round(scale * 2.0 ** (bits - COLUMN_BITS - VALUE_BITS))
-        of_penalty = layout.learning_rate * self.shrinkage(layout.weights) / (self.ridge or 1.0)
+        of_penalty = rate * self.shrinkage(layout.weights) / (self.ridge or 1.0)
         change = means * _word(of_gradient)
         change += shrunk * _word(round(of_penalty * 2.0 ** (COEFFICIENT_BITS - PENALTY_BITS + places)))
         before, self.coefficients = self.coefficients, self.point - self._truncated(step, change, COEFFICIENT_BITS)

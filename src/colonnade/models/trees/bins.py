@@ -12,7 +12,7 @@ and whether it has missing values are public (`Column`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from colonnade.errors import DataError
 from colonnade.storage import Tree as Stored
+from colonnade.tables.placement import Placement, total
 from colonnade.tables.table import Table
 from colonnade.wire.message import Float64Array, Int64Array
 
@@ -134,16 +135,16 @@ class Bins:
                     f"{table.owner} should bring numbers, text or booleans for trees, but its column {name!r} holds "
                     "curves. Leave this column out, or use a model for curves such as FunctionalBoost."
                 )
-            values = table.column(name)[rows]
+            pieces = in_pieces(table)
             if kind == "categorical":
-                counts = Counter(value for value in values if value is not None)
+                counts = total(pieces.map(_level_counts, name, per_part=masks_of(pieces, rows)))
                 frequent = sorted(counts, key=lambda level: (-counts[level], level))[:max_bin]
                 levels[name] = tuple(sorted(frequent))
                 n_binned = sum(counts[level] for level in frequent)
             else:
-                present = values[~np.isnan(values)]
-                cuts[name] = quantile_cuts(present, max_bin)
-                n_binned = len(present)
+                values = _merged(list(pieces.map(_value_counts, name, per_part=masks_of(pieces, rows))))
+                cuts[name] = quantile_cuts(values[0], max_bin, values[1])
+                n_binned = int(values[1].sum())
             if n_binned < len(rows):
                 gaps.append(name)
         return cls(cuts, levels, tuple(gaps))
@@ -206,23 +207,60 @@ class Bins:
         return cls(dict(tree["cuts"]), levels, tuple(tree["gaps"]))
 
 
-def quantile_cuts(values: Float64Array, max_bin: int) -> Float64Array:
+def in_pieces(table: Table) -> Placement[Table]:
+    """The rows where they lie, in one piece if that is this process: cuts change neither counts nor codes."""
+    return table.cut((0, len(table))) if table.placed is None else table.partitions
+
+
+def masks_of(pieces: Placement[Any], rows: Int64Array) -> Iterator[NDArray[np.bool_]]:
+    """Which rows of each piece are among some rows."""
+    chosen = np.zeros(pieces.bounds[-1], np.bool_)
+    chosen[rows] = True
+    return pieces.cut(chosen)
+
+
+def _level_counts(part: Table, name: str, chosen: NDArray[np.bool_]) -> Counter[str]:
+    return Counter(value for value in part.column(name)[chosen] if value is not None)
+
+
+def _value_counts(part: Table, name: str, chosen: NDArray[np.bool_]) -> tuple[Float64Array, Int64Array]:
+    values = part.column(name)[chosen]
+    return np.unique(values[~np.isnan(values)], return_counts=True)
+
+
+def _merged(found: Sequence[tuple[Float64Array, Int64Array]]) -> tuple[Float64Array, Int64Array]:
+    """Different values in ascending order, and how often each occurs, from those of pieces."""
+    if len(found) == 1:
+        return found[0]
+    values, counts = (np.concatenate(each) for each in zip(*found, strict=True))
+    order = np.argsort(values, kind="stable")
+    values, counts = values[order], counts[order]
+    begin = np.flatnonzero(np.concatenate([np.ones(min(1, len(values)), np.bool_), values[1:] != values[:-1]]))
+    return values[begin], np.add.reduceat(counts, begin) if len(begin) else counts
+
+
+def quantile_cuts(values: Float64Array, max_bin: int, counts: Int64Array | None = None) -> Float64Array:
     """Cuts of numbers into at most `max_bin` bins that hold about as many values each.
 
     A value that fills a bin by itself gets the bin, and the rest is cut into bins of equal weight. Where there are no
     more different values than bins, each has a bin.
 
+    Args:
+        values: The numbers.
+        max_bin: How many bins there are at most.
+        counts: How often each number occurs, where `values` are different ones in ascending order.
+
     >>> quantile_cuts(np.array([0.0, 0, 0, 0, 0, 0, 1, 2, 3, 4]), 3).tolist()
     [0.5, 2.5]
     """
-    unique, counts = np.unique(values, return_counts=True)
+    unique, counts = np.unique(values, return_counts=True) if counts is None else (values, counts)
     if len(unique) <= max_bin:
         first = np.arange(1, len(unique))
     else:
         ends, chosen, done = np.cumsum(counts), [], 0
         for left in range(max_bin, 1, -1):
             begun = ends[done - 1] if done else 0
-            wanted = begun + (len(values) - begun) / left
+            wanted = begun + (ends[-1] - begun) / left
             # The end nearest to an equal share of what is left; a bin has at least one value, and leaves one for each.
             above = int(np.searchsorted(ends, wanted))
             nearer = above > done and wanted - ends[above - 1] <= ends[above] - wanted

@@ -19,6 +19,7 @@ from math import inf
 from colonnade.errors import LeakBudgetSpent
 from colonnade.privacy.history import History, Records
 from colonnade.runtime.party import Party
+from colonnade.storage import HeldLog
 
 EQUATIONS_PER_NODE = 2
 
@@ -40,8 +41,8 @@ class LeakBudget:
         self._spent = 0
         log, self._history = party.answer_log, None
         if log is not None:
-            path = log.with_name(f"{unit}-of-{party.name}")
-            self._history = History(path, Records.of(party.own_table), party.plan.hash)
+            self._path = log.with_name(f"{unit}-of-{party.name}")
+            self._history = History(self._path, Records.of(party.own_table), party.plan.hash)
 
     @classmethod
     def of_sums(cls, party: Party, peer: str, n_rows: int, per_row: float | None) -> LeakBudget:
@@ -72,9 +73,19 @@ class LeakBudget:
             "side_budget.",
         )
 
-    def require_room(self, count: int) -> None:
-        """Raise `LeakBudgetSpent` if so much would exceed the budget, earlier runs aside."""
+    def require_room(self, count: int) -> tuple[str, ...]:
+        """What is left for this run, if earlier runs have spent some; nothing is counted.
+
+        Raises:
+            LeakBudgetSpent: This count and what earlier runs told would exceed the budget together.
+        """
+        if self._history is not None and self._path.exists():
+            with self._history.locked() as held:
+                self._look_back(self._history, held)
         self._require(count)
+        if not self._spent or self._most == inf:
+            return ()
+        return (f"{self._peer} may learn {self._allowed}, over all runs on these rows, and learned {self._spent:,}",)
 
     def spend(self, count: int) -> None:
         """Count what is about to be told.
@@ -86,11 +97,14 @@ class LeakBudget:
             self._require(count)
         else:
             with self._history.locked() as held:
-                others = self._history.unread(held)
-                self._spent += sum(int(entry[self._unit]) for entry in others if entry["peer"] == self._peer)
+                self._look_back(self._history, held)
                 self._require(count)
                 self._history.append(held, {"peer": self._peer, self._unit: count})
         self._spent += count
+
+    def _look_back(self, history: History, held: HeldLog) -> None:
+        others = history.unread(held)
+        self._spent += sum(int(entry[self._unit]) for entry in others if entry["peer"] == self._peer)
 
     def _require(self, count: int) -> None:
         if self._spent + count > self._most:

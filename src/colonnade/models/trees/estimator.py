@@ -38,7 +38,7 @@ from colonnade.crypto.profiles import HISTOGRAM
 from colonnade.devices import DEVICES, computes_on_gpu
 from colonnade.errors import DataError, PlanError
 from colonnade.models.base import Prediction, ScoringEstimator, own_labels, require_classes, row_weights
-from colonnade.models.trees.bins import BinMatrix, Bins, Column
+from colonnade.models.trees.bins import Bins, Column
 from colonnade.models.trees.boosting import Boosting, BoostSettings, Sampling
 from colonnade.models.trees.budgets import EQUATIONS_PER_NODE, LeakBudget
 from colonnade.models.trees.hidden import MOST_TOTAL, hidden_parameters
@@ -49,6 +49,7 @@ from colonnade.models.trees.paillier_sums import MOST_NODES
 from colonnade.models.trees.prediction import predict_as_feature_party, predict_as_label_party
 from colonnade.models.trees.protocol import FeatureSide, ForestSettings, LabelSide, most_numbers, require_varied
 from colonnade.models.trees.record import ForestRecord
+from colonnade.models.trees.rows import BinnedRows
 from colonnade.models.trees.splits import TreeParameters
 from colonnade.models.trees.storage import splits_array, splits_of, tree_of, tree_state
 from colonnade.models.trees.text import described_splits, described_tree
@@ -201,13 +202,13 @@ class SecureBoost(ScoringEstimator):
         """Train together with the other parties; afterwards this holds the party's own side of the forest."""
         self.check_setup(party)
         self.admit_defences(party)
-        settings, sampling, matrix = self._prepared(party)
+        settings, sampling, table = self._prepared(party)
         if party.holds_labels:
             side: LabelSide | FeatureSide = LabelSide(
-                settings, party, matrix, self._boosting(party, settings, sampling)
+                settings, party, self.bins_.encode(table), self._boosting(party, settings, sampling)
             )
         else:
-            side = FeatureSide(settings, party, matrix, sampling)
+            side = FeatureSide(settings, party, BinnedRows.of(table, self.bins_), sampling)
         side.begin()
         steps = party.steps(side.n_trees, side, name="trees")
         for step in steps:
@@ -227,10 +228,10 @@ class SecureBoost(ScoringEstimator):
         """The joint model's scores before the link (rows, scores), at the label party; None elsewhere."""
         self.require_fitted("used to predict")
         self.admit_defences(party)
-        matrix = self.bins_.encode(party.own_table)
         if not party.holds_labels:
-            predict_as_feature_party(party, self.splits_, matrix)
+            predict_as_feature_party(party, self.splits_, BinnedRows.of(party.own_table, self.bins_))
             return None
+        matrix = self.bins_.encode(party.own_table)
         self._require_parties(party)
         added = predict_as_label_party(party, self.trees_, self.parts_, matrix)
         n_scores = len(self.start_)
@@ -365,21 +366,26 @@ class SecureBoost(ScoringEstimator):
 
     def check_table(self, party: Party) -> tuple[str, ...]:
         trial = self.clone()
-        settings, sampling, matrix = trial._prepared(party)
+        settings, sampling, table = trial._prepared(party)
         if party.holds_labels:
             trial._boosting(party, settings, sampling)
             return ()
-        require_varied(party.name, matrix, sampling)
-        if self.sums == "exact" and party.roles.label is not None:
+        require_varied(party.name, BinnedRows.of(table, trial.bins_), sampling)
+        assert party.roles.label is not None
+        notes = LeakBudget.of_sides(party, party.roles.label, self.side_budget).require_room(1)
+        if self.sums == "exact":
             # Every tree asks about its root at least; early stopping may end after the first.
             fewest = 1 if self.early_stopping_rounds else self.n_estimators
             n_rows = len(sampling.parts[0])
             budget = LeakBudget.of_sums(party, party.roles.label, n_rows, self.leak_budget)
-            budget.require_room(EQUATIONS_PER_NODE * fewest)
-        return ()
+            notes += budget.require_room(EQUATIONS_PER_NODE * fewest)
+        return notes
 
-    def _prepared(self, party: Party) -> tuple[ForestSettings, Sampling, BinMatrix]:
-        """What a party's side is made from; learns the bins of its columns."""
+    def check_columns(self, table: Table) -> None:
+        self.bins_.require_columns(table)
+
+    def _prepared(self, party: Party) -> tuple[ForestSettings, Sampling, Table]:
+        """What a party's side is made from, its columns last; learns their bins."""
         settings = self._settings()
         sampling = Sampling(settings.boost, len(party.own_table), party.shared)
         if min(map(len, sampling.folds)) < 2:
@@ -389,7 +395,7 @@ class SecureBoost(ScoringEstimator):
             )
         table = self._columns(party)
         self.bins_ = Bins.learned(table, sampling.parts[0], max_bin=self.max_bin)
-        return settings, sampling, self.bins_.encode(table)
+        return settings, sampling, table
 
     def _require_scheme(self, trees: TreeParameters) -> None:
         if self.backend == "hinted":

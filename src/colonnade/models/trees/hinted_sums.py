@@ -27,14 +27,13 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from colonnade.crypto import hinted
-from colonnade.crypto.histograms import HistogramBins
 from colonnade.crypto.packing import packed, unpacked_wide
 from colonnade.crypto.profiles import HISTOGRAM
 from colonnade.crypto.sampling import SEED_BYTES
 from colonnade.crypto.shares import Share
 from colonnade.crypto.wide import PRIME_BITS
 from colonnade.errors import ProtocolError
-from colonnade.models.trees.bins import BinMatrix, Column
+from colonnade.models.trees.bins import Column
 from colonnade.models.trees.losses import Gradients
 from colonnade.models.trees.messages import (
     Hint,
@@ -46,6 +45,7 @@ from colonnade.models.trees.messages import (
     SumsQuery,
 )
 from colonnade.models.trees.noise import BY, SumNoise
+from colonnade.models.trees.rows import BinnedRows
 from colonnade.runtime.party import Party
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Int64Array
@@ -250,7 +250,7 @@ class HintedAnswering:
 
     Args:
         party: The feature party.
-        bins: Its columns.
+        rows: Its rows.
         folds: The rows of each fold.
         most_numbers: How many encrypted numbers a tree asks for at most.
         shared: Whether sums stay shares.
@@ -261,7 +261,7 @@ class HintedAnswering:
     def __init__(
         self,
         party: Party,
-        bins: BinMatrix,
+        rows: BinnedRows,
         folds: Sequence[Int64Array],
         most_numbers: int,
         *,
@@ -274,13 +274,13 @@ class HintedAnswering:
         checkpoints = party.checkpoints.directory
         self._folder = None if checkpoints is None else checkpoints / "hints"
         seed, self._holders, self._publics = agreed_seed(party), [], []
-        widths = [column.width for column in bins.columns]
-        for number, rows in enumerate(folds):
-            public = hinted.PublicMatrix(_fold_seed(seed, number), len(rows))
-            private = HistogramBins(np.ascontiguousarray(bins.codes[rows].T), widths)
+        for number, fold in enumerate(folds):
+            public = hinted.PublicMatrix(_fold_seed(seed, number), len(fold))
+            private = rows.histogram(fold)
             budget = party.budget(HISTOGRAM, self._line.peer, most=public.most_values)
             holder = hinted.Holder(private, public, budget, folder=self._folder, device=device)
             self._line.send(Hint(number, holder.hint()), under=_QUERY)
+            public.drop_blocks()
             self._holders.append(holder)
             self._publics.append(public)
         self._holder, self._public = self._holders[0], self._publics[0]

@@ -24,6 +24,7 @@ from colonnade.errors import ProtocolError
 from colonnade.models.trees.bins import BinMatrix, Column
 from colonnade.models.trees.grow import Tree
 from colonnade.models.trees.messages import AskedSplits
+from colonnade.models.trees.rows import BinnedRows
 from colonnade.models.trees.sides import MOST_SPLITS, SideFetching, SideServing, choice_bits
 from colonnade.models.trees.splits import Split
 from colonnade.runtime.party import Party
@@ -119,9 +120,9 @@ def predict_as_label_party(
     return out
 
 
-def predict_as_feature_party(party: Party, splits: Sequence[Sequence[Split]], bins: BinMatrix) -> None:
+def predict_as_feature_party(party: Party, splits: Sequence[Sequence[Split]], rows: BinnedRows) -> None:
     """Serve the sides of this party's rows under its splits."""
-    line, n_rows = party.label_party, len(bins.codes)
+    line, n_rows = party.label_party, len(rows)
     serving, served = SideServing(line), set[tuple[int, int]]()
     first = n_served = 0
     while True:
@@ -140,12 +141,12 @@ def predict_as_feature_party(party: Party, splits: Sequence[Sequence[Split]], bi
             )
         served |= set(asked)
         n_served = message.first + message.n_rows
-        rows = slice(message.first, n_served)
         for group in _by_bits(met):
             sides = np.zeros((_width(group), len(group), message.n_rows), np.bool_)
-            for place, crossing in enumerate(group):
-                for number, each in enumerate(crossing.numbers):
-                    sides[number, place] = splits[crossing.tree][each].left_rows(bins, rows)
+            places = [(number, place) for place, each in enumerate(group) for number in range(len(each.numbers))]
+            asked_of = [splits[crossing.tree][each] for crossing in group for each in crossing.numbers]
+            for at, side in zip(places, rows.left(asked_of, message.first, n_served), strict=True):
+                sides[at] = side
             serving.serve(message.level, list(sides.reshape(len(sides), -1)))
 
 

@@ -57,6 +57,7 @@ from colonnade.models.trees.messages import (
 from colonnade.models.trees.noise import MOST_WIDTHS, NoiseSettings, SumNoise, mechanism, most_releases, widest
 from colonnade.models.trees.paillier_sums import PaillierAnswering, PaillierAsking
 from colonnade.models.trees.record import ForestRecord, SeenTree, Sides
+from colonnade.models.trees.rows import BinnedRows
 from colonnade.models.trees.sides import MOST_SPLITS, SideFetching, SideServing
 from colonnade.models.trees.splits import Split, TreeParameters
 from colonnade.models.trees.storage import splits_array, splits_of
@@ -345,12 +346,12 @@ class FeatureSide:
     Args:
         settings: The forest's.
         party: The feature party.
-        bins: Its columns.
+        rows: Its rows.
         sampling: Which rows and columns a tree may learn from.
     """
 
-    def __init__(self, settings: ForestSettings, party: Party, bins: BinMatrix, sampling: Sampling) -> None:
-        self._settings, self._party, self._bins, self._sampling = settings, party, bins, sampling
+    def __init__(self, settings: ForestSettings, party: Party, rows: BinnedRows, sampling: Sampling) -> None:
+        self._settings, self._party, self._rows, self._sampling = settings, party, rows, sampling
         self._line = party.label_party
         self.splits: list[list[Split]] = []
         self.n_scores = 1
@@ -366,8 +367,8 @@ class FeatureSide:
 
     def begin(self) -> None:
         """Exchange what is needed before the first tree."""
-        columns = self._bins.columns
-        require_varied(self._party.name, self._bins, self._sampling)
+        columns = self._rows.columns
+        require_varied(self._party.name, self._rows, self._sampling)
         flags = np.array([(column.missing, column.categorical) for column in columns], np.uint8)
         n_bins = np.array([column.n_bins for column in columns], np.int64)
         self._line.send(ColumnOutline(n_bins, flags[:, 0].copy(), flags[:, 1].copy()))
@@ -380,11 +381,12 @@ class FeatureSide:
         self._answering: SumsAnswering
         if self._settings.backend == "paillier":
             self._most_at_once = most_numbers(self._settings.boost.trees, 1)[1]
-            self._answering = PaillierAnswering(self._party, self._bins, folds, revealed=self._settings.revealed)
+            codes, revealed = self._rows.collected(), self._settings.revealed
+            self._answering = PaillierAnswering(self._party, codes, folds, revealed=revealed)
         else:
             self._answering = HintedAnswering(
                 self._party,
-                self._bins,
+                self._rows,
                 folds,
                 most,
                 shared=shared,
@@ -399,7 +401,7 @@ class FeatureSide:
     def train(self, step: int) -> dict[str, float]:
         """Help to grow one tree."""
         allowed = self._allowed(step)
-        told = None if self._settings.hidden else told_columns(self._bins.columns, allowed)
+        told = None if self._settings.hidden else told_columns(self._rows.columns, allowed)
         self._answering.prepare(step, self._sampling.fold_of(step // self.n_scores), told)
         if self._settings.hidden:
             self._hidden.prepare(step, allowed)
@@ -420,7 +422,7 @@ class FeatureSide:
                     self._hidden.rank(step, shares)
                 continue
             message = self._line.receive(ChosenSplits, fields={"tree": step}, epoch=step)
-            splits = _own_splits(message.splits, self._bins.columns, self._line.peer)
+            splits = _own_splits(message.splits, self._rows.columns, self._line.peer)
             # A turn tells a side of every row, so turns are counted as well as splits.
             n_turns += 1
             if len(chosen) + len(splits) > trees.most_splits or n_turns > trees.most_turns:
@@ -430,7 +432,7 @@ class FeatureSide:
                 )
             for some in _by_batches(splits):
                 self._sides_budget.spend(1)
-                self._serving.serve(step, [split.left_rows(self._bins, slice(None)) for split in some])
+                self._serving.serve(step, list(self._rows.left(some)))
             chosen += splits
         self.splits.append(chosen)
         return {"own splits": float(len(chosen))}
@@ -468,7 +470,7 @@ class FeatureSide:
     def _allowed(self, tree: int) -> NDArray[np.bool_] | None:
         """Which of this party's columns a tree may split by."""
         first, allowed = self._outline.first_column, self._sampling.allowed(tree, self._outline.n_columns)
-        return None if allowed is None else allowed[first : first + len(self._bins.columns)]
+        return None if allowed is None else allowed[first : first + len(self._rows.columns)]
 
     def _spend(self, n_nodes: int, n_numbers: int) -> None:
         if n_numbers > self._most_at_once:
@@ -528,11 +530,10 @@ def _by_batches(splits: Sequence[T]) -> Iterator[Sequence[T]]:
         yield splits[start : start + MOST_SPLITS]
 
 
-def require_varied(name: str, bins: BinMatrix, sampling: Sampling) -> None:
+def require_varied(name: str, rows: BinnedRows, sampling: Sampling) -> None:
     """Refuse a feature party without a column that varies among the rows that trees learn from."""
-    trained = bins.codes[sampling.parts[0]]
-    if not (trained != trained[:1]).any():
-        found = "each of its columns is constant or empty" if bins.columns else "has no columns besides the ids"
+    if not rows.vary(sampling.parts[0]):
+        found = "each of its columns is constant or empty" if rows.columns else "has no columns besides the ids"
         raise DataError(
             f"{name} should bring a column with two different values at least, but {found}. Bring another column, or "
             "leave this party out."

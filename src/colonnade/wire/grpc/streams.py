@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 _METHOD = "/colonnade.Wire/Exchange"
 _AGREE = "agree "
+_STOP_S = 10.0
 _OPTIONS = (
     ("grpc.max_receive_message_length", 8 * CHUNK_BYTES),
     ("grpc.max_send_message_length", 8 * CHUNK_BYTES),
@@ -85,7 +86,9 @@ class Streams:
         self._refused: dict[str, str] = {}
         self._closing = threading.Event()
         self._server: grpc.Server | None = None
+        self._pool = ThreadPoolExecutor(2 * len(self._addresses) + 2, thread_name_prefix="colonnade")
         self._threads: list[threading.Thread] = []
+        self._greetings: set[Callable[[], Any]] = set()
 
     def open(self) -> None:
         """Listen and dial; returns at once."""
@@ -101,9 +104,12 @@ class Streams:
     def close(self) -> None:
         """End all connections."""
         self._closing.set()
+        for cancel in list(self._greetings):
+            cancel()
         connections = [link.close() for link in self._links.values()]
-        if self._server is not None:
-            self._server.stop(grace=0.5).wait()
+        # A thread of gRPC that hands a call to a pool that is shut down breaks: the server ends first.
+        if self._server is None or self._server.stop(grace=0.5).wait(_STOP_S):
+            self._pool.shutdown(wait=False)
         for seconds in (0.5, 5.0):
             for thread in self._threads:
                 thread.join(seconds)
@@ -120,10 +126,7 @@ class Streams:
     # The listening side.
 
     def _serve(self, address: str) -> None:
-        self._server = grpc.server(
-            ThreadPoolExecutor(max_workers=2 * len(self._addresses) + 2, thread_name_prefix="colonnade"),
-            options=_OPTIONS,
-        )
+        self._server = grpc.server(self._pool, options=_OPTIONS)
         self._server.add_generic_rpc_handlers((_Service(self._answer),))
         for place in places_of(address):
             try:
@@ -144,7 +147,7 @@ class Streams:
         if self._rendezvous.over:
             return
         try:
-            with _within(self._patience.silence, context.cancel):
+            with self._greeting(context.cancel):
                 if self._tls is not None:
                     identity = self._tls.shown(context.auth_context())
                     who = identity.name
@@ -171,8 +174,10 @@ class Streams:
             self._refused.pop(link.peer, None)
         arrivals.go_to(partial(self._take_in, link, connection))
         try:
+            if self._closing.is_set():
+                return  # too late for `close` to end it
             yield self._hello(link, listens=True)
-            threading.Thread(target=self._read, args=(link, connection, requests), daemon=True).start()
+            self._begin(self._read, link, connection, requests)
             yield from self._write(link, connection)
         finally:
             link.detach(connection)
@@ -198,6 +203,8 @@ class Streams:
                     self._rendezvous.fail_locally(error)
                     return
             except (grpc.RpcError, OSError):
+                if self._closing.is_set():
+                    return
                 reason = None if self._tls is None else self._tls.diagnose(peer, address)
                 # A connection that breaks at the wrong moment looks like a refusal, but not each time. One that held
                 # before is more likely to have broken.
@@ -222,7 +229,7 @@ class Streams:
 
         call = channel.stream_stream(_METHOD, response_deserializer=arrivals)(requests())
         try:
-            with _within(self._patience.silence, call.cancel):
+            with self._greeting(call.cancel):
                 answer = Envelope.unpack(next(call))
             if answer.type is Type.REFUSAL:
                 raise AuthError(f"{link.peer} refused {self._name}: {str(answer.note.get('because'))[:2000]}")
@@ -249,6 +256,21 @@ class Streams:
             call.cancel()
 
     # Both sides.
+
+    @contextlib.contextmanager
+    def _greeting(self, cancel: Callable[[], Any]) -> Iterator[None]:
+        """Cancel a call unless the block ends in time and before this party closes."""
+        timer = threading.Timer(self._patience.silence, cancel)
+        timer.daemon = True
+        timer.start()
+        self._greetings.add(cancel)
+        try:
+            if self._closing.is_set():
+                cancel()
+            yield
+        finally:
+            self._greetings.discard(cancel)
+            timer.cancel()
 
     def _hello(self, link: Link, *, listens: bool = False) -> bytes:
         note = {
@@ -332,8 +354,8 @@ class Streams:
 
     def _begin(self, target: Callable[..., None], *args: Any) -> None:
         thread = threading.Thread(target=target, args=args, daemon=True)
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)  # `close` may look at the list already, and cannot join what has not begun
 
 
 class _Arrivals:
@@ -369,15 +391,3 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]
             return None
         arrivals = _Arrivals()
         return grpc.stream_stream_rpc_method_handler(partial(self._answer, arrivals), request_deserializer=arrivals)
-
-
-@contextlib.contextmanager
-def _within(seconds: float, cancel: Callable[[], Any]) -> Iterator[None]:
-    """Cancel a call unless the block ends in time."""
-    timer = threading.Timer(seconds, cancel)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()

@@ -8,6 +8,7 @@ import os
 import struct
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias
 
@@ -79,7 +80,7 @@ class FramesOnDisk:
     def __init__(self, directory: Path, key: StorageKey | None = None) -> None:
         self.directory, self.key = directory, key
         self._open: dict[str, BinaryIO] = {}
-        weakref.finalize(self, _close, self._open)
+        weakref.finalize(self, _abandon, self._open)
         with explained("open the recording"):
             make_private(directory)
 
@@ -199,9 +200,15 @@ class FramesOnDisk:
 
 
 def _close(files: dict[str, BinaryIO]) -> None:
-    for file in files.values():
-        file.close()
-    files.clear()
+    while files:
+        files.popitem()[1].close()
+
+
+def _abandon(files: dict[str, BinaryIO]) -> None:
+    """Close files that nobody writes to any more; what a full disk did not take was told when it was written."""
+    while files:
+        with suppress(OSError):
+            files.popitem()[1].close()
 
 
 def _file_name(section: Section) -> str:
