@@ -96,8 +96,17 @@ class Basis(ABC):
 
     def whitened_penalty(self, operator: Operator = 2) -> FloatArray:
         """The penalty in coordinates: M^(-1/2) Omega M^(-1/2)."""
+        if isinstance(operator, int) and operator in self._whitened:
+            return self._whitened[operator]
         product = self.inverse_root @ self.penalty(operator) @ self.inverse_root
-        return (product + product.T) / 2
+        found = (product + product.T) / 2
+        if isinstance(operator, int):
+            self._whitened[operator] = found
+        return found
+
+    @cached_property
+    def _whitened(self) -> dict[int, FloatArray]:
+        return {}
 
     def _gram_to(self, power: float) -> FloatArray:
         values, vectors = np.linalg.eigh(self.gram)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,25 +35,32 @@ class CurvesType(pa.ExtensionType):  # type: ignore[misc]
         super().__init__(pa.list_(pa.float64(), basis.size), "colonnade.curves")
 
     def __arrow_ext_serialize__(self) -> bytes:
-        return _description(self.basis)
+        return description_of(self.basis)
 
     @classmethod
     def __arrow_ext_deserialize__(cls, storage_type: pa.DataType, serialized: bytes) -> CurvesType:
-        return cls(_described(serialized))
+        return _described_type(serialized)
 
     def __reduce__(self) -> tuple[type[CurvesType], tuple[Basis]]:
         return CurvesType, (self.basis,)
 
 
 @lru_cache(maxsize=256)
-def _description(basis: Basis) -> bytes:
+def description_of(basis: Basis) -> bytes:
+    """A basis in words that `described_basis` reads."""
     return json.dumps(basis.describe(), sort_keys=True).encode()
 
 
 @lru_cache(maxsize=256)
-def _described(serialized: bytes) -> Basis:
-    """The basis that a column's type names; Arrow asks whenever a column is touched."""
+def described_basis(serialized: bytes) -> Basis:
+    """The basis that `description_of` described: the same object each time, so that its matrices are formed once."""
     return basis_of(json.loads(serialized))
+
+
+@lru_cache(maxsize=256)
+def _described_type(serialized: bytes) -> CurvesType:
+    """The type that a basis gives a column; Arrow asks whenever a column is touched."""
+    return CurvesType(described_basis(serialized))
 
 
 _EXAMPLE = json.loads('{"kind": "fourier", "domain": [0, 1], "size": 1, "period": null}')
@@ -135,14 +142,18 @@ class Curves:
 
     @classmethod
     def of_arrow(cls, column: pa.ChunkedArray | pa.Array) -> Curves:
-        """The curves of a column; a missing curve has NaN coefficients."""
+        """The curves of a column, which stay in Arrow's memory where they can; a missing curve has NaN coefficients."""
         curves_type: CurvesType = column.type
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+        if len(chunks) == 1 and not chunks[0].null_count:
+            storage, size = chunks[0].storage, curves_type.basis.size
+            flat = storage.values.slice(storage.offset * size, len(storage) * size)
+            return cls(np.asarray(flat, dtype=np.float64).reshape(-1, size), curves_type.basis)
         rows = np.full((len(column), curves_type.basis.size), np.nan)
         start = 0
         for chunk in chunks:
-            valid = np.asarray(chunk.is_valid())
             flat = np.asarray(chunk.storage.flatten(), dtype=np.float64).reshape(-1, curves_type.basis.size)
+            valid = np.asarray(chunk.is_valid()) if chunk.null_count else slice(None)
             rows[start : start + len(chunk)][valid] = flat
             start += len(chunk)
         return cls(rows, curves_type.basis)
@@ -157,7 +168,7 @@ class Curves:
         """Hand the curves to Arrow, so that they can stand among a table's columns."""
         return self.to_arrow()
 
-    @property
+    @cached_property
     def coordinates(self) -> FloatArray:
         """Rows whose lengths and inner products are those of the curves in L2."""
         return np.asarray(self.coefficients @ self.basis.root)

@@ -26,6 +26,7 @@ from colonnade.runtime.party import Party
 from colonnade.runtime.protocol import describe
 from colonnade.storage import Tree, read_tree, write_atomically, write_tree
 from colonnade.tables.table import Table
+from colonnade.text import nearest
 from colonnade.wire.message import Message
 
 if TYPE_CHECKING:
@@ -109,6 +110,8 @@ class Estimator(ABC):
     task: ClassVar[Literal["classification", "regression"]]
     limits: ClassVar[Mapping[str, Limit]] = {}
     """What the parameters may be."""
+    former_names: ClassVar[Mapping[str, str]] = {}
+    """What parameters that had other names are called now."""
     hooks: ClassVar[Mapping[str, frozenset[str]]] = {}
     """The defence hooks called on the side of each role: "label", "feature", "server"."""
     sends: ClassVar[Mapping[str, tuple[type[Message], ...]]] = {}
@@ -121,6 +124,11 @@ class Estimator(ABC):
     """Parameters of a dry run on few rows in one process: limits that would refuse so few, and protect nobody there."""
     label_columns_spare: ClassVar[bool] = False
     """Whether the label party's columns spare others messages; a dry run leaves these out and finds the most."""
+
+    def __new__(cls, *args: Any, **given: Any) -> Self:
+        """Refuse unknown parameters in the name of the class that was called, whichever class has the constructor."""
+        _require_parameters(cls, given)
+        return super().__new__(cls)
 
     @classmethod
     def example(cls) -> Self:
@@ -275,6 +283,10 @@ class Estimator(ABC):
         """
         return ()
 
+    def check_columns(self, table: Table) -> None:
+        """Raise `DataError` for rows to predict whose columns are not those that this party trained with."""
+        self.require_fitted("used to predict")
+
     def admit_defences(self, party: Party) -> None:
         """Ready a party's defences for a run; refuses those that the model would never ask."""
         sides = self.sides()
@@ -359,7 +371,10 @@ def _require_parameters(cls: type[Estimator], given: Mapping[str, Any]) -> None:
     known = _parameters(cls)
     for name in given:
         if name not in known:
-            raise PlanError(f"{cls.__name__} has no parameter {name!r}; it has {', '.join(known)}. Use one of these.")
+            hint = nearest(name, known, cls.former_names)
+            raise PlanError(
+                f"{cls.__name__} has no parameter {name!r}; it has {', '.join(known)}.{hint} Use one of these."
+            )
 
 
 def _shown(value: Any) -> str:

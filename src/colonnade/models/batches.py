@@ -8,6 +8,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
+from colonnade.crypto.additive import MOST_ROWS
 from colonnade.privacy.randomness import Randomness
 from colonnade.wire.message import Int64Array
 
@@ -71,14 +72,23 @@ def batch_sizes(n_rows: int, size: int) -> list[int]:
     return sizes
 
 
-def fixed_batches(n_rows: int, size: int | None, shared: Randomness) -> list[Int64Array]:
-    """Batches that are the same in every epoch, none smaller than `size`; None puts all rows into one.
+def fixed_batches(n_rows: int, size: int | None, shared: Randomness, most: int = MOST_ROWS) -> list[Int64Array]:
+    """Batches that are the same in every epoch.
+
+    Args:
+        n_rows: How many rows there are.
+        size: No batch has fewer rows, as far as `most` allows it; None makes as few batches as it can.
+        shared: What all parties draw alike.
+        most: No batch has more rows: by default as many as an encrypted product sums over.
 
     >>> [len(rows) for rows in fixed_batches(7, 3, Randomness.seeded(0))]
     [4, 3]
+    >>> [len(rows) for rows in fixed_batches(7, None, Randomness.seeded(0), most=4)]
+    [4, 3]
     """
+    n_batches = max(1, n_rows // (size or n_rows), -(-n_rows // most)) if n_rows else 1
     order = shared.generator("fixed batches").permutation(n_rows).astype(np.int64)
-    return [np.sort(rows) for rows in np.array_split(order, max(1, n_rows // (size or n_rows)))]
+    return [np.sort(rows) for rows in np.array_split(order, n_batches)]
 
 
 def ordered_batches(rows: Int64Array, size: int) -> list[Int64Array]:

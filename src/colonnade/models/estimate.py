@@ -93,7 +93,11 @@ def estimate(model: Estimator, roles: Roles, name: str, table: Table) -> dict[st
     """What a real training of a model, in its real roles, sends over each line of one party, by peer."""
     epochs = next((key for key in EPOCHS if key in model.get_params()), None)
     chosen: Any = 1 if epochs is None else getattr(model, epochs)
-    n_epochs: int = cast(Any, model).epochs_on(len(table)) if chosen == "auto" else int(chosen)
+    counted: dict[str, Any] = {} if epochs is None else {epochs: chosen}
+    if chosen == "auto":
+        # What the model counts by itself depends on all rows, of which a dry run has some.
+        counted = cast(Any, model).counted_on(len(table))
+    n_epochs = 1 if epochs is None else int(counted[epochs])
     batch = model.get_params().get("batch_size")
     few, many = (FEW_BATCHES * batch, MANY_BATCHES * batch) if batch else (FEW_ROWS, MANY_ROWS)
     order, n_needed = _covering(table)
@@ -102,7 +106,8 @@ def estimate(model: Estimator, roles: Roles, name: str, table: Table) -> dict[st
         few = len(table)
 
     def entries(n_rows: int, repeats: int, *, narrow: bool = False) -> tuple[Entry, ...]:
-        small = model.clone().set_params(**model.dry_run_params, **({} if epochs is None else {epochs: repeats}))
+        repeated = {} if epochs is None else counted | {epochs: repeats}
+        small = model.clone().set_params(**model.dry_run_params, **repeated)
         tables = _tables(small, roles, name, table.take(np.sort(order[:n_rows])), narrow=narrow)
         with unlogged():
             return simulate(small.fit, tables, roles=roles, keep="digests").transcripts[name].entries

@@ -88,16 +88,21 @@ def it_composes_with_every_defence_in_any_order(defence: Defence, holder: str, s
     """With itself and with each of the catalogue's that suits the model, before and after, all numbers stay finite."""
     for other in (defence, *(make() for make in DEFENCES.values())):
         for party in setup.holders(other):
-            orders = [[defence, other], [other, defence]] if party == holder else [[defence]]
-            for order in orders:
-                held = f"{', then '.join(each.name for each in order)} at {holder} and {other.name} at {party}"
-                try:
-                    fitted, predicted = setup.both(defences={party: [other], holder: order})
-                except ProtocolError as error:
-                    raise AssertionError(f"With {held}, training should come to its end, but {error}") from error
-                numbers = [array for estimator in fitted.results.values() for array in arrays(estimator.share())]
-                numbers += [prediction.values for prediction in predicted.results.values() if prediction is not None]
-                must(all(map(is_finite, numbers)), f"With {held}, everything learned should be finite.")
+            composes(defence, holder, other, party, setup)
+
+
+def composes(defence: Defence, holder: str, other: Defence, party: str, setup: Setup) -> None:
+    """Demand that all numbers stay finite with two defences, in both orders where one party holds both."""
+    orders = [[defence, other], [other, defence]] if party == holder else [[defence]]
+    for order in orders:
+        held = f"{', then '.join(each.name for each in order)} at {holder} and {other.name} at {party}"
+        try:
+            fitted, predicted = setup.both(defences={party: [other], holder: order})
+        except ProtocolError as error:
+            raise AssertionError(f"With {held}, training should come to its end, but {error}") from error
+        numbers = [array for estimator in fitted.results.values() for array in arrays(estimator.share())]
+        numbers += [prediction.values for prediction in predicted.results.values() if prediction is not None]
+        must(all(map(is_finite, numbers)), f"With {held}, everything learned should be finite.")
 
 
 def it_is_refused_where_it_would_never_act(defence: Defence, holder: str, setup: Setup) -> None:

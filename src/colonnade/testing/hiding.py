@@ -41,6 +41,8 @@ _FEW_WORDS = 8
 # Sums modulo 2^53 are the narrowest that are hidden.
 _NEAR = 2**48
 _LATTICE_SCHEMES = (ARBITER.name, SHARES.name)
+# What messages say that they are under where nothing but secrets hides them; noise and clipping hide by a measure.
+_HIDING = ("mask", "flood", "shares", "transfers", "oblivious transfer", "paillier", *_LATTICE_SCHEMES, HISTOGRAM.name)
 _PUBLIC_WORDS = np.frombuffer(b"".join(each.fingerprint for each in (ARBITER, SHARES, HISTOGRAM)), np.uint64)
 
 
@@ -53,6 +55,7 @@ class Said(NamedTuple):
     sender: str
     receiver: str
     message: Message
+    under: tuple[str, ...] = ()
 
 
 @dataclass
@@ -121,7 +124,7 @@ class _NotedLine(Channel):
         self._own, self._said = own, said
 
     def send(self, message: Message, **options: Any) -> None:
-        self._said.append(Said(self._own, self.peer, message))
+        self._said.append(Said(self._own, self.peer, message, tuple(options.get("under", ()))))
         super().send(message, **options)
 
 
@@ -141,6 +144,17 @@ def check_hiding(make: Callable[[], Estimator], tables: Mapping[str, Table], rol
 def something_hidden_crosses(watched: Watched) -> None:
     """A model that hides nothing has no use for this contract."""
     must(bool(watched.parts), "The model should send something hidden, but sends no words, ciphertexts or secrets.")
+
+
+def what_claims_to_hide_is_looked_at(watched: Watched) -> None:
+    """A message that claims a mask, a flood or encryption has parts that the other checks look at."""
+    for said in watched.run.said:
+        claims = [word for word in said.under if word.startswith(_HIDING)]
+        must(
+            not claims or hides(type(said.message)),
+            f"Messages of {said.message.kind} should hide something, because they claim {', '.join(claims)}, "
+            "but hold no words, ciphertexts or secrets.",
+        )
 
 
 def no_hidden_word_crosses_twice(watched: Watched) -> None:
@@ -284,6 +298,7 @@ def _is_small(transformed: Residues) -> bool:
 
 HIDING_CHECKS: tuple[Callable[[Watched], None], ...] = (
     something_hidden_crosses,
+    what_claims_to_hide_is_looked_at,
     no_hidden_word_crosses_twice,
     hidden_words_are_far_apart,
     a_secret_reaches_one_party,

@@ -112,6 +112,11 @@ class Story:
         """A party's last life; an empty one if the party never began."""
         return (self.lives.get(name) or [Life()])[-1]
 
+    def n_before(self, name: str) -> int:
+        """How many of a party's lives were before the restart: none if it finished in its only one."""
+        is_late = len(self.lives[name]) == 1 and not isinstance(self.ends.get(name), BaseException)
+        return 0 if is_late else 1
+
     def refusal_of(self, peer: str) -> str | None:
         """What a party said that refused the peer by its name."""
         refusals = [str(end) for end in self.ends.values() if isinstance(end, PrivacyError | AuthError)]
@@ -222,8 +227,9 @@ class _Restart:
         for thread in threads:
             thread.join(2 * SECONDS)
             must(not thread.is_alive(), f"If {self.words}, all parties should come to an end.")
-        before = Story({name: lives[:1] for name, lives in story.lives.items()})
-        return before, Story({name: lives[1:] for name, lives in story.lives.items()}, story.ends)
+        cuts = {name: story.n_before(name) for name in story.lives}
+        before = Story({name: lives[: cuts[name]] for name, lives in story.lives.items()})
+        return before, Story({name: lives[cuts[name] :] for name, lives in story.lives.items()}, story.ends)
 
 
 def _judge(restart: _Restart, carrier: Carrier, straight: Story) -> None:

@@ -16,6 +16,7 @@ from blake3 import blake3
 
 from colonnade.curves import Basis, Curves, basis_of
 from colonnade.curves.basis import FloatArray
+from colonnade.curves.curves import described_basis, description_of
 from colonnade.errors import DataError, PlanError, ProtocolError
 from colonnade.models.functional.messages import Offer, PartialPrediction, ReleasedCurves, Surface
 from colonnade.models.functional.release import PROTECTION, Metric, Protection, Release, dp_release
@@ -45,7 +46,7 @@ def offered_basis(peer: str, offer: Offer) -> Basis:
         sizes = [described.get(field, 1) for field in ("size", "order")]
         if not all(isinstance(size, int) and 1 <= size <= MOST_BASIS_SIZE for size in sizes):
             raise ValueError
-        return basis_of(described)
+        return described_basis(bytes(offer.basis))
     except (ValueError, AttributeError, RecursionError, OverflowError, DataError, PlanError) as error:
         raise ProtocolError(
             f"Expected functional/offer with a basis of at most {MOST_BASIS_SIZE:,} functions, described in at most "
@@ -93,10 +94,9 @@ class OwnCurves:
     def offer(self) -> Offer:
         """What the label party is told beforehand."""
         clips = [np.inf if release.clip is None else float(release.clip) for release in self.releases]
-        text = json.dumps(self.basis.describe(), sort_keys=True).encode()
         return Offer(
             list(self.columns),
-            np.frombuffer(text, np.uint8),
+            np.frombuffer(description_of(self.basis), np.uint8),
             np.array(clips),
             np.array([float(release.sigma) for release in self.releases]),
         )
@@ -104,12 +104,10 @@ class OwnCurves:
     def send(self, party: Party, phase: str) -> None:
         """Release every column to the label party, each once."""
         table = party.own_table
-        rows = np.arange(len(table))
+        rows, digest = np.arange(len(table)), table.id_digest()
         for column, release in zip(self.columns, self.releases, strict=True):
             curves = self.curves_of(table, column)
-            values = dp_release(
-                curves, release, random=party.random, ledger=party.ledger, path=(phase, table.id_digest(), column)
-            )
+            values = dp_release(curves, release, random=party.random, ledger=party.ledger, path=(phase, digest, column))
             under = (PROTECTION,) if release.is_private else ()
             party.label_party.send(ReleasedCurves(column, values), under=under, rows=rows, epoch=0)
 
@@ -132,6 +130,11 @@ class OwnCurves:
         note = "exact parts of predictions given to the label party"
         party.ledger.spend(Event.not_private(Secret.FEATURES, note), identity=digest)
         party.label_party.send(PartialPrediction(total), rows=np.arange(len(table)))
+
+    def require_columns(self, table: Table) -> None:
+        """Refuse a table that lacks a column, or has curves in another basis."""
+        for column in self.columns:
+            self.curves_of(table, column)
 
     def curves_of(self, table: Table, column: str) -> Curves:
         """The curves of a column as they were in training."""
@@ -251,6 +254,10 @@ class CurveDesign:
                 message = line.receive(ReleasedCurves, fields=column, shape=shape, finite=True, rows=rows, epoch=0)
                 z[:, place] = message.values
         return z
+
+    def owned_by(self, party: str) -> OwnCurves:
+        """A party's own columns."""
+        return OwnCurves(tuple(self.columns[place][1] for place in self.of_party(party)), self.basis, ())
 
     def own(self, party: Party, column: str) -> FloatArray:
         """The label party's own curves in coordinates, as they are."""

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
-from operator import add
+from functools import cached_property
 
 import numpy as np
 
@@ -83,16 +82,19 @@ class TrainingRows:
         if any(fold != without for _, fold in self._sums):
             self._sums.clear()
         if (which, without) not in self._sums:
-            found = [m for (fold, half), m in self._moments.items() if which in (half, "F") and fold != without]
-            self._sums[which, without] = reduce(add, found)
+            if which == "F":
+                found = [self.moments(half, without=without) for half in "AB"]
+            else:
+                found = [m for (fold, half), m in self._moments.items() if half == which and fold != without]
+            self._sums[which, without] = Moments.pooled(found)
         return self._sums[which, without]
 
     @cached_property
     def variance_over_noise(self) -> float:
         """What all inputs vary in all, over all noise that is in them."""
-        moments = self.moments("F")
+        total, freedom = np.sum([(m.trace, m.freedom) for m in self._moments.values()], axis=0)
         noise = float(np.trace(self.noise, axis1=1, axis2=2).sum())
-        return max(float(np.trace(moments.gram)) / moments.freedom, 0.0) / noise
+        return float(max(total / freedom, 0.0) / noise)
 
     def corrections(self) -> tuple[float, ...]:
         """How much of the noise might be taken off: all of it, none, half, or all but a little.
@@ -110,14 +112,14 @@ class TrainingRows:
         """
         products, squares = [], []
         for fold, w in enumerate(fits):
-            noise = float(np.einsum("jqk,jqr,jrk->", w, self.noise, w))
+            noise = float(np.vdot(w, self.noise @ w))
             for half in "AB":
                 rows = self.parts[fold, half]
                 n = len(rows)
-                z, y = self.z[rows] - self.z[rows].mean(axis=0), self.y[rows] - self.y[rows].mean(axis=0)
-                fitted = z.reshape(n, -1) @ w.reshape(-1, w.shape[2])
+                z, y = self.z[rows].reshape(n, -1), self.y[rows]
+                fitted = (z - z.mean(axis=0)) @ w.reshape(-1, w.shape[2])
                 taken_off = noise * (1 - 1 / n) if inputs == "partial" else 0.0
-                products.append((y * fitted).sum(axis=1))
+                products.append(((y - y.mean(axis=0)) * fitted).sum(axis=1))
                 squares.append((fitted**2).sum(axis=1) - taken_off)
         return GuardVerdict.of(np.concatenate(products), np.concatenate(squares))
 

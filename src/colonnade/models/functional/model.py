@@ -13,12 +13,13 @@ from colonnade.curves import Basis, Curves, basis_of
 from colonnade.curves.basis import FloatArray
 from colonnade.errors import DataError, PlanError
 from colonnade.models.base import Estimator, Prediction
-from colonnade.models.functional.exchange import CurveDesign, check_rows
+from colonnade.models.functional.exchange import CurveDesign, OwnCurves, check_rows
 from colonnade.models.functional.messages import PartialPrediction, Surface
 from colonnade.privacy.ledger import Event
 from colonnade.runtime.party import Party
 from colonnade.secret import Secret
 from colonnade.storage import Tree
+from colonnade.tables.table import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -70,6 +71,14 @@ class CurveModel(Estimator):
     z_mean_: FloatArray
     y_mean_: FloatArray
     selected_: tuple[str, ...]
+    held_: OwnCurves
+
+    def check_columns(self, table: Table) -> None:
+        # An arbiter has neither; a feature party has its curves, the label party the design of all.
+        if hasattr(self, "held_"):
+            self.held_.require_columns(table)
+        elif hasattr(self, "design_"):
+            self.design_.owned_by(table.owner or "").require_columns(table)
 
     def combined(self, z: FloatArray) -> FloatArray:
         """What the coefficients make of inputs, all in coordinates; inputs have shape (rows, columns, size)."""
@@ -159,7 +168,8 @@ class CurveModel(Estimator):
 
 def combined(z: FloatArray, z_mean: FloatArray, w: FloatArray, y_mean: FloatArray) -> FloatArray:
     """What coefficients make of inputs, all in coordinates."""
-    return np.asarray(np.einsum("njq,jqk->nk", z - z_mean, w) + y_mean)
+    centred = (z - z_mean).reshape(len(z), -1)
+    return np.asarray(centred @ w.reshape(centred.shape[1], -1) + y_mean)
 
 
 def response(party: Party) -> Curves:

@@ -219,10 +219,10 @@ def dp_release(
         ledger.spend(release.event(basis), identity=random.child("release", *path).key)
     if release.sigma == 0:
         return z
-    to_isotropic = np.eye(basis.size) if release.metric == "l2" else np.linalg.inv(basis.gram)
+    isotropic = z if release.metric == "l2" else z @ np.linalg.inv(basis.gram)
     mechanism = GaussianMechanism(release.sensitivity(basis), release.sigma)
     noisy = mechanism.release(
-        z @ to_isotropic,
+        isotropic,
         random=random,
         ledger=ledger,
         protects=Secret.FEATURES,

@@ -60,6 +60,8 @@ class FittingRule(ABC):
         """Fit to rows, perhaps without a fold, with a share of the noise taken off."""
 
     def _absolute(self, moments: Moments) -> Penalties:
+        if not self.penalties.relative:
+            return self.penalties
         return self.penalties.absolute(moments.blocks.mean(axis=0) / moments.freedom, self.roughness)
 
 

@@ -155,24 +155,23 @@ class BlockSolver:
     """The equations of many inputs, each by itself and all at once: one increment of every feature per boosting step.
 
     Outputs are rotated by the eigenvectors of their roughness, so that columns do not mix. Penalties are absolute.
+    Blocks may have any number of axes before those of the matrix.
     """
 
     def __init__(self, blocks: FloatArray, omega_x: FloatArray, roughness_y: FloatArray, penalties: Penalties) -> None:
-        size = blocks.shape[1]
-        try:
-            lower = np.linalg.cholesky(blocks + penalties.s * omega_x)
-        except np.linalg.LinAlgError as error:
+        values, vectors = np.linalg.eigh(blocks + penalties.s * omega_x)
+        if (values <= values.shape[-1] * np.finfo(float).eps * values[..., -1:]).any():
             raise DataError(
                 "Every feature's equation needs more information than these rows hold: a matrix is singular. "
                 "Raise the penalties, or bring more rows than the basis has functions."
-            ) from error
-        inverse = np.linalg.inv(lower)
-        a2 = penalties.t * np.eye(size) + penalties.st * omega_x
-        reduced = inverse @ a2 @ inverse.transpose(0, 2, 1)
-        weights, vectors = np.linalg.eigh((reduced + reduced.transpose(0, 2, 1)) / 2)
-        self.left = np.ascontiguousarray(inverse.transpose(0, 2, 1) @ vectors)
-        self.left_t = np.ascontiguousarray(self.left.transpose(0, 2, 1))
-        self.gains = 1 / (1 + np.maximum(weights, 0.0)[:, :, None] * roughness_y)
+            )
+        self.left, weights = vectors / np.sqrt(values)[..., None, :], penalties.t / values
+        if penalties.st:
+            a2 = penalties.t * np.eye(blocks.shape[-1]) + penalties.st * omega_x
+            weights, vectors = np.linalg.eigh(self.left.swapaxes(-1, -2) @ a2 @ self.left)
+            self.left = self.left @ vectors
+        self.left_t = np.ascontiguousarray(self.left.swapaxes(-1, -2))
+        self.gains = 1 / (1 + np.maximum(weights, 0.0)[..., None] * roughness_y)
 
     def solve(self, cross: FloatArray) -> FloatArray:
         """Every feature's solution for its own right-hand side, shape (features, size, outputs)."""

@@ -34,6 +34,12 @@ from colonnade.storage import Tree
 from colonnade.tables.encode import rare_levels
 from colonnade.wire.message import Float32Array, Int64Array
 
+SMALL_ROWS, SMALL_DECAY, MOST_DECAY = 2_500, 1_500.0, 6.0
+"""Below how many rows a table is small; its weight decay by default, over its number of rows, and the largest."""
+
+HELD_OUT, SMALL_HELD_OUT = 0.1, 0.2
+"""The share of rows held out by default, of a large and of a small table."""
+
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class NetworkModel(Estimator):
@@ -45,12 +51,14 @@ class NetworkModel(Estimator):
         top: A name ("mlp", "linear") or a callable from two widths to a module.
         optimizer: "adam", "adamw" or "sgd".
         learning_rate: How far a step goes.
-        weight_decay: At every party.
+        weight_decay: At every party; "auto" is 0, but for a small table 1,500 over its number of rows (at most 6),
+            beside the steps of Adam as AdamW has it. Small is a classifier's table of fewer than 2,500 rows where
+            `epochs` is "auto".
         batch_size: Rows per step.
         epochs: Passes over the training rows, at most; "auto" makes 30, or as many as give 1,000 steps.
         n_iter_no_change: Epochs without improvement on held-out rows before training stops; "auto" waits for 5, or as
             many as give 100 steps. None trains to the end, and then nothing is held out.
-        validation_fraction: The share of rows held out for early stopping.
+        validation_fraction: The share of rows held out for early stopping; "auto" is 0.1, and 0.2 of a small table.
         device: "cpu", "cuda", or "auto" for a GPU where there is one; parties may differ.
     """
 
@@ -60,11 +68,11 @@ class NetworkModel(Estimator):
         "embedding": count(),
         "optimizer": each(choice(*OPTIMIZERS)),
         "learning_rate": each(number(above=0)),
-        "weight_decay": number(0),
+        "weight_decay": or_auto(number(0)),
         "batch_size": count(),
         "epochs": or_auto(count()),
         "n_iter_no_change": optional(or_auto(count())),
-        "validation_fraction": number(above=0, below=1),
+        "validation_fraction": or_auto(number(above=0, below=1)),
         "device": choice(*DEVICES),
     }
     former_names: ClassVar[Mapping[str, str]] = {
@@ -78,11 +86,11 @@ class NetworkModel(Estimator):
     top: str | TopFactory | None = "mlp"
     optimizer: PerNetwork[OptimizerName] = "adam"
     learning_rate: PerNetwork[float] = 3e-3
-    weight_decay: float = 0.0
+    weight_decay: float | Literal["auto"] = "auto"
     batch_size: int = 256
     epochs: int | Literal["auto"] = "auto"
     n_iter_no_change: int | Literal["auto"] | None = "auto"
-    validation_fraction: float = 0.1
+    validation_fraction: float | Literal["auto"] = "auto"
     device: Literal["cpu", "cuda", "auto"] = "cpu"
 
     target_: Target | None = field(init=False)
@@ -115,18 +123,38 @@ class NetworkModel(Estimator):
         assert self.target_ is not None
         return self.target_
 
-    def optimizer_settings(self, momentum: float = 0.9) -> OptimizerSettings:
-        """What the optimizers of a party's networks are made from."""
-        return OptimizerSettings(self.optimizer, self.learning_rate, momentum, self.weight_decay)
+    def optimizer_settings(self, n_rows: int, momentum: float = 0.9) -> OptimizerSettings:
+        """What the optimizers of a party's networks are made from, for a training on this number of rows."""
+        if self.weight_decay != "auto":
+            return OptimizerSettings(self.optimizer, self.learning_rate, momentum, self.weight_decay)
+        decay = min(MOST_DECAY, SMALL_DECAY / max(1, n_rows)) if self.is_small(n_rows) else 0.0
+        return OptimizerSettings(self.optimizer, self.learning_rate, momentum, decay, decoupled=decay > 0)
+
+    def is_small(self, n_rows: int) -> bool:
+        """Whether the defaults for small tables hold: not where the number of epochs was chosen by hand."""
+        return self.epochs == "auto" and self.target is Classes and n_rows < SMALL_ROWS
+
+    def held_out_on(self, n_rows: int) -> float:
+        """The share of this number of rows that is held out."""
+        if not self.n_iter_no_change:
+            return 0.0
+        if self.validation_fraction != "auto":
+            return self.validation_fraction
+        return SMALL_HELD_OUT if self.is_small(n_rows) else HELD_OUT
 
     def epochs_on(self, n_rows: int) -> int:
         """How many epochs a training on this number of rows takes at most."""
-        n_held_out = round(self.validation_fraction * n_rows) if self.n_iter_no_change else 0
+        n_held_out = round(self.held_out_on(n_rows) * n_rows)
         return counted(self.epochs, EPOCHS, len(batch_sizes(n_rows - n_held_out, self.batch_size)))
+
+    def counted_on(self, n_rows: int) -> dict[str, Any]:
+        """The parameters by which a training on this number of rows is counted, as if they had been chosen by hand."""
+        chosen: dict[str, Any] = {"epochs": self.epochs_on(n_rows)}
+        return chosen | ({"validation_fraction": self.held_out_on(n_rows)} if self.n_iter_no_change else {})
 
     def schedule(self, party: Party, n_rows: int, random: Randomness) -> EpochSchedule:
         """The rows to train on and those held out, in batches that follow from a source of randomness."""
-        share = self.validation_fraction if self.n_iter_no_change else 0.0
+        share = self.held_out_on(n_rows)
         train, held_out = hold_out(n_rows, share, random)
         if not len(train):
             raise DataError(

@@ -20,12 +20,13 @@ from colonnade.models.batches import ordered_batches
 from colonnade.models.networks.base import NetworkModel, scored
 from colonnade.models.networks.messages import Embedding
 from colonnade.models.networks.modules import BottomFactory, TopFactory, bottom_named, perceptron, top_named
-from colonnade.models.networks.training import Machine, NetworkSide, OptimizerName, loaded
+from colonnade.models.networks.training import Machine, NetworkSide, OptimizerName, loaded, trace_back
 from colonnade.runtime.context import HookContext, Phase, Tensor
 from colonnade.runtime.hooks import applied
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.tables.encode import Inputs
+from colonnade.tables.table import Table
 from colonnade.wire.message import Float32Array, Int64Array
 
 
@@ -70,6 +71,10 @@ class LabelOnlyModel(NetworkModel):
                 outputs = network(network.embed(own, list(received.values())))
             parts.append(scored(target, party, outputs, step, rows, track="local"))
         return target.prediction(np.concatenate(parts))
+
+    def check_columns(self, table: Table) -> None:
+        if self.inputs_ is not None:
+            self.inputs_.require_columns(table)
 
     def share(self) -> Tree:
         return {
@@ -146,7 +151,7 @@ class LabelOnlySide(NetworkSide[LabelOnlyNetwork]):
     ) -> None:
         self.machine, self.target, self.inputs = model.machine(), model.require_target(), inputs
         self.network, self.labels = network.to(self.machine.device), labels.to(self.machine.device)
-        super().__init__(party, {"label_only": network}, model.optimizer_settings(), network)
+        super().__init__(party, {"label_only": network}, model.optimizer_settings(len(labels)), network)
 
     def train(self, step: int, epoch: int, rows: Int64Array) -> dict[str, float]:
         """One step on the true labels."""
@@ -155,7 +160,7 @@ class LabelOnlySide(NetworkSide[LabelOnlyNetwork]):
         at = replace(at, labels=labels)
         loss, _ = applied(self.party.defences, "loss", self.target.loss(outputs, labels), at)
         self.optimizers.forget_gradients()
-        loss.backward()  # type: ignore[no-untyped-call]
+        trace_back(loss)
         self.optimizers.step()
         return self.note({"loss": loss.item()})
 

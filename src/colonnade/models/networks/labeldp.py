@@ -31,7 +31,7 @@ from colonnade.errors import PlanError
 from colonnade.models.base import Prediction
 from colonnade.models.batches import ordered_batches
 from colonnade.models.networks.label_only import LabelOnlyModel, TrainingInputs
-from colonnade.models.networks.split import Bottom, EmbeddingCollector, SplitClassifier
+from colonnade.models.networks.split import EmbeddingCollector, SplitClassifier, send_for_prediction
 from colonnade.models.networks.targets import Classes, Target, learned_target
 from colonnade.models.networks.tracks import Head
 from colonnade.models.networks.training import as_array
@@ -41,6 +41,7 @@ from colonnade.runtime.context import HookContext, Tensor
 from colonnade.runtime.party import Defence, Party
 from colonnade.storage import Tree
 from colonnade.tables.encode import Inputs
+from colonnade.tables.table import Table
 from colonnade.wire.message import Float32Array, Int64Array, Message
 
 NAME = "LabelDPShadow"
@@ -118,6 +119,10 @@ class LabelDPShadow(LabelOnlyModel):
         super().check_setup(party)
         self._new_shadow().check_setup(party)
 
+    def check_columns(self, table: Table) -> None:
+        super().check_columns(table)
+        self.shadow_.check_columns(table)
+
     def share(self) -> Tree:
         return {**super().share(), "shadow": self.shadow_.share(), "n_received": self.n_received_}
 
@@ -151,7 +156,7 @@ class LabelDPShadow(LabelOnlyModel):
 
     def _send(self, party: Party) -> None:
         """Send the learned embedding of every row."""
-        Bottom(self.shadow_.learned(), party, party.label_party).send_all(self._batches(party), "predict")
+        send_for_prediction(self.shadow_.learned(), party, party.label_party, self._batches(party))
 
     def _collected(self, party: Party) -> TrainingInputs:
         """Every feature party's embedding of every row, and the label party's own columns."""

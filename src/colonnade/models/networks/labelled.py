@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from colonnade.models.networks.share import SplitShare
-from colonnade.models.networks.training import NetworkSide
+from colonnade.models.networks.training import NetworkSide, trace_back
 from colonnade.runtime.context import HookContext, Tensor
 from colonnade.runtime.hooks import applied
 from colonnade.runtime.party import Party
@@ -84,7 +84,7 @@ class LabelledSide(NetworkSide[SplitShare]):
         mine = {self.settings.tracks.own: own.detach(), "private": private}
         about = replace(at, track="local", labels=None, own=mine, received=cut_off)
         loss, _, _ = self.loss(outputs, truth, about)
-        loss.backward()  # type: ignore[no-untyped-call]
+        trace_back(loss)
         return loss.item()
 
     def judge(

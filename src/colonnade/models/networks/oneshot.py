@@ -22,17 +22,17 @@ Principal components after Hotelling 1933; random Fourier features after Rahimi 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import ClassVar, Self, TypeAlias
 
 import numpy as np
 import torch
 
 from colonnade.errors import DataError, LeakBudgetSpent, PlanError
 from colonnade.models.base import Prediction
-from colonnade.models.batches import ordered_batches
-from colonnade.models.networks.encoders import ENCODERS, Encoder, EncoderName, whitened_directions, width_by_variance
+from colonnade.models.networks.encoders import ENCODERS, PCA, ColumnMoments, Encoder, EncoderName, encoded, rows_of
 from colonnade.models.networks.label_only import LabelOnlyModel, TrainingInputs
 from colonnade.models.networks.messages import Embedding, LeakStatement
 from colonnade.models.networks.share import require_columns
@@ -40,15 +40,19 @@ from colonnade.models.networks.targets import Classes, Numbers, learned_target
 from colonnade.models.networks.training import as_array
 from colonnade.parameters import Limit, choice, count, is_number, number, optional
 from colonnade.runtime.context import HookContext, Phase
-from colonnade.runtime.hooks import applied
+from colonnade.runtime.hooks import applied, is_used
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.tables.encode import Inputs
+from colonnade.tables.placement import Placement, bounds_of
+from colonnade.tables.table import Table
 from colonnade.text import nearest
 from colonnade.wire.message import Float32Array, Float64Array, Message
 
+Pair: TypeAlias = tuple[Float64Array, Float64Array]
+"""The embeddings of some rows beside their columns."""
+
 STATEMENT_BOUNDS = {"width": (1, 100_000), "relative_mse": (0, 1), "worst_r2": (0, 1)}
-ROWS_PER_MESSAGE = 65_536
 MOST_LEVELS, STEADY, MOST_TURNS, MOST_MEASURED = 1_000, 1e-4, 20, 20
 KNOWN_SHARE, LEAST_KNOWN, MOST_KNOWN, MOST_SCORED = 0.05, 50, 1_000, 2_000
 
@@ -155,7 +159,7 @@ class OneShotNetwork(LabelOnlyModel):
         self.require_fitted("used to predict")
         self.restore_defences(party)
         if not party.holds_labels:
-            _send(party, *self._sent(party, "predict"))
+            _send(party, *self._sent(party, self._numbers(party), "predict"))
             return None
         received = {
             line.peer: _receive(party, line.peer, int(self.stated_[line.peer]["width"]))
@@ -209,44 +213,64 @@ class OneShotNetwork(LabelOnlyModel):
     def _encode(self, party: Party) -> None:
         """Learn an encoder, see what its embedding gives away, and send it if that is allowed."""
         values, under, self.leak_ = self._embedded(party)
-        party.label_party.send(LeakStatement(values.shape[1], self.leak_.relative_mse, self.leak_.worst_r2))
+        party.label_party.send(LeakStatement(values.width, self.leak_.relative_mse, self.leak_.worst_r2))
         _send(party, values, under)
 
-    def _embedded(self, party: Party) -> tuple[Float32Array, tuple[str, ...], Leak]:
+    def _embedded(self, party: Party) -> tuple[Embeddings, tuple[str, ...], Leak]:
         """The embedding of all rows, the defences that had a hand in it, and what it gives away, if that is allowed."""
         require_columns(party)
         self.inputs_ = Inputs.learned(party.own_table, np.arange(len(party.own_table)))
         self.inputs_.require_few_levels(party.own_table, MOST_LEVELS)
-        x, owners = self.inputs_.one_hot(party.own_table)
-        directions = whitened_directions(x)
+        x, owners = self._numbers(party), self.inputs_.owners
+        moments = ColumnMoments.of(x)
+        directions = moments.whitened_directions()
         if not directions.shape[1]:
             raise DataError(
-                f"{party.name} should have a column whose values vary, but all {len(x)} rows are alike. Bring others."
+                f"{party.name} should have a column whose values vary, but all {moments.n} rows are alike. "
+                "Bring others."
             )
         if self.components is None:
-            width, bound = width_by_variance(x, self.variance), self.most_rebuilt
-            directions = bounded_directions(x, owners, directions, width, bound)
+            width, bound = moments.width_by_variance(self.variance), self.most_rebuilt
+            directions = bounded_directions(x, moments, owners, directions, width, bound)
         else:
             directions = directions[:, : self.components]
-        self.encoder_ = ENCODERS[self.encoder].learned(x, directions, party)
-        values, under = self._sent(party, "train")
-        leak = measured_leak(values.astype(np.float64), x, owners)
+        self.encoder_ = ENCODERS[self.encoder].learned(x, moments.mean, directions, party)
+        values, under = self._sent(party, x, "train")
+        leak = measured_leak(values.beside(x), owners)
         # Both were looked at before anything was computed.
         allowed, per_column = (self.leak_budget or {})[party.name], (self.column_budget or {}).get(party.name)
         require_within_budget(leak, party.name, allowed, per_column)
         return values, under, leak
 
-    def _sent(self, party: Party, phase: Phase) -> tuple[Float32Array, tuple[str, ...]]:
-        """The embedding of all rows as it will leave, and the defences that had a hand in it."""
-        assert self.inputs_ is not None
+    def _numbers(self, party: Party) -> Placement[Float64Array]:
+        """The party's columns as numbers, where its rows lie."""
+        return party.own_table.partitions.then(_one_hot, self.inputs_)
+
+    def require_encoder(self) -> Encoder:
+        """The encoder of a feature party, which has learned one."""
         assert self.encoder_ is not None
-        x, _ = self.inputs_.one_hot(party.own_table)
-        embedding = torch.from_numpy(self.encoder_.encode(x))
-        rows, peer = np.arange(len(x)), party.roles.label
-        inputs = torch.from_numpy(x.astype(np.float32))
-        at = HookContext(0, 0, rows, phase, peer, Embedding, own={"embedding": embedding}, inputs=inputs)
+        return self.encoder_
+
+    def _sent(self, party: Party, x: Placement[Float64Array], phase: Phase) -> tuple[Embeddings, tuple[str, ...]]:
+        """The embedding of all rows as it will leave, and the defences that had a hand in it."""
+        embeddings = Embeddings(x, self.require_encoder())
+        if not is_used("outgoing", party.defences):
+            return embeddings, ()
+        # A defence sees the embeddings of all rows at once, in this process.
+        embedding = torch.from_numpy(np.concatenate(list(embeddings)))
+        inputs = torch.from_numpy(np.concatenate(list(x.map(_single))))
+        at = HookContext(
+            0,
+            0,
+            np.arange(len(inputs)),
+            phase,
+            party.roles.label,
+            Embedding,
+            own={"embedding": embedding},
+            inputs=inputs,
+        )
         sent, names = applied(party.defences, "outgoing", embedding, at)
-        return as_array(sent), names
+        return replace(embeddings, changed=as_array(sent)), names
 
     def _train(self, party: Party) -> None:
         """Take in what feature parties send, and train alone."""
@@ -293,14 +317,47 @@ class OneShotRegressor(OneShotNetwork):
     target = Numbers
 
 
-def _send(party: Party, values: Float32Array, under: tuple[str, ...]) -> None:
-    for step, rows in enumerate(ordered_batches(np.arange(len(values)), ROWS_PER_MESSAGE)):
-        party.label_party.send(Embedding(step, values[rows]), under=under, rows=rows, epoch=0)
+@dataclass(frozen=True)
+class Embeddings:
+    """The embeddings of all rows as they leave, partition by partition.
+
+    Attributes:
+        x: The columns as numbers.
+        encoder: What makes embeddings of them.
+        changed: What defences made of all embeddings; None where none had a hand in them.
+    """
+
+    x: Placement[Float64Array]
+    encoder: Encoder
+    changed: Float32Array | None = None
+
+    @property
+    def width(self) -> int:
+        """How many numbers an embedding has."""
+        return self.encoder.width if self.changed is None else self.changed.shape[1]
+
+    def __iter__(self) -> Iterator[Float32Array]:
+        """The embeddings of the rows of each partition."""
+        return self.x.map(encoded, self.encoder) if self.changed is None else self.x.cut(self.changed)
+
+    def beside(self, x: Placement[Float64Array]) -> Placement[Pair]:
+        """The embeddings beside the columns, in double precision."""
+        if self.changed is None:
+            return x.then(_pair, self.encoder)
+        return x.then(_pair_of, per_part=self.x.cut(self.changed))
+
+
+def _send(party: Party, values: Embeddings, under: tuple[str, ...]) -> None:
+    begins = values.x.bounds
+    for step, (begin, some) in enumerate(zip(begins, values, strict=False)):
+        rows = np.arange(begin, begin + len(some))
+        party.label_party.send(Embedding(step, some), under=under, rows=rows, epoch=0)
 
 
 def _receive(party: Party, peer: str, width: int) -> Float32Array:
     parts = []
-    for step, rows in enumerate(ordered_batches(np.arange(len(party.own_table)), ROWS_PER_MESSAGE)):
+    for step, (begin, end) in enumerate(pairwise(bounds_of(len(party.own_table)))):
+        rows = np.arange(begin, end)
         message = party.peers[peer].receive(
             Embedding, fields={"step": step}, shape=(len(rows), width), finite=True, rows=rows, epoch=0
         )
@@ -308,25 +365,25 @@ def _receive(party: Party, peer: str, width: int) -> Float32Array:
     return np.concatenate(parts)
 
 
-def measured_leak(embedding: Float64Array, x: Float64Array, owners: Sequence[str]) -> Leak:
-    """Try to rebuild columns from an embedding; `owners` names the column that each number is of.
+def measured_leak(pairs: Placement[Pair], owners: Sequence[str]) -> Leak:
+    """Try to rebuild columns from embeddings, which come beside them; `owners` names the column that each number is of.
 
     The records that the rebuilding party knows are the same at each measurement, so that what is sent depends on the
     columns alone.
     """
-    order = np.random.default_rng(0).permutation(len(x))
-    n_known = min(max(round(KNOWN_SHARE * len(x)), LEAST_KNOWN), MOST_KNOWN, max(len(x) // 2, 1))
+    n = pairs.bounds[-1]
+    order = np.random.default_rng(0).permutation(n)
+    n_known = min(max(round(KNOWN_SHARE * n), LEAST_KNOWN), MOST_KNOWN, max(n // 2, 1))
     known, scored = order[:n_known], order[n_known : n_known + MOST_SCORED]
     if not len(scored):
         known = scored = order
+    (told, truth), (seen, wanted) = rows_of(pairs, known), rows_of(pairs, scored)
+    deviations = ((wanted - wanted.mean(axis=0)) ** 2).sum(axis=0)
+    tried = [(rebuild(told, truth, seen) - wanted) ** 2 for rebuild in (_ridge, _kernel_ridge)]
     # From all rows, all are scored: of few, a value that is rare would count too much.
-    tried = [
-        (_ridge(embedding[known], x[known], embedding[scored]), x[scored]),
-        (_kernel_ridge(embedding[known], x[known], embedding[scored]), x[scored]),
-        (_ridge(embedding, x, embedding), x),
-    ]
-    errors = np.stack([((rebuilt - truth) ** 2).sum(axis=0) for rebuilt, truth in tried])
-    spread = np.stack([((truth - truth.mean(axis=0)) ** 2).sum(axis=0) for _, truth in tried])
+    all_errors, all_deviations = _ridge_of_all(ColumnMoments.of(pairs), len(owners))
+    errors = np.stack([*(each.sum(axis=0) for each in tried), all_errors])
+    spread = np.stack([deviations, deviations, all_deviations])
     relative = (errors.sum(axis=1) / np.maximum(spread.sum(axis=1), 1e-300)).min()
     names = np.array(owners)
     columns = {}
@@ -337,8 +394,28 @@ def measured_leak(embedding: Float64Array, x: Float64Array, owners: Sequence[str
     return Leak(float(np.clip(relative, 0, 1)), columns)
 
 
+def _ridge_of_all(moments: ColumnMoments, n_columns: int) -> tuple[Float64Array, Float64Array]:
+    """The squared errors of what ridge regression rebuilds of each column from all rows, and the squared deviations.
+
+    The moments are those of the embeddings, each then divided by its deviation, and of the columns behind them.
+    """
+    width = len(moments.mean) - n_columns
+    scales = np.maximum(np.sqrt(np.diag(moments.scatter)[:width] / moments.n), 1e-12)
+    square = moments.scatter[:width, :width] / np.outer(scales, scales)
+    product = moments.scatter[:width, width:] / scales[:, None]
+    deviations = np.diag(moments.scatter)[width:]
+    weights = np.linalg.solve(square + np.eye(width), product)
+    errors = deviations - 2 * (weights * product).sum(axis=0) + (weights * (square @ weights)).sum(axis=0)
+    return np.maximum(errors, 0.0), deviations
+
+
 def bounded_directions(
-    x: Float64Array, owners: Sequence[str], directions: Float64Array, width: int, most_rebuilt: float
+    x: Placement[Float64Array],
+    moments: ColumnMoments,
+    owners: Sequence[str],
+    directions: Float64Array,
+    width: int,
+    most_rebuilt: float,
 ) -> Float64Array:
     """Principal directions, turned as little as is needed for no column to be rebuilt above a bound.
 
@@ -354,8 +431,8 @@ def bounded_directions(
     n = int((variances > STEADY * variances[0]).sum())
     if most_rebuilt == 1 or n == 1:
         return directions[:, :width]
-    directions, names, centred = directions[:, :n], np.array(owners), x - x.mean(axis=0)
-    correlations, spread = directions.T @ (centred.T @ centred) / len(x), centred.var(axis=0)
+    directions, names = directions[:, :n], np.array(owners)
+    correlations, spread = directions.T @ moments.scatter / moments.n, np.diag(moments.scatter) / moments.n
     lying = {
         name: correlations[:, names == name] / np.sqrt(spread[names == name].sum())
         for name in dict.fromkeys(owners)
@@ -369,7 +446,7 @@ def bounded_directions(
     turned = directions @ axes[:, :kept]
     linear = turned
     for _ in range(MOST_MEASURED):
-        leak = measured_leak((centred @ turned).astype(np.float32).astype(np.float64), x, owners)
+        leak = measured_leak(x.then(_pair, PCA(moments.mean, turned)), owners)
         above = {name: r2 - most_rebuilt for name, r2 in leak.columns.items() if r2 > most_rebuilt}
         if not above:
             return turned
@@ -450,6 +527,22 @@ def require_within_budget(leak: Leak, party: str, allowed: float, per_column: fl
             f"{leak.worst_column!r} {leak.worst_r2:.1%} could be. Drop the column, lower components or variance, or "
             "raise the budget."
         )
+
+
+def _one_hot(part: Table, inputs: Inputs) -> Float64Array:
+    return inputs.one_hot(part)[0]
+
+
+def _single(x: Float64Array) -> Float32Array:
+    return x.astype(np.float32)
+
+
+def _pair(x: Float64Array, encoder: Encoder) -> Pair:
+    return _pair_of(x, encoder.encode(x))
+
+
+def _pair_of(x: Float64Array, embedding: Float32Array) -> Pair:
+    return embedding.astype(np.float64), x
 
 
 def _ridge(known: Float64Array, truth: Float64Array, wanted: Float64Array) -> Float64Array:

@@ -74,10 +74,11 @@ from colonnade.models.networks.split import (
     SplitFeatureSide,
     SplitLabelSide,
     SplitNetwork,
+    send_for_prediction,
 )
 from colonnade.models.networks.targets import Classes, Numbers, Target, learned_target
 from colonnade.models.networks.tracks import ShadowTop
-from colonnade.models.networks.training import NetworkSide, as_array
+from colonnade.models.networks.training import NetworkSide, as_array, trace_back
 from colonnade.roles import Lines, Roles, star
 from colonnade.runtime.context import HookContext, Phase, Tensor
 from colonnade.runtime.hooks import applied
@@ -103,7 +104,7 @@ class ServerTop(JointForward):
         else:
             at = replace(at, received=collector.received, held=collector.held)
         sent, names = applied(self.party.defences, "outgoing", values, at)
-        line.send(kind(step, as_array(sent)), under=names, rows=rows, epoch=epoch)
+        line.send(kind(step, self.machine.host_copy(sent).array()), under=names, rows=rows, epoch=epoch)
         return sent if sent.requires_grad else values
 
 
@@ -218,8 +219,8 @@ class ServerSide(NetworkSide[SplitShare]):
         came = self.top.machine.tensor(message.values)
         gradient, _ = applied(self.party.defences, "incoming", came, at)
         self.optimizers.forget_gradients()
-        hidden.backward(gradient)  # type: ignore[no-untyped-call]
-        collector.send_gradients(step, at, None, ())
+        trace_back(hidden, gradient)
+        collector.send_gradients(step, at, collector.gradients(at, None, ()))
         self.optimizers.step()
         return {}
 
@@ -253,16 +254,17 @@ class KeptLabelsSide(LabelledSide):
         loss, at, under = self.loss(outputs, truth, at)
         self.optimizers.forget_gradients()
         # A defence's part of the loss may lie in the party's own embedding, into which the server's gradient goes too.
-        loss.backward(retain_graph=bool(self.party.defences))  # type: ignore[no-untyped-call]
+        trace_back(loss, retain_graph=bool(self.party.defences))
         gradient = torch.zeros_like(hidden) if hidden.grad is None else hidden.grad
         asked = partial(gradient_if(self.target.loss, outputs), hidden)
         about = replace(at, peer=line.peer, message=HiddenGradient, gradient_if=asked)
         gradient, names = applied(self.party.defences, "outgoing", gradient, about)
-        message = HiddenGradient(step, as_array(gradient))
+        values, told = self.machine.host_copy(gradient), self.machine.host_copy(loss)
+        message = HiddenGradient(step, values.array())
         line.send(message, under=tuple(dict.fromkeys(under + names)), rows=rows, epoch=epoch)
         if bottom is not None and sent is not None:
             bottom.learn(sent, step, rows, epoch)
-        figures = {"loss": loss.item()}
+        figures = {"loss": told.number()}
         if private is not None and sent is not None:
             figures["local_loss"] = self.train_local(sent.embedding, private, [], truth, at)
         self.optimizers.step()
@@ -374,7 +376,7 @@ class ServerNetwork(SplitNetwork):
         self, share: SplitShare, party: Party, batches: Sequence[Int64Array], count: RowCount
     ) -> None:
         if party.table is not None:
-            Bottom(share, party, party.server).send_all(batches)
+            send_for_prediction(share, party, party.server, batches)
             return
         top = ServerTop(share, party, _senders(party, count))
         for step, rows in enumerate(batches):

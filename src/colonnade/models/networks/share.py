@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Literal, TypeAlias, cast
 
@@ -37,6 +37,7 @@ class SplitSettings:
 
     Attributes:
         partial: Whether a feature party may lack rows.
+        optimizers: Those of a training; they follow from the number of rows.
         last_layer: What makes the label party's layer behind a server's outputs; None where it has no such layer.
     """
 
@@ -47,9 +48,9 @@ class SplitSettings:
     fusion: Fusion
     tracks: Tracks
     partial: bool
-    optimizers: OptimizerSettings
     device: str
     precision: str
+    optimizers: OptimizerSettings = field(default_factory=OptimizerSettings)
     last_layer: TopFactory | None = None
 
     @cached_property

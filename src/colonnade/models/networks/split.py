@@ -37,18 +37,21 @@ from colonnade.errors import ProtocolError
 from colonnade.models.base import Prediction
 from colonnade.models.batches import ordered_batches
 from colonnade.models.networks.base import NetworkModel, scored
+from colonnade.models.networks.embeddings import send_embeddings
 from colonnade.models.networks.labelled import GradientIf, LabelledSide, LocalTrackRunner, gradient_if
 from colonnade.models.networks.messages import Embedding, EmbeddingWidth, Gradient, RowCount
 from colonnade.models.networks.share import LEARNED, Fusion, SplitSettings, SplitShare, require_columns
 from colonnade.models.networks.targets import Classes, Numbers, learned_target
 from colonnade.models.networks.tracks import Head, TracksChoice, head_of, tracks_of
-from colonnade.models.networks.training import PRECISIONS, Machine, NetworkSide, as_array, require_known
+from colonnade.models.networks.training import PRECISIONS, HostCopy, Machine, NetworkSide, require_known, trace_back
 from colonnade.parameters import Limit, check_parameters, choice, number
 from colonnade.runtime.context import HookContext, Phase, Tensor
 from colonnade.runtime.hooks import applied, applied_where, is_used
 from colonnade.runtime.party import Party
 from colonnade.storage import Tree
 from colonnade.tables.encode import present_rows
+from colonnade.tables.table import Table
+from colonnade.text import how_many
 from colonnade.wire.channel import Channel
 from colonnade.wire.message import Float32Array, Int64Array, Message
 
@@ -135,11 +138,12 @@ class SplitLabelSide(LabelledSide):
         loss, at, under = self.loss(passed.outputs, truth, at)
         self.optimizers.forget_gradients()
         asks = is_used("outgoing", self.party.defences)
-        loss.backward(retain_graph=asks)  # type: ignore[no-untyped-call]
+        trace_back(loss, retain_graph=asks)
         asked = gradient_if(self.target.loss, passed.outputs) if asks else None
-        joint.collector.send_gradients(step, at, asked, under)
+        gradients, told = joint.collector.gradients(at, asked, under), self.machine.host_copy(loss)
+        joint.collector.send_gradients(step, at, gradients)
         passed.trace_back()
-        figures = {"loss": loss.item()}
+        figures = {"loss": told.number()}
         if private is not None:
             assert passed.own is not None
             figures["local_loss"] = self.train_local(passed.own, private, passed.embeddings, truth, at)
@@ -180,9 +184,9 @@ class Bottom:
         if line is not None and share.settings.partial:
             self.present = present_rows(party.own_table)
 
-    def embed(self, rows: Int64Array, *, train: bool) -> Tensor:
+    def embed(self, index: Tensor, *, train: bool) -> Tensor:
         """The embedding of some rows; `inputs` afterwards holds what it was made from."""
-        self.inputs = self.values.index_select(0, self.machine.index(rows))
+        self.inputs = self.values.index_select(0, index)
         return self.machine.forward(self.module, self.inputs, train=train)
 
     def send(
@@ -193,7 +197,7 @@ class Bottom:
         Defences may ask for a penalty here (`weighs`), except where the party computes a loss and asks them there.
         """
         assert self.line is not None
-        embedding = sent = self.embed(rows, train=phase == "train")
+        embedding = sent = self.embed(self.machine.index(rows), train=phase == "train")
         held = self._held(rows)
         penalty: Tensor | None = None
         under: tuple[str, ...] = ()
@@ -203,8 +207,8 @@ class Bottom:
             at = replace(at, peer=self.line.peer, message=Embedding)
             sent, changed = applied_where(held, self.party.defences, "outgoing", embedding, at)
             under = tuple(dict.fromkeys(weighed + changed))
-        values = as_array(sent if held is None else torch.where(held[:, None], sent, torch.nan))
-        self.line.send(Embedding(step, values), under=under, rows=rows, epoch=epoch)
+        values = self.machine.host_copy(sent if held is None else torch.where(held[:, None], sent, torch.nan))
+        self.line.send(Embedding(step, values.array()), under=under, rows=rows, epoch=epoch)
         # Where a defence cut it off from the network, the gradient goes straight through.
         return SentEmbedding(sent if sent.requires_grad else embedding, penalty)
 
@@ -227,7 +231,7 @@ class Bottom:
         if not embedding.requires_grad:
             return
         if sent.penalty is None:
-            embedding.backward(gradient)  # type: ignore[no-untyped-call]
+            trace_back(embedding, gradient)
         else:
             torch.autograd.backward([embedding, sent.penalty], [gradient, None])
 
@@ -244,6 +248,12 @@ class Bottom:
         nothing = embedding.sum() * 0
         penalty, names = applied(self.party.defences, "loss", nothing, at if held is None else at.about(held))
         return (None if penalty is nothing or not penalty.requires_grad else penalty), names
+
+
+def send_for_prediction(share: SplitShare, party: Party, line: Channel, batches: Sequence[Int64Array]) -> None:
+    """Send the embeddings of all rows, made where the rows lie unless a defence has to see them."""
+    there = partial(send_embeddings, share, party.own_table, line)
+    (Bottom(share, party, line).send_all if party.defences else there)(batches)
 
 
 class EmbeddingCollector:
@@ -291,8 +301,14 @@ class EmbeddingCollector:
         n_held = torch.stack(list(self.held.values())).sum(dim=0) + len(own)
         return total / n_held.clamp_min(1)[:, None]
 
-    def send_gradients(self, step: int, at: HookContext, asked: GradientIf | None, under: tuple[str, ...]) -> None:
-        """Send every peer the gradient in its embedding: zeros for rows it does not hold, whatever a defence does."""
+    def gradients(
+        self, at: HookContext, asked: GradientIf | None, under: tuple[str, ...]
+    ) -> list[tuple[HostCopy, tuple[str, ...]]]:
+        """Every peer's gradient in its embedding, in order, and the defences that had a hand in it.
+
+        A gradient is zero for rows that the peer does not hold, whatever a defence does.
+        """
+        found = []
         for line in self.lines:
             came, held = self.received[line.peer], self.held.get(line.peer)
             gradient = torch.zeros_like(came) if came.grad is None else _only(came.grad, held)
@@ -302,8 +318,13 @@ class EmbeddingCollector:
                 about = replace(at, peer=line.peer, message=Gradient, gradient_if=hypothetical)
                 gradient, blurred = applied_where(held, self.party.defences, "outgoing", gradient, about)
                 names += blurred
-            names = tuple(dict.fromkeys(names))
-            line.send(Gradient(step, as_array(gradient)), under=names, rows=at.rows, epoch=at.epoch)
+            found.append((self.machine.host_copy(gradient), tuple(dict.fromkeys(names))))
+        return found
+
+    def send_gradients(self, step: int, at: HookContext, gradients: Sequence[tuple[HostCopy, tuple[str, ...]]]) -> None:
+        """Send every peer its gradient."""
+        for line, (gradient, names) in zip(self.lines, gradients, strict=True):
+            line.send(Gradient(step, gradient.array()), under=names, rows=at.rows, epoch=at.epoch)
 
     def _filled(self, message: Embedding, peer: str) -> Float32Array:
         """Note which rows a peer holds, and put zeros in the place of the others."""
@@ -330,8 +351,8 @@ class EmbeddingCollector:
 class ForwardPass:
     """One forward pass at the label party: what went in, and what the federated track makes of it.
 
-    The party's own embedding is cut off from the network that made it, so that others get their gradients before that
-    network gets its own.
+    On a processor the party's own embedding is cut off from the network that made it, so that others get their
+    gradients before that network gets its own. A GPU is given both at once, and the party goes on meanwhile.
     """
 
     index: Tensor
@@ -341,9 +362,11 @@ class ForwardPass:
     outputs: Tensor
 
     def trace_back(self) -> None:
-        """Take the gradient in the party's own embedding through the network that made it."""
-        if self.own is not None and self.own.grad is not None and self.made is not None and self.made.requires_grad:
-            self.made.backward(self.own.grad)  # type: ignore[no-untyped-call]
+        """Take the gradient in the party's own embedding through the network that made it, if that was cut off."""
+        if self.made is None or self.own is None or self.own is self.made or self.own.grad is None:
+            return
+        if self.made.requires_grad:
+            trace_back(self.made, self.own.grad)
 
 
 class JointForward:
@@ -359,13 +382,14 @@ class JointForward:
         """Collect all embeddings of some rows, and put them through the federated track."""
         train = phase == "train"
         # The party's own part first: the others compute theirs meanwhile.
-        made = None if self.bottom is None else self.bottom.embed(rows, train=train)
-        own = None if made is None else made.detach().requires_grad_(train)
+        index = self.machine.index(rows)
+        made = None if self.bottom is None else self.bottom.embed(index, train=train)
+        own = made if made is None or self.machine.is_apart else made.detach().requires_grad_(train)
         embeddings = self.collector.collect(step, rows, phase, epoch)
         outputs = self.collector.joined([] if own is None else [own], embeddings)
         if self.top is not None:
             outputs = self.machine.forward(self.top, outputs, train=train)
-        return ForwardPass(self.machine.index(rows), made, own, embeddings, outputs)
+        return ForwardPass(index, made, own, embeddings, outputs)
 
 
 def _only(values: Tensor, held: Tensor | None) -> Tensor:
@@ -424,6 +448,7 @@ class SplitNetwork(NetworkModel):
         settings = self.settings()
         self.admit_defences(party)
         count = self._row_count(party)
+        settings = replace(settings, optimizers=self.optimizer_settings(count.number, self.momentum))
         schedule = self.schedule(party, count.number, party.shared)
         side = self._side(settings, party, schedule.batches.rows, count)
         self._store(side.run_epochs(schedule, name="train"))
@@ -466,7 +491,6 @@ class SplitNetwork(NetworkModel):
             fusion=self.fusion,
             tracks=tracks_of(self.tracks),
             partial=self.overlap == "partial",
-            optimizers=self.optimizer_settings(self.momentum),
             device=self.device,
             precision=self.precision,
         )
@@ -491,8 +515,7 @@ class SplitNetwork(NetworkModel):
             *self.disclosures(),
         ]
         if self.is_fitted:
-            n_epochs = len(self.history_)
-            epochs = "1 epoch" if n_epochs == 1 else f"{n_epochs} epochs"
+            epochs = how_many(len(self.history_), "epoch")
             lines.append(f"This share: {self.learned().n_weights} weights after {epochs}.")
         return "\n".join(lines)
 
@@ -517,7 +540,7 @@ class SplitNetwork(NetworkModel):
         self, share: SplitShare, party: Party, batches: Sequence[Int64Array], count: RowCount
     ) -> None:
         """What a party without labels does in a prediction."""
-        Bottom(share, party, party.label_party).send_all(batches)
+        send_for_prediction(share, party, party.label_party, batches)
 
     def _outputs(
         self, share: SplitShare, party: Party, batches: Sequence[Int64Array], local: LocalTrackRunner | None
@@ -531,6 +554,12 @@ class SplitNetwork(NetworkModel):
     def _store(self, share: SplitShare) -> None:
         for name in LEARNED:
             setattr(self, f"{name}_", getattr(share, name))
+
+    def check_columns(self, table: Table) -> None:
+        share = self.learned()
+        for inputs in (share.inputs, share.local_inputs):
+            if inputs is not None:
+                inputs.require_columns(table)
 
     def check_setup(self, party: Party) -> None:
         super().check_setup(party)

@@ -12,6 +12,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from colonnade.devices import computes_on_gpu
@@ -34,6 +35,7 @@ PerNetwork: TypeAlias = T | Mapping[str, T]
 
 OPTIMIZERS = ("adam", "adamw", "sgd")
 PRECISIONS = ("float32", "bfloat16")
+_DTYPES = {np.dtype(np.float32): torch.float32, np.dtype(np.int64): torch.int64}
 DEFENCE = "defence "
 """What the names of networks that defences bring begin with; their places follow."""
 
@@ -76,14 +78,40 @@ class Machine:
         """The device of a name; "auto" is a GPU where there is one."""
         return cls(torch.device("cuda" if computes_on_gpu(device) else "cpu"), precision)
 
+    @property
+    def is_apart(self) -> bool:
+        """Whether the device has memory of its own, and computes while the processor goes on."""
+        return self.device.type != "cpu"
+
     def index(self, rows: Int64Array) -> Tensor:
         """Row numbers as an index on the device."""
-        index = torch.from_numpy(rows)
-        return index if self.device.type == "cpu" else index.to(self.device)
+        return self._uploaded(rows) if self.is_apart else torch.from_numpy(rows)
 
     def tensor(self, values: Float32Array, *, requires_grad: bool = False) -> Tensor:
         """A copy of an array on the device."""
-        return torch.from_numpy(values.copy()).to(self.device).requires_grad_(requires_grad)
+        given = self._uploaded(values) if self.is_apart else torch.from_numpy(values.copy())
+        return given.requires_grad_(requires_grad)
+
+    def host_copy(self, tensor: Tensor) -> HostCopy:
+        """A tensor's numbers on their way to the processor; the device goes on meanwhile."""
+        values = tensor.detach()
+        if not self.is_apart:
+            return HostCopy(values)
+        host = self._host_memory(values.shape, values.dtype).copy_(values, non_blocking=True)
+        done = torch.cuda.Event() if values.is_cuda else None  # type: ignore[no-untyped-call]
+        if done is not None:
+            done.record()
+        return HostCopy(host, done)
+
+    def _uploaded(self, values: NDArray[Any]) -> Tensor:
+        host = self._host_memory(values.shape, _DTYPES[values.dtype])
+        np.copyto(host.numpy(), values)
+        return host.to(self.device, non_blocking=True)
+
+    def _host_memory(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        # A GPU copies to and from pinned memory by itself. PyTorch keeps such memory, and gives it out again only when
+        # copies that were begun have ended.
+        return torch.empty(shape, dtype=dtype, pin_memory=self.device.type == "cuda")
 
     def forward(self, network: nn.Module, *given: Any, train: bool) -> Tensor:
         """What a network makes of its inputs, in this precision; with a graph only in training."""
@@ -96,6 +124,23 @@ class Machine:
         return out.float()
 
 
+class HostCopy:
+    """Numbers on their way from a device to the processor; on the processor they are there already."""
+
+    def __init__(self, host: Tensor, done: torch.cuda.Event | None = None) -> None:
+        self._host, self._done = host, done
+
+    def array(self) -> Float32Array:
+        """The numbers, once they are there."""
+        if self._done is not None:
+            self._done.synchronize()
+        return self._host.numpy()
+
+    def number(self) -> float:
+        """The only number."""
+        return float(self.array().item())
+
+
 def as_array(tensor: Tensor) -> Float32Array:
     """A tensor's numbers as they cross between parties."""
     detached = tensor.detach()
@@ -104,12 +149,18 @@ def as_array(tensor: Tensor) -> Float32Array:
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """What optimizers are made from; both choices may differ between networks and parties."""
+    """What optimizers are made from; the first two may differ between networks and parties.
+
+    Attributes:
+        decoupled: Whether weights decay beside Adam's steps, as AdamW has it, and not through gradients. SGD, whose
+            momentum would multiply the decay, has none then.
+    """
 
     optimizer: PerNetwork[OptimizerName] = "adam"
     learning_rate: PerNetwork[float] = 3e-3
     momentum: float = 0.9
     weight_decay: float = 0.0
+    decoupled: bool = False
 
 
 class Optimizers:
@@ -126,14 +177,16 @@ class Optimizers:
         # The fused forms take a fifth of the time, but only real numbers.
         fused = all(p.is_floating_point() for network in networks.values() for p in network.parameters())
         make: dict[str, Callable[..., torch.optim.Optimizer]] = {
-            "adam": torch.optim.Adam,
+            "adam": torch.optim.AdamW if settings.decoupled else torch.optim.Adam,
             "adamw": torch.optim.AdamW,
             "sgd": partial(torch.optim.SGD, lr=0.0, momentum=settings.momentum),
         }
         self.all = []
         for kind, by_rate in groups.items():
             given = [{"params": parameters, "lr": rate} for rate, parameters in by_rate.items()]
-            self.all.append(make[kind](given, weight_decay=settings.weight_decay, fused=fused))
+            decay = 0.0 if settings.decoupled and kind == "sgd" else settings.weight_decay
+            self.all.append(make[kind](given, weight_decay=decay, fused=fused))
+        self._kernels: dict[int, AdamKernel | None] = {}
         self._parameters = [p for network in networks.values() for p in network.parameters()]
 
     def forget_gradients(self) -> None:
@@ -146,8 +199,11 @@ class Optimizers:
         """Move all parameters along their gradients."""
         # Around its step an optimizer calls PyTorch's profiler and compiler, which takes as long as the step itself.
         with torch.no_grad():
-            for optimizer in self.all:
-                unwrap(type(optimizer).step)(optimizer)
+            for place, optimizer in enumerate(self.all):
+                kernel = self._kernels.get(place)
+                if kernel is None or not kernel.step():
+                    unwrap(type(optimizer).step)(optimizer)
+                    self._kernels[place] = kernel or AdamKernel.of(optimizer)
 
     def state(self) -> Tree:
         return [copied(optimizer.state_dict()) for optimizer in self.all]
@@ -155,6 +211,80 @@ class Optimizers:
     def restore(self, tree: Tree) -> None:
         for optimizer, saved in zip(self.all, tree, strict=True):
             optimizer.load_state_dict(tensors(saved))
+        self._kernels = {}
+
+
+class AdamKernel:
+    """PyTorch's kernel of a fused Adam, with the tensors of every step: to find them takes longer than the step.
+
+    The optimizer keeps all that it knows: it can make any step in the kernel's place, and its settings may change.
+    """
+
+    def __init__(self, optimizer: torch.optim.Adam) -> None:
+        self._groups = []
+        for group in optimizer.param_groups:
+            states = [optimizer.state[parameter] for parameter in group["params"]]
+            # All counts of steps as parts of one tensor, to which one is added at once.
+            counts = torch.stack([state["step"] for state in states])
+            for state, count in zip(states, counts.unbind(), strict=True):
+                state["step"] = count
+            # Before PyTorch 2.6 groups do not say so, and AdamW is no Adam.
+            kernel = torch._fused_adamw_ if group.get("decoupled_weight_decay") else torch._fused_adam_
+            kept = [[state[name] for state in states] for name in ("exp_avg", "exp_avg_sq")]
+            self._groups.append((group, counts, kernel, (*kept, [], [state["step"] for state in states])))
+
+    @classmethod
+    def of(cls, optimizer: torch.optim.Optimizer) -> AdamKernel | None:
+        """The kernel of an optimizer that has made a step; None where the optimizer has to make the next one, too.
+
+        It is another one than a fused Adam, a parameter has had no gradient yet, or a group's parameters are of several
+        kinds or on several devices, which a kernel does not take at once.
+        """
+        if not isinstance(optimizer, torch.optim.Adam):
+            return None
+        for group in optimizer.param_groups:
+            parameters = group["params"]
+            if not group["fused"] or group["amsgrad"] or len({(p.dtype, p.device) for p in parameters}) > 1:
+                return None
+            if not all(optimizer.state.get(parameter) for parameter in parameters):
+                return None
+        return cls(optimizer)
+
+    def step(self) -> bool:
+        """Move all parameters along their gradients; returns whether all have one, without which nothing is done."""
+        gradients = [[parameter.grad for parameter in group["params"]] for group, *_ in self._groups]
+        if any(gradient is None for each in gradients for gradient in each):
+            return False
+        for (group, counts, kernel, kept), each in zip(self._groups, gradients, strict=True):
+            counts.add_(1)
+            kernel(
+                group["params"],
+                each,
+                *kept,
+                lr=group["lr"],
+                beta1=group["betas"][0],
+                beta2=group["betas"][1],
+                weight_decay=group["weight_decay"],
+                eps=group["eps"],
+                amsgrad=False,
+                maximize=group["maximize"],
+            )
+        return True
+
+
+def trace_back(tensor: Tensor, gradient: Tensor | None = None, *, retain_graph: bool = False) -> None:
+    """Take the gradient in a tensor, 1 in a single number if there is none, through the graph that made the tensor.
+
+    `Tensor.backward` comes to the same, but looks at its arguments for longer than a message takes, and waits for a
+    thread of its own to give a GPU its work.
+    """
+    if gradient is None and tensor.numel() != 1:
+        torch.autograd.backward(tensor)  # says what is wrong with a loss of several numbers
+    given = torch.ones_like(tensor) if gradient is None else gradient
+    engine: Any = torch.autograd.Variable._execution_engine
+    here = torch.autograd.set_multithreading_enabled(False) if tensor.is_cuda else nullcontext()
+    with here:
+        engine.run_backward((tensor,), (given,), retain_graph, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
 @dataclass(frozen=True)
