@@ -27,6 +27,7 @@ from .labels.completion import GradientCompletion as GradientCompletion
 from .labels.completion import ModelCompletion as ModelCompletion
 from .labels.cotraining import CoTraining as CoTraining
 from .labels.distillation import Distillation as Distillation
+from .labels.forests import OwnSplits as OwnSplits
 from .labels.forests import SharedNodes as SharedNodes
 from .labels.gradients import DirectionScore as DirectionScore
 from .labels.gradients import DirectLabel as DirectLabel

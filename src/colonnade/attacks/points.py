@@ -26,6 +26,8 @@ FITTED_ROWS = 20_000
 """Models are fitted to at most this many rows, and then asked about all rows."""
 LANDMARKS = 2_000
 """At most this many rows are compared with one another; the others follow the nearest of these."""
+BLOCK = 10_000
+"""What takes much memory for each row is computed for so many rows at a time."""
 RESTARTS, ITERATIONS = 5, 50
 
 

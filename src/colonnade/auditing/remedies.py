@@ -26,6 +26,7 @@ class Remedy:
         attack: The attack that exceeds the attacker alone by most; None where nothing that depends on labels is sent.
         excess: By how much it does.
         rebuilt: Which share of the variance of a feature party's columns the label party could rebuild, if measured.
+        setting: How a model was run, where that matters, in words.
 
     >>> min(each.seeds for each in remedies()) > 1
     True
@@ -40,6 +41,7 @@ class Remedy:
     attack: str | None
     excess: float | None
     rebuilt: float | None
+    setting: str = ""
 
     @property
     def hides_labels(self) -> bool:
@@ -67,7 +69,8 @@ def sufficient(n_classes: int, held: Collection[str] = ()) -> tuple[Remedy, ...]
         held: Remedies that the run has already.
     """
     known = [each for each in remedies() if each.name not in ("none", *held)]
-    failed = {each.name for each in known if not each.hides_labels}
-    here = [each for each in known if each.set == comparable_set(n_classes) and each.name not in failed]
+    failed = {(each.name, each.setting) for each in known if not each.hides_labels}
+    measured = [each for each in known if each.set == comparable_set(n_classes)]
+    here = [each for each in measured if (each.name, each.setting) not in failed]
     cheapest = sorted(here, key=lambda each: each.before["AUC"] - each.after["AUC"])
     return tuple(each for wanted in (True, False) for each in [c for c in cheapest if c.is_model is wanted][:1])

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar
 
-from colonnade.attacks.base import ActiveAttack, AnyAttack, Attack, Guess
+from colonnade.attacks.base import ActiveAttack, AnyAttack, Attack, Guess, Inapplicable
 from colonnade.auditing.attempt import Attempt, PartyRecord, attack_seed, is_kept, name_of, training_rows
 from colonnade.auditing.contents import Disclosure, Finding, RunIdentity
 from colonnade.auditing.epochs import leak_over_epochs
@@ -271,11 +271,17 @@ class Mirror(OwnSide):
         attack, attacker, owner, seen = attempt.attack, attempt.attacker, self.owner, record.transcript
         if isinstance(attack, ActiveAttack):
             return f"it needs {attacker}'s own part in a run, and a mirror audit runs nothing"
+        sent = {entry.kind for entry in seen.entries}
+        kinds = sorted(message.kind for message in attack.needs.messages)
+        if kinds and sent.isdisjoint(kinds):
+            return Inapplicable(f"it needs {' or '.join(kinds)}, but {owner} sent {attacker} none")
+        if attack.needs.forest and not any(kind.startswith("trees/") for kind in sent):
+            return Inapplicable(f"it needs what {attacker} saw of a forest, and {owner} and {attacker} grew none")
         own = ["columns"] * attack.needs.own_features + ["model"] * attack.needs.own_model
         own += ["record of the forest"] * bool(attack.needs.forest)
         if own:
             return f"it needs {attacker}'s own {' and '.join(own)}"
-        for kind in sorted(message.kind for message in attack.needs.messages):
+        for kind in kinds:
             entries = [entry for entry in seen.entries if entry.kind == kind]
             if not entries:
                 return f"it needs {kind}, but {owner} sent {attacker} none"

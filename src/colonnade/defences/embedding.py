@@ -77,7 +77,7 @@ class PotentialEnergy(Defence):
     'PotentialEnergy(weight=2)'
     """
 
-    known_by = (("penalty-classes", {"penalty": "potential-energy"}), ("co-training", {}))
+    known_by = (("penalty-classes", {"penalty": "potential-energy"}), ("averaged-gradients", {}), ("co-training", {}))
     reads_labels = True
     named_by = "weight"
     limits: ClassVar[Mapping[str, Limit]] = {"weight": number(above=0)}

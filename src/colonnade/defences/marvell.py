@@ -48,7 +48,7 @@ class Marvell(NoisyGradient):
     'Marvell(power=4)'
     """
 
-    known_by = (("averaged-gradients", {"own_spread": True}), ("co-training", {}))
+    known_by = (("averaged-gradients", {"own_spread": True}), ("column-spreading", {}), ("co-training", {}))
     reads_labels = True
     named_by = "power"
     limits: ClassVar[Mapping[str, Limit]] = {"power": number(above=0)}

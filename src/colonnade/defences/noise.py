@@ -170,7 +170,7 @@ class MaxNorm(NoisyGradient):
     'MaxNorm'
     """
 
-    known_by = (("gradient-completion", {}), ("co-training", {}))
+    known_by = (("gradient-completion", {}), ("column-spreading", {}), ("co-training", {}))
     limits: ClassVar[Mapping[str, Limit]] = {"least": number(1), "most": number(1)}
 
     def __init__(self, *, least: float = 1.0, most: float = 10.0) -> None:

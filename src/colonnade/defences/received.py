@@ -91,7 +91,7 @@ class InformationBottleneck(_NetworksBehind):
     'InformationBottleneck(weight=0.1)'
     """
 
-    known_by = (("averaged-gradients", {}), ("co-training", {}))
+    known_by = (("averaged-gradients", {}), ("column-spreading", {}), ("co-training", {}))
     named_by = "weight"
     limits: ClassVar[Mapping[str, Limit]] = {"weight": number(0)}
 
@@ -137,7 +137,7 @@ class EarlierCut(_NetworksBehind):
     'EarlierCut(layers=3)'
     """
 
-    known_by = (("model-completion", {"layers": 2}), ("co-training", {}))
+    known_by = (("model-completion", {"layers": 2}), ("averaged-gradients", {}), ("co-training", {}))
     named_by = "layers"
     limits: ClassVar[Mapping[str, Limit]] = {"layers": count()}
 

@@ -3,8 +3,11 @@
 With revealed membership a feature party is told which rows each node of a tree has. Rows that share deep nodes in many
 trees are of one class. A few known labels, spread among rows that share nodes, name the others.
 
-Where membership is hidden, a feature party receives no groups. No leaf weight and no prediction is ever sent to a
-feature party, so that there is nothing of these to attack.
+Where membership is hidden, a feature party is still told which splits of its own columns gain most. Splits are chosen
+by the labels: of many columns they name those that matter, and where to cut them. Sides under these splits are columns
+from which a few known labels tell more than from all columns.
+
+No leaf weight and no prediction is ever sent to a feature party, so that there is nothing of these to attack.
 
 Cheng et al. 2021, "SecureBoost", arXiv 1901.08755, reveals membership.
 """
@@ -14,9 +17,11 @@ from __future__ import annotations
 import numpy as np
 
 from colonnade.attacks.base import Attack, ExampleRun, Guess, Inapplicable, Needs, View
+from colonnade.attacks.labels.cotraining import believed
 from colonnade.attacks.labels.spreading import spread
 from colonnade.attacks.points import KNOWN_PER_CLASS, Points
-from colonnade.models.trees.messages import NodeRows
+from colonnade.models.trees.estimator import SecureBoost
+from colonnade.models.trees.messages import ChosenSplits, NodeRows
 from colonnade.wire.message import Int64Array
 
 COMPONENTS = 16
@@ -40,6 +45,27 @@ class SharedNodes(Attack):
         points = node_points(view)
         known, labels = points.known(view.grant)
         return Guess.rated(points.rows, spread(points.values, known, labels, view.grant.n_classes, view.random))
+
+
+class OwnSplits(Attack):
+    """Labels learned from the sides of rows under the splits that were chosen of the attacker's own columns."""
+
+    needs = Needs(messages=(ChosenSplits,), own_features=True, own_model=True, known_labels=KNOWN_PER_CLASS)
+    example_run = ExampleRun("secureboost-classifier")
+
+    def why_not(self, view: View) -> str | None:
+        if not isinstance(view.own.model, SecureBoost):
+            return Inapplicable("it reads the splits of a forest")
+        return None if any(view.own.model.splits_) else f"no split of {view.party}'s columns was chosen"
+
+    def guess(self, view: View) -> Guess:
+        assert isinstance(view.own.model, SecureBoost)
+        bins = view.own.model.bins_.encode(view.own.table)
+        chosen = [split.left_rows(bins, slice(None)) for splits in view.own.model.splits_ for split in splits]
+        # A split that was chosen often counts as often.
+        sides = Points(np.arange(len(bins.codes)), np.stack(chosen, axis=1).astype(np.float64))
+        known, labels = sides.known(view.grant)
+        return Guess.rated(sides.rows, np.log(believed(sides, known, labels, view.grant.n_classes, view.random)))
 
 
 def node_points(view: View) -> Points:

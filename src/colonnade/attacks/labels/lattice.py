@@ -21,6 +21,7 @@ subset sum algorithms".
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import e, pi, sqrt
 from time import monotonic
 from typing import ClassVar
 
@@ -105,7 +106,7 @@ def determined(columns: Int64Array, error: float = 0.0) -> bool:
     n_rows = len(columns)
     lengths = np.sqrt((columns.astype(np.float64) ** 2).sum(axis=0))
     # The entropy of a sum that is normal with half the column's length as its deviation.
-    bits = np.log2(np.maximum(lengths / 2 * np.sqrt(2 * np.pi * np.e) / max(2 * error, 1.0), 1.0)).sum()
+    bits = np.log2(np.maximum(lengths / 2 * sqrt(2 * pi * e) / max(2 * error, 1.0), 1.0)).sum()
     return bool(n_rows <= min(MOST_ROWS, bits))
 
 

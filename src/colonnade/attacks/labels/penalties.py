@@ -10,8 +10,8 @@ the cut under which rows are moved as they were is the true one, up to names.
 
 Classes and what they share (S_k, or the strength of the penalty and the mean gradient of each class) are found in turn,
 from several starts (expectation-maximisation with hard classes). Each batch of the first epoch is solved by itself, and
-the names of its classes are those that the attacker's own columns and a few known labels find likeliest. At most 20
-batches are solved.
+the names of its classes are those that the attacker's own columns and a few known labels find likeliest. Batches are
+solved until they have 20,000 rows.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ import numpy as np
 
 from colonnade.attacks.base import Attack, Guess, Needs, View
 from colonnade.attacks.labels.cotraining import believed
-from colonnade.attacks.points import KNOWN_PER_CLASS, LANDMARKS, Points, k_means, why_no_gradients
+from colonnade.attacks.points import FITTED_ROWS, KNOWN_PER_CLASS, LANDMARKS, Points, k_means, why_no_gradients
 from colonnade.models.networks.messages import Embedding, Gradient
 from colonnade.parameters import Limit, check_parameters, choice, count
 from colonnade.wire.message import Float32Array, Float64Array, Int64Array
 
 Penalty: TypeAlias = Literal["wandering", "potential-energy", "distance-correlation"]
 PENALTIES: tuple[Penalty, ...] = ("wandering", "potential-energy", "distance-correlation")
-BATCHES = 20
 STARTS, ROUNDS = 8, 30
 SOFTENED = 0.05
 TINY = 1e-12
@@ -91,14 +90,19 @@ class PenaltyClasses(Attack):
 def first_batches(view: View) -> Iterator[tuple[Int64Array, Float64Array, Float64Array]]:
     """Rows, embeddings and gradients of the first batches of the first epoch."""
     sent: dict[int, Float32Array] = {}
-    n_found = 0
+    n_rows = 0
     for each in view.messages(Embedding, sent=True):
-        if each.epoch == 0 and each.rows is not None and len(sent) < BATCHES:
-            sent.setdefault(each.message.step, each.message.values)
+        if n_rows >= FITTED_ROWS:
+            break
+        step, values = each.message.step, each.message.values
+        if each.epoch == 0 and each.rows is not None and step not in sent:
+            sent[step] = values
+            n_rows += len(values)
     for recorded in view.messages(Gradient, sent=False):
+        if not sent:
+            break
         step = recorded.message.step
-        if recorded.epoch == 0 and recorded.rows is not None and step in sent and n_found < BATCHES:
-            n_found += 1
+        if recorded.epoch == 0 and recorded.rows is not None and step in sent:
             yield recorded.rows, sent.pop(step).astype(np.float64), recorded.message.values.astype(np.float64)
 
 

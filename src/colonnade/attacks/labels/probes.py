@@ -18,6 +18,7 @@ from colonnade.attacks.base import Attack, Guess, Needs, View
 from colonnade.attacks.labels.discriminants import compressed
 from colonnade.attacks.labels.heads import reproducible, self_trained
 from colonnade.attacks.points import (
+    BLOCK,
     KNOWN_PER_CLASS,
     WHEN,
     Points,
@@ -53,7 +54,7 @@ class _Probe(Attack):
         elif self.kind == "network":
             ratings = _by_network(points.standardised().values, known, labels, n_classes, random)
         else:
-            ratings = _by_products(compressed(points).values, known, labels, n_classes)
+            ratings = _by_products(compressed(points).values, known, labels)
         return Guess.rated(points.rows, ratings)
 
     @abstractmethod
@@ -139,10 +140,15 @@ def _by_network(
     return np.asarray(scores.numpy(), np.float64)
 
 
-def _by_products(x: Float64Array, known: Int64Array, labels: Int64Array, n_classes: int) -> Float64Array:
+def _by_products(x: Float64Array, known: Int64Array, labels: Int64Array) -> Float64Array:
     from sklearn.linear_model import LogisticRegression
 
+    model = LogisticRegression(C=0.1, max_iter=200).fit(_with_products(x[known]), labels)
+    # In blocks: products of all rows at once would take ten times the memory of the points.
+    chances = [model.predict_proba(_with_products(x[start : start + BLOCK])) for start in range(0, len(x), BLOCK)]
+    return np.asarray(np.log(np.concatenate(chances) + 1e-12))
+
+
+def _with_products(x: Float64Array) -> Float64Array:
     left, right = np.triu_indices(x.shape[1])
-    products = np.concatenate([x, x[:, left] * x[:, right]], axis=1)
-    model = LogisticRegression(C=0.1, max_iter=200).fit(products[known], labels)
-    return np.asarray(np.log(model.predict_proba(products) + 1e-12))
+    return np.concatenate([x, x[:, left] * x[:, right]], axis=1)

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 NEIGHBOURS, FOLLOWED = 10, 5
 SPREADING, ROUNDS = 0.95, 30
-BLOCK = 10_000
+# So many rows at a time are compared with all landmarks: 16 MB of distances.
+COMPARED = 1_000
 
 
 class EmbeddingSpreading(Attack):
@@ -105,8 +106,8 @@ def followed(x: Float64Array, landmarks: Int64Array, found: Float64Array) -> Flo
     """What landmarks found, and for every other row the mean of the nearest landmarks."""
     everywhere = np.empty((len(x), found.shape[1]))
     others = np.setdiff1d(np.arange(len(x)), landmarks)
-    for start in range(0, len(others), BLOCK):
-        rows = others[start : start + BLOCK]
+    for start in range(0, len(others), COMPARED):
+        rows = others[start : start + COMPARED]
         near = np.argpartition(_squared(x[rows], x[landmarks]), FOLLOWED, axis=1)[:, :FOLLOWED]
         everywhere[rows] = found[near].mean(axis=1)
     everywhere[landmarks] = found

@@ -107,4 +107,4 @@ def _worst(question: words.Question) -> str:
 
 
 def _protections(report: ReportContents) -> str:
-    return ", ".join(dict.fromkeys(name for sent in report.disclosures for name in sent.under)) or "none"
+    return words.protection(dict.fromkeys(name for sent in report.disclosures for name in sent.under))

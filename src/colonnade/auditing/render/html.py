@@ -44,7 +44,7 @@ def rendered(template: str, **values: Any) -> str:
         undefined=jinja2.StrictUndefined,
         loader=jinja2.FunctionLoader(_text),
     )
-    for name in ("number", "alone", "interval", "size", "knowledge"):
+    for name in ("number", "alone", "interval", "size", "knowledge", "protection"):
         environment.filters[name] = getattr(words, name)
     environment.filters |= {"slug": _slug, "shaded": plots.shaded}
     page: str = environment.get_template(template).render(signs=summary.SIGNS, style=_text("style.css"), **values)

@@ -53,7 +53,7 @@ def _lines(report: ReportContents) -> Iterator[str]:
                 line.receiver,
                 each.kind + (" (recordings differ)" if each.confirmed is False else ""),
                 ", ".join(each.reveals) or "nothing",
-                ", ".join(each.under) or "none",
+                words.protection(each.under),
                 f"{each.messages:,}",
                 words.size(each.bytes),
             )

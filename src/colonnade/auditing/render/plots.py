@@ -45,7 +45,8 @@ def trade(report: ReportContents) -> Trade | None:
     if not excess:
         return None
     classes = n_classes(report)
-    here = [each for each in remedies() if each.set == comparable_set(classes) and each.excess is not None]
+    measured = [each for each in remedies() if each.set == comparable_set(classes) and not each.is_model]
+    here = [each for each in measured if each.excess is not None]
     named = {"none", *(each.name for each in sufficient(classes))}
     marks = [(each.name, each.excess or 0.0, each.after["AUC"], each.name in named, False) for each in here]
     if "AUC" in report.figures:

@@ -95,12 +95,19 @@ def joined(report: ReportContents) -> tuple[str, ...]:
 def _beyond_alone(finding: Finding, excess: Score) -> str:
     assert finding.leakage is not None
     share = finding.leakage.normalised
-    way = "" if share is None else f", {share.value:.0%} of the way from alone to knowing all labels"
     return (
         f"All {len(finding.leakage.joined)} attacks by {finding.attacker} joined tell "
         f"{words.secret_of(finding.owner, finding.about)} {100 * excess.value:+.0f} points ({100 * excess.low:+.0f} to "
-        f"{100 * excess.high:+.0f}) against {finding.attacker} alone{way}."
+        f"{100 * excess.high:+.0f}) against {finding.attacker} alone{_beside_all_labels(share)}."
     )
+
+
+def _beside_all_labels(share: Score | None) -> str:
+    """How much that is beside what the party's own columns would tell with every other label known."""
+    if share is None or share.value <= 0:
+        return ""
+    told = "its own columns would tell with the labels of all other rows known"
+    return f", more than {told}" if share.value > 1 else f", {share.value:.0%} of the way to what {told}"
 
 
 def worst(report: ReportContents) -> tuple[str, ...]:
@@ -152,7 +159,7 @@ def _without_leaks(report: ReportContents) -> str:
         found = "Keep the plan" if report.attacks else "Choose attacks that apply to this run"
         return f"{found}. Before you rely on it, audit with thorough = true: more attacks are made."
     return (
-        "No attack can be made on what one party sent alone. Audit jointly with colonnade audit --attacker, or "
+        "Find out what the others make of it with their own columns: audit jointly with colonnade audit --attacker, or "
         "rehearse with colonnade simulate or colonnade doctor --rehearse."
     )
 
@@ -167,6 +174,9 @@ def _recommended(remedy: Remedy) -> str:
         return f"Labels: the model {remedy.name} sends nothing that depends on labels ({cost}{columns})."
     side = "below" if remedy.excess < 0 else "above"
     left = f"the best attack ended {abs(100 * remedy.excess):.0f} points {side} the attacker alone"
+    if remedy.is_model:
+        how = f" ({remedy.setting})" if remedy.setting else ""
+        return f"Labels: the model {remedy.name}{how} sends no gradient of a row ({left}; {cost})."
     return f"Labels: the defence {remedy.name} stopped every attack that was measured ({left}; {cost})."
 
 

@@ -122,7 +122,7 @@ def _messages_table(report: ReportContents) -> RichTable:
                 plain_text(line.receiver),
                 plain_text(disclosure.kind + (" (recordings differ)" if disclosure.confirmed is False else "")),
                 plain_text(", ".join(disclosure.reveals) or "nothing"),
-                plain_text(", ".join(disclosure.under) or "none"),
+                plain_text(words.protection(disclosure.under)),
                 plain_text(f"{disclosure.messages:,}"),
                 plain_text(words.size(disclosure.bytes)),
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -36,6 +37,7 @@ _RESERVES: dict[Answer, str] = {
     "leaks, classes unnamed": ", under the best names of the classes",
     "leaks, nobody singled out": ", but singles hardly anybody out",
 }
+_SCHEME = re.compile(r"(hinted|rlwe|shares|paillier)-\d")
 IN_THE_CLEAR = "TLS was off in this run: anyone on the network path could read and change every message."
 KNOWN_NOISE = (
     "Noise followed from the plan's seed in this run: all who know the plan can subtract it. No epsilon holds."
@@ -155,6 +157,15 @@ class Traffic:
         return sum(disclosure.bytes for disclosure in self.disclosures)
 
 
+def protection(under: Iterable[str]) -> str:
+    """What messages went out under, in words: a scheme of encryption is called so.
+
+    >>> protection(["rlwe-8192-156", "mask"]), protection([])
+    ('encrypted (rlwe-8192-156), mask', 'none')
+    """
+    return ", ".join(f"encrypted ({name})" if _SCHEME.match(name) else name for name in under) or "none"
+
+
 def questions(report: ReportContents) -> tuple[Question, ...]:
     """Every question that the report answers, and those it leaves open, the worst answers first."""
     stated = {(said.receiver, said.owner, Secret.FEATURES): said for said in report.stated}
@@ -167,7 +178,8 @@ def questions(report: ReportContents) -> tuple[Question, ...]:
             kinds.get(key, ()),
             is_repeated=report.run.mode == "simulated",
             stated=stated.get(key),
-            is_tried=key[2] in report.tried,
+            # What the receiver could do with columns and a model of its own is never tried by the sender alone.
+            is_tried=key[2] in report.tried and report.run.mode != "mirror",
         )
         for key in dict.fromkeys([*attacked, *kinds, *stated])
     ]
@@ -198,6 +210,8 @@ def headline(report: ReportContents) -> str:
         )
     if n := n_attacks(report.attacks):
         return f"No leak found by {n} attack{'s' if n > 1 else ''}"
+    if report.run.mode == "mirror" and report.disclosures:
+        return f"No attack can be made on what {report.disclosures[0].sender} sent alone"
     return "Nothing has been tested"
 
 

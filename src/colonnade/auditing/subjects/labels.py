@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from colonnade.attacks.base import AnyAttack, Grant, Guess
+from colonnade.attacks.base import AnyAttack, Grant, Guess, Inapplicable
 from colonnade.attacks.labels.cotraining import believed
 from colonnade.attacks.labels.discriminants import compressed, foretold
 from colonnade.attacks.points import Points, cluster_votes, distances, k_means
@@ -65,12 +65,12 @@ class LabelsSubject(Subject):
     def why_not_scorable(self, owner: str | None, tables: Tables) -> str | None:
         labels = None if owner is None else tables[owner].labels
         if labels is None:
-            return "nobody in this run holds labels" if owner is None else f"{owner} holds no labels"
+            return Inapplicable("nobody in this run holds labels" if owner is None else f"{owner} holds no labels")
         if isinstance(labels.type, CurvesType):
-            return f"{owner}'s labels are curves, and it guesses classes"
+            return Inapplicable(f"{owner}'s labels are curves, and it guesses classes")
         values = np.asarray(labels)
         if values.dtype.kind == "f" and (values % 1 != 0).any():
-            return f"{owner}'s labels are measurements, and it guesses classes"
+            return Inapplicable(f"{owner}'s labels are measurements, and it guesses classes")
         return None
 
     def grant(self, attack: AnyAttack, owner: str, tables: Tables, rows: Int64Array, random: Randomness) -> Grant | str:
