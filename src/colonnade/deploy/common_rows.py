@@ -102,7 +102,8 @@ def on_common_rows(
 ) -> Callable[[Party], R]:
     """A protocol on the common rows; which they are is written to a file.
 
-    How many rows are common, and of how many, is shown and written into the status.
+    How many rows are common, and of how many, is shown and written into the status. A party that has too few of them to
+    train on refuses before the parties agree on them, so that nobody trains.
 
     Args:
         protocol: What runs on the rows.
@@ -124,21 +125,33 @@ def on_common_rows(
         return on_all_rows
     from colonnade.align.protocol import Aligned
 
-    align = replace(align, limits=replace(align.limits, asked_for=purpose))
+    limits, n_own = replace(align.limits, asked_for=purpose), 0 if party.table is None else len(party.table)
     finished = None if purpose == "lookup" else finished_alignment(plan, party.name, party.table)
+    told = list[int]()
+
+    def check(n_common: int) -> None:
+        if purpose == "training":
+            n_trained = n_common if plan.evaluate is None else plan.evaluate.trained(n_common)
+            limits.check_training(party.name, n_trained, n_own)
+
+    def accept(n_common: int) -> None:
+        assert party.session is not None
+        if told != [n_common]:
+            told[:] = [n_common]
+            party.session.note(common_rows=n_common, own_rows=n_own)
+            shown(n_common, n_own)
+        check(n_common)
 
     def keep(alignment: Alignment) -> None:
+        # A run that goes on after its alignment has not counted the rows yet.
+        if party.table is not None and alignment.n_common is not None:
+            accept(alignment.n_common)
         keep_alignment(plan, party, path, alignment)
-        if party.table is None or alignment.n_common is None:
-            return
-        shown(alignment.n_common, len(party.table))
-        if purpose == "training":
-            n_common, held_out = alignment.n_common, plan.evaluate
-            n_trained = n_common if held_out is None else held_out.trained(n_common)
-            align.limits.check_training(party.name, n_trained, len(party.table))
 
+    if finished is not None and finished.n_common is not None:
+        check(finished.n_common)  # before the others are met
     if finished is None:
-        return Aligned(align, protocol, keep)
+        return Aligned(replace(align, limits=limits, accept=accept), protocol, keep)
 
     def on_known_rows(party: Party) -> R:
         keep(finished)

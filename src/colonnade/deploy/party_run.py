@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from colonnade.deploy.common_rows import agreed_alignment, finished_alignment, keep_alignment, on_common_rows
 from colonnade.deploy.evaluation import score_file, score_held_out, score_rows
 from colonnade.deploy.label_leak import require_accepted
-from colonnade.deploy.preflight import require_lines, require_network, require_ready
+from colonnade.deploy.preflight import counts_path, require_lines, require_list, require_network, require_ready
 from colonnade.errors import DataError, PlanError, StorageError
 from colonnade.models.base import Estimator, Prediction
 from colonnade.models.evaluation import Evaluated
@@ -40,8 +40,10 @@ from colonnade.plans.sections import PlannedNetwork
 from colonnade.privacy.history import History, Records, history_path
 from colonnade.privacy.ledger import Ledger
 from colonnade.roles import PublicPlan
+from colonnade.runtime.alignment import Alignment
 from colonnade.runtime.checkpoint import Checkpoints
 from colonnade.runtime.join import join
+from colonnade.runtime.placed import released
 from colonnade.runtime.protocol import describe_protocol, private_randomness
 from colonnade.runtime.status import LiveStatus, read_status, status_of
 from colonnade.storage import explained, is_erased, make_private, open_private, write_atomically
@@ -55,7 +57,6 @@ if TYPE_CHECKING:
     from colonnade.auditing.report import PrivacyReport
     from colonnade.plans.align import PlannedAlign
     from colonnade.plans.sections import PlannedAudit
-    from colonnade.runtime.alignment import Alignment
     from colonnade.runtime.checkpoint import Watcher
     from colonnade.runtime.party import Party
     from colonnade.wire.certs.credentials import Credentials, Identity
@@ -154,6 +155,11 @@ class PartyRun:
         return status_of(self.path)
 
     @property
+    def has_met(self) -> bool:
+        """Whether this side has met the others; before, it has told nobody anything and there is nothing to resume."""
+        return self.status != "planned" and bool(read_status(self.path).get("met", True))
+
+    @property
     def model_path(self) -> Path:
         """Where this party's share of the model lies."""
         return self.path / "model.safetensors"
@@ -176,14 +182,14 @@ class PartyRun:
         if self.name not in self.plan.roles.holders:
             return None
         if self.plan.data.name is None or self.plan.align is not None:
-            return self.plan.data.load((self.name,), self.plan.align)[self.name]
+            return self.plan.load((self.name,))[self.name]
         tables = self.plan.tables()
         return (tables.train if self.plan.evaluate is None else tables.common)[self.name]
 
     def common_rows(self) -> Table | None:
         """This party's rows in the common order of its run, those that were held out among them."""
         table = self.table()
-        return table if table is None or self.plan.align is None else _load_alignment(self.alignment_path).take(table)
+        return table if table is None or self.plan.align is None else Alignment.load(self.alignment_path).take(table)
 
     def trained_rows(self) -> Table | None:
         """This party's rows that its run trained on."""
@@ -212,9 +218,9 @@ class PartyRun:
         self.plan.require_training()
         if self.name == self.plan.roles.label:
             require_accepted(self.plan)
-        with self._alone(self.path):
-            table = self.table()
-            require_ready(self.plan, self.name, table)
+        with self._alone(self.path), released(self.table()) as table:
+            # A run that goes on has spent something itself.
+            require_ready(self.plan, self.name, table, None if resume else self._counts)
             write_atomically(self.path / "plan.toml", self.plan.to_toml().encode())
             model, held_out, kept = self.plan.trained.build(), self.plan.evaluate, dict[str, Prediction]()
             party = self._connect(self.plan.public(), table, self.path, shown)
@@ -237,10 +243,11 @@ class PartyRun:
             )
         self._require_new("alignment", resume)
         require_lines(self.plan)
-        with self._alone(self.path):
+        with self._alone(self.path), released(self.table()) as table:
             write_atomically(self.path / "plan.toml", self.plan.to_toml().encode())
             protocol = self._planned_align(planned)
-            party = self._connect(public, self.table(), self.path, shown)
+            require_list(self.plan, self.name, table)
+            party = self._connect(public, table, self.path, shown)
             kept = self.alignment_path
             return join(protocol, party, keep=lambda found: keep_alignment(self.plan, party, kept, found))
 
@@ -285,6 +292,11 @@ class PartyRun:
             )
         require_lines(self.plan)
         share = self._share(Path(model))
+        labelled = self.plan.rows_to_predict(self.name, file)
+        table = None if labelled is None else labelled.without_labels()
+        if table is not None:
+            share.check_columns(table)
+        require_list(self.plan, self.name, None if self.looks_up else table)
         predict: Callable[..., Prediction | None] = share.predict
         if head is not None:
             if self.name != self.plan.roles.label or "head" not in signature(predict).parameters:
@@ -300,13 +312,13 @@ class PartyRun:
             raise PlanError(f"A prediction is written as .csv or .parquet, but --out is {written}. Choose one of them.")
         name, settings = describe_protocol(share.predict)
         public = replace(self.plan.public(), protocol=name, settings={**settings, "trained": found["plan"]})
-        labelled = self.plan.rows_to_predict(self.name, file)
-        table = None if labelled is None else labelled.without_labels()
 
         def keep(prediction: Prediction | None) -> None:
             if prediction is not None and table is not None:
-                rows = table if self.plan.align is None else _load_alignment(alignment_path).take(table)
-                prediction.about(rows, getattr(share, "classes_", None)).to_csv(written)
+                rows = table if self.plan.align is None else Alignment.load(alignment_path).take(table)
+                prediction = prediction.about(rows, getattr(share, "classes_", None))
+            if prediction is not None:  # An arbiter that asks has no ids: its rows are numbered.
+                prediction.to_csv(written)
 
         party = self._connect(public, table, folder, shown)
         protocol = self._on_aligned_rows(predict, alignment_path, party, shown)
@@ -314,7 +326,7 @@ class PartyRun:
         if prediction is None:
             return None
         if labelled is not None and labelled.labels is not None:
-            rows = labelled if self.plan.align is None else _load_alignment(alignment_path).take(labelled)
+            rows = labelled if self.plan.align is None else Alignment.load(alignment_path).take(labelled)
             quality = score_rows(trained, share, prediction, rows, folder)
             if quality is not None:
                 shown.quality(quality)
@@ -392,10 +404,8 @@ class PartyRun:
         """The rows that this party brought to its finished run."""
         table = self.table()
         if self.status != "finished":
-            raise StorageError(
-                f"{self.path} should hold a finished run, but it is {self.status}. "
-                "Finish it with `colonnade join --resume`."
-            )
+            again = "Finish it with `colonnade join --resume`." if self.has_met else "Run `colonnade join` again."
+            raise StorageError(f"{self.path} should hold a finished run, but it is {self.status}. {again}")
         if table is None:
             return None
         if self._differs(table):
@@ -403,7 +413,7 @@ class PartyRun:
                 f"{self.name}'s rows should be those the run was made on, but they have changed. Restore the data."
             )
         # After an alignment ids may differ between parties or be missing, but the places of rows are the same.
-        rows = table if self.plan.align is None else _load_alignment(self.alignment_path).take(table).numbered()
+        rows = table if self.plan.align is None else Alignment.load(self.alignment_path).take(table).numbered()
         return rows if self.plan.evaluate is None else self.plan.evaluate.split(rows)[0]
 
     @property
@@ -425,11 +435,11 @@ class PartyRun:
         return Transcript.load(self.path / "transcript", key)
 
     def _write_report(self, report: PrivacyReport) -> PrivacyReport:
-        """Write a report with the model's quality, and return what was written.
+        """Write a report with the model's quality and the plan's seed, and return what was written.
 
         A joint audit takes the others' consent, so its report is kept beside that of a later audit of the own side.
         """
-        report = replace(report, quality=self.quality())
+        report = replace(report, run=replace(report.run, seed=self.plan.seed), quality=self.quality())
         if report.run.mode != "joint" and self._has_joint_report:
             for file in self.path.glob("report.*"):
                 file.replace(file.with_stem("report-joint"))
@@ -465,12 +475,15 @@ class PartyRun:
             return PrivacyReport.from_json((self.path / "report.json").read_text(encoding="utf-8"))
 
     @property
+    def _counts(self) -> Path:
+        return counts_path(self.path.parent.parent, self.name)
+
+    @property
     def _network(self) -> PlannedNetwork:
         return require_network(self.plan, self.name)
 
     def _require_new(self, what: str, resume: bool) -> None:
-        # A run that never met its peers has told nobody anything, so there is nothing to go on with.
-        if self.status != "planned" and not resume and read_status(self.path).get("met", True):
+        if self.has_met and not resume:
             raise PlanError(
                 f"{self.path} should be new, but holds {self.name}'s side of this {what}, whose status is "
                 f"'{self.status}'. Go on with --resume, delete it to start again, or choose another folder with --out."
@@ -528,7 +541,7 @@ class PartyRun:
             table,
             transport=transport,
             directory=directory,
-            answers=self.path.parent.parent / f"answers-of-{self.name}",
+            answers=self._counts,
             aligns=plan.align is not None and not audits,
             agreed=agreed_alignment(finished),
             random=private_randomness(plan.seed, self.name, public) if network.randomness == "seeded" else None,
@@ -583,9 +596,3 @@ def _join_once(protocol: Callable[[Party], R], party: Party, *, keep: Callable[[
         return join(protocol, party, keep=keep)
     finally:
         party.checkpoints.erase()
-
-
-def _load_alignment(path: Path) -> Alignment:
-    from colonnade.runtime.alignment import Alignment
-
-    return Alignment.load(path)

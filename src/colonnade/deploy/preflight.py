@@ -6,11 +6,13 @@ before an id crosses and before an alignment is counted.
 
 from __future__ import annotations
 
-from colonnade.errors import DataError, PlanError
+from pathlib import Path
+
+from colonnade.errors import PlanError
+from colonnade.plans.admission import check_model
 from colonnade.plans.plan import Plan
 from colonnade.plans.sections import PlannedNetwork
 from colonnade.roles import Lines, star
-from colonnade.runtime.party import Party
 from colonnade.tables.table import Table
 from colonnade.text import nearest
 
@@ -37,40 +39,26 @@ def require_lines(plan: Plan) -> int:
     return len(needed)
 
 
-def check_model(plan: Plan, name: str, table: Table | None) -> tuple[str, ...]:
-    """What a party should know before training; raises what training would refuse on this party's side.
-
-    Args:
-        plan: A plan with a model.
-        name: The party.
-        table: Its table as it is read, before an alignment.
-    """
-    model, aligns = plan.trained.build(), plan.align is not None
-    checked = None if table is None else table.checked(name, ids=not aligns)
-    defences = tuple(planned.build() for planned in plan.defences if planned.party == name)
-    party = Party.alone(plan.public(), name, checked, defences=defences)
-    model.check_setup(party)
-    for idle in sorted(set(plan.roles.parties).difference(*model.lines(plan.roles))):
-        raise PlanError(
-            f"{plan.trained.name} should have something to do for every party, but has nothing for {idle}. Leave "
-            f"{idle} out of [roles], or take another model."
-        )
-    model.admit_defences(party)
-    if checked is None:
-        return ()
-    most, notes = model.most_rows(plan.roles), []
-    if most is not None and len(checked) > most:
-        words = f"{name} has {len(checked):,} rows, but {plan.trained.name} takes at most {most:,}"
-        if not aligns:
-            raise DataError(f"{words}. Bring fewer rows, or take another model.")
-        notes.append(f"{words}; no more may be common")
-    return (*notes, *model.check_table(party))
+def require_list(plan: Plan, name: str, table: Table | None) -> None:
+    """Refuse a list that has too few rows to be aligned, whatever its ids are."""
+    if table is not None and plan.align is not None and plan.align.finished is None:
+        plan.align.build(name).limits.check_size(name, name, len(table))
 
 
-def require_ready(plan: Plan, name: str, table: Table | None) -> None:
+def require_ready(plan: Plan, name: str, table: Table | None, counts: Path | None = None) -> None:
     """Refuse a training that would fail on this party's side, or for want of a line."""
     require_lines(plan)
-    check_model(plan, name, table)
+    check_model(plan, name, table, counts)
+    require_list(plan, name, table)
+
+
+def counts_path(folder: Path, name: str) -> Path:
+    """Where a party counts its answers over all runs in a folder; other counts lie beside.
+
+    >>> counts_path(Path("runs"), "bank").name
+    'answers-of-bank'
+    """
+    return folder / f"answers-of-{name}"
 
 
 def require_network(plan: Plan, name: str) -> PlannedNetwork:

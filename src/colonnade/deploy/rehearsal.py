@@ -41,7 +41,7 @@ def rehearse(plan: Plan, name: str, *, most_rows: int = MOST_ROWS) -> PrivacyRep
         raise PlanError(
             f"A rehearsal needs labels, but {name} is not the label party. Run it at {plan.roles.label or 'the party'}."
         )
-    own = plan.data.load((name,), plan.align)[name]
+    own = plan.load((name,))[name]
     if own.labels is None or isinstance(own.labels.type, CurvesType):
         raise DataError(
             f"{name} should have a label column of classes or numbers to rehearse with, but has "

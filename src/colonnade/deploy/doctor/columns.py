@@ -37,13 +37,25 @@ def odd_columns(table: Table) -> Iterator[tuple[str, str]]:
     ["'rent' is read as text of 2 levels in 2 rows, which look like numbers with a decimal comma"]
     """
     for name, kind in table.kinds.items():
-        values = table.to_arrow().column(name)
+        values = table.select([name]).to_arrow().column(name)
         if kind == "categorical":
             found = _odd_text(values)
             if found is not None:
                 yield f"{name!r} is read as text of {found[0]}", found[1]
         elif kind == "numeric" and pa.types.is_integer(values.type) and len(table) > FEW_ROWS and _counts(values):
             yield f"{name!r} counts the rows", f"Leave it out: exclude = [{name!r}]."
+
+
+def told_place(table: Table) -> str:
+    """Where the rows of a placed table will lie, and what this process keeps of each."""
+    assert table.placed is not None
+    crew = table.placed.placer.workers
+    at = "processes of this machine" if crew.engine == "local" else f"{crew.engine} at {crew.address or 'this machine'}"
+    kept = (table.select([]).to_arrow().nbytes + table.placed.rows.nbytes) / max(len(table), 1)
+    return (
+        f"{len(table):,} rows lie with {crew.n} workers ({at}), {-(-len(table) // crew.n):,} each; this process keeps "
+        f"ids, labels and row numbers, {kept:.0f} bytes a row"
+    )
 
 
 def odd_labels(labels: pa.ChunkedArray) -> Iterator[str]:

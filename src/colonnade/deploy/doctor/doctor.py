@@ -21,17 +21,20 @@ from colonnade.align.identifiers import enumerable_warning
 from colonnade.align.limits import Limits
 from colonnade.curves import CurvesType
 from colonnade.deploy.doctor.checklist import Check, Checklist
-from colonnade.deploy.doctor.columns import odd_columns, odd_labels, told_labels
+from colonnade.deploy.doctor.columns import odd_columns, odd_labels, told_labels, told_place
+from colonnade.deploy.doctor.counts import look_at_counts
 from colonnade.deploy.doctor.probe import PeerProbe
 from colonnade.deploy.doctor.self_report import SelfReport, alike
 from colonnade.deploy.label_leak import label_leak, require_accepted
-from colonnade.deploy.preflight import check_model, require_lines, require_network
+from colonnade.deploy.preflight import counts_path, require_lines, require_network
 from colonnade.errors import ColonnadeError, DataError, PeerUnreachable, PlanError
 from colonnade.models.base import require_classes
 from colonnade.models.estimate import TrafficEstimate, estimate
+from colonnade.plans.admission import check_model
 from colonnade.plans.align import PlannedAlign
 from colonnade.plans.plan import Plan
 from colonnade.tables.table import Table
+from colonnade.text import how_many
 from colonnade.wire.certs.credentials import Credentials
 from colonnade.wire.transport import check_address, places_of, require_loopback
 
@@ -56,13 +59,14 @@ def examine(
     insecure: bool = False,
     listen: str | None = None,
     wait: float = 60.0,
+    out: Path = Path("runs"),
     told: Callable[[Check], None] = lambda check: None,
     clock: Callable[[], float] = time.time,
 ) -> tuple[Check, ...]:
     """Look for what would keep a party's side of a plan from going well, while the others do the same.
 
     The checks of this party's side come first, then those of the others in the order of the roles. `told` is called
-    with each check as it is made.
+    with each check as it is made. `out` is where runs are kept, whose counts say what is left for another run.
     """
     network = require_network(plan, name)
     if listen is not None:
@@ -78,7 +82,9 @@ def examine(
             ),
         )
     table = _look_at_table(home, plan, name)
-    _look_at_model(home, plan, name, table)
+    _look_at_model(home, plan, name, table, counts_path(out, name))
+    if table is not None:
+        look_at_counts(home, plan, name, table, out)
     _look_at_label_leak(home, plan, name)
     credentials = _look_at_certificate(home, certificates or network.certificates, network.revoked, name, insecure)
     listen = listen or network.listen(name) or network.addresses([name])[name]
@@ -101,7 +107,8 @@ def _estimate(home: Checklist, plan: Plan, name: str, table: Table | None) -> Ma
         return {}
     home.note("estimate", "a dry run in memory on some rows shows what training sends; this takes some seconds")
     try:
-        return estimate(plan.model.build(), plan.roles, name, table)
+        # Rows without an id take no part in an alignment, and need no id here.
+        return estimate(plan.model.build(), plan.roles, name, table if plan.align is None else table.numbered())
     except ColonnadeError as error:
         home.note("estimate", f"the dry run failed, perhaps because the others' tables are unlike this one: {error}")
         return {}
@@ -113,8 +120,10 @@ def _look_at_table(home: Checklist, plan: Plan, name: str) -> Table | None:
     table = None
     with home.trying("table"):
         whole = plan.data.name is None or plan.align is not None
-        table = (plan.data.load((name,), plan.align) if whole else plan.tables().train)[name]
+        table = (plan.load((name,)) if whole else plan.tables().train)[name]
         home.good("table", repr(table).partition(": ")[2].removesuffix(")"))
+        if table.placed is not None:
+            home.good("rows", told_place(table))
         for said, fix in odd_columns(table):
             home.note("columns", said, fix)
     if table is None:
@@ -134,14 +143,15 @@ def _look_at_table(home: Checklist, plan: Plan, name: str) -> Table | None:
     return table
 
 
-def _look_at_model(home: Checklist, plan: Plan, name: str, table: Table | None) -> None:
+def _look_at_model(home: Checklist, plan: Plan, name: str, table: Table | None, counts: Path) -> None:
     if plan.network is not None:
         with home.trying("lines"):
-            home.good("lines", f"the {require_lines(plan)} that the run needs have an address at one end at least")
+            needed = how_many(require_lines(plan), "line")
+            home.good("lines", f"the run needs {needed}, each with an address at one end")
     if plan.model is None or (table is None and name in plan.roles.holders) or {"ids", "model"} & set(home.wrong):
         return
     with home.trying("model"):
-        for sentence in check_model(plan, name, table):
+        for sentence in check_model(plan, name, table, counts):
             home.note("model", sentence)
         has = "the table has" if table is not None else "the plan has"
         home.good("model", f"{has} what {plan.model.name} needs of {name}")

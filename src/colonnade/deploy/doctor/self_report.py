@@ -90,7 +90,7 @@ class SelfReport:
             told = json.loads(text)
             account = cls(**{field.name: told[field.name] for field in fields(cls)})
             fits = all(type(told[field.name]) is kinds[str(field.type)] for field in fields(cls))
-            fits = fits and all(type(size) is int and 0 <= size < 2**40 for size in told["sizes"].values())
+            fits = fits and all(type(size) is int and 0 <= size < 2**60 for size in told["sizes"].values())
             if not fits or not all(isinstance(word, str) for word in (*account.wrong, *account.rules)):
                 raise ValueError
         except (ValueError, KeyError, TypeError) as error:
