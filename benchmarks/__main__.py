@@ -16,6 +16,7 @@ BENCHMARKS: Mapping[str, str] = {
     "channel": "an exchange of 2 x 256 KiB between two parties of one process",
     "split_overhead": "a split network against the same network trained centrally",
     "split": "a split network in one process and over the network, against central training",
+    "gpu_process_ratio": "split networks that fill a GPU, against the same networks trained there centrally",
     "import_time": "importing the package",
     "transport": "bytes between two processes under TLS, against bare gRPC",
     "attacks": "time and memory of every attack on labels, at 10,000 to a million rows",
@@ -34,6 +35,9 @@ BENCHMARKS: Mapping[str, str] = {
     "glm": "logistic regression with and without an arbiter, per row and per epoch",
     "walks": "files and calls that a reader of three walks through the source meets",
     "reconstruction": "columns rebuilt by dishonest and by passive label parties",
+    "sweep": "200 short trials on two cores: how busy these are, and what a trial costs beyond itself",
+    "scale": "a table that lies with workers: what a second worker is worth, what a row costs, what the driver keeps",
+    "scale_large": "whole protocols of 5 million rows on a cluster of two nodes, against one process",
     "resume": "from the return of a killed party to the next step",
     "functional": "boosting of curves: the solver, a step, a whole fit",
     "functional_accuracy": "boosting of curves: errors against their limits, under privacy and on real data",
@@ -41,7 +45,7 @@ BENCHMARKS: Mapping[str, str] = {
 }
 
 
-ALONE = ("psi_large", "reconstruction")
+ALONE = ("psi_large", "reconstruction", "scale", "scale_large")
 """Each takes up to an hour, so that it runs only if it is named."""
 
 TURNS = 3
@@ -49,13 +53,15 @@ ONCE = (
     *(
         "functional_accuracy",
         "functional_guard",
+        "gpu_process_ratio",
         "regression_accuracy",
         "secureboost",
+        "small_tables",
         "trees_equality",
         "trees_gpu",
         "reconstruction",
     ),
-    *("audit", "lattice", "walks", "psi", "psi_large"),
+    *("attacks", "audit", "lattice", "walks", "psi", "psi_large", "scale", "scale_large"),
 )
 """Measured in one turn: they count or compare instead of timing, or take turns among themselves for many minutes."""
 
@@ -148,7 +154,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure a claim about speed.")
     # `choices` would refuse the empty list that stands for no name.
     parser.add_argument("names", nargs="*", metavar="NAME", help="a benchmark; without one they are listed")
-    parser.add_argument("--all", action="store_true", help="run all of them but psi_large")
+    parser.add_argument("--all", action="store_true", help="run all of them but those that take up to an hour")
     parser.add_argument("--quick", action="store_true", help="measure so briefly that the figures mean little")
     parser.add_argument(
         "--gate",

@@ -1,19 +1,27 @@
-"""Time and peak memory of every attack on labels that reads a split network's run, at 10,000 to a million rows.
+"""Processor time and peak memory of every attack on labels in a split network's run, at 10,000 to a million rows.
 
-One run of two epochs between a bank and a shop, three classes, embeddings of width 16. Each attack is made from its
-saved view in a process of its own, whose peak memory is counted above what the process had before. Messages are read
-one at a time: a run of three times as many epochs, all kept, needs as much memory.
+One run of two epochs between a bank and a shop, embeddings of width 16, three classes; two classes for attacks that
+tell only two apart, and shares of logits for the attack that reads these. Each attack is made from its saved view in a
+process of its own, whose peak memory is counted above what the process had before it opened the view. Messages are
+read one at a time: a run of three times as many epochs, all kept, needs as much memory.
+
+With BENCHMARK_JOURNAL naming a file, a run that was stopped goes on where it was.
+`python -m benchmarks.attacks` prints what is in the journal as a table.
 """
 
 from __future__ import annotations
 
+import json
 import multiprocessing
+import os
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
+from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -31,67 +39,127 @@ from colonnade.testing import attempt_on
 TARGETS: Mapping[str, float] = {"epochs_memory_ratio": 1.2}
 ROLES = Roles(label="bank", features=("shop",))
 SIZES = {"10k": 10_000, "100k": 100_000, "1M": 1_000_000}
-WIDTH, N_COLUMNS, N_CLASSES = 16, 6, 3
-STREAMED = "gradient-nearest"
+WIDTH, N_COLUMNS = 16, 6
+# Runs to attack, in this order: an attack is made on the first that it applies to.
+KINDS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
+    "three classes": (3, {}),
+    "two classes": (2, {}),
+    "logits": (3, {"fusion": "sum", "top": None, "embedding": 3}),
+}
+# Attacks that read messages in different ways: means over epochs, first and last gradients, embeddings, all of these.
+STREAMED = ("gradient-nearest", "permuted-labels", "embedding-nearest", "co-training")
+# Imported before anything is measured.
+LIBRARIES = (
+    *("scipy.optimize", "scipy.sparse", "scipy.spatial", "scipy.stats"),
+    *("sklearn.cluster", "sklearn.linear_model"),
+)
 
 
 def measure(*, quick: bool) -> dict[str, float]:
     """Seconds and megabytes of each attack at each size, and how much more memory three times the epochs take."""
+    journal = _Journal(os.environ.get("BENCHMARK_JOURNAL"))
     figures: dict[str, float] = {}
     for size, n_rows in {"1k": 1_000}.items() if quick else SIZES.items():
-        run = trained(n_rows, epochs=2)
-        for name in (STREAMED, "co-training") if quick else ATTACKS:
-            made = attacked(run, name)
+        run = cache(partial(trained, n_rows, epochs=2))
+        for name in (STREAMED[0], STREAMED[-1]) if quick else on_labels():
+            made = journal.noted(f"{name}_{size}", partial(attacked, run, name))
             if made is not None:
                 figures |= {f"{name}_{size}_s": made[0], f"{name}_{size}_mb": made[1]}
     n_rows = 5_000 if quick else 100_000
-    few, many = (attacked(trained(n_rows, epochs=epochs), STREAMED) for epochs in (2, 6))
-    assert few is not None
-    assert many is not None
-    return figures | {"epochs_memory_ratio": many[1] / few[1]}
+    runs = {epochs: cache(partial(trained, n_rows, epochs=epochs)) for epochs in (2, 6)}
+    ratios = []
+    for name in STREAMED[:1] if quick else STREAMED:
+        few, many = (journal.noted(f"{name} {n} epochs", partial(attacked, run, name)) for n, run in runs.items())
+        assert few is not None
+        assert many is not None
+        ratios.append(many[1] / few[1])
+    return figures | {"epochs_memory_ratio": max(ratios)}
 
 
-def trained(n_rows: int, *, epochs: int) -> Run[Any]:
+def on_labels() -> Iterator[str]:
+    """The attacks that guess labels from what they saw."""
+    for name in ATTACKS:
+        if ATTACKS[name].about is Secret.LABELS and issubclass(ATTACKS[name], Attack):
+            yield name
+
+
+def trained(n_rows: int, kind: str = "three classes", *, epochs: int) -> Run[Any]:
     """A run in which the classes depend on both parties' columns; every message is kept."""
-    random = np.random.default_rng(0)
+    random, (n_classes, settings) = np.random.default_rng(0), KINDS[kind]
     values = random.standard_normal((n_rows, 2 * N_COLUMNS))
-    labels = (values @ random.standard_normal((2 * N_COLUMNS, N_CLASSES))).argmax(axis=1)
+    labels = (values @ random.standard_normal((2 * N_COLUMNS, n_classes))).argmax(axis=1)
     ids = {"id": np.arange(n_rows)}
     bank = {f"x{i}": values[:, i] for i in range(N_COLUMNS)} | {"label": labels}
     shop = {f"x{i}": values[:, i] for i in range(N_COLUMNS, 2 * N_COLUMNS)}
     tables = {"bank": Table.of(ids | bank, labels="label", owner="bank"), "shop": Table.of(ids | shop, owner="shop")}
     model: Any = MODELS["split-classifier"]
-    model = model(embedding=WIDTH, batch_size=1024, epochs=epochs, n_iter_no_change=None)
-    return simulate(model.fit, tables, roles=ROLES, keep="all")
+    settings = {"embedding": WIDTH, "batch_size": 1024, "epochs": epochs, "n_iter_no_change": None, **settings}
+    return simulate(model(**settings).fit, tables, roles=ROLES, keep="all")
 
 
-def attacked(run: Run[Any], name: str) -> tuple[float, float] | None:
-    """Seconds and megabytes of one attack in a process of its own; None where it is another kind or does not apply."""
-    make = ATTACKS[name]
-    if make.about is not Secret.LABELS or not issubclass(make, Attack):
-        return None
-    try:
-        attempt = attempt_on(run, make())
-    except AssertionError:
-        return None
-    with tempfile.TemporaryDirectory() as folder:
-        attempt.view(run).save(Path(folder))
-        here, there = multiprocessing.Pipe()
-        process = multiprocessing.get_context("spawn").Process(target=_made, args=(there, folder, name))
-        process.start()
-        figures: tuple[float, float] = here.recv()
-        process.join()
-    return figures
+def attacked(run: Callable[..., Run[Any]], name: str) -> tuple[float, float] | None:
+    """Seconds and megabytes of one attack in a process of its own; None where it applies to none of the runs."""
+    attack: Any = ATTACKS[name]()
+    for kind in KINDS:
+        try:
+            attempt = attempt_on(run(kind), attack)
+        except AssertionError:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            attempt.view(run(kind)).save(Path(folder))
+            here, there = multiprocessing.Pipe()
+            process = multiprocessing.get_context("spawn").Process(target=_made, args=(there, folder, name))
+            process.start()
+            figures: tuple[float, float] = here.recv()
+            process.join()
+        return figures
+    return None
 
 
 def _made(line: Connection, folder: str, name: str) -> None:
     """Make an attack on a saved view, in another process."""
+    for library in LIBRARIES:
+        import_module(library)
     warnings.simplefilter("ignore")
     attack: Any = ATTACKS[name]()
     model: Any = MODELS["split-classifier"]
-    view = View.load(Path(folder), attack.needs, model.load)
-    attack.why_not(view)
     forget_peak()
-    before, begin = psutil.Process().memory_info().rss, perf_counter()
+    before = psutil.Process().memory_info().rss
+    view = View.load(Path(folder), attack.needs, model.load)
+    begin = process_time()
     attack.guess(view)
-    line.send((perf_counter() - begin, max(peak() - before, 1) / 1e6))
+    line.send((process_time() - begin, max(peak() - before, 1) / 1e6))
+
+
+class _Journal:
+    """Figures in a file, one a line; in memory where no file is named."""
+
+    def __init__(self, path: str | None) -> None:
+        self._path = None if path is None else Path(path)
+        lines = self._path.read_text().splitlines() if self._path and self._path.exists() else []
+        self.figures: dict[str, tuple[float, float] | None] = dict(json.loads(line) for line in lines)
+
+    def noted(self, name: str, measured: Callable[[], tuple[float, float] | None]) -> tuple[float, float] | None:
+        """What is in the file, or else what is measured now."""
+        if name not in self.figures:
+            self.figures[name] = measured()
+            if self._path is not None:
+                with self._path.open("a") as file:
+                    file.write(json.dumps([name, self.figures[name]]) + "\n")
+        return self.figures[name]
+
+
+def table(figures: Mapping[str, tuple[float, float] | None]) -> Iterator[str]:
+    """Seconds and megabytes of each attack, as lines of Markdown."""
+    yield f"| attack | {' | '.join(f'{n_rows:,} rows' for n_rows in SIZES.values())} |"
+    yield "|" + "---|" * (1 + len(SIZES))
+    for name in on_labels():
+        found = [figures.get(f"{name}_{size}") for size in SIZES]
+        if any(found):
+            cells = ["" if each is None else f"{each[0]:.1f} s, {each[1]:,.0f} MB" for each in found]
+            yield f"| `{name}` | {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    for row in table(_Journal(os.environ.get("BENCHMARK_JOURNAL")).figures):
+        print(row)

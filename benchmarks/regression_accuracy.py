@@ -3,13 +3,15 @@
 Both protocols at their defaults, on at most 1,500 rows of each set: AUC for two classes, accuracy for more, and for
 counts the deviance over that of the mean. Sets besides the built-in ones are read from $COLONNADE_DATA where it is set,
 and left out where it is not. The arbiter's limits are lifted, because these tables have more columns than the limits
-allow for so few rows.
+allow for so few rows. With BENCHMARK_JOURNAL naming a file, a run that was stopped goes on where it was.
 """
 
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,9 +19,11 @@ from sklearn.linear_model import LogisticRegression as PlainLogistic
 from sklearn.linear_model import PoissonRegressor
 from sklearn.metrics import d2_tweedie_score, roc_auc_score
 
+from benchmarks.functional_accuracy import measured
 from benchmarks.loopback import BANK
 from colonnade import Roles, Table, simulate
 from colonnade.data import load
+from colonnade.experiment.sweep import Journal, Trial
 from colonnade.models import LogisticRegression, PoissonRegression
 from colonnade.models.glm.estimator import GeneralisedLinearModel
 
@@ -28,6 +32,7 @@ BUILT_IN = ("breast-cancer", "bank-shop-telco", "digits")
 OTHERS = ("fars", "adult", "credit-default", "bank-marketing", "give-me-some-credit", "magic-gamma", "electricity")
 COUNTS = ("doctor-visits",)
 ROWS = 1_500
+COMPARED = ("ours", "scikit_learn", "coefficients_off", "epochs", "converged")
 
 
 def measure(*, quick: bool) -> dict[str, float]:
@@ -35,16 +40,28 @@ def measure(*, quick: bool) -> dict[str, float]:
     names = BUILT_IN[:1] if quick else BUILT_IN + (OTHERS + COUNTS if "COLONNADE_DATA" in os.environ else ())
     figures: dict[str, float] = {}
     below: dict[str, list[float]] = {"shares": [], "arbiter": []}
-    for name in names:
-        train, test = _parts(load(name).split(), 300 if quick else ROWS)
-        model = PoissonRegression() if name in COUNTS else LogisticRegression()
-        model.set_params(rows_per_column=0, fewest_rows=1, **({"max_iter": 60} if quick else {}))
-        for protocol, found in below.items():
-            compared = _compare(model, train, test, protocol)
-            found.append(compared["scikit_learn"] - compared["ours"])
-            figures |= {f"{name}_{protocol}_{what}": value for what, value in compared.items()}
-            print(name, protocol, {what: round(value, 5) for what, value in compared.items()}, flush=True)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Journal(os.environ.get("BENCHMARK_JOURNAL") or Path(folder, "journal.sqlite")) as journal,
+    ):
+        for name in names:
+            for protocol, found in below.items():
+                cell = {"part": "regression accuracy", "data": name, "protocol": protocol, "quick": quick}
+                (row,) = measured(journal, compared, [Trial(cell, 1)])
+                each = {what: row[what] for what in COMPARED}
+                found.append(each["scikit_learn"] - each["ours"])
+                figures |= {f"{name}_{protocol}_{what}": value for what, value in each.items()}
+                print(name, protocol, {what: round(value, 5) for what, value in each.items()}, flush=True)
     return {f"off_{protocol}": max(found) for protocol, found in below.items()} | figures
+
+
+def compared(trial: Trial) -> dict[str, float]:
+    """What one protocol makes of one set, beside scikit-learn."""
+    name, protocol, quick = (trial.configuration[each] for each in ("data", "protocol", "quick"))
+    train, test = _parts(load(name).split(), 300 if quick else ROWS)
+    model = PoissonRegression() if name in COUNTS else LogisticRegression()
+    model.set_params(rows_per_column=0, fewest_rows=1, **({"max_iter": 60} if quick else {}))
+    return _compare(model, train, test, protocol, trial.seed)
 
 
 def _parts(tables: Mapping[str, Table], n_rows: int) -> tuple[dict[str, Table], dict[str, Table]]:
@@ -56,12 +73,12 @@ def _parts(tables: Mapping[str, Table], n_rows: int) -> tuple[dict[str, Table], 
 
 
 def _compare(
-    model: GeneralisedLinearModel, train: Mapping[str, Table], test: Mapping[str, Table], protocol: str
+    model: GeneralisedLinearModel, train: Mapping[str, Table], test: Mapping[str, Table], protocol: str, seed: int
 ) -> dict[str, float]:
     """The quality of the joint model and of scikit-learn's on the same numbers, how far apart they are, and epochs."""
     features = tuple(name for name in train if name != BANK)
     roles = Roles(label=BANK, features=features, arbiter="judge" if protocol == "arbiter" else None)
-    shares = simulate(model.fit, train, roles=roles, seed=1, keep="digests").results
+    shares = simulate(model.fit, train, roles=roles, seed=seed, keep="digests").results
     designs = {name: design for name in train if (design := shares[name].design_) is not None}
 
     def matrix(tables: Mapping[str, Table]) -> np.ndarray:

@@ -22,8 +22,10 @@ from experiments.tables import read
 EXPERIMENTS = {
     "wandering": "boundary-wandering learning in both of its forms, on five data sets",
     "utility": "split, one-shot and label-private networks against central training",
+    "protection": "defences of labels beside the figures of an earlier study",
     "defences": "every defence of the catalogue, boundary wandering with others after it, and the label-private shadow",
     "reconstruction": "columns rebuilt by label parties, defences of embeddings, and the gradient guard",
+    "private_models": "regressions and trees instead of a split network: quality, and what attacks on labels find",
     "vflair_mnist": "batch and direct label inference on MNIST, beside the figures of another benchmark",
 }
 RESULTS = Path(__file__).parents[1] / "docs" / "results"

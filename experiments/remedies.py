@@ -12,6 +12,7 @@ from statistics import mean
 from typing import Any
 
 from experiments.defences import SETS, averaged_standings
+from experiments.private_models import WAYS
 from experiments.tables import read
 
 ROOT = Path(__file__).parents[1]
@@ -23,7 +24,12 @@ DIGITS = 6
 
 def remedies(results: Path = RESULTS) -> list[dict[str, Any]]:
     """Each remedy on each data set, from the figures of all trials."""
-    return [*_defences(read(results / "defences.csv")), *_one_shot(read(results / "utility.csv"))]
+    defences = read(results / "defences.csv")
+    return [
+        *_defences(defences),
+        *_one_shot(read(results / "utility.csv")),
+        *_private_models(read(results / "private_models.csv"), defences),
+    ]
 
 
 def text() -> str:
@@ -68,6 +74,30 @@ def _one_shot(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
             "attack": None,
             "excess": None,
             "rebuilt": round(1 - mean(row["relative_mse"] for row in mine), DIGITS),
+        }
+
+
+def _private_models(
+    rows: Sequence[Mapping[str, Any]], defences: Sequence[Mapping[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Regressions and trees, beside the split network without a defence on the same rows."""
+    for model, setting in WAYS:
+        mine = [row for row in rows if (row["model"], row["setting"]) == (model, setting)]
+        name = mine[0]["set"]
+        split = [row for row in defences if (row["part"], row["set"], row["defence"]) == ("catalogue", name, "none")]
+        found = averaged_standings(mine)
+        attack = max(found, key=lambda each: found[each].excess)
+        yield {
+            "name": model,
+            "is_model": True,
+            "set": name,
+            "seeds": len(mine),
+            "before": _figures(split),
+            "after": _figures(mine),
+            "attack": attack,
+            "excess": round(found[attack].excess, DIGITS),
+            "rebuilt": None,
+            "setting": setting,
         }
 
 

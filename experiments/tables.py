@@ -35,6 +35,27 @@ def told_versions(rows: Sequence[Mapping[str, Any]]) -> str:
     return f" The figures come from {n_versions} states of the source; `trial.code_version` in the file says which."
 
 
+# By how much joined attacks may fall short of the best single one.
+SHORT = 0.02
+
+
+def told_joined(short: Mapping[str, float]) -> list[str]:
+    """A paragraph on configurations in which all attacks joined fall short of the best single one; none without any.
+
+    >>> told_joined({"digits, none": -0.01, "adult, noise": 0.031})[0].split("; ")[1]
+    'they are up to 3.1 points below in: adult, noise (3.1).'
+    """
+    if not short:
+        return []
+    far = {cell: 100 * points for cell, points in short.items() if points > SHORT}
+    told = "; ".join(f"{cell} ({points:.1f})" for cell, points in far.items())
+    return [
+        f"Joined, attacks are at most {100 * SHORT:.0f} points below the best single one, as means over seeds, "
+        f"in {len(short) - len(far)} of {len(short)} configurations"
+        + (f"; they are up to {max(far.values()):.1f} points below in: {told}." if far else ".")
+    ]
+
+
 def held_out(rows: Sequence[Mapping[str, Any]], name: str) -> list[str]:
     """A paragraph on the rows that the figures of a set are about; none where no trial says."""
     sized = [row for row in rows if row.get("rows") is not None]

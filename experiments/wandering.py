@@ -24,7 +24,7 @@ from colonnade.experiment.sweep import Trial
 from colonnade.models import LabelDPShadow, OneShotClassifier, SplitClassifier
 from colonnade.secret import Secret
 from experiments.sets import ROLES, ROWS, halves
-from experiments.tables import held_out, over_seeds, told_seeds
+from experiments.tables import held_out, over_seeds, told_joined, told_seeds, told_versions
 
 ALPHAS = (0.0, 0.1, 1.0, 10.0)
 SEEDS = (0, 1, 2)
@@ -38,10 +38,11 @@ OTHER_MODELS: Mapping[str, Any] = {
 }
 EPOCHS = 30
 VERSION = 2
-EARLIER = (
-    "These figures were measured before attacks were joined, without the attacks that know wandering and without the "
-    "last forms named above; the columns of *strongest* are empty."
-)
+BARE, PARTED, OWN = "no defence", "columns parted, no loss", "wandering, own embedding"
+RECEIVED, GAUSSIAN = "wandering, received", "wandering, received, Gaussian"
+SHADOW, SHOT = "label-private shadow", "one shot"
+# How the name of an attack's score ends, under the names of classes that suit it best.
+SCORE = " renamed.score"
 
 
 def trials(*, quick: bool) -> list[Trial]:
@@ -71,6 +72,18 @@ def _cells() -> Iterator[dict[str, Any]]:
         yield _cell("shadow-top", 1.0, scope="public", by=by)
     for form in OTHER_MODELS:
         yield _cell(form, 0.0)
+
+
+def _choices() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """What a user may choose, what is promised, and the cell that measures the choice."""
+    by = "mutual-information"
+    yield BARE, "nothing", _cell("single", 0.0)
+    yield PARTED, "nothing", _cell("shadow-top", 0.0, scope="public", by=by)
+    yield OWN, "nothing", _cell("shadow-top", 1.0, scope="public", by=by)
+    yield RECEIVED, "nothing", _cell("shadow-top", 1.0, scope="received", by=by)
+    yield GAUSSIAN, "nothing", _cell("shadow-top", 1.0, scope="received", by=by, kernel="gaussian")
+    yield SHADOW, "epsilon 1 for each label", _cell("label-dp", 0.0)
+    yield SHOT, "nothing that is sent depends on labels", _cell("one-shot", 0.0)
 
 
 def _cell(form: str, alpha: float, *, scope: str = "none", by: str = "none", kernel: str = "cosine") -> dict[str, Any]:
@@ -141,7 +154,7 @@ def page(rows: Sequence[Mapping[str, Any]], *, quick: bool) -> str:
         "",
         f"{told_seeds(rows)}, {EPOCHS} epochs, 70 % of the rows to train on"
         + (", at most 4,000 rows: the reduced grid, made with `python -m experiments wandering --quick`." if quick else
-           "; made with `python -m experiments wandering`.") + " Scores of attacks are means.",
+           "; made with `python -m experiments wandering`.") + " Scores of attacks are means." + told_versions(rows),
         "`wandering.csv` beside this page has every figure of every trial.",
         "",
         "*main* is the accuracy on held-out rows of the head that predicts (the local one of two tracks), *AUC* its "
@@ -154,23 +167,128 @@ def page(rows: Sequence[Mapping[str, Any]], *, quick: bool) -> str:
         + ("" if quick else f", {NULLS_OF['mnist']} on mnist") + "). The "
         "best single attack is the one with the highest mean score, under the names of classes that suit it best.",
     ]  # fmt: skip
-    if all(row.get("Strongest plain.score") is None for row in rows):
-        lines += ["", EARLIER]
+    lines += _fewer(rows, len(SEEDS[:1] if quick else SEEDS))
+    lines += ["", "## What follows for a user who must choose today", "", *_to_choose(rows)]
     for name in ROWS:
         of_set = [row for row in rows if row["set"] == name]
         if of_set:
             lines += ["", f"## {name}", "", *held_out(of_set, name), *_table(of_set)]
+    lines += ["", "## Joined attacks beside the best single one", "", *told_joined(_short(rows))]
     return "\n".join(lines) + "\n"
 
 
+def _short(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """How far all attacks joined are below the best single one, in each cell of each set."""
+    short = {}
+    for name in ROWS:
+        for cell in _cells():
+            mine = _of([row for row in rows if row["set"] == name], cell)
+            joined, singles = _mean(mine, f"Strongest{SCORE}"), _singles(mine)
+            if joined is not None and singles:
+                short[f"{name} {_named(cell)}"] = max(singles.values()) - joined
+    return short
+
+
+def _singles(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The mean score of each single attack."""
+    names = sorted({key.removesuffix(SCORE) for row in rows for key in row if key.endswith(SCORE)} - {"Strongest"})
+    return {name: score for name in names if (score := _mean(rows, f"{name}{SCORE}")) is not None}
+
+
+def _named(cell: Mapping[str, Any]) -> str:
+    return " ".join(str(value) for value in cell.values() if value not in ("none", "cosine"))
+
+
+def _fewer(rows: Sequence[Mapping[str, Any]], wanted: int) -> Iterator[str]:
+    """A paragraph on the rows of the tables that have fewer seeds than the others; none where all have as many."""
+    fewer: dict[str, list[str]] = {}
+    for name in ROWS:
+        of_set = [row for row in rows if row["set"] == name]
+        for cell in _cells():
+            if len(_of(of_set, cell)) < wanted:
+                fewer.setdefault(_named(cell), []).append(f"{name} ({len(_of(of_set, cell))})")
+    if fewer:
+        yield ""
+        yield (
+            f"Fewer than {wanted} seeds: " + "; ".join(f"{cell} on {', '.join(on)}" for cell, on in fewer.items()) + "."
+        )
+
+
+def _to_choose(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Each choice on each set: what attacks find beyond the attacker alone, what the choice costs, and what follows."""
+    sets = [name for name in ROWS if any(row["set"] == name for row in rows)]
+    bare = {name: _of([row for row in rows if row["set"] == name], _cell("single", 0.0)) for name in sets}
+    found: dict[str, list[tuple[float, float] | None]] = {}
+    for choice, _, cell in _choices():
+        mine = {name: _of([row for row in rows if row["set"] == name], cell) for name in sets}
+        excess = {name: _mean(mine[name], "leakage.excess") for name in sets}
+        found[choice] = [
+            None if e is None or not bare[name] else (100 * e, 100 * (_main(mine[name]) - _main(bare[name])))
+            for name, e in excess.items()
+        ]
+    yield (
+        "What all attacks joined find beyond the attacker alone / the change of accuracy against no defence, in points:"
+    )
+    yield ""
+    yield f"| choice | promise | {' | '.join(sets)} |"
+    yield "|" + "---|" * (2 + len(sets))
+    for choice, promise, _ in _choices():
+        cells = ["" if each is None else f"{each[0]:+.0f} / {each[1]:+.1f}" for each in found[choice]]
+        yield f"| {choice} | {promise} | {' | '.join(cells)} |"
+    if any(each is None for cells in found.values() for each in cells):
+        return
+
+    def span(choice: str, place: int) -> str:
+        values = [each[place] for each in found[choice] if each is not None]
+        return f"{min(values):+.{place}f} to {max(values):+.{place}f}"
+
+    yield ""
+    yield (
+        "- **Boundary wandering as its authors describe it protects no label.** All attacks joined find "
+        f"{span(OWN, 0)} points more than the attacker alone. Without any defence they find {span(BARE, 0)}, and with "
+        f"the columns parted but no loss {span(PARTED, 0)}. The loss acts on an embedding that stays with the label "
+        "party, so that a feature party receives the same gradients as before."
+    )
+    yield (
+        "- **On received embeddings it hides classes only from attacks that do not know it.** Attacks on the geometry "
+        "of embeddings fail. But the penalty is computed from the classes, and the attack `penalty-classes` solves its "
+        f"gradient for them: attacks joined find {span(RECEIVED, 0)} points, with the Gaussian kernel "
+        f"{span(GAUSSIAN, 0)}. For these figures `penalty-classes` solved 20 batches, about half of the rows of mnist; "
+        "now it solves all of them."
+    )
+    yield (
+        "- **Where labels must not leak, choose one shot.** Nothing that depends on labels is sent. No attack, known "
+        f"or not, can find more than the attacker finds alone; those made here find {span(SHOT, 0)} points. Accuracy "
+        f"changes by {span(SHOT, 1)} points. The price is paid by the feature party: the label party can rebuild much "
+        "of its columns ([what splitting costs](utility.md))."
+    )
+    yield (
+        "- **Where a feature party must not show its columns, choose the label-private shadow.** It promises an "
+        f"epsilon for each label. At epsilon 1 attacks still find {span(SHADOW, 0)} points, because many randomised "
+        f"labels train a classifier; accuracy changes by {span(SHADOW, 1)}. A smaller epsilon [hides "
+        "more](defences.md#label-private-shadow-on-adult)."
+    )
+    yield "- **Do not choose a defence because the attacks of a table fail.** Only the last two rows promise anything."
+
+
+def _main(rows: Sequence[Mapping[str, Any]]) -> float:
+    """The mean accuracy of the head that predicts."""
+    found = _mean(rows, "federated" if _mean(rows, "local") is None else "local")
+    assert found is not None
+    return found
+
+
+def _of(rows: Sequence[Mapping[str, Any]], cell: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The trials of a cell; the first ones named no kernel."""
+    return [row for row in rows if all(row.get(key, "cosine") == value for key, value in cell.items())]
+
+
 def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    ending = " renamed.score"
-    attacks = sorted({key.removesuffix(ending) for row in rows for key in row if key.endswith(ending)} - {"Strongest"})
     heads = "form | alpha | scope | kernel | private by | main | AUC | federated | strongest | alone | excess | share"
     yield f"| {heads} | null | best single attack | score |"
     yield "|" + "---|" * 15
     for cell in _cells():
-        mine = [row for row in rows if all(row.get(key, "cosine") == value for key, value in cell.items())]
+        mine = _of(rows, cell)
         if not mine:
             continue
         main = "federated" if _mean(mine, "local") is None else "local"
@@ -183,7 +301,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             f"{points[0]} ({points[1]} to {points[2]})" if points else "",
             _told(_mean(mine, "leakage.normalised")),
         ]
-        singles = {name: score for name in attacks if (score := _mean(mine, f"{name} renamed.score")) is not None}
+        singles = _singles(mine)
         best = max(singles, key=lambda name: singles[name], default="none applies")
         nulls = [row for row in mine if row["nulls"] > 1]
         shown += [_told(_mean(nulls, "Strongest plain.null_high")), best, _told(singles.get(best))]
