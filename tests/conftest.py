@@ -1,3 +1,4 @@
+import gc
 import json
 import os
 import re
@@ -24,6 +25,13 @@ settings.load_profile("colonnade")
 MEMORY = Path("/dev/shm")
 if "TMPDIR" not in os.environ and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > 4 * 2**30:
     os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
+
+# Tests run beside each other: threads of one would wait busily for cores that another has, and the number of threads
+# changes the last bits of a sum. Libraries read this when they are loaded.
+os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1")
+
+# Nothing of the thousands of tests that are collected is garbage; to look for it takes a third of that time.
+gc.disable()
 
 CHROMIUM = shutil.which("chromium")
 
@@ -70,13 +78,16 @@ addEventListener("load", () => {
 """
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_torch_thread() -> None:
-    """Two workers on two cores would otherwise fight for them, and thread counts change the last bits of a sum."""
-    if find_spec("torch"):
-        import torch
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
-        torch.set_num_threads(1)
+
+@pytest.fixture(scope="session", autouse=True)
+def torch_is_imported() -> None:
+    """Parties that are threads of one process would otherwise import it at the same time, and find half of it."""
+    if find_spec("torch"):
+        import torch  # noqa: F401
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib.util import resolve_name
 from pathlib import Path
 
@@ -13,10 +14,6 @@ import pytest
 from colonnade import errors
 
 SOURCE = Path(__file__).parents[1] / "src"
-MODULES = {
-    ".".join(path.relative_to(SOURCE).with_suffix("").parts): ast.parse(path.read_text())
-    for path in sorted(SOURCE.rglob("*.py"))
-}
 EXEMPT = {"colonnade.__init__", "colonnade.__main__"}
 
 # A line may import itself and the lines below; what "|" parts may not import each other.
@@ -45,6 +42,15 @@ NEVER = {"attacks": {"auditing", "runtime.simulate", "runtime.join", "runtime.se
 UNPICKLERS = {"pickle", "_pickle", "cloudpickle", "dill", "shelve", "marshal", "joblib.externals.cloudpickle"}
 UNPICKLING_CALLS = {"joblib.load", "pandas.read_pickle"}
 HEAVY = ("dp_accounting", "gmpy2", "grpc", "matplotlib", "numba", "pandas", "polars", "ray", "sklearn", "torch")
+
+
+@cache
+def modules() -> Mapping[str, ast.Module]:
+    """Every module of the library by its name."""
+    return {
+        ".".join(path.relative_to(SOURCE).with_suffix("").parts): ast.parse(path.read_text())
+        for path in sorted(SOURCE.rglob("*.py"))
+    }
 
 
 def imports(module: str, tree: ast.AST) -> Iterator[tuple[str, str]]:
@@ -180,8 +186,8 @@ def drawn(docstring: str) -> dict[str, tuple[str, int]]:
 
 
 def test_imports_go_down_only() -> None:
-    assert {"colonnade.errors", "colonnade.__init__"} <= set(MODULES)
-    assert [arrow for name, tree in MODULES.items() if name not in EXEMPT for arrow in wrong_arrows(name, tree)] == []
+    assert {"colonnade.errors", "colonnade.__init__"} <= set(modules())
+    assert [arrow for name, tree in modules().items() if name not in EXEMPT for arrow in wrong_arrows(name, tree)] == []
 
 
 @pytest.mark.parametrize(
@@ -232,7 +238,7 @@ def test_a_right_arrow_is_let_through(module: str, source: str) -> None:
 
 
 def test_no_modules_import_each_other() -> None:
-    assert cycles(graph(MODULES)) == []
+    assert cycles(graph(modules())) == []
 
 
 def test_a_cycle_is_found_through_lazy_imports_and_types() -> None:
@@ -252,7 +258,7 @@ def test_no_module_is_longer_than_600_lines() -> None:
 
 
 def test_nothing_unpickles() -> None:
-    assert [place for name, tree in MODULES.items() for place in unpickling(name, tree)] == []
+    assert [place for name, tree in modules().items() for place in unpickling(name, tree)] == []
 
 
 @pytest.mark.parametrize(
@@ -305,7 +311,7 @@ def test_noise_for_a_promise_is_had_from_mechanisms_alone() -> None:
         "colonnade.privacy.mechanisms._standard_noise": {"colonnade.defences.noise"},
         "colonnade.defences.noise.blur": set(),
     }
-    found = {module: {target for _, target in imports(module, tree)} for module, tree in MODULES.items()}
+    found = {module: {target for _, target in imports(module, tree)} for module, tree in modules().items()}
     assert {name: {module for module in found if name in found[module]} for name in bare} == bare
 
 
@@ -334,12 +340,12 @@ def test_an_error_that_is_drawn_without_a_code_has_its_parents() -> None:
 
 
 def test_every_module_says_what_it_is() -> None:
-    assert [name for name, tree in MODULES.items() if not ast.get_docstring(tree)] == []
+    assert [name for name, tree in modules().items() if not ast.get_docstring(tree)] == []
 
 
 def test_every_public_method_is_documented_where_it_or_what_it_overrides_is_defined() -> None:
     bare = []
-    for name in MODULES:
+    for name in modules():
         if name.split(".")[-1] in {"__main__", "rr22_process"}:
             continue
         module = importlib.import_module(name.removesuffix(".__init__"))
@@ -364,7 +370,7 @@ IMPLEMENTED = {"PublicKey", "SecretKey"}
 def test_no_two_classes_share_a_name() -> None:
     """Plans and saved shares name classes without their modules."""
     homes: dict[str, list[str]] = {}
-    for name, tree in MODULES.items():
+    for name, tree in modules().items():
         for node in ast.iter_child_nodes(tree):
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name, []).append(name)

@@ -17,6 +17,8 @@ FIGURES = {
     "channel": {"exchange_ms"},
     "split_overhead": {"digests_ratio", "audit_ratio"},
     "split": {"process_ratio", "network_ratio"},
+    # Without a GPU nothing is asked of it.
+    "gpu_process_ratio": set(),
     "import_time": {"import_s", "read_plan_s"},
     "transport": {"step_ratio", "bulk_ratio", "receiver_mb"},
     "attacks": {"epochs_memory_ratio"},
@@ -45,6 +47,9 @@ FIGURES = {
     "glm": {"us_per_row", "fate_ratio", "shares_fate_ratio", "default_processor_s", "default_epoch_mb"},
     "walks": {"split_step_files", "regression_files", "multiplication_calls"},
     "reconstruction": {"worst_inversion_over_passive", "worst_imputed_over_generative", "guard_share_of_step"},
+    "sweep": {"local_idle_share", "local_overhead_ms"},
+    "scale": {"points_share", "sums_share", "points_growth", "sums_growth", "driver_bytes", "others_cores"},
+    "scale_large": {"differ", "not_killed"},
     "resume": {"resume_s"},
     "functional": {"cached_over_kronecker", "step_ratio_32k_to_500", "fit_cpu_ms", "noisy_fit_cpu_ms"},
     "functional_accuracy": {
@@ -59,12 +64,14 @@ FIGURES = {
 # `make gate`, which ends every `make test-slow`, runs these in full.
 GATED = ("channel", "import_time", "encrypted", "functional")
 MARKS = {
+    "audit": [pytest.mark.slow],
     "reconstruction": [pytest.mark.slow],
     "regression_accuracy": [pytest.mark.slow],
     "small_tables": [pytest.mark.slow],
     "secureboost": [pytest.mark.slow, pytest.mark.network],
     "trees_equality": [pytest.mark.slow],
     "trees_gpu": [pytest.mark.slow],
+    "gpu_process_ratio": [pytest.mark.slow],
     "glm": [pytest.mark.slow],
     "split_overhead": [pytest.mark.slow],
     "attacks": [pytest.mark.slow],
@@ -74,6 +81,9 @@ MARKS = {
     "psi": [pytest.mark.slow, pytest.mark.network],
     "psi_large": [pytest.mark.slow, pytest.mark.network],
     "walks": [pytest.mark.slow, pytest.mark.network],
+    "sweep": [pytest.mark.slow, pytest.mark.network],
+    "scale": [pytest.mark.slow],
+    "scale_large": [pytest.mark.slow],
     "resume": [pytest.mark.slow, pytest.mark.network],
     "functional_accuracy": [pytest.mark.slow],
     "functional_guard": [pytest.mark.slow],
@@ -132,7 +142,7 @@ def test_all_benchmarks_are_those_that_take_less_than_an_hour() -> None:
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     found = json.loads(done.stdout.splitlines()[-1])
     assert set(found["figures"]) == {
-        f"{name}.figure" for name in FIGURES if name not in ("psi_large", "reconstruction")
+        f"{name}.figure" for name in FIGURES if name not in ("psi_large", "reconstruction", "scale", "scale_large")
     }
 
 

@@ -7,8 +7,11 @@ import importlib
 import inspect
 import io
 import re
+import shlex
+import struct
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -16,11 +19,14 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+import typer
 
 from colonnade.catalogue import DEFENCES, MODELS
+from colonnade.cli.main import app
 from colonnade.crypto.profiles import ARBITER, HISTOGRAM, SHARES
 from colonnade.data import load, split
 from colonnade.deploy.preflight import require_lines
+from colonnade.experiment.measurement import SECTIONS
 from colonnade.models.functional import estimator, moment_regression, moments_shared
 from colonnade.models.functional.path import PathStopping
 from colonnade.models.functional.release import Protection
@@ -35,6 +41,8 @@ from colonnade.models.networks.messages import Embedding
 from colonnade.models.networks.split import SplitClassifier
 from colonnade.models.trees import estimator as trees
 from colonnade.models.trees.estimator import SecureBoostClassifier, SecureBoostRegressor
+from colonnade.plans.engine import PlannedEngine
+from colonnade.plans.grid import GridPlan, PlannedSweep
 from colonnade.plans.plan import Plan
 from colonnade.roles import Roles
 from colonnade.testing import check_defence, check_estimator
@@ -132,6 +140,14 @@ def test_the_readme_starts_with_a_sentence_two_commands_and_two_short_programs()
     assert all(lines <= 12 for _, lines in shown)
 
 
+def test_the_picture_of_a_report_is_the_one_that_the_makefile_takes_of_the_demo():
+    rule = r"^docs/images/report\.png: demo\n\tchromium [^\n]*--window-size=(\d+),(\d+)"
+    taken = re.search(rule, (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert taken is not None
+    header = (DOCS / "images" / "report.png").read_bytes()[16:24]
+    assert struct.unpack(">II", header) == (int(taken[1]), int(taken[2]))
+
+
 @pytest.mark.slow
 def test_the_tutorial_runs_and_finds_what_its_text_says(elsewhere):
     page = run_page(DOCS / "tutorial.md")
@@ -150,6 +166,69 @@ def test_the_page_on_quality_prints_a_table_with_a_verdict(elsewhere):
         page = run_page(DOCS / "quality.md")
     assert printed.getvalue().splitlines()[-1] == page["quality"].verdict
     assert page["quality"].figures["AUC"].together > 0.95
+
+
+@pytest.mark.slow
+def test_the_commands_and_the_script_of_the_page_on_sweeps_run(elsewhere):
+    grid, commands = (
+        next(block.text for block in blocks(DOCS / "sweeps.md") if block.info == info) for info in ("toml", "")
+    )
+    (elsewhere / "grid.toml").write_text(grid)
+    said = {}
+    for line in commands.splitlines():
+        program, *arguments = line.split()
+        assert program == "colonnade"
+        said[line] = run_script(*COLONNADE, *arguments, folder=elsewhere)
+    assert "10 trials: 0 finished" in said["colonnade sweep grid.toml --dry-run"]
+    assert "10 trials: 1 finished" in said["colonnade sweep grid.toml --probe"]
+    assert "10 trials: 10 finished" in said["colonnade sweep status grid.toml"]
+    page = run_page(DOCS / "sweeps.md")
+    assert page["again"].summary() == page["results"].summary()
+    assert (elsewhere / "figures" / "index.html").exists()
+
+
+def test_the_page_on_the_benchmark_runs(elsewhere):
+    cut = run_page(DOCS / "bench.md")["cut"]
+    assert set(cut.tables) == {"bank", "shop"}
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The commands of a page's blocks, as a shell would take them apart."""
+    lines = [
+        line for block in blocks(page) if block.info.split(" ")[0] in ("", "bash") for line in block.text.splitlines()
+    ]
+    return [shlex.split(line, comments=True) for line in lines if line.startswith("colonnade ")]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=lambda page: page.stem)
+def test_every_command_of_a_page_is_one_of_the_command_line_with_its_options(page):
+    for _, *words in commands(page):
+        command = typer.main.get_command(app)
+        while hasattr(command, "commands"):
+            # `colonnade sweep PLAN` is `colonnade sweep run PLAN`.
+            name = words.pop(0) if words[0] in command.commands or command.name != "sweep" else "run"
+            command = command.commands[name]
+        known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        given = {word.partition("=")[0] for word in words if word.startswith("--")}
+        assert given <= known, f"{command.name} has no {given - known}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_toml_of_a_page_is_toml(page):
+    for block in blocks(page):
+        if block.info.partition(" ")[0] == "toml":
+            assert tomllib.loads(block.text), block.line
+
+
+@pytest.mark.parametrize("path", sorted((EXAMPLES / "sweeps").glob("*.toml")), ids=lambda path: path.stem)
+def test_every_combination_of_an_example_sweep_is_possible(path):
+    GridPlan.read(path).check()
+
+
+def test_the_page_on_sweeps_names_every_key_and_every_first_word_of_a_figure():
+    text = (DOCS / "sweeps.md").read_text()
+    assert [field.name for field in dataclasses.fields(PlannedSweep) if f"| `{field.name}` |" not in text] == []
+    assert [word for word in SECTIONS if f"| `{word}" not in text] == []
 
 
 def test_the_privacy_page_prints_what_it_shows(elsewhere):
@@ -268,6 +347,12 @@ def test_the_page_on_plans_names_every_key_of_an_alignment():
 
     text = (DOCS / "plans.md").read_text()
     assert [f.name for f in fields(PlannedAlign) if f"`{f.name}`" not in text and f"[align.{f.name}]" not in text] == []
+
+
+def test_the_page_on_plans_names_every_key_of_an_engine():
+    text = (DOCS / "plans.md").read_text()
+    text = text[text.index("\n`[engine]`") : text.index("## A run's folder")]
+    assert [field.name for field in dataclasses.fields(PlannedEngine) if f"| `{field.name}` |" not in text] == []
 
 
 def test_the_page_on_regressions_draws_what_the_modules_draw_and_runs(elsewhere):
@@ -406,6 +491,7 @@ def test_the_script_of_one_shot_runs(tmp_path):
     assert "shop received 0 messages" in said
 
 
+@pytest.mark.slow
 def test_the_script_of_dirty_ids_finds_the_two_whom_both_know(tmp_path):
     said = run_script(sys.executable, EXAMPLES / "align_dirty_ids.py", folder=tmp_path)
     (shop,) = (line for line in said.splitlines() if line.startswith("shop ["))
@@ -424,12 +510,6 @@ def test_the_script_of_joins_trains_on_rows_found_by_two_keys_and_audits_them(tm
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
 def test_an_example_plan_can_be_read(path):
     assert Plan.read(path).name == path.stem
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
-def test_an_example_plan_runs(path, tmp_path):
-    assert "On held-out rows" in run_script(*COLONNADE, "simulate", path, folder=tmp_path)
 
 
 HEADINGS = ["What it does", "What it protects", "Against whom", "What it does not", "Settings", "Sources"]
@@ -485,6 +565,8 @@ def test_the_script_that_compares_defences_runs(tmp_path):
     options = ["breast-cancer", "--defences", "none", "sparse-gradient", "--epochs", "2", "--nulls", "1"]
     said = run_script(sys.executable, EXAMPLES / "compare_defences.py", *options, folder=tmp_path)
     assert [line.split("|")[1].strip() for line in said.splitlines()[2:]] == ["none", "sparse-gradient"]
+    page = " ".join((DOCS / "defences" / "index.md").read_text().split())
+    assert "for any defences and any data set of `colonnade data list`" in page
 
 
 def test_the_architecture_page_has_a_line_for_every_room_and_names_files_that_exist() -> None:

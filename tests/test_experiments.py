@@ -11,6 +11,7 @@ from statistics import mean
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 
 from colonnade.catalogue import DEFENCES
 from colonnade.data import load, train_test_split
@@ -54,6 +55,22 @@ def defences(monkeypatch):
     from experiments import defences
 
     return defences
+
+
+@pytest.fixture
+def protection(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT)
+    from experiments import protection
+
+    return protection
+
+
+@pytest.fixture
+def vflair_mnist(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT)
+    from experiments import vflair_mnist
+
+    return vflair_mnist
 
 
 @pytest.fixture
@@ -116,7 +133,7 @@ def test_wandering_is_measured_with_every_scope_kernel_and_alpha_and_with_a_shie
     shielded = [c for c in cells if c["shield"] != "none"]
     assert {(c["scope"], c["alpha"]) for c in shielded} == {("received", 1.0)}
     for cell in shielded:
-        held = defences._held(cell)
+        held = defences.held_in(cell)
         assert [type(each) for each in held] == [DEFENCES["boundary-wandering"], DEFENCES[cell["shield"]]]
 
 
@@ -199,12 +216,85 @@ def test_a_page_shows_scores_beside_their_controls(wandering, write, tmp_path):
     assert "NormScore renamed.score" in (tmp_path / "wandering.csv").read_text()
 
 
-def test_every_page_is_what_its_figures_give(utility, defences, wandering):
+def test_every_page_is_what_its_figures_give(utility, defences, wandering, protection, vflair_mnist):
     from experiments.tables import read
 
-    for experiment in (utility, defences, wandering):
+    for experiment in (utility, defences, wandering, protection, vflair_mnist):
         path = ROOT / "docs" / "results" / experiment.__name__.removeprefix("experiments.")
         assert experiment.page(read(path.with_suffix(".csv")), quick=False) == path.with_suffix(".md").read_text()
+
+
+def test_figures_that_are_far_from_the_logged_ones_are_told(vflair_mnist):
+    near, far = "confusional autoencoder 1.0, either head", "distance correlation 0.1"
+    figures = {near: (0.93, 0.10, 0.0), far: (0.91, 0.70, 0.41)}
+    rows = [
+        {"defence": name, "trial.seed": 0, "accuracy": accuracy, "batch": batch, "direct": direct, "smallest": 0.5}
+        for name, (accuracy, batch, direct) in figures.items()
+    ]
+    page = vflair_mnist.page(rows, quick=False)
+    assert f"All figures are within 0.06 of the logged ones: {near}." in page
+    assert f"Farther away: {far} (batch -0.083)." in page
+    assert f"Not explained: {far}." in page
+
+
+def test_vflairs_first_weights_are_larger_than_pytorchs_and_have_no_biases(vflair_mnist):
+    n_columns = 392
+    names = tuple(f"pixel_{i}" for i in range(n_columns))
+    inputs = Inputs(names, np.zeros(n_columns), np.ones(n_columns), (), {})
+    bound = {}
+    for bottom in (vflair_mnist.two_layers, vflair_mnist.two_layers_of_vflair):
+        first = next(each for each in bottom(inputs, 10).modules() if isinstance(each, torch.nn.Linear))
+        bound[bottom] = first.weight.abs().max().item(), first.bias.abs().max().item()
+    assert bound[vflair_mnist.two_layers] == pytest.approx((n_columns**-0.5, n_columns**-0.5), rel=0.1)
+    assert bound[vflair_mnist.two_layers_of_vflair] == (pytest.approx((6 / (n_columns + 32)) ** 0.5, rel=0.01), 0)
+
+
+def test_cells_that_differ_from_the_earlier_study_are_explained_or_said_not_to_be(protection):
+    def rows(name, defence, score):
+        cell = {"set": name, "defence": defence, "alone": 0.7}
+        return [{**cell, "CoTraining.score": score + 0.01 * seed, "trial.seed": seed} for seed in range(3)]
+
+    page = protection.page(rows("digits", "potential energy", 0.98) + rows("digits", "none", 0.5), quick=False)
+    assert "| digits | potential energy | more | +22.4 |" in page
+    assert "| digits | none | less | -49.0 |" in page
+    assert page.count("not explained") == 1
+
+
+def test_attacks_that_solve_a_penalty_are_left_out_of_the_last_column_whatever_their_settings(protection):
+    row = {"PenaltyClasses.score": 1.0, "PenaltyClasses(penalty=x).score": 0.9, "CoTraining.score": 0.8}
+    assert protection._best(row)[0] == "PenaltyClasses"
+    assert protection._best(row, knowing=False) == ("CoTraining", 0.8)
+
+
+@pytest.mark.slow
+def test_attacks_are_joined_anew_only_where_single_ones_score_as_the_file_says(defences):
+    from experiments import joined
+
+    cell = {"part": "catalogue", "set": "breast-cancer", "defence": "none", "quick": False}
+    trial = Trial(cell, 0)
+    found = joined.scores(trial)
+    row = {f"{name}.score": str(score) for name, score in found.items()} | {"Strongest.score": "0.1"}
+    anew = joined.joined_anew(row, trial)
+    assert anew["joined.singles"] == "same"
+    assert anew["Strongest.score"] == found["Strongest"]
+    changed = joined.joined_anew({**row, "RandomisedPosterior.score": "0.5"}, trial)
+    assert changed["joined.singles"] == "same but one"
+    assert changed["RandomisedPosterior.score"] == found["RandomisedPosterior"]
+    other = joined.joined_anew({**row, "CoTraining.score": "0.5"}, trial)
+    assert other["joined.singles"] == "otherwise: CoTraining"
+    assert other["Strongest.score"] == "0.1"
+
+
+def test_joined_attacks_that_fall_short_of_the_best_single_one_are_told(protection):
+    def row(seed, single, other, joined):
+        scores = {"CoTraining.score": single, "NormScore.score": other, "Strongest.score": joined}
+        return {"set": "adult", "defence": "none", "alone": 0.7, "trial.seed": seed, **scores}
+
+    page = protection.page([row(0, 0.9, 0.8, 0.9), row(1, 0.8, 0.9, 0.8)], quick=False)
+    assert "best single one, as means over seeds, in 1 of 1 configurations." in page
+    page = protection.page([row(0, 0.9, 0.8, 0.86), row(1, 0.9, 0.9, 0.86)], quick=False)
+    assert "in 0 of 1 configurations; they are up to 4.0 points below in: adult, none (4.0)." in page
+    assert "With fewer than 3 seeds: digits (0), mnist (0), breast-cancer (0), credit-default (0), adult (2)." in page
 
 
 def test_scikit_learns_network_is_measured_on_all_columns_and_the_same_rows(utility, monkeypatch):

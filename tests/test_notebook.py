@@ -123,7 +123,6 @@ def test_a_vertical_passes_on_what_the_parties_learned(tmp_path: Path) -> None:
     assert [vertical.coef_[party].shape for party in ("bank", "shop")] == [(2,), (2,)]
     assert vertical.n_iter_["shop"] == 1
     vertical.save(tmp_path / "model")
-    assert (
-        LogisticRegression.load(tmp_path / "model" / "shop.safetensors").coef_.tolist()
-        == vertical.coef_["shop"].tolist()
-    )
+    share = LogisticRegression.load(tmp_path / "model" / "shop.safetensors")
+    assert share.coef_.tolist() == vertical.coef_["shop"].tolist()
+    assert "After 1 epoch (max_iter)" in share.summary()

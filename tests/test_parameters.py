@@ -7,6 +7,7 @@ import pytest
 
 from colonnade.catalogue import ATTACKS, DEFENCES, MODELS
 from colonnade.errors import PlanError
+from colonnade.models import LogisticRegression, SplitClassifier
 from colonnade.parameters import Limit, check_parameters, choice, count, each, number, optional
 
 
@@ -45,6 +46,19 @@ def _fitting(limit: Limit) -> Any:
 @pytest.mark.parametrize("cls", [MODELS[name] for name in MODELS], ids=list(MODELS))
 def test_every_model_says_what_its_numbers_may_be(cls: type) -> None:
     assert cls.limits  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("cls", [MODELS[name] for name in MODELS], ids=list(MODELS))
+def test_an_unknown_parameter_is_refused_in_the_name_of_the_class_that_was_called(cls: type) -> None:
+    with pytest.raises(PlanError, match=f"^{cls.__name__} has no parameter 'no_such_name'; it has "):
+        cls(no_such_name=1)
+
+
+def test_the_refusal_of_an_unknown_parameter_names_the_nearest_one() -> None:
+    with pytest.raises(PlanError, match=r"^SplitClassifier has no parameter 'epoch'.* The nearest name is 'epochs'"):
+        SplitClassifier(epoch=3)  # type: ignore[call-arg]
+    with pytest.raises(PlanError, match=r"^LogisticRegression has no parameter 'epoch'.* Its name is now max_iter"):
+        LogisticRegression(epoch=3)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

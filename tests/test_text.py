@@ -27,8 +27,10 @@ def test_no_name_is_near_to_one_that_is_unlike_all() -> None:
 
 
 def test_from_a_billion_bytes_on_a_size_is_in_gigabytes() -> None:
-    assert [data_size(n_bytes) for n_bytes in (0, 999_900_000, 10**9, 119_808_000_000)] == [
-        "0.0 MB",
+    assert [data_size(n_bytes) for n_bytes in (0, 99_999, 100_000, 999_900_000, 10**9, 119_808_000_000)] == [
+        "0 kB",
+        "100 kB",
+        "0.1 MB",
         "999.9 MB",
         "1.0 GB",
         "119.8 GB",

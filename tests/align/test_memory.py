@@ -25,7 +25,8 @@ from cryptography.hazmat.primitives.asymmetric import x25519
 
 class Factor:
     def __init__(self, key):
-        self.number = int.from_bytes(key, "little")
+        # A point has no top bit.
+        self.number = int.from_bytes(key, "little") & (2**255 - 1)
 
     @classmethod
     def from_private_bytes(cls, key):

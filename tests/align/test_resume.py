@@ -108,7 +108,8 @@ def left_in_peace(how, directory, act, monkeypatch):
     return ending(run), sorted(last.values())
 
 
-@pytest.mark.parametrize("how", [pytest.param(STAR, id="star"), pytest.param(RING, id="ring", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [pytest.param(STAR, id="star"), pytest.param(RING, id="ring")])
 def test_an_alignment_that_was_killed_between_buckets_ends_like_one_left_in_peace(how, tmp_path):
     expected = ending(align(how, tmp_path / "straight"))
     assert dies(how, tmp_path / "killed", "frame", 14)

@@ -352,7 +352,7 @@ def test_markdown_has_the_content_of_the_page(report: PrivacyReport) -> None:
         "Privacy report of 2026-05-31: SplitClassifier.fit on 569 rows, simulated audit.",
         "| bank's labels | its own | ✖ leaks | ✖ leaks |",
         "Together is better than alone: AUC 0.784 against 0.750",
-        "- Labels: the model one-shot sends nothing that depends on labels",
+        "- Labels: the model secureboost-classifier (hidden sums) sends no gradient of a row",
         "| DirectLabel | leaks | accuracy | 100.0% | 100.0% to 100.0% | 62.7% |",
         "| bank | shop | split/gradient | labels | none |",
         "- labels: not private: ",

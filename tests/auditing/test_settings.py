@@ -156,6 +156,7 @@ def test_what_needs_the_peers_own_is_listed_as_untested(toy: SimpleNamespace) ->
         "Silent by shop: it guessed no row that had not been granted",
         "shop about bank's labels, given audit-tests/hint: none of the attacks that were tried applies",
     )
+    assert report.inapplicable == ("NormScore by shop: it needs split/gradient, but bank sent shop none",)
 
 
 def test_a_peers_messages_of_which_only_digests_were_kept_are_the_peers_own(split: SimpleNamespace) -> None:
@@ -196,7 +197,7 @@ def test_a_guess_that_cannot_be_scored_is_listed(toy: SimpleNamespace) -> None:
 
 def test_a_party_without_labels_has_none_to_lose(toy: SimpleNamespace) -> None:
     report = from_bank(toy.run(), [toy.ReadHint()], party="shop")
-    assert report.untested == ("ReadHint: shop holds no labels",)
+    assert report.untested == report.inapplicable == ("ReadHint: shop holds no labels",)
     assert [(d.sender, d.receiver) for d in report.disclosures] == [("shop", "bank")]
 
 

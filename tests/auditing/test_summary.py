@@ -20,7 +20,7 @@ from colonnade.auditing.render.summary import (
     verdict,
     worst,
 )
-from colonnade.auditing.render.words import questions
+from colonnade.auditing.render.words import headline, questions
 from colonnade.auditing.report import PrivacyReport
 from colonnade.models.quality import Figure, Quality
 from colonnade.secret import Secret
@@ -111,7 +111,10 @@ def test_without_a_leak_the_next_step_is_to_attack_harder(report: PrivacyReport)
     assert next_steps(untested)[0].startswith("Choose attacks that apply to this run.")
     # The report of a party that has just audited its own side does not tell it to do so.
     mirrored = replace(untested, run=replace(report.run, mode="mirror"))
-    assert next_steps(mirrored)[0].startswith("No attack can be made on what one party sent alone. Audit jointly")
+    assert next_steps(mirrored)[0].startswith("Find out what the others make of it with their own columns: audit")
+    # Alone it cannot try what the others could do with their own columns, so no attack is said not to apply.
+    assert headline(mirrored) == "No attack can be made on what bank sent alone"
+    assert {asked.answer for asked in questions(replace(mirrored, tried=(Secret.LABELS,)))} == {"not tested"}
 
 
 def test_labels_that_a_feature_party_passes_on_are_the_label_partys(report: PrivacyReport) -> None:
@@ -127,7 +130,18 @@ def test_a_sufficient_remedy_hid_labels_on_every_set_that_it_was_measured_on() -
     for n_classes in (2, 10):
         for chosen in sufficient(n_classes):
             assert chosen.set == comparable_set(n_classes)
-            assert all(each.hides_labels for each in remedies() if each.name == chosen.name)
+            alike = [each for each in remedies() if (each.name, each.setting) == (chosen.name, chosen.setting)]
+            assert all(each.hides_labels for each in alike)
+
+
+def test_regressions_and_trees_are_among_the_remedies_with_what_attacks_on_labels_found() -> None:
+    found = {(each.name, each.setting): each for each in remedies() if each.setting}
+    regression = found["logistic-regression", "with an arbiter"]
+    # The shop's own coefficients rank its rows by the label, so a regression is not called sufficient.
+    assert regression.excess is not None
+    assert not regression.hides_labels
+    assert found["secureboost-classifier", "hidden sums"].hides_labels
+    assert {each.name for each in sufficient(2) if each.is_model} == {"secureboost-classifier"}
 
 
 def test_the_remedies_that_are_shipped_are_those_that_the_results_give(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,12 +173,33 @@ def test_what_all_attacks_of_a_party_tell_together_stands_under_the_headline(rep
     told = replace(report, attacks=tuple(replace(direct, attacker=who, leakage=by_party[who]) for who in by_party))
     first, second = joined(told)
     assert first == (
-        "All 3 attacks by shop joined tell bank's labels +45 points (+43 to +47) against shop alone, 140% of the way "
-        "from alone to knowing all labels."
+        "All 3 attacks by shop joined tell bank's labels +45 points (+43 to +47) against shop alone, more than its "
+        "own columns would tell with the labels of all other rows known."
     )
     assert second == "All 3 attacks by telco joined tell bank's labels +10 points (-2 to +20) against telco alone."
     assert verdict(told)[0].endswith(f". {first}")
     assert first in " ".join(told.render().split())
     for text in (told.to_markdown(), html(told), told.to_json()):
-        assert "(+43 to +47) against shop alone, 140% of the way" in text
+        assert "(+43 to +47) against shop alone, more than its own columns would tell" in text
+        assert "140%" not in text
+    assert json.loads(told.to_json())["attacks"][1]["leakage"]["normalised"]["value"] == 1.4
     assert joined(report) == ()
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [
+        (6.28, ", more than its own columns would tell with the labels of all other rows known."),
+        (1.0, ", 100% of the way to what its own columns would tell with the labels of all other rows known."),
+        (0.62, ", 62% of the way to what its own columns would tell with the labels of all other rows known."),
+        (0.0, "."),
+        (-0.3, "."),
+    ],
+)
+def test_a_share_above_one_is_told_in_words_and_one_below_nothing_is_left_out(
+    report: PrivacyReport, share: float, said: str
+) -> None:
+    leakage = Leakage(("A", "B"), 0.05, Score(0.1, 0.05, 0.15), None, Score(share, share, share))
+    (direct,) = (f for f in report.attacks if f.attack == "DirectLabel")
+    (line,) = joined(replace(report, attacks=(replace(direct, leakage=leakage),)))
+    assert line == f"All 2 attacks by shop joined tell bank's labels +10 points (+5 to +15) against shop alone{said}"

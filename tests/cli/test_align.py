@@ -4,8 +4,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from colonnade.runtime.alignment import Alignment
 from colonnade.tables.table import Table
 from colonnade.testing.ports import free_port
 from colonnade.wire.recording.recording import Transcript
+from tests.commands import Command
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(colonnade.__path__[0]).parent), "OMP_NUM_THREADS": "1"}
 PLAN = """
@@ -89,13 +88,9 @@ def run(*arguments, code=0):
 
 
 def start(plan, name, *arguments):
-    command = [sys.executable, "-m", "colonnade", *arguments, str(plan), "--as", name, "--insecure"]
-    out = plan.parent / "runs" / name
-    with (plan.parent / f"{name}.log").open("ab") as log:
-        return subprocess.Popen(
-            [*command, *(["--out", str(out)] if "predict" not in arguments else [])],
-            cwd=plan.parent, env=ENVIRONMENT, stdout=log, stderr=log,
-        )  # fmt: skip
+    out = () if "predict" in arguments or "doctor" in arguments else ("--out", plan.parent / "runs" / name)
+    typed = (*arguments, plan, "--as", name, "--insecure", *out)
+    return Command(*typed, cwd=plan.parent, env=ENVIRONMENT, log=plan.parent / f"{name}.log")
 
 
 def finish(plan, processes):
@@ -236,7 +231,7 @@ def test_two_processes_align_and_one_that_was_killed_resumes_to_the_same(plan):
 @pytest.mark.slow
 def test_two_processes_align_by_a_plan_without_a_model(plan):
     only_align(plan, labels=False)
-    said = finish(plan, [start_doctor(plan, name) for name in ("bank", "shop")])
+    said = finish(plan, [start(plan, name, "doctor") for name in ("bank", "shop")])
     assert "Nothing is wrong. Run: colonnade align" in said
     said = finish(plan, [start(plan, name, "align") for name in ("bank", "shop")])
     assert "140 aligned rows" in said
@@ -267,11 +262,5 @@ def test_two_processes_train_predict_and_audit_on_rows_they_align_first(plan):
 @pytest.mark.network
 @pytest.mark.slow
 def test_the_doctor_tells_no_digest_of_ids_that_are_to_be_aligned(plan):
-    said = finish(plan, [start_doctor(plan, name) for name in ("bank", "shop")])
+    said = finish(plan, [start(plan, name, "doctor") for name in ("bank", "shop")])
     assert "200 here and 200 there, to be aligned in the run" in said
-
-
-def start_doctor(plan, name):
-    command = [sys.executable, "-m", "colonnade", "doctor", str(plan), "--as", name, "--insecure"]
-    with (plan.parent / f"{name}.log").open("ab") as log:
-        return subprocess.Popen(command, cwd=plan.parent, env=ENVIRONMENT, stdout=log, stderr=log)

@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ import colonnade
 from colonnade.auditing.report import PrivacyReport
 from colonnade.models.quality import Quality
 from colonnade.testing.ports import free_port
+from tests.commands import typed_in_a_shell
 
 PAGE = (Path(__file__).parents[2] / "docs" / "first-model.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r'```bash title="at the (bank|shop)"\n(.*?)```', PAGE, re.DOTALL)
@@ -50,18 +50,19 @@ def test_the_page_can_be_followed_from_two_csvs_to_a_scored_model_with_a_report(
     write_tables(tmp_path)
     said = ""
     waiting: list[tuple[str, str]] = []
-    for party, text in BLOCKS:
-        waiting.append((party, text))
-        # Both parties look and train at the same time; certificates and audits go one after the other.
-        if party == "bank" and re.search(r"colonnade (doctor|join)", text):
-            continue
-        said += follow(tmp_path, waiting)
-        waiting = []
-        if "request" in text:
-            shutil.copy(tmp_path / "shop" / "certs" / "shop.csr", tmp_path / "bank")
-        if "sign" in text:
-            for name in ("ca.pem", "shop.pem"):
-                shutil.copy(tmp_path / "bank" / "for-shop" / name, tmp_path / "shop" / "certs")
+    with typed_in_a_shell(tmp_path / "bin", ENVIRONMENT) as environment:
+        for party, text in BLOCKS:
+            waiting.append((party, text))
+            # Both parties look and train at the same time; certificates and audits go one after the other.
+            if party == "bank" and re.search(r"colonnade (doctor|join)", text):
+                continue
+            said += follow(tmp_path, waiting, environment)
+            waiting = []
+            if "request" in text:
+                shutil.copy(tmp_path / "shop" / "certs" / "shop.csr", tmp_path / "bank")
+            if "sign" in text:
+                for name in ("ca.pem", "shop.pem"):
+                    shutil.copy(tmp_path / "bank" / "for-shop" / name, tmp_path / "shop" / "certs")
     assert said.count("Nothing is wrong.") == 2
     assert "360 of your 380 rows" in said
     (folder,) = (tmp_path / "bank" / "runs").glob("credit-*/bank")
@@ -76,12 +77,11 @@ def test_the_page_can_be_followed_from_two_csvs_to_a_scored_model_with_a_report(
 PORT = free_port()
 
 
-def follow(folder: Path, sides: list[tuple[str, str]]) -> str:
+def follow(folder: Path, sides: list[tuple[str, str]], environment: dict[str, str]) -> str:
     """Run what the page says at some parties, at the same time; returns what they said."""
-    command = f'colonnade() {{ {sys.executable} -m colonnade "$@"; }}\n'
-    options = {"env": ENVIRONMENT, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    options = {"env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     running = [
-        subprocess.Popen(["bash", "-e", "-c", command + text], cwd=folder / party, **options)  # type: ignore[call-overload]
+        subprocess.Popen(["bash", "-e", "-c", text], cwd=folder / party, **options)  # type: ignore[call-overload]
         for party, text in sides
     ]
     told = [process.communicate(timeout=200)[0] for process in running]

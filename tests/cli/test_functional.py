@@ -1,14 +1,14 @@
-import subprocess
-import sys
+import os
 
 import pytest
+
+from tests.commands import ended
 
 SMALL = ["--rows", "80", "--inputs", "3", "--active", "1", "--size", "6", "--replicates", "1", "--workers", "2"]
 
 
 def colonnade(*arguments, folder):
-    command = [sys.executable, "-m", "colonnade", "functional", *map(str, arguments)]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    return ended("functional", *arguments, cwd=folder, env=os.environ)
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ import signal
 import socket
 import ssl
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -33,6 +32,7 @@ from colonnade.tables.table import Table
 from colonnade.testing.ports import free_port
 from colonnade.wire.certs.credentials import Credentials
 from colonnade.wire.recording.recording import Transcript
+from tests.commands import Command, typed_in_a_shell
 
 pytestmark = pytest.mark.network
 
@@ -87,7 +87,7 @@ class Federation:
 
     path: Path
     port: int
-    started: list[subprocess.Popen[str]] = field(default_factory=list)
+    started: list[Command] = field(default_factory=list)
 
     def write(self, *, epochs: int = 3, start: int = 60, randomness: str = "seeded") -> None:
         for party, labels in (("bank", 'labels = "late"'), ("shop", "")):
@@ -95,29 +95,15 @@ class Federation:
             text = PLAN.format(party=party, labels=labels, **told)
             (self.path / party / "plan.toml").write_text(text)
 
-    def start(self, command: str, party: str, *options: str | Path) -> subprocess.Popen[str]:
+    def start(self, command: str, party: str, *options: str | Path) -> Command:
         """Begin a command of one party, in its folder."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "colonnade", command, "plan.toml", "--as", party, *map(str, options)],
-            cwd=self.path / party,
-            env=ENVIRONMENT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        process = Command(command, "plan.toml", "--as", party, *options, cwd=self.path / party, env=ENVIRONMENT)
         self.started.append(process)
         return process
 
-    def audit(self, party: str, *options: str) -> subprocess.Popen[str]:
+    def audit(self, party: str, *options: str) -> Command:
         """Begin an audit of one party's side."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "colonnade", "audit", str(self.folder(party)), *options],
-            cwd=self.path / party,
-            env=ENVIRONMENT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        process = Command("audit", self.folder(party), *options, cwd=self.path / party, env=ENVIRONMENT)
         self.started.append(process)
         return process
 
@@ -127,7 +113,7 @@ class Federation:
             process.kill()
             process.communicate()
 
-    def both(self, command: str, *options: str | Path) -> dict[str, subprocess.Popen[str]]:
+    def both(self, command: str, *options: str | Path) -> dict[str, Command]:
         """Let both run a command, the one that dials first."""
         return {party: self.start(command, party, *options) for party in ("shop", "bank")}
 
@@ -139,7 +125,7 @@ class Federation:
         found: dict[str, object] = json.loads((self.folder(party) / "run.json").read_text())
         return found
 
-    def wait_for_a_checkpoint(self, *processes: subprocess.Popen[str]) -> None:
+    def wait_for_a_checkpoint(self, *processes: Command) -> None:
         while not list(self.path.glob("shop/runs/*/shop/checkpoints/*.step.safetensors")):
             for process in processes:
                 assert process.poll() is None, process.communicate()
@@ -167,7 +153,7 @@ def weights(share: SplitClassifier) -> list[bytes]:
     return [tensor.numpy().tobytes() for module in modules for tensor in module.state_dict().values()]
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+def ended(process: Command) -> tuple[int, str, str]:
     stdout, stderr = process.communicate(timeout=120)
     return process.returncode, stdout, stderr
 
@@ -510,7 +496,7 @@ def test_a_certificate_of_another_authority_is_refused_with_the_reason(federatio
     bank.send_signal(signal.SIGTERM)
     code, _, stderr = ended(bank)
     assert code == 143
-    assert stderr.endswith("Terminated.\nThe same command with --resume goes on where this one stopped.\n")
+    assert stderr.endswith("Terminated.\nThe others were not met. The same command begins again.\n")
     assert federation.status("bank")["status"] == "stopped"
 
 
@@ -672,14 +658,10 @@ def test_the_page_can_be_followed_on_one_machine(tmp_path: Path) -> None:
     (script,) = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
     plan = (EXAMPLES / "plan.toml").read_text().replace("localhost:7431", f"localhost:{free_port()}")
     (tmp_path / "plan.toml").write_text(plan)
-    ran = subprocess.run(
-        ["bash", "-e", "-c", f'colonnade() {{ {sys.executable} -m colonnade "$@"; }}\n{script}'],
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    with typed_in_a_shell(tmp_path / "bin", ENVIRONMENT) as environment:
+        ran = subprocess.run(
+            ["bash", "-e", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "Nothing is wrong. Run: colonnade join plan.toml --as bank" in ran.stdout
     assert csv.read_csv(tmp_path / "prediction.csv").num_rows == len(

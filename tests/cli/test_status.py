@@ -68,3 +68,14 @@ def test_lines_of_the_log_have_times_and_harmless_characters(form: str, capsys: 
         assert line[19:] == " shop is gone ?[2J"
     logging.getLogger("colonnade.wire").info("afterwards nothing is written")
     assert capsys.readouterr().err == ""
+
+
+def test_the_folder_above_a_run_is_refused_with_the_runs_below_it(tmp_path: Path) -> None:
+    for party in ("bank", "shop"):
+        (tmp_path / "credit-1" / party).mkdir(parents=True)
+        (tmp_path / "credit-1" / party / "run.json").write_text("{}")
+    result = CliRunner().invoke(app, ["status", str(tmp_path)])
+    assert result.exit_code == 9
+    assert "should be the folder of a run" in result.stderr
+    for party in ("bank", "shop"):
+        assert str(tmp_path / "credit-1" / party) in result.stderr.replace("\n", "")

@@ -87,3 +87,17 @@ def test_no_points_make_no_points():
 def test_a_point_of_small_order_is_refused():
     with pytest.raises(CryptoError, match=r"large order, but one is not.*does not keep to the protocol"):
         curve.multiply(curve.make_key(), np.zeros((1, 32), np.uint8))
+
+
+@pytest.mark.parametrize("number", [P, P + 9, 2**255 - 1, 2**255, 2**255 + 9, 2**256 - 1])
+def test_a_second_encoding_of_a_point_is_refused_wherever_it_stands(number):
+    points = curve.hash_to_curve(digests(3))
+    points = np.concatenate([points, np.frombuffer(number.to_bytes(32, "little"), np.uint8).reshape(1, 32), points])
+    with pytest.raises(CryptoError, match=r"below 2\^255 - 19, but one is not.*does not keep to the protocol"):
+        curve.multiply(curve.make_key(), points)
+
+
+def test_the_highest_number_of_a_point_is_taken():
+    # The highest u-coordinate that is not of small order.
+    highest = np.frombuffer((P - 2).to_bytes(32, "little"), np.uint8).reshape(1, 32)
+    assert curve.multiply(curve.make_key(), highest).shape == (1, 32)

@@ -50,6 +50,24 @@ def test_triples_are_products(made):
     assert ((asker.a + helper.a) * (asker.b + helper.b) == asker.product + helper.product).all()
 
 
+def drawn_words(public):
+    """The words that each side takes off what it shares: of triples and of squares, asker's and helper's."""
+    a, b, data = ask_for_triples(public, COUNT)
+    helped = help_with_triples(public, data, COUNT)[1]
+    root, encrypted = ask_for_squares(public, COUNT)
+    return [a, b, helped.a, helped.b, root, help_with_squares(public, encrypted, COUNT)[1].a]
+
+
+def test_words_that_hide_shares_are_drawn_anew_by_each_side():
+    """A word that is known, or serves twice, shows a share or the difference of two."""
+    public = SecretKey(profile=SHARES).public
+    words = np.concatenate(drawn_words(public) + drawn_words(public))
+    assert len(np.unique(words)) == len(words) == 12 * COUNT
+    # Every bit is set in about half of the words: one in 2^60 runs is further off.
+    share = np.unpackbits(words.view(np.uint8).reshape(-1, 8), axis=1).mean(axis=0)
+    assert np.abs(share - 0.5).max() < 10 * 0.5 / np.sqrt(len(words))
+
+
 def test_products_of_shared_words_are_shared(made):
     random = np.random.default_rng(0)
     x, y = random.integers(0, 2**64, (2, COUNT), dtype=np.uint64)

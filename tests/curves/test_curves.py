@@ -105,6 +105,15 @@ def test_a_table_holds_curves_beside_other_columns_and_gives_them_back(truth, tm
     assert again.basis == BASIS
 
 
+def test_curves_of_part_of_a_column_are_those_rows_and_are_not_copied(truth):
+    column = truth.to_arrow()
+    part = Curves.of_arrow(column[5:12])
+    np.testing.assert_array_equal(part.coefficients, truth.coefficients[5:12])
+    assert np.shares_memory(part.coefficients, Curves.of_arrow(column).coefficients)
+    pieces = Curves.of_arrow(pa.chunked_array([column[:4], column[9:]]))
+    np.testing.assert_array_equal(pieces.coefficients, truth.coefficients[[*range(4), *range(9, 30)]])
+
+
 def test_the_digest_of_a_table_depends_on_coefficients_and_basis(truth):
     def digest(curves):
         return Table.of({"id": np.arange(30), "day": curves}).digest()

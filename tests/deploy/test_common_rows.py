@@ -148,10 +148,31 @@ def test_rows_that_are_held_out_do_not_make_up_for_too_few_to_train_on(plan, tmp
     (finished / "run.json").write_text(json.dumps(noted))
     few = replace(few, align=replace(few.aligned, finished=finished))
     begun = []
-    run = on_common_rows(begun.append, few, party, few.aligned.build(), "training", tmp_path / "a", lambda *_: None)
     with pytest.raises(PrivacyError, match="shop should train on at least 8 of its 160 rows, but 1 are common"):
-        run(party)
+        on_common_rows(begun.append, few, party, few.aligned.build(), "training", tmp_path / "a", lambda *_: None)
     assert begun == []
+
+
+@pytest.mark.parametrize("refusing", ["bank", "shop"])
+def test_nobody_goes_on_with_rows_that_one_party_finds_too_few(plan, tmp_path, refusing):
+    large, small = (range(400), range(380, 500)) if refusing == "bank" else (range(380, 500), range(400))
+    write(tmp_path, "bank", large, "income")
+    write(tmp_path, "shop", small, "spend")
+    few = replace(plan, evaluate=HeldOut(share=0.25))
+    found = at_all(few, tmp_path, lambda side: side.train())
+    assert "should train on at least 20 of its 400 rows, but 15 are common" in str(found[refusing])
+    assert all(isinstance(error, WireError) for name, error in found.items() if name != refusing), found
+    for name in ROLES.parties:
+        (folder,) = (tmp_path / f"runs of {name}").glob(f"*/{name}")
+        assert not (folder / "alignment.safetensors").exists()
+        assert read_status(folder).get("common_rows") == (None if name == "judge" else 20)
+    # A lower floor of the one that refused is enough to go on, and costs no other alignment.
+    accepting = replace(few, align=replace(few.aligned, fewest_common=5))
+    resumed = at_all(
+        {**dict.fromkeys(ROLES.parties, few), refusing: accepting}, tmp_path, lambda s: s.train(resume=True)
+    )
+    assert not [error for error in resumed.values() if isinstance(error, ColonnadeError)], resumed
+    assert n_counted(tmp_path, "bank") == n_counted(tmp_path, "shop") == 1
 
 
 class Noting:
@@ -186,6 +207,6 @@ def test_one_applicant_is_scored_if_the_feature_party_allows_lookups_and_each_is
     assert n_counted(tmp_path) == 1
     assert look_up(1)["bank"].read_text().splitlines()[1].startswith("77,")
     assert "holds 1 already, but bank asks for 1 more" in str(look_up(1)["shop"])
-    # Without --lookup a list of one is refused as before.
-    listed = at_all(plan, tmp_path, lambda side: side.predict(side.path, file=one if side.name == "bank" else None))
+    # Without --lookup a list of one is refused as before, and before anybody is met.
+    listed = at_all({"bank": plan}, tmp_path, lambda side: side.predict(side.path, file=one))
     assert "that would be a question about single people" in str(listed["bank"])

@@ -129,6 +129,7 @@ def test_an_audit_is_about_the_rows_that_were_trained_on_and_reports_the_quality
     bank = federation.sides["bank"]
     report = bank.audit(replace(federation.plan.audit, attacks=("norm-score",)))
     assert report.run.n_rows == 280
+    assert report.run.seed == federation.plan.seed
     # What the command prints is what the folder holds.
     assert report.quality == bank.report().quality == federation.told["bank"][0]
 

@@ -18,7 +18,7 @@ from colonnade import errors
 from colonnade.cli.main import app
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-RESTART_MENDS = {errors.WireError.exit_code, errors.StorageError.exit_code}
+RESTART_MENDS = {errors.WireError.exit_code, errors.StorageError.exit_code, errors.EngineError.exit_code}
 
 
 def parsed(arguments: list[str]) -> dict[str, Any]:

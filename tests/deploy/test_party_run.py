@@ -16,7 +16,15 @@ from colonnade.curves import BSplines
 from colonnade.data.functional.generator import FunctionalSetting
 from colonnade.deploy.party_run import PartyRun, ProgressCallbacks
 from colonnade.deploy.preflight import require_network
-from colonnade.errors import AuthError, ColonnadeError, PeerUnreachable, PlanError, StorageError
+from colonnade.errors import (
+    AuthError,
+    ColonnadeError,
+    DataError,
+    PeerUnreachable,
+    PlanError,
+    PrivacyError,
+    StorageError,
+)
 from colonnade.models.base import Prediction
 from colonnade.plans.align import PlannedAlign
 from colonnade.plans.plan import Plan
@@ -110,6 +118,16 @@ def test_a_run_in_which_nobody_came_is_begun_again_and_one_that_met_is_resumed_o
         with pytest.raises(PeerUnreachable):
             alone.train()
         assert alone.status == "failed"
+        assert refusal(StorageError, alone.audit) == (
+            f"{alone.path} should hold a finished run, but it is failed. Run `colonnade join` again."
+        )
+    # What is put right before the others are met needs no new folder.
+    defended = replace(PLAN, defences=(PlannedDefence("shop", "embedding-noise"),))
+    assert side(tmp_path, plan=defended).path == alone.path
+    with pytest.raises(PeerUnreachable):
+        side(tmp_path, plan=defended).train()
+    with pytest.raises(PeerUnreachable):
+        alone.train()
     written = alone.path / "run.json"
     written.write_text(json.dumps({**json.loads(written.read_text()), "met": True}))
     assert refusal(PlanError, alone.train) == (
@@ -258,6 +276,35 @@ def test_other_rows_are_for_plans_with_files(trained: Path, tmp_path: Path) -> N
         "--rows is for plans that name shop's file, whose columns it should have, but this plan names a data set. "
         "Leave it out."
     )
+
+
+def test_rows_to_predict_with_other_columns_or_too_few_of_them_are_refused_before_anybody_is_met(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "shop.csv").write_text("id,spend,visits\n" + "".join(f"{i},{i % 7},{i}\n" for i in range(40)))
+    files = PlannedData(tables={"shop": PlannedTable(tmp_path / "shop.csv", "id")})
+    plan = replace(PLAN, data=files, model=PlannedModel("linear-regression"))
+    bank = Table.of({"id": range(40), "y": range(40)}, labels="y")
+    tables = {"bank": bank, "shop": plan.rows_to_predict("shop", None)}
+    share = simulate(plan.trained.build().set_params(max_iter=1).fit, tables, roles=plan.roles).results["shop"]
+    shop = side(tmp_path, plan=plan)
+    shop.path.mkdir(parents=True)
+    share.save(shop.model_path)
+    (shop.path / "run.json").write_text(json.dumps({"status": "finished", "plan": plan.public().hash}))
+    (tmp_path / "new.csv").write_text("id,visits\n1,2\n")
+    assert refusal(DataError, lambda: shop.predict(shop.path, file=tmp_path / "new.csv")) == (
+        "shop trained with the column 'spend' but its table has only visits. Bring the columns the model was trained "
+        "with."
+    )
+    (tmp_path / "new.csv").write_text("id,spend,visits\n1,much,2\n")
+    message = refusal(DataError, lambda: shop.predict(shop.path, file=tmp_path / "new.csv"))
+    assert message.startswith("shop trained with numbers in the column 'spend', which now holds categorical values.")
+    (tmp_path / "new.csv").write_text("id,spend,visits\n1,5,2\n")
+    aligned = replace(shop, plan=replace(plan, align=PlannedAlign()))
+    (shop.path / "run.json").write_text(json.dumps({"status": "finished", "plan": aligned.plan.public().hash}))
+    message = refusal(PrivacyError, lambda: aligned.predict(shop.path, file=tmp_path / "new.csv"))
+    assert message.startswith("A set to be aligned should have at least 100 ids under each key, but shop itself brings")
+    assert not (shop.path / "predictions").exists()
 
 
 @pytest.mark.network

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -19,8 +21,9 @@ from colonnade.curves import BSplines
 from colonnade.data.functional.generator import FunctionalSetting
 from colonnade.deploy.doctor.doctor import examine
 from colonnade.deploy.party_run import PartyRun
-from colonnade.deploy.preflight import check_model, lines_needed, require_lines, require_ready
+from colonnade.deploy.preflight import lines_needed, require_lines, require_ready
 from colonnade.errors import DataError, LeakBudgetSpent, PlanError, PrivacyError
+from colonnade.plans.admission import check_model
 from colonnade.plans.align import PlannedAlign
 from colonnade.plans.plan import Plan
 from colonnade.plans.sections import (
@@ -35,8 +38,10 @@ from colonnade.roles import Roles, star
 from colonnade.runtime.simulate import simulate
 from colonnade.tables.table import Table
 from colonnade.testing.ports import free_port
+from colonnade.wire.recording.recording import Transcript
 
 N = 60
+MILLION = 10**6
 FEATURES = ("shop", "telco", "club")
 SMALL: dict[str, dict[str, Any]] = {
     "glm": {"max_iter": 1, "rows_per_column": 0, "fewest_rows": 1},
@@ -46,7 +51,7 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "secureboost-classifier": [{}, {"sums": "hidden"}],
-    "logistic-regression": [{}, {"partial_scores": "plain"}],
+    "logistic-regression": [{}, {"partial_scores": "plain"}, {"asker": "arbiter"}],
 }
 """What a family trains with in a moment, and parameters that change who talks to whom."""
 
@@ -84,10 +89,7 @@ CASES = [
     for model in MODELS
     for changed in VARIANTS.get(model, [{}])
     for roles in possible_roles(model)
-]
-LARGEST = [
-    max((case for case in CASES if case.values[0] == model), key=lambda case: len(case.values[1].parties))
-    for model in MODELS
+    if changed.get("asker") != "arbiter" or roles.arbiter is not None
 ]
 QUICK = ("split-classifier",)
 
@@ -138,14 +140,21 @@ def fewest_addresses(plan: Plan) -> list[str]:
     raise AssertionError
 
 
-@pytest.mark.parametrize(
-    ("model", "roles", "changed"),
-    [case for case in CASES if case.values[0] in QUICK] + slow([case for case in CASES if case.values[0] not in QUICK]),
-)
+def require_columns(share: Any, table: Table) -> None:
+    """A share takes the columns that it was trained with, and misses those that a table lacks."""
+    share.check_columns(table)
+    with pytest.raises(DataError, match="trained with the column"):
+        share.check_columns(table.select([]))
+
+
+# Other models are seen to do so where they run over the network, below.
+@pytest.mark.parametrize(("model", "roles", "changed"), [case for case in CASES if case.values[0] in QUICK])
 def test_a_model_talks_over_the_lines_that_it_declares_and_over_no_others(model, roles, changed):
     made = MODELS[model](**parameters(model, roles), **changed)
     held = tables_for(model, roles)
     fitted = simulate(made.fit, held, roles=roles)
+    for name in roles.features:
+        require_columns(fitted.results[name], held[name])
     predicted = simulate({name: share.predict for name, share in fitted.results.items()}, held, roles=roles)
     used = {
         frozenset((name, entry.peer))
@@ -154,6 +163,13 @@ def test_a_model_talks_over_the_lines_that_it_declares_and_over_no_others(model,
         for entry in transcript.entries
     }
     assert used == made.lines(roles)
+
+
+@pytest.mark.parametrize(("model", "roles", "changed"), CASES)
+def test_a_plan_that_lacks_nothing_is_admitted_at_every_party(model, roles, changed):
+    plan = plan_of(model, roles, changed, list(roles.parties))
+    for name in roles.parties:
+        check_model(plan, name, tables_for(model, roles).get(name))
 
 
 @pytest.mark.parametrize(("model", "roles", "changed"), CASES)
@@ -170,8 +186,8 @@ def test_a_plan_without_a_line_that_its_run_needs_is_refused_and_one_with_all_of
 
 
 @pytest.mark.network
-@pytest.mark.parametrize(("model", "roles", "changed"), slow(LARGEST))
-def test_if_the_doctor_is_green_training_and_prediction_succeed(model, roles, changed, tmp_path):
+@pytest.mark.parametrize(("model", "roles", "changed"), slow(CASES))
+def test_if_the_doctor_is_green_a_run_succeeds_over_the_lines_that_its_model_declares(model, roles, changed, tmp_path):
     everywhere = plan_of(model, roles, changed, list(roles.parties))
     plan = plan_of(model, roles, changed, fewest_addresses(everywhere), tmp_path)
     found = at_all(plan, lambda name: examine(plan, name, insecure=True, wait=60))
@@ -183,7 +199,19 @@ def test_if_the_doctor_is_green_training_and_prediction_succeed(model, roles, ch
     sides = {name: PartyRun.of(plan, name, tmp_path / "runs", insecure=True) for name in roles.parties}
     at_all(plan, lambda name: sides[name].train())
     written = at_all(plan, lambda name: sides[name].predict(sides[name].path))
-    assert [name for name, path in written.items() if path is not None] == ["bank"]
+    told = roles.arbiter if changed.get("asker") == "arbiter" else roles.label
+    assert [name for name, path in written.items() if path is not None and path.exists()] == [told]
+    for name in roles.features:
+        require_columns(MODELS[model].load(sides[name].path / "model.safetensors"), tables_for(model, roles)[name])
+    recorded = {name: list(side.path.rglob("transcript")) for name, side in sides.items()}
+    assert {len(folders) for folders in recorded.values()} == {2}
+    used = {
+        frozenset((name, entry.peer))
+        for name, folders in recorded.items()
+        for folder in folders
+        for entry in Transcript.load(folder).entries
+    }
+    assert used == MODELS[model](**parameters(model, roles), **changed).lines(roles)
 
 
 def at_all(plan: Plan, act: Callable[[str], Any]) -> dict[str, Any]:
@@ -199,8 +227,15 @@ def missing_settings() -> Iterator[Any]:
     """Plans that lack something that their model needs, with what the refusal names."""
     two, three = Roles(label="bank", features=("shop",)), Roles(label="bank", features=("shop", "telco"))
     for model in MODELS:
+        first, *_ = possible_roles(model)
+        name, limit = next(iter(MODELS[model].limits.items()))
+        yield model, first, {name: limit.wrong[0]}, PlanError, f"{name} should be"
         if "server" in MODELS[model].hooks:
             yield model, two, {}, PlanError, "needs a server"
+        else:
+            yield model, replace(two, server="cloud"), {}, PlanError, "has nothing for cloud"
+        if not any(roles.arbiter for roles in possible_roles(model)):
+            yield model, replace(first, arbiter="judge"), {}, PlanError, "has nothing for judge"
         if model.startswith("one-shot"):
             yield model, two, {"leak_budget": None}, PlanError, "leak_budget has no value"
             yield model, two, {"leak_budget": {"shop": 0.01}}, LeakBudgetSpent, "allows 1% of its columns' variance"
@@ -215,18 +250,82 @@ def missing_settings() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("model", "roles", "changed", "error", "words"), list(missing_settings()))
 def test_a_plan_that_lacks_what_its_model_needs_is_refused_before_anybody_is_met(model, roles, changed, error, words):
-    plan = plan_of(model, roles, changed, list(roles.parties))
-    held = tables_for(model, roles)
+    def begin() -> None:
+        plan = plan_of(model, roles, changed, list(roles.parties))
+        for name, table in tables_for(model, roles).items():
+            require_ready(plan, name, table)
+
     with pytest.raises(error, match=words):
-        [require_ready(plan, name, table) for name, table in held.items()]
+        begin()
 
 
-def test_more_rows_than_shares_take_are_refused_unless_an_alignment_may_leave_fewer():
+def at_home(plan: Plan, name: str) -> dict[str, str]:
+    """What the doctor calls wrong on one party's side; without a certificate it visits nobody."""
+    nowhere = Path("no such folder")
+    found = examine(plan, name, certificates=nowhere)
+    return {
+        check.topic: f"{check.said}. {check.fix}"
+        for check in found
+        if check.state == "wrong" and check.topic != "certificate"
+    }
+
+
+@pytest.mark.parametrize(("model", "roles", "changed", "error", "words"), list(missing_settings()))
+def test_the_doctor_is_red_where_a_plan_lacks_what_its_model_needs(model, roles, changed, error, words, tmp_path):
+    def said() -> str:
+        try:
+            plan = plan_of(model, roles, changed, list(roles.parties), tmp_path)
+        except PlanError as refused:
+            return str(refused)  # The plan cannot even be read, and the doctor ends with this sentence.
+        return "\n".join(line for name in roles.parties for line in at_home(plan, name).values())
+
+    assert re.search(words, said())
+
+
+@pytest.mark.parametrize(("model", "roles", "changed"), CASES)
+def test_the_doctor_is_red_where_a_line_is_missing_and_green_at_home_where_none_is(model, roles, changed, tmp_path):
+    everywhere = plan_of(model, roles, changed, list(roles.parties))
+    plan = plan_of(model, roles, changed, fewest_addresses(everywhere), tmp_path)
+    assert {name: at_home(plan, name) for name in roles.parties} == {name: {} for name in roles.parties}
+    for pair in lines_needed(plan):
+        kept = {name: PlannedAddress(f"127.0.0.1:{free_port()}") for name in roles.parties if name not in pair}
+        one, other = sorted(pair, key=roles.parties.index)
+        if one == roles.parties[0]:
+            # Nobody can read a plan whose first party is not met by everybody.
+            with pytest.raises(PlanError, match=f"gives neither {one} nor "):
+                replace(plan, network=PlannedNetwork(kept))
+            continue
+        without = replace(plan, network=PlannedNetwork(kept))
+        # Whoever looks, at either end or elsewhere, is told of the line.
+        for name in roles.parties:
+            assert f"{one} and {other}" in at_home(without, name)["lines"]
+
+
+def limited() -> list[Any]:
+    """Each model that takes at most a million rows in some roles, with these roles; other limits need a large table."""
+    found = [
+        (model, roles, most)
+        for model in MODELS
+        for roles in possible_roles(model)
+        if (most := MODELS[model](**parameters(model, roles)).most_rows(roles) or MILLION) < MILLION
+    ]
+    return [pytest.param(*case, id=f"{case[0]}-{'-'.join(case[1].parties)}") for case in found]
+
+
+@pytest.mark.parametrize(("model", "roles", "most"), limited())
+def test_a_row_more_than_a_model_takes_is_refused(model, roles, most):
+    plan = plan_of(model, roles, {}, list(roles.parties))
+    numbers = pa.repeat(pa.scalar(0, pa.int8()), most + 1)
+    table = Table.of(pa.table({"x": numbers}), ids=None)
+    assert len(table) == most + 1
+    with pytest.raises(DataError, match=f"shop has {most + 1:,} rows, but {model} takes at most {most:,}"):
+        check_model(plan, "shop", table)
+
+
+def test_more_rows_than_shares_take_are_noted_where_an_alignment_may_leave_fewer():
     plan = plan_of("linear-regression", Roles(label="bank", features=("shop",)), {}, ["bank"])
     many = np.arange(2**19 + 1)
     table = Table.of({"id": many, "spend": many % 7})
-    with pytest.raises(DataError, match="shop has 524,289 rows, but linear-regression takes at most 524,288"):
-        check_model(plan, "shop", table)
     (note,) = check_model(replace(plan, align=PlannedAlign()), "shop", table)
     assert "no more may be common" in note
 

@@ -8,6 +8,7 @@ import subprocess
 import time
 from contextlib import suppress
 from copy import deepcopy
+from multiprocessing.forkserver import ensure_running
 
 import numpy as np
 import psutil
@@ -15,6 +16,7 @@ import pytest
 
 from colonnade.align.rr22 import INTERPRETER_VARIABLE
 from colonnade.storage import unpack
+from colonnade.testing.resume import forking
 from colonnade.testing.setup import arrays
 
 pytestmark = pytest.mark.network
@@ -597,6 +599,9 @@ def test_an_rr22_alignment_that_is_killed_resumes_to_the_same_and_leaves_nothing
     run = federation("align", engine="rr22")
     temporary = run.folder / "temporary"
     temporary.mkdir()
+    # Libraries that the server imports for all tests leave folders among the temporary files of its own.
+    forking()
+    ensure_running()
     monkeypatch.setenv("TMPDIR", str(temporary))
     run.start(*(name for name in run.names if name != victim))
     run.start(victim, planted=[(*RR22_DEATHS[phase], "SIGKILL")])

@@ -15,11 +15,11 @@ from colonnade.runtime.simulate import simulate
 @pytest.fixture(scope="module")
 def run():
     roles = Roles(label="bank", features=("shop", "club"))
-    tables = load("digits", rows=400).split()
+    tables = load("digits", rows=200).split()
     columns = tables["shop"].columns
     tables["club"] = replace(tables["shop"].select(columns[:12]), owner="club")
     tables["shop"] = tables["shop"].select(columns[12:])
-    return simulate(SplitClassifier(epochs=3).fit, tables, roles=roles)
+    return simulate(SplitClassifier(epochs=1).fit, tables, roles=roles)
 
 
 def test_an_attack_that_several_parties_make_stands_as_it_does_for_the_best_of_them(run):

@@ -186,7 +186,7 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
         RunFolder.open(tmp_path / "nothing")
     assert str(caught.value) == (
         f"The folder of a run was expected at {tmp_path / 'nothing'}, but that is no folder. "
-        "Name a folder that `colonnade simulate` made, or a party's folder within one that `colonnade join` made."
+        "Name a folder that `colonnade simulate` made, or a party's within one that `colonnade join` made."
     )
 
 

@@ -1,4 +1,3 @@
-import itertools
 import json
 import os
 import pty
@@ -9,8 +8,6 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -26,39 +23,14 @@ from hypothesis import strategies as st
 import colonnade
 from colonnade.errors import PlanError, StorageError
 from colonnade.experiment.sweep import Journal, Trial, code_version, sweep
-from colonnade.runtime.executor import Executor, Local, Outcome, Serial
+from colonnade.runtime.executor import Local, Outcome, Serial
+from tests.runtime.tasks import is_running, n_calls, noted, wait_until
 
 # Workers cannot import a test module by its name.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 SOURCE = Path(colonnade.__path__[0])
 NOBODY = 65534
-
-
-def outcomes(executor: Executor, function: Any, tasks: Any) -> dict[int, Outcome]:
-    return dict(executor.map_unordered(function, tasks))
-
-
-def noted(folder: Path, task: Any) -> int:
-    """Leave a mark for one call and return how many there are now."""
-    (folder / f"{task}-{time.time_ns()}-{os.getpid()}").touch()
-    return n_calls(folder, task)
-
-
-def n_calls(folder: Path, task: Any) -> int:
-    return len(list(folder.glob(f"{task}-*")))
-
-
-def is_running(pid: int) -> bool:
-    status = Path(f"/proc/{pid}/stat")
-    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
-
-
-def wait_until(condition: Any, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "what the test waits for never came"
-        time.sleep(0.02)
 
 
 def python(script: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
@@ -84,140 +56,6 @@ def python(script: str, *arguments: object, **options: Any) -> subprocess.Popen[
 def journal(tmp_path: Path) -> Iterator[Journal]:
     with Journal(tmp_path / "journal.sqlite") as journal:
         yield journal
-
-
-def square(n: int) -> int:
-    return n * n
-
-
-def die_or_square(folder: Path, deaths: int, n: int) -> int:
-    if n == 1 and noted(folder, n) <= deaths:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return n * n
-
-
-def refuse(folder: Path, n: int) -> None:
-    noted(folder, n)
-    raise ValueError(f"{n} was refused")
-
-
-def leave(n: int) -> None:
-    sys.exit(n)
-
-
-def own_pid(_: object) -> int:
-    return os.getpid()
-
-
-def lock_or_none(n: int) -> Any:
-    return threading.Lock() if n == 0 else None
-
-
-def blas_threads(_: object) -> set[int]:
-    from threadpoolctl import threadpool_info
-
-    return {library["num_threads"] for library in threadpool_info()}
-
-
-@pytest.mark.parametrize("executor", [Serial(), Local(2)], ids=["serial", "local"])
-class TestEveryExecutor:
-    def test_gives_each_task_one_outcome_at_its_position(self, executor: Executor) -> None:
-        found = outcomes(executor, square, [3, 1, 2])
-        assert {index: outcome.value for index, outcome in found.items()} == {0: 9, 1: 1, 2: 4}
-        assert {outcome.attempts for outcome in found.values()} == {1}
-
-    def test_tries_a_task_that_raises_twice_and_then_reports_its_traceback(
-        self, executor: Executor, tmp_path: Path
-    ) -> None:
-        (outcome,) = outcomes(executor, partial(refuse, tmp_path), [7]).values()
-        assert outcome.failed
-        assert outcome.attempts == n_calls(tmp_path, 7) == 2
-        assert "in refuse" in str(outcome.traceback)
-        assert "ValueError: 7 was refused" in str(outcome.traceback)
-
-    def test_counts_a_task_that_exits_as_failed(self, executor: Executor) -> None:
-        (outcome,) = outcomes(executor, leave, [3]).values()
-        assert "SystemExit: 3" in str(outcome.traceback)
-
-    def test_takes_a_task_only_when_it_can_start(self, executor: Executor) -> None:
-        taken = []
-        running = executor.map_unordered(square, (taken.append(n) or n for n in itertools.count()))
-        next(running)
-        running.close()
-        assert len(taken) <= 2
-
-
-def test_a_task_that_kills_its_worker_once_is_run_again(tmp_path: Path) -> None:
-    found = outcomes(Local(2), partial(die_or_square, tmp_path, 1), range(4))
-    assert [found[index].value for index in range(4)] == [0, 1, 4, 9]
-    assert [found[index].attempts for index in range(4)] == [1, 2, 1, 1]
-
-
-def test_a_task_that_kills_every_worker_fails_and_takes_no_other_with_it(tmp_path: Path) -> None:
-    found = outcomes(Local(2), partial(die_or_square, tmp_path, 99), range(4))
-    assert [index for index, outcome in found.items() if outcome.failed] == [1]
-    assert "SIGKILL" in str(found[1].traceback)
-    assert [found[index].attempts for index in range(4)] == [1, 2, 1, 1]
-    assert n_calls(tmp_path, 1) == 2
-
-
-def test_a_worker_that_dies_while_idle_is_replaced() -> None:
-    pids: list[int] = []
-
-    def tasks() -> Iterator[int]:
-        yield 0
-        os.kill(pids[0], signal.SIGKILL)
-        wait_until(lambda: not is_running(pids[0]))
-        yield 1
-
-    for _, outcome in Local(1).map_unordered(own_pid, tasks()):
-        assert not outcome.failed
-        pids.append(outcome.value)
-    assert len(set(pids)) == 2
-
-
-def grow(_: object) -> int:
-    vars(sys).setdefault("kept_by_the_test", []).append(b"x" * 200_000_000)
-    time.sleep(1.1)
-    return os.getpid()
-
-
-@pytest.mark.slow
-def test_a_worker_whose_memory_grows_is_replaced_between_tasks() -> None:
-    found = outcomes(Local(1), grow, range(5))
-    assert [found[index].attempts for index in range(5)] == [1] * 5
-    assert len({outcome.value for outcome in found.values()}) > 1
-
-
-def test_a_value_that_cannot_travel_fails_its_own_task_only() -> None:
-    found = outcomes(Local(1), lock_or_none, [0, 1])
-    assert "cannot pickle '_thread.lock' object" in str(found[0].traceback)
-    assert not found[1].failed
-
-
-def test_closing_the_generator_ends_the_workers(tmp_path: Path) -> None:
-    running = Local(2).map_unordered(partial(sleep_after_the_first, tmp_path), range(2))
-    next(running)
-    wait_until(lambda: n_calls(tmp_path, "pid") == 2)
-    pids = {int(path.name.split("-")[-1]) for path in tmp_path.glob("pid-*")}
-    running.close()
-    wait_until(lambda: not any(map(is_running, pids)))
-
-
-def sleep_after_the_first(folder: Path, n: int) -> None:
-    noted(folder, "pid")
-    time.sleep(600 if n else 0)
-
-
-def test_workers_use_the_number_of_threads_asked_for() -> None:
-    assert outcomes(Local(1), blas_threads, [0])[0].value == {1}
-    assert outcomes(Local(1, threads=2), blas_threads, [0])[0].value == {2}
-
-
-def test_no_worker_at_all_is_refused() -> None:
-    with pytest.raises(PlanError) as error:
-        Local(0)
-    assert str(error.value) == "n_jobs should be 1 or more, but it is 0. Raise it or leave it out."
 
 
 PLAIN = st.recursive(
@@ -473,11 +311,10 @@ def test_a_folder_that_cannot_be_written_is_refused(exists: bool, reason: str) -
         if exists:
             Journal(folder / "journal.sqlite").close()
         folder.chmod(0o555)
+        for path in folder.iterdir():
+            path.chmod(0o444)
         if os.geteuid() == 0:
             os.seteuid(NOBODY)  # Root may write anywhere.
-        else:
-            for path in folder.iterdir():
-                path.chmod(0o444)
         with pytest.raises(StorageError) as error:
             Journal(folder / "journal.sqlite")
     assert str(error.value) == storage_message(folder / "journal.sqlite", reason)
@@ -555,12 +392,14 @@ def troubled(folder: Path, trial: Trial) -> dict[str, Any]:
     return {"square": n * n}
 
 
-def test_trials_that_fail_twice_are_quarantined_with_their_traceback(tmp_path: Path, journal: Journal) -> None:
+def test_trials_that_fail_twice_or_lose_four_workers_are_quarantined_with_their_traceback(
+    tmp_path: Path, journal: Journal
+) -> None:
     work = partial(troubled, tmp_path)
     table = sweep(work, numbered(0, 1, 2, 3), journal=journal, executor=Local(2))
     assert table["square"].to_pylist() == [0, None, None, 9]
     assert table["trial.state"].to_pylist() == ["done", "quarantined", "quarantined", "done"]
-    assert table["trial.attempts"].to_pylist() == [1, 2, 2, 1]
+    assert table["trial.attempts"].to_pylist() == [1, 4, 2, 1]
     tracebacks = table["trial.traceback"].to_pylist()
     assert "SIGKILL" in tracebacks[1]
     assert "ValueError: 2 was refused" in tracebacks[2]
@@ -593,6 +432,7 @@ def draw(trial: Trial) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_results_depend_on_the_trial_and_not_on_the_number_of_workers(tmp_path: Path) -> None:
     found = []
     for n_jobs, order in ((1, (0, 1, 2, 3)), (2, (3, 1, 2, 0))):
@@ -601,6 +441,14 @@ def test_results_depend_on_the_trial_and_not_on_the_number_of_workers(tmp_path: 
             found.append(journal.table(numbered(0, 1, 2, 3)).select(["python", "numpy", "torch"]).to_pydict())
     assert found[0] == found[1]
     assert all(len(set(values)) == 4 for values in found[0].values())
+
+
+def loaded(trial: Trial) -> dict[str, Any]:
+    return {"torch": "torch" in sys.modules}
+
+
+def test_a_trial_without_pytorch_does_not_wait_for_its_import(journal: Journal) -> None:
+    assert sweep(loaded, numbered(1), journal=journal, executor=Local(1))["torch"].to_pylist() == [False]
 
 
 def test_a_serial_sweep_leaves_the_global_generators_as_they_were(journal: Journal) -> None:
@@ -705,3 +553,17 @@ def test_no_bar_is_drawn_where_standard_error_is_no_terminal(
 ) -> None:
     sweep(square_trial, numbered(1), journal=journal, executor=Serial())
     assert capfd.readouterr() == ("", "")
+
+
+def test_others_on_the_machine_read_no_journal(tmp_path: Path) -> None:
+    """A traceback may quote a value."""
+    before = os.umask(0o022)
+    try:
+        with Journal(tmp_path / "new" / "journal.sqlite") as journal:
+            journal.add([Trial({"n": 1}, seed=0)], function="train")
+            modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "new").iterdir()}
+    finally:
+        os.umask(before)
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+    assert len(modes) > 1
+    assert set(modes.values()) == {0o600}

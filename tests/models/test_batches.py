@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from colonnade.models.batches import Batches, hold_out, ordered_batches
+from colonnade.models.batches import Batches, fixed_batches, hold_out, ordered_batches
 from colonnade.privacy.randomness import Randomness
 
 
@@ -29,6 +29,13 @@ def test_the_schedule_follows_from_the_shared_randomness_alone():
     one, other = (Batches(np.arange(9), 2, Randomness.seeded(5)) for _ in range(2))
     other.at(40)
     np.testing.assert_array_equal(one.at(7)[1], other.at(7)[1])
+
+
+@pytest.mark.parametrize(("size", "sizes"), [(None, [4, 3, 3]), (2, [2] * 5), (9, [4, 3, 3])])
+def test_no_fixed_batch_has_more_rows_than_an_encrypted_product_sums_over(size, sizes):
+    batches = fixed_batches(10, size, Randomness.seeded(0), most=4)
+    assert [len(rows) for rows in batches] == sizes
+    assert sorted(np.concatenate(batches)) == list(range(10))
 
 
 def test_held_out_rows_are_not_trained_on():

@@ -5,7 +5,7 @@ import shlex
 
 import pytest
 
-from tests.mutants.__main__ import ROOT, SOURCE, Mutant, mutants, outcome
+from tests.mutants.__main__ import ROOT, SOURCE, Journal, Mutant, judge, mutants, outcome
 
 
 def test_every_mutant_has_its_place_once():
@@ -40,9 +40,10 @@ def copy(tmp_path):
 def check(copy, words):
     path = copy / "test_two.py"
     lines = (
+        "from os import environ",
         "from runpy import run_path",
         "def test_two():",
-        f"    two = run_path({str(copy / 'colonnade' / 'two.py')!r})['two']",
+        "    two = run_path(environ['PYTHONPATH'] + '/colonnade/two.py')['two']",
         f"    assert {words}",
     )
     path.write_text("\n".join(lines))
@@ -52,7 +53,7 @@ def check(copy, words):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "words", "end"),
-    [("1 + 1", "two == 2", "dies"), ("1 + 1", "two > 0", "SURVIVES"), ("2 + 2", "two == 2", "stale")],
+    [("1 + 1", "two == 2", "dies"), ("1 + 1", "two > 0", "SURVIVES"), ("2 + 2", "two == 2", "STALE")],
 )
 def test_a_mutant_dies_if_a_test_notices_it_and_leaves_the_source_as_it_was(copy, old, words, end):
     fault = Mutant("two.py", old, "1 + 2", "two", check(copy, words))
@@ -62,4 +63,22 @@ def test_a_mutant_dies_if_a_test_notices_it_and_leaves_the_source_as_it_was(copy
 
 @pytest.mark.slow
 def test_a_mutant_whose_tests_do_not_run_is_stale(copy):
-    assert outcome(Mutant("two.py", "1 + 1", "1 + 2", "two", f"{copy}/test_none.py"), copy)[0] == "stale"
+    assert outcome(Mutant("two.py", "1 + 1", "1 + 2", "two", f"{copy}/test_none.py"), copy)[0] == "STALE"
+
+
+def judged(copy, fault, *, seconds=60):
+    [(_, end)] = judge([fault], copy, Journal(copy / "journal", "state"), workers=1, seconds=seconds)
+    return end and end[0]
+
+
+@pytest.mark.slow
+def test_a_test_that_fails_without_the_fault_kills_no_mutant(copy):
+    assert judged(copy, Mutant("two.py", "1 + 1", "1 + 2", "two", check(copy, "two == 5"))) == "UNJUDGED"
+
+
+@pytest.mark.slow
+def test_a_stopped_run_goes_on_where_the_journal_ends(copy):
+    fault = Mutant("two.py", "1 + 1", "1 + 2", "two", check(copy, "two == 2"))
+    assert judged(copy, fault, seconds=0) is None
+    assert judged(copy, fault) == "dies"
+    assert judged(copy, fault, seconds=0) == "dies"

@@ -89,6 +89,7 @@ print([name for name in sys.modules if name.startswith(("torch", "colonnade.atta
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_a_regression_is_simulated_without_torch(tmp_path):
     done = _colonnade("simulate", _plan(tmp_path, REGRESSION), "--out", str(tmp_path / "runs"))
     assert done.returncode == 0, done.stderr

@@ -297,6 +297,8 @@ def test_a_folder_that_cannot_be_written_is_a_storage_error(tmp_path):
 WALK = textwrap.dedent(
     """
     import os, signal, sys
+    # Walking takes no networks, and their import takes seconds.
+    sys.modules["torch"] = None
     import numpy as np
     from colonnade.runtime.simulate import simulate
     from colonnade.tables.table import Table

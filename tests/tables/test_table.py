@@ -115,7 +115,7 @@ def test_whole_floats_with_gaps_are_integer_ids():
 
 def test_a_description_shows_no_value():
     assert repr(bank()) == "Table(bank: 3 rows, 4 columns (2 numeric, 1 categorical, 1 boolean), labels 'late')"
-    assert repr(Table.of({"id": [1]})) == "Table(no owner: 1 rows, 0 columns, no labels)"
+    assert repr(Table.of({"id": [1]})) == "Table(no owner: 1 row, 0 columns, no labels)"
 
 
 @pytest.mark.parametrize(

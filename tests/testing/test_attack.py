@@ -114,6 +114,7 @@ def test_a_dishonest_attack_is_found_out(attack, check, words, run, dishonest):
         check(attempt_on(run, getattr(dishonest, attack)()), run)
 
 
+@pytest.mark.slow
 def test_an_attack_that_remembers_the_truth_is_found_out_by_a_fresh_interpreter_only(run, dishonest, monkeypatch):
     monkeypatch.setattr(dishonest, "TRUTH", np.asarray(run.simulation.tables["bank"].labels))
     attempt = attempt_on(run, dishonest.Remembering())

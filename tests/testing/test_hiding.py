@@ -21,6 +21,7 @@ from colonnade.models.glm.messages import (
     PublicKeyBytes,
     ScoreMaskSeed,
     SharedVector,
+    StillVote,
 )
 from colonnade.models.trees.estimator import SecureBoostClassifier
 from colonnade.roles import Roles
@@ -153,6 +154,20 @@ class Toy:
         return None
 
 
+class Claiming(Toy):
+    """Says that a vote is masked, which holds numbers as they are."""
+
+    def fit(self, party):
+        if party.name == "bank":
+            super().fit(party)
+            party.peers["shop"].receive(StillVote)
+        else:
+            super().fit(party)
+            if party.name == "shop":
+                party.label_party.send(StillVote(0, 1), under=("mask",))
+        return self
+
+
 class Multiplying(Toy):
     """The label party's encrypted numbers are multiplied by the feature party's."""
 
@@ -219,6 +234,10 @@ def failing(make, roles):
 )
 def test_masks_that_are_missing_known_or_used_again_are_found_out(flaw, checks):
     assert failing(partial(Toy, flaw), THREE) == checks
+
+
+def test_a_message_that_claims_a_mask_and_holds_numbers_as_they_are_is_found_out():
+    assert failing(Claiming, THREE) == {"what_claims_to_hide_is_looked_at"}
 
 
 @pytest.mark.parametrize("flaw", ["", "no zero", "one secret"])

@@ -11,7 +11,16 @@ import numpy as np
 import pytest
 
 from colonnade import Roles, Table, join, simulate
-from colonnade.errors import AuthError, BadFrame, DataError, PeerFailed, PeerUnreachable, ProtocolError, StorageError
+from colonnade.errors import (
+    AuthError,
+    BadFrame,
+    DataError,
+    EngineError,
+    PeerFailed,
+    PeerUnreachable,
+    ProtocolError,
+    StorageError,
+)
 from colonnade.models import LinearRegression
 from colonnade.roles import PublicPlan
 from colonnade.runtime.session import connect
@@ -25,6 +34,7 @@ from colonnade.wire.transport import (
     HeldCheckpoint,
     RunByFrames,
     Transport,
+    failure_note,
     next_start,
     pack_note,
 )
@@ -307,3 +317,17 @@ def test_checkpoints_of_different_runs_are_refused_whatever_a_third_party_holds(
     telco = {"none": fresh("telco"), "first": first, "second": second}[third]["telco"]
     with pytest.raises(AuthError, match="bank and shop go on with different runs of the same plan"):
         next_start(2, {"bank": first["bank"], "shop": second["shop"], "telco": telco})
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (StorageError("/srv/clinic/shop.parquet should be there."), "shop.parquet should be there."),
+        (StorageError("Files '/mnt/a/b' and C:\\data\\x.csv differ."), "Files 'b' and x.csv differ."),
+        (DataError("glm/opening has 3/4 of its rows."), "glm/opening has 3/4 of its rows."),
+        (EngineError("ray should answer at 10.0.0.7:6379."), "its workers could not be reached, or were lost."),
+        (ValueError("could not convert 'Ann'"), "ValueError"),
+    ],
+)
+def test_others_are_told_why_a_party_failed_but_not_where_its_files_and_workers_are(error, told):
+    assert failure_note(error, "align")["failed"] == told

@@ -147,6 +147,7 @@ def test_columns_that_win_are_easier(small):
     assert exact(BoxedSums(), record, codes, most) > exact(BoxedSums(), record, codes, [USED, USED + 1])
 
 
+@pytest.mark.slow
 def test_noise_takes_what_it_is_said_to_take_and_less_is_told_the_more_there_is():
     found = []
     for noise in (0.01, 0.5, 8.0):
@@ -267,6 +268,7 @@ def tables():
 ROLES = Roles(label="bank", features=("shop",))
 
 
+@pytest.mark.slow
 def test_an_audit_of_a_forest_finds_what_its_sums_tell_of_columns_that_never_win(tables):
     run = simulate(ClearForest().fit, tables, roles=ROLES)
     attacks = [LinearSums(never_chosen=True), BoxedSums(never_chosen=True), SplitNarrowing(), RelinkedSums()]
@@ -328,6 +330,7 @@ def test_exact_sums_of_a_real_run_tell_columns_that_never_win(held_by_two):
     assert not [line for line in untested if line.startswith("bank about shop's features")]
 
 
+@pytest.mark.slow
 def test_hidden_sums_of_a_real_run_tell_nothing_of_columns_that_never_win(held_by_two):
     found, untested = audited(held_by_two, "hidden", BOTH)
     assert "BoxedSums(never_chosen=True) by bank about shop: no sums over shop's bins were told: they were hidden" in (

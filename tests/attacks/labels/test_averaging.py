@@ -1,3 +1,5 @@
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -54,6 +56,14 @@ def test_probes_find_antipodal_codes_that_clusters_do_not(gradient_view, kind):
     assert hits(clusters.guess(gradient_view(clusters, codes, labels, per_class=8)), labels) < 0.8
 
 
+def test_products_are_probed_alike_in_one_block_and_in_many(gradient_view, monkeypatch):
+    labels = np.arange(90) % 3
+    points, probe = np.eye(6)[labels] + 0.3 * RANDOM.standard_normal((90, 6)), GradientProbe(kind="quadratic")
+    whole = probe.guess(gradient_view(probe, points, labels)).ratings
+    monkeypatch.setattr("colonnade.attacks.labels.probes.BLOCK", 7)
+    assert probe.guess(gradient_view(probe, points, labels)).ratings == pytest.approx(whole)
+
+
 def weak_labels(n=1500):
     """Labels that the columns foretell, and gradients that show them randomised with epsilon 1."""
     columns = RANDOM.standard_normal((n, 3))
@@ -70,12 +80,29 @@ def test_randomised_labels_of_many_rows_are_read_learned_and_corrected(gradient_
     assert hits(guess, labels) > (randomised == labels).mean() + 0.1
 
 
+@pytest.mark.slow
 def test_labels_randomised_once_are_read_off_gradients_and_taught_to_a_classifier(tables):
     """At epsilon 2 the posterior tells more than the randomised labels by themselves, on rows it was not told."""
     run = simulate(LabelDPShadow(epsilon=2.0).fit, tables, roles=Roles(label="bank", features=("shop",)), seed=0)
     found = standings(run, [DirectionScore(), RandomisedPosterior()], nulls=1, seed=0)
     assert found["RandomisedPosterior"].score > found["DirectionScore"].score
     assert found["RandomisedPosterior"].score > 0.9
+
+
+def test_own_columns_name_the_clusters_where_most_known_rows_lie_in_a_wrong_one(gradient_view):
+    """Of eight classes two labels in five are kept: four known rows of each name clusters worse than columns do."""
+    random, n_classes = np.random.default_rng(5), 8
+    labels = np.arange(1_600) % n_classes
+    is_kept = random.random(len(labels)) < 0.4
+    randomised = np.where(is_kept, labels, (labels + random.integers(1, n_classes, len(labels))) % n_classes)
+    gradients = np.eye(n_classes)[randomised] + 0.01 * random.standard_normal((len(labels), n_classes))
+    columns = np.eye(n_classes)[labels] + 0.3 * random.standard_normal((len(labels), n_classes))
+    read, named = (
+        hits(attack.guess(gradient_view(attack, gradients, labels, columns=columns)), labels)
+        for attack in (GradientClusters(), RandomisedPosterior(epsilon=1.5))
+    )
+    assert read < 0.35
+    assert named > 0.8
 
 
 def test_epsilon_is_read_from_the_plan_where_the_plan_says_it(gradient_view):
@@ -94,3 +121,13 @@ def test_labels_spread_among_more_rows_than_are_compared(gradient_view, monkeypa
     guess = attack.guess(gradient_view(attack, gradients, labels, columns=RANDOM.standard_normal((300, 1))))
     assert guess.rows.tolist() == list(range(300))
     assert hits(guess, labels) > 0.9
+
+
+def test_rows_follow_the_same_landmarks_in_one_block_and_in_many(gradient_view, monkeypatch):
+    monkeypatch.setattr("colonnade.attacks.labels.spreading.LANDMARKS", 60)
+    labels = np.arange(300) % 3
+    gradients, attack = np.eye(3)[labels] + 0.3 * RANDOM.standard_normal((300, 3)), ColumnSpreading()
+    view = partial(gradient_view, attack, gradients, labels, columns=RANDOM.standard_normal((300, 1)))
+    whole = attack.guess(view()).ratings
+    monkeypatch.setattr("colonnade.attacks.labels.spreading.COMPARED", 7)
+    assert attack.guess(view()).ratings == pytest.approx(whole)

@@ -1,9 +1,16 @@
 import numpy as np
+from sklearn.metrics import roc_auc_score
 
-from colonnade.attacks.labels.forests import SharedNodes
+from colonnade.attacks.labels.cotraining import believed
+from colonnade.attacks.labels.forests import OwnSplits, SharedNodes
+from colonnade.attacks.points import Points
 from colonnade.attacks.view import Grant, View
+from colonnade.models.trees.estimator import SecureBoostClassifier
 from colonnade.models.trees.messages import NodeRows
 from colonnade.roles import PublicPlan, Roles
+from colonnade.runtime.simulate import simulate
+from colonnade.tables.table import Table
+from colonnade.testing import attempt_on
 from colonnade.wire.codec import encode
 from colonnade.wire.recording.recording import Recording
 
@@ -43,3 +50,21 @@ def test_rows_that_share_nodes_share_labels():
 def test_hidden_membership_leaves_nothing_to_attack():
     view = view_of([], np.arange(3), Grant(2))
     assert SharedNodes().why_not(view) == "shop was not told which rows nodes have"
+
+
+def test_chosen_splits_tell_more_of_the_labels_than_all_columns_do():
+    random = np.random.default_rng(0)
+    labels = random.integers(2, size=400)
+    columns = random.normal(size=(400, 30))
+    columns[:, 7] += 2 * labels
+    tables = {
+        "bank": Table.of({"y": labels}, ids=None, labels="y"),
+        "shop": Table.of({f"x{i}": column for i, column in enumerate(columns.T)}, ids=None),
+    }
+    model = SecureBoostClassifier(n_estimators=2, max_depth=1, early_stopping_rounds=None, leak_budget=0.1)
+    run = simulate(model.fit, tables, roles=ROLES)
+    attempt = attempt_on(run, OwnSplits())
+    guess = attempt.guess(run.simulation, lambda: run)
+    told = attempt.grant
+    alone = believed(Points(guess.rows, columns), told.rows, told.labels, 2, random)
+    assert roc_auc_score(labels, guess.scores) > roc_auc_score(labels, alone[:, 1]) + 0.05

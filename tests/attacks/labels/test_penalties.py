@@ -77,3 +77,17 @@ def test_pairs_of_very_many_rows_are_not_compared(monkeypatch):
     reasons = {penalty: PenaltyClasses(penalty=penalty).why_not(view) for penalty in penalties.PENALTIES}
     refused = "batches have 64 rows, and it compares at most 50 with one another"
     assert reasons == {"wandering": None, "potential-energy": refused, "distance-correlation": refused}
+
+
+@pytest.mark.parametrize(("most", "n_batches"), [(1, 1), (64, 1), (65, 2), (20_000, 2)])
+def test_batches_of_the_first_epoch_are_solved_until_they_have_so_many_rows(monkeypatch, most, n_batches):
+    monkeypatch.setattr(penalties, "FITTED_ROWS", most)
+    tables = load("breast-cancer", rows=140).split()
+    model = SplitClassifier(epochs=2, batch_size=64, n_iter_no_change=None)
+    run = simulate(model.fit, tables, roles=Roles(label="bank", features=("shop",)), keep="all")
+    view = attempt_on(run, PenaltyClasses()).view(run)
+    found = list(penalties.first_batches(view))
+    assert [len(rows) for rows, _, _ in found[:2]] == [64] * min(n_batches, 2)
+    assert len(found) == n_batches + (most == 20_000)
+    rows = np.concatenate([rows for rows, _, _ in found])
+    assert len(np.unique(rows)) == len(rows)

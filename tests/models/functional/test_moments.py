@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from colonnade.models.functional.moments import form_moments
 
@@ -43,3 +44,28 @@ def test_the_blocks_are_those_of_each_feature():
     found = form_moments(z, z[:, 0])
     for j in range(3):
         np.testing.assert_allclose(found.blocks[j], form_moments(z[:, j : j + 1], z[:, 0]).gram)
+
+
+@pytest.mark.parametrize("rows", [(7, 5), (7, 9), (30, 5)])
+def test_products_that_are_asked_for_piece_by_piece_are_those_of_the_whole_matrix(rows):
+    rng = np.random.default_rng(4)
+    noise = np.stack([(j + 1) * np.eye(4) for j in range(4)])
+    some = [form_moments(rng.normal(size=(n, 4, 4)), rng.normal(size=(n, 2)), noise) for n in rows]
+    together = some[0] + some[1]
+    centred = [each for each in some if each.products.inputs is not None]
+    assert (together.products.stacked is None) == (len(centred) < 2 or sum(rows) >= 16)
+    gram = sum(each.gram for each in some)
+    np.testing.assert_allclose(together.gram, gram, atol=1e-12)
+    assert together.trace == pytest.approx(np.trace(gram))
+    for j in range(4):
+        np.testing.assert_allclose(together.blocks[j], gram[4 * j : 4 * j + 4, 4 * j : 4 * j + 4], atol=1e-12)
+        asked = [together.block(i, j) for i in range(4)]
+        np.testing.assert_allclose(np.concatenate(asked), gram[:, 4 * j : 4 * j + 4], atol=1e-12)
+        columns = together.products.columns_of(j).reshape(16, 4)
+        np.testing.assert_allclose(columns, together.products.whole[:, 4 * j : 4 * j + 4], atol=1e-12)
+
+
+def test_noise_that_is_put_back_leaves_the_products_shared():
+    rng = np.random.default_rng(4)
+    found = form_moments(rng.normal(size=(7, 4, 4)), rng.normal(size=(7, 2)), np.stack([np.eye(4)] * 4))
+    assert found.for_training(0.0).products is found.products

@@ -51,7 +51,8 @@ def sums_of_first_step(held, monkeypatch):
     def spy(side, step, data, n_values, chosen):
         if step == 0:
             z = -np.ldexp(side.loss.labels, side.fraction) if side.party.holds_labels else None
-            found[side.party.name] = side.integers, z
+            (integers,) = side.columns.of_batch(0, lambda part: part.integers)
+            found[side.party.name] = integers, z
             found["mechanism"] = found.get("mechanism") or getattr(side, "mechanism", None)
         return honest(side, step, data, n_values, chosen)
 

@@ -18,7 +18,7 @@ from colonnade.models.networks.labeldp import LabelDPShadow
 from colonnade.models.networks.messages import Embedding
 from colonnade.models.networks.oneshot import OneShotClassifier
 from colonnade.models.networks.server import ServedClassifier
-from colonnade.models.networks.split import SplitClassifier
+from colonnade.models.networks.split import SplitClassifier, SplitRegressor
 from colonnade.privacy.randomness import Randomness
 from colonnade.roles import Roles
 from colonnade.runtime.party import Defence
@@ -162,9 +162,9 @@ def test_a_shadow_predicts_with_the_defences_of_its_training(cancer, predicted):
 @pytest.mark.parametrize(
     ("settings", "n_rows", "epochs", "patience"),
     [
-        ({}, 600, 334, 34),  # 540 rows to train on are three steps
+        ({}, 800, 334, 34),  # 640 rows to train on are three steps
         ({}, 100_000, 30, 5),
-        ({"batch_size": 32}, 600, 59, 6),
+        ({"batch_size": 32}, 600, 67, 7),
         ({"epochs": 30, "n_iter_no_change": 5}, 600, 30, 5),
         ({"n_iter_no_change": None}, 600, 334, None),
     ],
@@ -174,3 +174,33 @@ def test_by_default_a_small_table_is_trained_for_as_many_steps_as_a_large_one(se
     schedule = model.schedule(None, n_rows, Randomness.seeded(0))
     assert (schedule.epochs, schedule.patience) == (epochs, patience)
     assert model.epochs_on(n_rows) == epochs
+
+
+@pytest.mark.parametrize(
+    ("settings", "n_rows", "decay", "n_held_out"),
+    [
+        ({}, 2_499, 1_500 / 2_499, 500),
+        ({}, 2_500, 0.0, 250),
+        ({}, 600, 2.5, 120),
+        ({}, 100, 6.0, 20),
+        ({"n_iter_no_change": None}, 600, 2.5, 0),
+        ({"epochs": 7}, 600, 0.0, 60),
+        ({"weight_decay": 0.5}, 600, 0.5, 120),
+        ({"validation_fraction": 0.3}, 600, 2.5, 180),
+    ],
+)
+def test_small_tables_have_a_weight_decay_and_hold_a_fifth_out_where_epochs_are_not_chosen(
+    settings, n_rows, decay, n_held_out
+):
+    model = SplitClassifier(**settings)
+    optimizers = model.optimizer_settings(n_rows)
+    assert (optimizers.weight_decay, optimizers.decoupled) == (decay, decay not in (0.0, 0.5))
+    assert sum(map(len, model.schedule(None, n_rows, Randomness.seeded(0)).held_out)) == n_held_out
+    again = model.clone().set_params(**model.counted_on(n_rows)).schedule(None, n_rows, Randomness.seeded(0))
+    assert (again.epochs, sum(map(len, again.held_out))) == (model.epochs_on(n_rows), n_held_out)
+
+
+def test_regressors_have_no_weight_decay_and_hold_a_tenth_out_however_small_the_table_is():
+    model = SplitRegressor()
+    assert model.optimizer_settings(600).weight_decay == 0
+    assert model.held_out_on(600) == 0.1

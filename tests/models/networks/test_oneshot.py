@@ -3,7 +3,7 @@ import pytest
 
 from colonnade import audit
 from colonnade.errors import DataError, LeakBudgetSpent, PlanError, ProtocolError
-from colonnade.models.networks.encoders import ENCODERS, width_by_variance
+from colonnade.models.networks.encoders import ENCODERS, ColumnMoments
 from colonnade.models.networks.messages import Embedding, LeakStatement
 from colonnade.models.networks.oneshot import OneShotClassifier, OneShotRegressor
 from colonnade.models.networks.split import SplitClassifier
@@ -11,6 +11,7 @@ from colonnade.roles import Roles
 from colonnade.runtime.party import Defence
 from colonnade.runtime.simulate import simulate
 from colonnade.tables.encode import Inputs
+from colonnade.tables.placement import InMemory
 from colonnade.tables.table import Table
 
 BOTH = Roles(label="bank", features=("shop",))
@@ -178,8 +179,9 @@ def test_noise_on_the_embedding_counts_in_what_can_be_rebuilt(cancer):
 def test_the_width_follows_from_explained_variance():
     generator = np.random.default_rng(0)
     x = generator.standard_normal((2000, 3)) @ np.diag([10.0, 3.0, 1.0])
-    assert [width_by_variance(x, share) for share in (0.5, 0.95, 0.999, 1.0)] == [1, 2, 3, 3]
-    assert width_by_variance(np.ones((5, 2)), 0.9) == 0
+    moments, flat = (ColumnMoments.of(InMemory((0, len(each)), [each])) for each in (x, np.ones((5, 2))))
+    assert [moments.width_by_variance(share) for share in (0.5, 0.95, 0.999, 1.0)] == [1, 2, 3, 3]
+    assert flat.width_by_variance(0.9) == 0
 
 
 def test_categories_become_one_number_for_each_level():

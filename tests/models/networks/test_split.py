@@ -185,11 +185,14 @@ def test_a_summary_says_what_each_role_learns(cancer):
         ),
         ({"learning_rate": {"shop": float("nan"), "default": 0.1}}, "learning_rate should be a number, above 0"),
         ({"momentum": 1.0}, "momentum should be a number, at least 0 and below 1, but is 1.0"),
-        ({"weight_decay": -1.0}, "weight_decay should be a number, at least 0, but is -1.0"),
-        ({"validation_fraction": "0.1"}, "validation_fraction should be a number, above 0 and below 1, but is '0.1'"),
+        ({"weight_decay": -1.0}, "weight_decay should be 'auto' or a number, at least 0, but is -1.0"),
+        (
+            {"validation_fraction": "0.1"},
+            "validation_fraction should be 'auto' or a number, above 0 and below 1, but is '0.1'",
+        ),
         ({"fusion": "max"}, "fusion should be 'concat', 'sum' or 'mean', but is 'max'"),
         ({"top": None}, "top should be a network unless fusion is 'sum', but is None"),
-        ({"validation_fraction": 1.0}, "validation_fraction should be a number, above 0 and below 1"),
+        ({"validation_fraction": 1.0}, "validation_fraction should be 'auto' or a number, above 0 and below 1"),
         ({"optimizer": "lbfgs"}, "optimizer should be 'adam', 'adamw' or 'sgd'"),
         ({"bottom": "mpl"}, "There is no bottom network 'mpl'; there are mlp"),
     ],
@@ -283,7 +286,7 @@ def test_unknown_columns_and_levels_do_not_stop_a_prediction(cancer):
 @pytest.mark.parametrize("fusion", ["concat", "sum", "mean"])
 def test_a_regression_predicts_in_the_labels_units(numbers, predicted, fusion):
     # A larger rate leaves the mean of a prediction to the last few batches.
-    model = SplitRegressor(fusion=fusion, epochs=60, n_iter_no_change=None, batch_size=64, learning_rate=0.003)
+    model = SplitRegressor(fusion=fusion, epochs=60, n_iter_no_change=None, batch_size=64, learning_rate=0.001)
     prediction = predicted(simulate(model.fit, numbers, roles=BOTH), numbers)
     truth = labels_of(numbers)
     assert prediction.probabilities is None

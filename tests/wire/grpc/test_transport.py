@@ -226,6 +226,37 @@ def test_parties_that_have_finished_leave_without_waiting_for_silence(opened):
         require(*at_once(*(transport.close for transport in transports), seconds=10))
 
 
+def test_a_party_that_closes_leaves_no_thread_of_its_own_behind(opened):
+    before = set(threading.enumerate())
+    addresses = addresses_of("bank", "shop", dialling=["telco"])
+    transports = meeting(*(opened(name, addresses) for name in addresses))
+    transports[0].send("telco", b"a message")
+    assert transports[2].receive("bank") == b"a message"
+    require(*at_once(*(transport.close for transport in transports)))
+    until(lambda: set(threading.enumerate()) <= before)
+
+
+def test_a_party_that_closes_waits_for_no_answer_to_its_greeting(opened):
+    before = set(threading.enumerate())
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        addresses = {"bank": f"127.0.0.1:{silent.getsockname()[1]}", "shop": None}
+        shop = opened("shop", addresses)
+        with silent.accept()[0]:
+            require(*at_once(shop.close))
+            # A timer that was cancelled ends a moment later.
+            until(lambda: set(threading.enumerate()) <= before)
+
+
+def test_a_party_that_closes_takes_no_new_connection(opened):
+    addresses = addresses_of("bank", dialling=["shop"])
+    bank = opened("bank", addresses)
+    # As between the end of the links and the end of the server.
+    bank._streams._closing.set()
+    shop = opened("shop", addresses)
+    time.sleep(0.5)
+    assert not shop._rendezvous.links["bank"].connected
+
+
 def test_nobody_leaves_before_all_have_finished(pair):
     bank, shop = pair
     left = threading.Event()

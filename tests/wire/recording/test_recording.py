@@ -1,4 +1,7 @@
+import subprocess
+import sys
 from dataclasses import dataclass
+from textwrap import dedent
 
 import numpy as np
 import pytest
@@ -154,3 +157,23 @@ def test_of_a_secret_message_only_its_kind_and_length_are_recorded(keep, on_disk
         assert kept.count(b"test/seed") == 2
         assert seed.values[0].tobytes() not in kept
         assert Transcript.load(tmp_path).entries == transcript.entries
+
+
+def test_a_full_disk_is_one_storage_error_and_no_traceback_when_the_recording_is_left(tmp_path):
+    code = """
+        import resource, sys
+        from pathlib import Path
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2**12, 2**12))
+        from colonnade.errors import StorageError
+        from colonnade.wire.recording.frames import FramesOnDisk
+        frames = FramesOnDisk(Path(sys.argv[1]))
+        try:
+            frames.add(None, b"x" * (2**12 - 100), None)
+            frames.add(None, b"x" * 200, None)
+            frames.flush()
+        except StorageError as error:
+            print(error)
+        """
+    done = subprocess.run([sys.executable, "-c", dedent(code), tmp_path], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("Could not write the recording: File too large.")
+    assert done.stderr == ""

@@ -1,0 +1,67 @@
+"""Clusters that are started here: who else reaches them, and what stays of them."""
+
+import os
+import socket
+import stat
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from colonnade.runtime.clusters import dask_cluster, ray_cluster, worker_environment
+
+ASK_DASK = """
+import sys, distributed
+client = distributed.Client(sys.argv[1].replace("tls://", "tcp://"), timeout=5)
+print("reached", client.run(len, ()))
+"""
+ASK_RAY = """
+import sys
+from ray._raylet import GcsClient
+print("reached", GcsClient(address=sys.argv[1]).internal_kv_keys(b"", None, timeout=5))
+"""
+
+
+def stranger(code, address):
+    """What another program on this machine is answered, one that knows the address and has the same home."""
+    known = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    asked = [sys.executable, "-c", code, address]
+    return subprocess.run(asked, capture_output=True, text=True, env=known, timeout=120, check=False)
+
+
+@pytest.mark.slow
+def test_a_dask_cluster_that_is_started_here_answers_no_other_program():
+    with dask_cluster(None, [worker_environment(1)]) as client:
+        assert client.submit(abs, -1).result() == 1
+        answer = stranger(ASK_DASK, client.scheduler.address)
+    assert answer.returncode != 0
+    assert "reached" not in answer.stdout
+    assert "CommClosedError" in answer.stderr
+
+
+@pytest.mark.slow
+def test_two_dask_clusters_are_started_on_one_machine():
+    with socket.socket() as other:
+        with suppress(OSError):  # Another cluster has that port already.
+            other.bind(("127.0.0.1", 8787))  # Where every scheduler of Dask listens unless it is told otherwise.
+            other.listen()
+        with dask_cluster(None, [worker_environment(1)]) as client:
+            assert client.submit(abs, -1).result() == 1
+
+
+@pytest.mark.slow
+def test_a_ray_cluster_that_is_started_here_answers_no_other_program_and_leaves_nothing(monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    before = dict(os.environ)
+    with ray_cluster(cores=1) as ray:
+        folder = Path(ray._private.worker._global_node.get_session_dir_path()).parents[1]
+        answer = stranger(ASK_RAY, ray.get_runtime_context().gcs_address)
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert answer.returncode != 0
+    assert "reached" not in answer.stdout
+    assert "AuthenticationError" in answer.stderr
+    assert not folder.exists()
+    assert {name: os.environ[name] for name in before} == before
+    assert "RAY_AUTH_TOKEN" not in os.environ

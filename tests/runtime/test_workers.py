@@ -1,0 +1,88 @@
+"""Workers compute what one process computes, in the same order, whoever of them is lost."""
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from colonnade.align.state import FEW_POINTS, masked, multiplied, workers_for
+from colonnade.crypto.curve import make_key
+from colonnade.errors import DataError, EngineError, MissingExtra, PeerChanged
+from colonnade.roles import PublicPlan, Roles
+from colonnade.runtime.party import Party
+from colonnade.runtime.workers import ThisProcess
+
+KEY = make_key()
+CHUNKS = [np.random.default_rng(i).integers(0, 256, (20, 16), dtype=np.uint8) for i in range(9)]
+
+
+ALONE = Party.alone(PublicPlan(Roles(label="bank", features=("shop",)), "example"), "bank", None)
+
+
+def pid_after(seconds):
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def end_itself(_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def refuse(_):
+    raise DataError("no good")
+
+
+def test_processes_give_what_one_gives_in_the_order_of_the_chunks(crew):
+    alone = ThisProcess()
+    points = list(alone.map(masked, CHUNKS, KEY))
+    assert all(map(np.array_equal, points, crew.map(masked, iter(CHUNKS), KEY)))
+    assert all(map(np.array_equal, alone.map(multiplied, points, KEY), crew.map(multiplied, iter(points), KEY)))
+
+
+def test_workers_that_are_killed_change_nothing(crew):
+    def chunks():
+        for number, chunk in enumerate(CHUNKS * 4):
+            if number == 9:
+                for process in crew.map(pid_after, [0.1, 0.1]):
+                    os.kill(process, signal.SIGKILL)
+            yield chunk
+
+    assert all(map(np.array_equal, ThisProcess().map(masked, CHUNKS * 4, KEY), crew.map(masked, chunks(), KEY)))
+
+
+def test_a_call_that_loses_every_worker_is_an_error_with_advice(crew):
+    with pytest.raises(EngineError, match=r"4 of them were ended from outside.*--resume, and use fewer workers"):
+        list(crew.map(end_itself, [None]))
+
+
+def test_an_error_of_a_function_is_raised_as_it_is(crew):
+    with pytest.raises(DataError, match="no good"):
+        list(crew.map(refuse, [None]))
+
+
+def ask_for_more(kind):
+    raise MissingExtra("ray", "A worker") if kind == "extra" else PeerChanged("shop said something else.", "shop")
+
+
+@pytest.mark.parametrize(("kind", "error"), [("extra", MissingExtra), ("peer", PeerChanged)])
+def test_an_error_that_is_made_from_more_than_words_arrives_too(crew, kind, error):
+    with pytest.raises(error) as found:
+        list(crew.map(ask_for_more, [kind]))
+    with pytest.raises(error) as wanted:
+        ask_for_more(kind)
+    assert str(found.value) == str(wanted.value)
+    assert vars(found.value) == vars(wanted.value)
+
+
+def test_no_process_is_started_for_a_few_points():
+    assert workers_for(FEW_POINTS - 1, 8, ALONE).n == 1
+    assert workers_for(FEW_POINTS, 8, ALONE).n == 8
+
+
+def test_there_is_one_worker_for_each_core_also_where_the_system_does_not_tell_which_may_be_used(monkeypatch):
+    assert workers_for(FEW_POINTS, None, ALONE).n == len(os.sched_getaffinity(0))
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    assert workers_for(FEW_POINTS, None, ALONE).n == 6
