@@ -165,7 +165,9 @@ def test_nobody_goes_on_with_rows_that_one_party_finds_too_few(plan, tmp_path, r
     for name in ROLES.parties:
         (folder,) = (tmp_path / f"runs of {name}").glob(f"*/{name}")
         assert not (folder / "alignment.safetensors").exists()
-        assert read_status(folder).get("common_rows") == (None if name == "judge" else 20)
+        # A refusal may come before the other party has counted.
+        counted = {refusing: {20}, "judge": {None}}.get(name, {None, 20})
+        assert read_status(folder).get("common_rows") in counted
     # A lower floor of the one that refused is enough to go on, and costs no other alignment.
     accepting = replace(few, align=replace(few.aligned, fewest_common=5))
     resumed = at_all(
