@@ -253,8 +253,7 @@ def _to_choose(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         "- **On received embeddings it hides classes only from attacks that do not know it.** Attacks on the geometry "
         "of embeddings fail. But the penalty is computed from the classes, and the attack `penalty-classes` solves its "
         f"gradient for them: attacks joined find {span(RECEIVED, 0)} points, with the Gaussian kernel "
-        f"{span(GAUSSIAN, 0)}. For these figures `penalty-classes` solved 20 batches, about half of the rows of mnist; "
-        "now it solves all of them."
+        f"{span(GAUSSIAN, 0)}."
     )
     yield (
         "- **Where labels must not leak, choose one shot.** Nothing that depends on labels is sent. No attack, known "

@@ -213,7 +213,7 @@ class Table:
         """The names of the columns, without ids and labels."""
         return tuple(name for name in self._schema.names if name not in (self.id_name, self.label_name))
 
-    @property
+    @cached_property
     def kinds(self) -> Mapping[str, Kind]:
         """The kind of each column."""
         return {name: kind_of(self._schema.field(name).type, name, self.owner) for name in self.columns}
