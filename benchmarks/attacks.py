@@ -102,7 +102,9 @@ def measure(*, quick: bool) -> dict[str, float]:
     runs = {epochs: cache(partial(trained, n_rows, epochs=epochs)) for epochs in (2, 6)}
     ratios = []
     for name in STREAMED[:1] if quick else STREAMED:
-        few, many = (journal.noted(f"{name} {n} epochs", partial(attacked, n_rows, run, name)) for n, run in runs.items())
+        few, many = (
+            journal.noted(f"{name} {n} epochs", partial(attacked, n_rows, run, name)) for n, run in runs.items()
+        )
         assert few is not None
         assert many is not None
         ratios.append(many[1] / few[1])
@@ -127,7 +129,7 @@ def trained(n_rows: int, kind: str = "three classes", *, epochs: int) -> Run[Any
     tables = {"bank": Table.of(ids | bank, labels="label", owner="bank"), "shop": Table.of(ids | shop, owner="shop")}
     model: Any = MODELS[how.model]
     lasting = {"epochs": epochs, "max_iter": epochs}
-    settings = {name: n for name, n in lasting.items() if name in model().get_params()} | how.settings
+    settings = {**{name: n for name, n in lasting.items() if name in model().get_params()}, **how.settings}
     with warnings.catch_warnings():
         # Two epochs converge to nothing.
         warnings.simplefilter("ignore")
@@ -156,8 +158,8 @@ def attacked(n_rows: int, run: Callable[[str], Run[Any]], name: str) -> tuple[fl
 def _in_a_process(made: Callable[..., None], *given: Any) -> tuple[float, float]:
     here, there = multiprocessing.Pipe()
     # A run cannot be sent to a new process, and one that takes part in it needs the run.
-    way = "fork" if made is _played else "spawn"
-    process = multiprocessing.get_context(way).Process(target=made, args=(there, *given))
+    fork, spawn = multiprocessing.get_context("fork"), multiprocessing.get_context("spawn")
+    process = (fork if made is _played else spawn).Process(target=made, args=(there, *given))
     process.start()
     figures: tuple[float, float] = here.recv()
     process.join()

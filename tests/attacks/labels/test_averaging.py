@@ -106,7 +106,7 @@ def test_own_columns_name_the_clusters_where_most_known_rows_lie_in_a_wrong_one(
 
 
 def test_true_labels_are_learned_where_most_of_ten_classes_were_changed(gradient_view):
-    """At epsilon 1 a label of ten is kept with a chance of 0.23; a regression on the rest names 0.4 of the rows right."""
+    """At epsilon 1 a label of ten is kept with a chance of 0.23; a regression on all of them names 0.4 right."""
     from sklearn.datasets import load_digits
 
     random, digits = np.random.default_rng(0), load_digits()
