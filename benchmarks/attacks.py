@@ -39,6 +39,7 @@ from colonnade.attacks.base import ActiveAttack
 from colonnade.attacks.view import View
 from colonnade.auditing.attempt import Attempt
 from colonnade.catalogue import ATTACKS, MODELS
+from colonnade.models.estimate import unlogged
 from colonnade.runtime.simulate import Run
 from colonnade.secret import Secret
 from colonnade.testing import attempt_on
@@ -48,7 +49,7 @@ ROLES = Roles(label="bank", features=("shop",))
 WITH_ARBITER = Roles(label="bank", features=("shop",), arbiter="judge")
 SIZES = {"10k": 10_000, "100k": 100_000, "1M": 1_000_000}
 WIDTH, N_COLUMNS = 16, 6
-RARE = 0.1
+RARE = 0.02
 
 
 @dataclass(frozen=True)
@@ -130,9 +131,7 @@ def trained(n_rows: int, kind: str = "three classes", *, epochs: int) -> Run[Any
     model: Any = MODELS[how.model]
     lasting = {"epochs": epochs, "max_iter": epochs}
     settings = {**{name: n for name, n in lasting.items() if name in model().get_params()}, **how.settings}
-    with warnings.catch_warnings():
-        # Two epochs converge to nothing.
-        warnings.simplefilter("ignore")
+    with unlogged():
         return simulate(model(**settings).fit, tables, roles=how.roles, keep="all")
 
 

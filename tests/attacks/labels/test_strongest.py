@@ -111,19 +111,6 @@ def test_an_inverted_score_tells_as_much_as_a_right_one():
     assert found(-1) > 0.3
 
 
-def test_attacks_that_agree_on_something_else_do_not_outvote_one_that_known_labels_bear_out():
-    """On four draws, for known labels bear some of the six others out by chance."""
-    right = []
-    for seed in range(4):
-        random = np.random.default_rng(seed)
-        labels, other = random.integers(2, size=(2, 400))
-        rows = np.sort(np.concatenate([np.flatnonzero(labels == number)[:12] for number in range(2)]))
-        said = (np.where(random.random(400) < 0.8, other, 1 - other) for _ in range(6))
-        guesses = [Guess(np.arange(400), classes=each) for each in (labels, *said)]
-        right.append((joined(guesses, Grant(2, rows, labels[rows])).scores > 0) == labels)
-    assert np.mean(right) > 0.95
-
-
 def test_rows_that_only_one_attack_guesses_are_guessed(labels, grant):
     whole, part = noisy(labels, 0.9, 1), noisy(labels, 0.9, 2).only(np.arange(N_ROWS) < 100)
     assert len(joined([whole, part], grant).rows) == N_ROWS

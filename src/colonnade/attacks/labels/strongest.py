@@ -12,9 +12,9 @@ inverted score so tells as much as a right one.
 Attacks that share what they say share one vote. Where several say nearly the same, they hand their votes to the most
 skilled of them, which so overrules the others in the few rows that they differ in. Two witnesses tell skill, and each
 counts as far as it is sure: labels that are known but were not told to the attack itself, which are few; and how
-an attack agrees with attacks unlike it, on all rows. The second counts for less where it contradicts the first. Two
-attacks that err independently agree by the product of their skills, and the products of many pairs tell each skill. A
-row that too few of the votes are about, such as one that was held out, is not guessed.
+an attack agrees with attacks unlike it, on all rows. Two attacks that err independently agree by the product of their
+skills, and the products of many pairs tell each skill. A row that too few of the votes are about, such as one that was
+held out, is not guessed.
 
 Beliefs from the agreement of many: Dawid and Skene 1979, "Maximum likelihood estimation of observer error-rates using
 the EM algorithm". Skills from products: Parisi et al. 2014, "Ranking and combining multiple predictors without labeled
@@ -141,8 +141,7 @@ def _skills(
         agreed[i, j] = agreed[j, i] = _agreed(met, names[i], names[j])
     tested, sure = np.array([_tested(guess, grant.rows, grant.labels, grant.n_classes) for guess in view.guesses]).T
     implied, known = _implied(agreed, alike)
-    # Attacks that err together agree as well: agreement counts for less the further it is from what known labels say.
-    known = known / (AGREEMENT_DOUBT**2 + (tested - implied) ** 2)
+    known = known / AGREEMENT_DOUBT**2
     return (sure * tested + known * implied) / (sure + known), alike
 
 
