@@ -49,7 +49,7 @@ ROLES = Roles(label="bank", features=("shop",))
 WITH_ARBITER = Roles(label="bank", features=("shop",), arbiter="judge")
 SIZES = {"10k": 10_000, "100k": 100_000, "1M": 1_000_000}
 WIDTH, N_COLUMNS = 16, 6
-RARE = 0.02
+LEVELS = 20
 
 
 @dataclass(frozen=True)
@@ -122,11 +122,12 @@ def trained(n_rows: int, kind: str = "three classes", *, epochs: int) -> Run[Any
     random, how = np.random.default_rng(0), KINDS[kind]
     values = random.standard_normal((n_rows, 2 * N_COLUMNS))
     labels = (values @ random.standard_normal((2 * N_COLUMNS, how.n_classes))).argmax(axis=1)
-    # A column that few rows have, as an attack on sums over small groups needs.
-    values[:, -1] *= random.random(n_rows) < RARE
     ids = {"id": np.arange(n_rows)}
     bank = {f"x{i}": values[:, i] for i in range(N_COLUMNS)} | {"label": labels}
     shop = {f"x{i}": values[:, i] for i in range(N_COLUMNS, 2 * N_COLUMNS)}
+    if how.roles.arbiter is not None:
+        # An attack on sums over small groups needs columns that most rows have a 0 in.
+        shop["level"] = random.integers(LEVELS, size=n_rows).astype(str)
     tables = {"bank": Table.of(ids | bank, labels="label", owner="bank"), "shop": Table.of(ids | shop, owner="shop")}
     model: Any = MODELS[how.model]
     lasting = {"epochs": epochs, "max_iter": epochs}

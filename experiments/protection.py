@@ -9,9 +9,9 @@ accuracies there. One shot is in neither list: it sends nothing that depends on 
 
 Where both differ, four things do. Attacks here that solve for the classes in a penalty's gradient and co-training on
 directions find *more* under penalties and sparse gradients; the last column leaves the first of these out. The earlier
-study told its attack on randomised labels the exact randomised labels, and taught them to a stronger classifier; here
-the attack reads them off the gradients, names them by few known rows, and finds *less*. *Alone* is another suite: with
-ten classes it reaches less here, with two classes more, and the excess moves by as much. And one run of each seed is
+study told its attack on randomised labels the exact randomised labels; here the attack reads them off the gradients,
+names them by few known rows, and finds *less* where it reads or names them wrongly. *Alone* is another suite: on digits
+and MNIST it reaches less here, on adult more, and the excess moves by as much. And one run of each seed is
 another draw of rows, of known labels and of weights: three seeds leave some points to luck.
 """
 
