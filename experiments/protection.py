@@ -95,7 +95,7 @@ HELD: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "randomised labels 1": ("randomised-labels", {"epsilon": 1.0}),
 }
 SHADOW = "label-private shadow "
-# Why attacks here leave a defence above or below the earlier study, where they do and the attacker alone does not say it.
+# Why attacks here leave a defence above or below the earlier study where the attacker alone does not say it.
 REASONS: Mapping[tuple[str, str], str] = {
     ("digits", "wandering, received"): "`PenaltyClasses` solves for the classes; without it the excess is as before",
     ("digits", "potential energy"): "`PenaltyClasses` solves for the classes",
